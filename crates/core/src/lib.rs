@@ -1,0 +1,15 @@
+//! uzswap's engine: compressed swap for one program.
+//!
+//! The modules follow the way of a page, from the fault down to the bytes outside memory:
+//!
+//! ```text
+//!  fault/ -> region/ -> cache/ -> codec/  (bytes <-> fewer bytes)
+//!  resolve    address    entry,  > pool/  (where few bytes live in RAM)
+//!  evict      -> page,   LRU,    > store/ (where cold pages live outside)
+//!             state      limits, writeback
+//!      \______________ sys/: the kernel, and all unsafe code ______________/
+//! ```
+//!
+//! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it.
+
+pub mod sys;

@@ -1,0 +1,292 @@
+//! Memory of our own, straight from the kernel: mappings, and tables that grow without moving.
+//!
+//! # Safety charter
+//! A `Mapping` owns its addresses from `mmap` to `munmap`, so slices borrowed from it are sound: nobody else
+//! knows the address. `decommit` gives the frames back and the bytes read as zero afterwards, which
+//! for plain bytes is a legal value. `Table<T>` relies on `T: Zeroable`: all-zero bytes are a valid `T`.
+#![allow(unsafe_code)]
+
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use super::sync::Mutex;
+use super::{PAGE_SIZE, Result, nr};
+
+pub const PROT_NONE: usize = 0;
+pub const PROT_READ: usize = 1;
+pub const PROT_WRITE: usize = 2;
+pub const PROT_EXEC: usize = 4;
+pub const MAP_SHARED: usize = 1;
+pub const MAP_PRIVATE: usize = 2;
+pub const MAP_TYPE: usize = 0xf;
+pub const MAP_FIXED: usize = 0x10;
+pub const MAP_ANONYMOUS: usize = 0x20;
+pub const MAP_NORESERVE: usize = 0x4000;
+pub const MADV_DONTNEED: usize = 4;
+pub const MADV_DONTDUMP: usize = 16;
+pub const MADV_NOHUGEPAGE: usize = 15;
+
+/// Bytes that uzswap has mapped for itself (address space, not frames). One counter for all of it.
+static OWN_MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Address space mapped by uzswap for itself, in bytes.
+pub fn own_mapped_bytes() -> usize {
+    OWN_MAPPED_BYTES.load(Ordering::Relaxed)
+}
+
+/// Maps `len` bytes of private anonymous zero memory, wherever the kernel likes, with `prot`.
+/// The address is the caller's to unmap.
+pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
+    // SAFETY: without MAP_FIXED a new mapping cannot hit an old one.
+    let addr = unsafe {
+        uz_syscall!(nr::MMAP, 0, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, usize::MAX, 0)
+    }?;
+    // Our tables and pools hold compressed copies of the program's pages: they have no place in its core
+    // dump, and huge pages would make them resident before they are used.
+    // SAFETY: advice about the mapping just made.
+    unsafe {
+        let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_DONTDUMP);
+        let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_NOHUGEPAGE);
+    }
+    OWN_MAPPED_BYTES.fetch_add(len, Ordering::Relaxed);
+    Ok(addr)
+}
+
+/// Zero-initialised private memory, page-aligned, owned; given back when dropped.
+pub struct Mapping {
+    addr: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps at least `len` bytes (rounded up to whole pages). Frames are allocated by touch.
+    pub fn new(len: usize) -> Result<Mapping> {
+        let len = len.max(1).next_multiple_of(PAGE_SIZE);
+        Ok(Mapping { addr: map_anonymous(len, PROT_READ | PROT_WRITE)?, len })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The first address.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: owned, mapped readable for `len` bytes; shared borrow of self.
+        unsafe { core::slice::from_raw_parts(self.addr as *const u8, self.len) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: owned, mapped writable for `len` bytes; exclusive borrow of self.
+        unsafe { core::slice::from_raw_parts_mut(self.addr as *mut u8, self.len) }
+    }
+
+    /// Gives the frames of `range` (whole pages, in bytes) back to the kernel; they read as zero afterwards.
+    pub fn decommit(&mut self, range: Range<usize>) {
+        assert!(range.start % PAGE_SIZE == 0 && range.end % PAGE_SIZE == 0);
+        assert!(range.start <= range.end && range.end <= self.len);
+        if range.is_empty() {
+            return;
+        }
+        // SAFETY: the range lies in our own mapping, borrowed exclusively; zero bytes are valid bytes.
+        let _ = unsafe {
+            uz_syscall!(nr::MADVISE, self.addr + range.start, range.end - range.start, MADV_DONTNEED)
+        };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody can hold a borrow of it any more.
+        let _ = unsafe { uz_syscall!(nr::MUNMAP, self.addr, self.len) };
+        OWN_MAPPED_BYTES.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+/// Types for which all-zero bytes are a valid value, and which need no drop.
+///
+/// # Safety
+/// The implementor vouches for both.
+pub unsafe trait Zeroable {}
+// SAFETY: integers and atomics are valid when zero.
+unsafe impl Zeroable for u8 {}
+// SAFETY: as above.
+unsafe impl Zeroable for u16 {}
+// SAFETY: as above.
+unsafe impl Zeroable for u32 {}
+// SAFETY: as above.
+unsafe impl Zeroable for u64 {}
+// SAFETY: as above.
+unsafe impl Zeroable for core::sync::atomic::AtomicU8 {}
+// SAFETY: as above.
+unsafe impl Zeroable for core::sync::atomic::AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Zeroable for core::sync::atomic::AtomicU64 {}
+// SAFETY: an array of zeroable values is zeroable.
+unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
+
+/// Implements [`Zeroable`] for a plain struct all of whose fields implement it (checked).
+#[macro_export]
+macro_rules! zeroable {
+    ($t:ty { $($f:ident : $ft:ty),* $(,)? }) => {
+        const _: () = {
+            const fn zero<T: $crate::sys::mem::Zeroable>() {}
+            const fn check() { $( zero::<$ft>(); )* }
+            check();
+            // Exhaustive: a field that is not listed does not compile.
+            #[allow(dead_code, unused_variables)]
+            fn all(v: $t) { let $t { $($f),* } = v; }
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: every field is zeroable, checked above.
+        unsafe impl $crate::sys::mem::Zeroable for $t {}
+    };
+}
+
+const SEGMENT_BYTES: usize = 1 << 20;
+const MAX_SEGMENTS: usize = 1 << 15;
+
+/// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at first.
+/// Readers need no lock; growing takes one inside. Elements are shared (`&T`), so they are atomics or are
+/// guarded by whoever owns the table; `get_mut` needs the table exclusively.
+pub struct Table<T> {
+    segments: AtomicPtr<AtomicPtr<T>>,
+    grow: Mutex<()>,
+    mapped_bytes: AtomicUsize,
+    _t: PhantomData<T>,
+}
+
+impl<T: Zeroable> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Zeroable> Table<T> {
+    /// Elements of one segment.
+    pub const PER_SEGMENT: usize = SEGMENT_BYTES / size_of::<T>();
+    /// The largest number of elements.
+    pub const CAPACITY: usize = Self::PER_SEGMENT * MAX_SEGMENTS;
+
+    pub const fn new() -> Self {
+        Table {
+            segments: AtomicPtr::new(null_mut()),
+            grow: Mutex::new(()),
+            mapped_bytes: AtomicUsize::new(0),
+            _t: PhantomData,
+        }
+    }
+
+    /// The element, if its segment exists.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        let dir = self.segments.load(Ordering::Acquire);
+        if dir.is_null() || index >= Self::CAPACITY {
+            return None;
+        }
+        // SAFETY: the directory has MAX_SEGMENTS entries and is never freed while self lives.
+        let seg = unsafe { (*dir.add(index / Self::PER_SEGMENT)).load(Ordering::Acquire) };
+        if seg.is_null() {
+            return None;
+        }
+        // SAFETY: a segment holds PER_SEGMENT zero-initialised (hence valid) elements and never moves.
+        Some(unsafe { &*seg.add(index % Self::PER_SEGMENT) })
+    }
+
+    /// The element, exclusively, if its segment exists.
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        let p = self.get(index)? as *const T as *mut T;
+        // SAFETY: exclusive borrow of the table; the element lives in memory that is ours and writable.
+        Some(unsafe { &mut *p })
+    }
+
+    /// The element, its segment mapped if need be.
+    pub fn ensure(&self, index: usize) -> Result<&T> {
+        if let Some(t) = self.get(index) {
+            return Ok(t);
+        }
+        if index >= Self::CAPACITY {
+            return Err(super::Errno::ENOMEM);
+        }
+        let _g = self.grow.lock();
+        let mut dir = self.segments.load(Ordering::Acquire);
+        if dir.is_null() {
+            dir = map_anonymous(MAX_SEGMENTS * 8, PROT_READ | PROT_WRITE)? as *mut AtomicPtr<T>;
+            self.segments.store(dir, Ordering::Release);
+        }
+        // SAFETY: as in `get`.
+        let slot = unsafe { &*dir.add(index / Self::PER_SEGMENT) };
+        if slot.load(Ordering::Acquire).is_null() {
+            let seg = map_anonymous(SEGMENT_BYTES, PROT_READ | PROT_WRITE)? as *mut T;
+            slot.store(seg, Ordering::Release);
+            self.mapped_bytes.fetch_add(SEGMENT_BYTES, Ordering::Relaxed);
+        }
+        drop(_g);
+        self.get(index).ok_or(super::Errno::ENOMEM)
+    }
+
+    /// Address space of the segments, in bytes (an upper bound of what is resident).
+    pub fn mapped_bytes(&self) -> usize {
+        self.mapped_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        let dir = *self.segments.get_mut();
+        if dir.is_null() {
+            return;
+        }
+        for i in 0..MAX_SEGMENTS {
+            // SAFETY: the directory has MAX_SEGMENTS entries; each non-null one is a mapping of ours that
+            // nobody can borrow any more.
+            unsafe {
+                let seg = (*dir.add(i)).load(Ordering::Relaxed);
+                if !seg.is_null() {
+                    let _ = uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES);
+                    OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
+                }
+            }
+        }
+        // SAFETY: the directory itself, likewise.
+        let _ = unsafe { uz_syscall!(nr::MUNMAP, dir, MAX_SEGMENTS * 8) };
+        OWN_MAPPED_BYTES.fetch_sub(MAX_SEGMENTS * 8, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapping_is_zero_writable_and_decommits_to_zero() {
+        let mut m = Mapping::new(5000).unwrap();
+        assert_eq!(m.len(), 8192);
+        assert!(m.as_slice().iter().all(|&b| b == 0));
+        m.as_mut_slice().fill(7);
+        m.decommit(4096..8192);
+        assert_eq!(m.as_slice()[4095], 7);
+        assert!(m.as_slice()[4096..].iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn table_grows_without_moving() {
+        let mut t: Table<u64> = Table::new();
+        assert!(t.get(0).is_none());
+        let first = t.ensure(3).unwrap() as *const u64;
+        *t.get_mut(3).unwrap() = 42;
+        t.ensure(Table::<u64>::PER_SEGMENT * 5 + 1).unwrap();
+        assert_eq!(t.get(3).map(|p| (p as *const u64, *p)), Some((first, 42)));
+        assert!(t.get(Table::<u64>::PER_SEGMENT * 3).is_none());
+        assert!(t.ensure(Table::<u64>::CAPACITY).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! A mutex that a fault handler may take: one word, the futex system call, nothing of libc.
+//!
+//! # Safety charter
+//! `Mutex` hands out `&mut T` only while its word says locked by this guard, which is the argument for
+//! `Send`/`Sync` and for the two dereferences. It knows nothing of signals: whoever can be interrupted by
+//! a handler that takes the same lock must have blocked signals first (the pager's rule).
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::nr;
+
+const FREE: u32 = 0;
+const LOCKED: u32 = 1;
+const CONTENDED: u32 = 2;
+
+const FUTEX_WAIT_PRIVATE: usize = 128;
+const FUTEX_WAKE_PRIVATE: usize = 1 | 128;
+
+/// Sleeps while `*word == expected`, for at most `timeout_ns` (`None`: until woken). Spurious returns are
+/// allowed, so callers loop.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    let ts = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
+    let ts_ptr = ts.as_ref().map_or(0, |t| t.as_ptr() as usize);
+    // SAFETY: the word and the timespec outlive the call, which only reads them.
+    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT_PRIVATE, expected, ts_ptr) };
+}
+
+/// Wakes up to `count` sleepers of `word`.
+pub fn futex_wake(word: &AtomicU32, count: u32) {
+    // SAFETY: FUTEX_WAKE only uses the address as a key.
+    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE_PRIVATE, count) };
+}
+
+/// A mutual exclusion lock of one word. Not reentrant; no poisoning (a panic stops the process).
+pub struct Mutex<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a guard, and there is one guard at a time.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+// SAFETY: moving the mutex moves the value.
+unsafe impl<T: Send> Send for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    pub const fn new(value: T) -> Self {
+        Mutex { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock, spinning briefly and then sleeping.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        if self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow();
+        }
+        MutexGuard { mutex: self }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| MutexGuard { mutex: self })
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..100 {
+            core::hint::spin_loop();
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            futex_wait(&self.word, CONTENDED, None);
+        }
+    }
+
+    /// Exclusive access without locking, by exclusive borrow.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// Forgets who held the lock. For the child after fork, where the holders do not exist.
+    ///
+    /// # Safety
+    /// No guard may be alive in this process, and the value must be consistent.
+    pub unsafe fn force_unlock(&self) {
+        self.word.store(FREE, Ordering::Release);
+    }
+}
+
+/// The right to use the value, until dropped.
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists, so the lock is ours.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard exists, so the lock is ours, and it is borrowed exclusively.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        if self.mutex.word.swap(FREE, Ordering::Release) == CONTENDED {
+            futex_wake(&self.mutex.word, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn many_threads_count_exactly() {
+        let m = Arc::new(Mutex::new(0u64));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let m = m.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        *m.lock() += 1;
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().unwrap();
+        }
+        assert_eq!(*m.lock(), 160_000);
+    }
+
+    #[test]
+    fn try_lock_refuses_a_held_lock() {
+        let m = Mutex::new(());
+        let g = m.lock();
+        assert!(m.try_lock().is_none());
+        drop(g);
+        assert!(m.try_lock().is_some());
+    }
+}

@@ -1,0 +1,1 @@
+//! The library that `uzswap run` loads into a program.
