@@ -186,9 +186,9 @@ impl<T: Zeroable> Table<T> {
         }
     }
 
-    /// The element, if its segment exists.
+    /// The address of an element, if its segment exists.
     #[inline]
-    pub fn get(&self, index: usize) -> Option<&T> {
+    fn slot(&self, index: usize) -> Option<*mut T> {
         let dir = self.segments.load(Ordering::Acquire);
         if dir.is_null() || index >= Self::CAPACITY {
             return None;
@@ -198,15 +198,22 @@ impl<T: Zeroable> Table<T> {
         if seg.is_null() {
             return None;
         }
-        // SAFETY: a segment holds PER_SEGMENT zero-initialised (hence valid) elements and never moves.
-        Some(unsafe { &*seg.add(index % Self::PER_SEGMENT) })
+        // SAFETY: a segment holds PER_SEGMENT elements.
+        Some(unsafe { seg.add(index % Self::PER_SEGMENT) })
+    }
+
+    /// The element, if its segment exists.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        // SAFETY: segments are zero-initialised (hence valid elements), never move, and live as long as self.
+        self.slot(index).map(|p| unsafe { &*p })
     }
 
     /// The element, exclusively, if its segment exists.
+    #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        let p = self.get(index)? as *const T as *mut T;
-        // SAFETY: exclusive borrow of the table; the element lives in memory that is ours and writable.
-        Some(unsafe { &mut *p })
+        // SAFETY: as in `get`, and self is borrowed exclusively.
+        self.slot(index).map(|p| unsafe { &mut *p })
     }
 
     /// The element, its segment mapped if need be.
