@@ -1,1 +1,152 @@
-fn main() {}
+//! `uzswap`: any program in less memory.
+//!
+//! A command goes through three steps: raw arguments (clap, `options`), resolved settings (`settings`), a command that
+//! acts (`run`, `doctor`, `bench`). This file maps the result to an exit code and does nothing else.
+//!
+//! ```text
+//!  main ─> run ─> settings ─> options, size, budget, place
+//!           │ ─> program, mechanism     (can it be taken over, here?)
+//!           │ ─> supervise ─> report
+//!           └──> os                     (all unsafe code)
+//! ```
+#![cfg_attr(not(test), no_main)]
+#![cfg_attr(test, allow(dead_code))]
+
+mod bench;
+mod budget;
+mod doctor;
+mod mechanism;
+mod options;
+mod os;
+mod place;
+mod program;
+mod report;
+mod run;
+mod settings;
+mod size;
+mod supervise;
+
+use std::io::Write;
+
+use clap::{Parser, Subcommand};
+
+/// A command that could not do its work: what it says, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    pub message: String,
+    pub exit_code: u8,
+}
+
+impl Failure {
+    /// The user asked for something that is not possible or not understood.
+    pub fn usage(message: String) -> Failure {
+        Failure { message, exit_code: 2 }
+    }
+
+    /// This machine, or this program, does not allow it.
+    pub fn environment(message: String) -> Failure {
+        Failure { message, exit_code: 2 }
+    }
+
+    /// A measurement or a check failed.
+    pub fn failed(message: String) -> Failure {
+        Failure { message, exit_code: 1 }
+    }
+
+    /// As shells do for a program that is not there.
+    pub fn not_found(message: String) -> Failure {
+        Failure { message, exit_code: 127 }
+    }
+
+    /// As shells do for a file that is no program.
+    pub fn not_executable(message: String) -> Failure {
+        Failure { message, exit_code: 126 }
+    }
+}
+
+/// Any program in less memory: cold pages are compressed in RAM, the coldest go to disk. No root, no change to the
+/// program.
+#[derive(Parser, Debug)]
+#[command(name = "uzswap", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run a program in less memory than it needs
+    Run(run::RunArguments),
+    /// Say what this machine allows, and how to fix what it does not
+    Doctor(doctor::DoctorArguments),
+    /// Measure uzswap on this machine
+    Bench {
+        #[command(subcommand)]
+        command: bench::BenchCommand,
+    },
+    /// Explain a command, or the statistics ('help stats')
+    Help {
+        /// run, doctor, bench or stats
+        topic: Option<String>,
+    },
+}
+
+/// Does what the command line says and returns the exit code. Called by the entry point in `os`.
+pub fn main_of_command() -> i32 {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(e) if !e.use_stderr() => return print(&e.to_string()),
+        Err(e) => return fail(Failure::usage(one_line(&e))),
+    };
+    let result = match arguments.command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Bench { command } => bench::run(command),
+        Command::Help { topic } => return help(topic.as_deref()),
+    };
+    result.map_or_else(fail, i32::from)
+}
+
+fn fail(failure: Failure) -> i32 {
+    report::say(&failure.message);
+    failure.exit_code.into()
+}
+
+fn print(text: &str) -> i32 {
+    // A reader that has gone away (a pager) ends us by SIGPIPE, or is no error.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    0
+}
+
+/// clap's error without its colours, hints and usage: they belong to --help.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let paragraph = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = paragraph.trim_start_matches("error: ").split_whitespace().collect();
+    format!("{} (see 'uzswap --help')", words.join(" "))
+}
+
+fn help(topic: Option<&str>) -> i32 {
+    use clap::CommandFactory;
+    let mut command = Arguments::command();
+    command.build();
+    match topic {
+        None => print(&command.render_long_help().to_string()),
+        Some("stats") => print(&report::stats_help()),
+        Some(topic) => match command.find_subcommand_mut(topic) {
+            Some(command) => print(&command.render_long_help().to_string()),
+            None => fail(Failure::usage(format!("there is no help on '{topic}' (see 'uzswap --help')"))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+}

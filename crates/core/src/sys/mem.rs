@@ -126,18 +126,33 @@ unsafe impl Zeroable for u32 {}
 // SAFETY: as above.
 unsafe impl Zeroable for u64 {}
 // SAFETY: as above.
+unsafe impl Zeroable for u128 {}
+// SAFETY: as above.
 unsafe impl Zeroable for core::sync::atomic::AtomicU8 {}
 // SAFETY: as above.
 unsafe impl Zeroable for core::sync::atomic::AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Zeroable for core::sync::atomic::AtomicU64 {}
+// SAFETY: as above.
+unsafe impl Zeroable for AtomicUsize {}
 // SAFETY: an array of zeroable values is zeroable.
 unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 
 /// Implements [`Zeroable`] for a plain struct all of whose fields implement it (checked).
 #[macro_export]
 macro_rules! zeroable {
-    ($t:ty { $($f:ident : $ft:ty),* $(,)? }) => {
+    ($t:ident ( $ft:ty )) => {
+        const _: () = {
+            const fn zero<T: $crate::sys::mem::Zeroable>() {}
+            zero::<$ft>();
+            #[allow(dead_code)]
+            fn all(v: $t) { let $t(_f) = v; }
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: the only field is zeroable, checked above.
+        unsafe impl $crate::sys::mem::Zeroable for $t {}
+    };
+    ($t:ident { $($f:ident : $ft:ty),* $(,)? }) => {
         const _: () = {
             const fn zero<T: $crate::sys::mem::Zeroable>() {}
             const fn check() { $( zero::<$ft>(); )* }
@@ -241,6 +256,36 @@ impl<T: Zeroable> Table<T> {
         self.get(index).ok_or(super::Errno::ENOMEM)
     }
 
+    /// Gives the memory of `count` elements from `first` back to the kernel; they are zero afterwards.
+    /// They must lie in one mapped segment and cover whole pages.
+    pub fn decommit(&mut self, first: usize, count: usize) {
+        let start = first % Self::PER_SEGMENT * size_of::<T>();
+        let len = count * size_of::<T>();
+        assert!(first % Self::PER_SEGMENT + count <= Self::PER_SEGMENT);
+        assert!(start % PAGE_SIZE == 0 && len % PAGE_SIZE == 0);
+        let addr = self.slot(first).expect("a mapped segment");
+        if len > 0 {
+            // SAFETY: the range lies in one segment of ours, borrowed exclusively; zero is a valid T, without drop.
+            let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED) };
+        }
+    }
+
+    /// Unmaps a segment. Its elements are gone until `ensure` maps it again, zero.
+    pub fn unmap_segment(&mut self, segment: usize) {
+        let dir = *self.segments.get_mut();
+        assert!(segment < MAX_SEGMENTS && !dir.is_null());
+        // SAFETY: the directory has MAX_SEGMENTS entries; self is borrowed exclusively, so nobody borrows an
+        // element, and once the entry is null nobody finds the segment.
+        unsafe {
+            let seg = (*dir.add(segment)).swap(null_mut(), Ordering::AcqRel);
+            if !seg.is_null() {
+                let _ = uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES);
+                self.mapped_bytes.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
+                OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Address space of the segments, in bytes (an upper bound of what is resident).
     pub fn mapped_bytes(&self) -> usize {
         self.mapped_bytes.load(Ordering::Relaxed)
@@ -295,5 +340,23 @@ mod tests {
         assert_eq!(t.get(3).map(|p| (p as *const u64, *p)), Some((first, 42)));
         assert!(t.get(Table::<u64>::PER_SEGMENT * 3).is_none());
         assert!(t.ensure(Table::<u64>::CAPACITY).is_err());
+    }
+
+    #[test]
+    fn table_gives_back_memory_and_segments() {
+        let mut t: Table<[u8; PAGE_SIZE]> = Table::new();
+        let per_segment = Table::<[u8; PAGE_SIZE]>::PER_SEGMENT;
+        for i in [0, 1, per_segment] {
+            t.ensure(i).unwrap();
+            t.get_mut(i).unwrap().fill(i as u8 | 1);
+        }
+        t.decommit(1, 1);
+        assert!(t.get(0).unwrap().iter().all(|&b| b == 1));
+        assert!(t.get(1).unwrap().iter().all(|&b| b == 0));
+        t.unmap_segment(0);
+        assert!(t.get(0).is_none() && t.get(per_segment).unwrap()[0] == 1);
+        assert_eq!(t.mapped_bytes(), SEGMENT_BYTES);
+        t.ensure(0).unwrap();
+        assert!(t.get(0).unwrap().iter().all(|&b| b == 0));
     }
 }

@@ -8,13 +8,62 @@
 #[macro_use]
 mod syscall;
 
+pub mod codec_ffi;
+pub mod cpu;
+pub mod fd;
+pub mod file;
+pub mod mechanism;
 pub mod mem;
 pub mod nr;
+pub mod program;
+pub mod simd;
+pub mod slot;
 pub mod sync;
+pub mod userfaultfd;
 
-pub use syscall::{Errno, Result, check, syscall};
+pub use syscall::{Errno, Result, check, six, syscall};
 
 /// Bytes in a page. uzswap runs on x86-64 only, where this is fixed.
 pub const PAGE_SIZE: usize = 4096;
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
+
+/// Lets another thread run.
+pub fn yield_now() {
+    // SAFETY: touches no memory.
+    let _ = unsafe { uz_syscall!(nr::SCHED_YIELD) };
+}
+
+/// A pointer to something that lives for ever, as a reference; `None` while null.
+#[inline]
+pub(crate) fn static_ref<T: 'static>(p: &core::sync::atomic::AtomicPtr<T>) -> Option<&'static T> {
+    // SAFETY: the crate stores only pointers made from `&'static` or leaked references.
+    unsafe { p.load(core::sync::atomic::Ordering::Acquire).as_ref() }
+}
+
+/// Process id of this process, asked of the kernel.
+pub fn getpid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { syscall(nr::GETPID, [0; 6]) as u32 }
+}
+
+/// Thread id of this thread.
+pub fn gettid() -> u32 {
+    // SAFETY: touches no memory.
+    unsafe { syscall(nr::GETTID, [0; 6]) as u32 }
+}
+
+/// Whether a thread of that id exists (in any process).
+pub fn thread_exists(tid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let r = unsafe { uz_syscall!(nr::TKILL, tid, 0) };
+    r != Err(Errno::ESRCH)
+}
+
+/// Monotonic time in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut ts = [0i64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { uz_syscall!(nr::CLOCK_GETTIME, 1, ts.as_mut_ptr()) };
+    ts[0] as u64 * 1_000_000_000 + ts[1] as u64
+}

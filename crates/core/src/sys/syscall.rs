@@ -109,14 +109,17 @@ pub unsafe fn syscall(nr: usize, a: [usize; 6]) -> isize {
     ret
 }
 
+/// Up to six arguments, the rest zero.
+#[inline(always)]
+pub fn six(a: &[usize]) -> [usize; 6] {
+    core::array::from_fn(|i| a.get(i).copied().unwrap_or(0))
+}
+
 /// `syscall!(NR, a, b, ...)`: a checked system call with up to six arguments, each cast to `usize`.
 /// Must stand inside `unsafe`.
 #[macro_export]
 macro_rules! uz_syscall {
     ($nr:expr $(, $a:expr)* $(,)?) => {{
-        let mut args = [0usize; 6];
-        let mut _n = 0;
-        $( args[_n] = $a as usize; _n += 1; )*
-        $crate::sys::check($crate::sys::syscall($nr, args))
+        $crate::sys::check($crate::sys::syscall($nr, $crate::sys::six(&[$($a as usize),*])))
     }};
 }

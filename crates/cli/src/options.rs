@@ -1,0 +1,353 @@
+//! The options of `uzswap run`: one list, from which everything else derives.
+//!
+//! An option is given on the command line (`--memory 1G`) or by its variable (`UZSWAP_MEMORY=1G`); the
+//! command line wins. The arguments clap accepts, the text of `--help`, the table in the README and the
+//! names in error messages are all made from [`OPTIONS`].
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+/// One option of `uzswap run`.
+#[derive(Debug)]
+pub struct OptionSpec {
+    /// Name on the command line, without the dashes.
+    pub flag: &'static str,
+    /// The environment variable that gives the same.
+    pub variable: &'static str,
+    /// What the value is called in help texts; `None` for a switch.
+    pub value: Option<&'static str>,
+    /// What it does, with the unit of the value.
+    pub what: &'static str,
+    pub default: &'static str,
+    /// Which values are accepted.
+    pub bounds: &'static str,
+    /// Why the default is what it is, or why one would change it.
+    pub reason: &'static str,
+    /// For people who work on uzswap itself: left out of help and tables.
+    pub hidden: bool,
+}
+
+/// The smallest `--memory` with which a program can run at all: below it the pages that one system call
+/// holds, the compressed pool and the runtime's own tables do not fit beside each other.
+pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
+pub const POOL_PERCENT_DEFAULT: u32 = 50;
+pub const POOL_PERCENT_MIN: u32 = 1;
+pub const POOL_PERCENT_MAX: u32 = 90;
+pub const COMPRESSOR_DEFAULT: &str = "lz4";
+
+pub const MEMORY: OptionSpec = OptionSpec {
+    flag: "memory",
+    variable: "UZSWAP_MEMORY",
+    value: Some("SIZE|PERCENT"),
+    what: "memory that the program and all it starts may hold: bytes, 512M, 1.5G, 1GiB, or 50% of the limit",
+    default: "what is free",
+    bounds: "at least 16M",
+    reason: "the smallest memory cgroup limit (or the machine's available memory), less what is used there \
+             already and a margin for page tables, stacks and kernel memory, which count there too",
+    hidden: false,
+};
+
+pub const POOL_PERCENT: OptionSpec = OptionSpec {
+    flag: "pool-percent",
+    variable: "UZSWAP_POOL_PERCENT",
+    value: Some("N"),
+    what: "share of the memory that compressed pages may take, in percent",
+    default: "50",
+    bounds: "1 to 90",
+    reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use",
+    hidden: false,
+};
+
+pub const COMPRESSOR: OptionSpec = OptionSpec {
+    flag: "compressor",
+    variable: "UZSWAP_COMPRESSOR",
+    value: Some("NAME"),
+    what: "how pages are compressed",
+    default: COMPRESSOR_DEFAULT,
+    bounds: "a compressor's name",
+    reason: "lz4 brings pages back fastest",
+    hidden: false,
+};
+
+pub const STORE: OptionSpec = OptionSpec {
+    flag: "store",
+    variable: "UZSWAP_STORE",
+    value: Some("DIR|none"),
+    what: "directory on a disk for the pages that find no room in memory, in a file without a name",
+    default: "first disk directory of $TMPDIR, /var/tmp, /tmp",
+    bounds: "a writable directory",
+    reason: "with none, compressed pages are all there is, and what does not fit stays in the program",
+    hidden: false,
+};
+
+pub const STATS: OptionSpec = OptionSpec {
+    flag: "stats",
+    variable: "UZSWAP_STATS",
+    value: Some("FILE"),
+    what: "write every counter to FILE as JSON at the end (see 'uzswap help stats')",
+    default: "not written",
+    bounds: "a writable file",
+    reason: "opened before the program starts, so that a wrong name is heard of at once",
+    hidden: false,
+};
+
+pub const IF_POSSIBLE: OptionSpec = OptionSpec {
+    flag: "if-possible",
+    variable: "UZSWAP_IF_POSSIBLE",
+    value: None,
+    what: "run the program unmanaged, and say so, where it cannot be taken over",
+    default: "refuse",
+    bounds: "",
+    reason: "a program that runs without its limit is killed later, and then nobody knows why",
+    hidden: false,
+};
+
+pub const MECHANISM: OptionSpec = OptionSpec {
+    flag: "mechanism",
+    variable: "UZSWAP_MECHANISM",
+    value: Some("NAME"),
+    what: "how pages leave and enter the program",
+    default: "auto",
+    bounds: "auto, userfaultfd, userfaultfd-copy or protect",
+    reason: "auto takes the best that 'uzswap doctor' finds; the others are for tests and measurements",
+    hidden: false,
+};
+
+pub const NO_ENCRYPT: OptionSpec = OptionSpec {
+    flag: "no-encrypt",
+    variable: "UZSWAP_NO_ENCRYPT",
+    value: None,
+    what: "do not encrypt what is written to the store",
+    default: "encrypt",
+    bounds: "",
+    reason: "memory holds secrets; the key dies with the process",
+    hidden: false,
+};
+
+pub const CACHE: OptionSpec = OptionSpec {
+    flag: "cache",
+    variable: "UZSWAP_CACHE",
+    value: Some("DIR|none"),
+    what: "directory where the analysis of libraries is kept between starts",
+    default: "$XDG_CACHE_HOME/uzswap, ~/.cache/uzswap or /tmp/uzswap-UID",
+    bounds: "a directory that nobody else can write",
+    reason: "without it every start takes some 100 ms longer",
+    hidden: false,
+};
+
+pub const QUIET: OptionSpec = OptionSpec {
+    flag: "quiet",
+    variable: "UZSWAP_QUIET",
+    value: None,
+    what: "no summary at the end; warnings of failures are still printed",
+    default: "one line on stderr",
+    bounds: "",
+    reason: "the line says whether the memory given was enough",
+    hidden: false,
+};
+
+pub const DEBUG: OptionSpec = OptionSpec {
+    flag: "debug",
+    variable: "UZSWAP_DEBUG",
+    value: None,
+    what: "diagnostics of the runtime on stderr",
+    default: "off",
+    bounds: "",
+    reason: "for work on uzswap itself",
+    hidden: true,
+};
+
+/// Every option, in the order of the help text.
+pub const OPTIONS: &[&OptionSpec] = &[
+    &MEMORY,
+    &POOL_PERCENT,
+    &COMPRESSOR,
+    &STORE,
+    &STATS,
+    &IF_POSSIBLE,
+    &MECHANISM,
+    &NO_ENCRYPT,
+    &CACHE,
+    &QUIET,
+    &DEBUG,
+];
+
+impl OptionSpec {
+    /// The usage form: `--memory <SIZE|PERCENT>`.
+    pub fn usage(&self) -> String {
+        match self.value {
+            Some(value) => format!("--{} <{value}>", self.flag),
+            None => format!("--{}", self.flag),
+        }
+    }
+
+    fn help(&self) -> String {
+        let mut text = format!("{} [default: {}]", self.what, self.default);
+        if !self.bounds.is_empty() {
+            text += &format!(" [{}]", self.bounds);
+        }
+        text + &format!(" [env: {}]", self.variable)
+    }
+
+    fn arg(&self) -> Arg {
+        let arg = Arg::new(self.flag)
+            .long(self.flag)
+            .help(self.help())
+            .long_help(format!("{}\n({})", self.help(), self.reason))
+            .hide(self.hidden);
+        match self.value {
+            Some(value) => arg
+                .value_name(value)
+                .action(ArgAction::Set)
+                .value_parser(clap::value_parser!(OsString))
+                // So that `--memory -5` is answered by "no size", not by "unexpected argument".
+                .allow_hyphen_values(true),
+            None => arg.action(ArgAction::SetTrue),
+        }
+    }
+}
+
+/// Where a value came from, as it is named in messages: `--memory` or `UZSWAP_MEMORY`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given<T> {
+    pub value: T,
+    pub origin: String,
+}
+
+/// The options as the command line gave them: not parsed, not completed from the environment.
+#[derive(Clone, Debug, Default)]
+pub struct RawOptions {
+    values: Vec<(&'static str, OsString)>,
+    switches: Vec<&'static str>,
+}
+
+impl RawOptions {
+    /// The text of an option: from the command line, else from its variable; an empty variable is no value.
+    pub fn text(
+        &self,
+        option: &OptionSpec,
+        env: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Option<Given<OsString>> {
+        if let Some((_, value)) = self.values.iter().find(|(flag, _)| *flag == option.flag) {
+            return Some(Given { value: value.clone(), origin: format!("--{}", option.flag) });
+        }
+        let value = env(option.variable).filter(|v| !v.is_empty())?;
+        Some(Given { value, origin: option.variable.to_string() })
+    }
+
+    /// Whether a switch is on. A variable may say 1, true, yes, on or 0, false, no, off.
+    pub fn switch(
+        &self,
+        option: &OptionSpec,
+        env: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<bool, String> {
+        if self.switches.contains(&option.flag) {
+            return Ok(true);
+        }
+        let Some(value) = env(option.variable) else { return Ok(false) };
+        match value.to_str().map(str::to_ascii_lowercase).as_deref() {
+            Some("1" | "true" | "yes" | "on") => Ok(true),
+            Some("" | "0" | "false" | "no" | "off") => Ok(false),
+            _ => Err(format!("{} is {value:?}, which is neither 1 nor 0", option.variable)),
+        }
+    }
+}
+
+impl clap::FromArgMatches for RawOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut raw = RawOptions::default();
+        for option in OPTIONS {
+            match option.value {
+                Some(_) => {
+                    if let Some(value) = matches.get_one::<OsString>(option.flag) {
+                        raw.values.push((option.flag, value.clone()));
+                    }
+                }
+                None if matches.get_flag(option.flag) => raw.switches.push(option.flag),
+                None => {}
+            }
+        }
+        Ok(raw)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for RawOptions {
+    fn augment_args(command: Command) -> Command {
+        command.args(OPTIONS.iter().map(|option| option.arg()))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// The table of options for the README.
+pub fn markdown_table() -> String {
+    let mut table = String::from("| option | variable | default | |\n|---|---|---|---|\n");
+    for option in OPTIONS.iter().filter(|o| !o.hidden) {
+        let bounds = if option.bounds.is_empty() { String::new() } else { format!(" ({})", option.bounds) };
+        table += &format!(
+            "| `{}` | `{}` | {} | {}{}: {} |\n",
+            option.usage().replace('|', "\\|"),
+            option.variable,
+            option.default,
+            option.what,
+            bounds,
+            option.reason
+        );
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(flag: &'static str, value: &str) -> RawOptions {
+        RawOptions { values: vec![(flag, value.into())], switches: vec![] }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_variable() {
+        let env = |name: &str| (name == "UZSWAP_MEMORY").then(|| OsString::from("1G"));
+        let given = raw("memory", "2G").text(&MEMORY, &env).unwrap();
+        assert_eq!((given.value, given.origin.as_str()), ("2G".into(), "--memory"));
+        let given = RawOptions::default().text(&MEMORY, &env).unwrap();
+        assert_eq!((given.value, given.origin.as_str()), ("1G".into(), "UZSWAP_MEMORY"));
+        assert_eq!(RawOptions::default().text(&STORE, &env), None);
+        let empty = |_: &str| Some(OsString::new());
+        assert_eq!(RawOptions::default().text(&MEMORY, &empty), None);
+    }
+
+    #[test]
+    fn switches_understand_yes_and_no() {
+        let with = |value: &'static str| move |_: &str| Some(OsString::from(value));
+        let none = RawOptions::default();
+        for on in ["1", "true", "YES", "on"] {
+            assert_eq!(none.switch(&QUIET, &with(on)), Ok(true), "{on}");
+        }
+        for off in ["0", "False", "no", "off", ""] {
+            assert_eq!(none.switch(&QUIET, &with(off)), Ok(false), "{off}");
+        }
+        assert!(none.switch(&QUIET, &with("maybe")).unwrap_err().contains("UZSWAP_QUIET"));
+        let given = RawOptions { values: vec![], switches: vec!["quiet"] };
+        assert_eq!(given.switch(&QUIET, &with("0")), Ok(true));
+    }
+
+    #[test]
+    fn every_option_has_its_own_names() {
+        for (i, a) in OPTIONS.iter().enumerate() {
+            assert!(a.variable.starts_with("UZSWAP_"), "{}", a.variable);
+            assert_eq!(a.variable[7..].to_ascii_lowercase().replace('_', "-"), a.flag);
+            for b in &OPTIONS[..i] {
+                assert_ne!(a.flag, b.flag);
+            }
+        }
+    }
+}

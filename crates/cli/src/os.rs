@@ -1,0 +1,575 @@
+//! The operating system, as far as the standard library does not reach: the control block, signals, starting
+//! the program, probes. The only file of the command with unsafe code.
+//!
+//! # Safety charter
+//! The command is an ordinary process with one thread, and every function here is safe to call from it.
+//! Pointers given to libc point to live locals or to memory that this file owns. Between fork and exec
+//! the child calls async-signal-safe functions only and allocates nothing. The control block is
+//! mapped for the life of the process and sealed against shrinking, so references to it stay valid whatever
+//! the managed program does; its shared half consists of atomics.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{null, null_mut};
+
+use uzswap::control::{CONTROL_BYTES, Settings, TREE_OFFSET, Tree};
+
+/// The entry point, instead of the one of the standard library, which would ignore SIGPIPE and open
+/// descriptors 0 to 2: the program must find both as uzswap was given them.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+    fill_standard_descriptors();
+    crate::main_of_command()
+}
+
+/// Puts /dev/null where a standard descriptor is closed, for us only: it is closed again by the exec. Without
+/// this the first file opened would become our stderr.
+#[cfg(not(test))]
+fn fill_standard_descriptors() {
+    for fd in 0..3 {
+        // SAFETY: no pointers but a constant string; an open takes the lowest free number, which is `fd`.
+        unsafe {
+            if libc::fcntl(fd, libc::F_GETFD) == -1 {
+                libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            }
+        }
+    }
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A C string of a path or argument.
+pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "contains a zero byte"))
+}
+
+// ---------------------------------------------------------------- the control block
+
+/// The memory that the processes of one run share, see `uzswap::control`.
+pub struct ControlBlock {
+    addr: *mut u8,
+    fd: OwnedFd,
+}
+
+impl ControlBlock {
+    /// Makes the block with `settings` in it. Its descriptor survives an exec.
+    pub fn create(settings: &Settings) -> io::Result<ControlBlock> {
+        const MFD_NOEXEC_SEAL: u32 = 8;
+        let make = |flags| {
+            // SAFETY: a constant name.
+            check(unsafe { libc::memfd_create(c"uzswap-control".as_ptr(), flags) })
+        };
+        let sealing = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may insist on it (vm.memfd_noexec).
+        let fd = make(sealing | MFD_NOEXEC_SEAL).or_else(|_| make(sealing))?;
+        // SAFETY: just opened, ours.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: plain calls on our descriptor; the mapping is new, of the size the file was just given.
+        let addr = unsafe {
+            check(libc::ftruncate(fd.as_raw_fd(), CONTROL_BYTES as libc::off_t))?;
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(null_mut(), CONTROL_BYTES, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: page-aligned, mapped for more than a `Settings`, seen by nobody else yet.
+        unsafe { addr.cast::<Settings>().write(*settings) };
+        Ok(ControlBlock { addr: addr.cast(), fd: above_small_numbers(fd)? })
+    }
+
+    /// The shared counters.
+    pub fn tree(&self) -> &Tree {
+        // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, inside CONTROL_BYTES; all
+        // fields are atomics, for which any bytes are valid.
+        unsafe { &*self.addr.add(TREE_OFFSET).cast::<Tree>() }
+    }
+
+    /// The number under which the program will find the block.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Moves a descriptor to where it is in nobody's way, without close-on-exec. Shells use 10 and up for
+/// themselves and scripts small numbers; `select` ends at 1024.
+fn above_small_numbers(fd: OwnedFd) -> io::Result<OwnedFd> {
+    const WANTED: u64 = 700;
+    let limit = resource_limit(libc::RLIMIT_NOFILE as c_int).unwrap_or(1024);
+    let mut lowest = WANTED.min(limit.saturating_sub(1)) as c_int;
+    loop {
+        // SAFETY: duplicating our own descriptor.
+        match check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, lowest) }) {
+            // SAFETY: just made, ours.
+            Ok(high) => return Ok(unsafe { OwnedFd::from_raw_fd(high) }),
+            // The numbers up there are taken: look further down.
+            Err(_) if lowest > 3 => lowest /= 2,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The soft limit of a resource; `None` when it is unlimited.
+pub fn resource_limit(resource: c_int) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the local.
+    let result = unsafe { libc::getrlimit(resource as libc::__rlimit_resource_t, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The soft limit on address space.
+pub fn address_space_limit() -> Option<u64> {
+    resource_limit(libc::RLIMIT_AS as c_int)
+}
+
+// ---------------------------------------------------------------- signals
+
+/// Signal state as uzswap was given it, for the program to inherit.
+pub struct InheritedSignals {
+    mask: libc::sigset_t,
+    child_action: libc::sigaction,
+}
+
+/// A signal that was sent to us.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    pub signal: c_int,
+    /// `si_code`: who sent it.
+    pub code: c_int,
+    /// The value that came with it, when `code` is SI_QUEUE.
+    value: usize,
+}
+
+impl Received {
+    /// The kernel sent it (for instance the terminal, on Ctrl-C), not a process.
+    pub fn is_from_kernel(&self) -> bool {
+        self.code == libc::SI_KERNEL
+    }
+}
+
+fn all_signals() -> libc::sigset_t {
+    // SAFETY: sigfillset initialises the local.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        set
+    }
+}
+
+/// From now on no signal interrupts us: they wait for [`wait_for_signal`]. Returns what was before.
+pub fn take_signals() -> InheritedSignals {
+    // SAFETY: structures are locals; SIGCHLD gets the default action because inherited "ignore" would have
+    // the kernel reap the program before we learn how it ended.
+    unsafe {
+        let mut inherited = InheritedSignals { mask: std::mem::zeroed(), child_action: std::mem::zeroed() };
+        libc::sigprocmask(libc::SIG_SETMASK, &all_signals(), &mut inherited.mask);
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(libc::SIGCHLD, &default, &mut inherited.child_action);
+        inherited
+    }
+}
+
+/// Waits for the next signal.
+pub fn wait_for_signal() -> Received {
+    loop {
+        // SAFETY: fills the local.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let signal = libc::sigwaitinfo(&all_signals(), &mut info);
+            if signal > 0 {
+                let value = info.si_value().sival_ptr as usize;
+                return Received { signal, code: info.si_code, value };
+            }
+        }
+    }
+}
+
+/// Sends a signal on to the program, with its value if it had one.
+pub fn forward(pid: Pid, received: Received) {
+    // SAFETY: no pointers are followed; the value is the sender's.
+    unsafe {
+        if received.code == libc::SI_QUEUE {
+            let value = libc::sigval { sival_ptr: received.value as *mut c_void };
+            libc::sigqueue(pid.0, received.signal, value);
+        } else {
+            libc::kill(pid.0, received.signal);
+        }
+    }
+}
+
+/// Lets `signal` do to us what it does by default: stop, or end the process. Returns when we were continued,
+/// or when the kernel ignored it (process 1 of a container; a stop in an orphaned process group).
+pub fn suffer(signal: c_int) {
+    // SAFETY: locals and plain calls.
+    unsafe {
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &default, null_mut());
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut only);
+        libc::sigaddset(&mut only, signal);
+        libc::raise(signal);
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        // It strikes when it is unblocked.
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only, &mut before);
+        libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
+    }
+}
+
+/// No core dump of ours: the program has left its own.
+pub fn disable_core_dump() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads the local.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+}
+
+/// Whether we lead our session: then a hang-up of the terminal reaches us alone.
+pub fn is_session_leader() -> bool {
+    // SAFETY: plain calls.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// The name of a signal: `SIGTERM`.
+pub fn signal_name(signal: c_int) -> String {
+    const NAMES: [&str; 32] = [
+        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    match NAMES.get(signal as usize) {
+        Some(name) if signal > 0 => format!("SIG{name}"),
+        _ => format!("SIG{signal}"),
+    }
+}
+
+// ---------------------------------------------------------------- the program
+
+/// A process that we started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pid(c_int);
+
+impl Pid {
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
+/// Starts a program in our own process group, with our descriptors, and with the signal state that we
+/// inherited. It dies with us if we are killed, as it would if it had been killed itself.
+pub fn start(
+    path: &CStr,
+    arguments: &[CString],
+    environment: &[CString],
+    inherited: &InheritedSignals,
+) -> io::Result<Pid> {
+    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|s| s.as_ptr()).chain([null()]).collect()
+    };
+    let (argv, envp) = (pointers(arguments), pointers(environment));
+    let mut pipe = [0; 2];
+    // SAFETY: fills the local.
+    check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: both ends were just opened.
+    let (from_child, to_parent) =
+        unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
+    // SAFETY: one thread, so the child is a full copy; it calls async-signal-safe functions only, on memory made
+    // before the fork, and leaves by exec or _exit.
+    let pid = unsafe {
+        let parent = libc::getpid();
+        let pid = check(libc::fork())?;
+        if pid == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() != parent {
+                libc::_exit(0); // uzswap died before the line above
+            }
+            libc::sigaction(libc::SIGCHLD, &inherited.child_action, null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, &inherited.mask, null_mut());
+            libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            let errno = *libc::__errno_location();
+            libc::write(to_parent.as_raw_fd(), (&raw const errno).cast(), size_of::<c_int>());
+            libc::_exit(127);
+        }
+        pid
+    };
+    drop(to_parent);
+    let mut errno: c_int = 0;
+    // SAFETY: reads at most the size of the local; end of file means that the exec worked.
+    let read = unsafe { libc::read(from_child.as_raw_fd(), (&raw mut errno).cast(), size_of::<c_int>()) };
+    if read == size_of::<c_int>() as isize {
+        // SAFETY: our own child, which is ending.
+        unsafe { libc::waitpid(pid, null_mut(), 0) };
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    Ok(Pid(pid))
+}
+
+/// What happened to a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Exited(c_int),
+    Killed(c_int),
+    Stopped(c_int),
+    Continued,
+}
+
+/// The next change of any child, if there is one now. Any: as process 1 of a container we inherit orphans.
+pub fn next_change() -> Option<(Pid, Change)> {
+    let mut status = 0;
+    // SAFETY: fills the local.
+    let pid =
+        unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
+    if pid <= 0 {
+        return None;
+    }
+    let change = if libc::WIFEXITED(status) {
+        Change::Exited(libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        Change::Killed(libc::WTERMSIG(status))
+    } else if libc::WIFSTOPPED(status) {
+        Change::Stopped(libc::WSTOPSIG(status))
+    } else {
+        Change::Continued
+    };
+    Some((Pid(pid), change))
+}
+
+/// A helper that ends our stop when the program's stop ends; gone when dropped.
+pub struct Waker(c_int);
+
+impl Waker {
+    /// While we are stopped nobody can tell us that the program goes on (it was continued directly) or has
+    /// died. A small copy of us looks at its state and continues us then, so that a program that
+    /// is stopped and continued from outside never leaves us stopped for good.
+    pub fn start(program: Pid) -> io::Result<Waker> {
+        let stat = c_string(format!("/proc/{}/stat", program.0).as_bytes())?;
+        // SAFETY: as in `start`: the child makes async-signal-safe calls on memory made before, and exits.
+        unsafe {
+            let parent = libc::getpid();
+            let pid = check(libc::fork())?;
+            if pid == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                while is_stopped(&stat) {
+                    let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                    libc::nanosleep(&pause, null_mut());
+                }
+                // Only if our parent still is the uzswap that forked us.
+                if libc::getppid() == parent {
+                    libc::kill(parent, libc::SIGCONT);
+                }
+                libc::_exit(0);
+            }
+            Ok(Waker(pid))
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not yet reaped: nobody else waits for it while we are here.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, null_mut(), 0);
+        }
+    }
+}
+
+/// Whether the third field of a /proc/PID/stat says stopped. Without allocation.
+fn is_stopped(stat: &CStr) -> bool {
+    let mut text = [0u8; 512];
+    // SAFETY: reads at most the size of the local.
+    let len = unsafe {
+        let fd = libc::open(stat.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let len = libc::read(fd, text.as_mut_ptr().cast(), text.len());
+        libc::close(fd);
+        len
+    };
+    let Some(text) = text.get(..len.max(0) as usize) else { return false };
+    // The second field is the name in parentheses and may contain anything.
+    match text.iter().rposition(|b| *b == b')') {
+        Some(end) => matches!(text.get(end + 2), Some(b'T' | b't')),
+        None => false,
+    }
+}
+
+// ---------------------------------------------------------------- questions about files
+
+/// Whether we may execute the file, with our effective identity.
+pub fn may_execute(path: &Path) -> io::Result<()> {
+    let path = c_string(path.as_os_str().as_bytes())?;
+    // SAFETY: a live string.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) })?;
+    Ok(())
+}
+
+/// A file system, as far as it matters for the backing store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    pub magic: u64,
+    pub free_bytes: u64,
+    pub no_setuid: bool,
+}
+
+impl FileSystem {
+    pub fn of(path: &Path) -> io::Result<FileSystem> {
+        let path = c_string(path.as_os_str().as_bytes())?;
+        // SAFETY: a live string; fills the locals.
+        unsafe {
+            let mut stat: libc::statfs = std::mem::zeroed();
+            check(libc::statfs(path.as_ptr(), &mut stat))?;
+            let mut portable: libc::statvfs = std::mem::zeroed();
+            check(libc::statvfs(path.as_ptr(), &mut portable))?;
+            Ok(FileSystem {
+                magic: stat.f_type as u32 as u64,
+                free_bytes: (stat.f_bavail as u64).saturating_mul(stat.f_bsize as u64),
+                no_setuid: portable.f_flag & libc::ST_NOSUID != 0,
+            })
+        }
+    }
+
+    /// Its files live in memory, which is what is short.
+    pub fn is_memory(&self) -> bool {
+        const RAMFS_MAGIC: u64 = 0x8584_58f6;
+        const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+        self.magic == libc::TMPFS_MAGIC as u64 || matches!(self.magic, RAMFS_MAGIC | HUGETLBFS_MAGIC)
+    }
+
+    pub fn name(&self) -> String {
+        let known = match self.magic {
+            0xef53 => "ext4",
+            0x5846_5342 => "xfs",
+            0x9123_683e => "btrfs",
+            0x794c_7630 => "overlay",
+            0x0102_1994 => "tmpfs",
+            0x8584_58f6 => "ramfs",
+            0x9584_58f6 => "hugetlbfs",
+            0x6969 => "nfs",
+            0x2fc1_2fc1 => "zfs",
+            0xf2f5_2010 => "f2fs",
+            0x6573_5546 => "fuse",
+            0x0102_1997 => "9p",
+            0xff53_4d42 => "cifs",
+            0x7371_7368 => "squashfs",
+            _ => return format!("file system {:#x}", self.magic),
+        };
+        known.to_string()
+    }
+}
+
+/// Whether the file carries capabilities that it gains when it is executed.
+pub fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = c_string(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: live strings; no buffer, only the size is asked for.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), null_mut(), 0) > 0 }
+}
+
+/// Who we are, and whether an exec may change that.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    pub user: u32,
+    pub group: u32,
+    pub no_new_privileges: bool,
+}
+
+pub fn identity() -> Identity {
+    // SAFETY: plain calls.
+    unsafe {
+        Identity {
+            user: libc::getuid(),
+            group: libc::getgid(),
+            no_new_privileges: libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
+        }
+    }
+}
+
+// ---------------------------------------------------------------- probes of the kernel
+
+/// A page that nobody may touch, to try what /proc/self/mem can do with it.
+pub struct ForbiddenPage(*mut c_void);
+
+const PAGE_BYTES: usize = 4096;
+
+impl ForbiddenPage {
+    /// Holds `byte` everywhere and is PROT_NONE.
+    pub fn new(byte: u8) -> io::Result<ForbiddenPage> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of ours, written while it is writable.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let addr = libc::mmap(null_mut(), PAGE_BYTES, prot, flags, -1, 0);
+            if addr == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let page = ForbiddenPage(addr);
+            addr.cast::<u8>().write_bytes(byte, PAGE_BYTES);
+            check(libc::mprotect(addr, PAGE_BYTES, libc::PROT_NONE))?;
+            Ok(page)
+        }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Makes it readable again and copies it out.
+    pub fn into_bytes(self) -> io::Result<[u8; PAGE_BYTES]> {
+        // SAFETY: our own mapping, readable after mprotect.
+        unsafe {
+            check(libc::mprotect(self.0, PAGE_BYTES, libc::PROT_READ))?;
+            Ok(self.0.cast::<[u8; PAGE_BYTES]>().read())
+        }
+    }
+}
+
+impl Drop for ForbiddenPage {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, no references to it exist.
+        unsafe { libc::munmap(self.0, PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn the_control_block_holds_settings_and_counters() {
+        let settings = Settings { memory_bytes: 77 << 20, ..Settings::new() };
+        let block = ControlBlock::create(&settings).unwrap();
+        assert!(block.fd() >= 3);
+        assert_eq!(block.tree().limit_pages.load(Ordering::Relaxed), 0);
+        block.tree().limit_pages.store(5, Ordering::Relaxed);
+        // As the preload library sees it: by mapping the descriptor.
+        let file = std::fs::File::from(block.fd.try_clone().unwrap());
+        assert_eq!(file.metadata().unwrap().len(), CONTROL_BYTES as u64);
+        let mut head = [0u8; 16];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut head, 0).unwrap();
+        assert_eq!(&head[..8], b"uzswap01");
+        assert_eq!(u64::from_le_bytes(head[8..].try_into().unwrap()), 77 << 20);
+        assert!(file.set_len(4096).is_err(), "sealed: a shorter file would kill us with SIGBUS");
+    }
+
+    #[test]
+    fn names_of_signals() {
+        assert_eq!(signal_name(libc::SIGTERM), "SIGTERM");
+        assert_eq!(signal_name(libc::SIGKILL), "SIGKILL");
+        assert_eq!(signal_name(libc::SIGSYS), "SIGSYS");
+        assert_eq!(signal_name(40), "SIG40");
+    }
+
+    #[test]
+    fn file_systems_that_are_memory() {
+        assert!(FileSystem { magic: 0x0102_1994, free_bytes: 0, no_setuid: false }.is_memory());
+        assert!(!FileSystem::of(Path::new("/proc")).unwrap().is_memory());
+    }
+}

@@ -1,0 +1,203 @@
+//! Places in the file system: where cold pages go, where analyses of libraries are kept, where the preload library
+//! is.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::os::{self, FileSystem};
+use crate::program::reason;
+
+type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+// ---------------------------------------------------------------- the store
+
+/// What a directory offers for the backing store.
+#[derive(Clone, Copy, Debug)]
+pub struct StorePlace {
+    pub file_system: FileSystem,
+    /// Writes can bypass the page cache, which would count against the memory limit.
+    pub direct_io: bool,
+}
+
+/// Tries a directory for the backing store by doing what the store does: a file without a name, and bytes in it.
+pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
+    if !fs::metadata(directory)?.is_dir() {
+        return Err(ErrorKind::NotADirectory.into());
+    }
+    let open = |flags| {
+        OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE | flags).open(directory)
+    };
+    let file = match open(0) {
+        // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and unlink it.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {
+            let path = directory.join(format!(".uzswap-{}", std::process::id()));
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            fs::remove_file(&path)?;
+            file
+        }
+        other => other?,
+    };
+    file.write_all_at(&[0xa5; 65536], 0)?;
+    Ok(StorePlace { file_system: FileSystem::of(directory)?, direct_io: open(libc::O_DIRECT).is_ok() })
+}
+
+/// Where the store goes when nobody said: the first directory on a disk that works, or why there is none.
+pub fn default_store(env: Env) -> Result<PathBuf, String> {
+    let candidates = [env("TMPDIR").map(PathBuf::from), Some("/var/tmp".into()), Some("/tmp".into())];
+    let mut faults = Vec::new();
+    for directory in candidates.into_iter().flatten().filter(|d| d.is_absolute()) {
+        match try_store(&directory) {
+            Ok(place) if place.file_system.is_memory() => {
+                faults.push(format!("{} is a {} (memory)", directory.display(), place.file_system.name()))
+            }
+            Ok(_) => return Ok(directory),
+            Err(e) => faults.push(format!("{}: {}", directory.display(), store_fault(&e))),
+        }
+    }
+    Err(faults.join(", "))
+}
+
+/// Why a directory cannot hold the store, in words.
+pub fn store_fault(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such directory".to_string(),
+        ErrorKind::NotADirectory => "is not a directory".to_string(),
+        ErrorKind::PermissionDenied => "not writable".to_string(),
+        ErrorKind::StorageFull => "no space left on its disk".to_string(),
+        ErrorKind::QuotaExceeded => "its disk quota is used up".to_string(),
+        _ => reason(error),
+    }
+}
+
+// ---------------------------------------------------------------- the cache of patch tables
+
+/// Makes the directory if it is missing, and checks that only we can write there: what it holds is executed, in
+/// effect, by every program that we run.
+pub fn private_directory(path: &Path) -> Result<(), String> {
+    if let Err(e) = DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        return Err(format!("{}: {}", path.display(), reason(&e)));
+    }
+    // The directory itself, not what a link of somebody else points to.
+    let metadata = fs::symlink_metadata(path).map_err(|e| format!("{}: {}", path.display(), reason(&e)))?;
+    if !metadata.is_dir() {
+        return Err(format!("{} is not a directory", path.display()));
+    }
+    if metadata.uid() != os::identity().user {
+        return Err(format!("{} belongs to somebody else", path.display()));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(format!("{} can be written by others", path.display()));
+    }
+    match os::c_string(path.as_os_str().as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(format!("{}: {e}", path.display())),
+    }
+}
+
+/// Where patch tables are kept when nobody said; none if no place is private.
+pub fn default_cache(env: Env) -> Option<PathBuf> {
+    let base = env("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")))
+        .filter(|base| base.is_absolute())
+        .map(|base| base.join("uzswap"));
+    let shared = PathBuf::from(format!("/tmp/uzswap-{}", os::identity().user));
+    [base, Some(shared)].into_iter().flatten().find(|path| private_directory(path).is_ok())
+}
+
+// ---------------------------------------------------------------- the preload library
+
+/// The variable that names the preload library.
+pub const PRELOAD_VARIABLE: &str = "UZSWAP_PRELOAD";
+const LIBRARY: &str = "libuzswap_preload.so";
+
+/// The preload library: beside the command (a build directory), in ../lib/uzswap (an installation), or where
+/// UZSWAP_PRELOAD says.
+pub fn find_preload(env: Env) -> Result<PathBuf, String> {
+    let path = match env(PRELOAD_VARIABLE).filter(|v| !v.is_empty()) {
+        Some(given) => {
+            let path = fs::canonicalize(&given)
+                .map_err(|e| format!("{PRELOAD_VARIABLE}: {}: {}", given.display(), reason(&e)))?;
+            if !path.is_file() {
+                return Err(format!("{PRELOAD_VARIABLE}: {} is not a file", path.display()));
+            }
+            path
+        }
+        None => {
+            let own = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+            let own_directory = own.parent().unwrap_or(Path::new("/"));
+            let candidates = [own_directory.join(LIBRARY), own_directory.join("../lib/uzswap").join(LIBRARY)];
+            let found = candidates.iter().find_map(|c| fs::canonicalize(c).ok());
+            found.ok_or_else(|| {
+                format!(
+                    "{LIBRARY} is neither beside {} nor in ../lib/uzswap: build it (cargo build --release) \
+                     or name it in {PRELOAD_VARIABLE}",
+                    own.display()
+                )
+            })?
+        }
+    };
+    check_preload_path(path.as_os_str())?;
+    Ok(path)
+}
+
+/// LD_PRELOAD is a list: blanks and colons separate, and there is no way to quote them.
+fn check_preload_path(path: &OsStr) -> Result<(), String> {
+    if path.as_bytes().iter().any(|b| matches!(b, b' ' | b':' | b'\t' | b'\n' | b';' | b'$')) {
+        return Err(format!(
+            "the path of {} holds a character that LD_PRELOAD cannot carry: install it elsewhere",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_store_directory_is_really_tried() {
+        let place = try_store(&std::env::temp_dir()).unwrap();
+        assert!(place.file_system.free_bytes > 0);
+        assert_eq!(try_store(Path::new("/does/not/exist")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(try_store(Path::new("/etc/passwd")).unwrap_err().kind(), ErrorKind::NotADirectory);
+        assert!(try_store(Path::new("/proc")).is_err());
+    }
+
+    #[test]
+    fn a_memory_file_system_is_no_default() {
+        let env = |name: &str| (name == "TMPDIR").then(|| OsString::from("/dev/shm"));
+        match default_store(&env) {
+            Ok(directory) => assert_ne!(directory, Path::new("/dev/shm")),
+            Err(why) => assert!(why.contains("/dev/shm is a tmpfs"), "{why}"),
+        }
+    }
+
+    #[test]
+    fn a_cache_that_others_can_write_is_refused() {
+        let path = std::env::temp_dir().join(format!("uzswap-cache-{}", std::process::id()));
+        private_directory(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(private_directory(&path).unwrap_err().contains("written by others"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        let link = path.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(private_directory(&link).unwrap_err().contains("not a directory"));
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn preload_paths_that_cannot_be_written_in_a_list() {
+        assert!(check_preload_path(OsStr::new("/usr/lib/uzswap/libuzswap_preload.so")).is_ok());
+        for path in ["/my files/a.so", "/a:b/a.so", "/$LIB/a.so"] {
+            assert!(check_preload_path(OsStr::new(path)).is_err(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The program to run: where it is, and whether it can be taken over.
+//!
+//! uzswap enters a program through its dynamic linker (LD_PRELOAD). So a program can be taken over if it is an
+//! x86-64 ELF file that is linked dynamically against glibc, or a script whose interpreter is one, and if
+//! its start does not gain privileges (then the dynamic linker ignores LD_PRELOAD, and rightly).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+use crate::mechanism::Refusal;
+use crate::os::{self, FileSystem, Identity};
+
+/// A program that was found, as it is to be executed.
+#[derive(Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    /// argv, the program's name first.
+    pub arguments: Vec<OsString>,
+    /// Whether it can be taken over.
+    pub takeover: Result<(), Refusal>,
+}
+
+/// Where PATH points when it is not set, as for execvp.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+impl Program {
+    /// Finds `command[0]` as execvp does, and looks into it.
+    pub fn find(command: &[OsString], search_path: Option<OsString>) -> Result<Program, Failure> {
+        let path = locate(&command[0], search_path)?;
+        let mut arguments = command.to_vec();
+        match Format::of(&path) {
+            Ok(Format::Other(head)) if is_text(&head) => {
+                // execvp hands a text without `#!` to the shell.
+                let shell = PathBuf::from("/bin/sh");
+                arguments[0] = path.into_os_string();
+                arguments.insert(0, "sh".into());
+                let takeover = judge(&shell, 0)?;
+                Ok(Program { path: shell, arguments, takeover })
+            }
+            _ => Ok(Program { takeover: judge(&path, 0)?, path, arguments }),
+        }
+    }
+}
+
+/// The file that execvp would execute.
+fn locate(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, Failure> {
+    let shown = name.display();
+    if name.is_empty() {
+        return Err(Failure::not_found("the program's name is empty".to_string()));
+    }
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match executable(&path) {
+            Ok(()) => Ok(path),
+            Err(e) if is_missing(&e) => Err(Failure::not_found(format!("{shown}: {}", reason(&e)))),
+            Err(e) => Err(Failure::not_executable(format!("{shown}: {}", reason(&e)))),
+        };
+    }
+    let search_path = search_path.unwrap_or_else(|| DEFAULT_PATH.into());
+    let mut denied = None;
+    for directory in std::env::split_paths(&search_path) {
+        // An empty element is the current directory.
+        let path = if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
+        match executable(&path) {
+            Ok(()) => return Ok(path),
+            Err(e) if is_missing(&e) => {}
+            Err(e) => denied = denied.or(Some((path, e))),
+        }
+    }
+    match denied {
+        Some((path, e)) => Err(Failure::not_executable(format!("{}: {}", path.display(), reason(&e)))),
+        None => Err(Failure::not_found(format!("{shown}: no such program in PATH"))),
+    }
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    if metadata.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    os::may_execute(path)
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// An error in words, without the number.
+pub fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such file".to_string(),
+        ErrorKind::NotADirectory => "a part of the path is not a directory".to_string(),
+        ErrorKind::IsADirectory => "is a directory".to_string(),
+        ErrorKind::PermissionDenied => "permission denied".to_string(),
+        ErrorKind::StorageFull => "no space left".to_string(),
+        ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_string(),
+        _ => {
+            let text = error.to_string();
+            text.split(" (os error").next().unwrap_or_default().to_ascii_lowercase()
+        }
+    }
+}
+
+fn refuse(cause: String, remedy: &str) -> Result<(), Refusal> {
+    Err(Refusal { cause, remedy: remedy.to_string() })
+}
+
+/// Whether an executable file can be taken over; an error if it cannot even be executed.
+fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
+    const DEEPEST: u32 = 5; // the kernel gives up there too
+    let shown = path.display();
+    let format = match Format::of(path) {
+        Ok(format) => format,
+        // Executable but not readable: it cannot be looked into, and most programs can be taken over.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Ok(())),
+        Err(e) => return Err(Failure::not_executable(format!("{shown}: {}", reason(&e)))),
+    };
+    match format {
+        Format::Script { interpreter } => {
+            if let Err(e) = executable(&interpreter) {
+                let message = format!("{shown}: its interpreter {}: {}", interpreter.display(), reason(&e));
+                return Err(if is_missing(&e) {
+                    Failure::not_found(message)
+                } else {
+                    Failure::not_executable(message)
+                });
+            }
+            if depth >= DEEPEST {
+                return Err(Failure::not_executable(format!("{shown}: too many scripts in a row")));
+            }
+            judge(&interpreter, depth + 1)
+        }
+        Format::Elf { linker: None } => Ok(refuse(
+            format!("{shown} is statically linked, and uzswap enters a program through its dynamic linker"),
+            "use a dynamically linked build of it",
+        )),
+        Format::Elf { linker: Some(linker) } => {
+            if let Err(e) = fs::metadata(&linker) {
+                let message = format!("{shown}: its dynamic linker {}: {}", linker.display(), reason(&e));
+                return Err(Failure::not_found(message));
+            }
+            let name = linker.file_name().unwrap_or_default();
+            if !name.as_bytes().starts_with(b"ld-linux-x86-64") {
+                return Ok(refuse(
+                    format!("{shown} uses {} and not glibc's dynamic linker", linker.display()),
+                    "use a build of it for glibc",
+                ));
+            }
+            Ok(privileges(path))
+        }
+        Format::OtherElf { what } => Ok(refuse(
+            format!("{shown} is {what}, and uzswap knows 64-bit x86-64 programs only"),
+            "use an x86-64 build of it",
+        )),
+        Format::Other(_) => Ok(refuse(
+            format!("{shown} is neither an ELF file nor a script"),
+            "name the program that interprets it",
+        )),
+    }
+}
+
+/// Whether executing the file changes who we are.
+fn privileges(path: &Path) -> Result<(), Refusal> {
+    let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
+    let identity = os::identity();
+    if identity.no_new_privileges || FileSystem::of(path).is_ok_and(|f| f.no_setuid) {
+        return Ok(());
+    }
+    let gained = gains(metadata.mode(), metadata.uid(), metadata.gid(), identity, os::has_capabilities(path));
+    match gained {
+        None => Ok(()),
+        Some(what) => refuse(
+            format!("{} is {what}: the dynamic linker loads nothing foreign into it", path.display()),
+            "run it as the user it changes to, or use a copy without that",
+        ),
+    }
+}
+
+fn gains(mode: u32, owner: u32, group: u32, identity: Identity, capabilities: bool) -> Option<&'static str> {
+    // Set-group-ID without group execution is an old mark for locking.
+    if mode & libc::S_ISUID != 0 && owner != identity.user {
+        Some("setuid")
+    } else if mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP && group != identity.group
+    {
+        Some("setgid")
+    } else if capabilities && identity.user != 0 {
+        Some("given capabilities")
+    } else {
+        None
+    }
+}
+
+/// What an executable file is.
+#[derive(Debug, PartialEq, Eq)]
+enum Format {
+    /// x86-64 ELF, with its dynamic linker if it has one.
+    Elf {
+        linker: Option<PathBuf>,
+    },
+    /// ELF for something else.
+    OtherElf {
+        what: String,
+    },
+    Script {
+        interpreter: PathBuf,
+    },
+    /// Neither; the first bytes.
+    Other(Vec<u8>),
+}
+
+impl Format {
+    fn of(path: &Path) -> io::Result<Format> {
+        let file = File::open(path)?;
+        let mut head = Vec::new();
+        (&file).take(256).read_to_end(&mut head)?;
+        if head.starts_with(b"\x7fELF") {
+            return elf(&file, &head);
+        }
+        Ok(match head.strip_prefix(b"#!") {
+            Some(line) => {
+                let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii();
+                let interpreter = line.split(|b| matches!(b, b' ' | b'\t')).next().unwrap_or_default();
+                Format::Script { interpreter: PathBuf::from(OsStr::from_bytes(interpreter)) }
+            }
+            None => Format::Other(head),
+        })
+    }
+}
+
+/// As bash decides it: no zero byte in the first line.
+fn is_text(head: &[u8]) -> bool {
+    !head.split(|b| *b == b'\n').next().unwrap_or_default().contains(&0)
+}
+
+/// Reads an ELF header and looks for PT_INTERP among the program headers.
+fn elf(file: &File, head: &[u8]) -> io::Result<Format> {
+    const ELFCLASS64: u8 = 2;
+    const ELFDATA2LSB: u8 = 1;
+    const EM_X86_64: u16 = 62;
+    const PT_INTERP: u32 = 3;
+    const EHDR_BYTES: usize = 64;
+    const PHDR_BYTES: usize = 56;
+    let broken = || io::Error::new(ErrorKind::InvalidData, "damaged ELF file");
+    if head.len() < 20 {
+        return Err(broken());
+    }
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    if head[4] != ELFCLASS64 || head[5] != ELFDATA2LSB || machine != EM_X86_64 {
+        let bits = if head[4] == ELFCLASS64 { 64 } else { 32 };
+        let what = match machine {
+            3 => "a 32-bit x86 program".to_string(),
+            EM_X86_64 => "an x32 program".to_string(),
+            _ => format!("a {bits}-bit program for another processor (ELF machine {machine})"),
+        };
+        return Ok(Format::OtherElf { what });
+    }
+    if head.len() < EHDR_BYTES {
+        return Err(broken());
+    }
+    let table_offset = u64::from_le_bytes(head[32..40].try_into().expect("8 bytes"));
+    let entry_bytes = u16::from_le_bytes([head[54], head[55]]) as usize;
+    let entries = u16::from_le_bytes([head[56], head[57]]) as usize;
+    if entry_bytes != PHDR_BYTES {
+        return Err(broken());
+    }
+    let mut table = vec![0; entries * PHDR_BYTES];
+    file.read_exact_at(&mut table, table_offset).map_err(|_| broken())?;
+    for header in table.chunks_exact(PHDR_BYTES) {
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        if u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) == PT_INTERP {
+            let (offset, bytes) = (word(8), word(32));
+            if !(2..=4096).contains(&bytes) {
+                return Err(broken());
+            }
+            let mut path = vec![0; bytes as usize];
+            file.read_exact_at(&mut path, offset).map_err(|_| broken())?;
+            path.truncate(path.iter().position(|b| *b == 0).unwrap_or(path.len()));
+            return Ok(Format::Elf { linker: Some(OsString::from_vec(path).into()) });
+        }
+    }
+    Ok(Format::Elf { linker: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_gains_privileges() {
+        let user = Identity { user: 1000, group: 1000, no_new_privileges: false };
+        let root = Identity { user: 0, group: 0, no_new_privileges: false };
+        assert_eq!(gains(0o4755, 0, 0, user, false), Some("setuid"));
+        assert_eq!(gains(0o4755, 0, 0, root, false), None);
+        assert_eq!(gains(0o4755, 1000, 0, user, false), None);
+        assert_eq!(gains(0o2755, 0, 42, user, false), Some("setgid"));
+        assert_eq!(gains(0o2745, 0, 42, user, false), None);
+        assert_eq!(gains(0o755, 0, 0, user, true), Some("given capabilities"));
+        assert_eq!(gains(0o755, 0, 0, root, true), None);
+        assert_eq!(gains(0o755, 0, 0, user, false), None);
+    }
+
+    #[test]
+    fn this_test_is_a_dynamic_program() {
+        let own = std::env::current_exe().unwrap();
+        let Format::Elf { linker: Some(linker) } = Format::of(&own).unwrap() else { panic!("no linker") };
+        assert!(linker.to_str().unwrap().contains("ld-linux-x86-64"));
+    }
+
+    #[test]
+    fn texts_and_binaries() {
+        assert!(is_text(b"echo hello\n\0"));
+        assert!(is_text(b""));
+        assert!(!is_text(b"\x01\0\n"));
+    }
+}

@@ -1,0 +1,350 @@
+//! What is said at the end of a run: one line for people, warnings, and JSON with every counter.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use uzswap::control::{Counter, Fold, Notice, Tree};
+
+use crate::os;
+use crate::program::reason;
+use crate::settings::RunSettings;
+use crate::size::{grouped, human};
+use crate::supervise::{End, How};
+
+const PAGE_BYTES: u64 = 4096;
+
+/// A run that has ended.
+pub struct Outcome<'a> {
+    pub settings: &'a RunSettings,
+    pub command: &'a [OsString],
+    /// The shared counters; none if the program ran unmanaged.
+    pub tree: Option<&'a Tree>,
+    pub end: End,
+    pub wall_time: Duration,
+    pub pid: i32,
+}
+
+/// One line on stderr. Whether anybody reads it is not our concern: the program has closed what it liked.
+pub fn say(line: &str) {
+    let _ = std::io::stderr().write_all(format!("uzswap: {line}\n").as_bytes());
+}
+
+/// Prints warnings and the summary, and writes the statistics.
+pub fn finish(outcome: &Outcome) {
+    if let Some(tree) = outcome.tree {
+        let errno = tree.notice_errno.load(Ordering::Acquire) as i32;
+        for notice in notices(tree) {
+            // Failures are said in any case; that a helper program ran unmanaged belongs to the summary.
+            if notice != Notice::Unmanaged || !outcome.settings.quiet {
+                say(&explain(notice, errno, outcome.settings));
+            }
+        }
+    }
+    if !outcome.settings.quiet {
+        let numbers = outcome.tree.map(Numbers::of);
+        say(&summary(numbers.as_ref(), outcome.settings.memory_bytes));
+    }
+    if let Some(stats) = &outcome.settings.stats {
+        let text = format!("{:#}\n", statistics(outcome));
+        if let Err(e) = (&stats.file).write_all(text.as_bytes()) {
+            say(&format!("--stats: {}: {}", stats.path.display(), reason(&e)));
+        }
+    }
+}
+
+/// The figures of the summary.
+#[derive(Debug, Default)]
+struct Numbers {
+    processes: u64,
+    activations: u64,
+    peak_used_bytes: u64,
+    peak_needed_bytes: u64,
+    faults: u64,
+    written_back_pages: u64,
+}
+
+impl Numbers {
+    fn of(tree: &Tree) -> Numbers {
+        let peak = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
+        let peak_used_bytes = peak(&tree.peak_used_pages);
+        Numbers {
+            processes: tree.total(Counter::Processes),
+            activations: tree.total(Counter::Activations),
+            peak_used_bytes,
+            // A program cannot have needed less than it held.
+            peak_needed_bytes: peak(&tree.peak_needed_pages).max(peak_used_bytes),
+            faults: tree.total(Counter::Faults),
+            written_back_pages: tree.total(Counter::WrittenBackPages),
+        }
+    }
+
+    fn ratio(&self) -> f64 {
+        if self.peak_used_bytes == 0 { 1.0 } else { self.peak_needed_bytes as f64 / self.peak_used_bytes as f64 }
+    }
+}
+
+fn summary(numbers: Option<&Numbers>, memory_bytes: u64) -> String {
+    let memory = human(memory_bytes);
+    match numbers {
+        None => "ran unmanaged".to_string(),
+        Some(n) if n.processes == 0 => {
+            "ran unmanaged: the preload library did not start in the program (see 'uzswap doctor')".to_string()
+        }
+        Some(n) if n.activations == 0 => format!("fitted: peak {} of {memory}", human(n.peak_used_bytes)),
+        Some(n) => format!(
+            "peak {} of {memory} for {} ({:.1}x), {} faults, {} pages written back",
+            human(n.peak_used_bytes),
+            human(n.peak_needed_bytes),
+            n.ratio(),
+            grouped(n.faults),
+            grouped(n.written_back_pages)
+        ),
+    }
+}
+
+fn notices(tree: &Tree) -> impl Iterator<Item = Notice> {
+    let bits = tree.notices.load(Ordering::Acquire);
+    Notice::ALL.into_iter().filter(move |n| bits & (1 << *n as u32) != 0)
+}
+
+/// A notice in one line, with what helps.
+fn explain(notice: Notice, errno: i32, settings: &RunSettings) -> String {
+    let because = match errno {
+        0 => String::new(),
+        _ => format!(" ({})", reason(&std::io::Error::from_raw_os_error(errno))),
+    };
+    match notice {
+        Notice::StoreFailed => format!(
+            "the backing store in {} failed{because}; nothing was lost, but pages stayed in memory from then on: \
+             free space there or choose another directory with --store",
+            settings.store.as_ref().map_or("(none)".into(), |s| s.display().to_string())
+        ),
+        Notice::NoMechanism => {
+            format!("no way to page the program was found{because}, it ran unmanaged: see 'uzswap doctor'")
+        }
+        Notice::OverLimit => format!(
+            "the limit of {} could not be held: what must stay in memory is larger; give it more with --memory",
+            human(settings.memory_bytes)
+        ),
+        Notice::TooManyProcesses => format!(
+            "the program ran more than {} processes at a time; the rest ran unmanaged",
+            uzswap::control::MAX_PROCESSES
+        ),
+        Notice::CorruptPage => {
+            "a page came back damaged from the backing store and the program was stopped by SIGBUS: \
+             check the disk, and choose another directory with --store"
+                .to_string()
+        }
+        Notice::Unmanaged => {
+            "a program that was started along the way cannot be taken over (static or setuid) and ran unmanaged; \
+             its memory is not counted"
+                .to_string()
+        }
+    }
+}
+
+fn notice_name(notice: Notice) -> &'static str {
+    match notice {
+        Notice::StoreFailed => "store_failed",
+        Notice::NoMechanism => "no_mechanism",
+        Notice::OverLimit => "over_limit",
+        Notice::TooManyProcesses => "too_many_processes",
+        Notice::CorruptPage => "corrupt_page",
+        Notice::Unmanaged => "unmanaged",
+    }
+}
+
+/// The JSON of `--stats`. [`DOCUMENTED`] explains it.
+fn statistics(outcome: &Outcome) -> Value {
+    let settings = outcome.settings;
+    let numbers = outcome.tree.map(Numbers::of).unwrap_or_default();
+    let path = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
+    let (code, signal) = match outcome.end.how {
+        How::Exited(code) => (Some(code), None),
+        How::Killed(signal) => (None, Some(os::signal_name(signal))),
+    };
+    let counters: Map<String, Value> = match outcome.tree {
+        None => Map::new(),
+        Some(tree) => Counter::ALL.iter().map(|c| (c.name().to_string(), tree.total(*c).into())).collect(),
+    };
+    let names: Vec<&str> = outcome.tree.map(|t| notices(t).map(notice_name).collect()).unwrap_or_default();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "command": outcome.command.iter().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        "pid": outcome.pid,
+        "exit_code": code,
+        "signal": signal,
+        "wall_seconds": outcome.wall_time.as_secs_f64(),
+        "managed": numbers.processes > 0,
+        "peak_used_bytes": numbers.peak_used_bytes,
+        "peak_needed_bytes": numbers.peak_needed_bytes,
+        "ratio": numbers.ratio(),
+        "settings": {
+            "memory_bytes": settings.memory_bytes,
+            "memory_from": settings.memory_origin,
+            "pool_percent": settings.pool_percent,
+            "compressor": settings.compressor,
+            "store": path(&settings.store),
+            "mechanism": settings.mechanism.name(),
+            "encrypt": settings.encrypt,
+            "cache": path(&settings.cache),
+        },
+        "notices": names,
+        "counters": counters,
+    })
+}
+
+/// The keys of `--stats` that are not counters, with their meaning.
+const DOCUMENTED: &[(&str, &str)] = &[
+    ("version", "of uzswap"),
+    ("command", "the program and its arguments"),
+    ("pid", "its process"),
+    ("exit_code", "how it ended, or null"),
+    ("signal", "the signal that killed it (SIGTERM), or null"),
+    ("wall_seconds", "from its start to its end (seconds)"),
+    ("managed", "whether the runtime started in it"),
+    ("peak_used_bytes", "largest memory of all its processes together that was counted against the limit (bytes)"),
+    ("peak_needed_bytes", "largest memory that they would have needed together without uzswap (bytes)"),
+    ("ratio", "peak_needed_bytes by peak_used_bytes"),
+    ("settings", "the options of the run as they were resolved, with memory_from saying where the limit is from"),
+    ("notices", "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged"),
+    ("counters", "the counters below, over all processes of the run"),
+];
+
+fn fold_word(fold: Fold) -> &'static str {
+    match fold {
+        Fold::Sum => "sum",
+        Fold::Max => "largest",
+        Fold::Gauge => "at the end",
+    }
+}
+
+/// `uzswap help stats`.
+pub fn stats_help() -> String {
+    let mut text = String::from("The file of --stats is one JSON object:\n\n");
+    for (key, meaning) in DOCUMENTED {
+        text += &format!("  {key:<20} {meaning}\n");
+    }
+    text += "\nCounters are sums over all processes; (largest) is the largest of one process, (at the end) is what\n\
+             processes that were still alive then held:\n\n";
+    for counter in Counter::ALL {
+        let fold = match counter.fold() {
+            Fold::Sum => String::new(),
+            other => format!(" ({})", fold_word(other)),
+        };
+        text += &format!("  {:<20} {}{fold}\n", counter.name(), counter.doc());
+    }
+    text
+}
+
+/// The tables of statistics for the README.
+pub fn markdown_tables() -> String {
+    let mut text = String::from("| key | |\n|---|---|\n");
+    for (key, meaning) in DOCUMENTED {
+        text += &format!("| `{key}` | {meaning} |\n");
+    }
+    text += "\n| counter | over processes | |\n|---|---|---|\n";
+    for counter in Counter::ALL {
+        text += &format!("| `{}` | {} | {} |\n", counter.name(), fold_word(counter.fold()), counter.doc());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::ControlBlock;
+    use uzswap::control::Settings;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_summary_says_what_happened() {
+        let mut n = Numbers {
+            processes: 2,
+            activations: 1,
+            peak_used_bytes: 498 * MIB,
+            peak_needed_bytes: 1946 * MIB,
+            faults: 123_456,
+            written_back_pages: 78_901,
+        };
+        assert_eq!(
+            summary(Some(&n), 512 * MIB),
+            "peak 498 MiB of 512 MiB for 1.9 GiB (3.9x), 123 456 faults, 78 901 pages written back"
+        );
+        n.activations = 0;
+        assert_eq!(summary(Some(&n), 512 * MIB), "fitted: peak 498 MiB of 512 MiB");
+        n.processes = 0;
+        assert!(summary(Some(&n), 512 * MIB).starts_with("ran unmanaged: the preload library"));
+        assert_eq!(summary(None, 512 * MIB), "ran unmanaged");
+        assert_eq!(Numbers::default().ratio(), 1.0);
+    }
+
+    fn settings() -> RunSettings {
+        RunSettings {
+            memory_bytes: 512 * MIB,
+            memory_origin: "--memory".to_string(),
+            pool_percent: 50,
+            compressor: "lz4".to_string(),
+            store: Some("/var/tmp".into()),
+            stats: None,
+            mechanism: uzswap::control::Mechanism::Auto,
+            if_possible: false,
+            encrypt: true,
+            cache: None,
+            quiet: false,
+            debug: false,
+            remarks: vec![],
+        }
+    }
+
+    #[test]
+    fn the_json_has_every_counter_and_every_key_is_documented() {
+        let block = ControlBlock::create(&Settings::new()).unwrap();
+        let tree = block.tree();
+        let slot = tree.claim(1).unwrap();
+        slot.add(Counter::Processes, 1);
+        slot.add(Counter::Faults, 7);
+        tree.publish(slot, 10, 30);
+        tree.notice(Notice::StoreFailed, libc::ENOSPC);
+        let settings = settings();
+        let command = [OsString::from("prog")];
+        let outcome = Outcome {
+            settings: &settings,
+            command: &command,
+            tree: Some(tree),
+            end: End { pid: 1, how: How::Killed(libc::SIGTERM) },
+            wall_time: Duration::from_millis(1500),
+            pid: 1,
+        };
+        let json = statistics(&outcome);
+        let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, DOCUMENTED.iter().map(|(k, _)| *k).collect::<Vec<_>>());
+        assert_eq!(json["counters"].as_object().unwrap().len(), Counter::COUNT);
+        assert_eq!(json["counters"]["faults"], 7);
+        assert_eq!(json["peak_used_bytes"], 40960);
+        assert_eq!(json["ratio"], 3.0);
+        assert_eq!(json["signal"], "SIGTERM");
+        assert_eq!(json["exit_code"], Value::Null);
+        assert_eq!(json["wall_seconds"], 1.5);
+        assert_eq!(json["notices"], json!(["store_failed"]));
+        let help = stats_help();
+        for counter in Counter::ALL {
+            assert!(help.contains(counter.name()) && help.contains(counter.doc()));
+        }
+    }
+
+    #[test]
+    fn notices_name_cause_and_remedy_in_one_line() {
+        let settings = settings();
+        for notice in Notice::ALL {
+            let line = explain(notice, libc::ENOSPC, &settings);
+            assert!(!line.contains('\n') && line.len() > 40, "{line}");
+        }
+        let line = explain(Notice::StoreFailed, libc::ENOSPC, &settings);
+        assert!(line.contains("/var/tmp") && line.contains("no space left") && line.contains("--store"), "{line}");
+    }
+}

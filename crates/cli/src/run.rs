@@ -1,0 +1,131 @@
+//! `uzswap run`: starts a program with the preload library in it, waits, reports.
+//!
+//! ```text
+//!  RawOptions ─> RunSettings ─┬─> ControlBlock (memfd) ──fd number in UZSWAP_CONTROL_FD──┐
+//!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <──┘
+//!                                        │ supervise: signals to it, stops from it
+//!                                        v
+//!                                 summary, notices, --stats; then we end as it ended
+//! ```
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
+
+use uzswap::control::{CONTROL_FD_ENV, Mechanism};
+
+use crate::Failure;
+use crate::mechanism::{Probe, Refusal};
+use crate::options::RawOptions;
+use crate::os::{self, ControlBlock};
+use crate::place;
+use crate::program::{Program, reason};
+use crate::report::{self, Outcome};
+use crate::settings::RunSettings;
+use crate::supervise::{self, End};
+
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Arguments of `uzswap run`.
+#[derive(clap::Args, Debug)]
+pub struct RunArguments {
+    #[command(flatten)]
+    options: RawOptions,
+    /// The program, found by PATH, and its arguments.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the program and ends as it ended.
+pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
+    let env = |name: &str| std::env::var_os(name);
+    let mut settings = RunSettings::resolve(&arguments.options, &env)?;
+    let program = Program::find(&arguments.command, env("PATH"))?;
+    let takeover = possible(&program, settings.mechanism);
+    if let Err(refusal) = &takeover
+        && !settings.if_possible
+    {
+        let Refusal { cause, remedy } = refusal;
+        return Err(Failure::environment(format!(
+            "{cause}: {remedy}, or run it unmanaged with --if-possible"
+        )));
+    }
+    let managed = match &takeover {
+        Ok(()) => {
+            let library = place::find_preload(&env).map_err(Failure::environment)?;
+            let block = ControlBlock::create(&settings.for_runtime(&library)?)
+                .map_err(|e| Failure::environment(format!("cannot make shared memory: {}", reason(&e))))?;
+            Some((library, block))
+        }
+        Err(refusal) => {
+            settings.remarks.push(format!("runs unmanaged: {}", refusal.cause));
+            None
+        }
+    };
+    if !settings.quiet {
+        settings.remarks.iter().for_each(|remark| report::say(remark));
+    }
+
+    let mut environment = std::env::vars_os().filter(|(name, _)| name != CONTROL_FD_ENV).collect::<Vec<_>>();
+    if let Some((library, block)) = &managed {
+        let mut list = library.clone().into_os_string();
+        if let Some((_, existing)) = environment.iter().find(|(name, value)| name == LD_PRELOAD && !value.is_empty())
+        {
+            list.push(":");
+            list.push(existing);
+        }
+        environment.retain(|(name, _)| name != LD_PRELOAD);
+        environment.push((LD_PRELOAD.into(), list));
+        environment.push((CONTROL_FD_ENV.into(), block.fd().to_string().into()));
+    }
+
+    let started = Instant::now();
+    let end = launch(&program, environment)?;
+    let outcome = Outcome {
+        settings: &settings,
+        command: &arguments.command,
+        tree: managed.as_ref().map(|(_, block)| block.tree()),
+        end,
+        wall_time: started.elapsed(),
+        pid: end.pid,
+    };
+    report::finish(&outcome);
+    Ok(supervise::end_alike(end))
+}
+
+/// Whether the program can be managed, here.
+fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
+    program.takeover.clone()?;
+    Probe::run().check(mechanism)
+}
+
+fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<End, Failure> {
+    let shown = program.path.display();
+    let refused = |e: std::io::Error| {
+        let message = format!("{shown}: {}", reason(&e));
+        match e.raw_os_error() {
+            Some(libc::ENOENT) => Failure::not_found(message),
+            Some(libc::E2BIG) => Failure::not_executable(format!("{shown}: too many arguments")),
+            _ => Failure::not_executable(message),
+        }
+    };
+    let path = os::c_string(program.path.as_os_str().as_bytes()).map_err(refused)?;
+    let arguments = program
+        .arguments
+        .iter()
+        .map(|a| os::c_string(a.as_bytes()))
+        .collect::<Result<Vec<CString>, _>>()
+        .map_err(refused)?;
+    let environment = environment
+        .into_iter()
+        .map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            os::c_string(name.as_bytes())
+        })
+        .collect::<Result<Vec<CString>, _>>()
+        .map_err(refused)?;
+    let inherited = os::take_signals();
+    let pid = os::start(&path, &arguments, &environment, &inherited).map_err(refused)?;
+    Ok(supervise::wait(pid))
+}

@@ -1,0 +1,312 @@
+//! Raw options made into settings: every value parsed, completed, and checked against this machine.
+//!
+//! After this step nothing is optional and nothing can be wrong that could have been known before the program
+//! starts.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use uzswap::control::{Mechanism, Settings};
+
+use crate::Failure;
+use crate::budget::Budget;
+use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
+use crate::place;
+use crate::program::reason;
+use crate::size;
+
+type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// What `uzswap run` will do.
+#[derive(Debug)]
+pub struct RunSettings {
+    pub memory_bytes: u64,
+    /// How that was decided, in words, for `--stats`.
+    pub memory_origin: String,
+    pub pool_percent: u32,
+    pub compressor: String,
+    pub store: Option<PathBuf>,
+    pub stats: Option<StatsFile>,
+    pub mechanism: Mechanism,
+    pub if_possible: bool,
+    pub encrypt: bool,
+    pub cache: Option<PathBuf>,
+    pub quiet: bool,
+    pub debug: bool,
+    /// Lines worth saying before the program starts.
+    pub remarks: Vec<String>,
+}
+
+/// The file of `--stats`, opened.
+#[derive(Debug)]
+pub struct StatsFile {
+    pub path: PathBuf,
+    pub file: File,
+}
+
+impl RunSettings {
+    /// Completes and checks the options. The stats file is opened last: a wrong option leaves it alone.
+    pub fn resolve(raw: &RawOptions, env: Env) -> Result<RunSettings, Failure> {
+        let mut remarks = Vec::new();
+        let wrong = Failure::usage;
+        let text = |option| match raw.text(option, env) {
+            None => Ok(None),
+            Some(given) => match given.value.to_str() {
+                Some(value) => Ok(Some(Given { value: value.to_string(), origin: given.origin })),
+                None => Err(wrong(format!("{}: {:?} is not UTF-8", given.origin, given.value))),
+            },
+        };
+        let switch = |option| raw.switch(option, env).map_err(wrong);
+
+        let (memory_bytes, memory_origin) = memory(text(&options::MEMORY)?, &mut remarks)?;
+        let pool_percent = match text(&options::POOL_PERCENT)? {
+            None => options::POOL_PERCENT_DEFAULT,
+            Some(given) => pool_percent(&given).map_err(wrong)?,
+        };
+        let compressor = match text(&options::COMPRESSOR)? {
+            None => options::COMPRESSOR_DEFAULT.to_string(),
+            Some(given) => compressor(given).map_err(wrong)?,
+        };
+        let mechanism = match text(&options::MECHANISM)? {
+            None => Mechanism::Auto,
+            Some(given) => mechanism(&given).map_err(wrong)?,
+        };
+        let store = store(raw, env, &mut remarks)?;
+        let cache = match raw.text(&options::CACHE, env) {
+            None => place::default_cache(env),
+            Some(given) if given.value == "none" => None,
+            Some(given) => {
+                let path = absolute(&given)?;
+                place::private_directory(&path).map_err(|why| wrong(format!("{}: {why}", given.origin)))?;
+                Some(path)
+            }
+        };
+        Ok(RunSettings {
+            memory_bytes,
+            memory_origin,
+            pool_percent,
+            compressor,
+            store,
+            mechanism,
+            if_possible: switch(&options::IF_POSSIBLE)?,
+            encrypt: !switch(&options::NO_ENCRYPT)?,
+            cache,
+            quiet: switch(&options::QUIET)?,
+            debug: switch(&options::DEBUG)?,
+            remarks,
+            stats: stats(raw, env)?,
+        })
+    }
+
+    /// The same for the runtime, as plain bytes.
+    pub fn for_runtime(&self, preload: &std::path::Path) -> Result<Settings, Failure> {
+        let mut plain = Settings {
+            memory_bytes: self.memory_bytes,
+            pool_percent: self.pool_percent,
+            mechanism: self.mechanism as u32,
+            if_possible: self.if_possible as u32,
+            encrypt: self.encrypt as u32,
+            debug: self.debug as u32,
+            ..Settings::new()
+        };
+        let bytes = |path: &Option<PathBuf>| {
+            path.as_ref().map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec())
+        };
+        plain.compressor_len = put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
+        plain.store_dir_len = put(&mut plain.store_dir, &bytes(&self.store), "the store directory")?;
+        plain.cache_dir_len = put(&mut plain.cache_dir, &bytes(&self.cache), "the cache directory")?;
+        plain.preload_len = put(&mut plain.preload, preload.as_os_str().as_bytes(), "the preload library")?;
+        Ok(plain)
+    }
+}
+
+/// Copies a string into a field and returns its length.
+fn put(field: &mut [u8], bytes: &[u8], what: &str) -> Result<u32, Failure> {
+    let Some(room) = field.get_mut(..bytes.len()) else {
+        return Err(Failure::usage(format!("the name of {what} is too long ({} bytes)", bytes.len())));
+    };
+    room.copy_from_slice(bytes);
+    Ok(bytes.len() as u32)
+}
+
+fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result<(u64, String), Failure> {
+    let budget = Budget::read().map_err(Failure::environment)?;
+    let least = size::human(MIN_MEMORY_BYTES);
+    let Some(given) = given else {
+        let bytes = budget.default_memory_bytes();
+        let source = describe(&budget);
+        if bytes < MIN_MEMORY_BYTES {
+            return Err(Failure::environment(format!(
+                "{source} leaves {} after a margin of {}, and the least that works is {least}: raise the limit, \
+                 or give --memory to try with less margin",
+                size::human(bytes),
+                size::human(budget.margin_bytes())
+            )));
+        }
+        return Ok((bytes, format!("{source}, less a margin of {}", size::human(budget.margin_bytes()))));
+    };
+    let parsed = size::parse(&given.value).map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
+    let bytes = parsed.of(budget.whole_bytes());
+    if bytes < MIN_MEMORY_BYTES {
+        let is = match parsed {
+            size::Size::Bytes(_) => String::new(),
+            size::Size::MilliPercent(_) => format!(" of {}", size::human(budget.whole_bytes())),
+        };
+        return Err(Failure::usage(format!(
+            "{}: '{}'{is} is {}, and the least that works is {least}",
+            given.origin,
+            given.value,
+            size::human(bytes)
+        )));
+    }
+    if let Some(group) = budget.group.as_ref().filter(|g| bytes > g.limit_bytes) {
+        remarks.push(format!(
+            "{} {} is more than the limit of {}, {}: the kernel may kill the program",
+            given.origin,
+            size::human(bytes),
+            group.directory.display(),
+            size::human(group.limit_bytes)
+        ));
+    }
+    Ok((bytes, given.origin))
+}
+
+/// Which constraint the default comes from, in words.
+pub fn describe(budget: &Budget) -> String {
+    match &budget.group {
+        Some(group) if group.available_bytes <= budget.ram_available_bytes => format!(
+            "the memory cgroup {} ({} of {} free)",
+            group.directory.display(),
+            size::human(group.available_bytes),
+            size::human(group.limit_bytes)
+        ),
+        _ => format!(
+            "the machine ({} of {} available)",
+            size::human(budget.ram_available_bytes),
+            size::human(budget.ram_bytes)
+        ),
+    }
+}
+
+fn pool_percent(given: &Given<String>) -> Result<u32, String> {
+    let range = options::POOL_PERCENT_MIN..=options::POOL_PERCENT_MAX;
+    match given.value.trim().trim_end_matches('%').parse() {
+        Ok(percent) if range.contains(&percent) => Ok(percent),
+        _ => Err(format!(
+            "{}: '{}' is no percentage from {} to {}",
+            given.origin,
+            given.value,
+            range.start(),
+            range.end()
+        )),
+    }
+}
+
+fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
+    let names: Vec<&str> = Mechanism::ALL.iter().map(|m| m.name()).collect();
+    Mechanism::ALL.into_iter().find(|m| m.name() == given.value).ok_or_else(|| {
+        format!("{}: there is no mechanism '{}': take one of {}", given.origin, given.value, names.join(", "))
+    })
+}
+
+fn compressor(given: Given<String>) -> Result<String, String> {
+    let is_plain = !given.value.is_empty() && given.value.bytes().all(|b| b.is_ascii_graphic());
+    match is_plain {
+        true => Ok(given.value),
+        false => Err(format!("{}: '{}' is no compressor", given.origin, given.value)),
+    }
+}
+
+fn absolute(given: &Given<OsString>) -> Result<PathBuf, Failure> {
+    std::path::absolute(&given.value).map_err(|e| {
+        Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e)))
+    })
+}
+
+fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option<PathBuf>, Failure> {
+    let Some(given) = raw.text(&options::STORE, env) else {
+        return match place::default_store(env) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(why) => {
+                remarks.push(format!(
+                    "no directory for the backing store ({why}): pages stay compressed in memory; \
+                     name a directory on a disk with --store"
+                ));
+                Ok(None)
+            }
+        };
+    };
+    if given.value == "none" {
+        return Ok(None);
+    }
+    let directory = absolute(&given)?;
+    match place::try_store(&directory) {
+        Ok(place) => {
+            if place.file_system.is_memory() {
+                remarks.push(format!(
+                    "{}: {} is a {}: what is written there stays in memory",
+                    given.origin,
+                    directory.display(),
+                    place.file_system.name()
+                ));
+            }
+            Ok(Some(directory))
+        }
+        Err(e) => Err(Failure::usage(format!(
+            "{}: {}: {}",
+            given.origin,
+            directory.display(),
+            place::store_fault(&e)
+        ))),
+    }
+}
+
+fn stats(raw: &RawOptions, env: Env) -> Result<Option<StatsFile>, Failure> {
+    let Some(given) = raw.text(&options::STATS, env) else { return Ok(None) };
+    let path = PathBuf::from(&given.value);
+    match File::create(&path) {
+        Ok(file) => Ok(Some(StatsFile { path, file })),
+        Err(e) => {
+            let why = match e.kind() {
+                std::io::ErrorKind::NotFound => "its directory does not exist".to_string(),
+                _ => reason(&e),
+            };
+            Err(Failure::usage(format!("{}: {}: {why}", given.origin, path.display())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(value: &str) -> Given<String> {
+        Given { value: value.to_string(), origin: "--x".to_string() }
+    }
+
+    #[test]
+    fn pool_percentages() {
+        assert_eq!(pool_percent(&given("50")), Ok(50));
+        assert_eq!(pool_percent(&given("25%")), Ok(25));
+        for wrong in ["0", "91", "-1", "", "half", "4294967346"] {
+            assert!(pool_percent(&given(wrong)).unwrap_err().contains("from 1 to 90"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn mechanisms_by_name() {
+        assert_eq!(mechanism(&given("protect")), Ok(Mechanism::Protect));
+        let error = mechanism(&given("magic")).unwrap_err();
+        assert!(error.contains("'magic'") && error.contains("userfaultfd-copy"), "{error}");
+    }
+
+    #[test]
+    fn fields_of_fixed_size() {
+        let mut field = [0u8; 4];
+        assert_eq!(put(&mut field, b"abc", "it").unwrap(), 3);
+        assert_eq!(&field, b"abc\0");
+        assert!(put(&mut field, b"abcde", "it").is_err());
+    }
+}

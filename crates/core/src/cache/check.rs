@@ -1,0 +1,105 @@
+//! The whole-structure checker: every counting equation of the cache.
+
+use super::{Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
+use crate::pool::Handle;
+use crate::store::Store;
+
+impl<S: Store> SwapCache<S> {
+    /// Panics on any broken invariant. Waits for flushes under way; costs as much as walking everything.
+    pub fn check(&self) {
+        let _writers = self.writers.each_ref().map(|w| w.lock());
+        let s = self.state.lock();
+        s.entries.check();
+        s.clusters.check();
+        s.pools.iter().for_each(|p| p.check());
+
+        let c = &s.counters;
+        let (mut same, mut pool, mut stored, mut raw_pages) = (0u64, 0u64, 0u64, 0u64);
+        let (mut pool_bytes, mut stored_bytes) = (0, 0);
+        for id in s.entries.ids() {
+            let e = s.entries.get(id);
+            match e.location() {
+                Location::Free => continue,
+                Location::Same(_) => same += 1,
+                Location::Pool(raw) => {
+                    pool += 1;
+                    let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
+                    assert!(s.pools[usize::from(e.pool)].holds(handle), "the pool knows the object");
+                    assert_eq!(handle.len(), usize::from(e.len));
+                    pool_bytes += usize::from(e.len);
+                }
+                Location::Stored(_) => {
+                    stored += 1;
+                    stored_bytes += u64::from(e.len);
+                    raw_pages += u64::from(e.codec == RAW);
+                }
+            }
+            assert!(s.areas[usize::from(e.area)].in_use, "an entry's area exists");
+        }
+        assert_eq!(c.stored_pages, same + pool + stored);
+        assert_eq!(c.stored_pages, u64::from(s.entries.in_use()));
+        assert_eq!((c.same_filled_pages, c.pool_pages, c.store_pages), (same, pool, stored));
+        assert_eq!(c.incompressible_pages, raw_pages);
+        assert_eq!(pool as usize, s.pools.iter().map(|p| p.objects()).sum::<usize>());
+        assert_eq!(pool_bytes, s.pools.iter().map(|p| p.object_bytes()).sum::<usize>());
+        assert_eq!(stored_bytes, s.clusters.stats().live_bytes);
+        assert!(c.mem_used_max_bytes >= s.pool_bytes() as u64 || pool == 0);
+
+        // Where pages come from and where they go.
+        assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);
+        assert_eq!(c.stored_pages + c.invalidates, c.stores - c.failed_stores);
+        assert!(c.written_back_pages <= c.pool_stores);
+
+        // The LRU holds the pool's entries, each once.
+        let (mut n, mut prev, mut at) = (0, NONE, s.lru.first);
+        while at != NONE {
+            let e = s.entries.get(at);
+            assert!(matches!(e.location(), Location::Pool(_)) && e.prev == prev, "the LRU");
+            n += 1;
+            assert!(n <= pool, "the LRU is a ring");
+            (prev, at) = (at, e.next);
+        }
+        assert_eq!((n, prev), (pool, s.lru.last));
+        assert_eq!(n, u64::from(s.lru.len));
+
+        // Each cluster's list holds its entries, each once.
+        let mut listed = 0;
+        let mut cluster = 0;
+        while s.clusters.is_record(cluster) {
+            if let Some((live, live_bytes)) = s.clusters.live(cluster) {
+                let (mut n, mut bytes, mut prev, mut at) = (0, 0, NONE, s.clusters.first(cluster));
+                while at != NONE {
+                    let e = s.entries.get(at);
+                    assert!(matches!(e.location(), Location::Stored(p) if p.cluster == cluster) && e.prev == prev);
+                    n += 1;
+                    assert!(n <= live, "a cluster's list is a ring");
+                    bytes += u32::from(e.len);
+                    (prev, at) = (at, e.next);
+                }
+                assert_eq!((n, bytes), (live, live_bytes));
+                listed += u64::from(n);
+            }
+            cluster += 1;
+        }
+        assert_eq!(listed, stored);
+
+        // Each key names its own entry.
+        let mut keyed = 0;
+        for (i, area) in s.areas.iter().enumerate().skip(1) {
+            let mut from = 0;
+            while let Some((offset, id)) = area.next(from) {
+                let e = s.entries.get(id);
+                assert!(area.in_use && usize::from(e.area) == i && e.location() != Location::Free, "a key's entry");
+                assert_eq!(s.lookup(SwapEntry::new(i as u8, offset)), Some(id));
+                keyed += 1;
+                let Some(next) = offset.checked_add(1) else { break };
+                from = next;
+            }
+        }
+        let in_keyed_areas = |id: &u32| {
+            let e = s.entries.get(*id);
+            e.location() != Location::Free && e.area != OWN_AREA
+        };
+        assert_eq!(s.entries.ids().filter(in_keyed_areas).count(), keyed);
+    }
+}

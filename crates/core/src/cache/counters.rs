@@ -1,0 +1,107 @@
+//! Every counter of the cache, one per cause. All of them are exact: `check` compares them with the structures.
+
+/// Declares the counters once: their names, their meaning, and the list that faces print.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
+        /// A snapshot of all counters, consistent in itself.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// (name, value, meaning) of each, in order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, concat!($($doc),+).trim_ascii()),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    // ---- State: what is there now (zswap's and zram's columns)
+    /// Pages in the cache: same-filled, in the pool, or in the store.
+    stored_pages,
+    /// Of these, pages that are one word repeated and take no memory.
+    same_filled_pages,
+    /// Pages in the pool.
+    pool_pages,
+    /// Pages in the store, or in a cluster on their way there.
+    store_pages,
+    /// Pages kept as they are, because compressing did not help (all in the store).
+    incompressible_pages,
+    /// Memory that the pages in memory (pool and same-filled) stand for.
+    orig_data_bytes,
+    /// Bytes of the compressed objects in the pool.
+    compr_data_bytes,
+    /// Memory that the pool uses for them, in whole frames.
+    mem_used_bytes,
+    /// The largest value that `mem_used_bytes` has had.
+    mem_used_max_bytes,
+    /// Compressed bytes of the pages in the store.
+    store_data_bytes,
+    /// Disk space of the store's file.
+    store_disk_bytes,
+
+    // ---- Events since the start
+    /// Pages that came in.
+    stores,
+    /// Pages that came in as one word repeated.
+    same_filled_stores,
+    /// Pages that were taken into the pool.
+    pool_stores,
+    /// Pages that went straight to the store, for one of the causes below.
+    direct_stores,
+    /// Pages that were not taken, because neither pool nor store could.
+    failed_stores,
+    /// Stores of a key that had a page already; the older page was dropped.
+    duplicate_entries,
+    /// Rejected by the pool: full, and not yet below the acceptance threshold again.
+    reject_full,
+    /// Rejected by the pool: no memory.
+    reject_alloc_failed,
+    /// Not compressed: too little to gain.
+    reject_compress_poor,
+    /// Not compressed: the compressor failed.
+    reject_compress_failed,
+    /// Not rejected by the pool but by the store when room had to be made: it is not there or fails.
+    reject_reclaim_failed,
+    /// Times that the pool reached its limit.
+    pool_limit_hits,
+    /// Pages moved from the pool towards the store, oldest first.
+    written_back_pages,
+    /// Entries that were spared once by writeback because they had been loaded.
+    second_chances,
+    /// Pages read back: same-filled.
+    same_filled_loads,
+    /// Pages read back: from the pool.
+    pool_loads,
+    /// Pages read back: from a cluster that was still in memory.
+    buffer_loads,
+    /// Pages read back: from the file.
+    store_loads,
+    /// Of these, pages found in blocks that an earlier read had brought.
+    read_ahead_hits,
+    /// Loads of an entry that is not there.
+    missing_loads,
+    /// Loads that failed because the file could not be read.
+    read_errors,
+    /// Loads that failed because what was read is not what was written.
+    corrupt_loads,
+    /// Pages dropped: freed, invalidated or replaced.
+    invalidates,
+    /// Clusters written.
+    cluster_writes,
+    /// Bytes written.
+    store_write_bytes,
+    /// Reads of the file.
+    store_reads,
+    /// Bytes read.
+    store_read_bytes,
+    /// Writes that failed.
+    write_errors,
+    /// Pages moved out of sparse clusters.
+    compacted_pages,
+    /// Clusters whose disk space was given back.
+    discarded_clusters,
+}

@@ -1,0 +1,283 @@
+//! Swap entries: the compact record of where each page is, and the tables that find it.
+
+use crate::store::cluster::Place;
+use crate::sys::mem::Table;
+use crate::sys::{Errno, Result};
+
+/// No entry, no list member.
+pub const NONE: u32 = u32::MAX;
+/// Areas: type 0 is the cache's own (`swap_out`), the others are keyed by the caller (`init`).
+pub const MAX_AREAS: usize = 32;
+/// The area whose offsets the cache gives out.
+pub const OWN_AREA: u8 = 0;
+
+/// The name of a page that is out: (type, offset), 40 bits, never all ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SwapEntry {
+    area: u8,
+    offset: u32,
+}
+
+impl SwapEntry {
+    pub const BITS: u32 = 40;
+
+    pub const fn new(area: u8, offset: u32) -> SwapEntry {
+        assert!((area as usize) < MAX_AREAS);
+        SwapEntry { area, offset }
+    }
+
+    pub const fn area(self) -> u8 {
+        self.area
+    }
+
+    pub const fn offset(self) -> u32 {
+        self.offset
+    }
+
+    /// Below 2^40, and never 2^40 - 1.
+    pub const fn to_bits(self) -> u64 {
+        (self.area as u64) << 32 | self.offset as u64
+    }
+
+    /// What [`SwapEntry::to_bits`] gave; `None` for what it cannot have given.
+    pub const fn from_bits(bits: u64) -> Option<SwapEntry> {
+        if bits >> 32 >= MAX_AREAS as u64 {
+            return None;
+        }
+        Some(SwapEntry { area: (bits >> 32) as u8, offset: bits as u32 })
+    }
+}
+
+/// Where the page of an entry is. Exactly one place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Location {
+    /// Nowhere: the entry is not in use.
+    Free,
+    /// One word, repeated.
+    Same(u64),
+    /// An object of the pool: its raw handle.
+    Pool(u64),
+    /// An object of a cluster, in memory or in the file.
+    Stored(Place),
+}
+
+const FREE: u8 = 0;
+const SAME: u8 = 1;
+const POOL: u8 = 2;
+const STORED: u8 = 3;
+
+/// The record. All zero: free.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// The word, the handle, or cluster and offset.
+    payload: u64,
+    /// Neighbours in the one list that the entry is in: LRU (in the pool), its cluster's (stored), unused (free).
+    pub prev: u32,
+    pub next: u32,
+    /// Length of the object.
+    pub len: u16,
+    kind: u8,
+    pub codec: u8,
+    /// Which pool the object is in.
+    pub pool: u8,
+    pub area: u8,
+    pub referenced: u8,
+    pad: u8,
+}
+crate::zeroable!(Entry {
+    payload: u64, prev: u32, next: u32, len: u16, kind: u8, codec: u8, pool: u8, area: u8, referenced: u8, pad: u8,
+});
+const _: () = assert!(size_of::<Entry>() == 24);
+
+impl Entry {
+    pub fn location(&self) -> Location {
+        match self.kind {
+            FREE => Location::Free,
+            SAME => Location::Same(self.payload),
+            POOL => Location::Pool(self.payload),
+            _ => Location::Stored(Place { cluster: (self.payload >> 16) as u32, offset: self.payload as u16 }),
+        }
+    }
+
+    pub fn set_location(&mut self, location: Location) {
+        (self.kind, self.payload) = match location {
+            Location::Free => (FREE, 0),
+            Location::Same(word) => (SAME, word),
+            Location::Pool(handle) => (POOL, handle),
+            Location::Stored(p) => (STORED, u64::from(p.cluster) << 16 | u64::from(p.offset)),
+        };
+    }
+}
+
+/// All entries, by id, with the list of those not in use.
+#[derive(Default)]
+pub struct Entries {
+    table: Table<Entry>,
+    /// Ids ever given out.
+    high: u32,
+    unused: Option<u32>,
+    in_use: u32,
+}
+
+impl Entries {
+    pub fn get(&self, id: u32) -> &Entry {
+        self.table.get(id as usize).expect("an entry id comes from here")
+    }
+
+    pub fn get_mut(&mut self, id: u32) -> &mut Entry {
+        self.table.get_mut(id as usize).expect("an entry id comes from here")
+    }
+
+    /// The entry, if there ever was one.
+    pub fn find(&self, id: u32) -> Option<&Entry> {
+        if id < self.high { self.table.get(id as usize) } else { None }
+    }
+
+    pub fn allocate(&mut self) -> Result<u32> {
+        let id = match self.unused {
+            Some(id) => {
+                let next = self.get(id).next;
+                self.unused = (next != NONE).then_some(next);
+                id
+            }
+            None => {
+                let id = self.high;
+                if id == NONE {
+                    return Err(Errno::ENOMEM);
+                }
+                self.table.ensure(id as usize)?;
+                self.high += 1;
+                id
+            }
+        };
+        self.in_use += 1;
+        Ok(id)
+    }
+
+    pub fn free(&mut self, id: u32) {
+        let next = self.unused.unwrap_or(NONE);
+        let e = self.get_mut(id);
+        assert!(e.location() != Location::Free, "an entry is freed once");
+        e.set_location(Location::Free);
+        (e.prev, e.next) = (NONE, next);
+        self.unused = Some(id);
+        self.in_use -= 1;
+    }
+
+    pub fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    pub fn ids(&self) -> core::ops::Range<u32> {
+        0..self.high
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.high as usize * size_of::<Entry>()
+    }
+
+    /// Asserts that the list of unused entries and the counts agree with the entries.
+    pub fn check(&self) {
+        let free = self.ids().filter(|&id| self.get(id).location() == Location::Free).count();
+        assert_eq!(self.high as usize - free, self.in_use as usize);
+        let (mut listed, mut at) = (0, self.unused.unwrap_or(NONE));
+        while at != NONE {
+            assert!(self.get(at).location() == Location::Free && listed < free, "the unused list");
+            listed += 1;
+            at = self.get(at).next;
+        }
+        assert_eq!(listed, free);
+    }
+}
+
+/// An area that the caller keys: offset -> entry.
+#[derive(Default)]
+pub struct Area {
+    pub in_use: bool,
+    /// Id plus one; 0: none.
+    map: Table<u32>,
+    /// One more than the largest offset ever stored.
+    high: u32,
+}
+
+impl Area {
+    pub fn get(&self, offset: u32) -> Option<u32> {
+        self.map.get(offset as usize).and_then(|&id| id.checked_sub(1))
+    }
+
+    /// Makes room for `offset`, so that `set` cannot fail.
+    pub fn reserve(&mut self, offset: u32) -> Result<()> {
+        self.map.ensure(offset as usize)?;
+        self.high = self.high.max(offset.saturating_add(1));
+        Ok(())
+    }
+
+    pub fn set(&mut self, offset: u32, id: Option<u32>) {
+        let slot = self.map.get_mut(offset as usize).expect("reserved before");
+        *slot = id.map_or(0, |id| id + 1);
+    }
+
+    /// The next offset from `from` on that has an entry, with its entry.
+    pub fn next(&self, from: u32) -> Option<(u32, u32)> {
+        let mut offset = from;
+        while offset < self.high {
+            match self.map.get(offset as usize) {
+                Some(0) => offset += 1,
+                Some(&id) => return Some((offset, id - 1)),
+                // No segment: nothing in all of it.
+                None => offset = (offset as usize + 1).next_multiple_of(Table::<u32>::PER_SEGMENT).min(u32::MAX as usize) as u32,
+            }
+        }
+        None
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.map.mapped_bytes()
+    }
+}
+
+/// Ends of a doubly linked list through the entries' `prev` and `next`.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub first: u32,
+    pub last: u32,
+    pub len: u32,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Ends { first: NONE, last: NONE, len: 0 }
+    }
+}
+
+impl Ends {
+    pub fn push_front(&mut self, entries: &mut Entries, id: u32) {
+        let e = entries.get_mut(id);
+        (e.prev, e.next) = (NONE, self.first);
+        match self.first {
+            NONE => self.last = id,
+            first => entries.get_mut(first).prev = id,
+        }
+        self.first = id;
+        self.len += 1;
+    }
+
+    pub fn remove(&mut self, entries: &mut Entries, id: u32) {
+        let (prev, next) = (entries.get(id).prev, entries.get(id).next);
+        match prev {
+            NONE => {
+                assert_eq!(self.first, id, "an entry is in the list that it is taken from");
+                self.first = next;
+            }
+            prev => entries.get_mut(prev).next = next,
+        }
+        match next {
+            NONE => {
+                assert_eq!(self.last, id, "an entry is in the list that it is taken from");
+                self.last = prev;
+            }
+            next => entries.get_mut(next).prev = prev,
+        }
+        self.len -= 1;
+    }
+}

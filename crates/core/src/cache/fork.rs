@@ -1,0 +1,54 @@
+//! Fork: memory is copied, the file is shared.
+//!
+//! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock (which waits for reads and writes under
+//! way) and the guard is given to one of three ends. What the two sides may then do with the file is
+//! decided in `store/cluster.rs`: the parent keeps what the child can read, the child writes to a file of its own.
+
+use super::read::{READERS, Reader};
+use super::writeback::Writer;
+use super::{State, SwapCache};
+use crate::codec::HeldStreams;
+use crate::store::Store;
+use crate::store::cluster::{Leash, WRITERS};
+use crate::sys::sync::MutexGuard;
+
+/// Everything locked, for the moment of a fork.
+#[must_use]
+pub struct ForkGuard<'a, S: Store> {
+    // Dropped in this order: the reverse of the order of locking.
+    state: MutexGuard<'a, State<S>>,
+    _streams: HeldStreams<'a>,
+    _readers: [MutexGuard<'a, Reader>; READERS],
+    _writers: [MutexGuard<'a, Writer>; WRITERS],
+    leash: Leash,
+}
+
+impl<S: Store> SwapCache<S> {
+    /// Brings the cache to rest. Until the guard is gone, every other call waits.
+    pub fn prepare_fork(&self) -> ForkGuard<'_, S> {
+        let _writers = self.writers.each_ref().map(|w| w.lock());
+        let _readers = self.readers.each_ref().map(|r| r.lock());
+        let _streams = self.streams.hold_all();
+        let mut state = self.state.lock();
+        let leash = state.clusters.prepare_fork();
+        ForkGuard { state, _streams, _readers, _writers, leash }
+    }
+
+    /// In the parent, after a fork that succeeded.
+    pub fn after_fork_parent(&self, guard: ForkGuard<'_, S>) {
+        let ForkGuard { mut state, leash, .. } = guard;
+        state.clusters.in_parent(leash);
+    }
+
+    /// In the parent, after a fork that failed.
+    pub fn after_fork_failed(&self, guard: ForkGuard<'_, S>) {
+        let ForkGuard { mut state, leash, .. } = guard;
+        state.clusters.fork_failed(leash);
+    }
+
+    /// In the child, before anything else uses the cache.
+    pub fn after_fork_child(&self, guard: ForkGuard<'_, S>) {
+        let ForkGuard { mut state, leash, .. } = guard;
+        state.clusters.in_child(leash);
+    }
+}

@@ -1,0 +1,584 @@
+//! The compressed, write-behind swap cache.
+//!
+//! ```text
+//!   swap_out(page) -> SwapEntry           swap_in(SwapEntry) -> page         free(SwapEntry)
+//!        |                                      ^
+//!        | same word throughout? --yes--------> Same(word)
+//!        | compress (a stream, no lock)         |
+//!        |   | shrinks enough? pool accepts? -> Pool(handle) --- oldest first, when the pool is full -+
+//!        |   no                                                                                       |
+//!        +---+--------------------------------> Stored(place) <---------------------------------------+
+//!                                               |
+//!                                   in the open cluster (memory) -> written by 64 KiB -> in the file
+//! ```
+//!
+//! An independent engine: keys and pages, no fault handling, no thread. What takes time (writing clusters) is
+//! done by whoever calls, in small portions: a caller that finds the pool full writes one cluster; a background thread, if
+//! there is one, calls [`SwapCache::shrink`].
+//!
+//! # Vocabulary
+//! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0 is the cache's own, in which
+//! `swap_out` gives out offsets, the others are keyed by the caller: `store`, `load`, `invalidate_page`, `invalidate_area`. *Slot*:
+//! the entry's record, reserved as long as the page is out, so that the page can be written back later without asking anybody.
+//! *Writeback*: moving the least recently used objects from the pool to the store. *Load* leaves the entry as it is.
+//!
+//! # Locks, in the order in which they are taken
+//! 1. `writers[i]`: the I/O buffer of one flush; held while a cluster is written.
+//! 2. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened.
+//! 3. a stream of the codec; never held during I/O (others spin for it).
+//! 4. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or one cluster.
+//!
+//! No entry is looked at without `state`, and nothing known of one survives its release: who must let go of it (to decompress,
+//! to read) has copied what it needs, or asks again afterwards ([`read`], [`writeback`]).
+
+mod check;
+mod counters;
+mod entry;
+mod fork;
+mod read;
+#[cfg(test)]
+mod tests;
+mod writeback;
+
+pub use counters::Counters;
+pub use entry::{MAX_AREAS, SwapEntry};
+pub use fork::ForkGuard;
+
+use crate::codec::{CodecId, CodecSpec, Codecs, CompressError, Streams, fill, same_filled};
+use crate::pool::{Handle, Pool, PoolError, PoolKind};
+use crate::store::cluster::{AppendError, Clusters, Place, WRITERS};
+use crate::store::seal::Encryption;
+use crate::store::{FileStore, Store};
+use crate::sys::sync::Mutex;
+use crate::sys::{Errno, PAGE_SIZE, Result};
+use entry::{Area, Ends, Entries, Location, NONE, OWN_AREA};
+use read::{READERS, Reader};
+use writeback::{Fill, Writer};
+
+/// A page, as the cache sees it: bytes.
+pub type Page = [u8; PAGE_SIZE];
+
+/// The codec id of a page that is stored as it is.
+const RAW: CodecId = CodecId::MAX;
+/// Compressed pages longer than this are not worth a place in memory (15/16 of a page).
+const MAX_COMPRESSED_BYTES: usize = PAGE_SIZE - PAGE_SIZE / 16;
+/// Output and scratch of a stream: a compressed page and room to assemble one.
+const STREAM_BYTES: usize = 2 * PAGE_SIZE;
+/// How often a store that found all of the store's buffers full is tried again.
+const MAX_RETRIES: u32 = 8;
+/// Free pool frames that are kept before some are given back to the kernel.
+const FREE_FRAMES_KEPT: usize = 256;
+const FREE_FRAMES_RELEASED: usize = 64;
+
+/// How a cache is made.
+#[derive(Clone, Copy)]
+pub struct CacheConfig<S = FileStore> {
+    pub codec: CodecSpec,
+    pub pool: PoolKind,
+    pub max_pool_bytes: usize,
+    /// Once full, the pool takes nothing until it is below this part of its maximum (only while there is a store that works).
+    pub accept_threshold_percent: u32,
+    /// Where cold and incompressible pages go; taken over by the cache.
+    pub store: Option<S>,
+    pub encryption: Encryption,
+}
+
+impl<S> Default for CacheConfig<S> {
+    fn default() -> Self {
+        CacheConfig {
+            codec: CodecSpec::default(),
+            pool: PoolKind::Zsmalloc,
+            max_pool_bytes: usize::MAX,
+            accept_threshold_percent: 90,
+            store: None,
+            encryption: Encryption::On,
+        }
+    }
+}
+
+/// Neither pool nor store can take the page: it stays where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwapFull;
+
+/// Why a page could not be brought back. The destination may hold anything; the entry is as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadError {
+    /// There is no such entry.
+    NotFound,
+    /// The store could not be read.
+    Io(Errno),
+    /// What is there is not what was stored.
+    Corrupt,
+}
+
+/// All that the lock guards.
+struct State<S: Store> {
+    entries: Entries,
+    areas: [Area; MAX_AREAS],
+    /// Entries in the pool; the first is the youngest.
+    lru: Ends,
+    /// One pool per kind; the current one takes new objects.
+    pools: [Pool; 2],
+    pool: usize,
+    clusters: Clusters<S>,
+    counters: Counters,
+    max_pool_bytes: usize,
+    accept_threshold_percent: u32,
+    /// The limit was reached, and use is not below the threshold again yet.
+    is_full: bool,
+}
+
+/// See the module.
+pub struct SwapCache<S: Store = FileStore> {
+    state: Mutex<State<S>>,
+    codecs: Codecs,
+    streams: Streams,
+    writers: [Mutex<Writer>; WRITERS],
+    readers: [Mutex<Reader>; READERS],
+}
+
+/// Who a new entry is for.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// The cache finds an offset in its own area.
+    Any,
+    Key(SwapEntry),
+}
+
+/// What a page has become on its way in.
+enum Content<'a> {
+    Same(u64),
+    Compressed(CodecId, &'a [u8]),
+    Raw(&'a Page, CompressError),
+}
+
+/// Outcome of one attempt to take a page in.
+enum Attempt {
+    Done(SwapEntry),
+    /// Taken, and the store has work to do.
+    DoneFlush(SwapEntry),
+    /// All buffers of the store are full.
+    NoRoom,
+    Full,
+}
+
+impl<S: Store> SwapCache<S> {
+    pub fn new(config: CacheConfig<S>) -> Result<SwapCache<S>> {
+        let pools = [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)];
+        let mut areas: [Area; MAX_AREAS] = core::array::from_fn(|_| Area::default());
+        areas[usize::from(OWN_AREA)].in_use = true;
+        let state = State {
+            entries: Entries::default(),
+            areas,
+            lru: Ends::default(),
+            pools,
+            pool: pool_index(config.pool),
+            clusters: Clusters::new(config.store, config.encryption)?,
+            counters: Counters::default(),
+            max_pool_bytes: config.max_pool_bytes,
+            accept_threshold_percent: config.accept_threshold_percent.min(100),
+            is_full: false,
+        };
+        Ok(SwapCache {
+            state: Mutex::new(state),
+            codecs: Codecs::new(config.codec),
+            streams: Streams::new(STREAM_BYTES)?,
+            writers: make(Writer::new)?,
+            readers: make(Reader::new)?,
+        })
+    }
+
+    // ---- The pager's face: the cache names the entries
+
+    /// Takes a page. On `Err` nothing has changed, and the page stays where it is.
+    pub fn swap_out(&self, page: &Page) -> core::result::Result<SwapEntry, SwapFull> {
+        self.put(Owner::Any, page)
+    }
+
+    /// Brings a page back. The entry stays valid.
+    pub fn swap_in(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
+        self.load_entry(entry, page)
+    }
+
+    /// Drops a page. The entry must be there: freeing twice is a broken invariant.
+    pub fn free(&self, entry: SwapEntry) {
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a swap entry is freed once");
+        s.drop_entry(entry, id);
+    }
+
+    // ---- zswap's face: the caller names the entries
+
+    /// Begins area `area` (1 to [`MAX_AREAS`] - 1), empty.
+    pub fn init(&self, area: u8) -> Result<()> {
+        let mut s = self.state.lock();
+        match s.areas.get_mut(usize::from(area)) {
+            Some(a) if !a.in_use => {
+                a.in_use = true;
+                Ok(())
+            }
+            Some(_) => Err(Errno::EEXIST),
+            None => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Takes a page under a key of the caller's. On `Err` the key has no page any more: an older one would be wrong.
+    pub fn store(&self, key: SwapEntry, page: &Page) -> core::result::Result<(), SwapFull> {
+        self.put(Owner::Key(key), page).map(drop)
+    }
+
+    /// Brings the page of a key back. It stays stored.
+    pub fn load(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
+        self.load_entry(key, page)
+    }
+
+    /// Drops the page of a key; says whether there was one.
+    pub fn invalidate_page(&self, key: SwapEntry) -> bool {
+        let mut s = self.state.lock();
+        let Some(id) = s.lookup(key) else { return false };
+        s.drop_entry(key, id);
+        true
+    }
+
+    /// Drops all pages of an area and ends it (`init` begins it again).
+    pub fn invalidate_area(&self, area: u8) {
+        assert!(area != OWN_AREA, "the cache's own area has no keys");
+        let Some(mut from) = (usize::from(area) < MAX_AREAS).then_some(0) else { return };
+        loop {
+            // In portions, so that nobody waits for the whole of it.
+            let mut s = self.state.lock();
+            for _ in 0..64 {
+                let Some((offset, id)) = s.areas[usize::from(area)].next(from) else {
+                    s.areas[usize::from(area)] = Area::default();
+                    return;
+                };
+                s.drop_entry(SwapEntry::new(area, offset), id);
+                from = offset;
+            }
+        }
+    }
+
+    // ---- Taking a page in
+
+    fn put(&self, owner: Owner, page: &Page) -> core::result::Result<SwapEntry, SwapFull> {
+        let mut retries = 0;
+        loop {
+            let attempt = self.attempt(owner, page, retries == 0);
+            match attempt {
+                Attempt::Done(entry) => return Ok(entry),
+                Attempt::DoneFlush(entry) => {
+                    self.write_back(Fill::IfPoolFull);
+                    return Ok(entry);
+                }
+                // Others may be faster with what the flush makes room for, again and again.
+                Attempt::NoRoom if retries < MAX_RETRIES => {
+                    self.write_back(Fill::No);
+                    retries += 1;
+                }
+                Attempt::NoRoom => {
+                    self.state.lock().counters.failed_stores += 1;
+                    return Err(SwapFull);
+                }
+                Attempt::Full => return Err(SwapFull),
+            }
+        }
+    }
+
+    fn attempt(&self, owner: Owner, page: &Page, first: bool) -> Attempt {
+        if let Some(word) = same_filled(page) {
+            return self.state.lock().take(owner, Content::Same(word), first);
+        }
+        self.streams.with(|stream| {
+            let out = &mut stream.out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+            let content = match self.codecs.compress(&mut stream.scratch, page, out) {
+                Ok(c) => Content::Compressed(c.codec, &out[..c.len]),
+                Err(why) => Content::Raw(page, why),
+            };
+            self.state.lock().take(owner, content, first)
+        })
+    }
+
+    // ---- Limits and figures
+
+    /// Sets the largest size of the pool. What is above it goes to the store by and by, or by `shrink`.
+    pub fn set_max_pool_bytes(&self, bytes: usize) {
+        self.state.lock().max_pool_bytes = bytes;
+    }
+
+    /// The same, as a part of `total_bytes`.
+    pub fn set_max_pool_percent(&self, percent: u32, total_bytes: usize) {
+        self.set_max_pool_bytes((total_bytes as u128 * u128::from(percent.min(100)) / 100) as usize);
+    }
+
+    pub fn set_accept_threshold_percent(&self, percent: u32) {
+        self.state.lock().accept_threshold_percent = percent.min(100);
+    }
+
+    /// Compresses with another codec from now on. What is stored stays as it is.
+    pub fn set_codec(&self, codec: CodecSpec) {
+        self.codecs.select(codec);
+    }
+
+    /// Puts new objects into a pool of another kind from now on. What is stored stays where it is.
+    pub fn set_pool(&self, kind: PoolKind) {
+        self.state.lock().pool = pool_index(kind);
+    }
+
+    /// Memory that the cache holds: pool frames, records, buffers, scratch.
+    pub fn footprint_bytes(&self) -> usize {
+        let s = self.state.lock();
+        let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
+        let areas: usize = s.areas.iter().filter(|a| a.in_use).map(Area::memory_bytes).sum();
+        let io = if s.clusters.memory_bytes() > 0 { WRITERS * Writer::BYTES + READERS * Reader::BYTES } else { 0 };
+        pools + areas + s.entries.memory_bytes() + s.clusters.memory_bytes() + io + self.streams.mapped_bytes()
+    }
+
+    /// Memory that the pool's objects take, in whole frames: what `max_pool_bytes` limits.
+    pub fn pool_bytes(&self) -> usize {
+        self.state.lock().pool_bytes()
+    }
+
+    pub fn counters(&self) -> Counters {
+        let s = self.state.lock();
+        let mut c = s.counters;
+        c.mem_used_bytes = s.pool_bytes() as u64;
+        c.compr_data_bytes = s.pools.iter().map(|p| p.object_bytes() as u64).sum();
+        c.orig_data_bytes = (c.pool_pages + c.same_filled_pages) * PAGE_SIZE as u64;
+        let store = s.clusters.stats();
+        c.store_data_bytes = store.live_bytes;
+        c.store_disk_bytes = store.disk_bytes;
+        c
+    }
+
+    /// The error that made writing back stop, if it did. Sticky: everything is served on from memory.
+    pub fn store_failure(&self) -> Option<Errno> {
+        self.state.lock().clusters.failure()
+    }
+
+    /// Tries the store again, after somebody has made room on the disk.
+    pub fn retry_store(&self) {
+        self.state.lock().clusters.clear_failure();
+    }
+
+    /// Calls `each` with every descriptor that the program must not be able to close.
+    pub fn for_each_descriptor(&self, each: impl FnMut(i32)) {
+        self.state.lock().clusters.descriptors().for_each(each);
+    }
+}
+
+impl<S: Store> State<S> {
+    /// The id of an entry that is in use.
+    fn lookup(&self, entry: SwapEntry) -> Option<u32> {
+        if entry.area() == OWN_AREA {
+            let e = self.entries.find(entry.offset())?;
+            (e.area == OWN_AREA && e.location() != Location::Free).then_some(entry.offset())
+        } else {
+            self.areas[usize::from(entry.area())].get(entry.offset())
+        }
+    }
+
+    fn pool_bytes(&self) -> usize {
+        self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
+    }
+
+    /// Takes a page in, in whatever form it has got. `first` is false when this is a repetition of the same store.
+    fn take(&mut self, owner: Owner, content: Content<'_>, first: bool) -> Attempt {
+        if first {
+            self.counters.stores += 1;
+            if let Content::Raw(_, why) = &content {
+                match why {
+                    CompressError::Incompressible => self.counters.reject_compress_poor += 1,
+                    CompressError::Failed => self.counters.reject_compress_failed += 1,
+                }
+            }
+        }
+        if let Owner::Key(key) = owner {
+            if let Some(old) = self.lookup(key) {
+                self.drop_entry(key, old);
+                self.counters.duplicate_entries += 1;
+            }
+            let area = &mut self.areas[usize::from(key.area())];
+            if key.area() == OWN_AREA || !area.in_use || area.reserve(key.offset()).is_err() {
+                self.counters.failed_stores += 1;
+                return Attempt::Full;
+            }
+        }
+        let Ok(id) = self.entries.allocate() else {
+            self.counters.failed_stores += 1;
+            return Attempt::Full;
+        };
+        let entry = match owner {
+            Owner::Any => SwapEntry::new(OWN_AREA, id),
+            Owner::Key(key) => key,
+        };
+        let placed = self.place(id, entry.area(), content);
+        match placed {
+            Ok(()) => {
+                if entry.area() != OWN_AREA {
+                    self.areas[usize::from(entry.area())].set(entry.offset(), Some(id));
+                }
+                self.counters.stored_pages += 1;
+                if self.clusters.has_full() || self.is_full && self.clusters.is_writable() {
+                    Attempt::DoneFlush(entry)
+                } else {
+                    Attempt::Done(entry)
+                }
+            }
+            Err(why) => {
+                // The slot goes back as it came.
+                self.entries.get_mut(id).set_location(Location::Same(0));
+                self.entries.free(id);
+                match why {
+                    AppendError::Full => Attempt::NoRoom,
+                    AppendError::Unwritable => {
+                        self.counters.failed_stores += 1;
+                        Attempt::Full
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds a place for the content of entry `id`.
+    fn place(&mut self, id: u32, area: u8, content: Content<'_>) -> core::result::Result<(), AppendError> {
+        let (codec, object) = match content {
+            Content::Same(word) => {
+                self.set(id, area, Location::Same(word), 0, 0);
+                self.counters.same_filled_stores += 1;
+                self.counters.same_filled_pages += 1;
+                return Ok(());
+            }
+            Content::Compressed(codec, object) => {
+                if self.accepts() {
+                    match self.pools[self.pool].store(object) {
+                        Ok(handle) => {
+                            self.set(id, area, Location::Pool(handle.to_raw()), codec, object.len());
+                            self.entries.get_mut(id).pool = self.pool as u8;
+                            self.lru.push_front(&mut self.entries, id);
+                            self.counters.pool_stores += 1;
+                            self.counters.pool_pages += 1;
+                            let used = self.pool_bytes() as u64;
+                            self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(used);
+                            return Ok(());
+                        }
+                        Err(PoolError::TooLarge | PoolError::Empty) => self.counters.reject_compress_poor += 1,
+                        Err(PoolError::Full | PoolError::NoMemory) => self.counters.reject_alloc_failed += 1,
+                    }
+                } else {
+                    self.counters.reject_full += 1;
+                }
+                (codec, object)
+            }
+            Content::Raw(page, _) => (RAW, &page[..]),
+        };
+        let place = self.clusters.append(object).inspect_err(|&why| {
+            if why == AppendError::Unwritable {
+                self.counters.reject_reclaim_failed += 1;
+            }
+        })?;
+        self.set(id, area, Location::Stored(place), codec, object.len());
+        self.link_stored(id, place);
+        self.counters.direct_stores += 1;
+        self.counters.store_pages += 1;
+        self.counters.incompressible_pages += u64::from(codec == RAW);
+        Ok(())
+    }
+
+    fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
+        let e = self.entries.get_mut(id);
+        e.set_location(location);
+        (e.area, e.codec, e.len, e.referenced) = (area, codec, len as u16, 0);
+        (e.prev, e.next) = (NONE, NONE);
+    }
+
+    /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a store there is
+    /// nothing that could free it, so then the limit alone counts.
+    fn accepts(&mut self) -> bool {
+        let used = self.pool_bytes();
+        if self.is_full {
+            let threshold = self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
+            if used as u128 <= threshold || !self.clusters.is_writable() && used < self.max_pool_bytes {
+                self.is_full = false;
+            }
+        }
+        if !self.is_full && used >= self.max_pool_bytes {
+            self.counters.pool_limit_hits += 1;
+            self.is_full = true;
+        }
+        !self.is_full
+    }
+
+    /// Puts an entry at the head of its cluster's list.
+    fn link_stored(&mut self, id: u32, place: Place) {
+        let first = self.clusters.first(place.cluster);
+        let e = self.entries.get_mut(id);
+        (e.prev, e.next) = (NONE, first);
+        if first != NONE {
+            self.entries.get_mut(first).prev = id;
+        }
+        self.clusters.set_first(place.cluster, id);
+    }
+
+    /// Takes an entry out of its cluster's list and lets go of its object.
+    fn unlink_stored(&mut self, id: u32, place: Place) {
+        let e = *self.entries.get(id);
+        match e.prev {
+            NONE => self.clusters.set_first(place.cluster, e.next),
+            prev => self.entries.get_mut(prev).next = e.next,
+        }
+        if e.next != NONE {
+            self.entries.get_mut(e.next).prev = e.prev;
+        }
+        self.clusters.release(place, usize::from(e.len));
+    }
+
+    /// Drops an entry and the page with it.
+    fn drop_entry(&mut self, entry: SwapEntry, id: u32) {
+        let e = *self.entries.get(id);
+        match e.location() {
+            Location::Free => unreachable!("looked up"),
+            Location::Same(_) => self.counters.same_filled_pages -= 1,
+            Location::Pool(raw) => {
+                self.lru.remove(&mut self.entries, id);
+                self.free_object(e.pool, raw);
+                self.counters.pool_pages -= 1;
+            }
+            Location::Stored(place) => {
+                self.unlink_stored(id, place);
+                self.counters.store_pages -= 1;
+                self.counters.incompressible_pages -= u64::from(e.codec == RAW);
+            }
+        }
+        if entry.area() != OWN_AREA {
+            self.areas[usize::from(entry.area())].set(entry.offset(), None);
+        }
+        self.entries.free(id);
+        self.counters.stored_pages -= 1;
+        self.counters.invalidates += 1;
+    }
+
+    fn free_object(&mut self, pool: u8, raw: u64) {
+        let pool = &mut self.pools[usize::from(pool)];
+        pool.free(Handle::from_raw(raw).expect("an entry keeps a handle"));
+        // What is freed goes back to the kernel, but not frame by frame.
+        if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16 {
+            pool.release_some(FREE_FRAMES_RELEASED);
+        }
+    }
+}
+
+fn pool_index(kind: PoolKind) -> usize {
+    match kind {
+        PoolKind::Zsmalloc => 0,
+        PoolKind::Zbud => 1,
+    }
+}
+
+/// An array of what may fail to be made.
+fn make<T, const N: usize>(f: impl Fn() -> Result<T>) -> Result<[Mutex<T>; N]> {
+    let mut all = [const { None }; N];
+    for slot in &mut all {
+        *slot = Some(Mutex::new(f()?));
+    }
+    Ok(all.map(|t| t.expect("filled above")))
+}

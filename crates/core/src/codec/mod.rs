@@ -1,0 +1,161 @@
+//! Bytes to fewer bytes and back.
+//!
+//! ```text
+//!               CodecSpec ("zstd:level=3")      what new entries are compressed with; may change
+//!                    |
+//!  src --compress--> Codecs --> dst, CodecId    the id goes into the entry and names the decoder
+//!  dst <--decompress-- Codecs <-- src, CodecId
+//!                    |
+//!                 Scratch                       working memory of one compressor at a time
+//!                    |
+//!                 Streams                       one Scratch and one output buffer per CPU
+//! ```
+//!
+//! Architecture invariant: this module knows slices only: nothing of pages, pools, entries, threads. The one
+//! exception is [`same_filled`], which is about pages and cheaper than any codec.
+//!
+//! Architecture invariant: a compressed form is trusted no more than a file: `decompress` stays inside its
+//! slices whatever the bytes are, and answers [`Corrupt`] unless exactly `dst.len()` bytes came out.
+//! A damaged form that still decodes to the right length is not noticed: that takes a checksum, which is the
+//! store's matter.
+//!
+//! Vocabulary: an *algorithm* is a way to compress (lz4 and lz4hc are two), a *format* is what it writes (lz4
+//! both times), a *codec id* is a format and its dictionary. Old ids stay decodable while the [`Codecs`] that
+//! made them lives, so the algorithm can be changed at any time.
+
+mod lzo;
+mod same_filled;
+mod scratch;
+mod spec;
+mod streams;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+pub use same_filled::{fill, same_filled};
+pub use scratch::Scratch;
+pub use spec::{Algorithm, CodecInfo, CodecSpec, ParseError, list};
+pub use streams::{HeldStreams, Stream, Streams};
+
+use crate::sys::codec_ffi::{self, NoOutput};
+
+/// What an entry keeps of its codec: the format, and from bit 4 up the number of the dictionary (0: none).
+pub type CodecId = u8;
+
+/// The largest input taken.
+pub const MAX_INPUT_BYTES: usize = 2 << 20;
+
+const FORMAT_NONE: CodecId = 0;
+const FORMAT_LZ4: CodecId = 1;
+const FORMAT_LZO: CodecId = 2;
+const FORMAT_ZSTD: CodecId = 3;
+const FORMAT_DEFLATE: CodecId = 4;
+
+/// A compression that succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compressed {
+    pub codec: CodecId,
+    /// Bytes written at the start of `dst`.
+    pub len: usize,
+}
+
+/// Why there is no compressed form. `dst` may hold anything afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompressError {
+    /// It does not fit `dst`.
+    Incompressible,
+    /// The codec could not work: no memory for its scratch, or an input above [`MAX_INPUT_BYTES`].
+    Failed,
+}
+
+/// The bytes are not what the codec wrote, or do not make exactly the length that was asked for. `dst` may
+/// hold anything afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corrupt;
+
+impl From<NoOutput> for CompressError {
+    fn from(why: NoOutput) -> Self {
+        match why {
+            NoOutput::TooLong => CompressError::Incompressible,
+            NoOutput::Failed => CompressError::Failed,
+        }
+    }
+}
+
+/// The codec in force, and the decoders of everything compressed before.
+pub struct Codecs {
+    spec_bits: AtomicU32,
+}
+
+impl Codecs {
+    pub fn new(spec: CodecSpec) -> Codecs {
+        Codecs { spec_bits: AtomicU32::new(spec.to_bits()) }
+    }
+
+    /// The codec in force.
+    pub fn spec(&self) -> CodecSpec {
+        CodecSpec::from_bits(self.spec_bits.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    /// Puts another codec in force, from the next compression on.
+    pub fn select(&self, spec: CodecSpec) {
+        self.spec_bits.store(spec.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Compresses `src` to the start of `dst`, whose length is the limit of what is accepted.
+    pub fn compress(
+        &self,
+        scratch: &mut Scratch,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Result<Compressed, CompressError> {
+        if src.len() > MAX_INPUT_BYTES {
+            return Err(CompressError::Failed);
+        }
+        let spec = self.spec();
+        let done = |codec, len| Ok(Compressed { codec, len });
+        match spec.algorithm() {
+            Algorithm::None => {
+                let dst = dst.get_mut(..src.len()).ok_or(CompressError::Incompressible)?;
+                dst.copy_from_slice(src);
+                done(FORMAT_NONE, src.len())
+            }
+            Algorithm::Lz4 => done(FORMAT_LZ4, scratch.lz4()?.compress(src, dst)?),
+            Algorithm::Lz4Hc => done(FORMAT_LZ4, scratch.lz4hc()?.compress(spec.level(), src, dst)?),
+            Algorithm::Lzo => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V0)?),
+            Algorithm::LzoRle => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V1)?),
+            Algorithm::Zstd => {
+                let context = scratch.zstd(spec.level(), src.len())?;
+                done(FORMAT_ZSTD, context.compress(None, src, dst)?)
+            }
+            Algorithm::Deflate => done(FORMAT_DEFLATE, scratch.deflate(spec.level())?.compress(src, dst)?),
+        }
+    }
+
+    /// Decompresses the whole of `src`, which `compress` gave the id `codec`, to the whole of `dst`.
+    pub fn decompress(
+        &self,
+        codec: CodecId,
+        scratch: &mut Scratch,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Result<(), Corrupt> {
+        let written = match codec {
+            FORMAT_NONE => {
+                if src.len() != dst.len() {
+                    return Err(Corrupt);
+                }
+                dst.copy_from_slice(src);
+                Some(src.len())
+            }
+            FORMAT_LZ4 => codec_ffi::lz4_decompress(src, dst),
+            FORMAT_LZO => lzo::decompress(src, dst),
+            FORMAT_ZSTD => scratch.unzstd().ok_or(Corrupt)?.decompress(None, src, dst),
+            FORMAT_DEFLATE => scratch.inflate().ok_or(Corrupt)?.decompress(src, dst),
+            _ => None,
+        };
+        if written == Some(dst.len()) { Ok(()) } else { Err(Corrupt) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Streams: working memory and an output buffer, about one per CPU, taken without sleeping.
+//!
+//! ```text
+//!   slots   [0]   [1]   [2]   [3]        slot = CPU number modulo slots
+//!            ^taken      ^
+//!   CPU 0 --'  `--> next free one        the holder was preempted, or this is another thread on its CPU
+//! ```
+//!
+//! A stream is taken by one atomic exchange on a word of its own cache line, almost always the one that this CPU used
+//! last, and given back by one store. If it is taken, the others are tried in turn; if all are, the taker spins and
+//! gives up its time slice: it never queues, so a single writer pays for nothing but the exchange. The number of
+//! streams is fixed when the set is made: more threads never mean more memory.
+//!
+//! Whoever takes a stream must not be interrupted by a handler that needs one too, more often than there
+//! are streams: the pager has signals blocked.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Scratch;
+use crate::sys::Result;
+use crate::sys::cpu;
+use crate::sys::mem::Mapping;
+use crate::sys::slot::{Slot, Taken};
+
+/// What one compression or decompression needs besides its input and destination.
+pub struct Stream {
+    pub scratch: Scratch,
+    /// For the compressed form, whose length nobody knows before: as long as the largest input.
+    pub out: Mapping,
+}
+
+/// With very many CPUs, more streams than this hardly find work, and their memory would add up.
+const MAX_SLOTS: usize = 32;
+
+/// See the module.
+pub struct Streams {
+    slots: Vec<Slot<Stream>>,
+    /// Address space of all scratches, as of the last use of each.
+    scratch_bytes: AtomicUsize,
+    out_bytes: usize,
+}
+
+impl Streams {
+    /// One stream per CPU (2 at least, 32 at most). Frames are taken when a stream is first used.
+    pub fn new(max_input_bytes: usize) -> Result<Streams> {
+        Self::with_slots(cpu::count().clamp(2, MAX_SLOTS), max_input_bytes)
+    }
+
+    /// That many streams, 1 to 32.
+    pub fn with_slots(slots: usize, max_input_bytes: usize) -> Result<Streams> {
+        let slots = (0..slots.clamp(1, MAX_SLOTS))
+            .map(|_| Ok(Slot::new(Stream { scratch: Scratch::new(), out: Mapping::new(max_input_bytes)? })))
+            .collect::<Result<Vec<_>>>()?;
+        let out_bytes = slots.len() * max_input_bytes.max(1).next_multiple_of(crate::sys::PAGE_SIZE);
+        Ok(Streams { slots, scratch_bytes: AtomicUsize::new(0), out_bytes })
+    }
+
+    /// How many streams there are.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Runs `f` with a stream that nobody else uses.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Stream) -> R) -> R {
+        self.take(cpu::current() % self.slots.len()).with(|stream| {
+            let before = stream.scratch.mapped_bytes();
+            let result = f(stream);
+            let after = stream.scratch.mapped_bytes();
+            if before != after {
+                // Wraps when a scratch shrinks, which is what the sum wants.
+                self.scratch_bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            }
+            result
+        })
+    }
+
+    /// Takes every stream, waiting for its holder: for the moment of a fork, so that the child finds none
+    /// taken by a thread that it does not have, and none half changed.
+    pub fn hold_all(&self) -> HeldStreams<'_> {
+        // An array, not a vector: this runs in the program, which owns the allocator.
+        let take = |index| self.slots.get(index).map(|slot: &Slot<_>| wait_for(|| slot.try_take()));
+        HeldStreams { _taken: core::array::from_fn(take) }
+    }
+
+    /// Address space of all streams, in bytes (an upper bound of what is resident).
+    pub fn mapped_bytes(&self) -> usize {
+        self.out_bytes + self.scratch_bytes.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn take(&self, first: usize) -> Taken<'_, Stream> {
+        if let Some(taken) = self.slots[first].try_take() {
+            return taken;
+        }
+        let (before, from) = self.slots.split_at(first);
+        wait_for(|| from.iter().chain(before).find_map(Slot::try_take))
+    }
+}
+
+#[cold]
+fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let mut round = 0;
+    loop {
+        if let Some(taken) = attempt() {
+            return taken;
+        }
+        cpu::relax(round);
+        round += 1;
+    }
+}
+
+/// All streams, until dropped.
+pub struct HeldStreams<'a> {
+    _taken: [Option<Taken<'a, Stream>>; MAX_SLOTS],
+}

@@ -1,0 +1,296 @@
+//! Round trips of every codec, and what decoders do with bytes that no compressor wrote.
+
+use super::*;
+
+/// Small, seeded, good enough (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    /// Bytes of one of several kinds: random, runs, words of a small vocabulary, pointers and counters, zeros.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let kind = self.below(6);
+        let mut v = Vec::with_capacity(len + 64);
+        while v.len() < len {
+            match kind {
+                0 => v.push(self.next() as u8),
+                1 => {
+                    let n = 1 + self.below(700);
+                    v.resize(v.len() + n, self.below(3) as u8);
+                }
+                2 => v.extend_from_slice(&b"the quick brown fox jumps over the lazy dog "[self.below(40)..]),
+                3 => {
+                    v.extend_from_slice(&(0x7f12_3456_0000 + self.below(1 << 14) as u64 * 16).to_le_bytes());
+                    v.extend_from_slice(&(self.below(3) as u64).to_le_bytes());
+                }
+                4 => v.push((v.len() / 3) as u8),
+                _ => match self.below(3) {
+                    0 => v.resize(v.len() + 1 + self.below(5000), 0),
+                    1 => v.push(self.next() as u8),
+                    _ if v.is_empty() => v.push(1),
+                    _ => {
+                        // An earlier piece again, near or far.
+                        let from = self.below(v.len());
+                        let to = (from + 1 + self.below(400)).min(v.len());
+                        v.extend_from_within(from..to);
+                    }
+                },
+            }
+        }
+        v.truncate(len);
+        v
+    }
+}
+
+const SPECS: [&str; 14] = [
+    "none", "lz4", "lz4hc:2", "lz4hc:9", "lzo", "lzo-rle", "zstd:-50", "zstd:-5", "zstd:1", "zstd:3", "zstd:19",
+    "deflate:1", "deflate:6", "deflate:12",
+];
+
+fn codecs(text: &str) -> Codecs {
+    Codecs::new(CodecSpec::parse(text).unwrap())
+}
+
+fn round_trip(codecs: &Codecs, scratch: &mut Scratch, src: &[u8]) -> Compressed {
+    let mut dst = vec![0xee; src.len() + src.len() / 8 + 64];
+    let done = codecs.compress(scratch, src, &mut dst).unwrap();
+    let mut back = vec![0xdd; src.len()];
+    codecs.decompress(done.codec, scratch, &dst[..done.len], &mut back).unwrap();
+    assert!(back == src, "{}: {} bytes came back wrong", codecs.spec(), src.len());
+    done
+}
+
+#[test]
+fn every_length_of_a_page_comes_back() {
+    for text in SPECS {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(1));
+        // All lengths would take the slow codecs too long: all small ones, then every 61st.
+        for len in (0..300).chain((300..4096).step_by(61)).chain(4090..=4096) {
+            let src = rng.bytes(len);
+            round_trip(&codecs, &mut scratch, &src);
+        }
+    }
+}
+
+#[test]
+fn larger_units_come_back_and_sizes_may_alternate() {
+    for text in SPECS {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(2));
+        for len in [65536, 4096, 65536, 49152, 49153, 100_001, 4096, 131_072, 2 << 20] {
+            for _ in 0..if len > 1 << 20 { 1 } else { 4 } {
+                let src = rng.bytes(len);
+                round_trip(&codecs, &mut scratch, &src);
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_random_bytes_take_about_what_they_must() {
+    for text in SPECS {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(3));
+        let zeros = round_trip(&codecs, &mut scratch, &[0; 4096]).len;
+        let noise: Vec<u8> = (0..4096).map(|_| rng.next() as u8).collect();
+        let noise = round_trip(&codecs, &mut scratch, &noise).len;
+        assert!(zeros <= if text == "none" { 4096 } else { 80 }, "{text}: zeros take {zeros}");
+        assert!((4096..4096 + 64).contains(&noise), "{text}: noise takes {noise}");
+    }
+}
+
+#[test]
+fn the_limit_of_the_output_is_exact() {
+    for text in SPECS {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(4));
+        for _ in 0..30 {
+            let src = rng.bytes(4096);
+            let need = round_trip(&codecs, &mut scratch, &src).len;
+            for room in [0, 1, 5, need / 2, need.saturating_sub(64)] {
+                let mut dst = vec![0xee; room + 32];
+                let done = codecs.compress(&mut scratch, &src, &mut dst[..room]);
+                assert!(dst[room..].iter().all(|&b| b == 0xee), "{text}: wrote past its room");
+                match done {
+                    Err(why) => assert_eq!(why, CompressError::Incompressible, "{text}"),
+                    // A little smaller than the first time can happen: zstd searches with the tables it has.
+                    Ok(done) => {
+                        let mut back = vec![0; 4096];
+                        codecs.decompress(done.codec, &mut scratch, &dst[..done.len], &mut back).unwrap();
+                        assert!(back == src);
+                    }
+                }
+            }
+            // After a refusal the scratch still works.
+            round_trip(&codecs, &mut scratch, &src);
+        }
+    }
+}
+
+#[test]
+fn another_length_than_the_original_is_corrupt() {
+    for text in SPECS {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(5));
+        for _ in 0..20 {
+            let src = rng.bytes(4096);
+            let mut dst = vec![0; 8192];
+            let done = codecs.compress(&mut scratch, &src, &mut dst).unwrap();
+            for len in [0, 1, 4095, 4097, 5000] {
+                let mut back = vec![0; len];
+                assert_eq!(
+                    codecs.decompress(done.codec, &mut scratch, &dst[..done.len], &mut back),
+                    Err(Corrupt),
+                    "{text}: {len} bytes"
+                );
+            }
+        }
+    }
+}
+
+/// Whatever a decoder is given, it returns and leaves the bytes around its output alone. (That it stays inside
+/// its input is for the sanitizer and for the guard page that follows a mapping.)
+#[test]
+fn damaged_bytes_never_harm() {
+    for text in SPECS {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(6));
+        let (mut corrupt, mut total) = (0, 0);
+        for _ in 0..60 {
+            let len = 1 + rng.below(4096);
+            let src = rng.bytes(len);
+            let mut dst = vec![0; 8192];
+            let done = codecs.compress(&mut scratch, &src, &mut dst).unwrap();
+            for _ in 0..60 {
+                let mut bad = dst[..done.len].to_vec();
+                match rng.below(5) {
+                    0 => bad.truncate(rng.below(bad.len())),
+                    1 => bad.extend_from_slice(&[0; 3]),
+                    2 => bad.iter_mut().for_each(|b| *b = rng.next() as u8),
+                    _ => {
+                        for _ in 0..1 + rng.below(4) {
+                            let at = rng.below(bad.len());
+                            bad[at] ^= 1 << rng.below(8);
+                        }
+                    }
+                }
+                let mut back = vec![0xdd; len + 64];
+                let result = codecs.decompress(done.codec, &mut scratch, &bad, &mut back[..len]);
+                assert!(back[len..].iter().all(|&b| b == 0xdd), "{text}: wrote past its output");
+                total += 1;
+                corrupt += usize::from(result.is_err());
+            }
+            // The damage does not outlive the call.
+            round_trip(&codecs, &mut scratch, &src);
+        }
+        assert!(corrupt * 5 > total || text == "none", "{text}: {corrupt} of {total} noticed");
+    }
+}
+
+#[test]
+fn bytes_of_no_codec_are_corrupt() {
+    let (codecs, mut scratch, mut rng) = (codecs("lz4"), Scratch::new(), Rng(7));
+    for codec in 0..=255 {
+        for len in [0, 1, 2, 3, 17, 400] {
+            let src: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+            let mut dst = [0; 4096];
+            assert_eq!(codecs.decompress(codec, &mut scratch, &src, &mut dst), Err(Corrupt), "{codec} {len}");
+        }
+    }
+}
+
+#[test]
+fn old_entries_survive_a_change_of_codec() {
+    let (codecs, mut scratch, mut rng) = (codecs("lz4"), Scratch::new(), Rng(8));
+    let mut kept = Vec::new();
+    for round in 0..200 {
+        codecs.select(CodecSpec::parse(SPECS[rng.below(SPECS.len())]).unwrap());
+        let src = rng.bytes(4096);
+        let mut dst = vec![0; 8192];
+        let done = codecs.compress(&mut scratch, &src, &mut dst).unwrap();
+        dst.truncate(done.len);
+        kept.push((src, done.codec, dst));
+        let (src, codec, bytes) = &kept[rng.below(round + 1)];
+        let mut back = vec![0; 4096];
+        codecs.decompress(*codec, &mut scratch, bytes, &mut back).unwrap();
+        assert!(back == *src);
+    }
+}
+
+/// zstd's static contexts refuse to work after 128 inputs that are far smaller than they were made for.
+#[test]
+fn many_small_inputs_after_a_large_one() {
+    for text in ["zstd:1", "zstd:19", "zstd:-5"] {
+        let (codecs, mut scratch, mut rng) = (codecs(text), Scratch::new(), Rng(9));
+        for round in 0..1000 {
+            let small = rng.below(40);
+            let src = rng.bytes(if round % 300 == 0 { 4096 } else { small });
+            round_trip(&codecs, &mut scratch, &src);
+        }
+    }
+}
+
+#[test]
+fn too_large_an_input_fails() {
+    let src = vec![0; MAX_INPUT_BYTES + 1];
+    let mut dst = vec![0; 1 << 16];
+    for text in SPECS {
+        assert_eq!(codecs(text).compress(&mut Scratch::new(), &src, &mut dst), Err(CompressError::Failed));
+    }
+}
+
+#[test]
+fn streams_are_bounded_and_exclusive() {
+    let streams = Streams::with_slots(2, 4096).unwrap();
+    let codecs = codecs("lz4");
+    assert_eq!(streams.slots(), 2);
+    let before = streams.mapped_bytes();
+    std::thread::scope(|s| {
+        for seed in 0..16 {
+            let (streams, codecs) = (&streams, &codecs);
+            s.spawn(move || {
+                let mut rng = Rng(seed);
+                for _ in 0..300 {
+                    let src = rng.bytes(4096);
+                    let kept = streams.with(|stream| {
+                        let Stream { scratch, out } = stream;
+                        codecs
+                            .compress(scratch, &src, out.as_mut_slice())
+                            .map(|done| (done.codec, out.as_slice()[..done.len].to_vec()))
+                    });
+                    let Ok((codec, bytes)) = kept else { continue };
+                    let mut back = vec![0; 4096];
+                    streams.with(|s| codecs.decompress(codec, &mut s.scratch, &bytes, &mut back)).unwrap();
+                    assert!(back == src);
+                }
+            });
+        }
+        // A fork's worth of holding them all in between.
+        for _ in 0..20 {
+            drop(streams.hold_all());
+            std::thread::yield_now();
+        }
+    });
+    // Two lz4 states of 16 KiB and a bit, whatever the number of threads was.
+    assert!(streams.mapped_bytes() - before <= 2 * (20 << 10), "{}", streams.mapped_bytes() - before);
+}
+
+#[test]
+fn lzo_reads_what_the_c_library_wrote() {
+    // Written by liblzo2 2.10 (lzo1x_1_compress) for 200 times "abcd" and for "hello".
+    let cases: [(&[u8], Vec<u8>); 2] = [
+        (&[0x16, b'h', b'e', b'l', b'l', b'o', 0x11, 0, 0], b"hello".to_vec()),
+        (&[0x11, 0, 0], Vec::new()),
+    ];
+    for (stream, plain) in cases {
+        let mut back = vec![0; plain.len()];
+        assert_eq!(lzo::decompress(stream, &mut back), Some(plain.len()));
+        assert_eq!(back, plain);
+    }
+}

@@ -1,0 +1,433 @@
+//! What the processes of one run share: settings written once, and a block of counters in shared memory.
+//!
+//! ```text
+//!  uzswap run ── memfd ──┬─ Settings   (page 0.., plain bytes, written before the program starts, never after)
+//!                        └─ Tree       (atomics: the limit's counter, one Slot per live process, totals)
+//! ```
+//!
+//! `uzswap run` makes the memfd and hands its number down in `UZSWAP_CONTROL_FD`; the preload library maps it in every
+//! process of the tree. A process publishes into its own `Slot` only; a slot whose process has died is
+//! folded into the totals by whoever finds it. Nothing here is trusted for addresses: a process that
+//! scribbles over the block can spoil the accounting of its own tree and nothing else.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// The environment variable that names the control descriptor.
+pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
+/// Where `Tree` begins in the memfd, in bytes.
+pub const TREE_OFFSET: usize = 8192;
+/// Processes that can be counted at one time; more run unmanaged.
+pub const MAX_PROCESSES: usize = 1024;
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap01");
+/// Longest path of the store directory, in bytes.
+pub const PATH_BYTES: usize = 3072;
+
+/// How pages leave and enter the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mechanism {
+    /// The best that this kernel and sandbox allow.
+    Auto = 0,
+    /// userfaultfd with MOVE.
+    Userfaultfd = 1,
+    /// userfaultfd without MOVE: write-protect, copy, drop (kernels 5.11 to 6.7).
+    UserfaultfdCopy = 2,
+    /// Protection faults: mprotect, /proc/self/mem, SIGSEGV.
+    Protect = 3,
+}
+
+impl Mechanism {
+    pub const ALL: [Mechanism; 4] =
+        [Mechanism::Auto, Mechanism::Userfaultfd, Mechanism::UserfaultfdCopy, Mechanism::Protect];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mechanism::Auto => "auto",
+            Mechanism::Userfaultfd => "userfaultfd",
+            Mechanism::UserfaultfdCopy => "userfaultfd-copy",
+            Mechanism::Protect => "protect",
+        }
+    }
+
+    pub fn from_u32(v: u32) -> Option<Mechanism> {
+        Self::ALL.into_iter().find(|m| *m as u32 == v)
+    }
+}
+
+/// What `uzswap run` decided, as plain data.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Settings {
+    pub magic: u64,
+    /// Bytes that the tree may hold in memory (anonymous memory, ours included).
+    pub memory_bytes: u64,
+    /// Share of `memory_bytes` that the compressed pool may take, in percent.
+    pub pool_percent: u32,
+    /// A [`Mechanism`].
+    pub mechanism: u32,
+    /// Length of `compressor`, in bytes.
+    pub compressor_len: u32,
+    /// Length of `store_dir`; 0 means no backing store.
+    pub store_dir_len: u32,
+    /// Length of `cache_dir` (where patch tables are kept between starts); 0 means none.
+    pub cache_dir_len: u32,
+    /// Length of `preload_path`.
+    pub preload_len: u32,
+    /// 1: where the takeover is impossible, run the program unmanaged instead of refusing.
+    pub if_possible: u32,
+    /// 1: encrypt what is written to the store.
+    pub encrypt: u32,
+    /// 1: print diagnostics of the runtime on stderr (debugging uzswap itself).
+    pub debug: u32,
+    pub _reserved: [u32; 5],
+    /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
+    pub compressor: [u8; 128],
+    pub store_dir: [u8; PATH_BYTES],
+    pub cache_dir: [u8; 1024],
+    /// The preload library's own path, put back into the environment at every exec.
+    pub preload: [u8; PATH_BYTES],
+}
+
+const _: () = assert!(size_of::<Settings>() <= TREE_OFFSET);
+
+impl Settings {
+    pub const fn new() -> Settings {
+        Settings {
+            magic: MAGIC,
+            memory_bytes: 0,
+            pool_percent: 50,
+            mechanism: 0,
+            compressor_len: 0,
+            store_dir_len: 0,
+            cache_dir_len: 0,
+            preload_len: 0,
+            if_possible: 0,
+            encrypt: 1,
+            debug: 0,
+            _reserved: [0; 5],
+            compressor: [0; 128],
+            store_dir: [0; PATH_BYTES],
+            cache_dir: [0; 1024],
+            preload: [0; PATH_BYTES],
+        }
+    }
+
+    /// Whether the bytes are settings of this version.
+    pub fn is_valid(&self) -> bool {
+        self.magic == MAGIC
+            && self.compressor_len as usize <= self.compressor.len()
+            && self.store_dir_len as usize <= self.store_dir.len()
+            && self.cache_dir_len as usize <= self.cache_dir.len()
+            && self.preload_len as usize <= self.preload.len()
+    }
+
+    pub fn compressor(&self) -> &[u8] {
+        &self.compressor[..self.compressor_len as usize]
+    }
+    pub fn store_dir(&self) -> &[u8] {
+        &self.store_dir[..self.store_dir_len as usize]
+    }
+    pub fn cache_dir(&self) -> &[u8] {
+        &self.cache_dir[..self.cache_dir_len as usize]
+    }
+    pub fn preload(&self) -> &[u8] {
+        &self.preload[..self.preload_len as usize]
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+macro_rules! counters {
+    ($( $variant:ident $name:literal $fold:ident $doc:literal ),* $(,)?) => {
+        /// Every counter of the runtime, in the order of `--stats`.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter { $( #[doc = $doc] $variant ),* }
+
+        impl Counter {
+            pub const ALL: &'static [Counter] = &[ $( Counter::$variant ),* ];
+            pub const COUNT: usize = Self::ALL.len();
+            /// The key in the JSON of `--stats`.
+            pub const fn name(self) -> &'static str { match self { $( Counter::$variant => $name ),* } }
+            /// One line of explanation, with the unit.
+            pub const fn doc(self) -> &'static str { match self { $( Counter::$variant => $doc ),* } }
+            /// How the values of several processes combine.
+            pub const fn fold(self) -> Fold { match self { $( Counter::$variant => Fold::$fold ),* } }
+        }
+    };
+}
+
+/// How a counter of a process that ended enters the totals of the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fold {
+    /// Events: added.
+    Sum,
+    /// High-water marks of one process: the largest is kept.
+    Max,
+    /// State of a live process (pages it holds now): gone with the process.
+    Gauge,
+}
+
+counters! {
+    ResidentPages "resident_pages" Gauge "managed pages that are mapped now (4 KiB pages)",
+    LimboPages "limbo_pages" Gauge "pages unmapped for their second chance, frame kept (4 KiB pages)",
+    StoredPages "stored_pages" Gauge "pages held by the swap cache: same-filled, in the pool or written back (4 KiB pages)",
+    PoolBytes "pool_bytes" Gauge "memory of the compressed pool and its tables (bytes)",
+    OutsidePages "outside_pages" Gauge "anonymous memory of the process that is not managed: stacks, small data, uzswap's own (4 KiB pages)",
+    ManagedBytes "managed_bytes" Gauge "address space under management (bytes)",
+    PeakUsedPages "peak_used_pages" Max "largest memory of one process counted against the limit (4 KiB pages)",
+    PeakNeededPages "peak_needed_pages" Max "largest memory one process would have needed without uzswap (4 KiB pages)",
+    Processes "processes" Sum "processes that were taken over",
+    Activations "activations" Sum "processes whose memory could exceed the limit, so that paging was switched on",
+    Faults "faults" Sum "faults served: touches of pages that were not mapped",
+    FirstTouches "first_touches" Sum "of these, first touches (zero-filled)",
+    LimboHits "limbo_hits" Sum "of these, pages that were still in limbo",
+    Loads "loads" Sum "pages brought back from the swap cache",
+    FaultAroundPages "fault_around_pages" Sum "pages mapped beside the one that faulted",
+    HeldPages "held_pages" Sum "pages brought in for a system call's buffers",
+    Evictions "evictions" Sum "pages taken out of the program",
+    DirectEvictions "direct_evictions" Sum "of these, by a faulting thread because no memory was free",
+    EvictionsRefused "evictions_refused" Sum "pages that could not be stored and stayed resident",
+    ZeroPages "zero_pages" Sum "evicted pages that were all zero and needed no storage",
+    Stores "stores" Sum "pages given to the swap cache",
+    SameFilledPages "same_filled_pages" Sum "stored pages that are one repeated word",
+    PoolStores "pool_stores" Sum "stored pages that were compressed into the pool",
+    RejectPoor "reject_compress_poor" Sum "pages that did not shrink enough and went straight to the store",
+    RejectFull "reject_pool_full" Sum "pages that found the pool at its limit and went straight to the store",
+    RejectAlloc "reject_alloc_fail" Sum "pages for which the pool found no memory",
+    RejectCodec "reject_compress_fail" Sum "pages on which the compressor failed",
+    RejectReclaim "reject_reclaim_fail" Sum "pages refused because writing back older ones failed",
+    PoolLimitHits "pool_limit_hit" Sum "times the pool reached its limit",
+    WrittenBackPages "written_back_pages" Sum "pages written to the backing store",
+    ReadBackPages "read_back_pages" Sum "pages read from the backing store",
+    StoreErrors "store_errors" Sum "failed operations on the backing store",
+    MoveBusy "move_busy" Sum "pages that the kernel would not move (shared or pinned)",
+    MoveUncounted "move_uncounted" Sum "pages that the kernel moved without counting them (its bug, worked around)",
+    EfaultRetries "efault_retries" Sum "system calls repeated after EFAULT (the safety net)",
+    HookedCalls "hooked_calls" Sum "system calls that passed through uzswap",
+    Forks "forks" Sum "forks of a process with managed memory",
+    UnmanagedExecs "unmanaged_execs" Sum "programs started in the tree that cannot be taken over (static, setuid)",
+    UnpatchedSites "unpatched_sites" Sum "system-call instructions that could not be redirected",
+    PeakMappings "peak_mappings" Max "largest number of kernel mappings made by protection faults (an estimate)",
+}
+
+/// One process of the tree.
+#[repr(C)]
+pub struct Slot {
+    /// Process id, 0 when free. Claimed by compare-and-swap.
+    pub pid: AtomicU32,
+    /// The [`Mechanism`] in use; 0 while dormant.
+    pub mechanism: AtomicU32,
+    /// Pages that this process counts in `Tree::used_pages`.
+    pub used_pages: AtomicI64,
+    /// Pages that this process counts in `Tree::needed_pages`.
+    pub needed_pages: AtomicI64,
+    pub counters: [AtomicU64; Counter::COUNT],
+}
+
+impl Slot {
+    #[inline]
+    pub fn add(&self, c: Counter, n: u64) {
+        self.counters[c as usize].fetch_add(n, Ordering::Relaxed);
+    }
+    #[inline]
+    pub fn set(&self, c: Counter, n: u64) {
+        self.counters[c as usize].store(n, Ordering::Relaxed);
+    }
+    #[inline]
+    pub fn max(&self, c: Counter, n: u64) {
+        self.counters[c as usize].fetch_max(n, Ordering::Relaxed);
+    }
+    #[inline]
+    pub fn get(&self, c: Counter) -> u64 {
+        self.counters[c as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// The shared half of the control block. All atomics, all-zero at first.
+#[repr(C)]
+pub struct Tree {
+    /// Pages that the live processes hold, against `memory_bytes`.
+    pub used_pages: AtomicI64,
+    /// Largest value of `used_pages`.
+    pub peak_used_pages: AtomicI64,
+    /// Pages that the live processes would hold without uzswap.
+    pub needed_pages: AtomicI64,
+    /// Largest value of `needed_pages`.
+    pub peak_needed_pages: AtomicI64,
+    /// The limit now, in pages (a later `set` may change it).
+    pub limit_pages: AtomicI64,
+    /// A message code for `uzswap run` to print once, see [`Notice`]; bit set.
+    pub notices: AtomicU64,
+    /// An errno belonging to the last notice.
+    pub notice_errno: AtomicU64,
+    /// Highest slot ever used, plus one.
+    pub slots_high: AtomicU32,
+    pub _pad: AtomicU32,
+    /// Counters of processes that ended.
+    pub totals: [AtomicU64; Counter::COUNT],
+    pub slots: [Slot; MAX_PROCESSES],
+}
+
+/// Bytes of the whole memfd.
+pub const CONTROL_BYTES: usize = TREE_OFFSET + size_of::<Tree>().next_multiple_of(4096);
+
+/// Things that happened once in some process and that the user must hear of, as bits of `Tree::notices`.
+/// The runtime cannot print (the program owns its descriptors), so `uzswap run` does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Notice {
+    /// The backing store refused a write; nothing is lost, but no more is written.
+    StoreFailed = 0,
+    /// No mechanism works here; the program ran unmanaged.
+    NoMechanism = 1,
+    /// The limit cannot be held: what must stay resident is larger.
+    OverLimit = 2,
+    /// More processes than slots; the rest ran unmanaged.
+    TooManyProcesses = 3,
+    /// A page did not verify when it was read back; the program got SIGBUS.
+    CorruptPage = 4,
+    /// A program of the tree could not be taken over (static or setuid).
+    Unmanaged = 5,
+}
+
+impl Notice {
+    pub const ALL: [Notice; 6] = [
+        Notice::StoreFailed,
+        Notice::NoMechanism,
+        Notice::OverLimit,
+        Notice::TooManyProcesses,
+        Notice::CorruptPage,
+        Notice::Unmanaged,
+    ];
+}
+
+impl Tree {
+    /// Claims a slot for `pid`. A slot already carrying it (the process exec'd) is folded and reused.
+    pub fn claim(&self, pid: u32) -> Option<&Slot> {
+        let high = (self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES);
+        if let Some(s) = self.slots[..high].iter().find(|s| s.pid.load(Ordering::Acquire) == pid) {
+            self.retire(s, pid);
+        }
+        for (i, s) in self.slots.iter().enumerate() {
+            if s.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.slots_high.fetch_max(i as u32 + 1, Ordering::AcqRel);
+                return Some(s);
+            }
+        }
+        None
+    }
+
+    /// Folds a slot's counters into the totals, takes its pages out of the sums and frees it.
+    /// Whoever changes `pid` to the marker first does it; a second caller does nothing.
+    pub fn retire(&self, s: &Slot, pid: u32) {
+        const RETIRING: u32 = u32::MAX;
+        if pid == 0 || s.pid.compare_exchange(pid, RETIRING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        self.used_pages.fetch_sub(s.used_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        self.needed_pages.fetch_sub(s.needed_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        for c in Counter::ALL {
+            let v = s.counters[*c as usize].swap(0, Ordering::AcqRel);
+            let total = &self.totals[*c as usize];
+            match c.fold() {
+                Fold::Sum => _ = total.fetch_add(v, Ordering::AcqRel),
+                Fold::Max => _ = total.fetch_max(v, Ordering::AcqRel),
+                Fold::Gauge => {}
+            }
+        }
+        s.mechanism.store(0, Ordering::Release);
+        s.pid.store(0, Ordering::Release);
+    }
+
+    /// Publishes what a process holds now; the sums and peaks follow.
+    pub fn publish(&self, s: &Slot, used_pages: i64, needed_pages: i64) {
+        let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
+        let now = self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel) + used_pages - old;
+        self.peak_used_pages.fetch_max(now, Ordering::Relaxed);
+        let old = s.needed_pages.swap(needed_pages, Ordering::AcqRel);
+        let now = self.needed_pages.fetch_add(needed_pages - old, Ordering::AcqRel) + needed_pages - old;
+        self.peak_needed_pages.fetch_max(now, Ordering::Relaxed);
+        s.max(Counter::PeakUsedPages, used_pages.max(0) as u64);
+        s.max(Counter::PeakNeededPages, needed_pages.max(0) as u64);
+    }
+
+    /// The value of a counter over the whole run: ended processes and live ones.
+    pub fn total(&self, c: Counter) -> u64 {
+        let live = self.slots.iter().filter(|s| s.pid.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
+        let ended = self.totals[c as usize].load(Ordering::Relaxed);
+        match c.fold() {
+            Fold::Max => live.fold(ended, u64::max),
+            Fold::Sum | Fold::Gauge => live.fold(ended, u64::wrapping_add),
+        }
+    }
+
+    /// Sets a notice bit; true for the first who does.
+    pub fn notice(&self, n: Notice, errno: i32) -> bool {
+        let bit = 1u64 << n as u32;
+        let first = self.notices.fetch_or(bit, Ordering::AcqRel) & bit == 0;
+        if first {
+            self.notice_errno.store(errno as u64, Ordering::Release);
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Box<Tree> {
+        // An all-zero Tree is valid: it consists of atomics.
+        let layout = std::alloc::Layout::new::<Tree>();
+        #[allow(unsafe_code)]
+        // SAFETY: allocated zeroed with Tree's own layout; zero is valid for atomics.
+        unsafe {
+            Box::from_raw(std::alloc::alloc_zeroed(layout) as *mut Tree)
+        }
+    }
+
+    #[test]
+    fn publishing_and_retiring_keep_the_sums() {
+        let t = tree();
+        let a = t.claim(10).unwrap();
+        let b = t.claim(11).unwrap();
+        t.publish(a, 100, 300);
+        t.publish(b, 50, 50);
+        t.publish(a, 80, 400);
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 130);
+        assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
+        a.add(Counter::Faults, 7);
+        b.add(Counter::Faults, 1);
+        t.retire(a, 10);
+        t.retire(a, 10);
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 50);
+        assert_eq!(t.peak_needed_pages.load(Ordering::Relaxed), 450);
+        assert_eq!(t.total(Counter::Faults), 8);
+        assert_eq!(t.total(Counter::PeakNeededPages), 400);
+    }
+
+    #[test]
+    fn an_exec_reuses_the_slot_of_its_pid() {
+        let t = tree();
+        let a = t.claim(10).unwrap() as *const Slot;
+        t.publish(t.claim(10).unwrap(), 5, 5);
+        assert_eq!(t.claim(10).unwrap() as *const Slot, a);
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_full_table_refuses() {
+        let t = tree();
+        for pid in 1..=MAX_PROCESSES as u32 {
+            assert!(t.claim(pid).is_some());
+        }
+        assert!(t.claim(5000).is_none());
+        assert!(t.notice(Notice::TooManyProcesses, 0));
+        assert!(!t.notice(Notice::TooManyProcesses, 0));
+    }
+}

@@ -1,0 +1,479 @@
+//! Eviction: the sweep takes cold pages into limbo, ageing out gives limbo's oldest to the swap cache.
+//!
+//! ```text
+//!   sweep (lock)                 age out: claim (lock) -> compress (no lock) -> publish (lock) -> give frames back
+//!   RESIDENT --take_out--> LIMBO ------------------------------------------------> STORED | NONE (all zero)
+//! ```
+//!
+//! The sweep is a clock over the addresses: each pass cools a page, a cold one is taken. Going by address makes
+//! runs, which is what the kernel is good at: one MOVE and one flush for many pages. Limbo's ring then is
+//! first in, first out, and a page touched there comes back hot.
+//!
+//! Both the evictor and a faulting thread that finds no room do the same steps; a claimed batch belongs
+//! to its claimer, so they work side by side.
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::limbo::Stretch;
+use super::{Active, BATCH_PAGES, Locked, Pager};
+use crate::cache::{SwapEntry, SwapFull};
+use crate::codec::same_filled;
+use crate::control::{Counter, Notice};
+use crate::region::{PageState, Range, RangeFlags};
+use crate::sys::mechanism::{Next, Taken};
+use crate::sys::sync::futex_wake;
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Pages that one sweep step takes at most: one lock hold, a few flushes.
+const SWEEP_PAGES: usize = 128;
+/// Words that one sweep step looks at before it lets the lock go.
+const SWEEP_LOOK_PAGES: usize = 32 << 10;
+/// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
+const FRUITLESS_MAX: u32 = 64;
+
+const PROT_READ: u32 = 1;
+const PROT_WRITE: u32 = 2;
+const PROT_EXEC: u32 = 4;
+
+/// What a step of eviction achieved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reclaimed {
+    /// Pages taken out of the program.
+    pub taken: usize,
+    /// Frames given back.
+    pub freed: usize,
+}
+
+/// What became of a page in a claimed batch, found without the lock.
+#[derive(Clone, Copy)]
+enum Aged {
+    /// No page in the slot any more.
+    Empty,
+    Zero,
+    Stored(SwapEntry),
+    /// Neither pool nor store took it.
+    Refused,
+}
+
+impl Pager {
+    /// Pages that limbo holds when memory is short.
+    pub fn limbo_target(&self) -> i64 {
+        (self.limit_pages() / 16).clamp(16, 16384)
+    }
+
+    /// Free pages below which the evictor starts, and up to which it works.
+    pub fn watermarks(&self) -> (i64, i64) {
+        let limit = self.limit_pages();
+        ((limit / 64).clamp(32, 4096), (limit / 32).clamp(64, 8192))
+    }
+
+    /// Wakes the evictor when free pages are below the low mark.
+    #[inline]
+    pub(super) fn ask_evictor(&self) {
+        if self.excess(0) + self.watermarks().0 > 0 && !self.evictor_asked.swap(true, Ordering::AcqRel) {
+            self.evictor_word.fetch_add(1, Ordering::Release);
+            futex_wake(&self.evictor_word, 1);
+        }
+    }
+
+    /// The evictor's work until free pages are above the high mark again. Returns what was done.
+    pub fn evict_to_watermark(&self) -> Reclaimed {
+        let mut sum = Reclaimed::default();
+        let Some(active) = self.active() else { return sum };
+        self.evictor_asked.store(false, Ordering::Release);
+        let mut fruitless = 0;
+        loop {
+            let short = self.excess(0) + self.watermarks().1;
+            if short <= 0 {
+                break;
+            }
+            let s = self.lock();
+            let (s, r) = self.reclaim(s, active, short.max(1) as usize, false);
+            drop(s);
+            sum.taken += r.taken;
+            sum.freed += r.freed;
+            if r == Reclaimed::default() {
+                fruitless += 1;
+                if fruitless > 2 {
+                    break;
+                }
+            } else {
+                fruitless = 0;
+            }
+            self.publish(false);
+        }
+        sum
+    }
+
+    /// Frees memory until `pages` more fit, or nothing can be freed any more.
+    pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
+        let mut fruitless = 0;
+        while self.excess(pages) > 0 {
+            let r;
+            (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
+            if r == Reclaimed::default() {
+                fruitless += 1;
+                if fruitless > FRUITLESS_MAX {
+                    self.tree().notice(Notice::OverLimit, 0);
+                    // Serve over the limit: a program that is refused memory is a dead program.
+                    self.debt.fetch_add(pages, Ordering::Relaxed);
+                    break;
+                }
+                drop(s);
+                crate::sys::yield_now();
+                s = self.lock();
+            } else {
+                fruitless = 0;
+            }
+        }
+        s
+    }
+
+    /// One step: age a batch out of limbo if limbo has enough, else sweep.
+    fn reclaim<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        want: usize,
+        direct: bool,
+    ) -> (Locked<'a>, Reclaimed) {
+        let mut r = Reclaimed::default();
+        if (s.limbo.ready() as i64) < self.limbo_target() {
+            r.taken = self.sweep(&mut s, active, SWEEP_PAGES.min(want.max(BATCH_PAGES) * 2));
+            if direct {
+                self.add(Counter::DirectEvictions, r.taken as u64);
+            }
+        }
+        // While limbo is filling up towards its target its pages are not old; but memory is short now.
+        let (s, aged) = self.age_out(s, active, want.min(BATCH_PAGES));
+        r.freed = aged;
+        (s, r)
+    }
+
+    /// Claims up to `want` of limbo's oldest pages and gives them to the swap cache. Returns the frames freed.
+    fn age_out<'a>(&'a self, mut s: Locked<'a>, active: &Active, want: usize) -> (Locked<'a>, usize) {
+        let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0) };
+        let mut aged = [Aged::Empty; BATCH_PAGES];
+        let mut live = [false; BATCH_PAGES];
+        for (i, l) in live[..stretch.count].iter_mut().enumerate() {
+            *l = s.limbo.page(stretch.slot + i).is_some();
+        }
+        if active.mechanism.is_protect() {
+            // In place: the page must not be touched between reading and dropping, so the lock stays.
+            let mut bytes = [0u8; PAGE_SIZE];
+            for i in 0..stretch.count {
+                let slot = stretch.slot + i;
+                if let Some(page) = s.limbo.page(slot)
+                    && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
+                {
+                    aged[i] = self.give_to_cache(active, &bytes);
+                } else if live[i] {
+                    aged[i] = Aged::Refused;
+                }
+            }
+        } else {
+            drop(s);
+            for i in 0..stretch.count {
+                if let Some(bytes) = active.mechanism.slot(stretch.slot + i)
+                    && live[i]
+                {
+                    aged[i] = self.give_to_cache(active, bytes);
+                }
+            }
+            s = self.lock();
+        }
+        self.publish_aged(s, active, stretch, &aged)
+    }
+
+    fn give_to_cache(&self, active: &Active, bytes: &[u8; PAGE_SIZE]) -> Aged {
+        if same_filled(bytes) == Some(0) {
+            return Aged::Zero;
+        }
+        match active.cache.swap_out(bytes) {
+            Ok(e) => Aged::Stored(e),
+            Err(SwapFull) => Aged::Refused,
+        }
+    }
+
+    /// Publishes a batch: each page that is still in its slot gets its new state. Then the frames go.
+    fn publish_aged<'a>(
+        &'a self,
+        s: Locked<'a>,
+        active: &Active,
+        stretch: Stretch,
+        aged: &[Aged; BATCH_PAGES],
+    ) -> (Locked<'a>, usize) {
+        let mut freed = 0;
+        for (i, aged) in aged[..stretch.count].iter().enumerate() {
+            let slot = stretch.slot + i;
+            let page = s
+                .limbo
+                .page(slot)
+                .filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
+            let Some(page) = page else {
+                // Touched or dropped meanwhile: the copy is not needed.
+                if let Aged::Stored(e) = *aged {
+                    active.cache.free(e);
+                }
+                continue;
+            };
+            match *aged {
+                Aged::Zero => {
+                    self.word(page, |m, e| {
+                        e.drop_contents();
+                        m.count(0, -1);
+                    });
+                    self.add(Counter::ZeroPages, 1);
+                }
+                Aged::Stored(e) => {
+                    self.word(page, |_, w| w.store(e.to_bits()));
+                    self.stored.fetch_add(1, Ordering::Relaxed);
+                    self.add(Counter::Stores, 1);
+                }
+                Aged::Refused | Aged::Empty => {
+                    self.put_back(active, page, slot);
+                    self.add(Counter::EvictionsRefused, 1);
+                    s.limbo.kill(slot);
+                    continue;
+                }
+            }
+            s.limbo.kill(slot);
+            if active.mechanism.is_protect() {
+                let _ = active.mechanism.drop_in_place(page, 1);
+                self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+                freed += 1;
+            }
+        }
+        if active.mechanism.is_protect() {
+            s.limbo.finish(stretch);
+            return (s, freed);
+        }
+        // The slots hold no page any more and are still ours: their frames go back without the lock.
+        drop(s);
+        active.mechanism.release_slots(stretch.slot, stretch.count);
+        let s = self.lock();
+        s.limbo.finish(stretch);
+        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
+        (s, stretch.count)
+    }
+
+    /// A page that nobody takes goes back to the program.
+    fn put_back(&self, active: &Active, page: usize, slot: usize) {
+        if active.mechanism.is_protect() {
+            // In place behind its protection; a touch shows it again. It stays in limbo as far as the program can
+            // tell, so show it now.
+            let range = self.ranges.find(page).expect("a page in limbo has a range");
+            let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
+            self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            let f = active.mechanism.fill_from_limbo(page, slot, 1);
+            assert!(f == crate::sys::mechanism::Filled::All, "page {page:#x} cannot be put back: {f:?}");
+        }
+        self.word(page, |m, e| {
+            e.refuse_limbo(true);
+            m.count(1, 0);
+        });
+        self.resident.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes up to `want` cold pages out of the program, going on from where the last sweep stopped.
+    fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
+        let (mut taken, mut looked) = (0, 0);
+        let mut wraps = 0;
+        while taken < want && looked < SWEEP_LOOK_PAGES && wraps < 2 {
+            let i = self.ranges.index_from(s.hand);
+            if i >= self.ranges.len() {
+                s.hand = 0;
+                wraps += 1;
+                looked += 64;
+                continue;
+            }
+            let range = self.ranges.at(i);
+            let start = s.hand.max(range.start);
+            if range.flags.has(RangeFlags::LOCKED) || range.flags.has(RangeFlags::UNREGISTERED) {
+                s.hand = range.end;
+                looked += 1;
+                continue;
+            }
+            let (next, n, seen) = self.sweep_range(s, active, range, start, want - taken);
+            s.hand = next;
+            taken += n;
+            looked += seen;
+        }
+        self.add(Counter::Evictions, taken as u64);
+        taken
+    }
+
+    /// Sweeps one range from `start`: where to go on, pages taken, words looked at.
+    fn sweep_range(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: Range,
+        start: usize,
+        want: usize,
+    ) -> (usize, usize, usize) {
+        use crate::region::table::LEAF_BYTES;
+        let (mut addr, mut taken, mut looked) = (start, 0, 0);
+        let unit = if active.mechanism.is_protect() { self.unit_pages() } else { 1 };
+        while addr < range.end && taken < want && looked < SWEEP_LOOK_PAGES {
+            let resident = self.table.middle(addr).map_or(0, |m| m.resident());
+            if resident == 0 {
+                addr = (addr / LEAF_BYTES + 1) * LEAF_BYTES;
+                looked += 8;
+                continue;
+            }
+            looked += 1;
+            if self.state_of(addr) != PageState::Resident {
+                addr += PAGE_SIZE;
+                continue;
+            }
+            // A run of cold pages; protection faults decide by the unit.
+            let most = if unit > 1 {
+                let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
+                (unit_end.min(range.end) - addr) >> PAGE_SHIFT
+            } else {
+                ((range.end - addr) >> PAGE_SHIFT).min(want - taken)
+            };
+            let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| e.is_resident() && e.cool());
+            let mut run = 0;
+            if unit > 1 {
+                let all_cold = (0..most).filter(|i| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident).fold(
+                    true,
+                    |all, i| cold(i) && all,
+                );
+                while all_cold && run < most && self.state_of(addr + run * PAGE_SIZE) == PageState::Resident {
+                    run += 1;
+                }
+                if !all_cold {
+                    addr += most * PAGE_SIZE;
+                    looked += most;
+                    continue;
+                }
+            } else {
+                while run < most && cold(run) {
+                    run += 1;
+                }
+            }
+            looked += run;
+            if run == 0 {
+                addr += PAGE_SIZE;
+                continue;
+            }
+            let n = self.take_run(s, active, range, addr, run);
+            taken += n.pages;
+            // Limbo is full: leave the rest for the next time.
+            if n.pages == 0 && n.next == Next::End {
+                return (addr, taken, SWEEP_LOOK_PAGES);
+            }
+            addr += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
+        }
+        (addr.min(range.end), taken, looked)
+    }
+
+    /// Takes out one run of resident pages of one range. `Next::End` with fewer pages than asked: no slots.
+    fn take_run(&self, s: &mut Locked<'_>, active: &Active, range: Range, addr: usize, run: usize) -> Taken {
+        let movable = active.mechanism.is_protect()
+            || range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE;
+        if !movable {
+            return self.take_special(active, range, addr);
+        }
+        let Some(slots) = s.limbo.peek_free(run) else { return Taken { pages: 0, next: Next::End } };
+        let run = run.min(slots.count);
+        // Publish the intent, then look at the holds (see hold.rs).
+        for i in 0..run {
+            self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((slots.slot + i) as u64));
+        }
+        fence(Ordering::SeqCst);
+        let mut free = run;
+        let end = addr + run * PAGE_SIZE;
+        self.holds.overlapping(addr, end, |start, _| {
+            free = free.min(start.saturating_sub(addr) >> PAGE_SHIFT);
+            free == 0
+        });
+        let t = if free > 0 {
+            active.mechanism.take_out(addr, free, slots.slot)
+        } else {
+            Taken { pages: 0, next: Next::Stuck }
+        };
+        for i in t.pages..run {
+            self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == t.pages));
+        }
+        if t.next == Next::Absent {
+            // The kernel dropped the page under us: it reads as zero.
+            self.word(addr + t.pages * PAGE_SIZE, |m, e| {
+                e.drop_contents();
+                m.count(-1, -1);
+            });
+            self.resident.fetch_sub(1, Ordering::Relaxed);
+        }
+        for i in 0..t.pages {
+            self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
+        }
+        s.limbo.take(t.pages, addr);
+        self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
+        self.limbo_pages.fetch_add(t.pages as i64, Ordering::Relaxed);
+        if t.next == Next::Stuck && free > t.pages {
+            self.add(Counter::MoveBusy, 1);
+        }
+        // Held: as good as stuck.
+        let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
+        Taken { pages: t.pages, next }
+    }
+
+    /// One page that MOVE does not take: nobody can write it (read-only, no access), or it is code being
+    /// written (JIT). Stored at once, without limbo.
+    fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
+        let refused = Taken { pages: 0, next: Next::Stuck };
+        self.word(addr, |_, e| e.enter_limbo(0));
+        fence(Ordering::SeqCst);
+        let mut bytes = [0u8; PAGE_SIZE];
+        let executable = range.prot & PROT_WRITE != 0;
+        let taken = if self.holds.is_held(addr, addr + PAGE_SIZE) {
+            false
+        } else if executable {
+            active.mechanism.take_executable(addr, &mut bytes).pages == 1
+        } else {
+            active.mechanism.read_stable(addr, range.prot, &mut bytes)
+        };
+        if !taken {
+            self.word(addr, |_, e| e.refuse_limbo(true));
+            return refused;
+        }
+        let aged = self.give_to_cache(active, &bytes);
+        if matches!(aged, Aged::Refused | Aged::Empty) {
+            if executable {
+                let f = active.mechanism.fill(addr, &bytes);
+                assert!(f == crate::sys::mechanism::Filled::All, "page {addr:#x} cannot be put back: {f:?}");
+            }
+            self.word(addr, |_, e| e.refuse_limbo(true));
+            return refused;
+        }
+        if !executable && active.mechanism.drop_in_place(addr, 1).is_err() {
+            if let Aged::Stored(e) = aged {
+                active.cache.free(e);
+            }
+            self.word(addr, |_, e| e.refuse_limbo(true));
+            return refused;
+        }
+        self.resident.fetch_sub(1, Ordering::Relaxed);
+        match aged {
+            Aged::Stored(entry) => {
+                self.word(addr, |m, e| {
+                    e.store(entry.to_bits());
+                    m.count(-1, 0);
+                });
+                self.stored.fetch_add(1, Ordering::Relaxed);
+                self.add(Counter::Stores, 1);
+            }
+            _ => {
+                self.word(addr, |m, e| {
+                    e.drop_contents();
+                    m.count(-1, -1);
+                });
+                self.add(Counter::ZeroPages, 1);
+            }
+        }
+        Taken { pages: 1, next: Next::End }
+    }
+}

@@ -1,0 +1,227 @@
+//! Holds: pages that must stay mapped because the kernel is using them.
+//!
+//! A system call that meets a missing page fails, sometimes after it has consumed its data. So its buffers are
+//! held: published here first, then made resident, and given up when the call returns.
+//!
+//! The protocol with the evictor needs no lock when the pages are resident already:
+//! ```text
+//!  system call:  publish hold ; fence ; read page words   -> all Resident: go
+//!  evictor:      words := Limbo ; fence ; read holds      -> held: words := Resident, page untouched
+//! ```
+//! Whichever comes second sees the other (both orders are sequentially consistent): either the call sees Limbo and
+//! takes the slow way through the lock, or the evictor sees the hold and leaves the page.
+//!
+//! Holds of a thread form a stack, because signal handlers make system calls on top of interrupted ones.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+use crate::region::{RangeFlags, Ranges};
+use crate::sys::mem::Table;
+use crate::sys::Result;
+
+/// Ranges that one thread can hold; more are merged into the last one, which then covers what lies between.
+pub const HOLDS_PER_THREAD: usize = 64;
+/// Threads that can be registered.
+const MAX_THREADS: usize = 1 << 15;
+
+#[derive(Default)]
+struct Held {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// The stack pointer of the holder: a hold whose frame was left by longjmp or cancellation is recognised
+    /// by it.
+    sp: AtomicUsize,
+}
+crate::zeroable!(Held { start: AtomicUsize, end: AtomicUsize, sp: AtomicUsize });
+
+/// The holds of one thread.
+pub struct ThreadHolds {
+    /// Thread id; 0: free.
+    tid: AtomicU32,
+    count: AtomicU32,
+    held: [Held; HOLDS_PER_THREAD],
+}
+crate::zeroable!(ThreadHolds { tid: AtomicU32, count: AtomicU32, held: [Held; HOLDS_PER_THREAD] });
+
+impl ThreadHolds {
+    /// How many are held now: the mark to return to.
+    pub fn mark(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Publishes a hold. Only the owning thread calls this; a handler on top of it leaves the stack as it was.
+    pub fn push(&self, start: usize, end: usize, sp: usize) {
+        let n = self.count.load(Ordering::Relaxed) as usize;
+        if n < HOLDS_PER_THREAD {
+            let h = &self.held[n];
+            h.start.store(start, Ordering::Relaxed);
+            h.end.store(end, Ordering::Relaxed);
+            h.sp.store(sp, Ordering::Relaxed);
+            self.count.store(n as u32 + 1, Ordering::SeqCst);
+        } else {
+            let h = &self.held[n - 1];
+            h.start.store(h.start.load(Ordering::Relaxed).min(start), Ordering::SeqCst);
+            h.end.store(h.end.load(Ordering::Relaxed).max(end), Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Gives up all holds above the mark.
+    pub fn pop_to(&self, mark: u32) {
+        self.count.store(mark, Ordering::Release);
+    }
+
+    /// Gives up holds whose frames have been left without returning: frames below `sp` on the same stack.
+    pub fn drop_abandoned(&self, sp: usize) {
+        const SAME_STACK_BYTES: usize = 256 << 10;
+        let mut n = self.count.load(Ordering::Relaxed);
+        while n > 0 {
+            let held_sp = self.held[n as usize - 1].sp.load(Ordering::Relaxed);
+            if held_sp >= sp || sp - held_sp > SAME_STACK_BYTES {
+                break;
+            }
+            n -= 1;
+        }
+        self.count.store(n, Ordering::Release);
+    }
+
+    fn any(&self, mut f: impl FnMut(usize, usize) -> bool) -> bool {
+        let n = (self.count.load(Ordering::SeqCst) as usize).min(HOLDS_PER_THREAD);
+        self.held[..n].iter().any(|h| f(h.start.load(Ordering::SeqCst), h.end.load(Ordering::SeqCst)))
+    }
+}
+
+/// All holds of the process.
+#[derive(Default)]
+pub struct Holds {
+    threads: Table<ThreadHolds>,
+    /// Slots ever used.
+    high: AtomicUsize,
+    /// Held for good: memory that the kernel uses between calls. Whole pages.
+    kept: Ranges,
+}
+
+impl Holds {
+    pub const fn new() -> Holds {
+        Holds { threads: Table::new(), high: AtomicUsize::new(0), kept: Ranges::new() }
+    }
+
+    /// Claims a slot for a thread. Slots of threads that no longer exist are taken over.
+    pub fn register(&self, tid: u32) -> Result<&ThreadHolds> {
+        let high = self.high.load(Ordering::Acquire);
+        for pass in 0..2 {
+            for i in 0..high {
+                let Some(t) = self.threads.get(i) else { continue };
+                let owner = t.tid.load(Ordering::Acquire);
+                let free = owner == 0 || (pass == 1 && !crate::sys::thread_exists(owner));
+                if free && t.tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    t.count.store(0, Ordering::Release);
+                    return Ok(t);
+                }
+            }
+            if pass == 0 && high < MAX_THREADS / 2 {
+                break;
+            }
+        }
+        let i = self.high.fetch_add(1, Ordering::AcqRel);
+        let t = self.threads.ensure(i)?;
+        t.tid.store(tid, Ordering::Release);
+        Ok(t)
+    }
+
+    /// A thread ends.
+    pub fn unregister(&self, t: &ThreadHolds) {
+        t.count.store(0, Ordering::Release);
+        t.tid.store(0, Ordering::Release);
+    }
+
+    /// In the child after fork: only `mine` is a thread of this process.
+    pub fn after_fork_child(&self, mine: &ThreadHolds, tid: u32) {
+        for i in 0..self.high.load(Ordering::Acquire) {
+            if let Some(t) = self.threads.get(i)
+                && !core::ptr::eq(t, mine)
+            {
+                self.unregister(t);
+            }
+        }
+        mine.tid.store(tid, Ordering::Release);
+    }
+
+    /// Keeps a range for good. With the pager's lock held.
+    pub fn keep(&self, start: usize, end: usize) -> Result<()> {
+        self.kept.add(crate::region::Range { start, end, prot: 1, flags: RangeFlags::NONE })
+    }
+
+    /// The range is unmapped: nothing to keep any more.
+    pub fn forget(&self, start: usize, end: usize) -> Result<()> {
+        self.kept.remove(start, end)
+    }
+
+    /// Calls `f` with each held range that touches `[start, end)` until it returns true; whether it did.
+    pub fn overlapping(&self, start: usize, end: usize, mut f: impl FnMut(usize, usize) -> bool) -> bool {
+        for i in 0..self.high.load(Ordering::Acquire) {
+            if let Some(t) = self.threads.get(i)
+                && t.any(|s, e| s < end && e > start && f(s, e))
+            {
+                return true;
+            }
+        }
+        if !self.kept.is_empty()
+            && let Some(r) = self.kept.first_overlap_unlocked(start, end)
+        {
+            return f(r.start, r.end);
+        }
+        false
+    }
+
+    /// Whether any part of `[start, end)` is held.
+    pub fn is_held(&self, start: usize, end: usize) -> bool {
+        self.overlapping(start, end, |_, _| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_nest_merge_and_are_given_up() {
+        let h = Holds::new();
+        let t = h.register(1).unwrap();
+        assert!(!h.is_held(0, usize::MAX));
+        let m = t.mark();
+        t.push(0x1000, 0x3000, 100);
+        assert!(h.is_held(0x2000, 0x3000) && !h.is_held(0x3000, 0x4000));
+        for i in 0..100 {
+            t.push(0x10_0000 + i * 0x1000, 0x10_1000 + i * 0x1000, 100);
+        }
+        for i in 0..100 {
+            assert!(h.is_held(0x10_0000 + i * 0x1000, 0x10_0001 + i * 0x1000), "{i}");
+        }
+        t.pop_to(m);
+        assert!(!h.is_held(0, usize::MAX));
+    }
+
+    #[test]
+    fn abandoned_frames_are_recognised_by_the_stack_pointer() {
+        let h = Holds::new();
+        let t = h.register(1).unwrap();
+        t.push(0x1000, 0x2000, 0x7000_1000);
+        t.push(0x5000, 0x6000, 0x7000_0800);
+        t.drop_abandoned(0x7000_0900);
+        assert!(h.is_held(0x1000, 0x2000) && !h.is_held(0x5000, 0x6000));
+        t.drop_abandoned(0x6000_0000);
+        assert!(h.is_held(0x1000, 0x2000));
+        t.drop_abandoned(0x7000_2000);
+        assert!(!h.is_held(0x1000, 0x2000));
+    }
+
+    #[test]
+    fn kept_ranges_stay_until_forgotten() {
+        let h = Holds::new();
+        h.keep(0x4000, 0x6000).unwrap();
+        assert!(h.is_held(0x5000, 0x9000));
+        h.forget(0x5000, 0x6000).unwrap();
+        assert!(h.is_held(0x4000, 0x5000) && !h.is_held(0x5000, 0x6000));
+    }
+}

@@ -1,0 +1,236 @@
+//! What the program does to its mappings, followed in the ranges and the page words.
+//!
+//! The hooks make the kernel's call and these notes under one hold of the lock, because another thread may get the
+//! same address the moment the kernel has let it go. Memory stays where the kernel put it.
+//!
+//! By protection faults the kernel's protection differs from what the program asked for wherever pages are
+//! missing: the notes here hide what is new and show only what is filled.
+
+use core::sync::atomic::Ordering;
+
+use super::resolve::swap_entry;
+use super::{Locked, Pager};
+use crate::region::{PageState, Range, RangeFlags, page_ceil};
+use crate::sys::{PAGE_SIZE, Result};
+
+impl Pager {
+    /// Private anonymous memory was mapped at `[start, end)`; its pages are not touched yet.
+    pub fn note_mapped(&self, s: &mut Locked<'_>, start: usize, end: usize, prot: u32, flags: RangeFlags) {
+        self.note_unmapped(s, start, end);
+        let mut range = Range { start, end, prot, flags };
+        if let Some(a) = self.active()
+            && a.mechanism.attach(start, end - start).is_err()
+        {
+            // Stays resident: it is not evicted, and its pages never fault.
+            range.flags = range.flags.with(RangeFlags::UNREGISTERED, true);
+        }
+        // Without memory for the list the range is simply not managed; attached, it would read as faults.
+        if self.ranges.add(range).is_err()
+            && let Some(a) = self.active()
+        {
+            let _ = a.mechanism.expose(start, end - start, prot);
+        }
+    }
+
+    /// `[start, end)` is not the program's anonymous memory any more.
+    pub fn note_unmapped(&self, s: &mut Locked<'_>, start: usize, end: usize) {
+        if !self.ranges.overlaps(start, end) {
+            return;
+        }
+        self.discard_words(s, start, end);
+        let _ = self.ranges.remove(start, end);
+        let _ = self.holds.forget(start, end);
+    }
+
+    /// The contents of `[start, end)` are worthless: the pages read as zero from now on. The kernel's
+    /// frames are dropped by the caller's MADV_DONTNEED.
+    pub fn note_discarded(&self, s: &mut Locked<'_>, start: usize, end: usize) {
+        let Some(a) = self.active() else { return };
+        if !a.mechanism.is_protect() {
+            self.discard_words(s, start, end);
+            return;
+        }
+        // Whole units are hidden again, so that they are counted by touch; parts of units stay shown.
+        let unit = self.unit_pages() * PAGE_SIZE;
+        let (first, last) = (start.next_multiple_of(unit), end / unit * unit);
+        self.table.for_each_occupied(start, end, |page, m, e| {
+            if e.state() == PageState::Resident {
+                let whole = first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
+                if whole && a.mechanism.attach(page, PAGE_SIZE).is_ok() {
+                    e.drop_contents();
+                    m.count(-1, -1);
+                    self.resident.fetch_sub(1, Ordering::Relaxed);
+                }
+            } else {
+                self.discard_word(s, page, m, e);
+            }
+        });
+    }
+
+    /// The managed parts of `[start, end)` have a new protection. By protection faults the kernel is told here,
+    /// and only of what is shown.
+    pub fn note_protected(&self, start: usize, end: usize, prot: u32) {
+        let _ = self.ranges.update(start, end, |r| Range { prot, ..r });
+    }
+
+    /// By protection faults: gives the pages of `[start, end)` that are shown the protection `prot`, and what is not
+    /// managed in between as well.
+    pub fn protect_shown(&self, start: usize, end: usize, prot: u32) -> Result<()> {
+        let Some(a) = self.active() else { return Ok(()) };
+        let mut at = start;
+        while at < end {
+            let i = self.ranges.index_from(at);
+            let range = (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end);
+            let (gap_end, managed_end) = range.map_or((end, end), |r| (r.start.max(at), r.end.min(end)));
+            if gap_end > at {
+                a.mechanism.expose(at, gap_end - at, prot)?;
+            }
+            let unregistered = range.is_some_and(|r| r.flags.has(RangeFlags::UNREGISTERED));
+            if unregistered && managed_end > gap_end {
+                a.mechanism.expose(gap_end, managed_end - gap_end, prot)?;
+            } else {
+                self.for_each_resident_run(gap_end, managed_end, |from, to| {
+                    a.mechanism.expose(from, to - from, prot)
+                })?;
+            }
+            at = managed_end;
+        }
+        Ok(())
+    }
+
+    /// Calls `f` for each maximal run of resident pages in `[start, end)`.
+    pub fn for_each_resident_run(
+        &self,
+        start: usize,
+        end: usize,
+        mut f: impl FnMut(usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut run: Option<(usize, usize)> = None;
+        let mut result = Ok(());
+        self.table.for_each_occupied(start, end, |page, _, e| {
+            if e.state() != PageState::Resident || result.is_err() {
+                return;
+            }
+            match &mut run {
+                Some((_, to)) if *to == page => *to += PAGE_SIZE,
+                _ => {
+                    if let Some((from, to)) = run.replace((page, page + PAGE_SIZE)) {
+                        result = f(from, to);
+                    }
+                }
+            }
+        });
+        result?;
+        run.map_or(Ok(()), |(from, to)| f(from, to))
+    }
+
+    /// Before the kernel moves `[start, end)` (mremap): by protection faults the range must be one kernel mapping.
+    pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
+        match self.active() {
+            Some(a) if a.mechanism.is_protect() && self.ranges.overlaps(start, end) => {
+                a.mechanism.attach(start, end - start)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The move of [`Pager::prepare_move`] did not happen: shows what was shown.
+    pub fn undo_prepare_move(&self, start: usize, end: usize) {
+        if let Some(a) = self.active().filter(|a| a.mechanism.is_protect()) {
+            self.ranges.for_each(start, end, |r| {
+                let _ = self.for_each_resident_run(r.start, r.end, |from, to| {
+                    a.mechanism.expose(from, to - from, r.prot)
+                });
+            });
+        }
+    }
+
+    /// The kernel moved `[old, old + old_len)` to `[new, new + new_len)`, frames and all. `keep_old`: the old range
+    /// stays mapped, empty (MREMAP_DONTUNMAP).
+    pub fn note_moved(
+        &self,
+        s: &mut Locked<'_>,
+        old: usize,
+        old_len: usize,
+        new: usize,
+        new_len: usize,
+        keep_old: bool,
+    ) {
+        let Some(first) = self.ranges.find(old) else { return };
+        let (prot, flags) = (first.prot, first.flags.with(RangeFlags::UNREGISTERED, false));
+        let common = old_len.min(new_len);
+        if new == old {
+            if new_len < old_len {
+                self.note_unmapped(s, old + new_len, old + old_len);
+            } else if new_len > old_len {
+                self.note_mapped(s, old + old_len, old + new_len, prot, flags);
+            }
+            self.undo_prepare_move(old, old + common);
+            return;
+        }
+        // The destination's old contents are gone with its mapping.
+        self.note_mapped(s, new, new + new_len, prot, flags);
+        self.table.for_each_occupied(old, old + common, |page, m, e| {
+            let to = new + (page - old);
+            let state = e.state();
+            let resident = (state == PageState::Resident) as i32;
+            let (tm, te) = self.table.ensure(to).expect("memory for a page word");
+            te.take_over(e);
+            m.count(-resident, -1);
+            tm.count(resident, 1);
+            if let PageState::Limbo(slot) = state {
+                s.limbo.moved(slot as usize, to);
+            }
+        });
+        self.undo_prepare_move(new, new + common);
+        if keep_old {
+            self.discard_words(s, old, old + old_len);
+            if let Some(a) = self.active() {
+                let _ = a.mechanism.attach(old, old_len);
+            }
+        } else {
+            self.note_unmapped(s, old, old + old_len);
+        }
+    }
+
+    /// Sets or clears a flag on the managed parts of `[start, end)`.
+    pub fn note_flag(&self, start: usize, end: usize, flag: RangeFlags, on: bool) {
+        let _ = self.ranges.update(start, page_ceil(end), |r| Range { flags: r.flags.with(flag, on), ..r });
+    }
+
+    fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
+        self.table.for_each_occupied(start, end, |page, m, e| self.discard_word(s, page, m, e));
+    }
+
+    /// Forgets one page's contents, wherever they are.
+    fn discard_word(
+        &self,
+        s: &mut Locked<'_>,
+        _page: usize,
+        m: &crate::region::table::MiddleEntry,
+        e: &crate::region::PageEntry,
+    ) {
+        match e.state() {
+            PageState::None => return,
+            PageState::Resident => {
+                m.count(-1, -1);
+                self.resident.fetch_sub(1, Ordering::Relaxed);
+            }
+            PageState::Limbo(slot) => {
+                m.count(0, -1);
+                s.limbo.kill(slot as usize);
+                if self.active().is_some_and(|a| a.mechanism.is_protect()) {
+                    self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            PageState::Stored(raw) => {
+                m.count(0, -1);
+                self.stored.fetch_sub(1, Ordering::Relaxed);
+                if let Some(a) = self.active() {
+                    a.cache.free(swap_entry(raw));
+                }
+            }
+        }
+        e.drop_contents();
+    }
+}

@@ -1,0 +1,283 @@
+//! The pager: serves the faults of one process and evicts its cold pages.
+//!
+//! ```text
+//!   touch of a missing page          system call with a buffer        mmap, munmap, mremap, madvise ...
+//!          | signal                        | hold.rs                          | memory.rs
+//!          v                               v                                  v
+//!     resolve.rs  <------------------ make_resident                     ranges, page words follow
+//!          | no room?
+//!          v                                                       background thread
+//!     evict.rs: sweep (resident -> limbo), age out (limbo -> swap cache) <---- evictor
+//! ```
+//!
+//! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only noted.
+//! *Active*: the mechanism is on, missing pages fault. *Limbo*: see `limbo.rs`. *Held*: see `hold.rs`. *Used*: pages
+//! counted against the limit: resident + limbo + swap cache + tables + what the process has outside.
+//!
+//! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. The state lock is held
+//! across each kernel call that changes mappings **and** its bookkeeping. It protects: page words (writes), ranges
+//! (writes), limbo, the sweep's hand. Whoever takes it has all signals blocked, runs on memory that is not managed,
+//! and touches no managed memory but through the mechanism.
+//!
+//! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
+
+mod evict;
+pub mod hold;
+mod limbo;
+mod memory;
+mod process;
+mod resolve;
+
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
+
+pub use evict::Reclaimed;
+pub use resolve::{Fault, FaultStream};
+
+use crate::cache::SwapCache;
+use crate::control::{Counter, Notice, Slot, Tree};
+use crate::region::{PageTable, Ranges};
+use crate::sys::mechanism::Mechanism;
+use crate::sys::mem::Mapping;
+use crate::sys::sync::{Mutex, MutexGuard};
+use crate::sys::{PAGE_SIZE, Result};
+use hold::Holds;
+use limbo::Limbo;
+
+/// Largest window of pages served by one fault.
+pub const WINDOW_MAX_PAGES: usize = 64;
+/// Pages that one step of ageing out compresses.
+pub const BATCH_PAGES: usize = 32;
+/// Pages that a process may use however full the tree is: below that it could not make progress.
+const MIN_PAGES: i64 = 256;
+
+/// What exists only while paging is on.
+pub struct Active {
+    pub mechanism: Mechanism,
+    pub cache: SwapCache,
+    pub kind: crate::control::Mechanism,
+}
+
+/// What the lock protects.
+pub struct State {
+    limbo: Limbo,
+    /// Where the sweep goes on.
+    hand: usize,
+    /// Buffer for loads: WINDOW_MAX_PAGES pages.
+    bounce: Option<Mapping>,
+}
+
+/// One process's pager.
+pub struct Pager {
+    state: Mutex<State>,
+    active: AtomicPtr<Active>,
+    pub ranges: Ranges,
+    pub table: PageTable,
+    pub holds: Holds,
+    resident: AtomicI64,
+    limbo_pages: AtomicI64,
+    stored: AtomicI64,
+    outside: AtomicI64,
+    /// Pages inherited by fork that are not counted yet (see `process.rs`).
+    debt: AtomicI64,
+    published: AtomicI64,
+    /// Wakes the evictor: bumped, then futex-woken.
+    pub evictor_word: AtomicU32,
+    evictor_asked: AtomicBool,
+    tree: AtomicPtr<Tree>,
+    slot: AtomicPtr<Slot>,
+}
+
+/// The lock, held.
+pub type Locked<'a> = MutexGuard<'a, State>;
+
+impl Default for Pager {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pager {
+    pub const fn new() -> Pager {
+        Pager {
+            state: Mutex::new(State { limbo: Limbo::new(), hand: 0, bounce: None }),
+            active: AtomicPtr::new(core::ptr::null_mut()),
+            ranges: Ranges::new(),
+            table: PageTable::new(),
+            holds: Holds::new(),
+            resident: AtomicI64::new(0),
+            limbo_pages: AtomicI64::new(0),
+            stored: AtomicI64::new(0),
+            outside: AtomicI64::new(0),
+            debt: AtomicI64::new(0),
+            published: AtomicI64::new(0),
+            evictor_word: AtomicU32::new(0),
+            evictor_asked: AtomicBool::new(false),
+            tree: AtomicPtr::new(core::ptr::null_mut()),
+            slot: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// Connects the pager to the run's shared counters, before anything else is called.
+    pub fn connect(&self, tree: &'static Tree, slot: &'static Slot) {
+        self.tree.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Release);
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+    }
+
+    pub fn tree(&self) -> &'static Tree {
+        crate::sys::static_ref(&self.tree).expect("pager is connected")
+    }
+
+    pub fn slot(&self) -> &'static Slot {
+        crate::sys::static_ref(&self.slot).expect("pager is connected")
+    }
+
+    pub fn lock(&self) -> Locked<'_> {
+        self.state.lock()
+    }
+
+    /// The mechanism and the cache, once paging is on.
+    #[inline]
+    pub fn active(&self) -> Option<&'static Active> {
+        crate::sys::static_ref(&self.active)
+    }
+
+    /// Switches paging on. The caller attaches the ranges (`activate_ranges`) under the same lock.
+    pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active, slots: usize) -> Result<()> {
+        s.limbo.init(slots)?;
+        let mut bounce = Mapping::new(WINDOW_MAX_PAGES * PAGE_SIZE)?;
+        bounce.as_mut_slice().fill(0);
+        s.bounce = Some(bounce);
+        self.slot().mechanism.store(active.kind as u32, Ordering::Release);
+        self.add(Counter::Activations, 1);
+        self.active.store(active, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    pub fn add(&self, c: Counter, n: u64) {
+        self.slot().add(c, n);
+    }
+
+    pub fn resident_pages(&self) -> i64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    pub fn limbo_pages(&self) -> i64 {
+        self.limbo_pages.load(Ordering::Relaxed)
+    }
+
+    pub fn stored_pages(&self) -> i64 {
+        self.stored.load(Ordering::Relaxed)
+    }
+
+    /// Memory of uzswap's own that grows with use: pool, entries, page table.
+    fn own_pages(&self) -> i64 {
+        let cache = self.active().map_or(0, |a| a.cache.footprint_bytes());
+        ((cache + self.table.bytes()) / PAGE_SIZE) as i64
+    }
+
+    /// Pages of this process that count against the limit.
+    pub fn used_pages(&self) -> i64 {
+        let mapped = self.resident_pages() + self.limbo_pages() - self.debt.load(Ordering::Relaxed);
+        mapped.max(0) + self.own_pages() + self.outside.load(Ordering::Relaxed)
+    }
+
+    /// Pages that the process would hold without uzswap.
+    pub fn needed_pages(&self) -> i64 {
+        self.resident_pages() + self.limbo_pages() + self.stored_pages() + self.outside.load(Ordering::Relaxed)
+    }
+
+    /// The limit that the tree leaves to this process.
+    pub fn limit_pages(&self) -> i64 {
+        let t = self.tree();
+        let others = t.used_pages.load(Ordering::Relaxed) - self.published.load(Ordering::Relaxed);
+        (t.limit_pages.load(Ordering::Relaxed) - others.max(0)).max(MIN_PAGES)
+    }
+
+    /// How far `extra` more pages would exceed the limit; negative: room.
+    #[inline]
+    pub fn excess(&self, extra: i64) -> i64 {
+        self.used_pages() + extra - self.limit_pages()
+    }
+
+    /// Publishes what this process uses, when it has changed enough to matter.
+    pub fn publish(&self, always: bool) {
+        let used = self.used_pages();
+        let old = self.published.load(Ordering::Relaxed);
+        if always || (used - old).abs() >= 32 {
+            self.published.store(used, Ordering::Relaxed);
+            self.tree().publish(self.slot(), used, self.needed_pages());
+        }
+    }
+
+    /// For a dormant process: publishes what it could use at most.
+    pub fn publish_dormant(&self, used_pages: i64, needed_pages: i64) {
+        self.published.store(used_pages, Ordering::Relaxed);
+        self.tree().publish(self.slot(), used_pages, needed_pages);
+    }
+
+    /// Sets the anonymous memory of the process that is not managed, from the kernel's own count.
+    pub fn set_outside(&self, anonymous_pages: i64) {
+        let known = self.resident_pages() + self.limbo_pages() + self.own_pages();
+        self.outside.store((anonymous_pages - known).max(0), Ordering::Relaxed);
+    }
+
+    pub fn outside_pages(&self) -> i64 {
+        self.outside.load(Ordering::Relaxed)
+    }
+
+    /// Writes the gauges into the shared slot.
+    pub fn publish_gauges(&self) {
+        let s = self.slot();
+        s.set(Counter::ResidentPages, self.resident_pages().max(0) as u64);
+        s.set(Counter::LimboPages, self.limbo_pages().max(0) as u64);
+        s.set(Counter::StoredPages, self.stored_pages().max(0) as u64);
+        s.set(Counter::OutsidePages, self.outside_pages() as u64);
+        s.set(Counter::ManagedBytes, self.ranges.total_bytes() as u64);
+        if let Some(a) = self.active() {
+            s.set(Counter::PoolBytes, a.cache.footprint_bytes() as u64);
+            let c = a.cache.counters();
+            s.set(Counter::SameFilledPages, c.same_filled_stores);
+            s.set(Counter::PoolStores, c.pool_stores);
+            s.set(Counter::RejectPoor, c.reject_compress_poor);
+            s.set(Counter::RejectFull, c.reject_full);
+            s.set(Counter::RejectAlloc, c.reject_alloc_failed);
+            s.set(Counter::RejectCodec, c.reject_compress_failed);
+            s.set(Counter::RejectReclaim, c.reject_reclaim_failed);
+            s.set(Counter::PoolLimitHits, c.pool_limit_hits);
+            s.set(Counter::WrittenBackPages, c.written_back_pages);
+            s.set(Counter::ReadBackPages, c.store_loads);
+            s.set(Counter::StoreErrors, c.write_errors + c.read_errors);
+            if let Some(e) = a.cache.store_failure() {
+                self.tree().notice(Notice::StoreFailed, e.0);
+            }
+        }
+    }
+
+    /// Asserts what must hold while the lock is held and nothing is in flight.
+    pub fn check(&self, s: &Locked<'_>) {
+        use crate::region::PageState;
+        self.ranges.check();
+        s.limbo.check();
+        let (mut resident, mut stored) = (0, 0);
+        let mut counts = std::collections::BTreeMap::new();
+        self.table.for_each_occupied(0, usize::MAX, |addr, m, e| {
+            let c = counts.entry(addr >> 21).or_insert((0, 0, m.resident(), m.occupied()));
+            c.1 += 1;
+            assert!(self.ranges.find(addr).is_some(), "page {addr:#x} has contents but no range");
+            match e.state() {
+                PageState::Resident => {
+                    resident += 1;
+                    c.0 += 1;
+                }
+                PageState::Stored(_) => stored += 1,
+                PageState::Limbo(slot) => assert_eq!(s.limbo.page(slot as usize), Some(addr)),
+                PageState::None => unreachable!(),
+            }
+        });
+        for (at, (r, o, mr, mo)) in counts {
+            assert_eq!((r, o), (mr, mo), "counts of the stretch {at:#x}");
+        }
+        assert_eq!((resident, stored), (self.resident_pages(), self.stored_pages()));
+    }
+}

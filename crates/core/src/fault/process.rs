@@ -1,0 +1,155 @@
+//! Events of the whole process: paging is switched on, the process forks, time passes.
+//!
+//! **Switching on.** Each range is attached first and looked at afterwards: from the attach on only uzswap
+//! maps pages there, so what is found present then is exactly what is resident.
+//!
+//! **Fork.** The child has copies of everything: words, limbo's frames, the pool. It has no userfaultfd of its own, so a missing
+//! page would read as zero: before anything else runs there, it opens one and attaches every range.
+//! Its inherited pages are shared with the parent until one of them writes; counting them at once would make
+//! every fork-and-exec evict half of the parent. So they begin as a *debt* that is not counted and matures at the pace at
+//! which copies could be made at most.
+
+use core::sync::atomic::Ordering;
+
+use super::hold::ThreadHolds;
+use super::{Active, Locked, Pager};
+use crate::cache::ForkGuard;
+use crate::control::{Counter, Slot};
+use crate::region::{PageState, RangeFlags};
+use crate::store::FileStore;
+use crate::sys::program::mincore;
+use crate::sys::{PAGE_SIZE, Result};
+
+/// Pages of inherited memory that begin to count per millisecond: what one core can copy.
+const DEBT_PAGES_PER_MS: i64 = 400;
+
+impl Pager {
+    /// Attaches every range and adopts what is present. With the lock held, right after `set_active`.
+    pub fn activate_ranges(&self, s: &mut Locked<'_>) {
+        let active = self.active().expect("active");
+        let mut i = 0;
+        while i < self.ranges.len() {
+            let range = self.ranges.at(i);
+            i += 1;
+            if active.mechanism.attach(range.start, range.len()).is_err() {
+                self.note_flag(range.start, range.end, RangeFlags::UNREGISTERED, true);
+                // The list may have been split or merged: find the place again.
+                i = self.ranges.index_from(range.end);
+                continue;
+            }
+            self.adopt(s, active, range.start, range.end, range.prot);
+        }
+        self.publish(true);
+    }
+
+    /// Finds what is present in a range that was just attached.
+    fn adopt(&self, _s: &mut Locked<'_>, active: &Active, start: usize, end: usize, prot: u32) {
+        let mut present = [0u8; 512];
+        let unit = if active.mechanism.is_protect() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE };
+        let mut at = start;
+        while at < end {
+            let stop = ((at / (512 * PAGE_SIZE) + 1) * 512 * PAGE_SIZE).min(end);
+            let pages = (stop - at) / PAGE_SIZE;
+            if mincore(at, &mut present[..pages]).is_ok() && present[..pages].iter().any(|p| p & 1 != 0) {
+                for unit_at in (at / unit * unit..stop).step_by(unit) {
+                    let (from, to) = (unit_at.max(at), (unit_at + unit).min(stop));
+                    let slice = &present[(from - at) / PAGE_SIZE..(to - at) / PAGE_SIZE];
+                    if slice.iter().any(|p| p & 1 != 0) {
+                        self.adopt_run(active, from, to, prot);
+                    }
+                }
+            }
+            at = stop;
+        }
+    }
+
+    fn adopt_run(&self, active: &Active, from: usize, to: usize, prot: u32) {
+        for page in (from..to).step_by(PAGE_SIZE) {
+            if let Ok((m, e)) = self.table.ensure(page)
+                && e.state() == PageState::None
+            {
+                e.adopt();
+                m.count(1, 1);
+                self.resident.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let _ = active.mechanism.expose(from, to - from, prot);
+    }
+
+    /// Before fork, with the lock held: nothing in the cache may be half done when memory is copied. The guard goes
+    /// to one of the two functions below, in the parent and in the child.
+    pub fn prepare_fork(&self, _s: &mut Locked<'_>) -> Option<ForkGuard<'static, FileStore>> {
+        let a = self.active()?;
+        self.add(Counter::Forks, 1);
+        Some(a.cache.prepare_fork())
+    }
+
+    /// After fork, in the parent (also when fork failed).
+    pub fn after_fork_parent(
+        &self,
+        _s: &mut Locked<'_>,
+        guard: Option<ForkGuard<'static, FileStore>>,
+        child_exists: bool,
+    ) {
+        match (self.active(), guard) {
+            (Some(a), Some(g)) if child_exists => a.cache.after_fork_parent(g),
+            (Some(a), Some(g)) => a.cache.after_fork_failed(g),
+            _ => {}
+        }
+    }
+
+    /// After fork, in the child, before anything else runs: `mine` are this thread's holds, `slot` is
+    /// the child's own.
+    pub fn after_fork_child(
+        &self,
+        s: &mut Locked<'_>,
+        guard: Option<ForkGuard<'static, FileStore>>,
+        mine: &ThreadHolds,
+        tid: u32,
+        slot: &'static Slot,
+    ) -> Result<()> {
+        // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees entries.
+        if let (Some(a), Some(g)) = (self.active(), guard) {
+            a.cache.after_fork_child(g);
+        }
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        self.published.store(0, Ordering::Relaxed);
+        self.holds.after_fork_child(mine, tid);
+        self.evictor_word.store(0, Ordering::Relaxed);
+        self.evictor_asked.store(false, Ordering::Relaxed);
+        let dropped = |r: &crate::region::Range| r.flags.has(RangeFlags::DONTFORK);
+        while let Some(r) = (0..self.ranges.len()).map(|i| self.ranges.at(i)).find(dropped) {
+            self.note_unmapped(s, r.start, r.end);
+        }
+        let Some(active) = self.active() else { return Ok(()) };
+        active.mechanism.renew()?;
+        s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
+        self.limbo_pages.store(s.limbo.in_use() as i64, Ordering::Relaxed);
+        slot.mechanism.store(active.kind as u32, Ordering::Release);
+        for i in 0..self.ranges.len() {
+            let r = self.ranges.at(i);
+            if r.flags.has(RangeFlags::UNREGISTERED) {
+                continue;
+            }
+            if r.flags.has(RangeFlags::WIPEONFORK) {
+                self.note_discarded(s, r.start, r.end);
+            }
+            // By protection faults the child inherits what is hidden and what is shown.
+            if !active.mechanism.is_protect() {
+                active.mechanism.attach(r.start, r.len())?;
+            }
+        }
+        self.debt.store(self.resident_pages() + self.limbo_pages(), Ordering::Relaxed);
+        self.publish(true);
+        Ok(())
+    }
+
+    /// Time passes: inherited pages begin to count.
+    pub fn mature_debt(&self, elapsed_ms: i64) {
+        let debt = self.debt.load(Ordering::Relaxed);
+        if debt > 0 {
+            let less = debt.min(elapsed_ms * DEBT_PAGES_PER_MS);
+            self.debt.fetch_sub(less, Ordering::Relaxed);
+        }
+    }
+}

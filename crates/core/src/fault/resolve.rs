@@ -1,0 +1,420 @@
+//! Serving a fault: the page that was touched, and its neighbours where the access runs on.
+//!
+//! Runs in the signal handler of the faulting thread (or under a system call that needs the page), so: no
+//! allocation, no managed memory, the lock held while a page's word and the kernel's mapping change together. Two threads
+//! that fault on one page serialise on the lock: the second finds it resident.
+
+use core::sync::atomic::Ordering;
+
+use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
+use crate::cache::{LoadError, SwapEntry};
+use crate::control::Counter;
+use crate::region::{PageState, Range, page_ceil, page_floor};
+use crate::sys::mechanism::Filled;
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The access can be repeated.
+    Served,
+    /// Not a missing page of ours: the program's own business.
+    NotOurs,
+    /// The page's contents cannot be had: its copy in the store is unreadable or does not verify.
+    Lost,
+}
+
+/// One thread's pattern of faults: where the next one falls if the access runs on, and how many pages are
+/// brought then.
+#[derive(Default)]
+pub struct FaultStream {
+    next: usize,
+    window: usize,
+    /// To notice a fault that repeats without end.
+    last: usize,
+    repeats: u32,
+}
+
+impl FaultStream {
+    pub const fn new() -> FaultStream {
+        FaultStream { next: 0, window: 0, last: 0, repeats: 0 }
+    }
+
+    /// Pages to serve for a fault at `page`: doubled while the faults run on, one otherwise.
+    fn window(&mut self, page: usize) -> usize {
+        let runs_on = page == self.next || page == self.next + PAGE_SIZE;
+        self.window = if runs_on { (self.window * 2).clamp(4, WINDOW_MAX_PAGES) } else { 1 };
+        self.window
+    }
+}
+
+/// Page-fault error code: the access was a write.
+pub const FAULT_WRITE: u64 = 2;
+const PROT_READ: u32 = 1;
+const PROT_WRITE: u32 = 2;
+const PROT_EXEC: u32 = 4;
+/// Faults at one address, each served, before the fault is taken for the program's own.
+const REPEATS_MAX: u32 = 20_000;
+
+/// What one attempt to serve came to.
+enum Serve {
+    Done(usize),
+    NeedRoom(i64),
+    Again,
+    Lost,
+}
+
+impl Pager {
+    /// Serves the fault at `addr`. `error_code` is the processor's.
+    pub fn fault(&self, addr: usize, error_code: u64, stream: &mut FaultStream) -> Fault {
+        let page = page_floor(addr);
+        let Some(active) = self.active() else { return Fault::NotOurs };
+        if stream.last == page {
+            stream.repeats += 1;
+            if stream.repeats > REPEATS_MAX {
+                return Fault::NotOurs;
+            }
+        } else {
+            (stream.last, stream.repeats) = (page, 0);
+        }
+        let write = error_code & FAULT_WRITE != 0;
+        let mut want = 0;
+        let mut tries = 0;
+        let mut s = self.lock();
+        loop {
+            let Some(range) = self.ranges.find(page) else { return Fault::NotOurs };
+            if !allows(range.prot, write) {
+                return Fault::NotOurs;
+            }
+            if self.state_of(page) == PageState::Resident {
+                if write {
+                    active.mechanism.allow_write(page, PAGE_SIZE);
+                }
+                return Fault::Served;
+            }
+            if want == 0 {
+                want = stream.window(page);
+                self.add(Counter::Faults, 1);
+            }
+            match self.serve(&mut s, active, range, page, want) {
+                Serve::Done(pages) => {
+                    stream.next = page + pages * PAGE_SIZE;
+                    self.publish(false);
+                    drop(s);
+                    self.ask_evictor();
+                    return Fault::Served;
+                }
+                Serve::NeedRoom(pages) => {
+                    s = self.make_room(s, active, pages);
+                    // What was made room for may have changed hands meanwhile; do not ask for much again.
+                    tries += 1;
+                    want = if tries > 4 { 1 } else { want };
+                }
+                Serve::Again => {
+                    drop(s);
+                    crate::sys::yield_now();
+                    s = self.lock();
+                }
+                Serve::Lost => return Fault::Lost,
+            }
+        }
+    }
+
+    /// Makes the managed pages of `[start, end)` resident. False if some page's contents are lost.
+    pub fn make_resident<'a>(&'a self, mut s: Locked<'a>, start: usize, end: usize) -> (Locked<'a>, bool) {
+        let Some(active) = self.active() else { return (s, true) };
+        let (mut page, end) = (page_floor(start), page_ceil(end));
+        while page < end {
+            let i = self.ranges.index_from(page);
+            if i >= self.ranges.len() || self.ranges.at(i).start >= end {
+                break;
+            }
+            let range = self.ranges.at(i);
+            page = page.max(range.start);
+            if self.state_of(page) == PageState::Resident {
+                active.mechanism.allow_write(page, PAGE_SIZE);
+                page += PAGE_SIZE;
+                continue;
+            }
+            // Memory that the program itself cannot access is not brought in for the kernel either.
+            if range.prot == 0 {
+                page = range.end;
+                continue;
+            }
+            let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
+            match self.serve(&mut s, active, range, page, want) {
+                Serve::Done(pages) => {
+                    self.add(Counter::HeldPages, pages as u64);
+                    page += pages * PAGE_SIZE;
+                }
+                Serve::NeedRoom(pages) => s = self.make_room(s, active, pages),
+                Serve::Again => {
+                    drop(s);
+                    crate::sys::yield_now();
+                    s = self.lock();
+                }
+                Serve::Lost => return (s, false),
+            }
+        }
+        self.publish(false);
+        (s, true)
+    }
+
+    /// State of a page; `None` where no word was ever made.
+    #[inline]
+    pub(super) fn state_of(&self, page: usize) -> PageState {
+        self.table.get(page).map_or(PageState::None, |e| e.state())
+    }
+
+    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way.
+    fn serve(&self, s: &mut Locked<'_>, active: &Active, range: Range, page: usize, want: usize) -> Serve {
+        if active.mechanism.is_protect() {
+            return self.serve_unit(s, active, range, page, want);
+        }
+        let most = ((range.end - page) >> PAGE_SHIFT).min(want);
+        let first = self.state_of(page);
+        let alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
+            (PageState::None, PageState::None) => true,
+            (PageState::Stored(_), PageState::Stored(_)) => true,
+            (PageState::Limbo(a), PageState::Limbo(b)) => b == a + i as u64,
+            _ => false,
+        };
+        let mut pages = 1;
+        while pages < most && alike(pages) {
+            pages += 1;
+        }
+        // Limbo pages count already; everything else needs room. Prefer less to waiting.
+        if !matches!(first, PageState::Limbo(_)) {
+            let excess = self.excess(pages as i64);
+            if excess > 0 {
+                if excess as usize >= pages {
+                    return Serve::NeedRoom(1);
+                }
+                pages -= excess as usize;
+            }
+        }
+        match first {
+            PageState::None => self.serve_zero(active, page, pages),
+            PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
+            PageState::Stored(_) => self.serve_stored(s, active, page, pages),
+            PageState::Resident => Serve::Done(1),
+        }
+    }
+
+    /// How many of `pages` were filled, and whether to try again.
+    fn filled(&self, f: Filled, pages: usize) -> (usize, bool) {
+        match f {
+            Filled::All => (pages, false),
+            // The page after the first n is there: nothing of ours put it there, so it is the program's.
+            Filled::Present(n) => (n + 1, false),
+            Filled::Again(n) => (n, n == 0),
+            Filled::Failed(n) => (n, n == 0),
+        }
+    }
+
+    fn serve_zero(&self, active: &Active, page: usize, pages: usize) -> Serve {
+        // Words first: without memory for them nothing may be mapped.
+        for i in 0..pages {
+            if self.table.ensure(page + i * PAGE_SIZE).is_err() {
+                return Serve::Again;
+            }
+        }
+        let (n, again) = self.filled(active.mechanism.fill_zero(page, pages), pages);
+        for i in 0..n {
+            self.word(page + i * PAGE_SIZE, |m, e| {
+                e.touch_first();
+                m.count(1, 1);
+            });
+        }
+        self.resident.fetch_add(n as i64, Ordering::Relaxed);
+        self.add(Counter::FirstTouches, n as u64);
+        if again { Serve::Again } else { Serve::Done(n) }
+    }
+
+    fn serve_limbo(&self, s: &mut Locked<'_>, active: &Active, page: usize, slot: usize, pages: usize) -> Serve {
+        let (n, again) = match active.mechanism.fill_from_limbo(page, slot, pages) {
+            Filled::Present(n) => {
+                assert!(n > 0, "page {page:#x} is in limbo and mapped");
+                (n, false)
+            }
+            f => self.filled(f, pages),
+        };
+        for i in 0..n {
+            self.word(page + i * PAGE_SIZE, |m, e| {
+                e.leave_limbo();
+                m.count(1, 0);
+            });
+            s.limbo.kill(slot + i);
+        }
+        // The frames in the slots are still there until the tail passes, so they go on counting.
+        self.resident.fetch_add(n as i64, Ordering::Relaxed);
+        self.add(Counter::LimboHits, n as u64);
+        if again { Serve::Again } else { Serve::Done(n) }
+    }
+
+    fn serve_stored(&self, s: &mut Locked<'_>, active: &Active, page: usize, pages: usize) -> Serve {
+        let mut entries = [None; WINDOW_MAX_PAGES];
+        let mut loaded = 0;
+        let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
+        for i in 0..pages {
+            let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else { break };
+            let entry = swap_entry(raw);
+            let (into, _) = bounce[i * PAGE_SIZE..].as_chunks_mut::<PAGE_SIZE>();
+            match active.cache.swap_in(entry, &mut into[0]) {
+                Ok(()) => {}
+                Err(e) if loaded == 0 => return self.lost(e),
+                // A neighbour that cannot be read is nobody's business before it is touched.
+                Err(_) => break,
+            }
+            entries[i] = Some(entry);
+            loaded += 1;
+        }
+        let f = active.mechanism.fill(page, &bounce[..loaded * PAGE_SIZE]);
+        let (n, again) = match f {
+            Filled::Present(n) => {
+                assert!(n > 0, "page {page:#x} is stored and mapped");
+                (n, false)
+            }
+            f => self.filled(f, loaded),
+        };
+        for (i, entry) in entries[..n].iter().flatten().enumerate() {
+            self.word(page + i * PAGE_SIZE, |m, e| {
+                e.load();
+                m.count(1, 0);
+            });
+            active.cache.free(*entry);
+        }
+        self.resident.fetch_add(n as i64, Ordering::Relaxed);
+        self.stored.fetch_sub(n as i64, Ordering::Relaxed);
+        self.add(Counter::Loads, n as u64);
+        self.add(Counter::FaultAroundPages, (n as u64).saturating_sub(1));
+        if again { Serve::Again } else { Serve::Done(n) }
+    }
+
+    fn lost(&self, e: LoadError) -> Serve {
+        let errno = if matches!(e, LoadError::Corrupt) { 0 } else { 5 };
+        self.tree().notice(crate::control::Notice::CorruptPage, errno);
+        Serve::Lost
+    }
+
+    /// Serves by protection faults: the whole unit around the page, filled behind its protection, then shown
+    /// at once.
+    fn serve_unit(&self, s: &mut Locked<'_>, active: &Active, range: Range, page: usize, want: usize) -> Serve {
+        let mut unit = self.unit_pages() * PAGE_SIZE;
+        let start = (page & !(unit - 1)).max(range.start);
+        let mut end = ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit))).min(range.end);
+        let mut missing = 0;
+        let mut at = start;
+        while at < end {
+            missing += (self.state_of(at) != PageState::Resident) as i64;
+            at += PAGE_SIZE;
+        }
+        let excess = self.excess(missing);
+        if excess > 0 {
+            let least = ((page & !(unit - 1)) + unit).min(range.end);
+            if least < end {
+                end = least;
+            }
+            if self.excess(((end - start) >> PAGE_SHIFT) as i64) > 0 {
+                return Serve::NeedRoom(((end - start) >> PAGE_SHIFT) as i64);
+            }
+        }
+        let mut low = start;
+        loop {
+            if let Some(r) = self.fill_behind(s, active, low, end) {
+                return r;
+            }
+            if active.mechanism.expose(low, end - low, range.prot).is_ok() {
+                break;
+            }
+            // Out of kernel mappings: a larger run needs fewer of them.
+            assert!(low > range.start || end < range.end, "a whole range cannot be shown: {range:?}");
+            unit *= 8;
+            low = (page & !(unit - 1)).max(range.start);
+            end = ((page & !(unit - 1)) + unit).min(range.end);
+        }
+        let mut shown = 0;
+        let mut at = low;
+        while at < end {
+            let limbo = match self.state_of(at) {
+                PageState::Limbo(slot) => Some(slot as usize),
+                _ => None,
+            };
+            if let Some(slot) = limbo {
+                s.limbo.kill(slot);
+            }
+            self.word(at, |m, e| match e.state() {
+                PageState::None => {
+                    e.touch_first();
+                    m.count(1, 1);
+                    shown += 1;
+                }
+                PageState::Limbo(_) => {
+                    e.leave_limbo();
+                    m.count(1, 0);
+                    shown += 1;
+                    self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+                }
+                PageState::Stored(raw) => {
+                    e.load();
+                    m.count(1, 0);
+                    shown += 1;
+                    self.stored.fetch_sub(1, Ordering::Relaxed);
+                    self.add(Counter::Loads, 1);
+                    active.cache.free(swap_entry(raw));
+                }
+                PageState::Resident => {}
+            });
+            at += PAGE_SIZE;
+        }
+        self.resident.fetch_add(shown, Ordering::Relaxed);
+        Serve::Done((end - page) >> PAGE_SHIFT)
+    }
+
+    /// Writes the stored pages of a hidden run into place. `Some` is how it failed.
+    fn fill_behind(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize) -> Option<Serve> {
+        let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
+        for at in (start..end).step_by(PAGE_SIZE) {
+            if self.table.ensure(at).is_err() {
+                return Some(Serve::Again);
+            }
+            if let PageState::Stored(raw) = self.state_of(at) {
+                let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
+                if let Err(e) = active.cache.swap_in(swap_entry(raw), &mut into[0]) {
+                    return Some(self.lost(e));
+                }
+                if active.mechanism.fill(at, &into[0]) != Filled::All {
+                    return Some(Serve::Again);
+                }
+            }
+        }
+        None
+    }
+
+    /// Pages that protection faults handle together: as many as keep the kernel's mappings few.
+    pub(super) fn unit_pages(&self) -> usize {
+        const UNITS_MAX: usize = 16 << 10;
+        let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
+        (pages / UNITS_MAX).next_power_of_two().clamp(16, 4096)
+    }
+
+    /// Changes an existing word together with its stretch.
+    pub(super) fn word<T>(
+        &self,
+        page: usize,
+        f: impl FnOnce(&crate::region::table::MiddleEntry, &crate::region::PageEntry) -> T,
+    ) -> T {
+        let m = self.table.middle(page).expect("the page has a stretch");
+        f(m, self.table.get(page).expect("the page has a word"))
+    }
+}
+
+/// Whether a protection allows an access. Exec and write imply read on x86.
+fn allows(prot: u32, write: bool) -> bool {
+    if write { prot & PROT_WRITE != 0 } else { prot & (PROT_READ | PROT_WRITE | PROT_EXEC) != 0 }
+}
+
+/// The swap entry that a page word carries.
+pub(super) fn swap_entry(bits: u64) -> SwapEntry {
+    SwapEntry::from_bits(bits).expect("a stored page has a swap entry")
+}

@@ -1,0 +1,637 @@
+//! zsmalloc: size classes, zspages of up to 8 frames, objects that can move.
+//!
+//! ```text
+//!  Handle --index--> Entry --location--> Zspage ---frames--> [f3] [f9] [  ] [f4]
+//!                      ^                    |                  objects lie in slots, which
+//!                      |                    v                  may span two frames; a frame no
+//!                      +----- owners: for each slot, its entry  slot uses is not attached
+//! ```
+//!
+//! Vocabulary:
+//! - *slot*: room for one object in a zspage. *Backed*: all frames it lies in are attached.
+//!   *Ready*: backed and free, so that storing there costs no frame.
+//! - *zspage*: a chain of 1 to 8 frames cut into slots of one size class. Unlike the kernel's, it takes a frame when
+//!   the first slot in it is used and lets it go with the last, so that a class wastes less than a frame while it fills,
+//!   and frames of a zspage that empties come free one by one.
+//! - *entry*: what a handle indexes; it says where the object is now. Compaction changes it and nothing else.
+//!
+//! Zspages of a class stand in ten lists by fullness, the share of their slots that is used; full ones stand in none.
+//! In each list those with ready slots come first. A store takes the fullest that has a ready slot, else the fullest,
+//! which then gets a frame, else a new one. Compaction drains the sparsest into the fullest until
+//! a class has no more frames than its objects need.
+//!
+//! All metadata lies in tables outside the frames, so frames hold object bytes only, about 10 bytes for each object
+//! and 64 for each zspage.
+
+mod check;
+
+use super::frames::Frames;
+use super::size_class::{CLASS_COUNT, CLASSES, MAX_CHAIN, MAX_SLOTS, SizeClass, class_of};
+use super::{ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, PoolError, PoolKind, PoolTag, stale};
+use crate::sys::PAGE_SIZE;
+use crate::sys::mem::Table;
+use crate::zeroable;
+
+/// Lists of zspages, by tenths of fullness.
+const GROUPS: usize = 10;
+/// The group of zspages without a free slot; it is counted, not listed.
+const FULL: u8 = GROUPS as u8;
+const _: () = assert!(FULLNESS_COLUMNS == GROUPS + 1);
+
+/// Bytes that compaction may move for each frame it is asked for: two full zspages.
+const MOVE_BYTES_PER_FRAME: usize = 2 * MAX_CHAIN * PAGE_SIZE;
+
+const SLOT_BITS: u32 = MAX_SLOTS.ilog2();
+const ZSPAGE_BITS: u32 = 24;
+/// Set in an entry's location when it is free; the rest is then the next free entry.
+const FREE_ENTRY: u32 = 1 << 31;
+const _: () = assert!(SLOT_BITS + ZSPAGE_BITS <= 31 && INDEX_BITS <= 31);
+
+/// Where a handle's object is. Six bytes, because there is one for each object.
+struct Entry {
+    /// `zspage << SLOT_BITS | slot`, or `FREE_ENTRY | next`; in halves to keep the alignment at 2.
+    location: [u16; 2],
+    /// Counts the objects that this entry has stood for.
+    generation: u16,
+}
+zeroable!(Entry { location: [u16; 2], generation: u16 });
+
+impl Entry {
+    fn location(&self) -> u32 {
+        (self.location[1] as u32) << 16 | self.location[0] as u32
+    }
+
+    fn set_location(&mut self, location: u32) {
+        self.location = [location as u16, (location >> 16) as u16];
+    }
+}
+
+/// One zspage; a cache line. All zero, or a link of the free list, if it is not in use.
+struct Zspage {
+    /// The frame at each attached position.
+    frames: [u32; MAX_CHAIN],
+    /// The used slots.
+    used: u128,
+    /// The first of its `slots` places in `owners`.
+    owners: u32,
+    /// Links of the circular list of its group; `next` also of free descriptors (0: none).
+    next: u32,
+    prev: u32,
+    class: u8,
+    /// Positions that have a frame.
+    attached: u8,
+    group: u8,
+    /// Number of ready slots.
+    ready: u8,
+}
+zeroable!(Zspage {
+    frames: [u32; MAX_CHAIN],
+    used: u128,
+    owners: u32,
+    next: u32,
+    prev: u32,
+    class: u8,
+    attached: u8,
+    group: u8,
+    ready: u8,
+});
+const _: () = assert!(size_of::<Zspage>() == 64 && size_of::<Entry>() == 6);
+
+impl Zspage {
+    fn class(&self) -> &'static SizeClass {
+        &CLASSES[self.class as usize]
+    }
+
+    fn ready_slots(&self) -> u128 {
+        self.class().backed(self.attached) & !self.used
+    }
+}
+
+/// What a pool keeps for each class.
+#[derive(Clone, Copy)]
+struct Class {
+    /// Heads of the lists; 0: empty.
+    heads: [u32; GROUPS],
+    /// Zspages in each group, `FULL` included.
+    zspages: [u32; GROUPS + 1],
+    /// Ready slots, used slots and attached frames of all zspages.
+    ready: usize,
+    used: usize,
+    frames: usize,
+}
+
+impl Class {
+    const EMPTY: Class = Class { heads: [0; GROUPS], zspages: [0; GROUPS + 1], ready: 0, used: 0, frames: 0 };
+
+    /// The fewest frames in which the objects fit: full zspages, and one filled from its begin.
+    fn least_frames(&self, class: &SizeClass) -> usize {
+        let rest = self.used % class.slots * class.size;
+        self.used / class.slots * class.chain + rest.div_ceil(PAGE_SIZE)
+    }
+}
+
+/// A zsmalloc pool. See the head of this file.
+pub struct Zsmalloc {
+    tag: PoolTag,
+    pub(super) frames: Frames,
+    classes: [Class; CLASS_COUNT],
+    zspages: Table<Zspage>,
+    entries: Table<Entry>,
+    /// For each slot of each zspage, its entry. Runs of a zspage's length, threaded by length when free.
+    owners: Table<u32>,
+    /// Descriptors, entries and owner places that were ever used (number 0 of each never is), and what is free among them.
+    zspages_end: u32,
+    entries_end: u32,
+    owners_end: u32,
+    free_zspages: u32,
+    free_entries: u32,
+    free_owners: [u32; MAX_SLOTS + 1],
+    objects: usize,
+    object_bytes: usize,
+    /// The class at which compaction goes on.
+    compact_class: usize,
+}
+
+impl Default for Zsmalloc {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Zsmalloc {
+    pub fn new() -> Self {
+        Zsmalloc {
+            tag: PoolTag::next(PoolKind::Zsmalloc),
+            frames: Frames::new(),
+            classes: [Class::EMPTY; CLASS_COUNT],
+            zspages: Table::new(),
+            entries: Table::new(),
+            owners: Table::new(),
+            zspages_end: 1,
+            entries_end: 1,
+            owners_end: 1,
+            free_zspages: 0,
+            free_entries: 0,
+            free_owners: [0; MAX_SLOTS + 1],
+            objects: 0,
+            object_bytes: 0,
+            compact_class: 0,
+        }
+    }
+
+    // ---- objects ----
+
+    pub(super) fn store(&mut self, bytes: &[u8]) -> Result<Handle, PoolError> {
+        let class = class_of(bytes.len());
+        // Everything that can fail comes first, and leaves nothing behind that counts.
+        let entry = self.next_entry()?;
+        let z = self.zspage_with_room(class)?;
+        self.take_entry(entry);
+
+        let zspage = self.zspage(z);
+        let slot = zspage.ready_slots().trailing_zeros() as usize;
+        self.write(z, slot, bytes);
+        self.occupy(z, slot, entry);
+        self.objects += 1;
+        self.object_bytes += bytes.len();
+        Ok(Handle::new(self.tag, bytes.len(), self.entry(entry).generation, entry))
+    }
+
+    pub(super) fn read<'a>(&'a self, h: Handle, scratch: &'a mut [u8]) -> &'a [u8] {
+        let Some((z, slot)) = self.find(h) else { stale(h) };
+        let zspage = self.zspage(z);
+        let (position, at) = zspage.class().place(slot);
+        let len = h.len();
+        let first = self.frames.get(zspage.frames[position]);
+        if at + len <= PAGE_SIZE {
+            return &first[at..at + len];
+        }
+        let (head, tail) = scratch[..len].split_at_mut(PAGE_SIZE - at);
+        head.copy_from_slice(&first[at..]);
+        tail.copy_from_slice(&self.frames.get(zspage.frames[position + 1])[..tail.len()]);
+        &scratch[..len]
+    }
+
+    pub(super) fn try_free(&mut self, h: Handle) -> bool {
+        let Some((z, slot)) = self.find(h) else { return false };
+        self.vacate(z, slot);
+        self.give_entry(h.index());
+        self.objects -= 1;
+        self.object_bytes -= h.len();
+        true
+    }
+
+    pub(super) fn holds(&self, h: Handle) -> bool {
+        self.find(h).is_some()
+    }
+
+    /// The object's zspage and slot, if the handle is live.
+    #[inline]
+    fn find(&self, h: Handle) -> Option<(u32, usize)> {
+        if h.tag() != self.tag || h.index() >= self.entries_end {
+            return None;
+        }
+        let entry = self.entries.get(h.index() as usize)?;
+        let location = entry.location();
+        if entry.generation != h.generation() || location & FREE_ENTRY != 0 {
+            return None;
+        }
+        let (z, slot) = (location >> SLOT_BITS, location as usize % MAX_SLOTS);
+        assert!(self.zspage(z).class as usize == class_of(h.len()), "pool: {h:?} has a wrong length");
+        Some((z, slot))
+    }
+
+    // ---- slots ----
+
+    /// Copies `bytes` to a slot, all of whose frames are attached.
+    fn write(&mut self, z: u32, slot: usize, bytes: &[u8]) {
+        let zspage = self.zspage(z);
+        let (position, at) = zspage.class().place(slot);
+        let first = zspage.frames[position];
+        if at + bytes.len() <= PAGE_SIZE {
+            self.frames.get_mut(first)[at..at + bytes.len()].copy_from_slice(bytes);
+        } else {
+            let second = zspage.frames[position + 1];
+            let (head, tail) = bytes.split_at(PAGE_SIZE - at);
+            self.frames.get_mut(first)[at..].copy_from_slice(head);
+            self.frames.get_mut(second)[..tail.len()].copy_from_slice(tail);
+        }
+    }
+
+    /// Marks a ready slot as the place of `entry`'s object.
+    fn occupy(&mut self, z: u32, slot: usize, entry: u32) {
+        let zspage = self.zspage_mut(z);
+        debug_assert!(zspage.ready_slots() >> slot & 1 == 1);
+        zspage.used |= 1 << slot;
+        let (owners, class) = (zspage.owners, zspage.class as usize);
+        *self.owner_mut(owners + slot as u32) = entry;
+        self.entry_mut(entry).set_location(z << SLOT_BITS | slot as u32);
+        self.classes[class].used += 1;
+        self.regroup(z);
+    }
+
+    /// Frees a used slot, and with it each of its frames that has no other.
+    fn vacate(&mut self, z: u32, slot: usize) {
+        let zspage = self.zspage_mut(z);
+        assert!(zspage.used >> slot & 1 == 1, "pool: slot {slot} of zspage {z} is free already");
+        zspage.used &= !(1 << slot);
+        let class = zspage.class as usize;
+        let mut positions = CLASSES[class].frames_of(slot);
+        while positions != 0 {
+            let position = positions.trailing_zeros() as usize;
+            positions &= positions - 1;
+            let zspage = self.zspage_mut(z);
+            if zspage.used & CLASSES[class].overlap[position] == 0 {
+                zspage.attached &= !(1 << position);
+                let frame = zspage.frames[position];
+                self.frames.free(frame);
+                self.classes[class].frames -= 1;
+            }
+        }
+        self.classes[class].used -= 1;
+        if self.zspage(z).used == 0 {
+            self.retire(z);
+        } else {
+            self.regroup(z);
+        }
+    }
+
+    // ---- zspages ----
+
+    /// A zspage of the class with a ready slot: the fullest of those, else the fullest of all with a frame
+    /// more, else a new one.
+    fn zspage_with_room(&mut self, class: usize) -> Result<u32, PoolError> {
+        let heads = &self.classes[class].heads;
+        if self.classes[class].ready > 0 {
+            let z = heads.iter().rfind(|&&z| z != 0 && self.zspage(z).ready > 0);
+            return Ok(*z.expect("pool: ready slots stand in no list"));
+        }
+        let fullest = heads.iter().rfind(|&&z| z != 0).copied();
+        let frame = self.frames.alloc()?;
+        let z = match fullest {
+            Some(z) => z,
+            None => self.new_zspage(class).inspect_err(|_| self.frames.free(frame))?,
+        };
+        self.attach(z, frame);
+        Ok(z)
+    }
+
+    /// Gives a zspage without ready slots the frame that its first free slot lacks.
+    fn attach(&mut self, z: u32, frame: u32) {
+        let zspage = self.zspage_mut(z);
+        let slot = zspage.used.trailing_ones() as usize;
+        // One frame suffices: the slot either begins a frame, or begins in one that the slot before it uses.
+        let lacking = zspage.class().frames_of(slot) & !zspage.attached;
+        assert!(lacking.count_ones() == 1, "pool: slot {slot} of zspage {z} lacks {lacking:#b}");
+        zspage.frames[lacking.trailing_zeros() as usize] = frame;
+        zspage.attached |= lacking;
+        let class = zspage.class as usize;
+        self.classes[class].frames += 1;
+        self.regroup(z);
+    }
+
+    /// A zspage without frames, counted as `FULL` until `regroup` sees it.
+    fn new_zspage(&mut self, class: usize) -> Result<u32, PoolError> {
+        let slots = CLASSES[class].slots as u32;
+        let z = match self.free_zspages {
+            0 if self.zspages_end >> ZSPAGE_BITS != 0 => return Err(PoolError::NoMemory),
+            0 => self.zspages_end,
+            z => z,
+        };
+        self.frames.growth.ensure(&self.zspages, z as usize)?;
+        let owners = match self.free_owners[slots as usize] {
+            0 => {
+                let end = self.owners_end.checked_add(slots).ok_or(PoolError::NoMemory)?;
+                self.frames.growth.ensure(&self.owners, self.owners_end as usize)?;
+                self.frames.growth.ensure(&self.owners, end as usize - 1)?;
+                self.owners_end
+            }
+            run => run,
+        };
+        // Nothing fails from here.
+        if owners == self.owners_end {
+            self.owners_end += slots;
+        } else {
+            self.free_owners[slots as usize] = *self.owner_mut(owners);
+        }
+        if z == self.zspages_end {
+            self.zspages_end += 1;
+        } else {
+            self.free_zspages = self.zspage(z).next;
+        }
+        *self.zspage_mut(z) = Zspage {
+            frames: [0; MAX_CHAIN],
+            used: 0,
+            owners,
+            next: 0,
+            prev: 0,
+            class: class as u8,
+            attached: 0,
+            group: FULL,
+            ready: 0,
+        };
+        self.classes[class].zspages[FULL as usize] += 1;
+        Ok(z)
+    }
+
+    /// Takes an empty zspage, whose frames are gone, out of the class.
+    fn retire(&mut self, z: u32) {
+        self.unlist(z);
+        let free_zspages = self.free_zspages;
+        let zspage = self.zspage_mut(z);
+        assert!(zspage.attached == 0, "pool: an empty zspage has frames");
+        zspage.next = free_zspages;
+        let (owners, slots) = (zspage.owners, zspage.class().slots);
+        self.free_zspages = z;
+        *self.owner_mut(owners) = self.free_owners[slots];
+        self.free_owners[slots] = owners;
+    }
+
+    /// Puts a zspage whose slots or frames changed where it belongs.
+    fn regroup(&mut self, z: u32) {
+        let zspage = self.zspage_mut(z);
+        let ready = zspage.ready_slots().count_ones();
+        let group = (zspage.used.count_ones() as usize * GROUPS / zspage.class().slots) as u8;
+        let before = core::mem::replace(&mut zspage.ready, ready as u8) as usize;
+        let moves = group != zspage.group || (ready == 0) != (before == 0);
+        let class = zspage.class as usize;
+        self.classes[class].ready = self.classes[class].ready + ready as usize - before;
+        if moves {
+            self.unlink(z);
+            self.link(z, group);
+        }
+    }
+
+    /// Takes a zspage out of its list and of all counts of its class.
+    fn unlist(&mut self, z: u32) {
+        self.unlink(z);
+        let zspage = self.zspage_mut(z);
+        let class = zspage.class as usize;
+        let ready = core::mem::replace(&mut zspage.ready, 0);
+        self.classes[class].ready -= ready as usize;
+    }
+
+    /// Enters a zspage into the list of a group: in front if it has ready slots, else at the end.
+    fn link(&mut self, z: u32, group: u8) {
+        let &Zspage { class, ready, .. } = self.zspage(z);
+        let state = &mut self.classes[class as usize];
+        state.zspages[group as usize] += 1;
+        self.zspage_mut(z).group = group;
+        if group == FULL {
+            return;
+        }
+        let state = &mut self.classes[class as usize];
+        let head = state.heads[group as usize];
+        if head == 0 || ready > 0 {
+            state.heads[group as usize] = z;
+        }
+        let (prev, next) = if head == 0 { (z, z) } else { (self.zspage(head).prev, head) };
+        self.zspage_mut(prev).next = z;
+        self.zspage_mut(next).prev = z;
+        let zspage = self.zspage_mut(z);
+        (zspage.prev, zspage.next) = (prev, next);
+    }
+
+    fn unlink(&mut self, z: u32) {
+        let &Zspage { class, group, prev, next, .. } = self.zspage(z);
+        let state = &mut self.classes[class as usize];
+        state.zspages[group as usize] -= 1;
+        if group == FULL {
+            return;
+        }
+        let head = &mut state.heads[group as usize];
+        if *head == z {
+            *head = if next == z { 0 } else { next };
+        }
+        self.zspage_mut(prev).next = next;
+        self.zspage_mut(next).prev = prev;
+    }
+
+    // ---- compaction ----
+
+    /// Frees about `max_frames` frames by moving objects; see [`super::Pool::compact`].
+    pub(super) fn compact(&mut self, max_frames: usize) -> usize {
+        let before = self.frames.used();
+        let mut move_bytes = max_frames.saturating_mul(MOVE_BYTES_PER_FRAME);
+        let mut idle_classes = 0;
+        while idle_classes < CLASS_COUNT
+            && move_bytes > 0
+            && before < self.frames.used().saturating_add(max_frames)
+        {
+            match self.drain_sparsest(self.compact_class) {
+                Some(moved_bytes) => {
+                    move_bytes = move_bytes.saturating_sub(moved_bytes);
+                    idle_classes = 0;
+                }
+                None => {
+                    self.compact_class = (self.compact_class + 1) % CLASS_COUNT;
+                    idle_classes += 1;
+                }
+            }
+        }
+        before.saturating_sub(self.frames.used())
+    }
+
+    /// One step: moves the objects of the sparsest zspage into the fullest ones or, if it is the only one that is not
+    /// full, down to its begin. Returns the bytes moved; `None` if the class needs all its frames.
+    ///
+    /// A target may get a frame before the source gives one, so a step can end with a frame more than it
+    /// began with; that ends with the last one, which leaves `least_frames`. For the same reason the limit on
+    /// frames does not hold here: a full pool is the one that has to be compacted.
+    fn drain_sparsest(&mut self, class: usize) -> Option<usize> {
+        let state = &self.classes[class];
+        if state.frames <= state.least_frames(&CLASSES[class]) {
+            return None;
+        }
+        let source =
+            *state.heads.iter().find(|&&z| z != 0).expect("pool: a class of full zspages has idle frames");
+        let objects = self.zspage(source).used.count_ones() as usize;
+        for moved in 0..objects {
+            let target = self.fullest_but(class, source);
+            let zspage = self.zspage(source);
+            let from = zspage.used.ilog2() as usize;
+            if target == source && zspage.used.trailing_ones() as usize > from {
+                return (moved > 0).then_some(moved * CLASSES[class].size);
+            }
+            if self.zspage(target).ready == 0 {
+                let frame = self.frames.take().ok()?;
+                self.attach(target, frame);
+            }
+            let to = self.zspage(target).ready_slots().trailing_zeros() as usize;
+            self.move_object(source, from, target, to);
+        }
+        Some(objects * CLASSES[class].size)
+    }
+
+    /// The fullest zspage of the class that is not full, other than `source` if there is one.
+    fn fullest_but(&self, class: usize, source: u32) -> u32 {
+        for &head in self.classes[class].heads.iter().rev() {
+            if head != 0 && head != source {
+                return head;
+            }
+            if head == source && self.zspage(head).next != source {
+                return self.zspage(head).next;
+            }
+        }
+        source
+    }
+
+    fn move_object(&mut self, source: u32, from: usize, target: u32, to: usize) {
+        let zspage = self.zspage(source);
+        let class = zspage.class();
+        let entry = self.owners.get(zspage.owners as usize + from).copied().expect("mapped");
+        // The whole slot: how much of it the object fills, only its handle knows. In pieces, because the two
+        // may begin at different places of their frames and a stack of 4 KiB is not to be had everywhere.
+        let mut piece = [0; 256];
+        let mut done = 0;
+        while done < class.size {
+            let source_at = from * class.size + done;
+            let target_at = to * class.size + done;
+            let len = piece
+                .len()
+                .min(class.size - done)
+                .min(PAGE_SIZE - source_at % PAGE_SIZE)
+                .min(PAGE_SIZE - target_at % PAGE_SIZE);
+            let frame = self.zspage(source).frames[source_at / PAGE_SIZE];
+            piece[..len].copy_from_slice(&self.frames.get(frame)[source_at % PAGE_SIZE..][..len]);
+            let frame = self.zspage(target).frames[target_at / PAGE_SIZE];
+            self.frames.get_mut(frame)[target_at % PAGE_SIZE..][..len].copy_from_slice(&piece[..len]);
+            done += len;
+        }
+        self.occupy(target, to, entry);
+        self.vacate(source, from);
+    }
+
+    // ---- entries ----
+
+    /// The entry that the next object gets, without taking it.
+    fn next_entry(&mut self) -> Result<u32, PoolError> {
+        if self.free_entries != 0 {
+            return Ok(self.free_entries);
+        }
+        if self.entries_end >> INDEX_BITS != 0 {
+            return Err(PoolError::NoMemory);
+        }
+        self.frames.growth.ensure(&self.entries, self.entries_end as usize)?;
+        Ok(self.entries_end)
+    }
+
+    fn take_entry(&mut self, entry: u32) {
+        if entry == self.entries_end {
+            self.entries_end += 1;
+        } else {
+            self.free_entries = self.entry(entry).location() & !FREE_ENTRY;
+        }
+    }
+
+    fn give_entry(&mut self, index: u32) {
+        let next = self.free_entries;
+        let entry = self.entry_mut(index);
+        entry.set_location(FREE_ENTRY | next);
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free_entries = index;
+    }
+
+    // ---- tables ----
+
+    #[inline]
+    fn zspage(&self, z: u32) -> &Zspage {
+        self.zspages.get(z as usize).expect("pool: no such zspage")
+    }
+
+    #[inline]
+    fn zspage_mut(&mut self, z: u32) -> &mut Zspage {
+        self.zspages.get_mut(z as usize).expect("pool: no such zspage")
+    }
+
+    #[inline]
+    fn entry(&self, index: u32) -> &Entry {
+        self.entries.get(index as usize).expect("pool: no such entry")
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, index: u32) -> &mut Entry {
+        self.entries.get_mut(index as usize).expect("pool: no such entry")
+    }
+
+    #[inline]
+    fn owner_mut(&mut self, place: u32) -> &mut u32 {
+        self.owners.get_mut(place as usize).expect("pool: no such owner")
+    }
+
+    // ---- figures ----
+
+    pub(super) fn objects(&self) -> usize {
+        self.objects
+    }
+
+    pub(super) fn object_bytes(&self) -> usize {
+        self.object_bytes
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.zspages_end as usize * size_of::<Zspage>()
+            + self.entries_end as usize * size_of::<Entry>()
+            + self.owners_end as usize * size_of::<u32>()
+    }
+
+    pub(super) fn for_each_class(&self, mut f: impl FnMut(ClassStats)) {
+        // Smallest size first, as the kernel prints them.
+        for (number, (state, class)) in self.classes.iter().zip(&CLASSES).rev().enumerate() {
+            if state.used == 0 {
+                continue;
+            }
+            f(ClassStats {
+                class: number,
+                size_bytes: class.size,
+                fullness: state.zspages.map(|count| count as usize),
+                obj_allocated: state.used + state.ready,
+                obj_used: state.used,
+                pages_used: state.frames,
+                pages_per_zspage: class.chain,
+                freeable: state.frames - state.least_frames(class),
+            });
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Regions: which addresses are managed, and what each of their pages is.
+//!
+//! `ranges` is the list of managed address ranges with the protection that the program asked for;
+//! `table` finds a page's entry by address; `page` is the life cycle of a page, in one file.
+
+pub mod page;
+pub mod ranges;
+pub mod table;
+
+pub use page::{PageEntry, PageState};
+pub use ranges::{Range, RangeFlags, Ranges};
+pub use table::PageTable;
+
+use crate::sys::PAGE_SIZE;
+
+/// Rounds an address down to its page.
+#[inline]
+pub const fn page_floor(addr: usize) -> usize {
+    addr & !(PAGE_SIZE - 1)
+}
+
+/// Rounds an address up to a page boundary (saturating at the top of the address space).
+#[inline]
+pub const fn page_ceil(addr: usize) -> usize {
+    match addr.checked_add(PAGE_SIZE - 1) {
+        Some(a) => a & !(PAGE_SIZE - 1),
+        None => !(PAGE_SIZE - 1),
+    }
+}
+
+/// One past the highest user address that is managed (47 bits; five-level addresses are left alone).
+pub const ADDRESS_END: usize = 1 << 47;

@@ -1,0 +1,210 @@
+//! The life cycle of a page: one word per 4 KiB page, and the only file that changes it.
+//!
+//! ```text
+//!            first touch                     chosen by the sweep
+//!  NONE ------------------> RESIDENT ------------------------------> LIMBO (unmapped, frame kept)
+//!   ^                        ^    ^                                    |        |
+//!   | dropped (munmap,       |    | touched again                      |        | aged out
+//!   | DONTNEED, all zero)    |    +------------------------------------+        v
+//!   +------ any state        |  load                                          STORED(swap entry)
+//!                            +---------------------------------------------------+
+//! ```
+//!
+//! The word says where the authoritative copy of the page is; there is exactly one:
+//! - `None`: nowhere; the page reads as zero and has no frame.
+//! - `Resident`: in the frame that the program has mapped.
+//! - `Limbo(slot)`: in a frame of ours (a staging slot), or in place behind PROT_NONE.
+//! - `Stored(entry)`: in the swap cache (same-filled word, pool object or backing store).
+//!
+//! Words are atomics because a system call's fast path reads them without the lock (see `fault/hold.rs`);
+//! they are written with the pager's lock held, always through the transitions below, each of which asserts its predecessor.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const STATE_MASK: u64 = 0b111;
+const HOT_SHIFT: u32 = 3;
+const HOT_MASK: u64 = 0b11 << HOT_SHIFT;
+const STUCK: u64 = 1 << 5;
+const PAYLOAD_SHIFT: u32 = 8;
+
+/// Highest value of the hot counter: sweeps that a page survives after it proved useful.
+pub const HOT_MAX: u64 = 3;
+
+/// Where the page's contents are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageState {
+    None,
+    Resident,
+    /// The payload is the staging slot.
+    Limbo(u64),
+    /// The payload is the swap entry, packed in 40 bits.
+    Stored(u64),
+}
+
+/// The word of one page.
+#[repr(transparent)]
+pub struct PageEntry(AtomicU64);
+
+crate::zeroable!(PageEntry(AtomicU64));
+
+impl PageEntry {
+    #[inline]
+    fn word(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// The state now. Stable only while the pager's lock is held.
+    #[inline]
+    pub fn state(&self) -> PageState {
+        let w = self.word();
+        match w & STATE_MASK {
+            0 => PageState::None,
+            1 => PageState::Resident,
+            2 => PageState::Limbo(w >> PAYLOAD_SHIFT),
+            3 => PageState::Stored(w >> PAYLOAD_SHIFT),
+            s => panic!("page word {w:#x} has no state {s}"),
+        }
+    }
+
+    #[inline]
+    pub fn is_resident(&self) -> bool {
+        self.word() & STATE_MASK == 1
+    }
+
+    #[inline]
+    fn set(&self, state: u64, flags: u64, payload: u64) {
+        debug_assert!(payload >> 40 == 0);
+        self.0.store(state | flags | (payload << PAYLOAD_SHIFT), Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn expect(&self, ok: bool, transition: &str) {
+        assert!(ok, "page transition {transition} from {:?}", self.state());
+    }
+
+    /// First touch: a zero frame was mapped.
+    pub fn touch_first(&self) {
+        self.expect(self.state() == PageState::None, "first touch");
+        self.set(1, 0, 0);
+    }
+
+    /// The page was found mapped when its range came under management.
+    pub fn adopt(&self) {
+        self.expect(self.state() == PageState::None, "adopt");
+        self.set(1, 1 << HOT_SHIFT, 0);
+    }
+
+    /// The sweep takes the page out into a staging slot.
+    pub fn enter_limbo(&self, slot: u64) {
+        self.expect(self.is_resident(), "enter limbo");
+        self.set(2, 0, slot);
+    }
+
+    /// The page was to enter limbo but could not be taken out: it stays where it was. `stuck`: do not
+    /// try again in this round.
+    pub fn refuse_limbo(&self, stuck: bool) {
+        self.expect(matches!(self.state(), PageState::Limbo(_)), "refuse limbo");
+        self.set(1, if stuck { STUCK } else { 0 }, 0);
+    }
+
+    /// The page was touched while in limbo and is mapped again: it has proved useful.
+    pub fn leave_limbo(&self) {
+        self.expect(matches!(self.state(), PageState::Limbo(_)), "leave limbo");
+        self.set(1, HOT_MAX << HOT_SHIFT, 0);
+    }
+
+    /// The page in limbo was stored.
+    pub fn store(&self, entry: u64) {
+        self.expect(matches!(self.state(), PageState::Limbo(_)), "store");
+        self.set(3, 0, entry);
+    }
+
+    /// The stored page was loaded and mapped.
+    pub fn load(&self) {
+        self.expect(matches!(self.state(), PageState::Stored(_)), "load");
+        self.set(1, 1 << HOT_SHIFT, 0);
+    }
+
+    /// The contents are worthless (unmapped, discarded) or all zero.
+    pub fn drop_contents(&self) {
+        self.set(0, 0, 0);
+    }
+
+    /// Takes over another page's word (mremap): `self` must have no contents, `from` has none afterwards.
+    pub fn take_over(&self, from: &PageEntry) {
+        self.expect(self.state() == PageState::None, "take over");
+        self.0.store(from.0.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// One sweep passes over a resident page. True: it may be evicted now.
+    #[inline]
+    pub fn cool(&self) -> bool {
+        let w = self.word();
+        debug_assert!(w & STATE_MASK == 1);
+        if w & STUCK != 0 {
+            self.0.store(w & !STUCK, Ordering::SeqCst);
+            return false;
+        }
+        if w & HOT_MASK != 0 {
+            self.0.store(w - (1 << HOT_SHIFT), Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// Makes a resident page cold, so that the next sweep takes it.
+    pub fn make_cold(&self) {
+        let w = self.word();
+        if w & STATE_MASK == 1 {
+            self.0.store(w & !(HOT_MASK | STUCK), Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new() -> PageEntry {
+        PageEntry(AtomicU64::new(0))
+    }
+
+    #[test]
+    fn a_page_lives_its_life() {
+        let p = new();
+        p.touch_first();
+        assert!(p.cool());
+        p.enter_limbo(77);
+        assert_eq!(p.state(), PageState::Limbo(77));
+        p.leave_limbo();
+        assert!(!p.cool() && !p.cool() && !p.cool() && p.cool());
+        p.enter_limbo(3);
+        p.store(0xff_ffff_fffe);
+        assert_eq!(p.state(), PageState::Stored(0xff_ffff_fffe));
+        let q = new();
+        q.take_over(&p);
+        assert_eq!(p.state(), PageState::None);
+        q.load();
+        assert!(q.is_resident());
+        q.drop_contents();
+        assert_eq!(q.state(), PageState::None);
+    }
+
+    #[test]
+    #[should_panic(expected = "page transition load")]
+    fn a_page_cannot_be_loaded_twice() {
+        let p = new();
+        p.touch_first();
+        p.load();
+    }
+
+    #[test]
+    fn a_stuck_page_survives_one_sweep() {
+        let p = new();
+        p.touch_first();
+        p.enter_limbo(0);
+        p.refuse_limbo(true);
+        assert!(!p.cool());
+        assert!(p.cool());
+    }
+}

@@ -1,0 +1,120 @@
+//! The default store: one unlinked sparse file in a directory that the user chooses.
+//!
+//! The file has no name and no permissions for anybody else, and the kernel frees it when the last process that
+//! has it open ends, however it ends. It is read and written with `O_DIRECT` where the file system takes it:
+//! the page cache would count against the memory limit that we are trying to keep. Where it does
+//! not, each write is pushed out and dropped from the page cache soon afterwards.
+
+use super::Store;
+use crate::sys::file::{self, Fd};
+use crate::sys::mem::Mapping;
+use crate::sys::{PAGE_SIZE, Result};
+
+/// How far behind the newest write the page cache is dropped (only without `O_DIRECT`). The kernel has then had
+/// the time to write that much, so that the wait is short.
+const BUFFERED_LAG_BYTES: u64 = 1 << 20;
+
+/// An unlinked file and the directory to make more of them in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStore {
+    file: Fd,
+    directory: Fd,
+    direct: bool,
+}
+
+/// Whether to go around the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// `O_DIRECT` if the file system takes it.
+    Avoid,
+    /// Always through the page cache, kept small.
+    Use,
+}
+
+impl FileStore {
+    /// Makes the file in `directory`. The error is the kernel's: no such directory, not writable, no space.
+    pub fn open(directory: &[u8]) -> Result<FileStore> {
+        Self::open_with(directory, PageCache::Avoid)
+    }
+
+    pub fn open_with(directory: &[u8], page_cache: PageCache) -> Result<FileStore> {
+        let directory = file::open_directory(directory)?;
+        Self::make(directory, page_cache).inspect_err(|_| file::close(directory))
+    }
+
+    fn make(directory: Fd, page_cache: PageCache) -> Result<FileStore> {
+        let fd = file::open_unlinked(directory)?;
+        match probe(fd, page_cache) {
+            Ok(direct) => Ok(FileStore { file: fd, directory, direct }),
+            Err(e) => {
+                file::close(fd);
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether the page cache is avoided.
+    pub fn is_direct(self) -> bool {
+        self.direct
+    }
+
+    /// Disk space that the file takes.
+    pub fn disk_bytes(self) -> Result<u64> {
+        file::disk_bytes(self.file)
+    }
+}
+
+/// Finds out by doing it whether the file takes writes, and whether it takes `O_DIRECT` ones of one block:
+/// some file systems accept the flag and refuse the write, or want larger blocks.
+fn probe(fd: Fd, page_cache: PageCache) -> Result<bool> {
+    let block = Mapping::new(PAGE_SIZE)?;
+    if page_cache == PageCache::Avoid && file::set_direct(fd, true).is_ok() {
+        // One block past the start, so that an alignment larger than ours shows.
+        if file::write_all_at(fd, block.as_slice(), PAGE_SIZE as u64).is_ok() {
+            file::punch_hole(fd, 0, 2 * PAGE_SIZE as u64).ok();
+            return Ok(true);
+        }
+        file::set_direct(fd, false)?;
+    }
+    file::write_all_at(fd, block.as_slice(), PAGE_SIZE as u64)?;
+    file::punch_hole(fd, 0, 2 * PAGE_SIZE as u64).ok();
+    Ok(false)
+}
+
+impl Store for FileStore {
+    fn read(self, at: u64, buf: &mut [u8]) -> Result<()> {
+        file::read_exact_at(self.file, buf, at)?;
+        if !self.direct {
+            file::drop_page_cache(self.file, at, buf.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn write(self, at: u64, buf: &[u8]) -> Result<()> {
+        file::write_all_at(self.file, buf, at)?;
+        if !self.direct {
+            file::start_writeout(self.file, at, buf.len() as u64);
+            // Writes go mostly upwards; after a jump the range dropped holds little, which costs little.
+            let from = at.saturating_sub(BUFFERED_LAG_BYTES);
+            file::drop_page_cache(self.file, from, (at - from).min(buf.len() as u64));
+        }
+        Ok(())
+    }
+
+    fn discard(self, at: u64, len: u64) {
+        file::punch_hole(self.file, at, len).ok();
+    }
+
+    fn fresh(self) -> Result<FileStore> {
+        let page_cache = if self.direct { PageCache::Avoid } else { PageCache::Use };
+        Self::make(self.directory, page_cache)
+    }
+
+    fn close(self) {
+        file::close(self.file);
+    }
+
+    fn descriptors(self) -> [i32; 2] {
+        [self.file, self.directory]
+    }
+}

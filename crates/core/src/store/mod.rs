@@ -1,0 +1,55 @@
+//! The backing store: where compressed pages go that have no place in memory any more.
+//!
+//! ```text
+//!   cache/   objects: compressed pages, each with its entry
+//!     |        packed together by 64 KiB: what is evicted together is written together
+//!   cluster  a 64 KiB place in a file, known by a sequence number that never comes back
+//!     |        each object sealed (encrypted and authenticated) by its cluster's number and its offset
+//!   Store    six methods: read, write, discard, fresh, close, descriptors
+//!     |
+//!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
+//! ```
+//!
+//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages, of compression
+//! or of encryption, so a twin that fails on demand stands in for it in tests, and a device or a remote one
+//! can stand in for it later.
+
+pub mod cluster;
+mod file;
+pub mod seal;
+#[cfg(test)]
+pub mod testing;
+
+pub use cluster::{CLUSTER_BYTES, Clusters};
+pub use file::FileStore;
+
+use crate::sys::Result;
+
+/// Reads and writes start at a multiple of this, and so do their lengths and their buffers' addresses.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// A flat, sparse array of bytes outside memory.
+///
+/// A value is a handle: copying it copies no data, and whoever owns the store closes one copy, once.
+/// No method may allocate or take a lock for long: they run in the program's fault handler.
+pub trait Store: Copy + Send + Sync {
+    /// Reads exactly `buf.len()` bytes.
+    fn read(self, at: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes all of `buf`, or says why not; then the range's contents are undefined.
+    fn write(self, at: u64, buf: &[u8]) -> Result<()>;
+
+    /// Gives the space of a range back. The contents are undefined afterwards. Best effort.
+    fn discard(self, at: u64, len: u64);
+
+    /// A new, empty store of the same kind in the same place: for the child after fork, which shares this one
+    /// with its parent and must not write to it.
+    fn fresh(self) -> Result<Self>;
+
+    /// Gives all its space back. `fresh` still works afterwards, nothing else does.
+    fn close(self);
+
+    /// The descriptors that the program must not be able to close, -1 for none: the one that `close` closes, and the one that
+    /// `fresh` needs.
+    fn descriptors(self) -> [i32; 2];
+}

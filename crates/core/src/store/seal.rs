@@ -1,0 +1,119 @@
+//! Sealing: what leaves memory is encrypted and authenticated under a key that never does.
+//!
+//! The program's memory holds secrets, and the disk outlives the process; so every object is sealed with
+//! AES-256-GCM under a random key that is made at start, never written anywhere, and gone when the process is.
+//! The same seal is the check on the way back: a page that was changed, cut, swapped with another or left over from
+//! an earlier use of the same place does not open, because the nonce names the place *and* the use.
+//!
+//! The nonce is (cluster sequence number, offset in the cluster): 96 bits. Sequence numbers only count upwards, an offset is
+//! sealed once per number, and a child after fork starts a new key: no nonce is used twice under one key.
+//!
+//! With encryption switched off the bytes stay readable but are authenticated all the same (GMAC: they
+//! become the associated data of an empty message). There is no way to switch the check off.
+
+use aes_gcm::aead::{AeadInPlace, KeyInit};
+use aes_gcm::{Aes256Gcm, Nonce, Tag};
+
+use crate::sys::Result;
+use crate::sys::file::fill_random;
+
+/// Bytes that a seal adds to an object.
+pub const TAG_BYTES: usize = 16;
+
+/// Whether what is written can be read by whoever reads the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Encryption {
+    #[default]
+    On,
+    Off,
+}
+
+/// The object is not what was sealed at this place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAuthentic;
+
+/// One key and what to do with it.
+#[derive(Clone)]
+pub struct Seal {
+    cipher: Aes256Gcm,
+    encryption: Encryption,
+}
+
+impl Seal {
+    /// A seal under a new random key.
+    pub fn new(encryption: Encryption) -> Result<Seal> {
+        let mut key = [0u8; 32];
+        fill_random(&mut key)?;
+        let cipher = Aes256Gcm::new(&key.into());
+        key.fill(0);
+        core::hint::black_box(&key);
+        Ok(Seal { cipher, encryption })
+    }
+
+    /// Seals `sealed[..len - TAG_BYTES]` in place; the tag goes behind it.
+    pub fn seal(&self, sequence: u64, offset: u32, sealed: &mut [u8]) {
+        let (bytes, tag) = sealed.split_at_mut(sealed.len() - TAG_BYTES);
+        let nonce = nonce(sequence, offset);
+        let made = match self.encryption {
+            Encryption::On => self.cipher.encrypt_in_place_detached(&nonce, &[], bytes),
+            Encryption::Off => self.cipher.encrypt_in_place_detached(&nonce, bytes, &mut []),
+        };
+        // The only error is a message longer than 64 GiB.
+        tag.copy_from_slice(&made.expect("an object fits a cluster"));
+    }
+
+    /// Opens what [`Seal::seal`] made of the same place, in place, and returns it without its tag.
+    pub fn open<'a>(
+        &self,
+        sequence: u64,
+        offset: u32,
+        sealed: &'a mut [u8],
+    ) -> core::result::Result<&'a [u8], NotAuthentic> {
+        let (bytes, tag) = sealed.split_at_mut_checked(sealed.len().wrapping_sub(TAG_BYTES)).ok_or(NotAuthentic)?;
+        let nonce = nonce(sequence, offset);
+        let tag = Tag::from_slice(tag);
+        match self.encryption {
+            Encryption::On => self.cipher.decrypt_in_place_detached(&nonce, &[], bytes, tag),
+            Encryption::Off => self.cipher.decrypt_in_place_detached(&nonce, bytes, &mut [], tag),
+        }
+        .map_err(|_| NotAuthentic)?;
+        Ok(bytes)
+    }
+}
+
+fn nonce(sequence: u64, offset: u32) -> Nonce<aes_gcm::aead::consts::U12> {
+    let mut n = [0u8; 12];
+    n[..8].copy_from_slice(&sequence.to_le_bytes());
+    n[8..].copy_from_slice(&offset.to_le_bytes());
+    n.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_only_the_same_bytes_at_the_same_place_in_the_same_use() {
+        for encryption in [Encryption::On, Encryption::Off] {
+            let seal = Seal::new(encryption).unwrap();
+            let plain: Vec<u8> = (0..1000).map(|i| i as u8).collect();
+            let mut sealed = plain.clone();
+            sealed.resize(1000 + TAG_BYTES, 0);
+            seal.seal(7, 2, &mut sealed);
+            assert_eq!(sealed[..1000] == plain[..], encryption == Encryption::Off);
+
+            assert_eq!(seal.open(7, 2, &mut sealed.clone()), Ok(&plain[..]));
+            assert_eq!(seal.open(8, 2, &mut sealed.clone()), Err(NotAuthentic), "another use of the place");
+            assert_eq!(seal.open(7, 3, &mut sealed.clone()), Err(NotAuthentic), "another place");
+            assert_eq!(seal.open(7, 2, &mut sealed.clone()[..1015]), Err(NotAuthentic), "cut");
+            assert_eq!(seal.open(7, 2, &mut []), Err(NotAuthentic), "nothing");
+            let other = Seal::new(encryption).unwrap();
+            assert_eq!(other.open(7, 2, &mut sealed.clone()), Err(NotAuthentic), "another key");
+            for bit in [0, 4000, 8 * 1000, 8 * 1016 - 1] {
+                let mut bad = sealed.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(seal.open(7, 2, &mut bad), Err(NotAuthentic), "bit {bit}");
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Stores for tests: one in memory, and its faulty twin.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{BLOCK_BYTES, Store};
+use crate::sys::{Errno, Result};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Never,
+    /// The n-th operation (from 1) fails, all others work.
+    Once(u64),
+    /// The n-th and all later ones fail.
+    From(u64),
+}
+
+/// A store in memory. `Copy`, so the data lives for ever; tests are short.
+#[derive(Clone, Copy)]
+pub struct MemoryStore(&'static Data);
+
+struct Data {
+    bytes: Mutex<Vec<u8>>,
+    fault: Mutex<Fault>,
+    operations: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    discards: AtomicU64,
+    max_bytes: usize,
+}
+
+impl MemoryStore {
+    pub fn new() -> MemoryStore {
+        Self::with_capacity(usize::MAX)
+    }
+
+    /// With a disk of that size.
+    pub fn with_capacity(max_bytes: usize) -> MemoryStore {
+        MemoryStore(Box::leak(Box::new(Data {
+            bytes: Mutex::new(Vec::new()),
+            fault: Mutex::new(Fault::Never),
+            operations: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            discards: AtomicU64::new(0),
+            max_bytes,
+        })))
+    }
+
+    pub fn set_fault(self, fault: Fault) {
+        *self.0.fault.lock().unwrap() = fault;
+        self.0.operations.store(0, Ordering::Relaxed);
+    }
+
+    /// Reads and writes since the last `set_fault`.
+    pub fn operations(self) -> u64 {
+        self.0.operations.load(Ordering::Relaxed)
+    }
+
+    pub fn discards(self) -> u64 {
+        self.0.discards.load(Ordering::Relaxed)
+    }
+
+    pub fn corrupt(self, change: impl FnOnce(&mut [u8])) {
+        change(&mut self.0.bytes.lock().unwrap());
+    }
+
+    fn step(self) -> Result<()> {
+        let n = self.0.operations.fetch_add(1, Ordering::Relaxed) + 1;
+        match *self.0.fault.lock().unwrap() {
+            Fault::Once(k) if n == k => Err(Errno::EIO),
+            Fault::From(k) if n >= k => Err(Errno::EIO),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn read(self, at: u64, buf: &mut [u8]) -> Result<()> {
+        assert!(at % BLOCK_BYTES as u64 == 0 && buf.len() % BLOCK_BYTES == 0 && buf.as_ptr().addr() % BLOCK_BYTES == 0);
+        self.0.reads.fetch_add(1, Ordering::Relaxed);
+        self.step()?;
+        let bytes = self.0.bytes.lock().unwrap();
+        buf.copy_from_slice(bytes.get(at as usize..at as usize + buf.len()).ok_or(Errno::EIO)?);
+        Ok(())
+    }
+
+    fn write(self, at: u64, buf: &[u8]) -> Result<()> {
+        assert!(at % BLOCK_BYTES as u64 == 0 && buf.len() % BLOCK_BYTES == 0 && buf.as_ptr().addr() % BLOCK_BYTES == 0);
+        self.0.writes.fetch_add(1, Ordering::Relaxed);
+        let end = at as usize + buf.len();
+        if end > self.0.max_bytes {
+            return Err(Errno::ENOSPC);
+        }
+        let mut bytes = self.0.bytes.lock().unwrap();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        if let Err(e) = self.step() {
+            // A failed write leaves anything behind.
+            bytes[at as usize..end].fill(0x5a);
+            return Err(e);
+        }
+        bytes[at as usize..end].copy_from_slice(buf);
+        Ok(())
+    }
+
+    fn discard(self, at: u64, len: u64) {
+        self.0.discards.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = self.0.bytes.lock().unwrap();
+        let end = (at as usize + len as usize).min(bytes.len());
+        bytes[at as usize..end].fill(0);
+    }
+
+    fn fresh(self) -> Result<MemoryStore> {
+        Ok(MemoryStore::new())
+    }
+
+    fn close(self) {}
+
+    fn descriptors(self) -> [i32; 2] {
+        [-1; 2]
+    }
+}

@@ -1,0 +1,511 @@
+//! The compression libraries in C: liblz4, libzstd and libdeflate, each as a type that owns its working memory.
+//!
+//! ```text
+//!  Lz4Compressor     16 KiB hash table                    LZ4_compress_fast_extState
+//!  Lz4HcCompressor   256 KiB hash and chain tables        LZ4_compress_HC_extStateHC
+//!  ZstdCompressor    tables by level and input size       ZSTD_initStaticCCtx, ZSTD_compress2
+//!  ZstdDecompressor  155 KiB                              ZSTD_initStaticDCtx, ZSTD_decompressDCtx
+//!  ZstdDictionary    digested for both directions         ZSTD_initStaticCDict, ZSTD_initStaticDDict
+//!  Deflate…          libdeflate's struct in our memory    libdeflate_alloc_…_ex
+//!  lz4_decompress    no memory at all                     LZ4_decompress_safe
+//! ```
+//!
+//! Each owns a [`Mapping`] made when it is built; after that a call neither allocates nor makes a system
+//! call. None of the functions used here has a large frame: the deepest was measured and is asserted by
+//! `tests/codec_stack.rs`, because they run on alternate signal stacks.
+//!
+//! # Safety charter
+//! - Every call passes pointers and lengths of live Rust slices or of an owned mapping, and the libraries
+//!   promise to stay inside them, on hostile input too (`LZ4_decompress_safe`, `ZSTD_decompressDCtx` and
+//!   `libdeflate_deflate_decompress` are specified and fuzzed for that by their maintainers).
+//! - A context is built inside its own mapping, which never moves and is reachable through its owner only:
+//!   nobody can alter the bytes between two calls, so the pointers that the context keeps stay valid.
+//! - A context is used through `&mut self`: by one thread at a time.
+//! - Nothing here keeps a pointer into a caller's slice after the call.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use libdeflate_sys as deflate;
+// Named for its link line: the functions that we call are declared below, the crate does not.
+use lz4_sys as _;
+use zstd_sys as zstd;
+
+use super::Result;
+use super::mem::Mapping;
+use super::sync::Mutex;
+
+/// The libraries count in `int`; far above any unit that is swapped.
+pub const MAX_INPUT_BYTES: usize = 1 << 30;
+
+/// Why there is no compressed form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoOutput {
+    /// It does not fit the output.
+    TooLong,
+    /// The library refused (input too large, working memory missing).
+    Failed,
+}
+
+// ---------------------------------------------------------------------------------------------------- lz4
+
+unsafe extern "C" {
+    fn LZ4_sizeofState() -> c_int;
+    fn LZ4_sizeofStateHC() -> c_int;
+    fn LZ4_compress_fast_extState(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_len: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_compress_HC_extStateHC(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_len: c_int,
+        level: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe(src: *const c_char, dst: *mut c_char, src_len: c_int, dst_len: c_int) -> c_int;
+}
+
+/// liblz4's answer: 0 when the output is too small, else the bytes written.
+fn lz4_written(n: c_int) -> core::result::Result<usize, NoOutput> {
+    if n > 0 { Ok(n as usize) } else { Err(NoOutput::TooLong) }
+}
+
+/// lz4, the fast kind.
+pub struct Lz4Compressor(Mapping);
+
+impl Lz4Compressor {
+    pub fn new() -> Result<Self> {
+        // SAFETY: a pure function.
+        Ok(Self(Mapping::new(unsafe { LZ4_sizeofState() } as usize)?))
+    }
+
+    pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<usize, NoOutput> {
+        if src.len() > MAX_INPUT_BYTES {
+            return Err(NoOutput::Failed);
+        }
+        let dst_len = dst.len().min(MAX_INPUT_BYTES) as c_int;
+        // SAFETY: see the charter; the state has the size asked for, is page-aligned and is initialised by
+        // the call itself.
+        lz4_written(unsafe {
+            LZ4_compress_fast_extState(
+                self.0.as_mut_slice().as_mut_ptr().cast(),
+                src.as_ptr().cast(),
+                dst.as_mut_ptr().cast(),
+                src.len() as c_int,
+                dst_len,
+                1,
+            )
+        })
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// lz4 with hash chains: slower, denser, the same format.
+pub struct Lz4HcCompressor(Mapping);
+
+impl Lz4HcCompressor {
+    /// From level 10 on liblz4 uses its optimal parser, which takes 64 KiB from `malloc` or the stack.
+    pub const LEVELS: core::ops::RangeInclusive<i8> = 2..=9;
+
+    pub fn new() -> Result<Self> {
+        // SAFETY: a pure function.
+        Ok(Self(Mapping::new(unsafe { LZ4_sizeofStateHC() } as usize)?))
+    }
+
+    pub fn compress(
+        &mut self,
+        level: i8,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> core::result::Result<usize, NoOutput> {
+        if src.len() > MAX_INPUT_BYTES || !Self::LEVELS.contains(&level) {
+            return Err(NoOutput::Failed);
+        }
+        let dst_len = dst.len().min(MAX_INPUT_BYTES) as c_int;
+        // SAFETY: as for the fast kind; the level keeps the parser out that allocates.
+        lz4_written(unsafe {
+            LZ4_compress_HC_extStateHC(
+                self.0.as_mut_slice().as_mut_ptr().cast(),
+                src.as_ptr().cast(),
+                dst.as_mut_ptr().cast(),
+                src.len() as c_int,
+                dst_len,
+                level.into(),
+            )
+        })
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Decodes one lz4 block; the number of bytes written, `None` if `src` is not a block or does not fit.
+pub fn lz4_decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    if src.len() > MAX_INPUT_BYTES || dst.len() > MAX_INPUT_BYTES {
+        return None;
+    }
+    // SAFETY: see the charter.
+    let n = unsafe {
+        LZ4_decompress_safe(
+            src.as_ptr().cast(),
+            dst.as_mut_ptr().cast(),
+            src.len() as c_int,
+            dst.len() as c_int,
+        )
+    };
+    usize::try_from(n).ok()
+}
+
+// --------------------------------------------------------------------------------------------------- zstd
+
+/// The levels offered: the library's own reach down to -131072, where nothing is left of compression.
+pub const ZSTD_LEVELS: core::ops::RangeInclusive<i8> = -128..=22;
+
+fn zstd_ok(code: usize) -> bool {
+    // SAFETY: a pure function.
+    unsafe { zstd::ZSTD_isError(code) == 0 }
+}
+
+/// The parameters that zstd recommends for inputs of about `input_bytes`. They size the tables.
+fn zstd_parameters(level: i8, input_bytes: usize, dictionary_bytes: usize) -> zstd::ZSTD_compressionParameters {
+    // SAFETY: a pure function.
+    unsafe { zstd::ZSTD_getCParams(level.into(), input_bytes as u64, dictionary_bytes) }
+}
+
+/// zstd at one level, for inputs up to about one size. The frames are as short as they can be: no magic
+/// number, no content size, no checksum, no dictionary number.
+pub struct ZstdCompressor {
+    memory: Mapping,
+    level: i8,
+    input_bytes: usize,
+    /// The dictionary that the context refers to: its number and address, both 0 for none.
+    dictionary: (u32, usize),
+}
+
+impl ZstdCompressor {
+    pub fn new(level: i8, input_bytes: usize) -> Result<Self> {
+        let parameters = zstd_parameters(level, input_bytes, 0);
+        // SAFETY: a pure function.
+        let need = unsafe { zstd::ZSTD_estimateCCtxSize_usingCParams(parameters) };
+        // The estimate is exact for these parameters; a dictionary's own can ask for a little more.
+        let mut this = Self {
+            memory: Mapping::new(need + need / 4)?,
+            level,
+            input_bytes,
+            dictionary: (0, 0),
+        };
+        if this.build(None) { Ok(this) } else { Err(super::Errno::ENOMEM) }
+    }
+
+    /// Whether this context was built for that.
+    pub fn is_for(&self, level: i8, input_bytes: usize) -> bool {
+        self.level == level && self.input_bytes == input_bytes
+    }
+
+    /// Makes a fresh context in the memory.
+    fn build(&mut self, dictionary: Option<&ZstdDictionary>) -> bool {
+        use zstd::ZSTD_cParameter as P;
+        // SAFETY: the memory is ours, page-aligned, and holds no context that anybody uses.
+        let context = unsafe { zstd::ZSTD_initStaticCCtx(self.context().cast(), self.memory.len()) };
+        if context.is_null() {
+            return false;
+        }
+        const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
+        let switches = [
+            (P::ZSTD_c_experimentalParam2, MAGICLESS),
+            (P::ZSTD_c_contentSizeFlag, 0),
+            (P::ZSTD_c_checksumFlag, 0),
+            (P::ZSTD_c_dictIDFlag, 0),
+        ];
+        for (parameter, value) in switches {
+            // SAFETY: the context was made above.
+            if !zstd_ok(unsafe { zstd::ZSTD_CCtx_setParameter(context, parameter, value) }) {
+                return false;
+            }
+        }
+        let parameters = zstd_parameters(self.level, self.input_bytes, 0);
+        // SAFETY: the context was made above.
+        if !zstd_ok(unsafe { zstd::ZSTD_CCtx_setCParams(context, parameters) }) {
+            return false;
+        }
+        self.dictionary = (0, 0);
+        if let Some(dictionary) = dictionary {
+            // SAFETY: the context was made above. It will keep the address of the dictionary, and uses it in
+            // `compress` only, which is given the same dictionary (compared there by number and address).
+            if !zstd_ok(unsafe { zstd::ZSTD_CCtx_refCDict(context, dictionary.compress_side()) }) {
+                return false;
+            }
+            self.dictionary = dictionary.key();
+        }
+        true
+    }
+
+    fn context(&mut self) -> *mut zstd::ZSTD_CCtx {
+        self.memory.as_mut_slice().as_mut_ptr().cast()
+    }
+
+    pub fn compress(
+        &mut self,
+        dictionary: Option<&ZstdDictionary>,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> core::result::Result<usize, NoOutput> {
+        if self.dictionary != dictionary.map_or((0, 0), ZstdDictionary::key) && !self.build(dictionary) {
+            return Err(NoOutput::Failed);
+        }
+        // Twice, because a static context gives up after many inputs that are far smaller than the
+        // memory it was given ("workspace wasteful", then no resize): a fresh one starts that count again.
+        for _ in 0..2 {
+            // SAFETY: see the charter; the context was built in `new` or above, and the dictionary that it
+            // refers to is the argument, alive.
+            let code = unsafe {
+                zstd::ZSTD_compress2(
+                    self.context(),
+                    dst.as_mut_ptr().cast(),
+                    dst.len(),
+                    src.as_ptr().cast(),
+                    src.len(),
+                )
+            };
+            if zstd_ok(code) {
+                return Ok(code);
+            }
+            // SAFETY: a pure function.
+            if unsafe { zstd::ZSTD_getErrorCode(code) } == zstd::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall {
+                return Err(NoOutput::TooLong);
+            }
+            if !self.build(dictionary) {
+                break;
+            }
+        }
+        Err(NoOutput::Failed)
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.memory.len()
+    }
+}
+
+/// The decoder of zstd, of every level and dictionary.
+pub struct ZstdDecompressor(Mapping);
+
+impl ZstdDecompressor {
+    pub fn new() -> Result<Self> {
+        // SAFETY: a pure function.
+        let mut memory = Mapping::new(unsafe { zstd::ZSTD_estimateDCtxSize() })?;
+        let len = memory.len();
+        // SAFETY: the memory is ours, page-aligned, and holds no context yet.
+        let context = unsafe { zstd::ZSTD_initStaticDCtx(memory.as_mut_slice().as_mut_ptr().cast(), len) };
+        const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
+        // SAFETY: the context was made above (null is an error code of its own).
+        let set = !context.is_null() && zstd_ok(unsafe {
+            zstd::ZSTD_DCtx_setParameter(context, zstd::ZSTD_dParameter::ZSTD_d_experimentalParam1, MAGICLESS)
+        });
+        if set { Ok(Self(memory)) } else { Err(super::Errno::ENOMEM) }
+    }
+
+    /// The number of bytes written, `None` if `src` is not what the compressor made or does not fit.
+    pub fn decompress(
+        &mut self,
+        dictionary: Option<&ZstdDictionary>,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        let context = self.0.as_mut_slice().as_mut_ptr().cast();
+        let (to, to_len) = (dst.as_mut_ptr().cast(), dst.len());
+        let (from, from_len) = (src.as_ptr().cast(), src.len());
+        // SAFETY: see the charter; the context was built in `new`, the dictionary lives until the call returns
+        // and is not referred to afterwards (`usingDDict` is for one call).
+        let code = unsafe {
+            match dictionary {
+                None => zstd::ZSTD_decompressDCtx(context, to, to_len, from, from_len),
+                Some(d) => zstd::ZSTD_decompress_usingDDict(context, to, to_len, from, from_len, d.decompress_side()),
+            }
+        };
+        zstd_ok(code).then_some(code)
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A dictionary, digested once and read by any number of contexts.
+pub struct ZstdDictionary {
+    number: u32,
+    compress: Mapping,
+    decompress: Mapping,
+}
+
+impl ZstdDictionary {
+    /// Digests `content` (raw bytes, or a dictionary with zstd's header) for inputs of about `input_bytes`
+    /// at `level`. `number` tells dictionaries apart; it is the caller's and not 0.
+    pub fn new(number: u32, content: &[u8], level: i8, input_bytes: usize) -> Result<Self> {
+        use zstd::ZSTD_dictContentType_e::ZSTD_dct_auto as AUTO;
+        use zstd::ZSTD_dictLoadMethod_e::ZSTD_dlm_byCopy as BY_COPY;
+        assert!(number != 0);
+        let parameters = zstd_parameters(level, input_bytes, content.len());
+        // SAFETY: pure functions.
+        let (c_len, d_len) = unsafe {
+            (
+                zstd::ZSTD_estimateCDictSize_advanced(content.len(), parameters, BY_COPY),
+                zstd::ZSTD_estimateDDictSize(content.len(), BY_COPY),
+            )
+        };
+        let (mut compress, mut decompress) = (Mapping::new(c_len)?, Mapping::new(d_len)?);
+        let (c_len, d_len) = (compress.len(), decompress.len());
+        // SAFETY: the mappings are ours, page-aligned and hold nothing yet; the content is copied into them.
+        let built = unsafe {
+            let from = content.as_ptr().cast();
+            let c_at = compress.as_mut_slice().as_mut_ptr().cast();
+            let d_at = decompress.as_mut_slice().as_mut_ptr().cast();
+            let c = zstd::ZSTD_initStaticCDict(c_at, c_len, from, content.len(), BY_COPY, AUTO, parameters);
+            let d = zstd::ZSTD_initStaticDDict(d_at, d_len, from, content.len(), BY_COPY, AUTO);
+            c.cast::<c_void>() == c_at.cast_const() && d.cast::<c_void>() == d_at.cast_const()
+        };
+        if built { Ok(Self { number, compress, decompress }) } else { Err(super::Errno::ENOMEM) }
+    }
+
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn key(&self) -> (u32, usize) {
+        (self.number, self.compress.addr())
+    }
+
+    fn compress_side(&self) -> *const zstd::ZSTD_CDict {
+        self.compress.as_slice().as_ptr().cast()
+    }
+
+    fn decompress_side(&self) -> *const zstd::ZSTD_DDict {
+        self.decompress.as_slice().as_ptr().cast()
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.compress.len() + self.decompress.len()
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ deflate
+
+/// How libdeflate gets its one block of memory: it asks twice, first to tell us the size (and is refused),
+/// then to be given the mapping made for it. Its callback has no argument of ours, hence the statics; the
+/// lock is held while they are in use, which is when a context is built, never when it works.
+static DEFLATE_BUILD: Mutex<()> = Mutex::new(());
+static DEFLATE_ASKED_BYTES: AtomicUsize = AtomicUsize::new(0);
+static DEFLATE_OFFER: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn deflate_malloc(len: usize) -> *mut c_void {
+    DEFLATE_ASKED_BYTES.store(len, Ordering::Relaxed);
+    DEFLATE_OFFER.swap(0, Ordering::Relaxed) as *mut c_void
+}
+
+/// The memory belongs to the owner of the context, so there is nothing to free.
+extern "C" fn deflate_free(_: *mut c_void) {}
+
+/// Builds a context with `alloc`; the mapping that it lives in and its address there.
+fn deflate_build<T>(alloc: impl Fn(&deflate::libdeflate_options) -> *mut T) -> Result<(Mapping, usize)> {
+    let options = deflate::libdeflate_options {
+        sizeof_options: size_of::<deflate::libdeflate_options>(),
+        malloc_func: Some(deflate_malloc),
+        free_func: Some(deflate_free),
+    };
+    let _building = DEFLATE_BUILD.lock();
+    DEFLATE_OFFER.store(0, Ordering::Relaxed);
+    DEFLATE_ASKED_BYTES.store(0, Ordering::Relaxed);
+    assert!(alloc(&options).is_null(), "libdeflate made a context without memory");
+    let memory = Mapping::new(DEFLATE_ASKED_BYTES.load(Ordering::Relaxed))?;
+    DEFLATE_OFFER.store(memory.addr(), Ordering::Relaxed);
+    let context = alloc(&options) as usize;
+    let inside = context >= memory.addr() && context < memory.addr() + memory.len();
+    if inside { Ok((memory, context)) } else { Err(super::Errno::ENOMEM) }
+}
+
+/// Raw deflate at one level.
+pub struct DeflateCompressor {
+    memory: Mapping,
+    context: usize,
+    level: i8,
+}
+
+impl DeflateCompressor {
+    pub const LEVELS: core::ops::RangeInclusive<i8> = 1..=12;
+
+    pub fn new(level: i8) -> Result<Self> {
+        // SAFETY: the options are complete; a level out of range gives null.
+        let alloc = |options: &_| unsafe { deflate::libdeflate_alloc_compressor_ex(level.into(), options) };
+        let (memory, context) = deflate_build(alloc)?;
+        Ok(Self { memory, context, level })
+    }
+
+    pub fn is_for(&self, level: i8) -> bool {
+        self.level == level
+    }
+
+    pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<usize, NoOutput> {
+        // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.
+        let n = unsafe {
+            deflate::libdeflate_deflate_compress(
+                self.context as *mut _,
+                src.as_ptr().cast(),
+                src.len(),
+                dst.as_mut_ptr().cast(),
+                dst.len(),
+            )
+        };
+        if n == 0 { Err(NoOutput::TooLong) } else { Ok(n) }
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.memory.len()
+    }
+}
+
+/// The decoder of raw deflate.
+pub struct DeflateDecompressor {
+    memory: Mapping,
+    context: usize,
+}
+
+impl DeflateDecompressor {
+    pub fn new() -> Result<Self> {
+        // SAFETY: the options are complete.
+        let alloc = |options: &_| unsafe { deflate::libdeflate_alloc_decompressor_ex(options) };
+        let (memory, context) = deflate_build(alloc)?;
+        Ok(Self { memory, context })
+    }
+
+    /// The number of bytes written, `None` if `src` is not one stream, whole and alone, or does not fit.
+    pub fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        let (mut read, mut written) = (0usize, 0usize);
+        // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.
+        let result = unsafe {
+            deflate::libdeflate_deflate_decompress_ex(
+                self.context as *mut _,
+                src.as_ptr().cast(),
+                src.len(),
+                dst.as_mut_ptr().cast(),
+                dst.len(),
+                &mut read,
+                &mut written,
+            )
+        };
+        (result == deflate::libdeflate_result_LIBDEFLATE_SUCCESS && read == src.len()).then_some(written)
+    }
+
+    pub fn mapped_bytes(&self) -> usize {
+        self.memory.len()
+    }
+}

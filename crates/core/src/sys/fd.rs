@@ -1,0 +1,61 @@
+//! File descriptors of the runtime: kept high, out of the numbers that programs use and close.
+//!
+//! # Safety charter
+//! Descriptor calls touch no memory but the path strings, which are C strings of ours.
+#![allow(unsafe_code)]
+
+use core::ffi::CStr;
+
+use super::{Result, nr};
+
+const F_DUPFD_CLOEXEC: usize = 1030;
+const O_RDWR: usize = 2;
+const O_CLOEXEC: usize = 0o2000000;
+const AT_FDCWD: isize = -100;
+const RLIMIT_NOFILE: usize = 7;
+/// How far below the soft limit the runtime's descriptors begin.
+const HIGH_ROOM: u64 = 128;
+
+pub fn close(fd: i32) {
+    // SAFETY: closes a descriptor that the caller owns.
+    let _ = unsafe { uz_syscall!(nr::CLOSE, fd) };
+}
+
+/// The lowest number that the runtime uses for its descriptors.
+pub fn high_base() -> i32 {
+    let mut limit = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, limit.as_mut_ptr()) };
+    let soft = limit[0].min(1 << 20);
+    if soft > 2 * HIGH_ROOM { (soft - HIGH_ROOM) as i32 } else { (soft / 2) as i32 }
+}
+
+/// Moves a descriptor to a high number, close-on-exec. Where no high number is free it stays where it is.
+pub fn move_high(fd: i32) -> i32 {
+    // SAFETY: duplicates a descriptor.
+    match unsafe { uz_syscall!(nr::FCNTL, fd, F_DUPFD_CLOEXEC, high_base()) } {
+        Ok(high) => {
+            close(fd);
+            high as i32
+        }
+        Err(_) => fd,
+    }
+}
+
+/// Opens an existing file for reading and writing.
+pub fn open_read_write(path: &CStr) -> Result<i32> {
+    // SAFETY: the path is a C string.
+    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDWR | O_CLOEXEC) }.map(|fd| fd as i32)
+}
+
+/// Opens an existing file for reading.
+pub fn open_read(path: &CStr) -> Result<i32> {
+    // SAFETY: the path is a C string.
+    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_CLOEXEC) }.map(|fd| fd as i32)
+}
+
+/// Reads into `buf` from the descriptor's position.
+pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most buf.len() bytes.
+    unsafe { uz_syscall!(nr::READ, fd, buf.as_mut_ptr(), buf.len()) }
+}

@@ -1,0 +1,219 @@
+//! How pages leave and enter the program: two kernel mechanisms behind one seam.
+//!
+//! | | userfaultfd | protection faults |
+//! |---|---|---|
+//! | a missing page is | an absent page of a registered range | a page behind PROT_NONE |
+//! | a touch of it is | SIGBUS | SIGSEGV |
+//! | taking out | MOVE to a staging slot (or write-protect, copy, drop) | mprotect(PROT_NONE), frame stays |
+//! | filling | COPY | /proc/self/mem behind the protection, then mprotect |
+//! | unit | one page | runs of 64 KiB and more: each run costs a kernel mapping |
+//!
+//! # Safety charter
+//! The methods are safe to call for addresses inside managed ranges: no Rust object of uzswap lives there, so
+//! changing those pages cannot break a Rust invariant of ours. That the *program* sees its own bytes is the
+//! pager's business: it calls with its lock held, after checking the page's state.
+#![allow(unsafe_code)]
+
+mod protect;
+mod uffd;
+
+pub use protect::ProtectFaults;
+pub use uffd::Uffd;
+
+use super::{PAGE_SIZE, Result};
+use crate::control::Mechanism as Kind;
+
+/// How a run's way out ended: the first `pages` are out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    pub pages: usize,
+    pub next: Next,
+}
+
+/// What the page after the last one taken is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// The run is complete.
+    End,
+    /// Shared or pinned, or the kernel refuses: it stays resident.
+    Stuck,
+    /// It has no frame: the kernel dropped it, it reads as zero.
+    Absent,
+}
+
+/// How filling ended: the first `pages` are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filled {
+    All,
+    /// The page after the first `n` is there already.
+    Present(usize),
+    /// The page after the first `n` cannot be filled now; try again.
+    Again(usize),
+    /// No memory, or the mapping is not what the pager thinks; nothing after the first `n` was done.
+    Failed(usize),
+}
+
+/// The mechanism in use.
+pub enum Mechanism {
+    Uffd(Uffd),
+    Protect(ProtectFaults),
+}
+
+impl Mechanism {
+    /// Opens the wanted mechanism, or with `Auto` the best that works. `slots`: staging slots for limbo.
+    pub fn open(kind: Kind, slots: usize) -> Result<Mechanism> {
+        match kind {
+            Kind::Userfaultfd => Uffd::open(true, slots).map(Mechanism::Uffd),
+            Kind::UserfaultfdCopy => Uffd::open(false, slots).map(Mechanism::Uffd),
+            Kind::Protect => ProtectFaults::open().map(Mechanism::Protect),
+            Kind::Auto => Self::open(Kind::Userfaultfd, slots)
+                .or_else(|_| Self::open(Kind::UserfaultfdCopy, slots))
+                .or_else(|_| Self::open(Kind::Protect, slots)),
+        }
+    }
+
+    /// Which it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Mechanism::Uffd(u) if u.has_move() => Kind::Userfaultfd,
+            Mechanism::Uffd(_) => Kind::UserfaultfdCopy,
+            Mechanism::Protect(_) => Kind::Protect,
+        }
+    }
+
+    /// The signal by which a touch of a missing page arrives.
+    pub fn signal(kind: Kind) -> i32 {
+        const SIGBUS: i32 = 7;
+        const SIGSEGV: i32 = 11;
+        if kind == Kind::Protect { SIGSEGV } else { SIGBUS }
+    }
+
+    pub fn is_protect(&self) -> bool {
+        matches!(self, Mechanism::Protect(_))
+    }
+
+    /// Descriptors that must survive the program's closing.
+    pub fn fds(&self) -> [i32; 2] {
+        match self {
+            Mechanism::Uffd(u) => u.fds(),
+            Mechanism::Protect(p) => [p.fd(), -1],
+        }
+    }
+
+    /// Puts a range under the mechanism: absent pages fault from now on.
+    pub fn attach(&self, addr: usize, len: usize) -> Result<()> {
+        match self {
+            Mechanism::Uffd(u) => u.attach(addr, len),
+            Mechanism::Protect(p) => p.hide(addr, len),
+        }
+    }
+
+    /// Takes the run `[addr, addr + pages)`, all resident, out into slots from `slot` on.
+    pub fn take_out(&self, addr: usize, pages: usize, slot: usize) -> Taken {
+        match self {
+            Mechanism::Uffd(u) => u.take_out(addr, pages, slot),
+            Mechanism::Protect(p) => match p.hide(addr, pages * PAGE_SIZE) {
+                Ok(()) => Taken { pages, next: Next::End },
+                Err(_) => Taken { pages: 0, next: Next::Stuck },
+            },
+        }
+    }
+
+    /// Copies a page in limbo (its slot, or in place at `addr`) to `into`.
+    pub fn read_limbo(&self, addr: usize, slot: usize, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
+        match self {
+            Mechanism::Uffd(u) => {
+                into.copy_from_slice(u.slot(slot));
+                Ok(())
+            }
+            Mechanism::Protect(p) => p.read(addr, into),
+        }
+    }
+
+    /// A page of staging, where limbo keeps frames in slots; it stays as it is until the slot is released.
+    pub fn slot(&self, slot: usize) -> Option<&[u8; PAGE_SIZE]> {
+        match self {
+            Mechanism::Uffd(u) => Some(u.slot(slot)),
+            Mechanism::Protect(_) => None,
+        }
+    }
+
+    /// Brings pages back from limbo: `pages` from `addr`, in slots from `slot` on.
+    pub fn fill_from_limbo(&self, addr: usize, slot: usize, pages: usize) -> Filled {
+        match self {
+            Mechanism::Uffd(u) => u.fill(addr, u.slot(slot).as_ptr() as usize, pages),
+            Mechanism::Protect(_) => Filled::All,
+        }
+    }
+
+    /// Fills missing pages from `addr` with `bytes` (whole pages).
+    pub fn fill(&self, addr: usize, bytes: &[u8]) -> Filled {
+        debug_assert!(bytes.len() % PAGE_SIZE == 0);
+        match self {
+            Mechanism::Uffd(u) => u.fill(addr, bytes.as_ptr() as usize, bytes.len() / PAGE_SIZE),
+            Mechanism::Protect(p) => p.fill(addr, bytes),
+        }
+    }
+
+    /// Fills missing pages with zeros.
+    pub fn fill_zero(&self, addr: usize, pages: usize) -> Filled {
+        match self {
+            Mechanism::Uffd(u) => u.fill_zero(addr, pages),
+            // Never-touched memory is zero behind its protection.
+            Mechanism::Protect(_) => Filled::All,
+        }
+    }
+
+    /// The pages of a run are all filled: let the program at them.
+    pub fn expose(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
+        match self {
+            Mechanism::Uffd(_) => Ok(()),
+            Mechanism::Protect(p) => p.expose(addr, len, prot),
+        }
+    }
+
+    /// A write met a resident page that is still write-protected (only without MOVE).
+    pub fn allow_write(&self, addr: usize, len: usize) {
+        if let Mechanism::Uffd(u) = self {
+            u.allow_write(addr, len);
+        }
+    }
+
+    /// Gives the frames of released slots back.
+    pub fn release_slots(&self, slot: usize, count: usize) {
+        if let Mechanism::Uffd(u) = self {
+            u.release_slots(slot, count);
+        }
+    }
+
+    /// Drops the frames of pages that were stored and stay behind their protection, or of a page that nobody
+    /// can write now.
+    pub fn drop_in_place(&self, addr: usize, pages: usize) -> Result<()> {
+        // SAFETY: charter; the pager has stored the contents.
+        unsafe { super::program::drop_pages(addr, pages * PAGE_SIZE) }
+    }
+
+    /// Copies a resident page that nobody can write while the lock is held. `prot`: what the program may do.
+    pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
+        match self {
+            Mechanism::Uffd(u) => u.read_stable(addr, prot, into),
+            Mechanism::Protect(p) => p.read(addr, into).is_ok(),
+        }
+    }
+
+    /// Takes one page that is writable and executable out, into `into`.
+    pub fn take_executable(&self, addr: usize, into: &mut [u8; PAGE_SIZE]) -> Taken {
+        match self {
+            Mechanism::Uffd(u) => u.take_executable(addr, into),
+            Mechanism::Protect(_) => Taken { pages: 0, next: Next::Stuck },
+        }
+    }
+
+    /// In the child after fork: new descriptors for this process. Ranges must be attached again.
+    pub fn renew(&self) -> Result<()> {
+        match self {
+            Mechanism::Uffd(u) => u.renew(),
+            Mechanism::Protect(p) => p.renew(),
+        }
+    }
+}

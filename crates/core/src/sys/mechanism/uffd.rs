@@ -1,0 +1,248 @@
+//! Pages by userfaultfd: out by MOVE into staging slots, in by COPY.
+//!
+//! Staging is an area of our own, registered like the program's ranges because MOVE demands it of its
+//! destination. Slots are empty (absent) until a page is moved in and must be emptied before they are used again.
+//! Where the kernel has no MOVE (5.11 to 6.7), a run is write-protected, copied and dropped; a write in between is a
+//! SIGBUS, which waits for the pager's lock.
+#![allow(unsafe_code)]
+// Safety charter: see `mechanism/mod.rs`; sources of COPY are staging, zeros, or buffers borrowed from the caller.
+
+use super::{Filled, Next, Taken};
+use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous};
+use crate::sys::program::{self, ProcMem};
+use crate::sys::userfaultfd::{
+    FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, FEATURE_WP_ASYNC, Stop, Userfaultfd,
+};
+use crate::sys::{Errno, PAGE_SIZE, Result};
+
+/// Pages of zeros kept for first touches.
+const ZERO_PAGES: usize = 64;
+/// Tries before a page that the kernel calls busy is left alone.
+const BUSY_TRIES: u32 = 4;
+/// Tries of a transfer that makes no progress before it is given up for now.
+const AGAIN_TRIES: u32 = 200;
+
+pub struct Uffd {
+    fd: Userfaultfd,
+    has_move: bool,
+    staging: usize,
+    slots: usize,
+    /// One page with the protection of JIT code, mapped when first needed.
+    executable: usize,
+    zeros: Mapping,
+    /// To read pages that the program made inaccessible; absent where the sandbox forbids it.
+    proc_mem: Option<ProcMem>,
+}
+
+impl Uffd {
+    fn features(has_move: bool) -> u64 {
+        FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE | FEATURE_WP_ASYNC } else { 0 }
+    }
+
+    pub fn open(has_move: bool, slots: usize) -> Result<Uffd> {
+        let fd = Userfaultfd::open(Self::features(has_move))?;
+        let staging = map_anonymous(slots * PAGE_SIZE, PROT_READ | PROT_WRITE)?;
+        let executable = map_anonymous(PAGE_SIZE, PROT_READ | PROT_WRITE | PROT_EXEC).unwrap_or(0);
+        let mut zeros = Mapping::new(ZERO_PAGES * PAGE_SIZE)?;
+        // Touched, so that COPY reads frames and not the shared zero page through a fault each time.
+        zeros.as_mut_slice().fill(0);
+        let u = Uffd { fd, has_move, staging, slots, executable, zeros, proc_mem: ProcMem::open().ok() };
+        u.attach_own()?;
+        Ok(u)
+    }
+
+    fn attach_own(&self) -> Result<()> {
+        if self.has_move {
+            self.attach(self.staging, self.slots * PAGE_SIZE)?;
+            if self.executable != 0 {
+                self.attach(self.executable, PAGE_SIZE)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn renew(&self) -> Result<()> {
+        self.fd.renew(Self::features(self.has_move))?;
+        if let Some(p) = &self.proc_mem {
+            p.renew()?;
+        }
+        self.attach_own()
+    }
+
+    pub fn has_move(&self) -> bool {
+        self.has_move
+    }
+
+    pub fn fds(&self) -> [i32; 2] {
+        [self.fd.fd(), self.proc_mem.as_ref().map_or(-1, ProcMem::fd)]
+    }
+
+    pub fn attach(&self, addr: usize, len: usize) -> Result<()> {
+        self.fd.register(addr, len, true)
+    }
+
+    fn slot_addr(&self, slot: usize) -> usize {
+        assert!(slot < self.slots);
+        self.staging + slot * PAGE_SIZE
+    }
+
+    pub fn slot(&self, slot: usize) -> &[u8; PAGE_SIZE] {
+        // SAFETY: a slot in use is a mapped page of ours that nobody writes until it is released.
+        unsafe { program::page_at(self.slot_addr(slot)) }
+    }
+
+    pub fn take_out(&self, addr: usize, pages: usize, slot: usize) -> Taken {
+        if self.has_move {
+            self.move_out(addr, pages, self.slot_addr(slot))
+        } else {
+            self.copy_out(addr, pages, self.slot_addr(slot))
+        }
+    }
+
+    fn move_out(&self, addr: usize, pages: usize, to: usize) -> Taken {
+        let (mut done, mut busy, mut again) = (0, 0, 0);
+        while done < pages {
+            let (src, dst) = (addr + done * PAGE_SIZE, to + done * PAGE_SIZE);
+            // SAFETY: charter; the destination slots are empty.
+            let t = unsafe { self.fd.move_pages(dst, src, pages - done) };
+            if t.done_pages > 0 {
+                (busy, again) = (0, 0);
+            }
+            done += t.done_pages;
+            let next = match t.stop {
+                Stop::Complete => Next::End,
+                Stop::Again => {
+                    again += 1;
+                    if again < AGAIN_TRIES {
+                        continue;
+                    }
+                    Next::Stuck
+                }
+                // The batched MOVE of 6.18 and later can move a page without counting it and then complain
+                // that it is there. Both sides say what happened.
+                Stop::Present => {
+                    let (src, dst) = (addr + done * PAGE_SIZE, to + done * PAGE_SIZE);
+                    if !program::is_present(src) && program::is_present(dst) {
+                        done += 1;
+                        continue;
+                    }
+                    Next::Stuck
+                }
+                Stop::Busy => {
+                    busy += 1;
+                    if busy <= BUSY_TRIES && program::break_sharing(addr + done * PAGE_SIZE).is_ok() {
+                        continue;
+                    }
+                    Next::Stuck
+                }
+                Stop::Refused(Errno::ENOENT) => Next::Absent,
+                // A run may cross kernel mappings that the pager sees as one range: go page by page.
+                Stop::Refused(Errno::EINVAL) if pages - done > 1 => {
+                    let one = self.move_out(addr + done * PAGE_SIZE, 1, to + done * PAGE_SIZE);
+                    if one.pages == 1 {
+                        done += 1;
+                        continue;
+                    }
+                    one.next
+                }
+                Stop::Refused(_) => Next::Stuck,
+            };
+            return Taken { pages: done, next };
+        }
+        Taken { pages: done, next: Next::End }
+    }
+
+    fn copy_out(&self, addr: usize, pages: usize, to: usize) -> Taken {
+        let len = pages * PAGE_SIZE;
+        if self.fd.write_protect(addr, len, true).is_err() {
+            return Taken { pages: 0, next: Next::Stuck };
+        }
+        let present = (0..pages).take_while(|i| program::is_present(addr + i * PAGE_SIZE)).count();
+        let next = if present < pages { Next::Absent } else { Next::End };
+        let out = present * PAGE_SIZE;
+        if present > 0 {
+            // SAFETY: the pages are present and write-protected: nobody changes them; staging is ours.
+            unsafe { program::raw_copy(to, addr, out) };
+            // SAFETY: the contents are in staging now.
+            if unsafe { program::drop_pages(addr, out) }.is_err() {
+                self.allow_write(addr, len);
+                return Taken { pages: 0, next: Next::Stuck };
+            }
+        }
+        if present < pages {
+            self.allow_write(addr + out, len - out);
+        }
+        Taken { pages: present, next }
+    }
+
+    pub fn fill(&self, addr: usize, src: usize, pages: usize) -> Filled {
+        let mut done = 0;
+        for _ in 0..AGAIN_TRIES {
+            // SAFETY: charter.
+            let t = unsafe { self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done) };
+            done += t.done_pages;
+            match t.stop {
+                Stop::Complete => return Filled::All,
+                Stop::Again => continue,
+                Stop::Present => return Filled::Present(done),
+                Stop::Busy | Stop::Refused(_) => return Filled::Failed(done),
+            }
+        }
+        Filled::Again(done)
+    }
+
+    pub fn fill_zero(&self, addr: usize, pages: usize) -> Filled {
+        let mut done = 0;
+        while done < pages {
+            let n = (pages - done).min(ZERO_PAGES);
+            match self.fill(addr + done * PAGE_SIZE, self.zeros.addr(), n) {
+                Filled::All => done += n,
+                Filled::Present(k) => return Filled::Present(done + k),
+                Filled::Again(k) => return Filled::Again(done + k),
+                Filled::Failed(k) => return Filled::Failed(done + k),
+            }
+        }
+        Filled::All
+    }
+
+    pub fn allow_write(&self, addr: usize, len: usize) {
+        if !self.has_move {
+            let _ = self.fd.write_protect(addr, len, false);
+        }
+    }
+
+    pub fn release_slots(&self, slot: usize, count: usize) {
+        // SAFETY: released slots hold nothing that anybody needs.
+        let _ = unsafe { program::drop_pages(self.slot_addr(slot), count * PAGE_SIZE) };
+    }
+
+    pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
+        if prot as usize & PROT_READ != 0 {
+            if !program::is_present(addr) {
+                return false;
+            }
+            // SAFETY: present, readable, and not writable by anybody while the lock is held (the caller's check).
+            unsafe { program::raw_copy(into.as_mut_ptr() as usize, addr, PAGE_SIZE) };
+            return true;
+        }
+        match &self.proc_mem {
+            // SAFETY: `into` is borrowed exclusively.
+            Some(p) => unsafe { p.read(into.as_mut_ptr() as usize, addr, PAGE_SIZE) }.is_ok(),
+            None => false,
+        }
+    }
+
+    pub fn take_executable(&self, addr: usize, into: &mut [u8; PAGE_SIZE]) -> Taken {
+        if self.executable == 0 || !self.has_move {
+            return Taken { pages: 0, next: Next::Stuck };
+        }
+        let t = self.move_out(addr, 1, self.executable);
+        if t.pages == 1 {
+            // SAFETY: the page is ours now; nobody else has it mapped.
+            unsafe { program::raw_copy(into.as_mut_ptr() as usize, self.executable, PAGE_SIZE) };
+            // SAFETY: copied.
+            let _ = unsafe { program::drop_pages(self.executable, PAGE_SIZE) };
+        }
+        t
+    }
+}

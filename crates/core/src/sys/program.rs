@@ -1,0 +1,182 @@
+//! The program's own pages: addresses with a length, never Rust references.
+//!
+//! # Safety charter
+//! The program may change its memory at any instant, so no `&[u8]` to it ever exists. Bytes are
+//! copied by the kernel (`/proc/self/mem`, which reports a bad address as an error) or by `raw_copy` from pages that
+//! the pager holds. Mapping calls on the program's addresses are made by the hooks with the pager's lock held.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use super::mem::{MADV_DONTNEED, PROT_NONE};
+use super::{Errno, PAGE_SIZE, Result, nr};
+
+/// Copies bytes between two addresses.
+///
+/// # Safety
+/// Both ranges must be mapped and resident (or demand-zero), the destination writable and not a Rust object
+/// that somebody borrows.
+#[inline]
+pub unsafe fn raw_copy(dst: usize, src: usize, len: usize) {
+    // SAFETY: the caller vouches; `copy` allows overlap.
+    unsafe { core::ptr::copy(src as *const u8, dst as *mut u8, len) }
+}
+
+/// A page of staging memory as a slice.
+///
+/// # Safety
+/// The page must be mapped, and nobody may write it while the slice lives.
+#[inline]
+pub unsafe fn page_at<'a>(addr: usize) -> &'a [u8; PAGE_SIZE] {
+    // SAFETY: the caller vouches.
+    unsafe { &*(addr as *const [u8; PAGE_SIZE]) }
+}
+
+/// Which of `pages` pages from `addr` are mapped to a frame: one byte each, bit 0.
+pub fn mincore(addr: usize, vec: &mut [u8]) -> Result<()> {
+    // SAFETY: the kernel writes one byte per page into vec, which has that many.
+    unsafe { uz_syscall!(nr::MINCORE, addr, vec.len() * PAGE_SIZE, vec.as_mut_ptr()) }.map(drop)
+}
+
+/// Whether one page is mapped to a frame.
+pub fn is_present(addr: usize) -> bool {
+    let mut v = [0u8];
+    mincore(addr, &mut v).is_ok() && v[0] & 1 != 0
+}
+
+/// Drops the frames of a range: it reads as zero (or faults, where registered) afterwards.
+///
+/// # Safety
+/// The contents must be worthless or stored elsewhere.
+pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller vouches.
+    unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED) }.map(drop)
+}
+
+/// Changes the protection of a range of the program.
+///
+/// # Safety
+/// Whoever runs in the range must be able to cope with the fault: the pager serves it.
+pub unsafe fn protect(addr: usize, len: usize, prot: usize) -> Result<()> {
+    // SAFETY: the caller vouches.
+    unsafe { uz_syscall!(nr::MPROTECT, addr, len, prot) }.map(drop)
+}
+
+/// Makes a range inaccessible.
+///
+/// # Safety
+/// As for [`protect`].
+pub unsafe fn protect_none(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller vouches.
+    unsafe { protect(addr, len, PROT_NONE) }
+}
+
+/// Writes a page's first word with itself, in the kernel: breaks the sharing that fork left, and says
+/// with an error, not a signal, when the page is gone.
+pub fn break_sharing(addr: usize) -> Result<()> {
+    const FUTEX_WAKE_OP_PRIVATE: usize = 5 | 128;
+    // FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0): *addr |= 0.
+    const OP_OR_ZERO: usize = 2 << 28;
+    let dummy = 0u32;
+    // SAFETY: the kernel ORs zero into the word, atomically; the first address is only a key.
+    unsafe { uz_syscall!(nr::FUTEX, &raw const dummy, FUTEX_WAKE_OP_PRIVATE, 0, 0, addr, OP_OR_ZERO) }.map(drop)
+}
+
+/// /proc/self/mem: reads and writes this process's memory whatever its protection.
+pub struct ProcMem {
+    fd: AtomicI32,
+}
+
+impl ProcMem {
+    pub fn open() -> Result<ProcMem> {
+        Self::open_fd().map(|fd| ProcMem { fd: AtomicI32::new(fd) })
+    }
+
+    fn open_fd() -> Result<i32> {
+        super::fd::open_read_write(c"/proc/self/mem").map(super::fd::move_high)
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// In the child after fork: the file was opened for the parent's memory; open this process's.
+    pub fn renew(&self) -> Result<()> {
+        super::fd::close(self.fd());
+        self.fd.store(Self::open_fd()?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads exactly `len` bytes at `src` into memory of ours at `dst`.
+    ///
+    /// # Safety
+    /// `dst` must be writable memory of ours.
+    pub unsafe fn read(&self, dst: usize, src: usize, len: usize) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the kernel writes at most len - done bytes at dst + done.
+            let r = unsafe { uz_syscall!(nr::PREAD64, self.fd(), dst + done, len - done, src + done) };
+            match r {
+                Ok(0) => return Err(Errno::EIO),
+                Ok(n) => done += n,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes exactly `len` bytes of ours at `src` into the program at `dst`.
+    ///
+    /// # Safety
+    /// `dst` must be pages whose contents the pager is entitled to replace.
+    pub unsafe fn write(&self, dst: usize, src: usize, len: usize) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the kernel reads our bytes and checks the program's.
+            let r = unsafe { uz_syscall!(nr::PWRITE64, self.fd(), src + done, len - done, dst + done) };
+            match r {
+                Ok(0) => return Err(Errno::EIO),
+                Ok(n) => done += n,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ProcMem {
+    fn drop(&mut self) {
+        super::fd::close(self.fd());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mem::Mapping;
+    use super::*;
+
+    #[test]
+    fn proc_mem_reads_and_writes_behind_the_protection() {
+        let m = Mapping::new(2 * PAGE_SIZE).unwrap();
+        let p = match ProcMem::open() {
+            Ok(p) => p,
+            Err(e) => return println!("SKIPPED: /proc/self/mem: {e}"),
+        };
+        let bytes = [5u8; PAGE_SIZE];
+        let mut back = [0u8; PAGE_SIZE];
+        // SAFETY: a mapping of this test, without protection while it is written from behind.
+        unsafe {
+            protect_none(m.addr(), PAGE_SIZE).unwrap();
+            p.write(m.addr(), bytes.as_ptr() as usize, PAGE_SIZE).unwrap();
+            p.read(back.as_mut_ptr() as usize, m.addr(), PAGE_SIZE).unwrap();
+            protect(m.addr(), PAGE_SIZE, 3).unwrap();
+        }
+        assert_eq!(back, bytes);
+        assert_eq!(m.as_slice()[..PAGE_SIZE], bytes);
+        assert!(is_present(m.addr()));
+        assert!(!is_present(m.addr() + PAGE_SIZE));
+        break_sharing(m.addr()).unwrap();
+    }
+}

@@ -1,0 +1,11 @@
+//! System calls of the program: what they touch.
+
+mod commands;
+mod ioctl;
+pub mod records;
+pub mod shapes;
+mod table;
+pub mod walk;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Structs that point on: what lies behind a pointer behind a pointer.
+//!
+//! A record is like a call whose arguments lie in memory. Each of its fields is an [`Arg`], found either
+//! behind the pointer at a byte offset (`Ptr`) or in the memory that follows (`Tail`, a trailing array); and a
+//! [`Number`] in it is a byte offset in the record. Offsets are those of the x86-64 ABI.
+
+use super::shapes::Arg::{self, *};
+use super::shapes::Extent::*;
+use super::shapes::Kind;
+use super::shapes::Number::{self, *};
+
+/// The largest record, in bytes: so much is copied to the stack to look at it.
+pub const MAX_BYTES: usize = 168;
+
+/// A field that leads on.
+#[derive(Clone, Copy, Debug)]
+pub enum Field {
+    /// At this offset is a pointer to `Arg`.
+    Ptr(u8, Arg),
+    /// The same, if the number is one of these.
+    PtrIf(Number, &'static [usize], u8, Arg),
+    /// `Arg` itself begins at this offset.
+    Tail(u8, Arg),
+}
+use Field::{Ptr, PtrIf, Tail};
+
+/// The layout of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Bytes of the fixed part; in an array, one follows the other at this distance.
+    pub bytes: u16,
+    /// What the kernel does with the fixed part.
+    pub kind: Kind,
+    pub fields: &'static [Field],
+}
+
+const fn layout(kind: Kind, bytes: u16, fields: &'static [Field]) -> Layout {
+    assert!(bytes as usize <= MAX_BYTES);
+    Layout { bytes, kind, fields }
+}
+
+macro_rules! records {
+    ($($(#[$doc:meta])* $id:ident $kind:ident $bytes:literal [$($field:expr),* $(,)?])*) => {
+        /// Which record.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Id { $($(#[$doc])* $id),* }
+
+        static LAYOUTS: &[Layout] = &[$(layout(Kind::$kind, $bytes, &[$($field),*])),*];
+    };
+}
+
+impl Id {
+    #[inline]
+    pub fn layout(self) -> &'static Layout {
+        &LAYOUTS[self as usize]
+    }
+}
+
+records! {
+    // Sockets. msghdr: name, namelen, iov, iovlen, control, controllen, flags.
+    SendMsg In 56 [Ptr(0, In(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
+    RecvMsg Out 56 [Ptr(0, Out(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
+    /// mmsghdr: a msghdr, and the number of bytes moved.
+    SendMmsg Out 64 [Ptr(0, In(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
+    RecvMmsg Out 64 [Ptr(0, Out(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
+    /// sock_fprog: length, filter.
+    Fprog In 16 [Ptr(8, In(Array(8, U16(0))))]
+    /// tcp_zerocopy_receive: ..., copybuf_address, copybuf_len, flags, msg_control, msg_controllen, ...
+    TcpZerocopyReceive Out 64 [Ptr(24, Out(Len(I32(32)))), Ptr(40, Out(Len(U64(48))))]
+    /// ipt_replace and ip6t_replace: ..., size, ..., num_counters, counters, entries.
+    IptReplace In 96 [Ptr(88, Out(Array(16, U32(84)))), Tail(96, In(Len(U32(40))))]
+    /// arpt_replace, the same with fewer hooks.
+    ArptReplace In 80 [Ptr(72, Out(Array(16, U32(68)))), Tail(80, In(Len(U32(40))))]
+    /// ifconf: length, buffer.
+    Ifconf Out 16 [Ptr(8, Out(Len(I32(0))))]
+    /// ifreq whose data is a struct of the driver's or of ethtool's choosing.
+    IfreqData Out 40 [Ptr(16, Out(Fixed(4096)))]
+    /// iwreq: a point is pointer, length in elements of up to some size.
+    IwreqPoint Out 32 [Ptr(16, Out(Array(64, U16(24))))]
+    /// rtentry with the name of its device.
+    Rtentry In 120 [Ptr(88, Str)]
+
+    // Signals and time.
+    /// pselect6 and io_pgetevents: set, size.
+    SigsetArg In 16 [Ptr(0, In(Struct(U64(8))))]
+    /// io_uring_getevents_arg: sigmask, its size, minimal wait, timeout.
+    EnterArg In 24 [Ptr(0, In(Struct(U32(8)))), Ptr(16, In(Fixed(16)))]
+    /// A sigevent of SIGEV_THREAD carries a pointer to the 32 bytes that mq_notify sends.
+    MqNotify In 64 [PtrIf(I32(12), &[2], 0, In(Fixed(32)))]
+
+    // Futexes: value, address, flags.
+    FutexWaiter In 24 [Ptr(8, Out(Fixed(4)))]
+
+    /// iocb: data, key (written), flags, operation, ..., buffer, length. The operation says whether the
+    /// buffer is one (read, write) or an array of them (readv, writev).
+    Iocb Out 64 [
+        PtrIf(U16(16), &[0, 1], 24, Keep(Len(U64(32)))), PtrIf(U16(16), &[7, 8], 24, Iov(Kind::Keep, U64(32))),
+    ]
+
+    // Processes and programs.
+    /// clone_args: flags, pidfd, child_tid, parent_tid, ..., set_tid, set_tid_size, cgroup. The child's number is
+    /// cleared when the thread ends.
+    CloneArgs In 88 [
+        Ptr(8, Out(Fixed(4))), Ptr(16, Keep(Fixed(4))), Ptr(24, Out(Fixed(4))), Ptr(64, In(Array(4, U64(72)))),
+    ]
+    KexecSegment In 32 [Ptr(0, In(Len(U64(8))))]
+    /// A register set: the iovec itself is written, too.
+    RegisterSet Out 16 [Ptr(0, Out(Len(U64(8))))]
+    /// prctl_mm_map: ..., auxv, its size, executable.
+    MmMap In 104 [Ptr(88, In(Len(U32(96))))]
+
+    // Structs that begin with their size; the fixed part is the smallest that the kernel takes.
+    SchedAttr Out 48 [Tail(0, Out(Struct(U32(0))))]
+    PerfEventAttr Out 64 [Tail(0, Out(Struct(U32(4))))]
+    MntIdReq In 24 [Tail(0, In(Struct(U32(0))))]
+
+    // Files.
+    /// file_handle: bytes, type, handle.
+    FileHandle Out 8 [Tail(8, Out(Len(U32(0))))]
+    /// xattr_args: value, size, flags.
+    SetXattr In 16 [Ptr(0, In(Len(U32(8))))]
+    GetXattr In 16 [Ptr(0, Out(Len(U32(8))))]
+    /// fiemap: ..., extent_count, ..., extents.
+    Fiemap Out 32 [Tail(32, Out(Array(56, U32(24))))]
+    /// file_dedupe_range: ..., dest_count, ..., destinations.
+    DedupeRange Out 24 [Tail(24, Out(Array(32, U16(16))))]
+    /// fsmap_head: ..., count, ..., two keys, records.
+    Fsmap Out 128 [Tail(128, Out(Array(64, U32(8))))]
+
+    // Devices.
+    /// sg_io_hdr: command and sense lengths, number of iovecs, data length, data, command, sense.
+    SgIo Out 88 [
+        Ptr(16, Out(Len(U32(12)))), Ptr(16, Iov(Kind::Out, U16(10))), Ptr(24, In(Len(U8(8)))), Ptr(32, Out(Len(U8(9)))),
+    ]
+    /// unimapdesc: count, entries.
+    Unimap Out 16 [Ptr(8, Out(Array(4, U16(0))))]
+    /// consolefontdesc: 512 characters of 32 lines at most.
+    ConsoleFont Out 16 [Ptr(8, Out(Fixed(16384)))]
+    /// console_font_op: ..., data (a font of up to 64x128 in 512 characters, or a name).
+    FontOp Out 32 [Ptr(24, Out(Fixed(65535)))]
+    /// usbdevfs_ctrltransfer: ..., length, timeout, data.
+    UsbControl Out 24 [Ptr(16, Out(Len(U16(6))))]
+    /// usbdevfs_bulktransfer: endpoint, length, timeout, data.
+    UsbBulk Out 24 [Ptr(16, Out(Len(U32(4))))]
+    /// usbdevfs_urb: the data is used until it is reaped.
+    UsbUrb Keep 56 [Ptr(16, Keep(Len(I32(24))))]
+    /// cdrom_generic_command: ..., buffer, length, ..., sense.
+    CdromGeneric Out 64 [Ptr(16, Out(Len(U32(24)))), Ptr(32, Out(Fixed(64)))]
+    CdromAudio Out 24 [Ptr(16, Out(Array(2352, I32(8))))]
+
+    // bpf: the attributes that carry pointers, by command. The sizes of keys and values belong to the map;
+    // a page and 64 KiB are what they are in practice.
+    BpfElement Out 32 [Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Fixed(65535)))]
+    BpfLoad Out 168 [
+        Ptr(8, In(Array(8, U32(4)))), Ptr(16, Str), Ptr(32, Out(Len(U32(28)))), Ptr(80, In(Array(8, U32(88)))),
+        Ptr(96, In(Array(16, U32(104)))), Ptr(120, In(Fixed(256))), Ptr(120, In(Array(4, U32(148)))),
+        Ptr(128, In(Array(16, U32(116)))), Ptr(152, In(Len(U32(160)))),
+    ]
+    BpfPath In 16 [Ptr(0, Str)]
+    BpfTestRun Out 80 [
+        Ptr(16, In(Len(U32(8)))), Ptr(24, Out(Len(U32(12)))), Ptr(48, In(Len(U32(40)))), Ptr(56, Out(Len(U32(44)))),
+    ]
+    BpfInfo Out 16 [Ptr(8, Out(Len(U32(4))))]
+    BpfQuery Out 64 [Ptr(16, Out(Array(4, U32(24)))), Ptr(32, Out(Array(4, U32(24))))]
+    BpfBtf Out 32 [Ptr(0, In(Len(U32(16)))), Ptr(8, Out(Len(U32(20))))]
+    BpfTask Out 48 [Ptr(16, Out(Len(U32(12))))]
+    BpfBatch Out 56 [
+        Ptr(0, In(Fixed(4096))), Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Array(64, U32(32)))),
+        Ptr(24, Out(Array(64, U32(32)))),
+    ]
+
+    // Keys.
+    /// keyctl_kdf_params: hash name, other information, its length.
+    KeyKdf In 56 [Ptr(0, Str), Ptr(8, In(Len(U32(16))))]
+
+    // io_uring_register.
+    /// io_uring_files_update: offset, reserved, descriptors (how many is an argument of the call).
+    RingUpdate Out 16 [Ptr(8, Out(Fixed(65535)))]
+    /// io_uring_rsrc_register: number, flags, reserved, data, tags.
+    RingFiles In 32 [Ptr(16, In(Array(4, U32(0)))), Ptr(24, In(Array(8, U32(0))))]
+    RingBuffers In 32 [Ptr(16, Iov(Kind::Keep, U32(0))), Ptr(24, In(Array(8, U32(0))))]
+    /// io_uring_rsrc_update2: offset, reserved, data, tags, number.
+    RingFilesUpdate In 32 [Ptr(8, In(Array(4, U32(24)))), Ptr(16, In(Array(8, U32(24))))]
+    RingBuffersUpdate In 32 [Ptr(8, Iov(Kind::Keep, U32(24))), Ptr(16, In(Array(8, U32(24))))]
+    /// io_uring_buf_reg: the ring, its entries.
+    RingProvided Out 40 [Ptr(0, Keep(Array(16, U32(8))))]
+    /// io_uring_mem_region_reg, and the region: address, size.
+    RingMemory Out 32 [Ptr(0, Record(Id::RingRegion))]
+    RingRegion Out 64 [Ptr(0, Keep(Len(U64(8))))]
+    /// io_uring_zcrx_ifq_reg: ..., area, region.
+    RingZcrx Out 96 [Ptr(16, Record(Id::RingArea)), Ptr(24, Record(Id::RingRegion))]
+    RingArea Out 48 [Ptr(0, Keep(Len(U64(8))))]
+    /// io_uring_query_hdr: next, data, operation, size.
+    RingQuery Out 32 [Ptr(8, Out(Len(U32(20))))]
+}

@@ -1,0 +1,538 @@
+//! The walker against a memory that knows what it has been asked for: reading what was not held first fails
+//! the test, and so does a range that wraps or is empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use uzswap::sys::{PAGE_SIZE, nr};
+
+use super::shapes::{self, Disposition, Kind};
+use super::walk::{MAX_HOLD_BYTES, Visit, scan, walk};
+
+const IN: Kind = Kind::In;
+const OUT: Kind = Kind::Out;
+const KEEP: Kind = Kind::Keep;
+const PID: usize = 4321;
+/// Where the tests put things.
+const A: usize = 0x10_0000;
+const B: usize = 0x20_0ff0;
+const C: usize = 0x30_0000;
+const D: usize = 0x40_0123;
+
+#[derive(Default)]
+struct Memory {
+    pages: BTreeMap<usize, Vec<u8>>,
+    held_pages: BTreeSet<usize>,
+    held: Vec<(usize, usize, Kind)>,
+}
+
+impl Memory {
+    fn put(mut self, addr: usize, bytes: &[u8]) -> Self {
+        for (i, &byte) in bytes.iter().enumerate() {
+            let at = addr + i;
+            self.pages.entry(at / PAGE_SIZE).or_insert_with(|| vec![0; PAGE_SIZE])[at % PAGE_SIZE] = byte;
+        }
+        self
+    }
+
+    fn words(self, addr: usize, words: &[usize]) -> Self {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.put(addr, &bytes)
+    }
+
+    /// What the call touches, without order.
+    #[track_caller]
+    fn expect(mut self, nr: usize, args: &[usize], expected: &[(usize, usize, Kind)]) {
+        let mut given = [0; 6];
+        given[..args.len()].copy_from_slice(args);
+        walk(nr, &given, &mut self);
+        let mut expected = expected.to_vec();
+        let order = |range: &(usize, usize, Kind)| (range.0, range.1);
+        self.held.sort_by_key(order);
+        expected.sort_by_key(order);
+        assert_eq!(self.held, expected, "call {} {}", nr, shapes::name(nr));
+    }
+}
+
+impl Visit for Memory {
+    fn hold(&mut self, addr: usize, len: usize, kind: Kind) {
+        assert!(addr != 0 && (1..=MAX_HOLD_BYTES).contains(&len), "a range that cannot be: {addr:x} {len:x}");
+        let last = addr.checked_add(len - 1).expect("a range that wraps");
+        self.held.push((addr, len, kind));
+        self.held_pages.extend(addr / PAGE_SIZE..=(last / PAGE_SIZE).min(addr / PAGE_SIZE + 64));
+    }
+
+    fn read(&self, addr: usize, into: &mut [u8]) -> bool {
+        for (i, byte) in into.iter_mut().enumerate() {
+            let at = addr + i;
+            assert!(self.held_pages.contains(&(at / PAGE_SIZE)), "read of {at:x}, which is not held");
+            match self.pages.get(&(at / PAGE_SIZE)) {
+                Some(page) => *byte = page[at % PAGE_SIZE],
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn own_pid(&self) -> usize {
+        PID
+    }
+}
+
+fn memory() -> Memory {
+    Memory::default()
+}
+
+/// From `addr` to the end of its page: what a short string takes.
+const fn rest(addr: usize) -> usize {
+    PAGE_SIZE - addr % PAGE_SIZE
+}
+
+#[test]
+fn every_call_of_this_kernel_version_has_a_row() {
+    for number in (0..=336).chain(424..nr::COUNT) {
+        assert!(shapes::shape(number).listed, "number {number} has no row");
+        assert!(!shapes::name(number).is_empty());
+    }
+    for number in (337..424).chain([nr::COUNT, usize::MAX]) {
+        assert!(!shapes::shape(number).listed, "number {number} has a row");
+        assert_eq!(shapes::disposition(number), Disposition::Unimplemented);
+        assert!(!shapes::has_pointers(number));
+    }
+}
+
+#[test]
+fn plain_calls_point_nowhere() {
+    for number in 0..nr::COUNT {
+        let plain = matches!(shapes::disposition(number), Disposition::Plain | Disposition::Unimplemented);
+        if plain {
+            assert!(!shapes::has_pointers(number), "{}", shapes::name(number));
+        }
+        let consumes =
+            matches!(shapes::disposition(number), Disposition::ConsumesBeforeFault | Disposition::Buffers);
+        if consumes {
+            assert!(shapes::has_pointers(number), "{}", shapes::name(number));
+        }
+    }
+}
+
+#[test]
+fn buffers_have_the_length_that_the_call_says() {
+    memory().expect(nr::READ, &[0, D, 10_000], &[(D, 10_000, OUT)]);
+    memory().expect(nr::WRITE, &[0, D, 1], &[(D, 1, IN)]);
+    memory().expect(nr::EPOLL_WAIT, &[3, A, 10, 0], &[(A, 120, OUT)]);
+    memory().expect(nr::POLL, &[A, 3, 0], &[(A, 24, OUT)]);
+    memory().expect(nr::MINCORE, &[0x1000, 4097, A], &[(A, 2, OUT)]);
+    memory().expect(nr::MSGSND, &[0, A, 5, 0], &[(A, 13, IN)]);
+    memory().expect(nr::GETGROUPS, &[4, A], &[(A, 16, OUT)]);
+    memory().expect(nr::MBIND, &[0, 0, 2, A, 65], &[(A, 16, IN)]);
+}
+
+#[test]
+fn nothing_is_held_for_null_or_nothing() {
+    memory().expect(nr::READ, &[0, 0, 100], &[]);
+    memory().expect(nr::READ, &[0, A, 0], &[]);
+    memory().expect(nr::WAIT4, &[1, 0, 0, 0], &[]);
+    memory().expect(nr::READV, &[0, 0, 3], &[]);
+    memory().expect(nr::SENDMSG, &[0, 0, 0], &[]);
+    memory().expect(nr::EXECVE, &[0, 0, 0], &[]);
+    memory().expect(nr::SELECT, &[0, A, A, A, 0], &[]);
+    memory().expect(nr::FUTEX, &[0, 0, 0, 0, 0, 0], &[]);
+}
+
+#[test]
+fn a_call_that_is_not_known_is_left_alone() {
+    memory().expect(400, &[A, A, A, A, A, A], &[]);
+    memory().expect(usize::MAX, &[A, A, A, A, A, A], &[]);
+    memory().expect(nr::GETPID, &[A, A, A, A, A, A], &[]);
+}
+
+#[test]
+fn select_sets_are_whole_words() {
+    for (descriptors, bytes) in [(1, 8), (64, 8), (65, 16), (1000, 128), (1024, 128), (1025, 136)] {
+        memory().expect(nr::SELECT, &[descriptors, A, 0, B, 0], &[(A, bytes, OUT), (B, bytes, OUT)]);
+    }
+    // A negative number, and one whose upper half is garbage.
+    memory().expect(nr::SELECT, &[-1i32 as u32 as usize, A, B, 0, C], &[(C, 16, OUT)]);
+    memory().expect(nr::SELECT, &[0x7777_0000_0003, A, 0, 0, 0], &[(A, 8, OUT)]);
+    let sets = [(A, 8, OUT), (B, 16, OUT), (C, 16, IN), (D, 8, IN)];
+    memory().words(C, &[D, 8]).expect(nr::PSELECT6, &[3, A, 0, 0, B, C], &sets);
+}
+
+#[test]
+fn an_address_has_the_length_behind_the_length_pointer() {
+    let two = |len: usize| [(A, len, OUT), (B, 4, OUT)];
+    memory().put(B, &16u32.to_le_bytes()).expect(nr::GETSOCKNAME, &[3, A, B], &two(16));
+    // No address is longer than 128 bytes, whatever the caller leaves in the length.
+    memory().put(B, &0x5555_5555u32.to_le_bytes()).expect(nr::ACCEPT, &[3, A, B], &two(128));
+    // Nothing there: the length pointer alone.
+    memory().expect(nr::GETPEERNAME, &[3, A, B], &[(B, 4, OUT)]);
+    memory().expect(nr::ACCEPT4, &[3, 0, 0, 0], &[]);
+    memory().put(B, &28u32.to_le_bytes()).expect(
+        nr::RECVFROM,
+        &[3, C, 500, 0, A, B],
+        &[(A, 28, OUT), (B, 4, OUT), (C, 500, OUT)],
+    );
+    // A length pointer at the end of one page and the beginning of the next.
+    let across = C + PAGE_SIZE - 2;
+    memory().put(across, &12u32.to_le_bytes()).expect(
+        nr::GETSOCKOPT,
+        &[3, 0, 0, A, across],
+        &[(A, 12, OUT), (across, 4, OUT)],
+    );
+    // SO_GET_FILTER counts instructions.
+    memory().put(B, &12u32.to_le_bytes()).expect(
+        nr::GETSOCKOPT,
+        &[3, 1, 26, A, B],
+        &[(A, 96, OUT), (B, 4, OUT)],
+    );
+}
+
+#[test]
+fn iovecs_and_what_they_point_to() {
+    memory().words(B, &[A, 5, 0, 9, C, 0, D, 5000]).expect(
+        nr::READV,
+        &[0, B, 4],
+        &[(A, 5, OUT), (B, 64, IN), (D, 5000, OUT)],
+    );
+    memory().words(A, &[D, 7]).expect(nr::PWRITEV2, &[0, A, 1], &[(A, 16, IN), (D, 7, IN)]);
+    memory().words(A, &[D, 7]).expect(nr::VMSPLICE, &[0, A, 1], &[(A, 16, IN), (D, 7, KEEP)]);
+    memory().words(A, &[D, 7]).expect(nr::PROCESS_MADVISE, &[0, A, 1], &[(A, 16, IN)]);
+    // The kernel takes 1024, no more.
+    memory().expect(nr::WRITEV, &[0, A, 1025], &[]);
+    memory().expect(nr::WRITEV, &[0, A, usize::MAX], &[]);
+    let many: Vec<usize> = (0..1024).flat_map(|i| [C + 64 * i, 64]).collect();
+    let mut expected: Vec<_> = (0..1024).map(|i| (C + 64 * i, 64, IN)).collect();
+    expected.push((A, 16384, IN));
+    memory().words(A, &many).expect(nr::WRITEV, &[0, A, 1024], &expected);
+}
+
+#[test]
+fn the_remote_side_is_walked_if_it_is_this_process() {
+    let two = || memory().words(A, &[C, 10]).words(B, &[D, 20]);
+    let here = [(A, 16, IN), (C, 10, OUT), (B, 16, IN), (D, 20, IN)];
+    two().expect(nr::PROCESS_VM_READV, &[PID, A, 1, B, 1, 0], &here);
+    two().expect(nr::PROCESS_VM_READV, &[PID + 1, A, 1, B, 1, 0], &here[..3]);
+    let written = [(A, 16, IN), (C, 10, IN), (B, 16, IN), (D, 20, OUT)];
+    two().expect(nr::PROCESS_VM_WRITEV, &[PID, A, 1, B, 1, 0], &written);
+}
+
+/// msghdr: an address of 16 bytes at C, one iovec at B (100 bytes at D), 24 bytes of control data after it.
+fn message(addr: usize) -> Memory {
+    memory().words(addr, &[C, 16, B, 1, B + 32, 24, 0]).words(B, &[D, 100])
+}
+
+#[test]
+fn messages() {
+    let sent = [(A, 56, IN), (C, 16, IN), (B, 16, IN), (D, 100, IN), (B + 32, 24, IN)];
+    message(A).expect(nr::SENDMSG, &[3, A, 0], &sent);
+    let received = [(A, 56, OUT), (C, 16, OUT), (B, 16, IN), (D, 100, OUT), (B + 32, 24, OUT)];
+    message(A).expect(nr::RECVMSG, &[3, A, 0], &received);
+    // Across two pages; the end of the header decides.
+    let across = A + PAGE_SIZE - 20;
+    let at_across = [(across, 56, OUT), received[1], received[2], received[3], received[4]];
+    message(across).expect(nr::RECVMSG, &[3, across, 0], &at_across);
+    // The second page is not there: the header alone.
+    let mut cut = message(across);
+    cut.pages.remove(&(across / PAGE_SIZE + 1));
+    cut.expect(nr::RECVMSG, &[3, across, 0], &[(across, 56, OUT)]);
+}
+
+#[test]
+fn many_messages() {
+    let two = || message(A).words(A + 64, &[0, 0, B, 1, 0, 0, 0, 0]);
+    let expected = [
+        (A, 64, OUT),
+        (C, 16, OUT),
+        (B, 16, IN),
+        (D, 100, OUT),
+        (B + 32, 24, OUT),
+        (A + 64, 64, OUT),
+        (B, 16, IN),
+        (D, 100, OUT),
+    ];
+    let mut with_time = expected.to_vec();
+    with_time.push((0x50_0000, 16, OUT));
+    two().expect(nr::RECVMMSG, &[3, A, 2, 0, 0x50_0000], &with_time);
+    two().expect(nr::RECVMMSG, &[3, A, 0xdead_0000_0002, 0, 0], &expected);
+    // recvmmsg takes any number: more than a thousand messages are walked, and no more than are there.
+    let thousands: Vec<usize> = (0..3000).flat_map(|i| [C + i, 1, 0, 0, 0, 0, 0, 0]).collect();
+    let mut all = Memory::default().words(A, &thousands);
+    walk(nr::RECVMMSG, &[3, A, usize::MAX, 0, 0, 0], &mut all);
+    for i in 0..3000 {
+        assert!(all.held.contains(&(C + i, 1, OUT)), "message {i}");
+    }
+}
+
+#[test]
+fn programs_and_their_arguments() {
+    let program =
+        || memory().put(D, b"/bin/true\0").put(C, b"one\0").put(C + 100, b"\0").words(A, &[C, C + 100, 0, D]);
+    let expected = [(D, rest(D), IN), (A, PAGE_SIZE, IN), (C, rest(C), IN), (C + 100, rest(C + 100), IN)];
+    program().expect(nr::EXECVE, &[D, A, 0], &expected);
+    program().expect(nr::EXECVEAT, &[3, D, A, 0, 0], &expected);
+    // The list of pointers runs over pages, and one pointer lies across two.
+    let list = A + PAGE_SIZE - 12;
+    memory().words(list, &[C, C, C, 0]).put(C, b"x\0").expect(
+        nr::EXECVE,
+        &[0, 0, list],
+        &[
+            (list, 12, IN),
+            (list + 8, PAGE_SIZE + 4, IN),
+            (C, rest(C), IN),
+            (C, rest(C), IN),
+            (C, rest(C), IN),
+        ],
+    );
+    // A list without an end stops somewhere.
+    let endless = memory().words(A, &vec![C; 10 * 512]).put(C, &[b'x'; 2 * PAGE_SIZE]);
+    let mut endless = endless;
+    walk(nr::EXECVE, &[0, A, 0, 0, 0, 0], &mut endless);
+    assert!(endless.held.len() < 10_000);
+}
+
+#[test]
+fn strings() {
+    memory().put(D, b"/etc/passwd\0").expect(nr::OPEN, &[D, 0], &[(D, rest(D), IN)]);
+    let long = vec![b'x'; 4000];
+    let at = A + 4095;
+    let second = at + 1;
+    memory().put(at, &long).put(at + 4000, b"\0").expect(
+        nr::CHDIR,
+        &[at],
+        &[(at, 1, IN), (second, 4095, IN)],
+    );
+    // No end: 4096 bytes, as the kernel.
+    memory().put(A, &[b'x'; 3 * PAGE_SIZE]).expect(
+        nr::RMDIR,
+        &[A + 8],
+        &[(A + 8, 4088, IN), (A + PAGE_SIZE, 8, IN)],
+    );
+    // The page after it is missing: held, not read.
+    memory().put(A + 4000, &[b'x'; 96]).expect(
+        nr::UNLINK,
+        &[A + 4000],
+        &[(A + 4000, 96, IN), (A + PAGE_SIZE, 4000, IN)],
+    );
+}
+
+#[test]
+fn filters_are_nested() {
+    let filter = || memory().words(A, &[3, C]);
+    let expected = [(A, 16, IN), (C, 24, IN)];
+    filter().expect(nr::SECCOMP, &[1, 0, A], &expected);
+    filter().expect(nr::PRCTL, &[22, 2, A], &expected);
+    filter().expect(nr::SETSOCKOPT, &[3, 1, 26, A, 16], &expected);
+    memory().expect(nr::PRCTL, &[22, 1, A], &[]);
+    memory().expect(nr::SETSOCKOPT, &[3, 1, 2, A, 4], &[(A, 4, IN)]);
+}
+
+#[test]
+fn asynchronous_io_keeps_its_buffers() {
+    let iocb = |operation: usize, buffer: usize, len: usize| [0, 0, operation, buffer, len, 0, 0, 0];
+    memory()
+        .words(A, &[B, C, 0, D])
+        .words(B, &iocb(0, 0x50_0000, 4096))
+        .words(C, &iocb(8, 0x60_0000, 2))
+        .words(D, &iocb(2, 0x70_0000, 4096))
+        .words(0x60_0000, &[0x80_0000, 10, 0x90_0000, 20])
+        .expect(
+            nr::IO_SUBMIT,
+            &[0, 4, A],
+            &[
+                (A, 32, IN),
+                (B, 64, OUT),
+                (C, 64, OUT),
+                (D, 64, OUT),
+                (0x50_0000, 4096, KEEP),
+                (0x60_0000, 32, IN),
+                (0x80_0000, 10, KEEP),
+                (0x90_0000, 20, KEEP),
+            ],
+        );
+    let mut endless = memory().words(A, &[B; 600]).words(B, &iocb(0, C, 1));
+    walk(nr::IO_SUBMIT, &[0, usize::MAX, A, 0, 0, 0], &mut endless);
+    // What lies after the array in its last page is null.
+    assert_eq!(endless.held.iter().filter(|range| range.0 == C).count(), 600);
+}
+
+#[test]
+fn what_the_kernel_remembers_is_kept() {
+    memory().expect(nr::SET_ROBUST_LIST, &[A, 24], &[(A, 24, KEEP)]);
+    memory().expect(nr::RSEQ, &[A, 32, 0, 0], &[(A, 32, KEEP)]);
+    memory().expect(nr::SET_TID_ADDRESS, &[A], &[(A, 4, KEEP)]);
+    memory().expect(nr::PRCTL, &[59, 1, 0, 0, A], &[(A, 1, KEEP)]);
+    // clone: only what its flags mean.
+    memory().expect(nr::CLONE, &[0x0011, A, B, C, D], &[]);
+    memory().expect(nr::CLONE, &[0x0030_0000, A, B, C, D], &[(B, 4, OUT), (C, 4, KEEP)]);
+    let clone3 = [0, B, C, 0, 0, D, 4096, 0, 0x50_0000, 2, 0];
+    let mut expected = vec![(A, 64, IN), (B, 4, OUT), (C, 4, KEEP)];
+    memory().words(A, &clone3).expect(nr::CLONE3, &[A, 64], &expected);
+    expected[0] = (A, 88, IN);
+    expected.push((0x50_0000, 8, IN));
+    memory().words(A, &clone3).expect(nr::CLONE3, &[A, 88], &expected);
+    // A struct that is larger than any that is known, up to a page.
+    expected[0] = (A, 4096, IN);
+    memory().words(A, &clone3).expect(nr::CLONE3, &[A, 1 << 30], &expected);
+}
+
+#[test]
+fn structs_that_begin_with_their_size() {
+    memory().words(A, &[56]).expect(nr::SCHED_SETATTR, &[0, A, 0], &[(A, 48, OUT), (A, 56, OUT)]);
+    memory().words(A, &[136 << 32]).expect(
+        nr::PERF_EVENT_OPEN,
+        &[A, 0, 0, 0, 0],
+        &[(A, 64, OUT), (A, 136, OUT)],
+    );
+    memory().words(A, &[usize::MAX]).expect(nr::STATMOUNT, &[A, 0, 0, 0], &[(A, 24, IN), (A, 4096, IN)]);
+    memory().words(A, &[64]).expect(nr::OPEN_BY_HANDLE_AT, &[3, A, 0], &[(A, 8, OUT), (A + 8, 64, OUT)]);
+    memory().words(A, &[B, 30]).put(C, b"p\0").put(D, b"n\0").expect(
+        nr::GETXATTRAT,
+        &[3, C, 0, D, A, 16],
+        &[(A, 16, IN), (B, 30, OUT), (C, rest(C), IN), (D, rest(D), IN)],
+    );
+}
+
+#[test]
+fn futexes_by_operation() {
+    const PRIVATE: usize = 128;
+    memory().expect(nr::FUTEX, &[A, PRIVATE, 0, B, C, 0], &[(A, 4, IN), (B, 16, IN)]);
+    memory().expect(nr::FUTEX, &[A, 1 | PRIVATE, 1, B, C, 0], &[(A, 4, IN)]);
+    // The fourth argument of a requeue is a number, even if it looks like an address.
+    memory().expect(nr::FUTEX, &[A, 4, 1, B, C, 0], &[(A, 4, OUT), (C, 4, OUT)]);
+    memory().expect(nr::FUTEX, &[A, 5, 1, B, C, 0], &[(A, 4, OUT), (C, 4, OUT)]);
+    memory().expect(nr::FUTEX, &[A, 9 | 256, 1, B, C, 0], &[(A, 4, IN), (B, 16, IN)]);
+    memory().expect(nr::FUTEX, &[A, 11, 1, B, C, 0], &[(A, 4, OUT), (B, 16, IN), (C, 4, OUT)]);
+    memory().words(A, &[1, B, 2, 1, C, 2]).expect(
+        nr::FUTEX_WAITV,
+        &[A, 2, 0, D, 0],
+        &[(A, 24, IN), (B, 4, OUT), (A + 24, 24, IN), (C, 4, OUT), (D, 16, IN)],
+    );
+    memory().words(A, &[1, B, 2, 1, C, 2]).expect(
+        nr::FUTEX_REQUEUE,
+        &[A, 0, 1, 1],
+        &[(A, 24, IN), (B, 4, OUT), (A + 24, 24, IN), (C, 4, OUT)],
+    );
+}
+
+#[test]
+fn requests_of_ioctl() {
+    const TCGETS: usize = 0x5401;
+    memory().expect(nr::IOCTL, &[0, TCGETS, A], &[(A, 36, OUT)]);
+    memory().expect(nr::IOCTL, &[0, 0x5413, A], &[(A, 8, OUT)]);
+    // FIOCLEX takes nothing, FIONREAD an int.
+    memory().expect(nr::IOCTL, &[0, 0x5451, A], &[]);
+    memory().expect(nr::IOCTL, &[0, 0x541b, A], &[(A, 4, OUT)]);
+    // _IOR(0x12, 114, size_t): by its size. An unknown one without: a page.
+    memory().expect(nr::IOCTL, &[0, 0x8008_1272, A], &[(A, 8, OUT)]);
+    memory().expect(nr::IOCTL, &[0, 0xae01, A], &[(A, 4096, OUT)]);
+    // The request is 32 bits wide.
+    memory().expect(nr::IOCTL, &[0, 0xffff_ffff_0000_5413, A], &[(A, 8, OUT)]);
+    // SIOCGIFCONF.
+    memory().words(A, &[400, C]).expect(nr::IOCTL, &[0, 0x8912, A], &[(A, 16, OUT), (C, 400, OUT)]);
+    memory().words(A, &[400, 0]).expect(nr::IOCTL, &[0, 0x8912, A], &[(A, 16, OUT)]);
+    // FS_IOC_FIEMAP with 3 extents.
+    memory().words(A, &[0, 0, 0, 3]).expect(
+        nr::IOCTL,
+        &[0, 0xc020_660b, A],
+        &[(A, 32, OUT), (A + 32, 168, OUT)],
+    );
+    // SG_IO: 6 bytes of command, 32 of sense, data once flat and once in an iovec.
+    let sg = |iovecs: usize, bytes: usize| {
+        [0x0000_0000_0000_0053, 6 | 32 << 8 | iovecs << 16 | bytes << 32, B, C, D]
+    };
+    memory().words(A, &sg(0, 512)).expect(
+        nr::IOCTL,
+        &[0, 0x2285, A],
+        &[(A, 88, OUT), (B, 512, OUT), (C, 6, IN), (D, 32, OUT)],
+    );
+    memory().words(A, &sg(1, 512)).words(B, &[0x50_0000, 512]).expect(
+        nr::IOCTL,
+        &[0, 0x2285, A],
+        &[(A, 88, OUT), (B, 512, OUT), (B, 16, IN), (0x50_0000, 512, OUT), (C, 6, IN), (D, 32, OUT)],
+    );
+}
+
+#[test]
+fn commands_of_other_calls() {
+    memory().expect(nr::FCNTL, &[3, 1, A], &[]);
+    memory().expect(nr::FCNTL, &[3, 6, A], &[(A, 32, OUT)]);
+    memory().expect(nr::FCNTL, &[3, 16, A], &[(A, 8, OUT)]);
+    memory().expect(nr::ARCH_PRCTL, &[0x1002, A], &[]);
+    memory().expect(nr::ARCH_PRCTL, &[0x1003, A], &[(A, 8, OUT)]);
+    memory().expect(nr::SHMCTL, &[0, 2, A], &[(A, 112, OUT)]);
+    memory().expect(nr::SEMCTL, &[0, 0, 16, A], &[]);
+    memory().expect(nr::SEMCTL, &[0, 0, 13, A], &[(A, 64000, OUT)]);
+    memory().words(A, &[B, 50]).expect(nr::PTRACE, &[0x4204, 1, 1, A], &[(A, 16, OUT), (B, 50, OUT)]);
+    memory().expect(nr::PTRACE, &[30, 1, A, 0x1003], &[(A, 8, OUT)]);
+    memory().expect(nr::KEYCTL, &[11, 1, A, 77], &[(A, 77, OUT)]);
+    memory().expect(nr::GET_MEMPOLICY, &[A, B, 64, C, 2], &[(A, 4, OUT), (B, 8, OUT)]);
+    memory().expect(nr::GET_MEMPOLICY, &[A, 0, 0, C, 3], &[(A, 4, OUT), (C, 1, IN)]);
+    memory().expect(nr::IO_URING_ENTER, &[3, 1, 1, 1, A, 8], &[(A, 8, IN)]);
+    memory().words(A, &[B, 8, C]).expect(
+        nr::IO_URING_ENTER,
+        &[3, 1, 1, 9, A, 24],
+        &[(A, 24, IN), (B, 8, IN), (C, 16, IN)],
+    );
+    memory().words(A, &[B, 4096]).expect(
+        nr::IO_URING_REGISTER,
+        &[3, 0, A, 1],
+        &[(A, 16, IN), (B, 4096, KEEP)],
+    );
+    let load = [2 << 32, B, C, 0];
+    memory().words(A, &load).put(C, b"GPL\0").expect(
+        nr::BPF,
+        &[5, A, 32],
+        &[(A, 32, OUT), (B, 16, IN), (C, rest(C), IN)],
+    );
+    memory().put(B, b"k\0").expect(nr::FSCONFIG, &[3, 2, B, A, 9], &[(A, 9, IN), (B, rest(B), IN)]);
+}
+
+#[test]
+fn insane_lengths_are_cut() {
+    memory().expect(nr::READ, &[0, A, usize::MAX], &[(A, MAX_HOLD_BYTES, OUT)]);
+    // Kernel addresses and the last byte of all are nobody's.
+    memory().expect(nr::READ, &[0, usize::MAX, usize::MAX], &[]);
+    memory().expect(nr::READ, &[0, usize::MAX - 5, 100], &[]);
+    memory().expect(nr::READ, &[0, 0xffff_8000_0000_0000, 100], &[]);
+    memory().expect(nr::OPEN, &[usize::MAX, 0], &[]);
+    memory().expect(nr::EXECVE, &[usize::MAX, usize::MAX - 3, usize::MAX - 8], &[]);
+    memory().expect(nr::WRITEV, &[0, usize::MAX - 15, 1], &[]);
+    memory().expect(nr::SENDMSG, &[0, usize::MAX - 20, 0], &[]);
+    memory().expect(nr::RECVMMSG, &[0, usize::MAX - 20, 5, 0, 0], &[]);
+    memory().expect(nr::GETSOCKNAME, &[0, A, usize::MAX - 1], &[]);
+    // At the end of user addresses.
+    let last = (1 << 56) - 1;
+    memory().expect(nr::READ, &[0, last, 100], &[(last, 1, OUT)]);
+    memory().expect(nr::SENDMSG, &[0, last - 8, 0], &[(last - 8, 9, IN)]);
+    memory().expect(nr::OPEN, &[last, 0], &[(last, 1, IN)]);
+    memory().words(last - 15, &[A, 8]).expect(
+        nr::WRITEV,
+        &[0, last - 15, 1],
+        &[(last - 15, 16, IN), (A, 8, IN)],
+    );
+    memory().words(last - 15, &[A, 8]).put(A, b"a\0").expect(nr::EXECVE, &[0, last - 7, 0], &[]);
+    // Products that overflow.
+    memory().expect(nr::MOVE_PAGES, &[0, usize::MAX / 2, A, 0, 0, 0], &[(A, MAX_HOLD_BYTES, IN)]);
+    memory().expect(nr::MSGRCV, &[0, A, usize::MAX, 0, 0], &[(A, MAX_HOLD_BYTES, OUT)]);
+    memory().expect(nr::MBIND, &[0, 0, 0, A, usize::MAX, 0], &[(A, MAX_HOLD_BYTES, IN)]);
+    memory().expect(nr::SENDTO, &[0, A, 5, 0, B, usize::MAX], &[(A, 5, IN)]);
+    memory().words(A, &[B, usize::MAX, last, 40]).expect(
+        nr::READV,
+        &[0, A, 2],
+        &[(A, 32, IN), (B, MAX_HOLD_BYTES, OUT), (last, 1, OUT)],
+    );
+}
+
+#[test]
+fn a_second_attempt_takes_words_for_pointers() {
+    let mut mem = memory().words(A, &[5, D, usize::MAX, B]).words(D, &[0]);
+    scan(nr::IOCTL, &[3, 0xc030_0001, A, 0, 0, 0], &mut mem);
+    assert!(mem.held.contains(&(A, 48, OUT)));
+    assert!(mem.held.contains(&(A, 2 * PAGE_SIZE, OUT)));
+    assert!(mem.held.contains(&(D, rest(D) + PAGE_SIZE, OUT)));
+    assert!(mem.held.contains(&(B, rest(B) + PAGE_SIZE, OUT)));
+    assert_eq!(mem.held.len(), 4);
+    // Arguments at the end of everything.
+    let mut mem = memory();
+    scan(nr::IOCTL, &[usize::MAX, (1 << 56) - 1, (1 << 56) - 8192, usize::MAX - 7, 1, 0], &mut mem);
+}

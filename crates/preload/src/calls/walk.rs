@@ -1,0 +1,297 @@
+//! Visits the memory that a system call will touch.
+//!
+//! The walker follows the call's shape through the program's memory, which may be missing as well: so what it wants to
+//! look at it has held first, and what it has held it reads through [`Visit::read`], which can fail. What
+//! cannot be read is left alone, for then the kernel cannot read it either and says EFAULT itself.
+//!
+//! It runs before every call that is hooked: a row is found by index, only arguments that point somewhere are
+//! looked at, nothing is allocated, and the stack stays within a few hundred bytes.
+
+use uzswap::sys::PAGE_SIZE;
+
+use super::commands;
+use super::records::{Field, Id, MAX_BYTES};
+pub use super::shapes::Kind;
+use super::shapes::{self, Arg, Args, Extent, Number};
+
+/// The kernel moves no more than this in one piece (MAX_RW_COUNT).
+pub const MAX_HOLD_BYTES: usize = 0x7fff_f000;
+/// The end of user addresses with five-level page tables; with four, they end sooner.
+const END: usize = 1 << 56;
+/// More iovecs than this are EINVAL (UIO_MAXIOV).
+const MAX_IOVECS: usize = 1024;
+/// More records than this in an array no call takes, but for recvmmsg, which takes any number.
+const MAX_RECORDS: usize = 1 << 16;
+/// A path ends here (PATH_MAX), as do the names of keys, attributes, types of file systems.
+const MAX_STR_BYTES: usize = 4096;
+/// An argument of a program ends here (MAX_ARG_STRLEN).
+const MAX_LONG_STR_BYTES: usize = 32 * PAGE_SIZE;
+/// All of them together, with their pointers, end here: exec gives three quarters of this to them.
+const MAX_STRINGS_BYTES: usize = 8 << 20;
+
+/// The memory that is walked.
+pub trait Visit {
+    /// Makes `[addr, addr + len)` resident, to stay until the call returns (or longer: see `Kind`).
+    ///
+    /// `len` is at least 1 and at most [`MAX_HOLD_BYTES`], and the range does not wrap. It may be memory of any
+    /// sort or none, or only partly so: many calls touch less than they are told, so what is there must be held
+    /// even if the rest is not. The same page may come more than once.
+    fn hold(&mut self, addr: usize, len: usize, kind: Kind);
+
+    /// Copies from the program's memory, always from inside a range held before. False: it cannot be read.
+    fn read(&self, addr: usize, into: &mut [u8]) -> bool;
+
+    /// This process, as the program knows it.
+    fn own_pid(&self) -> usize;
+}
+
+/// Visits every range that call `nr` with `args` touches.
+#[inline]
+pub fn walk(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
+    let shape = shapes::shape(nr);
+    if shape.by_command {
+        let by_command = commands::shape(nr, args);
+        walk_args(&by_command, shapes::pointers(&by_command), args, mem);
+    } else {
+        walk_args(&shape.args, shape.pointers, args, mem);
+    }
+}
+
+/// The second attempt, for a call that has answered EFAULT: besides what the shape says, whatever looks like a
+/// pointer in the first page behind an argument is taken for one, and two pages behind it are held.
+///
+/// This is for what nobody has listed: requests of drivers, options of protocols, whose structs point on.
+pub fn scan(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
+    walk(nr, args, mem);
+    for &arg in args {
+        if !looks_like_pointer(arg) {
+            continue;
+        }
+        let end = (arg & !(PAGE_SIZE - 1)) + 2 * PAGE_SIZE;
+        hold(mem, arg, end - arg, Kind::Out);
+        let mut at = arg.next_multiple_of(8);
+        while at < end.min(arg + PAGE_SIZE) {
+            let Some(word) = u64_at(mem, at) else { break };
+            if looks_like_pointer(word) {
+                hold(mem, word, 2 * PAGE_SIZE - word % PAGE_SIZE, Kind::Out);
+            }
+            at += 8;
+        }
+    }
+}
+
+/// Not a small number (the first 64 KiB are never mapped), not a negative one.
+fn looks_like_pointer(word: usize) -> bool {
+    (1 << 16..END - 2 * PAGE_SIZE).contains(&word)
+}
+
+/// From the last argument to the first: a length behind a pointer comes after its buffer in every call, so it
+/// is held by the time it is read.
+#[inline]
+fn walk_args<M: Visit>(shape: &Args, pointers: u8, args: &[usize; 6], mem: &mut M) {
+    let mut left = pointers;
+    while left != 0 {
+        let index = 7 - left.leading_zeros() as usize;
+        left &= !(1 << index);
+        let (Some(&arg), Some(&addr)) = (shape.get(index), args.get(index)) else { return };
+        visit(mem, arg, addr, Numbers::OfCall(args));
+    }
+}
+
+/// Where an argument's [`Number`]s come from.
+#[derive(Clone, Copy)]
+enum Numbers<'a> {
+    OfCall(&'a [usize; 6]),
+    OfRecord(&'a [u8; MAX_BYTES]),
+}
+
+impl Numbers<'_> {
+    #[inline]
+    fn get(self, mem: &impl Visit, number: Number) -> usize {
+        let raw = |at: u8| match self {
+            Numbers::OfCall(args) => args[at as usize],
+            Numbers::OfRecord(bytes) => word(bytes, at as usize),
+        };
+        match number {
+            Number::U64(at) => raw(at),
+            Number::U32(at) => raw(at) as u32 as usize,
+            Number::I32(at) => usize::try_from(raw(at) as i32).unwrap_or(0),
+            Number::U16(at) => raw(at) as u16 as usize,
+            Number::U8(at) => raw(at) as u8 as usize,
+            Number::Just(number) => number as usize,
+            Number::At(at) => u32_at(mem, raw(at)).unwrap_or(0) as usize,
+        }
+    }
+}
+
+/// Eight bytes of a record, or what is left of it.
+fn word(bytes: &[u8; MAX_BYTES], at: usize) -> usize {
+    let mut word = [0; 8];
+    for (to, from) in word.iter_mut().zip(&bytes[at.min(MAX_BYTES)..]) {
+        *to = *from;
+    }
+    usize::from_le_bytes(word)
+}
+
+/// Visits one argument of a call or one field of a record: `addr` is its value.
+fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
+    if addr == 0 {
+        return;
+    }
+    match arg {
+        Arg::Int => {}
+        Arg::In(extent) => hold_extent(mem, addr, extent, Kind::In, numbers),
+        Arg::Out(extent) => hold_extent(mem, addr, extent, Kind::Out, numbers),
+        Arg::Keep(extent) => hold_extent(mem, addr, extent, Kind::Keep, numbers),
+        Arg::Str => {
+            string(mem, addr, MAX_STR_BYTES);
+        }
+        Arg::LongStr => {
+            string(mem, addr, MAX_LONG_STR_BYTES);
+        }
+        Arg::Strings => strings(mem, addr),
+        Arg::Iov(kind, count) => iovecs(mem, addr, numbers.get(mem, count), Some(kind)),
+        Arg::RemoteIov(kind, count) => {
+            let here = numbers.get(mem, Number::I32(0)) == mem.own_pid();
+            iovecs(mem, addr, numbers.get(mem, count), here.then_some(kind));
+        }
+        Arg::Record(id) => record(mem, addr, id, id.layout().bytes as usize),
+        Arg::Sized(id, size) => record(mem, addr, id, numbers.get(mem, size).min(PAGE_SIZE)),
+        Arg::Records(id, count) => {
+            let bytes = id.layout().bytes as usize;
+            for i in 0..numbers.get(mem, count).min(MAX_RECORDS) {
+                let Some(at) = addr.checked_add(i * bytes).filter(|&at| at < END) else { return };
+                record(mem, at, id, bytes);
+            }
+        }
+        Arg::RecordPointers(id, count) => {
+            let count = numbers.get(mem, count).min(MAX_RECORDS);
+            hold(mem, addr, count * 8, Kind::In);
+            for i in 0..count {
+                let Some(at) = u64_at(mem, addr.saturating_add(i * 8)) else { return };
+                if at != 0 {
+                    record(mem, at, id, id.layout().bytes as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Holds what one pointer points to directly.
+#[inline]
+fn hold_extent<M: Visit>(mem: &mut M, addr: usize, extent: Extent, kind: Kind, numbers: Numbers<'_>) {
+    let len = match extent {
+        Extent::Fixed(bytes) => bytes as usize,
+        Extent::Len(len) => numbers.get(mem, len),
+        Extent::Sockaddr(len) => numbers.get(mem, len).min(128),
+        Extent::Head(bytes, len) => numbers.get(mem, len).saturating_add(bytes as usize),
+        Extent::Array(bytes, count) => numbers.get(mem, count).saturating_mul(bytes as usize),
+        Extent::Bits(count) => numbers.get(mem, count).div_ceil(64).saturating_mul(8),
+        Extent::PerPage(len) => numbers.get(mem, len).div_ceil(PAGE_SIZE),
+        Extent::Struct(size) => numbers.get(mem, size).min(PAGE_SIZE),
+    };
+    hold(mem, addr, len, kind);
+}
+
+/// Holds a range after cutting it to what can be.
+#[inline]
+fn hold<M: Visit>(mem: &mut M, addr: usize, len: usize, kind: Kind) {
+    if addr == 0 || addr >= END || len == 0 {
+        return;
+    }
+    mem.hold(addr, len.min(MAX_HOLD_BYTES).min(END - addr), kind);
+}
+
+fn u32_at(mem: &impl Visit, addr: usize) -> Option<u32> {
+    let mut bytes = [0; 4];
+    (addr < END && mem.read(addr, &mut bytes)).then(|| u32::from_le_bytes(bytes))
+}
+
+fn u64_at(mem: &impl Visit, addr: usize) -> Option<usize> {
+    let mut bytes = [0; 8];
+    (addr < END && mem.read(addr, &mut bytes)).then(|| usize::from_le_bytes(bytes))
+}
+
+/// Holds a record of `bytes` bytes and what it points to. Of a record that is shorter than its layout, the
+/// missing fields count as null, as they do for the kernel.
+fn record<M: Visit>(mem: &mut M, addr: usize, id: Id, bytes: usize) {
+    let layout = id.layout();
+    hold(mem, addr, bytes, layout.kind);
+    let mut copy = [0; MAX_BYTES];
+    let known = bytes.min(layout.bytes as usize);
+    if addr >= END || !mem.read(addr, &mut copy[..known]) {
+        return;
+    }
+    let numbers = Numbers::OfRecord(&copy);
+    for &field in layout.fields {
+        match field {
+            Field::Ptr(at, arg) => visit(mem, arg, word(&copy, at as usize), numbers),
+            Field::PtrIf(number, values, at, arg) => {
+                if values.contains(&numbers.get(mem, number)) {
+                    visit(mem, arg, word(&copy, at as usize), numbers);
+                }
+            }
+            Field::Tail(at, arg) => visit(mem, arg, addr + at as usize, numbers),
+        }
+    }
+}
+
+/// Holds an array of iovecs, and what they point to if that is in this process.
+fn iovecs<M: Visit>(mem: &mut M, addr: usize, count: usize, kind: Option<Kind>) {
+    const BYTES: usize = 16;
+    if count > MAX_IOVECS {
+        return;
+    }
+    hold(mem, addr, count * BYTES, Kind::In);
+    let Some(kind) = kind else { return };
+    for i in 0..count {
+        let at = addr.saturating_add(i * BYTES);
+        let (Some(base), Some(len)) = (u64_at(mem, at), u64_at(mem, at.saturating_add(8))) else { return };
+        hold(mem, base, len, kind);
+    }
+}
+
+/// Holds a string, page by page up to the one in which it ends; says how long it is, or `limit`.
+fn string<M: Visit>(mem: &mut M, addr: usize, limit: usize) -> usize {
+    const CHUNK: usize = 128;
+    let mut len = 0;
+    let mut held_to = addr;
+    while len < limit {
+        let Some(at) = addr.checked_add(len).filter(|&at| at < END) else { break };
+        if at == held_to {
+            held_to = at - at % PAGE_SIZE + PAGE_SIZE;
+            hold(mem, at, (held_to - at).min(limit - len), Kind::In);
+        }
+        let mut chunk = [0; CHUNK];
+        let bytes = CHUNK.min(held_to - at).min(limit - len);
+        if !mem.read(at, &mut chunk[..bytes]) {
+            break;
+        }
+        if let Some(nul) = chunk[..bytes].iter().position(|&byte| byte == 0) {
+            return len + nul + 1;
+        }
+        len += bytes;
+    }
+    len
+}
+
+/// Holds argv or envp: the pointers up to the null, and the strings.
+fn strings<M: Visit>(mem: &mut M, addr: usize) {
+    let mut total = 0;
+    let mut at = addr;
+    let mut held_to = addr;
+    while total < MAX_STRINGS_BYTES {
+        // A pointer may lie across two pages, so hold its last byte's page.
+        let Some(end) = at.checked_add(8).filter(|&end| end < END) else { return };
+        if end > held_to {
+            let to = end.next_multiple_of(PAGE_SIZE);
+            hold(mem, at, to - at, Kind::In);
+            held_to = to;
+        }
+        match u64_at(mem, at) {
+            None | Some(0) => return,
+            Some(string_at) => total += 8 + string(mem, string_at, MAX_LONG_STR_BYTES),
+        }
+        at = end;
+    }
+}

@@ -1,0 +1,369 @@
+//! Slots, and the writing of jumps into text.
+//!
+//! ```text
+//!  slot, 128 bytes
+//!    0  moved neighbours (before the instruction)
+//!       cmp byte ptr [class of the number], 0
+//!       jne slow
+//!       syscall                               or, where it stayed in place, a jump to it
+//!       moved neighbours (after it); jmp back
+//!  slow: lea rcx, [after the syscall]
+//!       jmp uzswap_patch_slow
+//!  120  address of the original instruction
+//! ```
+//!
+//! All slots lie in one array in this library's own .bss, made executable page by page as they are filled, and the array is
+//! covered by a single entry of call-frame information: it says that whoever is found in a
+//! slot is, as far as the stack goes, at the address in the slot's last word. So an unwinder that meets an interrupted system
+//! call, which for glibc is how a thread is cancelled, finds its way back into the function that made it.
+//!
+//! Libraries are mapped next to each other, so a 5-byte jump reaches from nearly all of them. Objects out of reach
+//! (executables, mostly) get a page of 16-byte stubs near them, each a jump to a slot.
+//!
+//! # Safety charter
+//! Text is changed only while no thread can execute it: at start, when there is one thread, or when an object has
+//! just been mapped by the loader and nobody has its addresses yet. Slots are filled before a jump leads to them, and
+//! a page that has been filled once is never written again. While text is not executable, nothing but inlined code
+//! and raw system calls of this file runs: not even `memcpy`, which is libc's.
+#![allow(unsafe_code)]
+
+use core::arch::{asm, global_asm};
+use std::vec::Vec;
+
+use uzswap::sys::mem::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use uzswap::sys::{PAGE_SIZE, Result, nr};
+use uzswap::uz_syscall;
+
+use super::entry::{CLASS_COUNT, CLASS_TABLE, slow_path_address};
+use super::maps::Maps;
+use super::table::{NO_NUMBER, NO_RIP, SITE_BYTES, Site, Tail};
+
+const SLOT_BYTES: usize = 128;
+/// Where a slot keeps the address of the original instruction.
+const ORIGIN_AT: usize = 120;
+const SLOT_COUNT: usize = 8192;
+const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
+const STUB_BYTES: usize = 16;
+/// How far a jump with a 32-bit distance reaches, less a margin.
+const REACH: usize = (1 << 31) - (1 << 16);
+
+global_asm!(
+    ".pushsection .bss.uzswap_patch_slots,\"aw\",@nobits",
+    ".p2align 12",
+    ".globl uzswap_patch_slots",
+    ".hidden uzswap_patch_slots",
+    ".type uzswap_patch_slots,@object",
+    ".size uzswap_patch_slots, {bytes}",
+    "uzswap_patch_slots:",
+    "    .cfi_startproc",
+    "    .cfi_signal_frame",
+    "    .cfi_def_cfa rsp, 0",
+    // The return address (column 16) is the value of: [(rip & -128) + 120].
+    // DW_CFA_val_expression 16, 8 bytes: breg16 0, const1s -128, and, plus_uconst 120, deref
+    "    .cfi_escape 0x16, 0x10, 0x08, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x23, {origin}, 0x06",
+    "    .zero {bytes}",
+    "    .cfi_endproc",
+    ".popsection",
+    bytes = const SLOT_COUNT * SLOT_BYTES,
+    origin = const ORIGIN_AT,
+);
+
+unsafe extern "C" {
+    static uzswap_patch_slots: [u8; SLOT_COUNT * SLOT_BYTES];
+}
+
+/// The addresses of all slots.
+pub fn slot_range() -> core::ops::Range<usize> {
+    let start = &raw const uzswap_patch_slots as usize;
+    start..start + SLOT_COUNT * SLOT_BYTES
+}
+
+/// How far the slots are used. Guarded by the patcher's lock.
+pub struct Slots {
+    used_pages: usize,
+}
+
+impl Slots {
+    pub const fn new() -> Slots {
+        Slots { used_pages: 0 }
+    }
+
+    /// Whole fresh pages for `count` slots: their address.
+    fn take(&mut self, count: usize) -> Option<usize> {
+        let pages = count.div_ceil(SLOTS_PER_PAGE);
+        if self.used_pages + pages > SLOT_COUNT / SLOTS_PER_PAGE {
+            return None;
+        }
+        let at = slot_range().start + self.used_pages * PAGE_SIZE;
+        self.used_pages += pages;
+        Some(at)
+    }
+}
+
+/// A change of text: `len` bytes at `at`.
+struct Write {
+    at: usize,
+    len: usize,
+    bytes: [u8; SITE_BYTES],
+}
+
+/// Executable memory of an object, as it is mapped now.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    pub start: usize,
+    pub end: usize,
+    pub prot: usize,
+}
+
+/// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they are within
+/// `text`; answers how many were.
+///
+/// # Safety
+/// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and the sites must come from
+/// an analysis of this object.
+pub unsafe fn redirect(slots: &mut Slots, sites: &[Site], bias: u64, text: Text, maps: &mut Maps) -> usize {
+    let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
+    let inside = |at: usize, len: usize| at >= text.start && len <= text.end - text.start && at <= text.end - len;
+    let here: Vec<&Site> = sites
+        .iter()
+        .filter(|s| {
+            let at = address(s.start);
+            let covered = s.len as usize + if s.stays_in_place() { 2 } else { 0 };
+            let pad_fits = s.pad == 0 || inside(address(s.pad), 5);
+            // SAFETY: checked to lie in mapped, readable text that nobody writes.
+            let original = || unsafe { core::slice::from_raw_parts(at as *const u8, covered) };
+            inside(at, covered)
+                && pad_fits
+                && original()[..s.len as usize] == s.original[..s.len as usize]
+                && (!s.stays_in_place() || original()[s.len as usize..] == [0x0f, 0x05])
+        })
+        .collect();
+    if here.is_empty() {
+        return 0;
+    }
+    let range = slot_range();
+    let near = range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH;
+    let here: Vec<&Site> = here.into_iter().filter(|s| near || s.rip == [NO_RIP; 2]).collect();
+    let Some(first_slot) = slots.take(here.len()) else { return 0 };
+    let mut code = Vec::new();
+    code.resize(here.len().next_multiple_of(SLOTS_PER_PAGE) * SLOT_BYTES, 0xcc);
+    let mut writes = Vec::with_capacity(here.len() + 8);
+    let mut stubs = Vec::new();
+    let stub_area = if near { None } else { map_stubs(here.len() * STUB_BYTES, text, maps) };
+    if !near && stub_area.is_none() {
+        return 0;
+    }
+    for (i, site) in here.iter().enumerate() {
+        let slot = first_slot + i * SLOT_BYTES;
+        let image = emit_slot(site, slot, bias, near);
+        code[i * SLOT_BYTES..(i + 1) * SLOT_BYTES].copy_from_slice(&image);
+        let target = match stub_area {
+            None => slot,
+            Some(area) => {
+                stubs.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp [rip]
+                stubs.extend(slot.to_le_bytes());
+                stubs.extend([0xcc; 2]);
+                area + i * STUB_BYTES
+            }
+        };
+        let start = address(site.start);
+        // What follows the jump is never run: if it is, better a trap than half an instruction.
+        let mut write = Write { at: start, len: site.len as usize, bytes: [0xcc; SITE_BYTES] };
+        if site.pad == 0 {
+            write.bytes[..5].copy_from_slice(&jump(start, target));
+        } else {
+            let pad = address(site.pad);
+            let mut long = Write { at: pad, len: 5, bytes: [0xcc; SITE_BYTES] };
+            long.bytes[..5].copy_from_slice(&jump(pad, target));
+            writes.push(long);
+            write.bytes[..2].copy_from_slice(&[0xeb, pad.wrapping_sub(start + 2) as u8]);
+        }
+        writes.push(write);
+    }
+    // SAFETY: the pages were just taken or mapped for this; the writes are within text, checked above.
+    unsafe {
+        if fill(first_slot, &code).is_err() {
+            return 0;
+        }
+        if let Some(area) = stub_area
+            && fill(area, &stubs).is_err()
+        {
+            return 0;
+        }
+        if change_text(&writes, text).is_err() {
+            return 0;
+        }
+    }
+    here.len()
+}
+
+/// `jmp rel32` from `at` to `to`.
+fn jump(at: usize, to: usize) -> [u8; 5] {
+    let d = (to.wrapping_sub(at + 5) as i32).to_le_bytes();
+    [0xe9, d[0], d[1], d[2], d[3]]
+}
+
+/// Maps room for stubs within reach of `text`.
+fn map_stubs(bytes: usize, text: Text, maps: &mut Maps) -> Option<usize> {
+    let len = bytes.next_multiple_of(PAGE_SIZE);
+    maps.map_near(text.start, text.end, len, REACH)
+}
+
+/// Writes code to fresh pages and makes them executable.
+///
+/// # Safety
+/// The pages must be ours and never have been executable.
+unsafe fn fill(at: usize, code: &[u8]) -> Result<()> {
+    let len = code.len().next_multiple_of(PAGE_SIZE);
+    // SAFETY: as the caller says; they are mapped read-write.
+    unsafe {
+        core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
+        uz_syscall!(nr::MPROTECT, at, len, PROT_READ | PROT_EXEC).map(drop)
+    }
+}
+
+/// Writes into text. Either all of it or nothing is written.
+///
+/// # Safety
+/// No thread may be executing `text`, and all writes must lie in it.
+unsafe fn change_text(writes: &[Write], text: Text) -> Result<()> {
+    let start = writes.iter().map(|w| w.at).min().unwrap_or(text.start) & !(PAGE_SIZE - 1);
+    let end = writes.iter().map(|w| w.at + w.len).max().unwrap_or(text.start).next_multiple_of(PAGE_SIZE);
+    // SAFETY: the caller's; from here to the second mprotect nothing outside this function runs.
+    unsafe {
+        uz_syscall!(nr::MPROTECT, start, end - start, PROT_READ | PROT_WRITE)?;
+        for w in writes {
+            // Not a copy function: that would be libc's memcpy, which may be what is being changed.
+            asm!(
+                "rep movsb",
+                inout("rcx") w.len => _,
+                inout("rsi") w.bytes.as_ptr() => _,
+                inout("rdi") w.at => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        uz_syscall!(nr::MPROTECT, start, end - start, text.prot).map(drop)
+    }
+}
+
+/// The code of a slot.
+struct Assembler {
+    at: usize,
+    code: [u8; SLOT_BYTES],
+    len: usize,
+}
+
+impl Assembler {
+    fn bytes(&mut self, b: &[u8]) {
+        self.code[self.len..self.len + b.len()].copy_from_slice(b);
+        self.len += b.len();
+    }
+
+    fn here(&self) -> usize {
+        self.at + self.len
+    }
+
+    /// The last four bytes of an instruction (but for `trailing` more): the distance to `to`.
+    fn distance(&mut self, to: usize, trailing: usize) {
+        let d = to.wrapping_sub(self.here() + 4 + trailing) as i32;
+        self.bytes(&d.to_le_bytes());
+    }
+
+    fn jump(&mut self, to: usize, near: bool) {
+        if near {
+            self.bytes(&[0xe9]);
+            self.distance(to, 0);
+        } else {
+            self.bytes(&[0xff, 0x25, 0, 0, 0, 0]);
+            self.bytes(&to.to_le_bytes());
+        }
+    }
+
+    /// A short forward branch to be bound later.
+    fn short_branch(&mut self, opcode: u8) -> usize {
+        self.bytes(&[opcode, 0]);
+        self.len
+    }
+
+    fn bind(&mut self, branch: usize) {
+        self.code[branch - 1] = (self.len - branch) as u8;
+    }
+
+    /// Moved code from `from` bytes into the site, its distances corrected.
+    fn moved(&mut self, site: &Site, bias: u64, from: usize, to: usize) {
+        let delta = (bias.wrapping_add(site.start) as usize + from).wrapping_sub(self.here());
+        let base = self.len;
+        self.bytes(&site.original[from..to]);
+        for &r in site.rip.iter().filter(|&&r| r != NO_RIP) {
+            if let Some(at) = (r as usize).checked_sub(from).filter(|at| at + 4 <= to - from) {
+                let field = &mut self.code[base + at..base + at + 4];
+                let old = i32::from_le_bytes([field[0], field[1], field[2], field[3]]);
+                field.copy_from_slice(&old.wrapping_add(delta as i32).to_le_bytes());
+            }
+        }
+    }
+}
+
+fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool) -> [u8; SLOT_BYTES] {
+    let mut a = Assembler { at: slot, code: [0xcc; SLOT_BYTES], len: 0 };
+    let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
+    let (syscall, copied) = (site.syscall as usize, site.copied as usize);
+    let resume = address(site.start) + site.len as usize;
+    let classes = CLASS_TABLE.as_ptr() as usize;
+
+    a.moved(site, bias, 0, syscall);
+    let mut unknown = None;
+    if site.number != NO_NUMBER {
+        if (site.number as usize) < CLASS_COUNT {
+            a.bytes(&[0x80, 0x3d]); // cmp byte ptr [rip + class], 0
+            a.distance(classes + site.number as usize, 1);
+            a.bytes(&[0]);
+        } else {
+            a.bytes(&[0x39, 0xc0]); // cmp eax, eax
+        }
+    } else {
+        a.bytes(&[0x89, 0xc1]); // mov ecx, eax
+        a.bytes(&[0x81, 0xf9]); // cmp ecx, CLASS_COUNT
+        a.bytes(&(CLASS_COUNT as u32).to_le_bytes());
+        unknown = Some(a.short_branch(0x73)); // jae
+        a.bytes(&[0x4c, 0x8d, 0x1d]); // lea r11, [rip + classes]
+        a.distance(classes, 0);
+        a.bytes(&[0x41, 0x80, 0x3c, 0x0b, 0x00]); // cmp byte ptr [r11 + rcx], 0
+    }
+    let slow = a.short_branch(0x75); // jne
+    if let Some(branch) = unknown {
+        a.bind(branch);
+    }
+    let after;
+    if site.stays_in_place() {
+        after = resume + 2;
+        a.jump(resume, near);
+    } else {
+        a.bytes(&[0x0f, 0x05]);
+        after = a.here();
+        a.moved(site, bias, syscall + 2, copied);
+        match site.tail {
+            Tail::Next => a.jump(resume, near),
+            Tail::None => {}
+            Tail::Jump(to) => a.jump(address(to), near),
+            Tail::Branch(condition, to) => {
+                let skip = a.short_branch(0x70 | condition ^ 1);
+                a.jump(address(to), near);
+                a.bind(skip);
+                a.jump(resume, near);
+            }
+        }
+    }
+    a.bind(slow);
+    if near || !site.stays_in_place() {
+        a.bytes(&[0x48, 0x8d, 0x0d]); // lea rcx, [rip + after]
+        a.distance(after, 0);
+    } else {
+        a.bytes(&[0x48, 0xb9]); // mov rcx, after
+        a.bytes(&after.to_le_bytes());
+    }
+    a.jump(slow_path_address(), true);
+    assert!(a.len <= ORIGIN_AT);
+    a.code[ORIGIN_AT..].copy_from_slice(&address(site.syscall_vaddr()).to_le_bytes());
+    a.code
+}

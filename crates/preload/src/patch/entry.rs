@@ -1,0 +1,541 @@
+//! The way from a patched `syscall` instruction into Rust and back.
+//!
+//! ```text
+//!  program text          slot (see apply.rs)                 here
+//!  ------------          -------------------                 ----
+//!  mov eax, 1   ==>      mov eax, 1
+//!  jmp slot              class of 1 is 0? ---- yes --> the instruction, nothing else
+//!                        lea rcx, [after the syscall]
+//!                        jmp  ------------------------------> uzswap_patch_slow
+//!                                                             registers -> HookFrame, vectors -> xsave area
+//!                                                             action = hook(&mut frame)
+//!  next         <===========================================  RETURN: frame.rax is the result
+//!  syscall      <===========================================  INLINE: everything as it was, the instruction runs
+//!                                                             CLONE_THREAD: the instruction runs here, see below
+//! ```
+//!
+//! A system call changes rax, rcx and r11 and nothing else, and compilers rely on it: vector registers, the
+//! x87 and mask registers, mxcsr and the 128 bytes below rsp live on. So all of that is kept here; only
+//! the arithmetic flags are not (every compiler assumes that a system call overwrites them). AMX tiles and
+//! protection keys are left alone: nothing of ours touches them.
+//!
+//! # CLONE_THREAD
+//! The child of a `clone` with a new stack starts with our instruction pointer and its own stack, which may be
+//! memory that is not there at the moment. So the child touches nothing of it: it finds its [`ThreadStart`] in
+//! r9 (no clone call has a sixth argument), changes to that block's stack, and is set up there before
+//! it goes on in the program. The parent goes through [`Hooks::clone_parent`].
+//!
+//! # Unwinding
+//! Every stage has call-frame information, because glibc cancels threads by unwinding out of a signal handler
+//! through the interrupted system call; without it, cleanup handlers would silently not run.
+//!
+//! # Safety charter
+//! The assembly runs between two arbitrary instructions of the program. It may use the stack below the red zone,
+//! rcx, r11 and the flags, and must leave everything else as it was. `HookFrame` is only
+//! ever built by it; hooks get exclusive access to it for the time of the call. The thread slot is a
+//! word of this library's static TLS block: it exists in every thread that libc made.
+#![allow(unsafe_code)]
+
+use core::arch::{asm, global_asm};
+use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Numbers that have a class; larger ones run inline.
+pub const CLASS_COUNT: usize = 512;
+
+/// One byte per system-call number, read by every patched call: 0 runs the instruction inline, anything else
+/// calls the hook.
+pub static CLASS_TABLE: [AtomicU8; CLASS_COUNT] = [const { AtomicU8::new(0) }; CLASS_COUNT];
+
+/// The program's registers at a system call, on the program's stack (below its red zone).
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub struct HookFrame {
+    /// The number (the kernel looks at the low 32 bits); with [`ACTION_RETURN`], the result.
+    pub rax: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rdx: u64,
+    pub r10: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub rbx: u64,
+    pub rbp: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    /// The address after the system-call instruction: in the program's text where the instruction stayed
+    /// there, else in a slot. The instruction itself is at `ret - 2`.
+    pub ret: u64,
+    /// The program's stack pointer, for information.
+    pub rsp: u64,
+    /// For [`ACTION_CLONE_THREAD`].
+    pub thread_block: *mut ThreadStart,
+}
+
+/// The hook has done the call; its result is in `frame.rax`. Edited argument registers reach the program, which
+/// does not expect them to change: put them back.
+pub const ACTION_RETURN: u64 = 0;
+/// Restore everything and let the instruction run in its place, with no frame of ours on the stack.
+pub const ACTION_INLINE: u64 = 1;
+/// Run the `clone` or `clone3` of the frame, whose child is a thread with a stack of its own.
+/// All signals must be blocked; `frame.thread_block` must be set.
+pub const ACTION_CLONE_THREAD: u64 = 2;
+
+/// What a new thread finds in r9. Embed it as the first field of a block of your own.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ThreadStart {
+    /// The upper end of a stack that is never evicted, on which [`Hooks::thread_start`] runs (16 KiB suffice for the
+    /// stub's own needs several times over).
+    pub stack_top: usize,
+    program_r9: u64,
+    program_rsp: u64,
+    ret: u64,
+}
+
+impl ThreadStart {
+    pub const fn new(stack_top: usize) -> ThreadStart {
+        ThreadStart { stack_top, program_r9: 0, program_rsp: 0, ret: 0 }
+    }
+}
+
+/// Called for every system call whose class is not 0; returns one of the actions.
+pub type Hook = extern "C" fn(*mut HookFrame) -> u64;
+/// Called in a new thread, on the stack of its block, before the thread continues in the program.
+pub type ThreadStartFn = extern "C" fn(*mut ThreadStart);
+/// Called in the thread that made a new one, with the result of the clone (negative: there is no child).
+pub type CloneParentFn = extern "C" fn(*mut ThreadStart, isize);
+
+extern "C" fn inline_hook(_: *mut HookFrame) -> u64 {
+    ACTION_INLINE
+}
+extern "C" fn no_thread_start(_: *mut ThreadStart) {}
+extern "C" fn no_clone_parent(_: *mut ThreadStart, _: isize) {}
+
+static HOOK: AtomicPtr<()> = AtomicPtr::new(inline_hook as *mut ());
+static THREAD_START: AtomicPtr<()> = AtomicPtr::new(no_thread_start as *mut ());
+static CLONE_PARENT: AtomicPtr<()> = AtomicPtr::new(no_clone_parent as *mut ());
+
+/// The three entries from the assembly into Rust.
+#[derive(Clone, Copy)]
+pub struct Hooks {
+    pub hook: Hook,
+    pub thread_start: ThreadStartFn,
+    pub clone_parent: CloneParentFn,
+}
+
+/// Installs the hooks and measures the vector state. Call it before any class is set.
+pub fn set_hooks(hooks: Hooks) {
+    measure_vector_state();
+    HOOK.store(hooks.hook as *mut (), Ordering::Release);
+    THREAD_START.store(hooks.thread_start as *mut (), Ordering::Release);
+    CLONE_PARENT.store(hooks.clone_parent as *mut (), Ordering::Release);
+}
+
+/// The address that slots jump to when a call has a class.
+pub(super) fn slow_path_address() -> usize {
+    uzswap_patch_slow as *const () as usize
+}
+
+// ---- vector state ------------------------------------------------------------------------------------------
+
+/// x87, SSE, AVX, and the three parts of AVX-512. Nothing else can be touched by compiled Rust here.
+const WANTED_STATE: u32 = 0b1110_0111;
+
+const BY_FXSAVE: u32 = 0;
+const BY_XSAVE: u32 = 1;
+const BY_XSAVEC: u32 = 2;
+
+static SAVE_METHOD: AtomicU32 = AtomicU32::new(BY_FXSAVE);
+static SAVE_MASK: AtomicU32 = AtomicU32::new(0);
+static SAVE_BYTES: AtomicU64 = AtomicU64::new(512);
+
+/// Bytes of vector state saved around a hook.
+pub fn vector_state_bytes() -> usize {
+    SAVE_BYTES.load(Ordering::Relaxed) as usize
+}
+
+fn measure_vector_state() {
+    let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
+    if !osxsave {
+        return;
+    }
+    // SAFETY: OSXSAVE says that the instruction exists and the kernel has enabled it.
+    let enabled = unsafe { xcr0() } as u32;
+    let mask = enabled & WANTED_STATE;
+    let compact = __cpuid_count(0xd, 1).eax & 2 != 0;
+    let mut bytes = 512 + 64;
+    for component in 2..8 {
+        if mask & (1 << component) == 0 {
+            continue;
+        }
+        let leaf = __cpuid_count(0xd, component);
+        if compact {
+            if leaf.ecx & 2 != 0 {
+                bytes = u64::next_multiple_of(bytes, 64);
+            }
+            bytes += leaf.eax as u64;
+        } else {
+            bytes = bytes.max(leaf.ebx as u64 + leaf.eax as u64);
+        }
+    }
+    SAVE_BYTES.store(bytes, Ordering::Relaxed);
+    SAVE_MASK.store(mask, Ordering::Relaxed);
+    SAVE_METHOD.store(if compact { BY_XSAVEC } else { BY_XSAVE }, Ordering::Relaxed);
+}
+
+#[target_feature(enable = "xsave")]
+unsafe fn xcr0() -> u64 {
+    // SAFETY: the caller has checked OSXSAVE.
+    unsafe { _xgetbv(0) }
+}
+
+// ---- the stub ----------------------------------------------------------------------------------------------
+
+const RED_ZONE: usize = 128;
+const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
+
+unsafe extern "C" {
+    fn uzswap_patch_slow();
+    fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
+}
+
+global_asm!(
+    // Both macros expect rbx = the frame; the save area lies under it, aligned, at rsp.
+    ".macro uzswap_save_vectors",
+    "    mov rsp, rbx",
+    "    sub rsp, qword ptr [rip + {bytes}]",
+    "    and rsp, -64",
+    "    cmp dword ptr [rip + {method}], {by_xsave}",
+    "    jb 2f",
+    "    mov eax, dword ptr [rip + {mask}]",
+    "    mov edx, 0",
+    // The header behind the legacy area must be zero but for the bits that the instruction writes.
+    "    mov [rsp + 512], rdx",
+    "    mov [rsp + 520], rdx",
+    "    mov [rsp + 528], rdx",
+    "    mov [rsp + 536], rdx",
+    "    mov [rsp + 544], rdx",
+    "    mov [rsp + 552], rdx",
+    "    mov [rsp + 560], rdx",
+    "    mov [rsp + 568], rdx",
+    "    jne 1f",
+    "    xsave64 [rsp]",
+    "    jmp 3f",
+    "1:  xsavec64 [rsp]",
+    "    jmp 3f",
+    "2:  fxsave64 [rsp]",
+    "3:",
+    ".endm",
+    ".macro uzswap_restore_vectors",
+    "    cmp dword ptr [rip + {method}], {by_xsave}",
+    "    jb 2f",
+    "    mov eax, dword ptr [rip + {mask}]",
+    "    xor edx, edx",
+    "    xrstor64 [rsp]",
+    "    jmp 3f",
+    "2:  fxrstor64 [rsp]",
+    "3:",
+    ".endm",
+    // From a frame at rsp: all that a system call preserves, except rbx, r12 and rcx.
+    ".macro uzswap_load_frame",
+    "    mov rax, [rsp + {rax}]",
+    "    mov rdi, [rsp + {rdi}]",
+    "    mov rsi, [rsp + {rsi}]",
+    "    mov rdx, [rsp + {rdx}]",
+    "    mov r10, [rsp + {r10}]",
+    "    mov r8,  [rsp + {r8}]",
+    "    mov r9,  [rsp + {r9}]",
+    "    mov rbp, [rsp + {rbp}]",
+    "    mov r13, [rsp + {r13}]",
+    "    mov r14, [rsp + {r14}]",
+    "    mov r15, [rsp + {r15}]",
+    ".endm",
+    ".macro uzswap_store_frame",
+    "    mov [rsp + {rax}], rax",
+    "    mov [rsp + {rdi}], rdi",
+    "    mov [rsp + {rsi}], rsi",
+    "    mov [rsp + {rdx}], rdx",
+    "    mov [rsp + {r10}], r10",
+    "    mov [rsp + {r8}], r8",
+    "    mov [rsp + {r9}], r9",
+    "    mov [rsp + {rbx}], rbx",
+    "    mov [rsp + {rbp}], rbp",
+    "    mov [rsp + {r12}], r12",
+    "    mov [rsp + {r13}], r13",
+    "    mov [rsp + {r14}], r14",
+    "    mov [rsp + {r15}], r15",
+    ".endm",
+    "",
+    ".pushsection .text.uzswap_patch_slow,\"ax\",@progbits",
+    ".p2align 6",
+    ".globl uzswap_patch_slow",
+    ".hidden uzswap_patch_slow",
+    ".type uzswap_patch_slow,@function",
+    "uzswap_patch_slow:",
+    "    .cfi_startproc",
+    "    .cfi_def_cfa rsp, 0",
+    "    .cfi_register rip, rcx",
+    "    lea rsp, [rsp - {frame}]",
+    "    .cfi_def_cfa_offset {frame}",
+    "    uzswap_store_frame",
+    "    mov [rsp + {ret}], rcx",
+    "    .cfi_offset rip, {ret} - {frame}",
+    "    .cfi_offset rbx, {rbx} - {frame}",
+    "    .cfi_offset rbp, {rbp} - {frame}",
+    "    .cfi_offset r12, {r12} - {frame}",
+    "    .cfi_offset r13, {r13} - {frame}",
+    "    .cfi_offset r14, {r14} - {frame}",
+    "    .cfi_offset r15, {r15} - {frame}",
+    "    lea rcx, [rsp + {frame}]",
+    "    mov [rsp + {rsp}], rcx",
+    "    mov qword ptr [rsp + {block}], 0",
+    "    mov rbx, rsp",
+    "    .cfi_def_cfa_register rbx",
+    "    uzswap_save_vectors",
+    "    mov rdi, rbx",
+    "    cld",
+    "    call qword ptr [rip + {hook}]",
+    "    mov r12, rax",
+    "    uzswap_restore_vectors",
+    "    cmp r12d, {clone}",
+    "    je 5f",
+    // RETURN (0) and INLINE (1): on at ret or at the instruction, two bytes before it.
+    "4:  mov rsp, rbx",
+    "    .cfi_remember_state",
+    "    .cfi_def_cfa_register rsp",
+    "    mov rcx, [rsp + {ret}]",
+    "    sub rcx, r12",
+    "    sub rcx, r12",
+    "    uzswap_load_frame",
+    "    mov r12, [rsp + {r12}]",
+    "    mov rbx, [rsp + {rbx}]",
+    "    lea rsp, [rsp + {frame}]",
+    "    .cfi_def_cfa_offset 0",
+    "    .cfi_register rip, rcx",
+    "    .cfi_same_value rbx",
+    "    .cfi_same_value rbp",
+    "    .cfi_same_value r12",
+    "    .cfi_same_value r13",
+    "    .cfi_same_value r14",
+    "    .cfi_same_value r15",
+    "    jmp rcx",
+    "    .cfi_restore_state",
+    // CLONE_THREAD. The parent keeps its frame: the kernel gives the child another stack.
+    "5:  mov rcx, [rbx + {block}]",
+    "    mov rax, [rbx + {r9}]",
+    "    mov [rcx + {b_r9}], rax",
+    "    mov rax, [rbx + {ret}]",
+    "    mov [rcx + {b_ret}], rax",
+    "    mov rsp, rbx",
+    "    .cfi_def_cfa_register rsp",
+    "    uzswap_load_frame",
+    "    mov r12, [rsp + {r12}]",
+    "    mov rbx, [rsp + {rbx}]",
+    "    mov r9, rcx",
+    "    syscall",
+    "    test rax, rax",
+    "    jz uzswap_patch_child",
+    "    mov [rsp + {rax}], rax",
+    "    mov rbx, rsp",
+    "    .cfi_def_cfa_register rbx",
+    "    mov r12, r9",
+    "    uzswap_save_vectors",
+    "    mov rdi, r12",
+    "    mov rsi, [rbx + {rax}]",
+    "    call qword ptr [rip + {parent}]",
+    "    uzswap_restore_vectors",
+    "    xor r12d, r12d",
+    "    jmp 4b",
+    "    .cfi_endproc",
+    ".size uzswap_patch_slow, . - uzswap_patch_slow",
+    "",
+    ".type uzswap_patch_child,@function",
+    "uzswap_patch_child:",
+    "    .cfi_startproc",
+    "    .cfi_undefined rip",
+    "    mov [r9 + {b_rsp}], rsp",
+    "    mov rsp, [r9 + {b_stack}]",
+    "    and rsp, -64",
+    "    sub rsp, {frame}",
+    "    uzswap_store_frame",
+    "    mov rbx, rsp",
+    "    mov r12, r9",
+    "    uzswap_save_vectors",
+    "    mov rdi, r12",
+    "    cld",
+    "    call qword ptr [rip + {child}]",
+    "    uzswap_restore_vectors",
+    "    mov rsp, rbx",
+    "    uzswap_load_frame",
+    "    mov r12, [rsp + {r12}]",
+    "    mov rbx, [rsp + {rbx}]",
+    "    xor eax, eax",
+    "    mov rcx, [r9 + {b_ret}]",
+    "    mov rsp, [r9 + {b_rsp}]",
+    "    mov r9, [r9 + {b_r9}]",
+    "    jmp rcx",
+    "    .cfi_endproc",
+    ".size uzswap_patch_child, . - uzswap_patch_child",
+    "",
+    ".globl uzswap_call_on_stack",
+    ".hidden uzswap_call_on_stack",
+    ".type uzswap_call_on_stack,@function",
+    "uzswap_call_on_stack:",
+    "    .cfi_startproc",
+    "    push rbp",
+    "    .cfi_def_cfa_offset 16",
+    "    .cfi_offset rbp, -16",
+    "    mov rbp, rsp",
+    "    .cfi_def_cfa_register rbp",
+    "    mov rsp, rdi",
+    "    and rsp, -16",
+    "    mov rdi, rdx",
+    "    call rsi",
+    "    mov rsp, rbp",
+    "    pop rbp",
+    "    .cfi_def_cfa rsp, 8",
+    "    ret",
+    "    .cfi_endproc",
+    ".size uzswap_call_on_stack, . - uzswap_call_on_stack",
+    ".popsection",
+    "",
+    ".pushsection .tbss.uzswap_thread_slot,\"awT\",@nobits",
+    ".p2align 3",
+    ".globl uzswap_thread_slot",
+    ".hidden uzswap_thread_slot",
+    ".type uzswap_thread_slot,@object",
+    ".size uzswap_thread_slot, 8",
+    "uzswap_thread_slot:",
+    "    .zero 8",
+    ".popsection",
+    bytes = sym SAVE_BYTES,
+    mask = sym SAVE_MASK,
+    method = sym SAVE_METHOD,
+    by_xsave = const BY_XSAVE,
+    hook = sym HOOK,
+    parent = sym CLONE_PARENT,
+    child = sym THREAD_START,
+    clone = const ACTION_CLONE_THREAD,
+    frame = const FRAME,
+    rax = const offset_of!(HookFrame, rax),
+    rdi = const offset_of!(HookFrame, rdi),
+    rsi = const offset_of!(HookFrame, rsi),
+    rdx = const offset_of!(HookFrame, rdx),
+    r10 = const offset_of!(HookFrame, r10),
+    r8 = const offset_of!(HookFrame, r8),
+    r9 = const offset_of!(HookFrame, r9),
+    rbx = const offset_of!(HookFrame, rbx),
+    rbp = const offset_of!(HookFrame, rbp),
+    r12 = const offset_of!(HookFrame, r12),
+    r13 = const offset_of!(HookFrame, r13),
+    r14 = const offset_of!(HookFrame, r14),
+    r15 = const offset_of!(HookFrame, r15),
+    ret = const offset_of!(HookFrame, ret),
+    rsp = const offset_of!(HookFrame, rsp),
+    block = const offset_of!(HookFrame, thread_block),
+    b_stack = const offset_of!(ThreadStart, stack_top),
+    b_r9 = const offset_of!(ThreadStart, program_r9),
+    b_rsp = const offset_of!(ThreadStart, program_rsp),
+    b_ret = const offset_of!(ThreadStart, ret),
+);
+
+/// Runs `f(arg)` on the stack that ends at `top`.
+///
+/// # Safety
+/// The stack must be large enough, in nobody else's use until `f` returns, and `f` must be sound to call with
+/// `arg`; it must return normally (nothing unwinds or jumps out of it).
+pub unsafe fn call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8) {
+    // SAFETY: an ordinary call but for the stack, for which the caller vouches.
+    unsafe { uzswap_call_on_stack(top, f, arg) }
+}
+
+// ---- the thread slot ---------------------------------------------------------------------------------------
+
+/// This thread's word, 0 in a new thread. A clone that does not set up thread-local storage shares it with its parent.
+#[inline(always)]
+pub fn thread_slot_get() -> usize {
+    let value: usize;
+    // SAFETY: reads a word of this thread's static TLS block.
+    unsafe {
+        asm!(
+            "mov {v}, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
+            "mov {v}, qword ptr fs:[{v}]",
+            v = out(reg) value,
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+    value
+}
+
+/// Sets this thread's word.
+#[inline(always)]
+pub fn thread_slot_set(value: usize) {
+    // SAFETY: writes a word of this thread's static TLS block that nothing else uses.
+    unsafe {
+        asm!(
+            "mov {t}, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
+            "mov qword ptr fs:[{t}], {v}",
+            t = out(reg) _,
+            v = in(reg) value,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Where the word lies relative to the thread pointer (fs base); negative.
+pub fn thread_slot_fs_offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads a constant that the loader has written.
+    unsafe {
+        asm!(
+            "mov {v}, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
+            v = out(reg) offset,
+            options(nostack, readonly, preserves_flags)
+        );
+    }
+    offset
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own_slot() {
+        thread_slot_set(17);
+        std::thread::spawn(|| {
+            assert_eq!(thread_slot_get(), 0);
+            thread_slot_set(18);
+            assert_eq!(thread_slot_get(), 18);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(thread_slot_get(), 17);
+        assert!(thread_slot_fs_offset() < 0);
+    }
+
+    #[test]
+    fn a_call_runs_on_the_other_stack_and_returns() {
+        extern "C" fn probe(arg: *mut u8) {
+            let local = 0u8;
+            // SAFETY: the test below passes a usize.
+            unsafe { *(arg as *mut usize) = (&raw const local) as usize };
+        }
+        let mut stack = vec![0u8; 64 << 10];
+        let range = stack.as_mut_ptr_range();
+        let mut seen = 0usize;
+        // SAFETY: a fresh stack, a function that returns.
+        unsafe { call_on_stack(range.end as usize, probe, (&raw mut seen).cast()) };
+        assert!((range.start as usize..range.end as usize).contains(&seen));
+    }
+
+    #[test]
+    fn the_frame_is_small() {
+        measure_vector_state();
+        assert!(FRAME + 64 + vector_state_bytes() <= 3584, "{}", vector_state_bytes());
+    }
+}

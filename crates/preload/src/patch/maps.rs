@@ -1,0 +1,164 @@
+//! The process's mappings, as /proc/self/maps shows them.
+//!
+//! # Safety charter
+//! Maps memory only where nothing is mapped (`MAP_FIXED_NOREPLACE`).
+#![allow(unsafe_code)]
+
+use std::vec::Vec;
+
+use uzswap::sys::mem::{
+    MAP_ANONYMOUS, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE,
+};
+use uzswap::sys::{PAGE_SIZE, Result, fd, nr};
+use uzswap::uz_syscall;
+
+use super::table::{open_path, read_all};
+
+const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+/// Nothing may be mapped lower by an ordinary process.
+const LOWEST: usize = 1 << 16;
+/// Room left above an object for the heap that may grow behind it.
+const HEAP_ROOM: usize = 1 << 30;
+
+/// One line: a mapping.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    pub start: usize,
+    pub end: usize,
+    pub prot: usize,
+    pub private: bool,
+    pub offset: usize,
+    pub device: (u32, u32),
+    pub inode: u64,
+    pub name: Vec<u8>,
+}
+
+/// All mappings, lowest first. Read when first asked for.
+#[derive(Default)]
+pub struct Maps {
+    list: Option<Vec<Mapping>>,
+}
+
+impl Maps {
+    pub fn list(&mut self) -> &[Mapping] {
+        self.list.get_or_insert_with(|| read_maps().unwrap_or_default())
+    }
+
+    /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away. Rather below than
+    /// above: behind an executable its heap grows.
+    pub fn map_near(&mut self, start: usize, end: usize, len: usize, reach: usize) -> Option<usize> {
+        self.list = None;
+        let lowest = end.saturating_sub(reach).max(LOWEST).next_multiple_of(PAGE_SIZE);
+        let highest = start.checked_add(reach)?.checked_sub(len)?;
+        let list = self.list();
+        let mut gaps = Vec::new();
+        let mut from = LOWEST;
+        for m in list {
+            if m.start > from {
+                gaps.push((from, m.start));
+            }
+            from = from.max(m.end);
+        }
+        gaps.push((from, usize::MAX / 2 + 1 - PAGE_SIZE));
+        let below = gaps.iter().rev().filter_map(|&(low, high)| {
+            let at = high.min(start).checked_sub(len)?;
+            (at >= low && at >= lowest).then_some(at)
+        });
+        let above = gaps.iter().filter_map(|&(low, high)| {
+            let at = low.max(end.checked_add(HEAP_ROOM)?);
+            (at + len <= high && at <= highest).then_some(at)
+        });
+        below.chain(above).take(16).find_map(|at| {
+            let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+            // SAFETY: with NOREPLACE the kernel refuses what would hit another mapping.
+            let got =
+                unsafe { uz_syscall!(nr::MMAP, at, len, PROT_READ | PROT_WRITE, flags, usize::MAX, 0) }.ok()?;
+            if got != at {
+                // A kernel before 4.17 takes the address for a hint.
+                // SAFETY: just mapped, used by nobody.
+                let _ = unsafe { uz_syscall!(nr::MUNMAP, got, len) };
+                return None;
+            }
+            Some(got)
+        })
+    }
+}
+
+fn read_maps() -> Result<Vec<Mapping>> {
+    let fd = open_path(b"/proc/self/maps", 0)?;
+    let text = read_all(fd, 16 << 10);
+    fd::close(fd);
+    Ok(text?.split(|&b| b == b'\n').filter_map(parse_line).collect())
+}
+
+/// `start-end perms offset major:minor inode   name`
+fn parse_line(line: &[u8]) -> Option<Mapping> {
+    let mut rest = line;
+    let mut field = || {
+        let skip = rest.iter().position(|&b| b != b' ')?;
+        let word = &rest[skip..];
+        let end = word.iter().position(|&b| b == b' ').unwrap_or(word.len());
+        rest = &word[end..];
+        Some(&word[..end])
+    };
+    let range = field()?;
+    let dash = range.iter().position(|&b| b == b'-')?;
+    let perms = field()?;
+    let offset = number(field()?, 16)?;
+    let device = field()?;
+    let colon = device.iter().position(|&b| b == b':')?;
+    let inode = number(field()?, 10)? as u64;
+    let name = rest.iter().position(|&b| b != b' ').map_or(&[][..], |skip| &rest[skip..]);
+    let bit = |i: usize, letter: u8, value: usize| if perms.get(i) == Some(&letter) { value } else { 0 };
+    Some(Mapping {
+        start: number(&range[..dash], 16)?,
+        end: number(&range[dash + 1..], 16)?,
+        prot: bit(0, b'r', PROT_READ) | bit(1, b'w', PROT_WRITE) | bit(2, b'x', PROT_EXEC),
+        private: perms.get(3) == Some(&b'p'),
+        offset,
+        device: (number(&device[..colon], 16)? as u32, number(&device[colon + 1..], 16)? as u32),
+        inode,
+        name: name.into(),
+    })
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<usize> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0usize, |n, &d| {
+        n.checked_mul(radix as usize)?.checked_add((d as char).to_digit(radix)? as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_in_full() {
+        let m = parse_line(b"7f10a000-7f10c000 r-xp 00026000 fe:01 1234                 /lib/a b.so").unwrap();
+        assert_eq!((m.start, m.end, m.offset, m.inode), (0x7f10a000, 0x7f10c000, 0x26000, 1234));
+        assert_eq!((m.prot, m.private, m.device), (PROT_READ | PROT_EXEC, true, (0xfe, 1)));
+        assert_eq!(m.name, b"/lib/a b.so");
+        let m = parse_line(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]").unwrap();
+        assert_eq!((m.prot, &m.name[..]), (PROT_EXEC, &b"[vsyscall]"[..]));
+        assert!(parse_line(b"").is_none() && parse_line(b"x-y r").is_none());
+    }
+
+    #[test]
+    fn own_code_is_in_the_list_and_room_near_it_is_found() {
+        let mut maps = Maps::default();
+        let here = own_code_is_in_the_list_and_room_near_it_is_found as *const () as usize;
+        let m = maps.list().iter().find(|m| (m.start..m.end).contains(&here)).unwrap().clone();
+        assert!(m.prot & PROT_EXEC != 0 && m.private);
+        let reach = (1 << 31) - (1 << 16);
+        let a = maps.map_near(m.start, m.end, 3 * PAGE_SIZE, reach).unwrap();
+        let b = maps.map_near(m.start, m.end, PAGE_SIZE, reach).unwrap();
+        for at in [a, b] {
+            assert!(m.end.abs_diff(at) < reach && at.abs_diff(m.start) < reach);
+            assert!(!(m.start..m.end).contains(&at));
+        }
+        assert!(a.abs_diff(b) >= PAGE_SIZE);
+    }
+}

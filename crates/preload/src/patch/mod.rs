@@ -1,0 +1,249 @@
+//! Interception: every `syscall` instruction that the program can reach goes through uzswap.
+//!
+//! Programs enter the kernel by one two-byte instruction that sits some hundred times in libc, in the dynamic
+//! loader, in the vDSO's fallbacks and now and then elsewhere. Each is replaced, in memory, by a jump into a
+//! *slot*, which looks up the *class* of the system-call number: class 0 runs the instruction with nothing
+//! around it, the others call the *hook*. No symbol is interposed and libc is not asked, so calls that libc
+//! makes for itself (stdio, malloc, threads) are seen like all others.
+//!
+//! ```text
+//!  maps.rs     what is mapped where
+//!  elf.rs      an object's segments, identity, function bounds
+//!  analyze.rs  object -> where the instructions are and how each can be replaced
+//!  table.rs    ... that, kept in a file so that it is done once per object and machine
+//!  apply.rs    ... that -> slots and jumps
+//!  entry.rs    from a slot to the hook and back
+//!  alloc.rs    memory for all of it
+//! ```
+//!
+//! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its plan; *unpatched*
+//! sites are known to exist, were left as they are, and are counted: calls made there are not seen.
+//!
+//! What is there at start is patched by [`patch_all_loaded`], before any other code of the program runs; what
+//! the loader maps later by [`patch_file_mapping`], from the hook of `mmap`, before anything in it can run.
+//!
+//! Lock order: `PATCHER` alone, taken by these two; nothing is called under it but this module.
+//!
+//! # Safety charter
+//! This file's own unsafe code reads headers of mapped objects and maps files read-only; the promises that
+//! `apply` asks for (nobody executes the text that is changed) are the callers' and stated there.
+#![allow(unsafe_code)]
+
+pub mod alloc;
+mod analyze;
+mod apply;
+mod elf;
+mod entry;
+mod maps;
+mod table;
+
+use core::ops::Range;
+use std::vec::Vec;
+
+use uzswap::sys::mem::{MAP_PRIVATE, PROT_EXEC, PROT_READ};
+use uzswap::sys::sync::Mutex;
+use uzswap::sys::{PAGE_SIZE, nr};
+use uzswap::uz_syscall;
+
+pub use entry::{
+    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_TABLE, CloneParentFn, Hook,
+    HookFrame, Hooks, ThreadStart, ThreadStartFn, call_on_stack, set_hooks, thread_slot_fs_offset,
+    thread_slot_get, thread_slot_set, vector_state_bytes,
+};
+
+use analyze::analyze;
+use apply::{Slots, Text, redirect};
+use elf::Image;
+use maps::{Mapping, Maps};
+use table::{Analysis, CacheDir};
+
+struct Patcher {
+    slots: Slots,
+    cache_path: Vec<u8>,
+}
+
+/// Protects the slots; held while an object is patched.
+static PATCHER: Mutex<Patcher> = Mutex::new(Patcher { slots: Slots::new(), cache_path: Vec::new() });
+
+/// What was done to one object.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectReport {
+    pub name: Vec<u8>,
+    /// System-call instructions found.
+    pub sites: u32,
+    pub patched: u32,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Objects looked at.
+    pub objects: u32,
+    pub sites: u32,
+    pub patched: u32,
+    pub unpatched: u32,
+    /// Those objects that have system-call instructions.
+    pub details: Vec<ObjectReport>,
+}
+
+impl Report {
+    fn add(&mut self, object: ObjectReport) {
+        self.objects += 1;
+        self.sites += object.sites;
+        self.patched += object.patched;
+        self.unpatched += object.sites - object.patched;
+        if object.sites > 0 {
+            self.details.push(object);
+        }
+    }
+}
+
+/// Whether an instruction pointer is in a slot.
+pub fn in_trampolines(ip: usize) -> bool {
+    apply::slot_range().contains(&ip)
+}
+
+/// Where the slots are (a part of this library's .bss that is executable).
+pub fn trampoline_range() -> Range<usize> {
+    apply::slot_range()
+}
+
+/// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch tables are
+/// kept, made if missing; without it, or if it cannot be trusted, every object is analysed anew.
+///
+/// # Safety
+/// The calling thread must be the only one of the process, as it is while the loader runs constructors.
+pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
+    let mut patcher = PATCHER.lock();
+    patcher.cache_path = cache_dir.unwrap_or_default().into();
+    let cache = cache_dir.and_then(CacheDir::open);
+    let mut maps = Maps::default();
+    let list: Vec<Mapping> = maps.list().into();
+    let own = list.iter().find(|m| (m.start..m.end).contains(&entry::slow_path_address()));
+    let own = own.map(|m| (m.device, m.inode));
+    let mut report = Report::default();
+    for m in &list {
+        let is_vdso = m.name == b"[vdso]";
+        let is_text = m.prot & PROT_EXEC != 0 && m.prot & PROT_READ != 0 && m.private;
+        if !is_text || !(m.inode != 0 || is_vdso) || Some((m.device, m.inode)) == own {
+            continue;
+        }
+        // The header is in the first mapping of the object, at file offset 0.
+        let same_file = |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
+        let header = list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
+        let Some(header) = header else { continue };
+        // SAFETY: the loader has mapped the object completely and nobody else runs.
+        let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) }) else { continue };
+        let text = Text { start: m.start, end: m.end, prot: m.prot };
+        let bias = image.bias().unwrap_or(0);
+        let name = cache_name(&image, || {
+            let fd = table::open_path(&m.name, 0).ok()?;
+            let stat = table::stat_fd(fd).ok().filter(|s| s.inode == m.inode);
+            uzswap::sys::fd::close(fd);
+            stat
+        });
+        let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
+        // SAFETY: one thread, and it is here.
+        report.add(unsafe { apply_to(&mut patcher, &analysis, bias, text, &mut maps, &m.name) });
+    }
+    report
+}
+
+/// Patches an object that was just mapped: `len` bytes of `fd` from `offset`, at `addr`, executable with `prot`.
+/// Its other segments need not be there yet. What is no ELF object is left alone.
+///
+/// # Safety
+/// The mapping must be as described, and nobody may be executing it: to be called after the `mmap` succeeded and
+/// before its address is known to the program.
+pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize, prot: usize) -> Report {
+    let mut report = Report::default();
+    let Some(file) = FileBytes::map(fd) else { return report };
+    let Some(image) = Image::of_file(file.bytes()) else { return report };
+    // Which segment is this, and where would address 0 be?
+    let len = len.next_multiple_of(PAGE_SIZE);
+    let (from, to) = (offset as u64, (offset + len) as u64);
+    let segment = image.segments.iter().find(|s| {
+        s.executable && s.offset / 4096 * 4096 < to && s.offset + s.file_bytes > from && s.file_bytes > 0
+    });
+    let Some(s) = segment else { return report };
+    let bias = (addr as u64).wrapping_sub(from).wrapping_add(s.offset).wrapping_sub(s.vaddr);
+    // The loader may have mapped the whole span like its first segment; what lies behind the segment is not text.
+    let end = (s.offset + s.file_bytes).next_multiple_of(PAGE_SIZE as u64).min(to);
+    let text = Text { start: addr, end: addr + (end - from) as usize, prot };
+    let mut patcher = PATCHER.lock();
+    let cache = if patcher.cache_path.is_empty() { None } else { CacheDir::open(&patcher.cache_path) };
+    let name = cache_name(&image, || Some(table::stat_fd(fd).ok()?));
+    let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
+    // SAFETY: the caller's.
+    report.add(unsafe { apply_to(&mut patcher, &analysis, bias, text, &mut Maps::default(), b"") });
+    report
+}
+
+/// # Safety
+/// As for [`redirect`].
+unsafe fn apply_to(
+    patcher: &mut Patcher,
+    analysis: &Analysis,
+    bias: u64,
+    text: Text,
+    maps: &mut Maps,
+    name: &[u8],
+) -> ObjectReport {
+    // SAFETY: the caller's.
+    let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, maps) };
+    let sites = analysis.sites.len() as u32 + analysis.unpatchable;
+    ObjectReport { name: name.into(), sites, patched: patched as u32 }
+}
+
+fn load_or_analyze(image: &Image, cache: Option<&CacheDir>, name: Option<&[u8]>) -> Analysis {
+    let (Some(cache), Some(name)) = (cache, name) else { return analyze(image) };
+    cache.load(name).unwrap_or_else(|| {
+        let analysis = analyze(image);
+        cache.save(name, &analysis);
+        analysis
+    })
+}
+
+/// The name of an object's patch table: its build id, or else what identifies its file.
+fn cache_name(image: &Image, stat: impl FnOnce() -> Option<table::Stat>) -> Option<Vec<u8>> {
+    let mut name = Vec::new();
+    match image.build_id() {
+        Some(id) => table::push_hex(&mut name, id),
+        None => {
+            let s = stat()?;
+            for part in [s.device, s.inode, s.bytes, s.modified_ns] {
+                table::push_hex(&mut name, &part.to_be_bytes());
+            }
+        }
+    }
+    name.push(b'-');
+    table::push_hex(&mut name, &image.span().to_be_bytes());
+    Some(name)
+}
+
+/// A file, mapped for reading.
+struct FileBytes {
+    addr: usize,
+    len: usize,
+}
+
+impl FileBytes {
+    fn map(fd: i32) -> Option<FileBytes> {
+        let len = usize::try_from(table::stat_fd(fd).ok()?.bytes).ok().filter(|&l| l >= 64)?;
+        // SAFETY: a new mapping hits nothing.
+        let addr = unsafe { uz_syscall!(nr::MMAP, 0, len, PROT_READ, MAP_PRIVATE, fd, 0) }.ok()?;
+        Some(FileBytes { addr, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for as long as self lives. (Whoever cuts a library while it is loaded kills its users.)
+        unsafe { core::slice::from_raw_parts(self.addr as *const u8, self.len) }
+    }
+}
+
+impl Drop for FileBytes {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        let _ = unsafe { uz_syscall!(nr::MUNMAP, self.addr, self.len) };
+    }
+}

@@ -1,0 +1,103 @@
+//! The cases of one test file, made at run time and run one after the other.
+//!
+//! Memory is measured, so nothing else of these tests may run at the same time, in this process or in another: cases run on one
+//! thread, under a lock file.
+
+use std::fs::File;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// How a case ended, when it did not fail by panicking.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Passed,
+    /// It cannot be run here, and why.
+    Skipped(String),
+    /// What was wrong.
+    Failed(String),
+}
+
+impl Verdict {
+    /// Passed if `ok`, else failed with what `why` says.
+    pub fn check(ok: bool, why: impl FnOnce() -> String) -> Verdict {
+        if ok { Verdict::Passed } else { Verdict::Failed(why()) }
+    }
+}
+
+/// So that `?` in a case skips it: the error says what is missing on this machine.
+impl From<Result<Verdict, String>> for Verdict {
+    fn from(result: Result<Verdict, String>) -> Verdict {
+        result.unwrap_or_else(Verdict::Skipped)
+    }
+}
+
+pub struct Case {
+    name: String,
+    run: Box<dyn FnOnce() -> Verdict + Send>,
+}
+
+impl Case {
+    /// `Err` of the closure is the reason why the case cannot be run on this machine.
+    pub fn new(
+        name: impl Into<String>,
+        run: impl FnOnce() -> Result<Verdict, String> + Send + 'static,
+    ) -> Case {
+        Case { name: name.into(), run: Box::new(move || run().into()) }
+    }
+}
+
+/// The cases of a file.
+#[derive(Default)]
+pub struct Suite {
+    cases: Vec<Case>,
+}
+
+impl Suite {
+    pub fn new() -> Suite {
+        Suite::default()
+    }
+
+    pub fn add(
+        &mut self,
+        name: impl Into<String>,
+        run: impl FnOnce() -> Result<Verdict, String> + Send + 'static,
+    ) {
+        self.cases.push(Case::new(name, run));
+    }
+
+    /// Runs the cases that the command line names.
+    pub fn main(self) -> ExitCode {
+        let mut arguments = Arguments::from_args();
+        arguments.test_threads = Some(1);
+        let _alone = (!arguments.list).then(lock);
+        let trials = self.cases.into_iter().map(|case| {
+            let name = case.name.clone();
+            Trial::ignorable_test(case.name, move || match (case.run)() {
+                Verdict::Passed => Ok(Completion::Completed),
+                Verdict::Failed(why) => Err(Failed::from(why)),
+                Verdict::Skipped(why) => {
+                    println!("SKIPPED {name}: {why}");
+                    Ok(Completion::ignored_with(why))
+                }
+            })
+        });
+        libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    }
+}
+
+/// Waits until no other test process of ours measures.
+fn lock() -> File {
+    let path = std::env::temp_dir().join("uzswap-tests.lock");
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    file.lock().expect("a file can be locked");
+    file
+}
+
+/// Where a command lies on the PATH, or that it is not installed.
+pub fn command(name: &str) -> Result<std::path::PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());
+    found.ok_or_else(|| format!("{name} is not installed"))
+}
