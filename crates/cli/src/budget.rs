@@ -291,7 +291,10 @@ mod tests {
             self.file(&format!("{directory}/memory.max"), &format!("{max}\n"))
                 .file(&format!("{directory}/memory.high"), &format!("{high}\n"))
                 .file(&format!("{directory}/memory.current"), &format!("{current}\n"))
-                .file(&format!("{directory}/memory.stat"), &format!("anon 7\nfile 9\ninactive_file {cache}\n"))
+                .file(
+                    &format!("{directory}/memory.stat"),
+                    &format!("anon 7\nfile 9\ninactive_file {cache}\n"),
+                )
         }
 
         fn budget(&self) -> Budget {

@@ -28,6 +28,7 @@ mod supervise;
 
 use std::io::Write;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 /// A command that could not do its work: what it says, and the exit code.
@@ -96,6 +97,9 @@ pub fn main_of_command() -> i32 {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return fail(Failure::usage("what to do? run, doctor, bench or help (see 'uzswap --help')".to_string()));
+        }
         Err(e) => return fail(Failure::usage(one_line(&e))),
     };
     let result = match arguments.command {

@@ -109,9 +109,7 @@ fn explain_userfaultfd(error: &io::Error, is_filtered: bool) -> Refusal {
         Some(libc::ENOSYS) => {
             refusal("this kernel has no userfaultfd", "use a kernel with CONFIG_USERFAULTFD")
         }
-        Some(libc::EINVAL) => {
-            refusal("this kernel has userfaultfd for root only", "use Linux 5.11 or later")
-        }
+        Some(libc::EINVAL) => refusal("this kernel has userfaultfd for root only", "use Linux 5.11 or later"),
         _ => refusal(&format!("userfaultfd fails: {error}"), "free descriptors or memory"),
     }
 }
@@ -164,7 +162,10 @@ mod tests {
     #[test]
     fn the_fastest_that_works_is_chosen() {
         assert_eq!(probe(Some(u64::MAX), true).choose(), Ok(Mechanism::Userfaultfd));
-        assert_eq!(probe(Some(u64::MAX & !uffd::FEATURE_MOVE), true).choose(), Ok(Mechanism::UserfaultfdCopy));
+        assert_eq!(
+            probe(Some(u64::MAX & !uffd::FEATURE_MOVE), true).choose(),
+            Ok(Mechanism::UserfaultfdCopy)
+        );
         assert_eq!(probe(Some(FOR_COPY), false).choose(), Ok(Mechanism::UserfaultfdCopy));
         assert_eq!(probe(Some(uffd::FEATURE_SIGBUS), true).choose(), Ok(Mechanism::Protect));
         assert_eq!(probe(None, true).choose(), Ok(Mechanism::Protect));
@@ -191,9 +192,6 @@ mod tests {
 
     #[test]
     fn proc_self_mem_is_really_tried() {
-        // On any ordinary Linux this works; where it does not, the error says so and the test has nothing to check.
-        if let Err(refusal) = Probe::run().proc_self_mem {
-            assert!(refusal.cause.contains("/proc/self/mem"));
-        }
+        assert_eq!(Probe::run().proc_self_mem, Ok(()));
     }
 }

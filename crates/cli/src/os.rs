@@ -242,9 +242,9 @@ pub fn is_session_leader() -> bool {
 /// The name of a signal: `SIGTERM`.
 pub fn signal_name(signal: c_int) -> String {
     const NAMES: [&str; 32] = [
-        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU",
+        "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
     ];
     match NAMES.get(signal as usize) {
         Some(name) if signal > 0 => format!("SIG{name}"),
@@ -280,8 +280,7 @@ pub fn start(
     // SAFETY: fills the local.
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     // SAFETY: both ends were just opened.
-    let (from_child, to_parent) =
-        unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
+    let (from_child, to_parent) = unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
     // SAFETY: one thread, so the child is a full copy; it calls async-signal-safe functions only, on memory made
     // before the fork, and leaves by exec or _exit.
     let pid = unsafe {
@@ -326,8 +325,7 @@ pub enum Change {
 pub fn next_change() -> Option<(Pid, Change)> {
     let mut status = 0;
     // SAFETY: fills the local.
-    let pid =
-        unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
     if pid <= 0 {
         return None;
     }

@@ -29,7 +29,12 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
         return Err(ErrorKind::NotADirectory.into());
     }
     let open = |flags| {
-        OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE | flags).open(directory)
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_TMPFILE | flags)
+            .open(directory)
     };
     let file = match open(0) {
         // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and unlink it.

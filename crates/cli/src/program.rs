@@ -65,7 +65,8 @@ fn locate(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, Failur
     let mut denied = None;
     for directory in std::env::split_paths(&search_path) {
         // An empty element is the current directory.
-        let path = if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
+        let path =
+            if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
         match executable(&path) {
             Ok(()) => return Ok(path),
             Err(e) if is_missing(&e) => {}
@@ -185,7 +186,8 @@ fn gains(mode: u32, owner: u32, group: u32, identity: Identity, capabilities: bo
     // Set-group-ID without group execution is an old mark for locking.
     if mode & libc::S_ISUID != 0 && owner != identity.user {
         Some("setuid")
-    } else if mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP && group != identity.group
+    } else if mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
+        && group != identity.group
     {
         Some("setgid")
     } else if capabilities && identity.user != 0 {

@@ -82,7 +82,11 @@ impl Numbers {
     }
 
     fn ratio(&self) -> f64 {
-        if self.peak_used_bytes == 0 { 1.0 } else { self.peak_needed_bytes as f64 / self.peak_used_bytes as f64 }
+        if self.peak_used_bytes == 0 {
+            1.0
+        } else {
+            self.peak_needed_bytes as f64 / self.peak_used_bytes as f64
+        }
     }
 }
 
@@ -91,7 +95,8 @@ fn summary(numbers: Option<&Numbers>, memory_bytes: u64) -> String {
     match numbers {
         None => "ran unmanaged".to_string(),
         Some(n) if n.processes == 0 => {
-            "ran unmanaged: the preload library did not start in the program (see 'uzswap doctor')".to_string()
+            "ran unmanaged: the preload library did not start in the program (see 'uzswap doctor')"
+                .to_string()
         }
         Some(n) if n.activations == 0 => format!("fitted: peak {} of {memory}", human(n.peak_used_bytes)),
         Some(n) => format!(
@@ -206,11 +211,20 @@ const DOCUMENTED: &[(&str, &str)] = &[
     ("signal", "the signal that killed it (SIGTERM), or null"),
     ("wall_seconds", "from its start to its end (seconds)"),
     ("managed", "whether the runtime started in it"),
-    ("peak_used_bytes", "largest memory of all its processes together that was counted against the limit (bytes)"),
+    (
+        "peak_used_bytes",
+        "largest memory of all its processes together that was counted against the limit (bytes)",
+    ),
     ("peak_needed_bytes", "largest memory that they would have needed together without uzswap (bytes)"),
     ("ratio", "peak_needed_bytes by peak_used_bytes"),
-    ("settings", "the options of the run as they were resolved, with memory_from saying where the limit is from"),
-    ("notices", "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged"),
+    (
+        "settings",
+        "the options of the run as they were resolved, with memory_from saying where the limit is from",
+    ),
+    (
+        "notices",
+        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged",
+    ),
     ("counters", "the counters below, over all processes of the run"),
 ];
 
@@ -345,6 +359,9 @@ mod tests {
             assert!(!line.contains('\n') && line.len() > 40, "{line}");
         }
         let line = explain(Notice::StoreFailed, libc::ENOSPC, &settings);
-        assert!(line.contains("/var/tmp") && line.contains("no space left") && line.contains("--store"), "{line}");
+        assert!(
+            line.contains("/var/tmp") && line.contains("no space left") && line.contains("--store"),
+            "{line}"
+        );
     }
 }

@@ -10,6 +10,7 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
@@ -66,19 +67,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         settings.remarks.iter().for_each(|remark| report::say(remark));
     }
 
-    let mut environment = std::env::vars_os().filter(|(name, _)| name != CONTROL_FD_ENV).collect::<Vec<_>>();
-    if let Some((library, block)) = &managed {
-        let mut list = library.clone().into_os_string();
-        if let Some((_, existing)) = environment.iter().find(|(name, value)| name == LD_PRELOAD && !value.is_empty())
-        {
-            list.push(":");
-            list.push(existing);
-        }
-        environment.retain(|(name, _)| name != LD_PRELOAD);
-        environment.push((LD_PRELOAD.into(), list));
-        environment.push((CONTROL_FD_ENV.into(), block.fd().to_string().into()));
-    }
-
+    let environment = environment(managed.as_ref());
     let started = Instant::now();
     let end = launch(&program, environment)?;
     let outcome = Outcome {
@@ -91,6 +80,26 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     };
     report::finish(&outcome);
     Ok(supervise::end_alike(end))
+}
+
+/// Our environment, with what the runtime needs (it hides both variables from the program again).
+fn environment(managed: Option<&(PathBuf, ControlBlock)>) -> Vec<(OsString, OsString)> {
+    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| name != CONTROL_FD_ENV).collect();
+    let Some((library, block)) = managed else { return variables };
+    // In its place if it is there: some programs show their environment in order.
+    match variables.iter_mut().find(|(name, _)| name == LD_PRELOAD) {
+        None => variables.push((LD_PRELOAD.into(), library.into())),
+        Some((_, list)) => {
+            let mut longer = library.clone().into_os_string();
+            if !list.is_empty() {
+                longer.push(":");
+                longer.push(&*list);
+            }
+            *list = longer;
+        }
+    }
+    variables.push((CONTROL_FD_ENV.into(), block.fd().to_string().into()));
+    variables
 }
 
 /// Whether the program can be managed, here.

@@ -111,9 +111,8 @@ impl RunSettings {
             debug: self.debug as u32,
             ..Settings::new()
         };
-        let bytes = |path: &Option<PathBuf>| {
-            path.as_ref().map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec())
-        };
+        let bytes =
+            |path: &Option<PathBuf>| path.as_ref().map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
         plain.compressor_len = put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
         plain.store_dir_len = put(&mut plain.store_dir, &bytes(&self.store), "the store directory")?;
         plain.cache_dir_len = put(&mut plain.cache_dir, &bytes(&self.cache), "the cache directory")?;
@@ -147,7 +146,8 @@ fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result<(u6
         }
         return Ok((bytes, format!("{source}, less a margin of {}", size::human(budget.margin_bytes()))));
     };
-    let parsed = size::parse(&given.value).map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
+    let parsed =
+        size::parse(&given.value).map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
     let bytes = parsed.of(budget.whole_bytes());
     if bytes < MIN_MEMORY_BYTES {
         let is = match parsed {
@@ -220,9 +220,8 @@ fn compressor(given: Given<String>) -> Result<String, String> {
 }
 
 fn absolute(given: &Given<OsString>) -> Result<PathBuf, Failure> {
-    std::path::absolute(&given.value).map_err(|e| {
-        Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e)))
-    })
+    std::path::absolute(&given.value)
+        .map_err(|e| Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e))))
 }
 
 fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option<PathBuf>, Failure> {

@@ -24,6 +24,8 @@ use uzswap_preload::patch::{
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x10000;
 const STACK_BYTES: usize = 32 << 10;
+const PROT_EXEC: u64 = 4;
+const MAP_ANONYMOUS: u64 = 0x20;
 const SIG_SETMASK: usize = 2;
 
 static INLINE_ALL: AtomicBool = AtomicBool::new(false);
@@ -112,7 +114,16 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
         _ if INLINE_ALL.load(Ordering::Relaxed) => ACTION_INLINE,
         _ => {
             let args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
-            f.rax = raw(number, args) as u64;
+            let result = raw(number, args);
+            f.rax = result as u64;
+            if number == nr::MMAP && result > 0 && f.rdx & PROT_EXEC != 0 && f.r10 & MAP_ANONYMOUS == 0 {
+                let (addr, len, offset) = (result as usize, args[1], args[5]);
+                // SAFETY: just mapped like this, and nobody knows the address yet.
+                let r = unsafe { patch::patch_file_mapping(f.r8 as i32, addr, len, offset, args[2]) };
+                if r.sites > 0 {
+                    log(format_args!("mapped sites {} patched {}\n", r.sites, r.patched));
+                }
+            }
             ACTION_RETURN
         }
     }

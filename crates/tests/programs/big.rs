@@ -26,5 +26,5 @@ macro_rules! all {
 }
 
 pub fn run(text: &str) -> usize {
-    all!(text; 1 2 3)
+    all!(text; 1 2 3 4 5 6 7 8 9 10 11 12)
 }

@@ -82,7 +82,7 @@ fn rustc(w: &Workshop) -> Result<Vec<OsString>, String> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output();
     let sysroot = sysroot.map_err(|_| "rustc is not installed")?;
     let rustc = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/rustc");
-    let options = ["--edition=2021", "--crate-type=lib", "-Copt-level=1", "-Ccodegen-units=1", "--emit=asm"];
+    let options = ["--edition=2021", "--crate-type=lib", "-Copt-level=0", "-Ccodegen-units=1", "--emit=asm"];
     let mut argv = line([&rustc, &"-o", &"/dev/stdout", &w.script("big.rs")]);
     argv.splice(1..1, options.map(OsString::from));
     Ok(argv)

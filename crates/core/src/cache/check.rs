@@ -49,6 +49,9 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);
         assert_eq!(c.stored_pages + c.invalidates, c.stores - c.failed_stores);
         assert!(c.written_back_pages <= c.pool_stores);
+        let rejected = c.reject_full + c.reject_alloc_failed + c.reject_compress_poor + c.reject_compress_failed;
+        assert_eq!(rejected, c.direct_stores + c.reject_reclaim_failed);
+        assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
         // The LRU holds the pool's entries, each once.
         let (mut n, mut prev, mut at) = (0, NONE, s.lru.first);

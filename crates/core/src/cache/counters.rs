@@ -64,8 +64,10 @@ counters! {
     reject_compress_poor,
     /// Not compressed: the compressor failed.
     reject_compress_failed,
-    /// Not rejected by the pool but by the store when room had to be made: it is not there or fails.
+    /// Rejected by the pool for one of these causes, and by the store too: it is not there, or it fails.
     reject_reclaim_failed,
+    /// Not taken at all: no record for it, an area that is not there, or all buffers of the store full time and again.
+    reject_no_slot,
     /// Times that the pool reached its limit.
     pool_limit_hits,
     /// Pages moved from the pool towards the store, oldest first.

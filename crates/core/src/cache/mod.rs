@@ -152,6 +152,9 @@ enum Content<'a> {
     Raw(&'a Page, CompressError),
 }
 
+/// The counter of why the pool did not take a page.
+type Cause = fn(&mut Counters) -> &mut u64;
+
 /// Outcome of one attempt to take a page in.
 enum Attempt {
     Done(SwapEntry),
@@ -263,8 +266,7 @@ impl<S: Store> SwapCache<S> {
     fn put(&self, owner: Owner, page: &Page) -> core::result::Result<SwapEntry, SwapFull> {
         let mut retries = 0;
         loop {
-            let attempt = self.attempt(owner, page, retries == 0);
-            match attempt {
+            match self.attempt(owner, page) {
                 Attempt::Done(entry) => return Ok(entry),
                 Attempt::DoneFlush(entry) => {
                     self.write_back(Fill::IfPoolFull);
@@ -276,7 +278,10 @@ impl<S: Store> SwapCache<S> {
                     retries += 1;
                 }
                 Attempt::NoRoom => {
-                    self.state.lock().counters.failed_stores += 1;
+                    let c = &mut self.state.lock().counters;
+                    c.stores += 1;
+                    c.failed_stores += 1;
+                    c.reject_no_slot += 1;
                     return Err(SwapFull);
                 }
                 Attempt::Full => return Err(SwapFull),
@@ -284,9 +289,9 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    fn attempt(&self, owner: Owner, page: &Page, first: bool) -> Attempt {
+    fn attempt(&self, owner: Owner, page: &Page) -> Attempt {
         if let Some(word) = same_filled(page) {
-            return self.state.lock().take(owner, Content::Same(word), first);
+            return self.state.lock().take(owner, Content::Same(word));
         }
         self.streams.with(|stream| {
             let out = &mut stream.out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
@@ -294,7 +299,7 @@ impl<S: Store> SwapCache<S> {
                 Ok(c) => Content::Compressed(c.codec, &out[..c.len]),
                 Err(why) => Content::Raw(page, why),
             };
-            self.state.lock().take(owner, content, first)
+            self.state.lock().take(owner, content)
         })
     }
 
@@ -381,17 +386,8 @@ impl<S: Store> State<S> {
         self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
     }
 
-    /// Takes a page in, in whatever form it has got. `first` is false when this is a repetition of the same store.
-    fn take(&mut self, owner: Owner, content: Content<'_>, first: bool) -> Attempt {
-        if first {
-            self.counters.stores += 1;
-            if let Content::Raw(_, why) = &content {
-                match why {
-                    CompressError::Incompressible => self.counters.reject_compress_poor += 1,
-                    CompressError::Failed => self.counters.reject_compress_failed += 1,
-                }
-            }
-        }
+    /// Takes a page in, in whatever form it has got. Every outcome but `NoRoom` is counted, once.
+    fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
         if let Owner::Key(key) = owner {
             if let Some(old) = self.lookup(key) {
                 self.drop_entry(key, old);
@@ -399,88 +395,103 @@ impl<S: Store> State<S> {
             }
             let area = &mut self.areas[usize::from(key.area())];
             if key.area() == OWN_AREA || !area.in_use || area.reserve(key.offset()).is_err() {
-                self.counters.failed_stores += 1;
-                return Attempt::Full;
+                return self.no_slot();
             }
         }
-        let Ok(id) = self.entries.allocate() else {
-            self.counters.failed_stores += 1;
-            return Attempt::Full;
-        };
+        let Ok(id) = self.entries.allocate() else { return self.no_slot() };
         let entry = match owner {
             Owner::Any => SwapEntry::new(OWN_AREA, id),
             Owner::Key(key) => key,
         };
-        let placed = self.place(id, entry.area(), content);
-        match placed {
-            Ok(()) => {
-                if entry.area() != OWN_AREA {
-                    self.areas[usize::from(entry.area())].set(entry.offset(), Some(id));
-                }
-                self.counters.stored_pages += 1;
-                if self.clusters.has_full() || self.is_full && self.clusters.is_writable() {
-                    Attempt::DoneFlush(entry)
-                } else {
-                    Attempt::Done(entry)
-                }
-            }
-            Err(why) => {
-                // The slot goes back as it came.
-                self.entries.get_mut(id).set_location(Location::Same(0));
-                self.entries.free(id);
-                match why {
-                    AppendError::Full => Attempt::NoRoom,
-                    AppendError::Unwritable => {
-                        self.counters.failed_stores += 1;
-                        Attempt::Full
-                    }
-                }
-            }
+        let outcome = self.place(id, entry.area(), content);
+        if outcome.is_err() {
+            // The slot goes back as it came.
+            self.entries.get_mut(id).set_location(Location::Same(0));
+            self.entries.free(id);
         }
+        match outcome {
+            Err(AppendError::Full) => return Attempt::NoRoom,
+            Err(AppendError::Unwritable) => {
+                self.counters.stores += 1;
+                self.counters.failed_stores += 1;
+                return Attempt::Full;
+            }
+            Ok(()) => {}
+        }
+        self.counters.stores += 1;
+        self.counters.stored_pages += 1;
+        if entry.area() != OWN_AREA {
+            self.areas[usize::from(entry.area())].set(entry.offset(), Some(id));
+        }
+        if self.clusters.has_full() || self.is_full && self.clusters.is_writable() {
+            Attempt::DoneFlush(entry)
+        } else {
+            Attempt::Done(entry)
+        }
+    }
+
+    fn no_slot(&mut self) -> Attempt {
+        self.counters.stores += 1;
+        self.counters.failed_stores += 1;
+        self.counters.reject_no_slot += 1;
+        Attempt::Full
     }
 
     /// Finds a place for the content of entry `id`.
     fn place(&mut self, id: u32, area: u8, content: Content<'_>) -> core::result::Result<(), AppendError> {
-        let (codec, object) = match content {
+        let (codec, object, cause): (_, _, Cause) = match content {
             Content::Same(word) => {
                 self.set(id, area, Location::Same(word), 0, 0);
                 self.counters.same_filled_stores += 1;
                 self.counters.same_filled_pages += 1;
                 return Ok(());
             }
-            Content::Compressed(codec, object) => {
-                if self.accepts() {
-                    match self.pools[self.pool].store(object) {
-                        Ok(handle) => {
-                            self.set(id, area, Location::Pool(handle.to_raw()), codec, object.len());
-                            self.entries.get_mut(id).pool = self.pool as u8;
-                            self.lru.push_front(&mut self.entries, id);
-                            self.counters.pool_stores += 1;
-                            self.counters.pool_pages += 1;
-                            let used = self.pool_bytes() as u64;
-                            self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(used);
-                            return Ok(());
-                        }
-                        Err(PoolError::TooLarge | PoolError::Empty) => self.counters.reject_compress_poor += 1,
-                        Err(PoolError::Full | PoolError::NoMemory) => self.counters.reject_alloc_failed += 1,
-                    }
-                } else {
-                    self.counters.reject_full += 1;
-                }
-                (codec, object)
-            }
-            Content::Raw(page, _) => (RAW, &page[..]),
+            Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object) {
+                Ok(()) => return Ok(()),
+                Err(cause) => (codec, object, cause),
+            },
+            Content::Raw(page, CompressError::Incompressible) => (RAW, &page[..], |c| &mut c.reject_compress_poor),
+            Content::Raw(page, CompressError::Failed) => (RAW, &page[..], |c| &mut c.reject_compress_failed),
         };
-        let place = self.clusters.append(object).inspect_err(|&why| {
-            if why == AppendError::Unwritable {
-                self.counters.reject_reclaim_failed += 1;
-            }
-        })?;
+        let appended = self.clusters.append(object);
+        if appended != Err(AppendError::Full) {
+            *cause(&mut self.counters) += 1;
+        }
+        if appended == Err(AppendError::Unwritable) {
+            self.counters.reject_reclaim_failed += 1;
+        }
+        let place = appended?;
         self.set(id, area, Location::Stored(place), codec, object.len());
         self.link_stored(id, place);
         self.counters.direct_stores += 1;
         self.counters.store_pages += 1;
         self.counters.incompressible_pages += u64::from(codec == RAW);
+        Ok(())
+    }
+
+    /// Puts a compressed page into the pool, or names the counter of why not.
+    fn place_in_pool(
+        &mut self,
+        id: u32,
+        area: u8,
+        codec: CodecId,
+        object: &[u8],
+    ) -> core::result::Result<(), Cause> {
+        if !self.accepts() {
+            return Err(|c| &mut c.reject_full);
+        }
+        let handle = self.pools[self.pool].store(object).map_err(|e| -> Cause {
+            match e {
+                PoolError::TooLarge | PoolError::Empty => |c| &mut c.reject_compress_poor,
+                PoolError::Full | PoolError::NoMemory => |c| &mut c.reject_alloc_failed,
+            }
+        })?;
+        self.set(id, area, Location::Pool(handle.to_raw()), codec, object.len());
+        self.entries.get_mut(id).pool = self.pool as u8;
+        self.lru.push_front(&mut self.entries, id);
+        self.counters.pool_stores += 1;
+        self.counters.pool_pages += 1;
+        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         Ok(())
     }
 

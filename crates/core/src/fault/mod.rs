@@ -21,6 +21,7 @@
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
+mod active;
 mod evict;
 pub mod hold;
 mod limbo;
@@ -30,13 +31,12 @@ mod resolve;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
+pub use active::{Active, pool_bytes};
 pub use evict::Reclaimed;
 pub use resolve::{Fault, FaultStream};
 
-use crate::cache::SwapCache;
 use crate::control::{Counter, Notice, Slot, Tree};
 use crate::region::{PageTable, Ranges};
-use crate::sys::mechanism::Mechanism;
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
@@ -49,13 +49,6 @@ pub const WINDOW_MAX_PAGES: usize = 64;
 pub const BATCH_PAGES: usize = 32;
 /// Pages that a process may use however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
-
-/// What exists only while paging is on.
-pub struct Active {
-    pub mechanism: Mechanism,
-    pub cache: SwapCache,
-    pub kind: crate::control::Mechanism,
-}
 
 /// What the lock protects.
 pub struct State {
@@ -142,8 +135,8 @@ impl Pager {
     }
 
     /// Switches paging on. The caller attaches the ranges (`activate_ranges`) under the same lock.
-    pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active, slots: usize) -> Result<()> {
-        s.limbo.init(slots)?;
+    pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
+        s.limbo.init(active.slots)?;
         let mut bounce = Mapping::new(WINDOW_MAX_PAGES * PAGE_SIZE)?;
         bounce.as_mut_slice().fill(0);
         s.bounce = Some(bounce);

@@ -235,6 +235,44 @@ fn soft_limit(resource: u32) -> u64 {
     }
 }
 
+/// Processes for tests of what fork does.
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    /// Forks. The child runs `child`, which must not allocate (other threads of the test process may hold the
+    /// allocator's lock), and exits with 0 if it answers true; the parent gets its process id.
+    pub fn fork(child: impl FnOnce() -> bool) -> i32 {
+        const SIGCHLD: usize = 17;
+        // SAFETY: without CLONE_VM the child is a copy; it leaves by exit_group and never returns from here.
+        unsafe {
+            match uz_syscall!(nr::CLONE, SIGCHLD, 0, 0, 0, 0).unwrap() {
+                0 => {
+                    let code = if child() { 0 } else { 1 };
+                    let _ = uz_syscall!(nr::EXIT_GROUP, code);
+                    unreachable!()
+                }
+                pid => pid as i32,
+            }
+        }
+    }
+
+    /// Waits for a child; its wait status (0: exited with 0).
+    pub fn wait(pid: i32) -> i32 {
+        let mut status = -1;
+        // SAFETY: the kernel writes one int.
+        while unsafe { uz_syscall!(nr::WAIT4, pid, &raw mut status, 0, 0) } == Err(Errno::EINTR) {}
+        status
+    }
+
+    /// Limits the size of the files that this process writes.
+    pub fn limit_file_size(bytes: u64) {
+        let limit = [bytes, u64::MAX];
+        // SAFETY: the kernel reads a struct rlimit64.
+        unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_FSIZE, limit.as_ptr(), 0) }.unwrap();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,6 +43,8 @@ const MAX_NEIGHBOURS: usize = 4;
 const MAX_MOVED_BYTES: usize = 16;
 /// Reach of a two-byte jump, and a little.
 const SHORT_REACH: u64 = 132;
+/// The longest code between two functions that is taken for a part of the first.
+const MAX_GAP_BYTES: u64 = 512;
 /// Entries read of one jump table.
 const MAX_TABLE: usize = 4096;
 const RT_SIGRETURN: u64 = 15;
@@ -54,7 +56,8 @@ pub fn analyze(image: &Image) -> Analysis {
     let functions = match image.functions() {
         Some(f) if !image.is_go() && !image.has_text_relocations() => f,
         _ => {
-            analysis.unpatchable = candidates.iter().filter(|&&c| looks_like_a_call(image, c)).count() as u32;
+            analysis.unpatchable = candidates;
+            analysis.unpatchable.retain(|&c| looks_like_a_call(image, c));
             return analysis;
         }
     };
@@ -62,20 +65,19 @@ pub fn analyze(image: &Image) -> Analysis {
     let mut i = 0;
     while i < candidates.len() {
         let found = functions.at_or_below(candidates[i]).and_then(|n| Some((n, functions.get(n)?)));
-        let Some((index, function)) = found.filter(|(_, f)| candidates[i] < f.end) else {
+        let found = found.and_then(|(n, f)| Some((n, extent(&functions, n, f, candidates[i])?)));
+        let Some((index, function)) = found else {
             // Code that no unwinder knows, or data. Counted, not touched.
-            analysis.unpatchable += looks_like_a_call(image, candidates[i]) as u32;
+            analysis.unpatchable.extend(looks_like_a_call(image, candidates[i]).then_some(candidates[i]));
             i += 1;
             continue;
         };
         let count = candidates[i..].iter().take_while(|&&c| c < function.end).count();
         let mine = &candidates[i..i + count];
         match Body::decode(image, &functions, index, function, mine) {
+            Some(body) if body.calls.is_empty() => {}
             Some(body) => work.push(body),
-            None => {
-                let calls = mine.iter().filter(|&&c| looks_like_a_call(image, c)).count();
-                analysis.unpatchable += calls as u32;
-            }
+            None => analysis.unpatchable.extend(mine.iter().filter(|&&c| looks_like_a_call(image, c))),
         }
         i += count;
     }
@@ -83,14 +85,25 @@ pub fn analyze(image: &Image) -> Analysis {
     analysis
 }
 
+/// The function, which may have to reach up to the next one to contain `candidate`: `clone` ends its entry just before
+/// the instruction, because in the child the caller's frame does not exist.
+fn extent(functions: &Functions, index: usize, function: Function, candidate: u64) -> Option<Function> {
+    if candidate < function.end {
+        return Some(function);
+    }
+    let next = functions.get(index + 1)?.start;
+    let fits = candidate < next && next - function.end <= MAX_GAP_BYTES;
+    fits.then_some(Function { end: next, ..function })
+}
+
 /// Plans all functions; when a far branch turns out to lead into overwritten bytes, plans again knowing it.
 fn plan_all(image: &Image, functions: &Functions, work: &mut [Body], analysis: &mut Analysis) {
     loop {
         let mut sites = Vec::new();
-        let mut failed = 0;
+        let mut failed = Vec::new();
         let mut pads = Pads::default();
         for body in work.iter() {
-            failed += body.plan(image, functions, &mut pads, &mut sites);
+            body.plan(image, functions, &mut pads, &mut sites, &mut failed);
         }
         sites.sort_by_key(|s: &Site| s.start);
         let hit = far_branches_into(image, &sites);
@@ -105,7 +118,8 @@ fn plan_all(image: &Image, functions: &Functions, work: &mut [Body], analysis: &
         }
         if !news {
             analysis.sites = sites;
-            analysis.unpatchable += failed;
+            analysis.unpatchable.extend(failed);
+            analysis.unpatchable.sort_unstable();
             return;
         }
     }
@@ -133,17 +147,24 @@ fn find_candidates(vaddr: u64, text: &[u8]) -> Vec<u64> {
     found
 }
 
-/// For counting only: whether a number is loaded into eax shortly before.
+/// For counting only: whether straight code that begins by loading a number into eax leads to the bytes at `at`.
 fn looks_like_a_call(image: &Image, at: u64) -> bool {
-    let Some(b) = (0..=24).rev().find_map(|back| image.bytes_at(at.checked_sub(back)?, back as usize)) else {
-        return false;
-    };
-    let loads_number = |w: &[u8]| matches!(w, [0xb8, _, lo, 0, 0] if *lo < 2);
-    let is_sigreturn = b.ends_with(&[0xc7, 0xc0, 15, 0, 0, 0]) || b.ends_with(&[0xb8, 15, 0, 0, 0]);
-    !is_sigreturn
-        && (b.windows(5).any(loads_number)
-            || b.windows(7).any(|w| w[..3] == [0x48, 0xc7, 0xc0] && w[5..] == [0, 0])
-            || b.ends_with(&[0x31, 0xc0]))
+    (2..=24).any(|back| {
+        let Some(b) = at.checked_sub(back).and_then(|from| image.bytes_at(from, back as usize + 2)) else {
+            return false;
+        };
+        let number = match b {
+            [0xb8, a, b, 0, 0, ..] | [0x48, 0xc7, 0xc0, a, b, 0, 0, ..] => u16::from_le_bytes([*a, *b]),
+            [0x31, 0xc0, ..] => 0,
+            _ => return false,
+        };
+        if number >= 1024 || number as u64 == RT_SIGRETURN {
+            return false;
+        }
+        let code = Decoder::with_ip(64, b, at - back, DecoderOptions::NONE);
+        let mut straight = code.into_iter().skip_while(|i| i.flow_control() == FlowControl::Next);
+        straight.next().is_some_and(|i| i.code() == Code::Syscall && i.ip() == at)
+    })
 }
 
 /// A decoded function with system calls in it.
@@ -160,7 +181,7 @@ struct Body {
 }
 
 impl Body {
-    /// Decodes a function. `None`: it is not what a compiler makes, or none of the candidates is an instruction.
+    /// Decodes a function; `None` if that fails. Candidates that are no instructions are no calls.
     fn decode(
         image: &Image,
         functions: &Functions,
@@ -174,7 +195,8 @@ impl Body {
         let mut calls = Vec::new();
         while decoder.can_decode() {
             let instruction = decoder.decode();
-            if instruction.is_invalid() {
+            // A function cut short by its end, or data: what the end of a gap would show as well.
+            if instruction.is_invalid() || (instruction.is_privileged() && instruction.code() != Code::Hlt) {
                 return None;
             }
             if instruction.code() == Code::Syscall && candidates.binary_search(&instruction.ip()).is_ok() {
@@ -189,11 +211,10 @@ impl Body {
             !returns_from_signal(before)
                 && before.iter().any(|i| is_call(i) || writes(&mut info, i, Register::RAX))
         });
-        if calls.is_empty() {
-            return None;
-        }
         let mut body = Body { function, index, code, calls, targets: Vec::new(), all_targets_known: true };
-        body.collect_targets(image, functions);
+        if !body.calls.is_empty() {
+            body.collect_targets(image, functions);
+        }
         Some(body)
     }
 
@@ -253,9 +274,15 @@ impl Body {
         self.targets = targets;
     }
 
-    /// Plans every call of the function; answers how many found no way.
-    fn plan(&self, image: &Image, functions: &Functions, pads: &mut Pads, sites: &mut Vec<Site>) -> u32 {
-        let mut failed = 0;
+    /// Plans every call of the function.
+    fn plan(
+        &self,
+        image: &Image,
+        functions: &Functions,
+        pads: &mut Pads,
+        sites: &mut Vec<Site>,
+        failed: &mut Vec<u64>,
+    ) {
         let mut free_from = self.function.start;
         for &call in &self.calls {
             let plan = [false, true].into_iter().find_map(|allow_rip| {
@@ -268,10 +295,9 @@ impl Body {
                     free_from = (site.start + site.len as u64).max(self.code[call].next_ip());
                     sites.push(site);
                 }
-                None => failed += 1,
+                None => failed.push(self.code[call].ip()),
             }
         }
-        failed
     }
 
     /// Whether something jumps to an address after `start` and before `end`.
@@ -572,4 +598,32 @@ fn far_branches_into(image: &Image, sites: &[Site]) -> Vec<u64> {
         }
     }
     hits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[ignore]
+    fn show() {
+        for path in std::env::var("OBJECTS").unwrap().split(' ') {
+            let file = std::fs::read(path).unwrap();
+            let image = Image::of_file(&file).unwrap();
+            let t = std::time::Instant::now();
+            let a = analyze(&image);
+            println!("{path}: {} sites, {:x?} unpatchable, {:?}", a.sites.len(), a.unpatchable, t.elapsed());
+            let count = |f: &dyn Fn(&&Site) -> bool| a.sites.iter().filter(f).count();
+            println!(
+                "  in place {} over {} detour {} rip {} known number {} tails {} longest {}",
+                count(&|s| s.stays_in_place()),
+                count(&|s| !s.stays_in_place() && s.pad == 0),
+                count(&|s| s.pad != 0),
+                count(&|s| s.rip != [NO_RIP; 2]),
+                count(&|s| s.number != NO_NUMBER),
+                count(&|s| s.tail != Tail::Next),
+                a.sites.iter().map(|s| s.len).max().unwrap_or(0)
+            );
+        }
+    }
 }

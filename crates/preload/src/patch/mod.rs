@@ -191,7 +191,7 @@ unsafe fn apply_to(
 ) -> ObjectReport {
     // SAFETY: the caller's.
     let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, maps) };
-    let sites = analysis.sites.len() as u32 + analysis.unpatchable;
+    let sites = (analysis.sites.len() + analysis.unpatchable.len()) as u32;
     ObjectReport { name: name.into(), sites, patched: patched as u32 }
 }
 

@@ -5,7 +5,7 @@
 //! the file's identity), in a directory that only the user can write:
 //!
 //! ```text
-//!  magic  format  sites  unpatchable  sum(everything after)   then per site 88 bytes, little-endian
+//!  magic  format  sites  unpatchable  sum   then 88 bytes for each site, 8 for each unpatchable address
 //! ```
 //!
 //! The file is trusted only as far as it must be: directory and file must belong to the user and be writable by nobody
@@ -91,8 +91,8 @@ impl Site {
 pub struct Analysis {
     /// Sorted by address; their bytes do not overlap.
     pub sites: Vec<Site>,
-    /// System calls for which no safe replacement was found.
-    pub unpatchable: u32,
+    /// Where calls are, or seem to be, for which there is no safe replacement.
+    pub unpatchable: Vec<u64>,
 }
 
 // ---- as bytes ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ impl Analysis {
         out.extend(MAGIC);
         out.extend(FORMAT.to_le_bytes());
         out.extend((self.sites.len() as u32).to_le_bytes());
-        out.extend(self.unpatchable.to_le_bytes());
+        out.extend((self.unpatchable.len() as u32).to_le_bytes());
         out.extend([0; 8]);
         for s in &self.sites {
             let (tail, target) = match s.tail {
@@ -138,6 +138,7 @@ impl Analysis {
             out.extend(s.original);
             out.extend([0; RECORD_BYTES - 32 - SITE_BYTES]);
         }
+        out.extend(self.unpatchable.iter().flat_map(|a| a.to_le_bytes()));
         let total = sum(SEED, &out[8..]);
         out[16..24].copy_from_slice(&total.to_le_bytes());
         out
@@ -145,11 +146,12 @@ impl Analysis {
 
     pub fn from_bytes(bytes: &[u8]) -> Option<Analysis> {
         let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let count = u32_at(8)? as usize;
-        if bytes[..4] != MAGIC || u32_at(4)? != FORMAT || count > MAX_SITES {
+        let (count, unpatchable) = (u32_at(8)? as usize, u32_at(12)? as usize);
+        if bytes[..4] != MAGIC || u32_at(4)? != FORMAT || count > MAX_SITES || unpatchable > MAX_SITES {
             return None;
         }
-        if bytes.len() != HEADER_BYTES + count * RECORD_BYTES {
+        let records_end = HEADER_BYTES + count * RECORD_BYTES;
+        if bytes.len() != records_end + unpatchable * 8 {
             return None;
         }
         let claimed = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
@@ -160,7 +162,7 @@ impl Analysis {
         }
         let mut sites = Vec::with_capacity(count);
         let mut end = 0;
-        for r in bytes[HEADER_BYTES..].as_chunks::<RECORD_BYTES>().0 {
+        for r in bytes[HEADER_BYTES..records_end].as_chunks::<RECORD_BYTES>().0 {
             let u64_at = |at: usize| u64::from_le_bytes(r[at..at + 8].try_into().unwrap_or_default());
             let target = u64_at(16);
             let site = Site {
@@ -186,7 +188,8 @@ impl Analysis {
             end = site.start.checked_add(site.len as u64)?;
             sites.push(site);
         }
-        Some(Analysis { sites, unpatchable: u32_at(12)? })
+        let unpatchable = bytes[records_end..].as_chunks().0.iter().map(|a| u64::from_le_bytes(*a)).collect();
+        Some(Analysis { sites, unpatchable })
     }
 }
 
@@ -319,7 +322,7 @@ impl CacheDir {
 
     fn load_from(&self, fd: i32) -> Option<Analysis> {
         let stat = stat_fd(fd).ok()?;
-        let largest = (HEADER_BYTES + MAX_SITES * RECORD_BYTES) as u64;
+        let largest = (HEADER_BYTES + MAX_SITES * (RECORD_BYTES + 8)) as u64;
         let trusted = stat.mode & S_IFMT == S_IFREG && stat.uid == self.uid && stat.mode & WRITABLE_BY_OTHERS == 0;
         if !trusted || stat.bytes > largest {
             return None;

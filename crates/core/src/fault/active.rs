@@ -1,0 +1,49 @@
+//! What exists only while paging is on: the mechanism and the swap cache, made from the run's settings.
+
+use crate::cache::{CacheConfig, SwapCache};
+use crate::codec::CodecSpec;
+use crate::control::{Mechanism as Kind, Settings};
+use crate::store::FileStore;
+use crate::store::seal::Encryption;
+use crate::sys::mechanism::Mechanism;
+use crate::sys::{Errno, PAGE_SIZE, Result};
+
+/// The mechanism and the cache of an active pager.
+pub struct Active {
+    pub mechanism: Mechanism,
+    pub cache: SwapCache,
+    pub kind: Kind,
+    /// Staging slots for limbo.
+    pub slots: usize,
+}
+
+impl Active {
+    /// Opens both. Allocates: called once, outside any fault.
+    pub fn open(settings: &Settings) -> Result<Active> {
+        let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
+        let slots = (limit_pages / 8).clamp(256, 32 << 10);
+        let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
+        let mechanism = Mechanism::open(wanted, slots)?;
+        let codec = core::str::from_utf8(settings.compressor()).ok().and_then(|s| CodecSpec::parse(s).ok());
+        let config = CacheConfig {
+            codec: codec.unwrap_or_default(),
+            max_pool_bytes: pool_bytes(settings.memory_bytes, settings.pool_percent),
+            // A store that cannot be opened any more (its directory went away) is as good as none.
+            store: if settings.store_dir_len == 0 { None } else { FileStore::open(settings.store_dir()).ok() },
+            encryption: if settings.encrypt == 0 { Encryption::Off } else { Encryption::On },
+            ..CacheConfig::default()
+        };
+        let kind = mechanism.kind();
+        Ok(Active { mechanism, cache: SwapCache::new(config)?, kind, slots })
+    }
+
+    /// Which mechanism would be opened, without keeping it.
+    pub fn probe(wanted: Kind) -> Result<Kind> {
+        Mechanism::open(wanted, 1).map(|m| m.kind())
+    }
+}
+
+/// The pool's share of a limit, in bytes.
+pub fn pool_bytes(memory_bytes: u64, pool_percent: u32) -> usize {
+    (memory_bytes as u128 * pool_percent.min(90) as u128 / 100) as usize
+}

@@ -1,0 +1,98 @@
+//! How much stack each codec takes. They run on alternate signal stacks of tens of KiB, which the fault handler's
+//! own frames and a vector state of several KiB share.
+#![allow(unsafe_code)]
+
+use uzswap::codec::{CodecSpec, Codecs, Scratch, fill, same_filled};
+
+const PAINT: u8 = 0xc7;
+const PAINTED_BYTES: usize = 192 << 10;
+
+/// The stack that `f` takes below its caller, in bytes. To be called on a thread with enough of it.
+#[inline(never)]
+fn stack_bytes_of(mut f: impl FnMut()) -> usize {
+    let sp: usize;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack)) };
+    // Below the red zone of this frame, which has no callee while it paints (`write_volatile` is inlined or
+    // takes a few words, which is far less than what is asserted).
+    let (low, high) = (sp - PAINTED_BYTES, sp - 512);
+    for at in (low..high).step_by(8) {
+        // SAFETY: unused stack of this thread, which has more of it.
+        unsafe { std::ptr::write_volatile(at as *mut u64, u64::from_ne_bytes([PAINT; 8])) };
+    }
+    f();
+    // SAFETY: as above.
+    let touched = (low..high).find(|&at| unsafe { std::ptr::read_volatile(at as *const u8) } != PAINT);
+    touched.map_or(512, |at| sp - at)
+}
+
+fn on_a_fresh_stack(f: impl FnOnce() + Send) {
+    std::thread::scope(|s| {
+        std::thread::Builder::new().stack_size(1 << 20).spawn_scoped(s, f).unwrap().join().unwrap();
+    });
+}
+
+/// Pages of several kinds, and a unit of 64 KiB and one of 2 MiB made of them.
+fn inputs() -> Vec<Vec<u8>> {
+    let mut x = 88172645463325252u64;
+    let mut random = move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    let words = (0..512).flat_map(|_| [0x5555_0000 + random() % 4096 * 16, random() % 7]).collect::<Vec<_>>();
+    let text = (0..4096).map(|_| b"etaoin shrdlu"[random() as usize % 13]).collect();
+    let noise = (0..4096).map(|_| random() as u8).collect();
+    let pointers = words.iter().flat_map(|w| w.to_le_bytes()).take(4096).collect();
+    let pages: [Vec<u8>; 4] = [text, noise, pointers, vec![0; 4096]];
+    let unit = |pages_of_it: usize| (0..pages_of_it).flat_map(|i| pages[i % 3].clone()).collect();
+    let units = [unit(16), unit(512)];
+    pages.into_iter().chain(units).collect()
+}
+
+#[test]
+fn codecs_stay_within_their_stack() {
+    const KIB: usize = 1024;
+    let cases = [
+        ("none", KIB),
+        ("lz4", KIB),
+        ("lz4hc:2", 2 * KIB),
+        ("lz4hc:9", 2 * KIB),
+        ("lzo", KIB),
+        ("lzo-rle", KIB),
+        ("zstd:-5", 4 * KIB),
+        ("zstd:1", 4 * KIB),
+        ("zstd:3", 4 * KIB),
+        ("zstd:9", 4 * KIB),
+        ("zstd:22", 4 * KIB),
+        ("deflate:1", 4 * KIB),
+        ("deflate:6", 4 * KIB),
+        ("deflate:12", 4 * KIB),
+    ];
+    for (text, allowed) in cases {
+        let codecs = Codecs::new(CodecSpec::parse(text).unwrap());
+        on_a_fresh_stack(|| {
+            let mut scratch = Scratch::new();
+            let (mut down, mut up) = (0, 0);
+            for src in inputs() {
+                let (mut dst, mut back) = (vec![0; src.len() * 2], vec![0; src.len()]);
+                let mut done = None;
+                let depth = stack_bytes_of(|| done = codecs.compress(&mut scratch, &src, &mut dst).ok());
+                down = depth.max(down);
+                let done = done.unwrap();
+                let depth = stack_bytes_of(|| {
+                    codecs.decompress(done.codec, &mut scratch, &dst[..done.len], &mut back).unwrap();
+                });
+                up = depth.max(up);
+            }
+            println!("{text}: compress {down}, decompress {up} bytes of stack");
+            assert!(down.max(up) <= allowed, "{text}: compress {down}, decompress {up}");
+        });
+    }
+    on_a_fresh_stack(|| {
+        let mut page = [0; 4096];
+        assert!(stack_bytes_of(|| fill(&mut page, 7)) <= 1024);
+        assert!(stack_bytes_of(|| assert_eq!(same_filled(&page), Some(7))) <= 1024);
+    });
+}
