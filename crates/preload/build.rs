@@ -1,4 +1,4 @@
-//! Link options of the preload library (and of the test library that stands in for it).
+//! Link options of the preload library.
 //!
 //! `initfirst`: its constructor runs before all others, when there is one thread and no code of the program
 //! has run. `now`: all symbols are bound at load, so that neither a hook nor a signal handler ever enters the
@@ -8,7 +8,6 @@
 fn main() {
     for option in ["-z,initfirst", "-z,now", "--exclude-libs,ALL"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{option}");
-        println!("cargo:rustc-link-arg-examples=-Wl,{option}");
     }
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -98,7 +98,9 @@ pub fn main_of_command() -> i32 {
         Ok(arguments) => arguments,
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            return fail(Failure::usage("what to do? run, doctor, bench or help (see 'uzswap --help')".to_string()));
+            return fail(Failure::usage(
+                "what to do? run, doctor, bench or help (see 'uzswap --help')".to_string(),
+            ));
         }
         Err(e) => return fail(Failure::usage(one_line(&e))),
     };

@@ -207,6 +207,24 @@ pub fn forward(pid: Pid, received: Received) {
     }
 }
 
+/// Sends a signal to the program.
+pub fn send(pid: Pid, signal: c_int) {
+    // SAFETY: plain numbers.
+    unsafe { libc::kill(pid.0, signal) };
+}
+
+/// Forgets a signal that waits for us, if one does.
+pub fn discard(signal: c_int) {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: live locals; no information is asked for.
+    unsafe {
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut only);
+        libc::sigaddset(&mut only, signal);
+        libc::sigtimedwait(&only, null_mut(), &now);
+    }
+}
+
 /// Lets `signal` do to us what it does by default: stop, or end the process. Returns when we were continued,
 /// or when the kernel ignored it (process 1 of a container; a stop in an orphaned process group).
 pub fn suffer(signal: c_int) {
@@ -349,14 +367,14 @@ impl Waker {
     /// died. A small copy of us looks at its state and continues us then, so that a program that
     /// is stopped and continued from outside never leaves us stopped for good.
     pub fn start(program: Pid) -> io::Result<Waker> {
-        let stat = c_string(format!("/proc/{}/stat", program.0).as_bytes())?;
+        let stat = stat_path(program);
         // SAFETY: as in `start`: the child makes async-signal-safe calls on memory made before, and exits.
         unsafe {
             let parent = libc::getpid();
             let pid = check(libc::fork())?;
             if pid == 0 {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                while is_stopped(&stat) {
+                while state_is_stopped(&stat) {
                     let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                     libc::nanosleep(&pause, null_mut());
                 }
@@ -381,8 +399,17 @@ impl Drop for Waker {
     }
 }
 
+fn stat_path(program: Pid) -> CString {
+    CString::new(format!("/proc/{}/stat", program.0)).expect("no zero byte")
+}
+
+/// Whether the program is stopped now.
+pub fn is_stopped(program: Pid) -> bool {
+    state_is_stopped(&stat_path(program))
+}
+
 /// Whether the third field of a /proc/PID/stat says stopped. Without allocation.
-fn is_stopped(stat: &CStr) -> bool {
+fn state_is_stopped(stat: &CStr) -> bool {
     let mut text = [0u8; 512];
     // SAFETY: reads at most the size of the local.
     let len = unsafe {

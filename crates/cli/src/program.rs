@@ -102,7 +102,9 @@ pub fn reason(error: &io::Error) -> String {
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_string(),
         _ => {
             let text = error.to_string();
-            text.split(" (os error").next().unwrap_or_default().to_ascii_lowercase()
+            let text = text.split(" (os error").next().unwrap_or_default();
+            // The C library's texts begin with a capital letter.
+            if error.raw_os_error().is_some() { text.to_ascii_lowercase() } else { text.to_string() }
         }
     }
 }

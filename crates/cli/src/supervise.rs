@@ -65,9 +65,14 @@ fn is_for_program(received: Received) -> bool {
 
 /// The program has stopped: stop as well, until somebody continues us or it.
 fn stop_too(program: Pid, signal: i32) {
-    let waker = Waker::start(program);
-    if waker.is_ok() {
-        os::suffer(signal);
+    let Ok(waker) = Waker::start(program) else { return };
+    os::suffer(signal);
+    drop(waker);
+    // `fg` continues the whole group, `kill -CONT` only us. The SIGCONT that woke us must not be sent on later:
+    // by then Ctrl-Z may have stopped the program anew, and it would run while everybody believes it stopped.
+    os::discard(libc::SIGCONT);
+    if os::is_stopped(program) {
+        os::send(program, libc::SIGCONT);
     }
 }
 

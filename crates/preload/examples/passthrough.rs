@@ -28,6 +28,10 @@ const PROT_EXEC: u64 = 4;
 const MAP_ANONYMOUS: u64 = 0x20;
 const SIG_SETMASK: usize = 2;
 
+/// A call that no kernel has; its answer tells a test program that it is hooked.
+const MAGIC_CALL: usize = 499;
+const MAGIC_ANSWER: u64 = 4242;
+
 static INLINE_ALL: AtomicBool = AtomicBool::new(false);
 static SCRUB: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -85,11 +89,11 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
         scrub_vectors();
     }
     let number = f.rax as u32 as usize;
-    let flags = match number {
-        nr::CLONE => f.rdi,
-        // SAFETY: the program's clone_args; the first word is the flags.
-        nr::CLONE3 => unsafe { *(f.rdi as *const u64) },
-        _ => 0,
+    let (flags, stack) = match number {
+        nr::CLONE => (f.rdi, f.rsi),
+        // SAFETY: the program's clone_args; the first word is the flags, the sixth the stack.
+        nr::CLONE3 => unsafe { (*(f.rdi as *const u64), *(f.rdi as *const u64).add(5)) },
+        _ => (0, 0),
     };
     match number {
         nr::EXIT_GROUP => {
@@ -109,9 +113,14 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
             f.thread_block = block.cast();
             ACTION_CLONE_THREAD
         }
+        MAGIC_CALL => {
+            f.rax = MAGIC_ANSWER;
+            ACTION_RETURN
+        }
         nr::VFORK | nr::RT_SIGRETURN | nr::EXIT => ACTION_INLINE,
-        nr::CLONE | nr::CLONE3 if flags & CLONE_VM != 0 => ACTION_INLINE,
-        _ if INLINE_ALL.load(Ordering::Relaxed) => ACTION_INLINE,
+        // The child must not come back into this frame: it shares it, or has another stack.
+        nr::CLONE | nr::CLONE3 if flags & CLONE_VM != 0 || stack != 0 => ACTION_INLINE,
+        _ if INLINE_ALL.load(Ordering::Relaxed) && number != nr::MMAP => ACTION_INLINE,
         _ => {
             let args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
             let result = raw(number, args);

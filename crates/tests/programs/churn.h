@@ -3,6 +3,7 @@
 // A page is described by (uid of its region, index, version) and by nothing else: every one of its 512 words follows from
 // these three, so that any page can be checked at any time, and a page that comes back old, moved, torn or
 // mixed with another is told apart. Version 0 is the page as the kernel gives it: zero.
+#pragma once
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -65,15 +66,14 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
 }
 
 // For calls that cannot fail here unless something is wrong.
-#define must(call)                                                                                           \
-    ({                                                                                                       \
-        __auto_type result_ = (call);                                                                        \
-        if ((intptr_t)result_ == -1) fail("%s: %s", #call, strerror(errno));                                 \
-        result_;                                                                                             \
-    })
+static intptr_t must_value(intptr_t result, const char *call) {
+    if (result == -1) fail("%s: %s", call, strerror(errno));
+    return result;
+}
+#define must(call) must_value((intptr_t)(call), #call)
 
 static void *map(size_t bytes) {
-    return must(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    return (void *)must(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
 // Waits for a child of ours that must have ended well.

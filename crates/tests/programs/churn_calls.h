@@ -4,6 +4,7 @@
 // then the place, and the bytes before and after it, must be right. The area is large against the few places in use, so that most
 // are cold when a call comes. Calls that consume what they read (datagrams, eventfd, timerfd, signalfd) lose data for good if
 // the buffer is not there, which shows as a blocked or missing answer.
+#pragma once
 #include "churn.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -55,9 +56,13 @@ static void expect_copy(size_t to, size_t from, size_t bytes) {
     settle(to, bytes);
 }
 
+static int apart(size_t a, size_t a_bytes, size_t b, size_t b_bytes) {
+    return a + a_bytes + GUARD <= b || b + b_bytes + GUARD <= a;
+}
+
 static void two_places(size_t bytes, size_t *from, size_t *to) {
     do *from = place(bytes), *to = place(bytes);
-    while (*from < *to + bytes + GUARD && *to < *from + bytes + GUARD);
+    while (!apart(*from, bytes, *to, bytes));
 }
 
 typedef struct {
@@ -129,7 +134,7 @@ static void call_datagram(Files *f) {
 static void call_message(Files *f) {
     size_t bytes = 2 + below(6000), from, to, header = place_aligned(512);
     do two_places(bytes, &from, &to);
-    while ((header < to + bytes + GUARD && to < header + 512 + GUARD) || (header < from + bytes && from < header + 512));
+    while (!apart(header, 512, to, bytes) || !apart(header, 512, from, bytes));
     struct msghdr *m = (void *)(self->scratch + header);
     struct iovec *v = (void *)(m + 1);
     for (int receive = 0; receive < 2; receive++) {
@@ -161,7 +166,7 @@ static void call_vectors(Files *f) {
     // Written from seven places; read back into one, then scattered again.
     for (int i = 0; i < N; i++) {
         do at[i] = place(bytes);
-        while (at[i] < list + 512 && list < at[i] + bytes + GUARD);
+        while (!apart(at[i], bytes, list, N * sizeof *v));
         v[i] = (struct iovec){self->scratch + at[i], bytes}, total += bytes;
     }
     if (must(pwritev(f->file, v, N, offset)) != (ssize_t)total) fail("a short pwritev");
@@ -171,20 +176,19 @@ static void call_vectors(Files *f) {
 }
 
 static void call_counters(Files *f) {
-    size_t at = place_aligned(8);
+    size_t at = place_aligned(8), list;
     uint64_t *word = (void *)(self->scratch + at), add = 1 + below(1000);
     *word = add;
     if (must(write(f->event, word, 8)) != 8) fail("eventfd");
-    settle(at, 8), at = place_aligned(8), word = (void *)(self->scratch + at);
-    size_t list = place_aligned(sizeof(struct epoll_event));
-    if (at / 16 == list / 16 || (list < at + 8 + GUARD && at < list + 16 + GUARD)) list = 0;
-    if (list) {
-        struct epoll_event *e = (void *)(self->scratch + list);
-        int n;
-        while ((n = epoll_wait(f->epoll, e, 1, 1000)) < 0 && errno == EINTR) continue;
-        if (n != 1 || e->data.u64 != 0x1234567890abcdef) fail("epoll_wait: %d", n);
-        settle(list, sizeof *e);
-    }
+    settle(at, 8);
+    at = place_aligned(8), word = (void *)(self->scratch + at);
+    do list = place_aligned(sizeof(struct epoll_event));
+    while (!apart(at, 8, list, sizeof(struct epoll_event)));
+    struct epoll_event *e = (void *)(self->scratch + list);
+    int ready;
+    while ((ready = epoll_wait(f->epoll, e, 1, 1000)) < 0 && errno == EINTR) continue;
+    if (ready != 1 || e->data.u64 != 0x1234567890abcdef) fail("epoll_wait: %d", ready);
+    settle(list, sizeof *e);
     if (read(f->event, word, 8) != 8 || *word != add) fail("eventfd lost its count: %s", strerror(errno));
     settle(at, 8);
 
@@ -192,7 +196,8 @@ static void call_counters(Files *f) {
     struct itimerspec *spec = (void *)(self->scratch + at);
     *spec = (struct itimerspec){.it_value.tv_nsec = 100000};
     must(timerfd_settime(f->timer, 0, spec, NULL));
-    settle(at, sizeof *spec), at = place_aligned(8), word = (void *)(self->scratch + at);
+    settle(at, sizeof *spec);
+    at = place_aligned(8), word = (void *)(self->scratch + at);
     ssize_t n;
     while ((n = read(f->timer, word, 8)) < 0 && errno == EINTR) continue;
     if (n != 8 || *word < 1) fail("timerfd: %zd", n);
@@ -221,7 +226,7 @@ static void call_random(Files *f) {
     if (zeros > 8 + bytes / 32) fail("getrandom left %zu of %zu bytes zero", zeros, bytes);
     settle(at, bytes);
     at = place(bytes);
-    if (must(read(f->zero, self->scratch + at, bytes)) != (ssize_t)bytes) fail("a short read of /dev/zero");
+    receive_all(f->zero, at, bytes);
     for (size_t i = 0; i < bytes; i++)
         if (self->scratch[at + i]) fail("/dev/zero gave %#x", self->scratch[at + i]);
     settle(at, bytes);
@@ -239,8 +244,11 @@ static void call_wait(Files *f) {
     at = place_aligned(sizeof(fd_set) + 64);
     fd_set *set = (void *)(self->scratch + at);
     struct timeval *t = (void *)(self->scratch + at + sizeof *set);
-    do FD_ZERO(set), FD_SET(f->pipe[1], set), *t = (struct timeval){0, 1000};
-    while ((n = select(f->pipe[1] + 1, NULL, set, NULL, t)) < 0 && errno == EINTR);
+    do {
+        FD_ZERO(set);
+        FD_SET(f->pipe[1], set);
+        *t = (struct timeval){0, 1000};
+    } while ((n = select(f->pipe[1] + 1, NULL, set, NULL, t)) < 0 && errno == EINTR);
     if (n != 1 || !FD_ISSET(f->pipe[1], set)) fail("select: %d", n);
     settle(at, sizeof *set + 64);
 
@@ -285,13 +293,15 @@ static void call_names(Files *f) {
     if (strcmp(u->sysname, "Linux")) fail("uname gave %s", u->sysname);
     settle(at, sizeof *u), at = place_aligned(32768);
     int dir = must(open("/", O_RDONLY | O_DIRECTORY));
-    long got = must(syscall(SYS_getdents64, dir, self->scratch + at, 32768));
-    must(close(dir));
     int proc = 0;
-    for (long i = 0; i < got;) {
-        struct dirent64 *d = (void *)(self->scratch + at + i);
-        proc |= !strcmp(d->d_name, "proc"), i += d->d_reclen;
-    }
+    // A signal may cut the list, so ask until it ends.
+    for (long got; (got = must(syscall(SYS_getdents64, dir, self->scratch + at, 32768)));)
+        for (long i = 0; i < got;) {
+            struct dirent64 *d = (void *)(self->scratch + at + i);
+            proc |= !strcmp(d->d_name, "proc");
+            i += d->d_reclen;
+        }
+    must(close(dir));
     if (!proc) fail("getdents64 of / has no proc");
     settle(at, 32768), at = place_aligned(32);
     struct timespec *t = (void *)(self->scratch + at);

@@ -4,6 +4,7 @@
 // is never used twice, so that an old copy is told from a new one. Between operations a region is readable and
 // writable, but for *barrier* regions: their pages are read-only at random, and a write goes through a SIGSEGV
 // handler that opens the page, as garbage collectors do it.
+#pragma once
 #include "churn.h"
 
 #ifndef MREMAP_DONTUNMAP

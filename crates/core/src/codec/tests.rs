@@ -281,12 +281,149 @@ fn streams_are_bounded_and_exclusive() {
     assert!(streams.mapped_bytes() - before <= 2 * (20 << 10), "{}", streams.mapped_bytes() - before);
 }
 
+/// Pages of records that resemble the ones of other pages more than each other.
+fn record_page(rng: &mut Rng, kinds: &[Vec<u8>]) -> Vec<u8> {
+    let mut page = Vec::new();
+    while page.len() < 4096 {
+        page.extend_from_slice(&kinds[rng.below(kinds.len())]);
+        page.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    page.truncate(4096);
+    page
+}
+
+fn record_kinds(rng: &mut Rng) -> Vec<Vec<u8>> {
+    (0..40).map(|_| (0..300).map(|_| rng.next() as u8).collect()).collect()
+}
+
+#[test]
+fn a_dictionary_is_trained_kept_and_used() {
+    let (codecs, mut scratch, mut rng) = (codecs("zstd:level=1,dict=auto"), Scratch::new(), Rng(10));
+    let mut kept = Vec::new();
+    let mut store = |codecs: &Codecs, scratch: &mut Scratch, rng: &mut Rng, kinds: &[Vec<u8>]| {
+        let src = record_page(rng, kinds);
+        let mut dst = vec![0; 8192];
+        let done = codecs.compress(scratch, &src, &mut dst).unwrap();
+        dst.truncate(done.len);
+        kept.push((src, done.codec, dst));
+        done
+    };
+    let kinds = record_kinds(&mut rng);
+    let mut before = 0;
+    assert_eq!(codecs.train(), Training::NotDue);
+    while !codecs.training_due() {
+        let done = store(&codecs, &mut scratch, &mut rng, &kinds);
+        assert_eq!(done.codec, FORMAT_ZSTD);
+        before = done.len;
+    }
+    let Training::Kept { bytes_before, bytes_after } = codecs.train() else { panic!("these pages gain") };
+    assert!(bytes_after < bytes_before / 2, "{bytes_before} -> {bytes_after}");
+    assert!(!codecs.training_due());
+    let done = store(&codecs, &mut scratch, &mut rng, &kinds);
+    assert_eq!(done.codec, FORMAT_ZSTD | 1 << DICTIONARY_SHIFT);
+    assert!(done.len < before / 2, "{before} -> {}", done.len);
+
+    // The program turns to other data: another dictionary follows, and a third when it turns back.
+    let others = record_kinds(&mut rng);
+    let mut passed = 0;
+    while !codecs.training_due() {
+        store(&codecs, &mut scratch, &mut rng, &others);
+        passed += 1;
+    }
+    assert!(passed >= 16 << 10, "not at once again");
+    assert!(matches!(codecs.train(), Training::Kept { .. }));
+    let done = store(&codecs, &mut scratch, &mut rng, &others);
+    assert_eq!(done.codec, FORMAT_ZSTD | 2 << DICTIONARY_SHIFT);
+
+    // Another level has no use for it, and no dictionary at all is the level's own codec again.
+    for text in ["zstd:level=3,dict=auto", "zstd:level=1"] {
+        codecs.select(CodecSpec::parse(text).unwrap());
+        assert_eq!(store(&codecs, &mut scratch, &mut rng, &others).codec, FORMAT_ZSTD);
+    }
+    codecs.select(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
+    assert_eq!(store(&codecs, &mut scratch, &mut rng, &others).codec, FORMAT_ZSTD | 2 << DICTIONARY_SHIFT);
+
+    // Entries of all times, with one scratch and with a fresh one.
+    let mut fresh = Scratch::new();
+    for (index, (src, codec, bytes)) in kept.iter().enumerate().rev() {
+        let mut back = vec![0; 4096];
+        let scratch = if index % 2 == 0 { &mut scratch } else { &mut fresh };
+        codecs.decompress(*codec, scratch, bytes, &mut back).unwrap();
+        assert!(back == *src);
+    }
+    assert!(codecs.dictionary_bytes() < 2 * (256 << 10));
+
+    // Bytes that were damaged, and dictionaries that do not exist or are not the one.
+    let (src, codec, bytes) = &kept[kept.len() - 1];
+    for _ in 0..3000 {
+        let mut bad = bytes.clone();
+        let at = rng.below(bad.len());
+        bad[at] ^= 1 << rng.below(8);
+        let mut back = vec![0xdd; 4096 + 64];
+        let _ = codecs.decompress(*codec, &mut scratch, &bad, &mut back[..4096]);
+        assert!(back[4096..].iter().all(|&b| b == 0xdd));
+    }
+    let mut back = vec![0; 4096];
+    for number in 3..16 {
+        let codec = FORMAT_ZSTD | number << DICTIONARY_SHIFT;
+        assert_eq!(codecs.decompress(codec, &mut scratch, bytes, &mut back), Err(Corrupt));
+    }
+    let wrong = codecs.decompress(FORMAT_ZSTD | 1 << DICTIONARY_SHIFT, &mut scratch, bytes, &mut back);
+    assert!(wrong.is_err() || back != *src);
+    codecs.decompress(*codec, &mut scratch, bytes, &mut back).unwrap();
+    assert!(back == *src);
+}
+
+#[test]
+fn a_dictionary_that_gains_nothing_is_dropped() {
+    let (codecs, mut scratch, mut rng) = (codecs("zstd:dict=auto"), Scratch::new(), Rng(11));
+    let mut dst = vec![0; 8192];
+    while !codecs.training_due() {
+        let src: Vec<u8> = (0..4096).map(|_| rng.next() as u8).collect();
+        codecs.compress(&mut scratch, &src, &mut dst).unwrap();
+    }
+    assert_eq!(codecs.train(), Training::Rejected);
+    assert!(!codecs.training_due());
+    assert_eq!(codecs.train(), Training::NotDue);
+    assert_eq!(codecs.dictionary_bytes(), 0);
+    let done = codecs.compress(&mut scratch, &[1; 4096], &mut dst).unwrap();
+    assert_eq!(done.codec, FORMAT_ZSTD);
+}
+
+#[test]
+fn two_sets_of_dictionaries_share_a_scratch() {
+    let (mut scratch, mut rng) = (Scratch::new(), Rng(12));
+    let sets: Vec<_> = (0..2)
+        .map(|_| {
+            let codecs = codecs("zstd:level=1,dict=auto");
+            let kinds = record_kinds(&mut rng);
+            let mut dst = vec![0; 8192];
+            while !codecs.training_due() {
+                codecs.compress(&mut scratch, &record_page(&mut rng, &kinds), &mut dst).unwrap();
+            }
+            assert!(matches!(codecs.train(), Training::Kept { .. }));
+            (codecs, kinds)
+        })
+        .collect();
+    for _ in 0..100 {
+        for (codecs, kinds) in &sets {
+            let done = round_trip(codecs, &mut scratch, &record_page(&mut rng, kinds));
+            assert_eq!(done.codec >> DICTIONARY_SHIFT, 1);
+            assert!(done.len < 2000, "the dictionary of this set, not of the other: {}", done.len);
+        }
+    }
+}
+
 #[test]
 fn lzo_reads_what_the_c_library_wrote() {
-    // Written by liblzo2 2.10 (lzo1x_1_compress) for 200 times "abcd" and for "hello".
-    let cases: [(&[u8], Vec<u8>); 2] = [
-        (&[0x16, b'h', b'e', b'l', b'l', b'o', 0x11, 0, 0], b"hello".to_vec()),
+    // Written by lzo1x_1_compress of liblzo2 2.10.
+    let cases: [(&[u8], Vec<u8>); 3] = [
         (&[0x11, 0, 0], Vec::new()),
+        (b"\x16hello\x11\0\0", b"hello".to_vec()),
+        (
+            b"\x05abcdabcd \0\0\xe5\x1c\0\0\x02abcdabcdabcdabcdabcd\x11\0\0",
+            b"abcd".repeat(200),
+        ),
     ];
     for (stream, plain) in cases {
         let mut back = vec![0; plain.len()];

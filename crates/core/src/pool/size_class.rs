@@ -158,7 +158,7 @@ const fn build_class_of() -> [u8; PAGE_SIZE + 1] {
     let mut class = 0;
     let mut len = PAGE_SIZE;
     while len > 0 {
-        if class + 1 < CLASS_COUNT && CLASSES_FOR_BUILD[class + 1].size >= len {
+        if class + 1 < CLASS_COUNT && CLASSES[class + 1].size >= len {
             class += 1;
         }
         class_of[len] = class as u8;
@@ -166,9 +166,6 @@ const fn build_class_of() -> [u8; PAGE_SIZE + 1] {
     }
     class_of
 }
-
-/// A constant may not read a static, so the table is built twice.
-const CLASSES_FOR_BUILD: [SizeClass; CLASS_COUNT] = build_classes();
 
 #[cfg(test)]
 mod tests {

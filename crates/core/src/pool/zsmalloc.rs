@@ -316,7 +316,8 @@ impl Zsmalloc {
         Ok(z)
     }
 
-    /// Gives a zspage without ready slots the frame that its first free slot lacks.
+    /// Gives a zspage, whose first free slot is not ready, the frame that this slot lacks. The caller occupies a slot next,
+    /// by which the zspage comes into the right list.
     fn attach(&mut self, z: u32, frame: u32) {
         let zspage = self.zspage_mut(z);
         let slot = zspage.used.trailing_ones() as usize;
@@ -327,7 +328,6 @@ impl Zsmalloc {
         zspage.attached |= lacking;
         let class = zspage.class as usize;
         self.classes[class].frames += 1;
-        self.regroup(z);
     }
 
     /// A zspage without frames, counted as `FULL` until `regroup` sees it.
@@ -391,7 +391,8 @@ impl Zsmalloc {
     fn regroup(&mut self, z: u32) {
         let zspage = self.zspage_mut(z);
         let ready = zspage.ready_slots().count_ones();
-        let group = (zspage.used.count_ones() as usize * GROUPS / zspage.class().slots) as u8;
+        // Narrow on purpose: a 64-bit division takes longer than all the rest.
+        let group = (zspage.used.count_ones() * GROUPS as u32 / zspage.class().slots as u32) as u8;
         let before = core::mem::replace(&mut zspage.ready, ready as u8) as usize;
         let moves = group != zspage.group || (ready == 0) != (before == 0);
         let class = zspage.class as usize;
@@ -487,17 +488,20 @@ impl Zsmalloc {
             *state.heads.iter().find(|&&z| z != 0).expect("pool: a class of full zspages has idle frames");
         let objects = self.zspage(source).used.count_ones() as usize;
         for moved in 0..objects {
+            let from = self.zspage(source).used.ilog2() as usize;
             let target = self.fullest_but(class, source);
-            let zspage = self.zspage(source);
-            let from = zspage.used.ilog2() as usize;
-            if target == source && zspage.used.trailing_ones() as usize > from {
+            let zspage = self.zspage(target);
+            let first_free = zspage.used.trailing_ones() as usize;
+            let first_ready = zspage.ready_slots().trailing_zeros() as usize;
+            if target == source && first_free > from {
                 return (moved > 0).then_some(moved * CLASSES[class].size);
             }
-            if self.zspage(target).ready == 0 {
+            // In the source itself a ready slot may lie higher than `from`, and objects would move up for ever.
+            let to = if zspage.ready == 0 || target == source { first_free } else { first_ready };
+            if to != first_ready {
                 let frame = self.frames.take().ok()?;
                 self.attach(target, frame);
             }
-            let to = self.zspage(target).ready_slots().trailing_zeros() as usize;
             self.move_object(source, from, target, to);
         }
         Some(objects * CLASSES[class].size)

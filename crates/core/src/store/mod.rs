@@ -21,7 +21,7 @@ pub mod seal;
 pub mod testing;
 
 pub use cluster::{CLUSTER_BYTES, Clusters};
-pub use file::FileStore;
+pub use file::{FileStore, PageCache};
 
 use crate::sys::Result;
 

@@ -172,6 +172,37 @@ pub fn lz4_decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
 /// The levels offered: the library's own reach down to -131072, where nothing is left of compression.
 pub const ZSTD_LEVELS: core::ops::RangeInclusive<i8> = -128..=22;
 
+// libzstd calls these hooks if anybody defines them, by weak references: a program that traces its own zstd
+// would be called back from the middle of a fault. Ours come first for our copy of the library, and are hidden, so
+// that the program's copy does not see them. "Begin" answers 0, for "do not trace".
+core::arch::global_asm!(
+    ".macro uz_zstd_hook name",
+    ".weak \\name",
+    ".hidden \\name",
+    ".type \\name, @function",
+    "\\name: xorl %eax, %eax",
+    "ret",
+    ".size \\name, . - \\name",
+    ".endm",
+    ".text",
+    "uz_zstd_hook ZSTD_trace_compress_begin",
+    "uz_zstd_hook ZSTD_trace_compress_end",
+    "uz_zstd_hook ZSTD_trace_decompress_begin",
+    "uz_zstd_hook ZSTD_trace_decompress_end",
+    ".purgem uz_zstd_hook",
+    options(att_syntax)
+);
+
+unsafe extern "C" {
+    fn ZSTD_trace_compress_begin(context: *const c_void) -> u64;
+    fn ZSTD_trace_decompress_begin(context: *const c_void) -> u64;
+}
+
+/// Weak references alone would not make the linker take the hooks.
+#[used]
+static ZSTD_HOOKS: [unsafe extern "C" fn(*const c_void) -> u64; 2] =
+    [ZSTD_trace_compress_begin, ZSTD_trace_decompress_begin];
+
 fn zstd_ok(code: usize) -> bool {
     // SAFETY: a pure function.
     unsafe { zstd::ZSTD_isError(code) == 0 }

@@ -257,6 +257,12 @@ pub mod testing {
         }
     }
 
+    /// Writes to a pipe.
+    pub fn write(fd: Fd, bytes: &[u8]) {
+        // SAFETY: the slice is borrowed and readable for its length.
+        unsafe { uz_syscall!(nr::WRITE, fd, bytes.as_ptr(), bytes.len()) }.unwrap();
+    }
+
     /// Waits for a child; its wait status (0: exited with 0).
     pub fn wait(pid: i32) -> i32 {
         let mut status = -1;

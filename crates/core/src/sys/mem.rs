@@ -27,6 +27,7 @@ pub const MAP_NORESERVE: usize = 0x4000;
 pub const MADV_DONTNEED: usize = 4;
 pub const MADV_DONTDUMP: usize = 16;
 pub const MADV_NOHUGEPAGE: usize = 15;
+pub const MADV_POPULATE_WRITE: usize = 23;
 
 /// Bytes that uzswap has mapped for itself (address space, not frames). One counter for all of it.
 static OWN_MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -259,14 +260,25 @@ impl<T: Zeroable> Table<T> {
     /// Gives the memory of `count` elements from `first` back to the kernel; they are zero afterwards.
     /// They must lie in one mapped segment and cover whole pages.
     pub fn decommit(&mut self, first: usize, count: usize) {
+        self.advise(first, count, MADV_DONTNEED);
+    }
+
+    /// Puts memory behind `count` elements from `first`, for less than a fault for each page costs. Kernels before
+    /// 5.14 cannot; then touching them does it. They must lie in one mapped segment and cover whole pages.
+    pub fn populate(&mut self, first: usize, count: usize) {
+        self.advise(first, count, MADV_POPULATE_WRITE);
+    }
+
+    fn advise(&mut self, first: usize, count: usize, advice: usize) {
         let start = first % Self::PER_SEGMENT * size_of::<T>();
         let len = count * size_of::<T>();
         assert!(first % Self::PER_SEGMENT + count <= Self::PER_SEGMENT);
-        assert!(start % PAGE_SIZE == 0 && len % PAGE_SIZE == 0);
+        assert!(start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE));
         let addr = self.slot(first).expect("a mapped segment");
         if len > 0 {
-            // SAFETY: the range lies in one segment of ours, borrowed exclusively; zero is a valid T, without drop.
-            let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED) };
+            // SAFETY: the range lies in one segment of ours, borrowed exclusively. The advice given here keeps the
+            // bytes or makes them zero, which is a valid T, without drop.
+            let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, advice) };
         }
     }
 
@@ -350,6 +362,8 @@ mod tests {
             t.ensure(i).unwrap();
             t.get_mut(i).unwrap().fill(i as u8 | 1);
         }
+        t.populate(2, 3);
+        assert!(t.get(4).unwrap().iter().all(|&b| b == 0));
         t.decommit(1, 1);
         assert!(t.get(0).unwrap().iter().all(|&b| b == 1));
         assert!(t.get(1).unwrap().iter().all(|&b| b == 0));

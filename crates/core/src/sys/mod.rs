@@ -15,6 +15,7 @@ pub mod file;
 pub mod mechanism;
 pub mod mem;
 pub mod nr;
+pub mod once;
 pub mod program;
 pub mod simd;
 pub mod slot;

@@ -63,19 +63,18 @@ fn fcntl(command: u32) -> Args {
 }
 
 fn futex(operation: u32) -> Args {
+    // The word of a shared futex is looked up as if for writing, even to wake.
     const WORD: super::shapes::Arg = Out(Fixed(4));
     const TIMEOUT: super::shapes::Arg = In(Fixed(16));
     match operation & 0x7f {
         // WAIT, WAIT_BITSET
-        0 | 9 => args(&[In(Fixed(4)), Int, Int, TIMEOUT]),
-        // WAKE, WAKE_BITSET: the word of a shared futex is looked up, though not read
-        1 | 10 => args(&[In(Fixed(4))]),
+        0 | 9 => args(&[WORD, Int, Int, TIMEOUT]),
         // REQUEUE, CMP_REQUEUE, WAKE_OP, CMP_REQUEUE_PI: the fourth argument is a number
         3 | 4 | 5 | 12 => args(&[WORD, Int, Int, Int, WORD]),
         // LOCK_PI, LOCK_PI2
         6 | 13 => args(&[WORD, Int, Int, TIMEOUT]),
-        // UNLOCK_PI, TRYLOCK_PI
-        7 | 8 => args(&[WORD]),
+        // WAKE, WAKE_BITSET, UNLOCK_PI, TRYLOCK_PI
+        1 | 10 | 7 | 8 => args(&[WORD]),
         // WAIT_REQUEUE_PI
         11 => args(&[WORD, Int, Int, TIMEOUT, WORD]),
         _ => NO_POINTERS,

@@ -77,8 +77,8 @@ records! {
     IfreqData Out 40 [Ptr(16, Out(Fixed(4096)))]
     /// iwreq: a point is pointer, length in elements of up to some size.
     IwreqPoint Out 32 [Ptr(16, Out(Array(64, U16(24))))]
-    /// rtentry with the name of its device.
-    Rtentry In 120 [Ptr(88, Str)]
+    /// rtentry with the name of its device, of which 15 bytes are copied whether it ends or not.
+    Rtentry In 120 [Ptr(88, In(Fixed(15)))]
 
     // Signals and time.
     /// pselect6 and io_pgetevents: set, size.

@@ -433,7 +433,7 @@ shapes! {
     FCHMODAT2               Buffers (Int, Str)
     MAP_SHADOW_STACK        MemoryMap ()
     FUTEX_WAKE              Buffers (Out(Fixed(INT)))
-    FUTEX_WAIT              Buffers (In(Fixed(INT)), Int, Int, Int, In(Fixed(TIMESPEC)))
+    FUTEX_WAIT              Buffers (Out(Fixed(INT)), Int, Int, Int, In(Fixed(TIMESPEC)))
     FUTEX_REQUEUE           Buffers (Records(Id::FutexWaiter, Just(2)))
     STATMOUNT               Buffers (Record(Id::MntIdReq), Out(Len(U64(2))))
     LISTMOUNT               Buffers (Record(Id::MntIdReq), Out(Array(LONG, U64(2))))

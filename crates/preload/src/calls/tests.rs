@@ -395,12 +395,12 @@ fn structs_that_begin_with_their_size() {
 #[test]
 fn futexes_by_operation() {
     const PRIVATE: usize = 128;
-    memory().expect(nr::FUTEX, &[A, PRIVATE, 0, B, C, 0], &[(A, 4, IN), (B, 16, IN)]);
-    memory().expect(nr::FUTEX, &[A, 1 | PRIVATE, 1, B, C, 0], &[(A, 4, IN)]);
+    memory().expect(nr::FUTEX, &[A, PRIVATE, 0, B, C, 0], &[(A, 4, OUT), (B, 16, IN)]);
+    memory().expect(nr::FUTEX, &[A, 1 | PRIVATE, 1, B, C, 0], &[(A, 4, OUT)]);
     // The fourth argument of a requeue is a number, even if it looks like an address.
     memory().expect(nr::FUTEX, &[A, 4, 1, B, C, 0], &[(A, 4, OUT), (C, 4, OUT)]);
     memory().expect(nr::FUTEX, &[A, 5, 1, B, C, 0], &[(A, 4, OUT), (C, 4, OUT)]);
-    memory().expect(nr::FUTEX, &[A, 9 | 256, 1, B, C, 0], &[(A, 4, IN), (B, 16, IN)]);
+    memory().expect(nr::FUTEX, &[A, 9 | 256, 1, B, C, 0], &[(A, 4, OUT), (B, 16, IN)]);
     memory().expect(nr::FUTEX, &[A, 11, 1, B, C, 0], &[(A, 4, OUT), (B, 16, IN), (C, 4, OUT)]);
     memory().words(A, &[1, B, 2, 1, C, 2]).expect(
         nr::FUTEX_WAITV,

@@ -23,7 +23,7 @@
 //! # Safety charter
 //! Text is changed only while no thread can execute it: at start, when there is one thread, or when an object has
 //! just been mapped by the loader and nobody has its addresses yet. Slots are filled before a jump leads to them, and
-//! a page that has been filled once is never written again. While text is not executable, nothing but inlined code
+//! each object has pages of its own, which are written again only when its text is not mapped any more. While text is not executable, nothing but inlined code
 //! and raw system calls of this file runs: not even `memcpy`, which is libc's.
 #![allow(unsafe_code)]
 
@@ -78,25 +78,71 @@ pub fn slot_range() -> core::ops::Range<usize> {
     start..start + SLOT_COUNT * SLOT_BYTES
 }
 
-/// How far the slots are used. Guarded by the patcher's lock.
+/// Which slots are used, by what. Guarded by the patcher's lock.
 pub struct Slots {
-    used_pages: usize,
+    /// Pages of the array that were never used begin here.
+    fresh_page: usize,
+    /// Pages whose object has gone: address and number.
+    free: Vec<(usize, usize)>,
+    objects: Vec<Object>,
+}
+
+/// An object that has slots.
+struct Object {
+    text: Text,
+    slots: usize,
+    pages: usize,
+    /// Address and length; 0 where no stubs were needed.
+    stubs: (usize, usize),
 }
 
 impl Slots {
     pub const fn new() -> Slots {
-        Slots { used_pages: 0 }
+        Slots { fresh_page: 0, free: Vec::new(), objects: Vec::new() }
     }
 
-    /// Whole fresh pages for `count` slots: their address.
-    fn take(&mut self, count: usize) -> Option<usize> {
+    /// Whole pages for `count` slots that nobody executes: their address and number.
+    fn take(&mut self, count: usize, maps: &mut Maps) -> Option<(usize, usize)> {
         let pages = count.div_ceil(SLOTS_PER_PAGE);
-        if self.used_pages + pages > SLOT_COUNT / SLOTS_PER_PAGE {
-            return None;
+        if let Some(taken) = self.take_free(pages) {
+            return Some(taken);
         }
-        let at = slot_range().start + self.used_pages * PAGE_SIZE;
-        self.used_pages += pages;
-        Some(at)
+        if self.fresh_page + pages > SLOT_COUNT / SLOTS_PER_PAGE {
+            let mapped: Vec<_> = maps.reread().iter().filter(|m| m.prot & PROT_EXEC != 0).cloned().collect();
+            self.forget(|t| !mapped.iter().any(|m| m.start < t.end && t.start < m.end));
+            return self.take_free(pages);
+        }
+        let at = slot_range().start + self.fresh_page * PAGE_SIZE;
+        self.fresh_page += pages;
+        Some((at, pages))
+    }
+
+    fn take_free(&mut self, pages: usize) -> Option<(usize, usize)> {
+        let best = (0..self.free.len()).filter(|&i| self.free[i].1 >= pages).min_by_key(|&i| self.free[i].1)?;
+        let (at, have) = self.free.swap_remove(best);
+        if have > pages {
+            self.free.push((at + pages * PAGE_SIZE, have - pages));
+        }
+        // SAFETY: slots of an object that is not mapped any more; nobody comes here.
+        let writable = unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) };
+        writable.ok().map(|_| (at, pages))
+    }
+
+    /// Takes the slots of objects back whose text is known to have gone.
+    pub fn forget(&mut self, gone: impl Fn(&Text) -> bool) {
+        let mut i = 0;
+        while i < self.objects.len() {
+            if !gone(&self.objects[i].text) {
+                i += 1;
+                continue;
+            }
+            let o = self.objects.swap_remove(i);
+            self.free.push((o.slots, o.pages));
+            if o.stubs.1 > 0 {
+                // SAFETY: only the object's text led there.
+                let _ = unsafe { uz_syscall!(nr::MUNMAP, o.stubs.0, o.stubs.1) };
+            }
+        }
     }
 }
 
@@ -144,12 +190,20 @@ pub unsafe fn redirect(slots: &mut Slots, sites: &[Site], bias: u64, text: Text,
     let range = slot_range();
     let near = range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH;
     let here: Vec<&Site> = here.into_iter().filter(|s| near || s.rip == [NO_RIP; 2]).collect();
-    let Some(first_slot) = slots.take(here.len()) else { return 0 };
+    if here.is_empty() {
+        return 0;
+    }
+    // What was mapped here before is not any more.
+    slots.forget(|t| t.start < text.end && text.start < t.end);
+    let Some((first_slot, pages)) = slots.take(here.len(), maps) else { return 0 };
     let mut code = Vec::new();
-    code.resize(here.len().next_multiple_of(SLOTS_PER_PAGE) * SLOT_BYTES, 0xcc);
+    code.resize(pages * PAGE_SIZE, 0xcc);
     let mut writes = Vec::with_capacity(here.len() + 8);
     let mut stubs = Vec::new();
-    let stub_area = if near { None } else { map_stubs(here.len() * STUB_BYTES, text, maps) };
+    let stub_bytes = if near { 0 } else { (here.len() * STUB_BYTES).next_multiple_of(PAGE_SIZE) };
+    let stub_area = if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
+    // From here on the pages are the object's, also if something below fails: they may have become executable.
+    slots.objects.push(Object { text, slots: first_slot, pages, stubs: (stub_area.unwrap_or(0), if stub_area.is_some() { stub_bytes } else { 0 }) });
     if !near && stub_area.is_none() {
         return 0;
     }
@@ -203,16 +257,10 @@ fn jump(at: usize, to: usize) -> [u8; 5] {
     [0xe9, d[0], d[1], d[2], d[3]]
 }
 
-/// Maps room for stubs within reach of `text`.
-fn map_stubs(bytes: usize, text: Text, maps: &mut Maps) -> Option<usize> {
-    let len = bytes.next_multiple_of(PAGE_SIZE);
-    maps.map_near(text.start, text.end, len, REACH)
-}
-
 /// Writes code to fresh pages and makes them executable.
 ///
 /// # Safety
-/// The pages must be ours and never have been executable.
+/// The pages must be ours, and nobody may be executing them.
 unsafe fn fill(at: usize, code: &[u8]) -> Result<()> {
     let len = code.len().next_multiple_of(PAGE_SIZE);
     // SAFETY: as the caller says; they are mapped read-write.

@@ -44,13 +44,18 @@ impl Maps {
         self.list.get_or_insert_with(|| read_maps().unwrap_or_default())
     }
 
+    /// The list as it is now.
+    pub fn reread(&mut self) -> &[Mapping] {
+        self.list = None;
+        self.list()
+    }
+
     /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away. Rather below than
     /// above: behind an executable its heap grows.
     pub fn map_near(&mut self, start: usize, end: usize, len: usize, reach: usize) -> Option<usize> {
-        self.list = None;
         let lowest = end.saturating_sub(reach).max(LOWEST).next_multiple_of(PAGE_SIZE);
         let highest = start.checked_add(reach)?.checked_sub(len)?;
-        let list = self.list();
+        let list = self.reread();
         let mut gaps = Vec::new();
         let mut from = LOWEST;
         for m in list {

@@ -30,8 +30,8 @@ fn map(pages: usize, shared: bool) -> usize {
 }
 
 /// Runs `body` in a child. `Err`: it did not come to its end.
-pub fn in_child(body: impl FnOnce(&mut Place) -> Option<isize>) -> Result<Option<isize>, String> {
-    let answer = map(1, true) as *mut [isize; 3];
+pub fn in_child(body: impl FnOnce(&mut Place) -> Option<[isize; 3]>) -> Result<Option<[isize; 3]>, String> {
+    let answer = map(1, true) as *mut [isize; 5];
     // SAFETY: the child runs on with this thread alone; glibc puts its own locks in order.
     let child = unsafe { fork() };
     assert!(child >= 0, "fork");
@@ -39,18 +39,19 @@ pub fn in_child(body: impl FnOnce(&mut Place) -> Option<isize>) -> Result<Option
         sys(nr::ALARM, &[20]);
         let mut place = Place::new();
         let outcome = body(&mut place);
+        let [first, second, third] = outcome.unwrap_or_default();
         // SAFETY: the page is mapped, and the parent reads it only when this process is gone.
-        unsafe { ptr::write(answer, [1, outcome.is_some() as isize, outcome.unwrap_or(0)]) };
+        unsafe { ptr::write(answer, [1, outcome.is_some() as isize, first, second, third]) };
         sys(nr::EXIT_GROUP, &[0]);
     }
     let mut status = 0u32;
     let reaped = sys(nr::WAIT4, &[child as usize, &raw mut status as usize, 0, 0]);
     assert_eq!(reaped, child as isize);
     // SAFETY: mapped above; the only other user has ended.
-    let [done, some, value] = unsafe { ptr::read(answer) };
+    let [done, some, first, second, third] = unsafe { ptr::read(answer) };
     sys(nr::MUNMAP, &[answer as usize, PAGE_SIZE]);
     match (done, status) {
-        (1, 0) => Ok((some != 0).then_some(value)),
+        (1, 0) => Ok((some != 0).then_some([first, second, third])),
         _ => Err(format!("the child ended with status {status:#x}")),
     }
 }
@@ -77,7 +78,8 @@ impl Place {
         let len = bytes.len();
         let step = align.max(4);
         // Small buffers: everywhere; large ones: near both ends and in the middle.
-        let mut cuts: Vec<usize> = (step..len).step_by(step).filter(|cut| *cut < 520 || len - cut < 24).collect();
+        let mut cuts: Vec<usize> =
+            (step..len).step_by(step).filter(|cut| *cut < 520 || len - cut < 24).collect();
         if align == 1 && len > 1 {
             cuts.extend([1, len - 1]);
         }
@@ -132,6 +134,11 @@ impl Place {
     /// Takes every page of the arena away.
     pub fn close(&self) {
         self.protect(self.base, ARENA_PAGES * PAGE_SIZE, 0);
+    }
+
+    /// Gives every page back.
+    pub fn open(&self) {
+        self.protect(self.base, ARENA_PAGES * PAGE_SIZE, 3);
     }
 
     /// Takes every page away but those that have been held.

@@ -18,11 +18,44 @@ const RENAMED: [(&str, &str); 7] = [
 
 /// Entry points of 32-bit x86, of x32 and of other architectures, which the kernel's image names as well.
 const NOT_OF_X86_64: [&str; 38] = [
-    "bdflush", "fadvise64_64", "fstatfs64", "gethostname", "ipc", "llseek", "mmap_pgoff", "ni_syscall", "nice",
-    "oldumount", "olduname", "pciconfig_iobase", "pciconfig_read", "pciconfig_write", "recv", "rtas",
-    "s390_ipc", "s390_pci_mmio_read", "s390_pci_mmio_write", "send", "sgetmask", "signal", "sigpending",
-    "sigprocmask", "sigsuspend", "socketcall", "spu_create", "spu_run", "ssetmask", "statfs64", "stime", "stime32",
-    "subpage_prot", "sync_file_range2", "vm86", "vm86old", "waitpid", "time32",
+    "bdflush",
+    "fadvise64_64",
+    "fstatfs64",
+    "gethostname",
+    "ipc",
+    "llseek",
+    "mmap_pgoff",
+    "ni_syscall",
+    "nice",
+    "oldumount",
+    "olduname",
+    "pciconfig_iobase",
+    "pciconfig_read",
+    "pciconfig_write",
+    "recv",
+    "rtas",
+    "s390_ipc",
+    "s390_pci_mmio_read",
+    "s390_pci_mmio_write",
+    "send",
+    "sgetmask",
+    "signal",
+    "sigpending",
+    "sigprocmask",
+    "sigsuspend",
+    "socketcall",
+    "spu_create",
+    "spu_run",
+    "ssetmask",
+    "statfs64",
+    "stime",
+    "stime32",
+    "subpage_prot",
+    "sync_file_range2",
+    "vm86",
+    "vm86old",
+    "waitpid",
+    "time32",
 ];
 
 fn is_of_x86_64(entry: &str) -> bool {
@@ -62,7 +95,11 @@ fn every_call_of_the_running_kernel_has_a_row() {
         eprintln!("skipped: /proc/kallsyms cannot be read or names no entry point");
         return;
     }
-    assert!(entries.len() > 300, "only {} entry points found: the kernel names them otherwise", entries.len());
+    assert!(
+        entries.len() > 300,
+        "only {} entry points found: the kernel names them otherwise",
+        entries.len()
+    );
     let rows: Vec<&str> = (0..nr::COUNT).map(shapes::name).collect();
     let missing: Vec<_> = entries.iter().filter(|entry| !rows.contains(&entry.as_str())).collect();
     assert!(missing.is_empty(), "calls of this kernel without a row: {missing:?}");
@@ -90,8 +127,10 @@ fn numbers_and_names_are_those_of_the_kernel_headers() {
 #[test]
 fn what_has_no_row_the_kernel_does_not_know() {
     const ENOSYS: isize = -38;
-    for number in (0..nr::COUNT + 32).filter(|&number| shapes::disposition(number) == Disposition::Unimplemented) {
-        let answer = in_child(|_| Some(sys(number, &[0; 6]))).expect("the child ends by itself");
-        assert_eq!(answer, Some(ENOSYS), "call {number} ({}) has no shape", shapes::name(number));
+    for number in
+        (0..nr::COUNT + 32).filter(|&number| shapes::disposition(number) == Disposition::Unimplemented)
+    {
+        let answer = in_child(|_| Some([sys(number, &[0; 6]), 0, 0])).expect("the child ends by itself");
+        assert_eq!(answer, Some([ENOSYS, 0, 0]), "call {number} ({}) has no shape", shapes::name(number));
     }
 }

@@ -130,27 +130,36 @@ fn a_full_disk_ends_writing_back_and_nothing_else() {
 fn a_file_size_limit_is_a_full_disk_and_no_signal() {
     let cache = over_file(0);
     // In a child, because the limit is the process's. SIGXFSZ would kill it.
-    let guard = cache.prepare_fork();
+    let mut guard = Some(cache.prepare_fork());
     let child = testing::fork(|| {
-        cache.after_fork_child(guard_in_child(&cache));
+        cache.after_fork_child(guard.take().unwrap());
         testing::limit_file_size(3 * 65536 + 100);
         let mut entries = [None; 1000];
         for (tag, e) in entries.iter_mut().enumerate() {
             *e = cache.swap_out(&noise(tag as u64)).ok();
         }
         let taken = entries.iter().flatten().count();
-        cache.store_failure() == Some(Errno(27))
-            && taken >= 45
-            && taken < 100
-            && entries.iter().enumerate().all(|(tag, e)| {
-                let mut p = [0; PAGE_SIZE];
-                e.is_none_or(|e| cache.swap_in(e, &mut p).is_ok() && p == noise(tag as u64))
-            })
+        let mut p = [0; PAGE_SIZE];
+        let mut is_right = |(tag, e): (usize, &Option<SwapEntry>)| {
+            e.is_none_or(|e| cache.swap_in(e, &mut p).is_ok() && p == noise(tag as u64))
+        };
+        let all_right = entries.iter().enumerate().all(&mut is_right);
+        cache.store_failure() == Some(Errno(27)) && taken >= 45 && taken < 100 && all_right
     });
-    cache.after_fork_parent(guard);
+    cache.after_fork_parent(guard.take().unwrap());
     assert_eq!(testing::wait(child), 0);
+}
 
-    fn guard_in_child(_: &SwapCache<FileStore>) -> ForkGuard<'_, FileStore> {
-        unreachable!()
+#[test]
+fn without_o_direct_the_page_cache_stays_small() {
+    use crate::store::PageCache;
+    let directory = std::env::temp_dir();
+    let store = FileStore::open_with(directory.as_os_str().as_encoded_bytes(), PageCache::Use).unwrap();
+    assert!(!store.is_direct());
+    let cache = over(store, 0);
+    let entries: Vec<_> = (0..3000u64).map(|tag| (cache.swap_out(&noise(tag)).unwrap(), tag)).collect();
+    for (e, tag) in &entries {
+        assert!(loaded(&cache, *e) == noise(*tag));
     }
+    cache.check();
 }

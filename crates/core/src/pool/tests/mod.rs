@@ -1,5 +1,6 @@
 //! Tests of both pools: single behaviours here, a naive model with random events in `model.rs`.
 
+mod density;
 mod model;
 
 use super::*;
@@ -190,4 +191,10 @@ fn an_empty_pool_maps_nothing_and_a_new_one_costs_little() {
         assert!(pool.metadata_bytes() < 20_000);
         pool.check();
     }
+}
+
+#[test]
+fn a_pool_may_move_between_threads() {
+    fn send<T: Send>() {}
+    send::<Pool>();
 }

@@ -1,0 +1,320 @@
+//! Signals, terminals and job control: a program under uzswap answers to them as it does alone.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use common::system::{Terminal, kill, queue, with_alarm};
+use common::*;
+
+/// Says "ready", counts the signal named by the first argument until it reads a line, says how often it came.
+const COUNTER: &str = r#"n=0; trap 'n=$((n+1)); echo got=$n' $1; echo ready
+    until read line; do :; done; echo total=$n; exit 5"#;
+
+/// A program under uzswap that has said "ready".
+struct Running {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Running {
+        let mut child = uzswap()
+            .args(["run", "--quiet", "--"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Running { child, output }
+    }
+
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The program's own process: the only child of uzswap.
+    fn program(&self) -> u32 {
+        let pid = self.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        children.split_whitespace().next().expect("a child").parse().unwrap()
+    }
+
+    fn end(mut self) -> std::process::ExitStatus {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().unwrap();
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        status
+    }
+}
+
+#[test]
+fn a_death_by_signal_is_ours_too() {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGPIPE, 40]
+    {
+        let output = run(["--quiet", "--", "sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(output.status.signal(), Some(signal));
+        assert_eq!(stderr(&output), "");
+    }
+    // The program may leave a core; we leave none in addition.
+    let scratch = Scratch::new();
+    for signal in [libc::SIGSEGV, libc::SIGABRT, libc::SIGQUIT] {
+        let status = uzswap()
+            .args(["run", "--quiet", "--", "sh", "-c", &format!("ulimit -c 0; kill -{signal} $$")])
+            .current_dir(scratch.directory())
+            .status()
+            .unwrap();
+        assert_eq!((status.signal(), status.core_dumped()), (Some(signal), false));
+    }
+    assert_eq!(fs::read_dir(scratch.directory()).unwrap().count(), 0);
+}
+
+#[test]
+fn signals_sent_to_us_reach_the_program() {
+    for name in
+        ["TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH", "ALRM", "CONT", "TSTP", "PIPE", "URG", "PWR"]
+    {
+        let mut program = Running::start(&["sh", "-c", COUNTER, "sh", name]);
+        assert_eq!(program.line(), "ready");
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", program.pid())]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(program.line(), "got=1", "{name}");
+        drop(program.child.stdin.take().map(|mut stdin| std::io::Write::write_all(&mut stdin, b"end\n")));
+        assert_eq!(program.line(), "total=1", "{name}");
+        assert_eq!(program.end().code(), Some(5), "{name}");
+    }
+}
+
+#[test]
+fn a_signal_that_the_program_does_not_catch_ends_both() {
+    let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
+    assert_eq!(program.line(), "ready");
+    kill(program.pid(), libc::SIGTERM);
+    assert_eq!(program.end().signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn real_time_signals_come_one_by_one() {
+    let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
+    assert_eq!(program.line(), "ready");
+    queue(program.pid(), libc::SIGRTMIN() + 3, 77);
+    assert_eq!(program.end().signal(), Some(libc::SIGRTMIN() + 3));
+}
+
+#[test]
+fn a_timer_set_before_the_start_still_strikes() {
+    // `alarm` and then exec: the timer belongs to the process that became uzswap.
+    let mut command = uzswap();
+    command.args(["run", "--quiet", "--", "sleep", "1000"]);
+    let status = with_alarm(&mut command).status().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGALRM));
+}
+
+#[test]
+fn the_program_does_not_outlive_a_killed_uzswap() {
+    let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
+    assert_eq!(program.line(), "ready");
+    let pid = program.program();
+    kill(program.pid(), libc::SIGKILL);
+    assert_eq!(program.end().signal(), Some(libc::SIGKILL));
+    eventually("the program is killed", || matches!(process_state(pid), None | Some('Z')));
+}
+
+#[test]
+fn we_stop_with_the_program_and_go_on_with_it() {
+    // Continued directly, behind our back: we must not stay stopped.
+    let mut program = Running::start(&["sh", "-c", "kill -STOP $$; echo on; exit 7"]);
+    let pid = program.pid();
+    eventually("we are stopped", || process_state(pid) == Some('T'));
+    kill(program.program(), libc::SIGCONT);
+    assert_eq!(program.line(), "on");
+    assert_eq!(program.end().code(), Some(7));
+
+    // Continued by us: the program goes on too.
+    let mut program = Running::start(&["sh", "-c", "kill -STOP $$; echo on; exit 8"]);
+    let pid = program.pid();
+    eventually("we are stopped", || process_state(pid) == Some('T'));
+    kill(pid, libc::SIGCONT);
+    assert_eq!(program.line(), "on");
+    assert_eq!(program.end().code(), Some(8));
+
+    // Killed while it is stopped.
+    let program = Running::start(&["sh", "-c", "kill -STOP $$"]);
+    let pid = program.pid();
+    eventually("we are stopped", || process_state(pid) == Some('T'));
+    kill(program.program(), libc::SIGKILL);
+    assert_eq!(program.end().signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn as_the_first_process_of_a_container() {
+    let script = |program: &str| {
+        Command::new("unshare")
+            .args([
+                "-rfp",
+                "--kill-child",
+                "--mount-proc",
+                env!("CARGO_BIN_EXE_uzswap"),
+                "run",
+                "--quiet",
+                "--",
+            ])
+            .args(["sh", "-c", program])
+            .env("UZSWAP_PRELOAD", library())
+            .env("UZSWAP_STORE", "none")
+            .env("UZSWAP_CACHE", "none")
+            .output()
+    };
+    let tried = Command::new("unshare").args(["-rfp", "--kill-child", "--mount-proc", "true"]).output();
+    if !tried.is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: this sandbox has no user namespaces");
+        return;
+    }
+    // Process 1 cannot kill itself, so the exit code says it. Orphans are reaped, whatever their exit code.
+    let output = script("kill -TERM $$").unwrap();
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
+    let zombies = "(sh -c 'exit 9' &) ; (sh -c 'exit 9' &) ; until ! grep -l '^State:.Z' /proc/[0-9]*/status; do sleep 0.01; done; exit 4";
+    let output = script(zombies).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+// ---------------------------------------------------------------- terminals
+
+#[test]
+fn control_c_arrives_once() {
+    for (name, key) in [("INT", "\x03"), ("QUIT", "\x1c")] {
+        let mut command = uzswap();
+        let mut terminal =
+            Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", COUNTER, "sh", name]));
+        terminal.expect("ready");
+        terminal.press(key);
+        terminal.expect("got=1");
+        terminal.press("end\n");
+        terminal.expect("total=1");
+        assert_eq!(terminal.wait().code(), Some(5));
+    }
+}
+
+#[test]
+fn control_c_ends_a_program_and_us() {
+    for (key, signal) in [("\x03", libc::SIGINT), ("\x1c", libc::SIGQUIT)] {
+        let mut command = uzswap();
+        let mut terminal = Terminal::start(command.args([
+            "run",
+            "--",
+            "sh",
+            "-c",
+            "ulimit -c 0; echo ready; exec sleep 1000",
+        ]));
+        terminal.expect("ready");
+        terminal.press(key);
+        // The summary comes before the end.
+        terminal.expect("uzswap: ");
+        assert_eq!(terminal.wait().signal(), Some(signal));
+    }
+}
+
+#[test]
+fn a_new_window_size_arrives_once() {
+    let mut command = uzswap();
+    let mut terminal =
+        Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", COUNTER, "sh", "WINCH"]));
+    terminal.expect("ready");
+    terminal.resize(33, 99);
+    terminal.expect("got=1");
+    terminal.press("end\n");
+    terminal.expect("total=1");
+    assert_eq!(terminal.wait().code(), Some(5));
+}
+
+#[test]
+fn a_hang_up_reaches_the_program() {
+    let scratch = Scratch::new();
+    let note = scratch.path("note");
+    let mut command = uzswap();
+    let program = format!(
+        "trap 'echo hung up > {}; exit' HUP; echo ready; while :; do sleep 0.05; done",
+        note.display()
+    );
+    let mut terminal = Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", &program]));
+    terminal.expect("ready");
+    terminal.hang_up();
+    eventually("the program hears of it", || fs::read_to_string(&note).is_ok_and(|t| t == "hung up\n"));
+    terminal.wait();
+}
+
+/// A shell with job control in a terminal.
+fn shell() -> Terminal {
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-im")
+        .env("PS1", "prompt% ")
+        .env("UZ", env!("CARGO_BIN_EXE_uzswap"))
+        .env("UZSWAP_PRELOAD", library())
+        .env("UZSWAP_QUIET", "1")
+        .env_remove("ENV");
+    let mut terminal = Terminal::start(&mut shell);
+    terminal.expect("prompt% ");
+    terminal
+}
+
+#[test]
+fn control_z_stops_and_fg_goes_on() {
+    let mut terminal = shell();
+    terminal.press("$UZ run -- sh -c 'echo re''ady; while read line; do echo \"[$line]\"; done; exit 6'\n");
+    terminal.expect("ready");
+    for round in 0..3 {
+        terminal.press("\x1a");
+        terminal.expect("Stopped");
+        terminal.expect("prompt% ");
+        terminal.press("echo shell=$((40+2))\n");
+        terminal.expect("shell=42");
+        terminal.press("fg\n");
+        terminal.expect("run --");
+        terminal.press(&format!("line{round}\n"));
+        terminal.expect(&format!("[line{round}]"));
+    }
+    terminal.press("\x04");
+    terminal.press("echo code=$?\n");
+    terminal.expect("code=6");
+    terminal.press("exit\n");
+    terminal.wait();
+}
+
+#[test]
+fn a_background_job_that_reads_is_stopped() {
+    let mut terminal = shell();
+    terminal.press("$UZ run -- sh -c 'read line; echo \"[$line]\"; exit 6' &\n");
+    terminal.expect("prompt% ");
+    // Shells report job changes before a prompt: ask until it is there.
+    let mut stopped = false;
+    for round in 0..500 {
+        terminal.press(&format!("jobs; echo asked=$(({round}+1000))\n"));
+        if terminal.expect(&format!("asked={}", round + 1000)).contains("Stopped") {
+            stopped = true;
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(stopped, "the shell never saw the job stop");
+    terminal.press("fg\n");
+    terminal.expect("run --");
+    terminal.press("words\n");
+    terminal.expect("[words]");
+    terminal.press("echo code=$?\n");
+    terminal.expect("code=6");
+    terminal.press("exit\n");
+    terminal.wait();
+}

@@ -1,0 +1,301 @@
+//! Dictionaries for zstd, trained on the program's own pages (`zstd:dict=auto`).
+//!
+//! A page is short: what it shares with other pages (type pointers, field names, headers) comes anew in each
+//! compressed form. A dictionary is 16 KiB of such pieces that both directions know beforehand.
+//!
+//! ```text
+//!  compress --every 16th page--> samples --full--> train():  4 of 5 pages --> pieces --> candidate
+//!                                                            1 of 5 pages --> does it gain? --> kept, or not
+//! ```
+//!
+//! A candidate is kept if it makes the held-out pages at least 2 % smaller than what is in force, be that no
+//! dictionary or an older one. Programs change, so it is tried again, at ever longer intervals. A dictionary that
+//! was kept stays, since entries refer to it: there are 15 at most.
+//!
+//! The pieces are chosen as zstd's own trainer does (COVER: the segments whose substrings occur in most pages),
+//! without its `malloc`, and without its entropy tables: measured on heaps, forcing those on 4 KiB pages costs more
+//! bytes than it saves.
+//!
+//! Whoever calls `train` gives it some 20 ms; nothing else here takes longer than copying a page.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys::codec_ffi::{ZstdCompressor, ZstdDictionary};
+use crate::sys::mem::Mapping;
+use crate::sys::once::Once;
+use crate::sys::slot::Slot;
+
+/// A dictionary's number has four bits of the codec id, and 0 is none.
+pub const MAX_DICTIONARIES: usize = 15;
+/// Larger inputs find enough in themselves.
+pub const MAX_INPUT_BYTES: usize = 8 << 10;
+
+const SAMPLE_BYTES: usize = 4096;
+const SAMPLES: usize = 160;
+/// Every so many-th sample is held out.
+const HELD_OUT: usize = 5;
+const PAGES_PER_SAMPLE: u32 = 16;
+const DICTIONARY_BYTES: usize = 16 << 10;
+/// A candidate must save one in so many bytes.
+const LEAST_GAIN: usize = 50;
+
+/// Length of a piece, and of the substrings that are counted (measured: pieces of 64 bytes gain a third less).
+const SEGMENT_BYTES: usize = 512;
+const SUBSTRING_BYTES: usize = 8;
+const SEGMENTS: usize = DICTIONARY_BYTES / SEGMENT_BYTES;
+const TABLE_LOG2: u32 = 18;
+
+/// What became of a [`train`](super::Codecs::train).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Training {
+    /// Not enough samples yet, or no dictionary is wanted.
+    NotDue,
+    /// The candidate gained too little, or there was no memory to try.
+    Rejected,
+    /// The candidate is in force: what the held-out pages take with and without it.
+    Kept { bytes_before: usize, bytes_after: usize },
+}
+
+struct Samples {
+    memory: Option<Mapping>,
+    count: usize,
+    /// Pages to let pass before sampling starts, and the next such number.
+    pause_pages: u32,
+    next_pause_pages: u32,
+}
+
+/// See the module.
+pub struct Dictionaries {
+    trained: [Once<Trained>; MAX_DICTIONARIES],
+    /// The number of the newest.
+    newest: AtomicU32,
+    samples: Slot<Samples>,
+    passed: AtomicU32,
+    /// Whether `samples` is full; written by whoever has the slot.
+    due: AtomicU32,
+}
+
+struct Trained {
+    dictionary: ZstdDictionary,
+    level: i8,
+}
+
+impl Dictionaries {
+    pub fn new() -> Self {
+        let samples = Samples { memory: None, count: 0, pause_pages: 0, next_pause_pages: 16 << 10 };
+        Dictionaries {
+            trained: [const { Once::new() }; MAX_DICTIONARIES],
+            newest: AtomicU32::new(0),
+            samples: Slot::new(samples),
+            passed: AtomicU32::new(0),
+            due: AtomicU32::new(0),
+        }
+    }
+
+    /// The dictionary of that number.
+    pub fn get(&self, number: u32) -> Option<&ZstdDictionary> {
+        let index = (number as usize).checked_sub(1)?;
+        self.trained.get(index)?.get().map(|t| &t.dictionary)
+    }
+
+    /// The dictionary in force for that level, if there is one.
+    pub fn in_force(&self, level: i8) -> Option<&ZstdDictionary> {
+        let newest = self.newest.load(Ordering::Acquire);
+        let trained = self.trained.get((newest as usize).checked_sub(1)?)?.get()?;
+        (trained.level == level).then_some(&trained.dictionary)
+    }
+
+    /// Looks at a page on its way through.
+    #[inline]
+    pub fn see(&self, src: &[u8]) {
+        let passed = self.passed.fetch_add(1, Ordering::Relaxed);
+        if passed % PAGES_PER_SAMPLE == 0 && src.len() >= SAMPLE_BYTES && self.due.load(Ordering::Relaxed) == 0 {
+            self.sample(src, passed);
+        }
+    }
+
+    #[cold]
+    fn sample(&self, src: &[u8], passed: u32) {
+        // Another thread is at it: this page need not be the one.
+        let Some(taken) = self.samples.try_take() else { return };
+        taken.with(|samples| {
+            let full = self.newest.load(Ordering::Relaxed) as usize == MAX_DICTIONARIES;
+            if samples.count == SAMPLES || passed < samples.pause_pages || full {
+                return;
+            }
+            if samples.memory.is_none() {
+                samples.memory = Mapping::new(SAMPLES * SAMPLE_BYTES).ok();
+            }
+            let Some(memory) = &mut samples.memory else { return };
+            let at = samples.count * SAMPLE_BYTES;
+            memory.as_mut_slice()[at..at + SAMPLE_BYTES].copy_from_slice(&src[..SAMPLE_BYTES]);
+            samples.count += 1;
+            if samples.count == SAMPLES {
+                self.due.store(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Whether [`train`](Self::train) has work to do.
+    pub fn due(&self) -> bool {
+        self.due.load(Ordering::Relaxed) != 0
+    }
+
+    /// Makes a candidate of the samples, and puts it in force if it gains. The samples are given back.
+    pub fn train(&self, level: i8) -> Training {
+        let Some(taken) = self.samples.try_take() else { return Training::NotDue };
+        taken.with(|samples| {
+            if samples.count < SAMPLES {
+                return Training::NotDue;
+            }
+            let Some(memory) = samples.memory.take() else { return Training::NotDue };
+            samples.count = 0;
+            // The next time after twice the time.
+            samples.pause_pages = samples.next_pause_pages;
+            samples.next_pause_pages = samples.next_pause_pages.saturating_mul(2);
+            self.passed.store(1, Ordering::Relaxed);
+            self.due.store(0, Ordering::Relaxed);
+            self.try_candidate(memory, level).unwrap_or(Training::Rejected)
+        })
+    }
+
+    /// `None` if it is not worth it, or could not be tried.
+    fn try_candidate(&self, mut samples: Mapping, level: i8) -> Option<Training> {
+        let (pages, _) = samples.as_mut_slice().as_chunks_mut::<SAMPLE_BYTES>();
+        // The held-out ones to the end, every fifth, so that both kinds come from the whole time.
+        let held_out = SAMPLES / HELD_OUT;
+        for i in 0..held_out {
+            pages.swap(i * HELD_OUT, SAMPLES - 1 - i);
+        }
+        let (train, test) = pages.split_at(SAMPLES - held_out);
+        let mut content = Mapping::new(DICTIONARY_BYTES).ok()?;
+        let content_bytes = choose(train.as_flattened(), content.as_mut_slice())?;
+        let content = &content.as_slice()[DICTIONARY_BYTES - content_bytes..];
+
+        let number = self.newest.load(Ordering::Relaxed) + 1;
+        let cell = self.trained.get(number as usize - 1)?;
+        let candidate = ZstdDictionary::new(number, content, level, SAMPLE_BYTES).ok()?;
+        let mut context = ZstdCompressor::new(level, SAMPLE_BYTES).ok()?;
+        let mut out = Mapping::new(2 * SAMPLE_BYTES).ok()?;
+        let mut total = |dictionary| {
+            test.iter().try_fold(0, |sum, page| {
+                Some(sum + context.compress(dictionary, page, out.as_mut_slice()).ok()?)
+            })
+        };
+        let (bytes_before, bytes_after) = (total(self.in_force(level))?, total(Some(&candidate))?);
+        if bytes_after > bytes_before - bytes_before / LEAST_GAIN {
+            return None;
+        }
+        cell.set(Trained { dictionary: candidate, level }).ok()?;
+        self.newest.store(number, Ordering::Release);
+        Some(Training::Kept { bytes_before, bytes_after })
+    }
+
+    /// Address space of the dictionaries, in bytes.
+    pub fn mapped_bytes(&self) -> usize {
+        self.trained.iter().filter_map(Once::get).map(|t| t.dictionary.mapped_bytes()).sum()
+    }
+}
+
+/// One slot of the table that counts substrings by their hash.
+#[derive(Clone, Copy)]
+struct Count {
+    /// Pages that have it, less one: a substring of a single page is worth nothing.
+    pages: u8,
+    /// The low byte of the last page that was counted.
+    last_page: u8,
+    /// How often it is in the window that is being looked at.
+    in_window: u8,
+}
+
+/// The table, in mapped bytes: it is larger than a stack, and the allocator is not ours.
+struct Counts(Mapping);
+
+impl Counts {
+    #[inline(always)]
+    fn slot(&mut self, bytes: &[u8], at: usize) -> &mut [u8; 4] {
+        let word = bytes[at..at + SUBSTRING_BYTES].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let hash = word.wrapping_mul(0x9fb2_1c65_1e98_df25) >> (64 - TABLE_LOG2);
+        &mut self.0.as_mut_slice().as_chunks_mut::<4>().0[hash as usize]
+    }
+
+    #[inline(always)]
+    fn update<R>(&mut self, bytes: &[u8], at: usize, f: impl FnOnce(&mut Count) -> R) -> R {
+        let slot = self.slot(bytes, at);
+        let mut count = Count { pages: slot[0], last_page: slot[1], in_window: slot[2] };
+        let result = f(&mut count);
+        *slot = [count.pages, count.last_page, count.in_window, 1];
+        result
+    }
+
+    fn is_new(&mut self, bytes: &[u8], at: usize) -> bool {
+        self.slot(bytes, at)[3] == 0
+    }
+}
+
+/// Fills the end of `content` with the segments of `pages` whose substrings are in most of them, the best ones last,
+/// where the distances are shortest; the number of bytes filled.
+fn choose(pages: &[u8], content: &mut [u8]) -> Option<usize> {
+    let mut counts = Counts(Mapping::new(4 << TABLE_LOG2).ok()?);
+    for (index, page) in pages.chunks_exact(SAMPLE_BYTES).enumerate() {
+        for at in 0..=SAMPLE_BYTES - SUBSTRING_BYTES {
+            let new = counts.is_new(page, at);
+            counts.update(page, at, |count| {
+                if !new && count.last_page != index as u8 {
+                    count.pages = count.pages.saturating_add(1);
+                }
+                count.last_page = index as u8;
+            });
+        }
+    }
+
+    // One segment of each stretch, so that all parts of the samples are heard.
+    let mut best = [(0u32, 0usize); SEGMENTS];
+    let stretch_bytes = pages.len() / SEGMENTS;
+    for (index, best) in best.iter_mut().enumerate() {
+        let stretch = &pages[index * stretch_bytes..][..stretch_bytes];
+        let (score, at) = best_segment(&mut counts, stretch);
+        *best = (score, index * stretch_bytes + at);
+        // What the dictionary has once, it need not have again.
+        for at in at..=at + SEGMENT_BYTES - SUBSTRING_BYTES {
+            counts.update(stretch, at, |count| count.pages = 0);
+        }
+    }
+    best.sort_unstable();
+    let mut to = content.len();
+    for &(score, at) in best.iter().rev().filter(|(score, _)| *score > 0) {
+        debug_assert!(score > 0);
+        content[to - SEGMENT_BYTES..to].copy_from_slice(&pages[at..at + SEGMENT_BYTES]);
+        to -= SEGMENT_BYTES;
+    }
+    let filled = content.len() - to;
+    (filled > 0).then_some(filled)
+}
+
+/// The segment of `stretch` with the highest sum over its different substrings, and that sum.
+fn best_segment(counts: &mut Counts, stretch: &[u8]) -> (u32, usize) {
+    const SUBSTRINGS: usize = SEGMENT_BYTES - SUBSTRING_BYTES + 1;
+    let last = stretch.len() - SUBSTRING_BYTES;
+    let (mut score, mut best) = (0u32, (0u32, 0usize));
+    for at in 0..=last {
+        score += counts.update(stretch, at, |count| {
+            count.in_window += 1;
+            if count.in_window == 1 { count.pages.into() } else { 0 }
+        });
+        if at + 1 < SUBSTRINGS {
+            continue;
+        }
+        let start = at + 1 - SUBSTRINGS;
+        if score > best.0 {
+            best = (score, start);
+        }
+        score -= counts.update(stretch, start, |count| {
+            count.in_window -= 1;
+            if count.in_window == 0 { count.pages.into() } else { 0 }
+        });
+    }
+    for at in last + 2 - SUBSTRINGS..=last {
+        counts.update(stretch, at, |count| count.in_window = 0);
+    }
+    best
+}

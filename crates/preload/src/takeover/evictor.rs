@@ -1,0 +1,151 @@
+//! The evictor: one thread of ours beside the program's, that keeps free memory ready.
+//!
+//! It is made with a bare clone, so libc knows nothing of it; it has a stack, a thread-local area and a block of its
+//! own, blocks every signal, and never touches managed memory. It also keeps time: the kernel's count of
+//! the process's anonymous memory, the debt after fork, the gauges.
+#![allow(unsafe_code)]
+// # Safety charter
+// The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its thread-local area
+// is zero but for the self pointer and the stack guard that compiled C code reads.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
+use uzswap::sys::{fd, nr, sync};
+
+use super::{ACTIVE, PAGER, call, memory};
+
+const STACK_BYTES: usize = 256 << 10;
+const TLS_BYTES: usize = 64 << 10;
+const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000;
+/// How often the evictor looks by itself, in nanoseconds.
+const TICK_NS: u64 = 10_000_000;
+/// A fresh child of fork waits this long before its inherited memory begins to count: most exec or exit by then.
+const FORK_GRACE_NS: u64 = 50_000_000;
+
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// Memory of the thread: stack and thread-local area. The thread of a forked child uses it again.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static IN_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Starts the thread if it does not run. Called with all signals blocked, so that it inherits that.
+pub fn start() {
+    if RUNNING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if BASE.load(Ordering::Acquire) == 0 {
+        match map_anonymous(STACK_BYTES + TLS_BYTES, PROT_READ | PROT_WRITE) {
+            Ok(b) => BASE.store(b, Ordering::Release),
+            // Without it every eviction is direct; nothing is lost but speed.
+            Err(_) => return RUNNING.store(false, Ordering::Release),
+        }
+    }
+    let base = BASE.load(Ordering::Acquire);
+    let (stack, tls) = (base + STACK_BYTES, base + STACK_BYTES + TLS_BYTES / 2);
+    // SAFETY: memory of our own; fs:0 points to itself, fs:0x28 is the stack guard.
+    unsafe {
+        core::ptr::write_bytes((base + STACK_BYTES) as *mut u8, 0, TLS_BYTES);
+        (tls as *mut usize).write(tls);
+        ((tls + 0x10) as *mut usize).write(tls);
+        let guard: usize;
+        core::arch::asm!("mov {}, fs:[0x28]", out(reg) guard, options(nostack, readonly));
+        ((tls + 0x28) as *mut usize).write(guard);
+    }
+    let all = !0u64;
+    let mut old = 0u64;
+    let _ = call!(nr::RT_SIGPROCMASK, 2, &raw const all, &raw mut old, 8);
+    let result: isize;
+    // SAFETY: the child runs on its own stack and never returns from `body`.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "and rsp, -16",
+            "call {body}",
+            "ud2",
+            "2:",
+            body = sym body,
+            inlateout("rax") nr::CLONE as isize => result,
+            in("rdi") CLONE_FLAGS, in("rsi") stack, in("rdx") 0, in("r10") 0, in("r8") tls,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    let _ = call!(nr::RT_SIGPROCMASK, 2, &raw const old, 0, 8);
+    if result < 0 {
+        RUNNING.store(false, Ordering::Release);
+    }
+}
+
+/// In the child after fork the thread does not exist.
+pub fn after_fork_child() {
+    RUNNING.store(false, Ordering::Release);
+    IN_FORKED_CHILD.store(true, Ordering::Release);
+}
+
+extern "C" fn body() -> ! {
+    let name = b"uzswap-evict\0";
+    let _ = call!(nr::PRCTL, 15, name.as_ptr());
+    if IN_FORKED_CHILD.load(Ordering::Acquire) {
+        let grace = [0u64, FORK_GRACE_NS];
+        let _ = call!(nr::NANOSLEEP, grace.as_ptr(), 0);
+        if !ACTIVE.load(Ordering::Acquire) {
+            let mut s = PAGER.lock();
+            PAGER.publish_dormant(memory::dormant_pages(), 0);
+            let tree = PAGER.tree();
+            if tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed) {
+                memory::activate(&mut s);
+            }
+        }
+    }
+    let mut last = uzswap::sys::now_ns();
+    loop {
+        let word = PAGER.evictor_word.load(Ordering::Acquire);
+        if ACTIVE.load(Ordering::Acquire) {
+            PAGER.evict_to_watermark();
+            let now = uzswap::sys::now_ns();
+            if now - last >= TICK_NS {
+                tick(((now - last) / 1_000_000) as i64);
+                last = now;
+            }
+        }
+        sync::futex_wait(&PAGER.evictor_word, word, Some(TICK_NS));
+    }
+}
+
+fn tick(elapsed_ms: i64) {
+    if let Some(pages) = anonymous_pages() {
+        PAGER.set_outside(pages);
+    }
+    PAGER.mature_debt(elapsed_ms);
+    PAGER.publish(true);
+    PAGER.publish_gauges();
+    reap_dead();
+}
+
+/// Processes that were killed give back their share.
+fn reap_dead() {
+    let tree = PAGER.tree();
+    let high = tree.slots_high.load(Ordering::Acquire) as usize;
+    for s in tree.slots.iter().take(high) {
+        let pid = s.pid.load(Ordering::Acquire);
+        if pid != 0 && pid != u32::MAX && !uzswap::sys::thread_exists(pid) {
+            tree.retire(s, pid);
+        }
+    }
+}
+
+/// Anonymous memory of this process, in pages, as the kernel counts it.
+pub fn anonymous_pages() -> Option<i64> {
+    let file = fd::open_read(c"/proc/self/statm").ok()?;
+    let mut text = [0u8; 128];
+    let n = fd::read(file, &mut text);
+    fd::close(file);
+    let mut fields = text[..n.ok()?].split(|b| *b == b' ').map(|f| {
+        f.iter().take_while(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
+    });
+    let resident = fields.nth(1)?;
+    let shared = fields.next()?;
+    Some(resident - shared)
+}

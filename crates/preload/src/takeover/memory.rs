@@ -1,0 +1,365 @@
+//! The program's mapping calls: made by the kernel, noted by the pager, under one hold of the lock.
+//!
+//! Memory stays where the kernel puts it. A dormant process only keeps the list; every call that adds memory
+//! asks whether the process could now exceed the limit, and if so paging is switched on.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use uzswap::fault::{Active, Locked};
+use uzswap::region::{RangeFlags, page_ceil, page_floor};
+use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
+use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
+
+use super::thread::ThreadBlock;
+use super::{ACTIVE, Answer, Args, PAGER, call, evictor, raw, runtime, start};
+
+const MAP_GROWSDOWN: usize = 0x100;
+const MAP_LOCKED: usize = 0x2000;
+const MAP_POPULATE: usize = 0x8000;
+const MAP_STACK: usize = 0x2_0000;
+const MAP_HUGETLB: usize = 0x4_0000;
+const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+const MREMAP_FIXED: usize = 2;
+const MREMAP_DONTUNMAP: usize = 4;
+const SHM_REMAP: usize = 0o40000;
+const MCL_CURRENT: usize = 1;
+const MCL_FUTURE: usize = 2;
+
+/// End of the heap, as the program last set it.
+static BREAK: AtomicUsize = AtomicUsize::new(0);
+/// mlockall(MCL_FUTURE) is in force.
+static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
+/// Paging could not be switched on; do not try again.
+static UNMANAGED: AtomicBool = AtomicBool::new(false);
+
+pub fn set_break(addr: usize) {
+    BREAK.store(addr, Ordering::Release);
+}
+
+fn overlaps(start: usize, len: usize) -> bool {
+    PAGER.ranges.first_overlap_unlocked(page_floor(start), page_ceil(start.saturating_add(len))).is_some()
+}
+
+pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+    let r = match number {
+        nr::MMAP => return mmap(t, a),
+        nr::MUNMAP if overlaps(a[0], a[1]) => runtime(t, move || munmap(a)),
+        nr::MPROTECT | nr::PKEY_MPROTECT if overlaps(a[0], a[1]) => runtime(t, move || mprotect(number, a)),
+        nr::MREMAP if overlaps(a[0], a[1].max(1)) || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) => {
+            runtime(t, move || mremap(a))
+        }
+        nr::MADVISE if overlaps(a[0], a[1]) => return runtime(t, move || madvise(a)).map_or(Some(Answer::Inline), |r| Some(Answer::Result(r))),
+        nr::BRK => runtime(t, move || brk(a[0])),
+        nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK if overlaps(a[0], a[1]) => runtime(t, move || mlock(number, a)),
+        nr::MLOCKALL => runtime(t, move || mlockall(a[0])),
+        nr::MUNLOCKALL => runtime(t, munlockall),
+        nr::SHMAT if a[2] & SHM_REMAP != 0 => runtime(t, move || shmat_over(a)),
+        nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MREMAP | nr::MADVISE => return Some(Answer::Inline),
+        nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK => return Some(Answer::Inline),
+        _ => return None,
+    };
+    Some(Answer::Result(r))
+}
+
+/// Asks, after memory was added, whether the process may exceed the limit now.
+pub fn grown(s: &mut Locked<'_>) {
+    if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
+        return;
+    }
+    let pages = dormant_pages();
+    PAGER.publish_dormant(pages, 0);
+    let tree = PAGER.tree();
+    if tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed) {
+        activate(s);
+    }
+}
+
+/// What a dormant process could hold at most, in pages.
+pub fn dormant_pages() -> i64 {
+    (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64 + PAGER.outside_pages()
+}
+
+/// Switches paging on.
+pub fn activate(s: &mut Locked<'_>) {
+    if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
+        return;
+    }
+    let settings = start::settings();
+    let active = match Active::open(&settings) {
+        Ok(a) => Box::leak(Box::new(a)),
+        Err(e) => return unmanaged(e),
+    };
+    if let Err(e) = PAGER.set_active(s, active) {
+        return unmanaged(e);
+    }
+    // From here on buffers are held: before any page can be missing.
+    super::set_classes(true);
+    ACTIVE.store(true, Ordering::SeqCst);
+    PAGER.activate_ranges(s);
+    super::descriptors::refresh();
+    evictor::start();
+}
+
+fn unmanaged(e: Errno) {
+    UNMANAGED.store(true, Ordering::Release);
+    PAGER.tree().notice(uzswap::control::Notice::NoMechanism, e.0);
+}
+
+fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
+    let [addr, len, prot, flags, fd, offset] = a;
+    let anonymous = flags & MAP_ANONYMOUS != 0
+        && flags & MAP_TYPE == MAP_PRIVATE
+        && flags & (MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB) == 0
+        && len > 0;
+    let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
+    let over = fixed && overlaps(addr, len);
+    if anonymous || over {
+        return Some(Answer::Result(runtime(t, move || mmap_noted(a, anonymous))));
+    }
+    if prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 {
+        let r = raw(nr::MMAP, a);
+        if check(r).is_ok() {
+            // SAFETY: the mapping was just made by the loader of the program and does not run yet.
+            let report = unsafe {
+                crate::patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
+            };
+            super::count(uzswap::control::Counter::UnpatchedSites, report.unpatched as u64);
+        }
+        return Some(Answer::Result(r));
+    }
+    Some(Answer::Inline)
+}
+
+fn mmap_noted(a: Args, anonymous: bool) -> isize {
+    let [addr, len, prot, flags, ..] = a;
+    let mut s = PAGER.lock();
+    let active = ACTIVE.load(Ordering::Acquire);
+    let populate = anonymous && active && flags & MAP_POPULATE != 0;
+    let mut b = a;
+    if populate {
+        b[3] &= !MAP_POPULATE;
+    }
+    let r = raw(nr::MMAP, b);
+    let Ok(start) = check(r) else { return r };
+    let end = start + page_ceil(len);
+    if !anonymous {
+        PAGER.note_unmapped(&mut s, start, end);
+        return r;
+    }
+    debug_assert!(flags & MAP_FIXED == 0 || start == addr);
+    let locked = flags & MAP_LOCKED != 0 || LOCK_FUTURE.load(Ordering::Relaxed);
+    PAGER.note_mapped(&mut s, start, end, prot as u32, RangeFlags::NONE.with(RangeFlags::LOCKED, locked));
+    if populate || (locked && active) {
+        let (guard, _) = PAGER.make_resident(s, start, end);
+        s = guard;
+    }
+    grown(&mut s);
+    r
+}
+
+fn munmap(a: Args) -> isize {
+    let mut s = PAGER.lock();
+    let r = raw(nr::MUNMAP, a);
+    if r == 0 {
+        PAGER.note_unmapped(&mut s, a[0], a[0] + page_ceil(a[1]));
+    }
+    r
+}
+
+fn mprotect(number: usize, a: Args) -> isize {
+    let (start, end) = (a[0], a[0].saturating_add(page_ceil(a[1])));
+    let prot = a[2] as u32 & 7;
+    let mut s = PAGER.lock();
+    let protect = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
+    if start % PAGE_SIZE != 0 {
+        return raw(number, a);
+    }
+    let r = if protect {
+        match PAGER.protect_shown(start, end, prot) {
+            Ok(()) => 0,
+            Err(e) => e.as_return(),
+        }
+    } else {
+        raw(number, a)
+    };
+    if r == 0 {
+        PAGER.note_protected(start, end, prot);
+        // A protection key of its own keeps the page from being moved: it stays resident.
+        if number == nr::PKEY_MPROTECT && a[3] as i32 > 0 {
+            PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
+        }
+        grown(&mut s);
+    } else if r != Errno::EINVAL.as_return() {
+        // Part of it may have been done; which part is not known, so none of it is evicted.
+        PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
+    }
+    r
+}
+
+fn mremap(a: Args) -> isize {
+    let [old, old_len, new_len, flags, target, _] = a;
+    let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
+    let mut s = PAGER.lock();
+    let (old_end, managed) = (old + old_len, PAGER.ranges.find(old));
+    if managed.is_some() && PAGER.prepare_move(old, old_end).is_err() {
+        return Errno::ENOMEM.as_return();
+    }
+    let r = raw(nr::MREMAP, a);
+    let Ok(new) = check(r) else {
+        PAGER.undo_prepare_move(old, old_end);
+        return r;
+    };
+    if flags & MREMAP_FIXED != 0 {
+        debug_assert!(new == target);
+        PAGER.note_unmapped(&mut s, new, new + new_len);
+    }
+    let whole = managed.is_some_and(|m| m.end >= old_end);
+    PAGER.note_moved(&mut s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
+    if managed.is_some() && !whole {
+        // Several ranges moved at once: their protections are not known one by one any more.
+        PAGER.note_flag(new, new + new_len, RangeFlags::LOCKED, true);
+    }
+    grown(&mut s);
+    r
+}
+
+/// `None`: the kernel's business alone.
+fn madvise(a: Args) -> Option<isize> {
+    const DONTNEED: usize = 4;
+    const FREE: usize = 8;
+    const DONTFORK: usize = 10;
+    const DOFORK: usize = 11;
+    const MERGEABLE: usize = 12;
+    const HUGEPAGE: usize = 14;
+    const NOHUGEPAGE: usize = 15;
+    const WIPEONFORK: usize = 18;
+    const KEEPONFORK: usize = 19;
+    const COLD: usize = 20;
+    const PAGEOUT: usize = 21;
+    const POPULATE_READ: usize = 22;
+    const POPULATE_WRITE: usize = 23;
+    const DONTNEED_LOCKED: usize = 24;
+    const COLLAPSE: usize = 25;
+    const GUARD_INSTALL: usize = 102;
+    let [start, len, advice, ..] = a;
+    let end = start.saturating_add(page_ceil(len));
+    let mut s = PAGER.lock();
+    let active = ACTIVE.load(Ordering::Acquire);
+    let flag = |flag, on| {
+        let r = raw(nr::MADVISE, a);
+        if r == 0 {
+            PAGER.note_flag(start, end, flag, on);
+        }
+        Some(r)
+    };
+    match advice {
+        DONTFORK => return flag(RangeFlags::DONTFORK, true),
+        DOFORK => return flag(RangeFlags::DONTFORK, false),
+        WIPEONFORK => return flag(RangeFlags::WIPEONFORK, true),
+        KEEPONFORK => return flag(RangeFlags::WIPEONFORK, false),
+        _ if !active => return None,
+        _ => {}
+    }
+    if start % PAGE_SIZE != 0 {
+        return None;
+    }
+    match advice {
+        DONTNEED | FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
+            // MADV_FREE may drop at once; a page dropped later, unseen, could not be told from a stored one.
+            let kernel = if advice == FREE { DONTNEED } else { advice };
+            let r = raw(nr::MADVISE, [start, len, kernel, 0, 0, 0]);
+            // With a hole in the range the rest was discarded all the same.
+            if r == 0 || r == Errno::ENOMEM.as_return() {
+                PAGER.note_discarded(&mut s, start, end);
+            }
+            Some(r)
+        }
+        // How pages are kept is the pager's to decide here.
+        MERGEABLE | HUGEPAGE | NOHUGEPAGE | COLLAPSE | COLD | PAGEOUT => Some(0),
+        POPULATE_READ | POPULATE_WRITE => {
+            let (guard, ok) = PAGER.make_resident(s, start, end);
+            drop(guard);
+            Some(if ok { 0 } else { Errno::EFAULT.as_return() })
+        }
+        _ => None,
+    }
+}
+
+fn brk(wanted: usize) -> isize {
+    let mut s = PAGER.lock();
+    let r = call!(nr::BRK, wanted);
+    let (old, new) = (page_ceil(BREAK.load(Ordering::Relaxed)), page_ceil(r as usize));
+    if new > old {
+        let locked = LOCK_FUTURE.load(Ordering::Relaxed);
+        PAGER.note_mapped(&mut s, old, new, 3, RangeFlags::NONE.with(RangeFlags::LOCKED, locked));
+        grown(&mut s);
+    } else if new < old {
+        PAGER.note_unmapped(&mut s, new, old);
+    }
+    BREAK.store(r as usize, Ordering::Release);
+    r
+}
+
+fn mlock(number: usize, a: Args) -> isize {
+    let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
+    let mut s = PAGER.lock();
+    if number != nr::MUNLOCK {
+        let (guard, ok) = PAGER.make_resident(s, start, end);
+        s = guard;
+        if !ok {
+            return Errno::ENOMEM.as_return();
+        }
+    }
+    let r = raw(number, a);
+    if r == 0 {
+        PAGER.note_flag(start, end, RangeFlags::LOCKED, number != nr::MUNLOCK);
+    }
+    drop(s);
+    r
+}
+
+fn mlockall(flags: usize) -> isize {
+    let mut s = PAGER.lock();
+    if flags & MCL_CURRENT != 0 && ACTIVE.load(Ordering::Acquire) {
+        let (guard, ok) = PAGER.make_resident(s, 0, uzswap::region::ADDRESS_END);
+        s = guard;
+        if !ok {
+            return Errno::EAGAIN.as_return();
+        }
+    }
+    let r = call!(nr::MLOCKALL, flags);
+    if r == 0 {
+        if flags & MCL_CURRENT != 0 {
+            PAGER.note_flag(0, uzswap::region::ADDRESS_END, RangeFlags::LOCKED, true);
+        }
+        LOCK_FUTURE.store(flags & MCL_FUTURE != 0, Ordering::Relaxed);
+    }
+    drop(s);
+    r
+}
+
+fn munlockall() -> isize {
+    let s = PAGER.lock();
+    let r = call!(nr::MUNLOCKALL);
+    if r == 0 {
+        LOCK_FUTURE.store(false, Ordering::Relaxed);
+        PAGER.note_flag(0, uzswap::region::ADDRESS_END, RangeFlags::LOCKED, false);
+    }
+    drop(s);
+    r
+}
+
+/// shmat that may replace managed memory: what lies there now is told by what the segment covers.
+fn shmat_over(a: Args) -> isize {
+    let mut s = PAGER.lock();
+    let r = raw(nr::SHMAT, a);
+    if let Ok(at) = check(r) {
+        let mut info = [0u64; 14];
+        // IPC_STAT: shm_segsz follows the 48 bytes of ipc_perm.
+        if call!(nr::SHMCTL, a[0], 2, info.as_mut_ptr()) == 0 {
+            PAGER.note_unmapped(&mut s, at, at + page_ceil(info[6] as usize));
+        }
+    }
+    r
+}

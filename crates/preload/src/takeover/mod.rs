@@ -1,0 +1,192 @@
+//! The takeover: what happens when the program makes a system call.
+//!
+//! ```text
+//!  program's `syscall` --patched--> patch/entry.rs --> hook (here) --+-- memory.rs       mmap, munmap, mremap, brk, madvise ...
+//!                                                                    +-- signals.rs      handlers, masks, alternate stacks
+//!                                                                    +-- process.rs      fork, clone, exec, exit
+//!                                                                    +-- descriptors.rs  close, dup2: ours are hidden
+//!                                                                    +-- buffers.rs      everything with pointers
+//! ```
+//!
+//! # Where code runs
+//! - The hook runs on the program's stack, which may itself be managed memory. It may fault there like the program,
+//!   so it holds no lock.
+//! - Whatever needs the pager's lock runs inside [`runtime`]: all signals blocked but the fault signal,
+//!   on the thread's own runtime stack, with values moved in and out, so that nothing it touches can be missing.
+//! - The fault handler runs on the thread's own alternate stack with all signals blocked.
+//!
+//! # Safety charter
+//! The hook receives the program's registers and acts for the kernel: addresses in arguments are the program's
+//! and are touched only by the kernel (system calls) or through the pager. References to `ThreadBlock` are to
+//! mappings of our own that are reused but never unmapped.
+#![allow(unsafe_code)]
+
+mod buffers;
+mod descriptors;
+mod evictor;
+mod memory;
+mod process;
+mod signals;
+mod start;
+pub use start::constructor;
+mod thread;
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use uzswap::control::{Counter, Settings};
+use uzswap::fault::Pager;
+use uzswap::sys::{nr, sync, syscall};
+
+use crate::calls::shapes::{Disposition, disposition, has_pointers};
+use crate::patch::{self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_TABLE, HookFrame};
+use thread::ThreadBlock;
+
+/// The one pager of this process.
+pub static PAGER: Pager = Pager::new();
+
+/// What was decided for the run; written once by `start`, read afterwards.
+static SETTINGS: sync::Mutex<Settings> = sync::Mutex::new(Settings::new());
+
+/// This process's id, to recognise a child that shares our memory (vfork).
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// Paging is on: buffers must be held.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// A system call's arguments, as the program gave them.
+pub(crate) type Args = [usize; 6];
+
+/// Makes a system call as the program would.
+#[inline]
+pub(crate) fn raw(number: usize, args: Args) -> isize {
+    // SAFETY: the program's own call, or one that the caller has made harmless (charter).
+    unsafe { syscall(number, args) }
+}
+
+/// Makes a system call of the runtime's own with up to six arguments.
+macro_rules! call {
+    ($nr:expr $(, $a:expr)* $(,)?) => {
+        $crate::takeover::raw($nr, uzswap::sys::six(&[$($a as usize),*]))
+    };
+}
+pub(crate) use call;
+
+/// What the hook does with a call.
+pub(crate) enum Answer {
+    /// This is the result.
+    Result(isize),
+    /// Let the instruction run in its place, with the arguments as they are in the frame now.
+    Inline,
+    /// Make the thread that the frame asks for (see `patch/entry.rs`).
+    CloneThread(*mut ThreadBlock),
+}
+
+pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
+    // SAFETY: the trampoline passes its own live frame.
+    let f = unsafe { &mut *frame };
+    let number = f.rax as u32 as usize;
+    let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
+    let t = thread::current();
+    t.holds().drop_abandoned(f.rsp as usize);
+    match dispatch(t, number, args, f) {
+        Answer::Result(r) => {
+            f.rax = r as u64;
+            ACTION_RETURN
+        }
+        Answer::Inline => ACTION_INLINE,
+        Answer::CloneThread(block) => {
+            f.thread_block = block.cast();
+            ACTION_CLONE_THREAD
+        }
+    }
+}
+
+fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFrame) -> Answer {
+    let answer = match disposition(number) {
+        Disposition::MemoryMap => memory::call(t, number, args),
+        Disposition::Signal => signals::call(t, number, args),
+        Disposition::Process => process::call(t, number, args, f),
+        Disposition::Descriptor => descriptors::call(number, args),
+        Disposition::Special => buffers::special(t, number, args),
+        Disposition::Piecewise => buffers::piecewise(t, number, args),
+        Disposition::Buffers | Disposition::ConsumesBeforeFault => None,
+        Disposition::Plain | Disposition::Unimplemented => return Answer::Inline,
+    };
+    match answer {
+        Some(a) => a,
+        None if ACTIVE.load(Ordering::Acquire) && has_pointers(number) => {
+            Answer::Result(buffers::held_call(t, number, args))
+        }
+        None => Answer::Inline,
+    }
+}
+
+/// Writes which calls pass the hook: those that change mappings, signals, processes and descriptors always, those
+/// with buffers once paging is on.
+pub(crate) fn set_classes(active: bool) {
+    for (number, class) in CLASS_TABLE.iter().enumerate().take(CLASS_COUNT.min(nr::COUNT)) {
+        let hooked = match disposition(number) {
+            Disposition::MemoryMap
+            | Disposition::Signal
+            | Disposition::Process
+            | Disposition::Descriptor
+            | Disposition::Special => true,
+            Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
+            Disposition::Plain | Disposition::Unimplemented => false,
+        };
+        // These must keep the stack exactly as it is, or are harmless and frequent.
+        let never = matches!(number, nr::RT_SIGRETURN | nr::VFORK);
+        class.store((hooked && !never) as u8, Ordering::Release);
+    }
+}
+
+/// Runs `f` where the pager's lock may be taken: signals blocked, on this thread's runtime stack. `f` and
+/// its result are moved, so it must capture by value: nothing on the program's stack may be touched inside.
+pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
+    struct Job<F, R> {
+        f: Option<F>,
+        result: Option<R>,
+    }
+    extern "C" fn run<F: FnOnce() -> R, R>(job: *mut u8) {
+        let job = job.cast::<Job<F, R>>();
+        // Both moves happen on this stack while no lock is held: the program's stack may fault here.
+        // SAFETY: the job lives on the caller's stack until we return.
+        let f = unsafe { (*job).f.take() }.expect("a job runs once");
+        let result = f();
+        // SAFETY: as above.
+        unsafe { (*job).result = Some(result) };
+    }
+    let mask = signals::block_all();
+    let mut job = Job { f: Some(f), result: None };
+    let p = (&raw mut job).cast::<u8>();
+    if t.on_own_stack() {
+        run_here(p, run_of(&job));
+    } else {
+        // SAFETY: the runtime stack is ours, and signals are blocked: nobody else uses it meanwhile.
+        unsafe { patch::call_on_stack(t.runtime_stack_top(), run_of(&job), p) };
+    }
+    signals::restore(mask);
+    fn run_of<F: FnOnce() -> R, R>(_: &Job<F, R>) -> extern "C" fn(*mut u8) {
+        run::<F, R>
+    }
+    fn run_here(p: *mut u8, f: extern "C" fn(*mut u8)) {
+        f(p)
+    }
+    job.result.expect("the job has run")
+}
+
+/// Counts an event in this process's slot of the control block.
+pub(crate) fn count(c: Counter, n: u64) {
+    PAGER.add(c, n);
+}
+
+/// Stops the process with a message: a broken invariant of ours. Never returns.
+pub(crate) fn fatal(message: &str) -> ! {
+    let parts: [&[u8]; 3] = [b"uzswap: fatal: ", message.as_bytes(), b"\n"];
+    for p in parts {
+        let _ = call!(nr::WRITE, 2, p.as_ptr(), p.len());
+    }
+    loop {
+        let _ = call!(nr::EXIT_GROUP, 134);
+    }
+}

@@ -1,0 +1,340 @@
+//! fork, threads, exec and exit.
+//!
+//! - **fork**: with the lock held and nothing half done; the child re-registers every range before it runs.
+//! - **thread**: its block is made by the parent; it starts on the block's stack, because the stack that the program
+//!   gave it may be missing memory.
+//! - **vfork** and what shares memory with a waiting parent run in place, with no frame of ours on the stack.
+//! - **exec** starts afresh; the environment carries us into the new program, and only there.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use uzswap::control::{CONTROL_FD_ENV, Counter, Notice};
+use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
+use uzswap::sys::{Errno, PAGE_SIZE, nr};
+
+use super::descriptors::{self, CONTROL_FD};
+use super::thread::{self, ThreadBlock};
+use super::{ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, memory, raw, runtime, signals, start};
+use crate::patch::{HookFrame, ThreadStart};
+
+const CLONE_VM: usize = 0x100;
+const CLONE_VFORK: usize = 0x4000;
+const CLONE_SETTLS: usize = 0x8_0000;
+const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
+
+pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args, f: &mut HookFrame) -> Option<Answer> {
+    match number {
+        nr::FORK => Some(Answer::Result(fork(t, number, a))),
+        nr::CLONE => Some(clone(t, a, f)),
+        // glibc and others fall back to clone.
+        nr::CLONE3 => Some(Answer::Result(Errno::ENOSYS.as_return())),
+        nr::EXECVE | nr::EXECVEAT => Some(Answer::Result(exec(t, number, a))),
+        nr::EXIT => {
+            thread_exit(t);
+            Some(Answer::Inline)
+        }
+        nr::EXIT_GROUP => {
+            process_exit(t);
+            Some(Answer::Inline)
+        }
+        _ => None,
+    }
+}
+
+fn is_shared_child() -> bool {
+    uzswap::sys::getpid() != PID.load(Ordering::Relaxed)
+}
+
+fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
+    let [flags, stack, ..] = a;
+    if flags & CLONE_VM == 0 {
+        if stack == 0 {
+            return Answer::Result(fork(t, nr::CLONE, a));
+        }
+        // A process on a stack of its own: forked on ours, then moved there.
+        let mut b = a;
+        b[1] = 0;
+        let r = fork(t, nr::CLONE, b);
+        if r == 0 {
+            // SAFETY: we are the child, alone; the frame's registers and the given stack are what it expects.
+            unsafe { resume_on(f, stack) }
+        }
+        return Answer::Result(r);
+    }
+    // Shares our memory while the parent waits, or shares even our thread-local area: runs as it is.
+    if flags & CLONE_VFORK != 0 || flags & CLONE_SETTLS == 0 || stack == 0 {
+        return Answer::Inline;
+    }
+    // The kernel writes there when the thread is gone; a missing page would be skipped silently.
+    if flags & CLONE_CHILD_CLEARTID != 0 && ACTIVE.load(Ordering::Acquire) {
+        keep(t, a[3], 4);
+    }
+    let mask = signals::block_all();
+    let block = ThreadBlock::allocate();
+    block.saved_mask.store(mask, Ordering::Relaxed);
+    t.saved_mask.store(mask, Ordering::Relaxed);
+    signals::inherit(t, block);
+    Answer::CloneThread(core::ptr::from_ref(block).cast_mut())
+}
+
+fn keep(t: &'static ThreadBlock, addr: usize, len: usize) {
+    let (start, end) = (uzswap::region::page_floor(addr), uzswap::region::page_ceil(addr + len));
+    if PAGER.ranges.first_overlap_unlocked(start, end).is_some() {
+        runtime(t, move || {
+            let (guard, _) = PAGER.make_resident(PAGER.lock(), start, end);
+            let _ = PAGER.holds.keep(start, end);
+            drop(guard);
+        });
+    }
+}
+
+/// A new thread, on its block's runtime stack, with all signals blocked.
+pub(crate) extern "C" fn thread_start(block: *mut ThreadStart) {
+    // SAFETY: the block that `clone` above handed out; ThreadStart is its first field.
+    let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
+    b.adopt(uzswap::sys::gettid());
+    signals::restore(b.saved_mask.load(Ordering::Relaxed));
+}
+
+/// The maker of a thread goes on.
+pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
+    // SAFETY: as above.
+    let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
+    let mask = thread::current().saved_mask.load(Ordering::Relaxed);
+    if result < 0 {
+        b.tid.store(0, Ordering::Release);
+    }
+    signals::restore(mask);
+}
+
+fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    // The program's pointers (child and parent thread ids) must be there on both sides.
+    buffers::with_held(t, number, &a, || {
+        runtime(t, move || {
+            let mut s = PAGER.lock();
+            let guard = PAGER.prepare_fork(&mut s);
+            crate::patch::alloc::before_fork();
+            let r = raw(number, a);
+            crate::patch::alloc::after_fork();
+            if r == 0 {
+                let pid = uzswap::sys::getpid();
+                PID.store(pid, Ordering::Release);
+                let tid = uzswap::sys::gettid();
+                thread::after_fork_child(t, tid);
+                evictor::after_fork_child();
+                let tree = PAGER.tree();
+                let slot = tree.claim(pid).unwrap_or_else(|| {
+                    tree.notice(Notice::TooManyProcesses, 0);
+                    start::spare_slot()
+                });
+                slot.add(Counter::Processes, 1);
+                if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot) {
+                    // Without a userfaultfd of its own the child would read zeros: stop it here.
+                    tree.notice(Notice::NoMechanism, e.0);
+                    super::fatal("a forked child could not register its memory");
+                }
+                descriptors::refresh();
+                let limit = tree.limit_pages.load(Ordering::Relaxed);
+                let whole = tree.used_pages.load(Ordering::Relaxed) + memory::dormant_pages();
+                if ACTIVE.load(Ordering::Acquire) || whole > limit {
+                    evictor::start();
+                }
+            } else {
+                PAGER.after_fork_parent(&mut s, guard, r > 0);
+                descriptors::refresh();
+            }
+            drop(s);
+            r
+        })
+    })
+}
+
+/// Continues the program in the child of a fork on another stack: registers from the frame, rax 0.
+///
+/// # Safety
+/// Only in such a child; never returns to our frames.
+unsafe fn resume_on(f: &HookFrame, stack: usize) -> ! {
+    let regs = [f.rbx, f.rbp, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9, f.ret];
+    // SAFETY: the caller vouches; the registers are loaded from our frame before the stack is left.
+    unsafe {
+        core::arch::asm!(
+            "mov rcx, [rax + 96]",
+            "mov rbx, [rax]",
+            "mov rbp, [rax + 8]",
+            "mov r12, [rax + 16]",
+            "mov r13, [rax + 24]",
+            "mov r14, [rax + 32]",
+            "mov r15, [rax + 40]",
+            "mov rdi, [rax + 48]",
+            "mov rsi, [rax + 56]",
+            "mov rdx, [rax + 64]",
+            "mov r10, [rax + 72]",
+            "mov r8, [rax + 80]",
+            "mov r9, [rax + 88]",
+            "mov rsp, r11",
+            "xor eax, eax",
+            "jmp rcx",
+            in("rax") regs.as_ptr(),
+            in("r11") stack,
+            options(noreturn)
+        )
+    }
+}
+
+fn thread_exit(t: &'static ThreadBlock) {
+    if is_shared_child() {
+        return;
+    }
+    // The kernel walks the robust list and clears the tid word; glibc keeps both in memory that is not managed,
+    // and what the program registered itself was kept when it did.
+    t.retire();
+}
+
+fn process_exit(t: &'static ThreadBlock) {
+    if is_shared_child() {
+        return;
+    }
+    runtime(t, || {
+        finish_counters();
+        let tree = PAGER.tree();
+        tree.retire(PAGER.slot(), PID.load(Ordering::Relaxed));
+    });
+}
+
+/// Brings the shared counters up to date before the process goes.
+fn finish_counters() {
+    if let Some(pages) = evictor::anonymous_pages() {
+        PAGER.set_outside(pages);
+        if ACTIVE.load(Ordering::Acquire) {
+            PAGER.publish(true);
+        } else {
+            PAGER.publish_dormant(pages, pages);
+        }
+    }
+    PAGER.publish_gauges();
+}
+
+/// exec, with the environment that carries us along.
+fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    let environment_at = if number == nr::EXECVE { 2 } else { 3 };
+    buffers::with_held(t, number, &a, || {
+        let Some(environment) = carry(t, a[environment_at]) else { return Errno::ENOMEM.as_return() };
+        let control = CONTROL_FD.load(Ordering::Relaxed);
+        const F_SETFD: usize = 2;
+        const CLOEXEC: usize = 1;
+        let _ = call!(nr::FCNTL, control, F_SETFD, 0);
+        let shared = is_shared_child();
+        if !shared {
+            runtime(t, || {
+                finish_counters();
+                PAGER.publish_dormant(0, 0);
+            });
+        }
+        let mut b = a;
+        b[environment_at] = environment;
+        let r = raw(number, b);
+        // It failed: as before.
+        let _ = call!(nr::FCNTL, control, F_SETFD, CLOEXEC);
+        if !shared {
+            runtime(t, || PAGER.publish(true));
+        }
+        r
+    })
+}
+
+/// Builds the environment of the new program: the program's, plus the two variables that load us there. Returns the
+/// address of the array of pointers.
+fn carry(t: &'static ThreadBlock, environment: usize) -> Option<usize> {
+    const PRELOAD: &[u8] = b"LD_PRELOAD=";
+    let settings = start::settings();
+    let mut n = 0;
+    let mut preload_at = None;
+    // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in libc.
+    let word = |i: usize| unsafe { ((environment + i * 8) as *const usize).read_unaligned() };
+    while environment != 0 && word(n) != 0 {
+        if starts_with(word(n), PRELOAD) {
+            preload_at = Some(n);
+        }
+        n += 1;
+    }
+    let old_len = preload_at.map_or(0, |i| c_len(word(i)) - PRELOAD.len());
+    let strings = PRELOAD.len() + settings.preload_len as usize + 1 + old_len + 1 + CONTROL_FD_ENV.len() + 16;
+    let need = (n + 3) * 8 + strings;
+    let base = scratch(t, need)?;
+    let mut at = base + (n + 3) * 8;
+    let mut put = |bytes: &[u8]| {
+        // SAFETY: inside the scratch memory, which was sized for all of it.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+        at += bytes.len();
+        at
+    };
+    let preload = put(b"") ;
+    put(PRELOAD);
+    put(settings.preload());
+    if let Some(i) = preload_at
+        && old_len > 0
+    {
+        put(b":");
+        // SAFETY: the program's C string, `old_len` bytes after the name.
+        put(unsafe { core::slice::from_raw_parts((word(i) + PRELOAD.len()) as *const u8, old_len) });
+    }
+    put(b"\0");
+    let control = put(b"");
+    put(CONTROL_FD_ENV.as_bytes());
+    put(b"=");
+    let mut digits = [0u8; 12];
+    put(decimal(CONTROL_FD.load(Ordering::Relaxed) as u32, &mut digits));
+    put(b"\0");
+    let mut out = 0;
+    // SAFETY: n + 3 words were reserved for the array.
+    let mut push = |w: usize| unsafe {
+        ((base + out * 8) as *mut usize).write_unaligned(w);
+        out += 1;
+    };
+    push(preload);
+    push(control);
+    for i in (0..n).filter(|i| Some(*i) != preload_at) {
+        push(word(i));
+    }
+    push(0);
+    Some(base)
+}
+
+/// Memory for an environment, kept by the block: a vfork child that execs could not give it back.
+fn scratch(t: &'static ThreadBlock, need: usize) -> Option<usize> {
+    if t.exec_scratch_len.load(Ordering::Relaxed) < need {
+        let len = need.next_multiple_of(16 * PAGE_SIZE);
+        let new = map_anonymous(len, PROT_READ | PROT_WRITE).ok()?;
+        let (old, old_len) = (t.exec_scratch.load(Ordering::Relaxed), t.exec_scratch_len.load(Ordering::Relaxed));
+        if old_len > 0 {
+            let _ = call!(nr::MUNMAP, old, old_len);
+        }
+        t.exec_scratch.store(new, Ordering::Relaxed);
+        t.exec_scratch_len.store(len, Ordering::Relaxed);
+    }
+    Some(t.exec_scratch.load(Ordering::Relaxed))
+}
+
+fn c_len(at: usize) -> usize {
+    // SAFETY: a C string of the program.
+    (0..).take_while(|i| unsafe { *((at + i) as *const u8) } != 0).count()
+}
+
+fn starts_with(at: usize, prefix: &[u8]) -> bool {
+    // SAFETY: a C string of the program; reading stops at the first difference, at the latest at its end.
+    prefix.iter().enumerate().all(|(i, b)| unsafe { *((at + i) as *const u8) } == *b)
+}
+
+/// A number in decimal digits.
+pub(super) fn decimal(mut v: u32, into: &mut [u8; 12]) -> &[u8] {
+    let mut i = into.len();
+    loop {
+        i -= 1;
+        into[i] = b'0' + (v % 10) as u8;
+        v /= 10;
+        if v == 0 {
+            return &into[i..];
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! Signals: ours for faults, and the program's exactly as it asked for.
+//!
+//! The kernel delivers every handled signal on the thread's own alternate stack, to `entry` below, with all signals
+//! blocked: a frame cannot be pushed on a stack whose page is missing. For a signal of the program
+//! the frame is then *moved* to where the kernel would have put it (the program's stack, or the alternate stack that it
+//! asked for), made resident first, and the program's handler runs there with the mask that it asked for. So handlers see
+//! their own stack, may switch away from it, and conservative collectors find what they scan.
+//!
+//! ```text
+//!   our alternate stack                 program's stack
+//!  +--------------------+   copy      +--------------------+
+//!  | fpstate            | ----------> | fpstate            |
+//!  | siginfo            |             | siginfo            |
+//!  | ucontext           |             | ucontext           |
+//!  | return address     |             | restorer           | <- rsp of the handler
+//!  +--------------------+             +--------------------+
+//! ```
+//!
+//! The fault signal (SIGBUS, or SIGSEGV for protection faults) can be neither blocked nor ignored by the program: the
+//! kernel would kill. Masks are edited on their way in and corrected on their way out.
+//!
+//! # Safety charter
+//! The entry gets the kernel's own frame. The frame is copied to program memory with the pager's lock held, after
+//! making it resident, or with plain stores where the stack is not managed. Everything else is plain data.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use uzswap::fault::Fault;
+use uzswap::sys::program::raw_copy;
+use uzswap::sys::{Errno, nr};
+
+use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, StackT, ThreadBlock};
+use super::{ACTIVE, Answer, Args, PAGER, PID, call};
+
+const SIGBUS: i32 = 7;
+const SIGNALS: usize = 65;
+
+const SIG_DFL: usize = 0;
+const SIG_IGN: usize = 1;
+const SA_SIGINFO: u64 = 4;
+const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SA_NODEFER: u64 = 0x4000_0000;
+const SA_RESETHAND: u64 = 0x8000_0000;
+
+const SIG_BLOCK: usize = 0;
+const SIG_UNBLOCK: usize = 1;
+const SIG_SETMASK: usize = 2;
+
+/// Size of `ucontext` as the kernel writes it, and of the whole frame without the vector state.
+const UCONTEXT_BYTES: usize = 304;
+const SIGINFO_BYTES: usize = 128;
+const FRAME_BYTES: usize = 8 + UCONTEXT_BYTES + SIGINFO_BYTES;
+// Offsets in ucontext.
+const UC_RSP: usize = 40 + 15 * 8;
+const UC_ERR: usize = 40 + 19 * 8;
+const UC_FPSTATE: usize = 40 + 23 * 8;
+const UC_SIGMASK: usize = 296;
+const RED_ZONE: usize = 128;
+
+/// `struct sigaction` of the kernel.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// What the program asked for, by signal. Fields are atomics: handlers read while threads set.
+struct Recorded {
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+static RECORDED: [Recorded; SIGNALS] = [const {
+    Recorded {
+        handler: AtomicUsize::new(0),
+        flags: AtomicU64::new(0),
+        restorer: AtomicUsize::new(0),
+        mask: AtomicU64::new(0),
+    }
+}; SIGNALS];
+
+impl Recorded {
+    fn get(&self) -> KernelAction {
+        KernelAction {
+            handler: self.handler.load(Ordering::Acquire),
+            flags: self.flags.load(Ordering::Acquire),
+            restorer: self.restorer.load(Ordering::Acquire),
+            mask: self.mask.load(Ordering::Acquire),
+        }
+    }
+    fn set(&self, a: KernelAction) {
+        self.mask.store(a.mask, Ordering::Release);
+        self.restorer.store(a.restorer, Ordering::Release);
+        self.flags.store(a.flags, Ordering::Release);
+        self.handler.store(a.handler, Ordering::Release);
+    }
+}
+
+/// The signal by which missing pages are reported.
+static FAULT_SIGNAL: AtomicI32 = AtomicI32::new(SIGBUS);
+
+fn fault_bit() -> u64 {
+    1 << (FAULT_SIGNAL.load(Ordering::Relaxed) - 1)
+}
+
+unsafe extern "C" {
+    fn uzswap_restorer();
+    fn uzswap_managed_restorer();
+    fn uzswap_enter_handler(
+        frame: usize,
+        handler: usize,
+        sig: usize,
+        info: usize,
+        context: usize,
+        mask: *const u64,
+    ) -> !;
+}
+
+// The restorers. The second is for frames on managed stacks: it first brings the frame to safety (see
+// `managed_return`), because the kernel reads it and a missing page there would kill.
+core::arch::global_asm!(
+    ".globl uzswap_restorer",
+    ".hidden uzswap_restorer",
+    "uzswap_restorer:",
+    "mov rax, 15",
+    "syscall",
+    "ud2",
+    ".globl uzswap_managed_restorer",
+    ".hidden uzswap_managed_restorer",
+    "uzswap_managed_restorer:",
+    "mov rdi, rsp",
+    "and rsp, -16",
+    "call {managed_return}",
+    "mov rsp, rax",
+    "mov rax, 15",
+    "syscall",
+    "ud2",
+    // uzswap_enter_handler(frame, handler, sig, info, context, mask): on the frame's stack with the mask, as
+    // the kernel would have entered the handler.
+    ".globl uzswap_enter_handler",
+    ".hidden uzswap_enter_handler",
+    "uzswap_enter_handler:",
+    "mov rsp, rdi",
+    "mov rbx, rsi",
+    "mov rbp, rdx",
+    "mov r12, rcx",
+    "mov r13, r8",
+    "mov rsi, r9",
+    "mov rdi, 2",
+    "xor edx, edx",
+    "mov r10, 8",
+    "mov rax, 14",
+    "syscall",
+    "mov rdi, rbp",
+    "mov rsi, r12",
+    "mov rdx, r13",
+    "xor eax, eax",
+    "mov rcx, rbx",
+    "xor ebx, ebx",
+    "xor ebp, ebp",
+    "jmp rcx",
+    managed_return = sym managed_return,
+);
+
+/// Blocks all signals but the fault signal; returns the mask before.
+pub fn block_all() -> u64 {
+    let all = !fault_bit();
+    let mut old = 0u64;
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const all, &raw mut old, 8);
+    old
+}
+
+/// Sets the signal mask.
+pub fn restore(mask: u64) {
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
+}
+
+fn kernel_action(sig: i32, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> isize {
+    let n = new.map_or(0, |n| core::ptr::from_ref(n) as usize);
+    let o = old.map_or(0, |o| core::ptr::from_mut(o) as usize);
+    call!(nr::RT_SIGACTION, sig, n, o, 8)
+}
+
+/// What is installed in the kernel for a handler of the program.
+fn wrapped(a: KernelAction) -> KernelAction {
+    KernelAction {
+        handler: entry as *const () as usize,
+        flags: (a.flags | SA_SIGINFO | SA_ONSTACK | SA_RESTORER) & !(SA_NODEFER | SA_RESETHAND),
+        restorer: uzswap_restorer as *const () as usize,
+        mask: !(fault_bit()),
+    }
+}
+
+fn is_handler(h: usize) -> bool {
+    h != SIG_DFL && h != SIG_IGN
+}
+
+/// At start: takes the fault signal over and wraps the handlers that exist already.
+pub fn start(fault_signal: i32) {
+    FAULT_SIGNAL.store(fault_signal, Ordering::Release);
+    for sig in 1..SIGNALS as i32 {
+        let mut a = KernelAction::default();
+        if kernel_action(sig, None, Some(&mut a)) != 0 {
+            continue;
+        }
+        RECORDED[sig as usize].set(a);
+        if sig == fault_signal {
+            // Everything blocked: the fault path is never interrupted.
+            let ours = KernelAction { mask: !0, ..wrapped(KernelAction::default()) };
+            let _ = kernel_action(sig, Some(&ours), None);
+        } else if is_handler(a.handler) {
+            let _ = kernel_action(sig, Some(&wrapped(a)), None);
+        }
+    }
+    // Masks survive exec.
+    let bit = fault_bit();
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const bit, 0, 8);
+}
+
+fn read_u64(addr: usize) -> u64 {
+    // SAFETY: a word of the kernel's frame, or of the program's memory read as the program would (it may fault).
+    unsafe { (addr as *const u64).read_unaligned() }
+}
+
+fn write_u64(addr: usize, v: u64) {
+    // SAFETY: as above; our own copy of a frame.
+    unsafe { (addr as *mut u64).write_unaligned(v) }
+}
+
+/// Every handled signal comes here, on the thread's alternate stack, with all signals blocked.
+extern "C" fn entry(sig: i32, info: usize, context: usize) {
+    let si_code = read_u64(info + 8) as i32;
+    if sig == FAULT_SIGNAL.load(Ordering::Relaxed)
+        && si_code > 0
+        && let Some(t) = thread::existing()
+    {
+        let (addr, error) = (read_u64(info + 16) as usize, read_u64(context + UC_ERR));
+        // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
+        match PAGER.fault(addr, error, unsafe { &mut *t.stream.get() }) {
+            Fault::Served => return,
+            Fault::Lost => return deliver_default(SIGBUS, si_code),
+            Fault::NotOurs => {}
+        }
+    }
+    deliver(sig, si_code, info, context);
+}
+
+/// The program's own signal.
+fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
+    let recorded = &RECORDED[sig as usize];
+    let action = recorded.get();
+    if !is_handler(action.handler) {
+        // Only the fault signal arrives here without a handler of the program.
+        if action.handler == SIG_IGN && si_code <= 0 {
+            return;
+        }
+        return deliver_default(sig, si_code);
+    }
+    if action.flags & SA_RESETHAND != 0 {
+        recorded.handler.store(SIG_DFL, Ordering::Release);
+        if sig != FAULT_SIGNAL.load(Ordering::Relaxed) {
+            let _ = kernel_action(sig, Some(&KernelAction::default()), None);
+        }
+    }
+    let saved = read_u64(context + UC_SIGMASK);
+    let own = if action.flags & SA_NODEFER != 0 { 0 } else { 1u64 << (sig - 1) };
+    let mask = (saved | action.mask | own) & !fault_bit();
+    let Some(t) = thread::existing() else {
+        // A thread that we know nothing of: it is on its own stack already.
+        // SAFETY: the program's handler, called as the kernel would.
+        let f: extern "C" fn(i32, usize, usize) = unsafe { core::mem::transmute(action.handler) };
+        return f(sig, info, context);
+    };
+    let moved = move_frame(t, &action, info, context);
+    // SAFETY: the frame is complete and on the program's stack.
+    unsafe {
+        uzswap_enter_handler(
+            moved.frame,
+            action.handler,
+            sig as usize,
+            moved.frame + 8 + UCONTEXT_BYTES,
+            moved.frame + 8,
+            t.mask_slot(mask) as *const u64,
+        )
+    }
+}
+
+/// The default action: let the kernel do it.
+fn deliver_default(sig: i32, si_code: i32) {
+    let _ = kernel_action(sig, Some(&KernelAction::default()), None);
+    // A fault happens again when we return and then kills with the right context; a sent signal is sent again.
+    if si_code <= 0 {
+        let _ = call!(nr::TKILL, uzswap::sys::gettid(), sig);
+    }
+}
+
+struct Moved {
+    frame: usize,
+}
+
+/// Size of the vector state behind a frame, in bytes.
+fn vector_bytes(fpstate: usize) -> usize {
+    const MAGIC1: u32 = 0x4650_5853;
+    match fpstate {
+        0 => 0,
+        p if read_u64(p + 464) as u32 == MAGIC1 => (read_u64(p + 464) >> 32) as usize,
+        _ => 512,
+    }
+}
+
+/// Copies the kernel's frame to where the program expects it.
+fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, context: usize) -> Moved {
+    let sp = read_u64(context + UC_RSP) as usize;
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { &mut *t.program_stack.get() };
+    let inside = sp.wrapping_sub(stack.sp) < stack.size;
+    let use_stack = action.flags & SA_ONSTACK != 0 && stack.flags & SS_DISABLE == 0 && !inside;
+    let top = if use_stack { stack.sp + stack.size } else { sp - RED_ZONE };
+    let fpstate = read_u64(context + UC_FPSTATE) as usize;
+    let vector = vector_bytes(fpstate);
+    let new_fpstate = (top - vector) & !63;
+    let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
+    let managed = ACTIVE.load(Ordering::Acquire)
+        && PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
+    let restorer = if managed {
+        uzswap_managed_restorer as *const () as usize
+    } else if action.flags & SA_RESTORER != 0 {
+        action.restorer
+    } else {
+        uzswap_restorer as *const () as usize
+    };
+    // The frame is completed here, on our stack, and then copied as it is.
+    write_u64(context - 8, restorer as u64);
+    write_u64(context + UC_FPSTATE, if fpstate == 0 { 0 } else { new_fpstate as u64 });
+    let copy = move || {
+        // SAFETY: source is the kernel's frame on our stack; the destination is the program's stack, resident.
+        unsafe {
+            if vector > 0 {
+                raw_copy(new_fpstate, fpstate, vector);
+            }
+            raw_copy(frame, context - 8, 8 + UCONTEXT_BYTES);
+            raw_copy(frame + 8 + UCONTEXT_BYTES, info, SIGINFO_BYTES);
+        }
+    };
+    if managed {
+        let (guard, _) = PAGER.make_resident(PAGER.lock(), frame, top);
+        copy();
+        drop(guard);
+    } else {
+        copy();
+    }
+    if use_stack && stack.flags & SS_AUTODISARM != 0 {
+        *stack = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
+    }
+    Moved { frame }
+}
+
+/// A handler on a managed stack has returned; `context` is its ucontext. Copies the frame to our own memory, where the
+/// kernel can read it whatever is evicted, and returns the new place.
+extern "C" fn managed_return(context: usize) -> usize {
+    let t = thread::current();
+    let mask = !fault_bit();
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
+    // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A fault while we read
+    // the program's frame uses its upper end; the copy lies well below.
+    let fpstate = read_u64(context + UC_FPSTATE) as usize;
+    let vector = vector_bytes(fpstate);
+    let low = t.runtime_stack_top() - (96 << 10);
+    let new_context = low + 16;
+    let new_fpstate = (new_context + UCONTEXT_BYTES + SIGINFO_BYTES + 63) & !63;
+    // SAFETY: from the program's stack (it may fault, no lock is held) to the lower part of our runtime stack.
+    unsafe {
+        raw_copy(new_context, context, UCONTEXT_BYTES + SIGINFO_BYTES);
+        if vector > 0 {
+            raw_copy(new_fpstate, fpstate, vector);
+        }
+    }
+    if fpstate != 0 {
+        write_u64(new_context + UC_FPSTATE, new_fpstate as u64);
+    }
+    new_context
+}
+
+/// The signal calls.
+pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+    match number {
+        nr::RT_SIGACTION => Some(Answer::Result(sigaction(a))),
+        nr::RT_SIGPROCMASK => Some(Answer::Result(sigprocmask(t, a))),
+        nr::SIGALTSTACK => Some(Answer::Result(sigaltstack(t, a))),
+        nr::RT_SIGSUSPEND => with_mask(t, number, a, 0, 1),
+        nr::PPOLL => with_mask(t, number, a, 3, 4),
+        nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => with_mask(t, number, a, 4, 5),
+        nr::SIGNALFD | nr::SIGNALFD4 => with_mask(t, number, a, 1, 2),
+        nr::PSELECT6 => pselect(t, a),
+        _ => None,
+    }
+}
+
+/// A call that takes a signal mask by pointer in argument `at`, its size in argument `size_at`.
+fn with_mask(t: &'static ThreadBlock, number: usize, mut a: Args, at: usize, size_at: usize) -> Option<Answer> {
+    if a[at] == 0 || a[size_at] != 8 {
+        return None;
+    }
+    let mask = read_u64(a[at]);
+    if mask & fault_bit() == 0 {
+        return None;
+    }
+    a[at] = t.mask_slot(mask & !fault_bit());
+    Some(Answer::Result(super::buffers::held_call(t, number, a)))
+}
+
+fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
+    if a[5] == 0 {
+        return None;
+    }
+    let (mask_at, size) = (read_u64(a[5]) as usize, read_u64(a[5] + 8));
+    if mask_at == 0 || size != 8 || read_u64(mask_at) & fault_bit() == 0 {
+        return None;
+    }
+    // Two slots in a row would need a pair; the kernel copies both words at once.
+    let pair = [t.mask_slot(read_u64(mask_at) & !fault_bit()) as u64, 8];
+    a[5] = pair.as_ptr() as usize;
+    Some(Answer::Result(super::buffers::held_call(t, nr::PSELECT6, a)))
+}
+
+fn sigaction(a: Args) -> isize {
+    let (sig, new_at, old_at) = (a[0] as i32, a[1], a[2]);
+    if a[3] != 8 || sig <= 0 || sig >= SIGNALS as i32 {
+        return super::raw(nr::RT_SIGACTION, a);
+    }
+    // A vfork child has its own table in the kernel but shares our record.
+    let shared_child = uzswap::sys::getpid() != PID.load(Ordering::Relaxed);
+    let recorded = &RECORDED[sig as usize];
+    // The program's pointers are read and written here, where a fault is served like any other.
+    // SAFETY: the program's argument; a wild one faults as it would in libc.
+    let new = (new_at != 0).then(|| unsafe { (new_at as *const KernelAction).read_unaligned() });
+    let old = recorded.get();
+    if sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
+        if let Some(n) = new
+            && !shared_child
+        {
+            recorded.set(n);
+        }
+    } else {
+        let mut kernel_old = KernelAction::default();
+        let install = new.map(|n| if is_handler(n.handler) { wrapped(n) } else { n });
+        // The record first when a handler comes, so that it is there when the first signal is.
+        if let Some(n) = new
+            && is_handler(n.handler)
+            && !shared_child
+        {
+            recorded.set(n);
+        }
+        let r = kernel_action(sig, install.as_ref(), Some(&mut kernel_old));
+        if r != 0 {
+            recorded.set(old);
+            return r;
+        }
+        if let Some(n) = new
+            && !shared_child
+        {
+            recorded.set(n);
+        }
+    }
+    if old_at != 0 {
+        // SAFETY: the program's argument, as above.
+        unsafe { (old_at as *mut KernelAction).write_unaligned(old) };
+    }
+    0
+}
+
+fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
+    let (how, set_at, old_at) = (a[0], a[1], a[2]);
+    if a[3] != 8 || how > SIG_SETMASK {
+        return super::raw(nr::RT_SIGPROCMASK, a);
+    }
+    let bit = fault_bit();
+    let believed = t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
+    let mut old = 0u64;
+    let r = if set_at != 0 {
+        let asked = read_u64(set_at);
+        let set = asked & !bit;
+        let r = call!(nr::RT_SIGPROCMASK, how, &raw const set, &raw mut old, 8);
+        let now = match how {
+            SIG_BLOCK => believed || asked & bit != 0,
+            SIG_UNBLOCK => believed && asked & bit == 0,
+            _ => asked & bit != 0,
+        };
+        t.fault_signal_blocked.store(now as u32, Ordering::Relaxed);
+        r
+    } else {
+        call!(nr::RT_SIGPROCMASK, how, 0, &raw mut old, 8)
+    };
+    if r == 0 && old_at != 0 {
+        write_u64(old_at, old | if believed { bit } else { 0 });
+    }
+    r
+}
+
+/// The program's alternate stack is only recorded: the kernel knows ours.
+fn sigaltstack(t: &'static ThreadBlock, a: Args) -> isize {
+    const MIN_BYTES: usize = 2048;
+    let here = &raw const a as usize;
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { &mut *t.program_stack.get() };
+    let on_it = stack.flags & SS_DISABLE == 0 && here.wrapping_sub(stack.sp) < stack.size;
+    let old = StackT { flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 }, ..*stack };
+    // SAFETY: the program's argument; a wild one faults as it would in libc.
+    let new = (a[0] != 0).then(|| unsafe { (a[0] as *const StackT).read_unaligned() });
+    if let Some(n) = new {
+        let mode = n.flags & !SS_AUTODISARM;
+        if on_it && stack.flags & SS_AUTODISARM == 0 {
+            return Errno::EPERM.as_return();
+        }
+        if mode != 0 && mode != SS_DISABLE && mode != SS_ONSTACK {
+            return Errno::EINVAL.as_return();
+        }
+        *stack = if mode == SS_DISABLE {
+            StackT { sp: 0, flags: SS_DISABLE, size: 0 }
+        } else if n.size < MIN_BYTES {
+            return Errno::ENOMEM.as_return();
+        } else {
+            StackT { flags: n.flags & !SS_ONSTACK, ..n }
+        };
+    }
+    if a[1] != 0 {
+        // SAFETY: as above.
+        unsafe { (a[1] as *mut StackT).write_unaligned(old) };
+    }
+    0
+}
+
+/// In the child after fork the thread's view is inherited; in a new thread the program's stack is not.
+pub fn inherit(from: &ThreadBlock, to: &ThreadBlock) {
+    to.fault_signal_blocked.store(from.fault_signal_blocked.load(Ordering::Relaxed), Ordering::Relaxed);
+}

@@ -1,0 +1,222 @@
+//! What the runtime keeps for each thread of the program: two stacks of its own, its holds, its view of signals.
+//!
+//! ```text
+//!  | guard | alternate signal stack | guard | runtime stack | block |
+//! ```
+//! Blocks are made by the parent before a thread exists (the new thread may have nothing but missing
+//! memory under its feet) and reused when their thread is gone; they are never unmapped.
+//!
+//! # Safety charter
+//! A block is reached through the thread slot (a TLS word of our own) by its thread only; `alternate stack` and `runtime stack` are
+//! used by its thread only. Fields shared with others are atomics.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use uzswap::fault::FaultStream;
+use uzswap::fault::hold::ThreadHolds;
+use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
+use uzswap::sys::{PAGE_SIZE, nr};
+
+use super::{PAGER, call, fatal};
+use crate::patch::{ThreadStart, thread_slot_get, thread_slot_set};
+
+/// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the fault path.
+const ALTERNATE_BYTES: usize = 128 << 10;
+/// The runtime stack holds the pager under a hook, codecs included.
+const RUNTIME_BYTES: usize = 128 << 10;
+const BLOCK_BYTES: usize = PAGE_SIZE;
+const TOTAL_BYTES: usize = 2 * PAGE_SIZE + ALTERNATE_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
+
+/// `stack_t` of the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct StackT {
+    pub sp: usize,
+    pub flags: i32,
+    pub size: usize,
+}
+
+pub const SS_ONSTACK: i32 = 1;
+pub const SS_DISABLE: i32 = 2;
+pub const SS_AUTODISARM: i32 = 1 << 31;
+
+/// One thread's block.
+#[repr(C)]
+pub struct ThreadBlock {
+    /// For `patch/entry.rs`; first.
+    pub start: UnsafeCell<ThreadStart>,
+    pub tid: AtomicU32,
+    holds: AtomicPtr<ThreadHolds>,
+    pub stream: UnsafeCell<FaultStream>,
+    /// The alternate stack that the program asked for.
+    pub program_stack: UnsafeCell<StackT>,
+    /// The program believes that the fault signal is blocked.
+    pub fault_signal_blocked: AtomicU32,
+    /// The signal mask with which a thread that is being made starts, and its maker goes on.
+    pub saved_mask: AtomicU64,
+    /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest.
+    pub masks: [AtomicU64; 16],
+    pub masks_next: AtomicUsize,
+    /// Memory for the environment of an exec, kept for the next (a vfork child cannot free it).
+    pub exec_scratch: AtomicUsize,
+    pub exec_scratch_len: AtomicUsize,
+    next: AtomicPtr<ThreadBlock>,
+    base: usize,
+}
+
+// SAFETY: the cells are used by the owning thread only (charter).
+unsafe impl Sync for ThreadBlock {}
+
+/// All blocks ever made, a list that only grows.
+static BLOCKS: AtomicPtr<ThreadBlock> = AtomicPtr::new(core::ptr::null_mut());
+
+impl ThreadBlock {
+    /// A block for a thread to come: a dead thread's, or a new one.
+    pub fn allocate() -> &'static ThreadBlock {
+        let mut p = BLOCKS.load(Ordering::Acquire);
+        // SAFETY: blocks are never unmapped.
+        while let Some(b) = unsafe { p.as_ref() } {
+            let owner = b.tid.load(Ordering::Acquire);
+            let dead = owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner));
+            if dead && b.tid.compare_exchange(owner, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                b.reset();
+                return b;
+            }
+            p = b.next.load(Ordering::Acquire);
+        }
+        let Ok(base) = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE) else { fatal("no memory for a thread's stacks") };
+        for guard in [base, base + PAGE_SIZE + ALTERNATE_BYTES] {
+            let _ = call!(nr::MPROTECT, guard, PAGE_SIZE, 0);
+        }
+        let at = (base + TOTAL_BYTES - BLOCK_BYTES) as *mut ThreadBlock;
+        let top = base + TOTAL_BYTES - BLOCK_BYTES;
+        // SAFETY: fresh memory of ours, large and aligned enough.
+        let b = unsafe {
+            at.write(ThreadBlock {
+                start: UnsafeCell::new(ThreadStart::new(top)),
+                tid: AtomicU32::new(u32::MAX),
+                holds: AtomicPtr::new(core::ptr::null_mut()),
+                stream: UnsafeCell::new(FaultStream::new()),
+                program_stack: UnsafeCell::new(StackT { sp: 0, flags: SS_DISABLE, size: 0 }),
+                fault_signal_blocked: AtomicU32::new(0),
+                saved_mask: AtomicU64::new(0),
+                masks: [const { AtomicU64::new(0) }; 16],
+                masks_next: AtomicUsize::new(0),
+                exec_scratch: AtomicUsize::new(0),
+                exec_scratch_len: AtomicUsize::new(0),
+                next: AtomicPtr::new(core::ptr::null_mut()),
+                base,
+            });
+            &*at
+        };
+        let mut head = BLOCKS.load(Ordering::Acquire);
+        loop {
+            b.next.store(head, Ordering::Release);
+            match BLOCKS.compare_exchange(head, at, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return b,
+                Err(h) => head = h,
+            }
+        }
+    }
+
+    fn reset(&self) {
+        self.holds.store(core::ptr::null_mut(), Ordering::Release);
+        self.fault_signal_blocked.store(0, Ordering::Relaxed);
+        // SAFETY: the block's thread is gone and the new one does not exist yet.
+        unsafe {
+            *self.stream.get() = FaultStream::new();
+            *self.program_stack.get() = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
+            *self.start.get() = ThreadStart::new(self.runtime_stack_top());
+        }
+    }
+
+    /// Makes this the block of the calling thread: slot, holds, alternate stack.
+    pub fn adopt(&'static self, tid: u32) {
+        self.tid.store(tid, Ordering::Release);
+        let Ok(h) = PAGER.holds.register(tid) else { fatal("no memory for a thread's holds") };
+        self.holds.store(core::ptr::from_ref(h).cast_mut(), Ordering::Release);
+        thread_slot_set(core::ptr::from_ref(self) as usize);
+        self.arm_alternate_stack();
+    }
+
+    /// Tells the kernel of the alternate stack (per thread; not inherited by threads).
+    pub fn arm_alternate_stack(&self) {
+        let s = StackT { sp: self.base + PAGE_SIZE, flags: 0, size: ALTERNATE_BYTES };
+        let _ = call!(nr::SIGALTSTACK, &raw const s, 0);
+    }
+
+    pub fn holds(&self) -> &'static ThreadHolds {
+        // SAFETY: set by `adopt` to a table element that is never unmapped.
+        unsafe { &*self.holds.load(Ordering::Acquire) }
+    }
+
+    pub fn runtime_stack_top(&self) -> usize {
+        self.base + TOTAL_BYTES - BLOCK_BYTES
+    }
+
+    /// Whether an address lies on one of the block's stacks.
+    pub fn owns(&self, sp: usize) -> bool {
+        sp >= self.base && sp < self.base + TOTAL_BYTES
+    }
+
+    /// Whether this code runs on one of the block's stacks now.
+    #[inline]
+    pub fn on_own_stack(&self) -> bool {
+        let here = 0u8;
+        self.owns(&raw const here as usize)
+    }
+
+    /// A place for a signal mask that the kernel is to read instead of the program's.
+    pub fn mask_slot(&self, mask: u64) -> usize {
+        let i = self.masks_next.fetch_add(1, Ordering::Relaxed) % self.masks.len();
+        self.masks[i].store(mask, Ordering::Relaxed);
+        self.masks[i].as_ptr() as usize
+    }
+
+    /// The thread is about to end: its holds are void. The block is reused once the kernel says it is gone.
+    pub fn retire(&self) {
+        PAGER.holds.unregister(self.holds());
+    }
+}
+
+/// The block of the calling thread; made now for a thread that came in a way we did not see.
+#[inline]
+pub fn current() -> &'static ThreadBlock {
+    let p = thread_slot_get() as *const ThreadBlock;
+    // SAFETY: the slot holds null or this thread's block.
+    match unsafe { p.as_ref() } {
+        Some(b) => b,
+        None => adopt_unknown(),
+    }
+}
+
+/// The block, if the thread has one.
+#[inline]
+pub fn existing() -> Option<&'static ThreadBlock> {
+    // SAFETY: as above.
+    unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() }
+}
+
+#[cold]
+fn adopt_unknown() -> &'static ThreadBlock {
+    let mask = super::signals::block_all();
+    let b = ThreadBlock::allocate();
+    b.adopt(uzswap::sys::gettid());
+    super::signals::restore(mask);
+    b
+}
+
+/// In the child after fork: blocks of other threads belong to nobody here.
+pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
+    let mut p = BLOCKS.load(Ordering::Acquire);
+    // SAFETY: blocks are never unmapped.
+    while let Some(b) = unsafe { p.as_ref() } {
+        if !core::ptr::eq(b, mine) {
+            b.tid.store(0, Ordering::Release);
+        }
+        p = b.next.load(Ordering::Acquire);
+    }
+    mine.tid.store(tid, Ordering::Release);
+}

@@ -1,0 +1,830 @@
+// edge: corners of what a program may do with its memory, one by one.
+//
+//     edge --list         the names of the cases
+//     edge CASE           runs one; what it prints must be the same with and without paging
+//
+// Every case works on `big`, which is several times larger than the limit that the test sets; `push_out` walks over it, so that whatever was
+// touched before is cold, and `big_is_right` checks all of it. Nothing that a case prints depends on addresses, times or ids.
+#define _GNU_SOURCE
+#include <aio.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define PAGE 4096ul
+#define BIG (64ul << 20)
+
+extern char **environ;
+static uint64_t *big;
+
+static uint64_t big_word(size_t i) { return (i * 0x9e3779b97f4a7c15ull) >> (i % 3 * 20); }
+
+// Writes what is there already: any thread may do it at any time.
+static void push_out(void) {
+    for (size_t i = 0; i < BIG / 8; i += PAGE / 8) ((volatile uint64_t *)big)[i + 1] = big_word(i + 1);
+}
+
+static int big_is_right(void) {
+    for (size_t i = 0; i < BIG / 8; i++)
+        if (big[i] != big_word(i)) return 0;
+    return 1;
+}
+
+static void *map(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? (perror("mmap"), exit(9), NULL) : p;
+}
+
+// Bytes that are known and by now cold.
+static unsigned char *cold(size_t bytes) {
+    unsigned char *p = map(bytes);
+    for (size_t i = 0; i < bytes; i++) p[i] = i * 7 + i / 251;
+    push_out();
+    return p;
+}
+
+static int is_cold_pattern(const unsigned char *p, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++)
+        if (p[i] != (unsigned char)(i * 7 + i / 251)) return 0;
+    return 1;
+}
+
+static int wait_for(pid_t pid) {
+    int status = -1;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    return status;
+}
+
+#define show(...) (printf(__VA_ARGS__), fflush(stdout))
+
+// ---- mappings
+
+static void case_grow(void) {
+    unsigned char *p = cold(4 << 20);
+    p = mremap(p, 4 << 20, 32 << 20, MREMAP_MAYMOVE);
+    int zero = 1;
+    for (size_t i = 4 << 20; i < 32 << 20; i += 64) zero &= p[i] == 0;
+    show("kept %d zero %d\n", is_cold_pattern(p, 0, 4 << 20), zero);
+}
+
+static void case_none_and_back(void) {
+    unsigned char *p = cold(4 << 20);
+    mprotect(p, 4 << 20, PROT_NONE);
+    push_out();
+    mprotect(p, 4 << 20, PROT_READ | PROT_WRITE);
+    show("kept %d\n", is_cold_pattern(p, 0, 4 << 20));
+    madvise(p, 2 << 20, MADV_DONTNEED);
+    int zero = 1;
+    for (size_t i = 0; i < 2 << 20; i++) zero &= p[i] == 0;
+    show("zero %d rest %d\n", zero, is_cold_pattern(p, 2 << 20, 4 << 20));
+}
+
+static void case_read_only(void) {
+    unsigned char *p = cold(1 << 20);
+    mprotect(p, 1 << 20, PROT_READ);
+    push_out();
+    int fd = open("/dev/zero", O_RDONLY);
+    ssize_t n = read(fd, p + 5000, 100);
+    show("kept %d read %zd %s\n", is_cold_pattern(p, 0, 1 << 20), n, strerror(errno));
+}
+
+static void case_map_fixed(void) {
+    unsigned char *p = cold(1 << 20);
+    mmap(p + (256 << 10), 64 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    push_out();
+    int zero = 1;
+    for (size_t i = 256 << 10; i < 320 << 10; i++) zero &= p[i] == 0;
+    show("zero %d kept %d %d\n", zero, is_cold_pattern(p, 0, 256 << 10), is_cold_pattern(p, 320 << 10, 1 << 20));
+    void *again = mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    show("noreplace %s\n", again == MAP_FAILED ? strerror(errno) : "mapped");
+}
+
+static void case_private_file(void) {
+    char name[] = "edge-XXXXXX";
+    int fd = mkstemp(name);
+    unlink(name);
+    for (int i = 0; i < 256; i++) {
+        char page[PAGE];
+        memset(page, i, PAGE);
+        if (write(fd, page, PAGE) != (ssize_t)PAGE) show("short\n");
+    }
+    unsigned char *p = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    for (int i = 0; i < 256; i += 2) p[i * PAGE + 9] = 200;
+    push_out();
+    int right = 1;
+    for (int i = 0; i < 256; i++) right &= p[i * PAGE + 9] == (i % 2 ? i : 200) && p[i * PAGE + 10] == i;
+    char byte;
+    right &= pread(fd, &byte, 1, 9) == 1 && byte == 0;
+    show("private %d\n", right);
+}
+
+static void case_run_code(void) {
+    // mov eax, imm32; ret
+    unsigned char *code = map(64 * PAGE);
+    for (int i = 0; i < 64; i++) {
+        unsigned char *at = code + i * PAGE;
+        at[0] = 0xb8, memcpy(at + 1, &(int){i * 1000 + 7}, 4), at[5] = 0xc3;
+    }
+    mprotect(code, 32 * PAGE, PROT_READ | PROT_EXEC);
+    mprotect(code + 32 * PAGE, 32 * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC);
+    push_out();
+    long sum = 0;
+    for (int i = 0; i < 64; i++) sum += ((int (*)(void))(code + i * PAGE))();
+    show("sum %ld\n", sum);
+}
+
+static void case_read_own_memory(void) {
+    unsigned char *p = cold(1 << 20), copy[10000];
+    int fd = open("/proc/self/mem", O_RDWR);
+    ssize_t n = pread(fd, copy, sizeof copy, (off_t)(uintptr_t)(p + 8000));
+    show("mem %zd %d\n", n, memcmp(copy, p + 8000, sizeof copy));
+    push_out();
+    n = pwrite(fd, "changed", 7, (off_t)(uintptr_t)(p + 90000));
+    show("mem %zd %.7s %d\n", n, p + 90000, is_cold_pattern(p, 0, 90000) && is_cold_pattern(p, 90007, 1 << 20));
+    unsigned char *other = cold(1 << 20);
+    struct iovec to = {copy, sizeof copy}, from = {other + 700000, sizeof copy};
+    n = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+    show("vm %zd %d\n", n, memcmp(copy, other + 700000, sizeof copy));
+}
+
+static void case_deep_stack(void) {
+    struct rlimit limit = {64 << 20, 64 << 20};
+    setrlimit(RLIMIT_STACK, &limit);
+    // Some 30 MiB of stack: recursion with frames that are checked on the way back.
+    int descend(int depth) {
+        volatile uint64_t frame[3500];
+        for (int i = 0; i < 3500; i += 50) frame[i] = depth * 7 + i;
+        int below = depth ? descend(depth - 1) : 1;
+        for (int i = 0; i < 3500; i += 50) below &= frame[i] == (uint64_t)depth * 7 + i;
+        return below;
+    }
+    show("deep %d\n", descend(1000));
+}
+
+static void case_brk(void) {
+    unsigned char *base = sbrk(0);
+    base += -(uintptr_t)base % PAGE;
+    if (brk(base + (16 << 20))) perror("brk");
+    for (size_t i = 0; i < 16 << 20; i += 8) *(uint64_t *)(base + i) = i;
+    push_out();
+    int right = 1;
+    for (size_t i = 0; i < 16 << 20; i += 8) right &= *(uint64_t *)(base + i) == i;
+    if (brk(base + (4 << 20)) || brk(base + (8 << 20))) perror("brk");
+    for (size_t i = 4 << 20; i < 8 << 20; i++) right &= base[i] == 0;
+    for (size_t i = 0; i < 4 << 20; i += 8) right &= *(uint64_t *)(base + i) == i;
+    show("brk %d\n", right);
+}
+
+// ---- the kernel reads and writes buffers
+
+static void case_bad_pointers(void) {
+    unsigned char *p = cold(16 * PAGE);
+    munmap(p + 8 * PAGE, 8 * PAGE);
+    int fds[2];
+    if (pipe(fds)) return;
+    void *volatile low = (void *)16;
+    show("low %zd", write(fds[1], low, 5));
+    show(" %s\n", strerror(errno));
+    show("unmapped %zd", write(fds[1], p + 8 * PAGE, 100));
+    show(" %s\n", strerror(errno));
+    // The first page is there, the second not: the kernel gives what it can.
+    int file = open(".", O_TMPFILE | O_RDWR, 0600);
+    show("half %zd", write(file, p + 8 * PAGE - 1000, 2000));
+    show(" %zd", pread(file, p + 8 * PAGE - 1000, 3000, 0));
+    show(" %d\n", is_cold_pattern(p, 0, 8 * PAGE));
+    mprotect(p, PAGE, PROT_NONE);
+    show("none %zd", write(fds[1], p, 10));
+    show(" %s\n", strerror(errno));
+    show("sigaction %ld", syscall(SYS_rt_sigaction, SIGUSR1, low, NULL, 8));
+    show(" %s\n", strerror(errno));
+    show("open %d", open((void *)(p + 9 * PAGE), O_RDONLY));
+    show(" %s\n", strerror(errno));
+}
+
+static void case_direct_io(void) {
+    int fd = open(".", O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+    if (fd < 0) fd = open(".", O_TMPFILE | O_RDWR, 0600); // a file system without it
+    unsigned char *p = cold(2 << 20), *q = cold(2 << 20);
+    ssize_t out = pwrite(fd, p, 1 << 20, 0);
+    memset(q, 0, 1 << 20);
+    push_out();
+    ssize_t in = pread(fd, q, 1 << 20, 0);
+    show("direct %zd %zd %d %d\n", out, in, is_cold_pattern(q, 0, 1 << 20), is_cold_pattern(p, 0, 2 << 20));
+}
+
+static void case_kernel_aio(void) {
+    aio_context_t context = 0;
+    if (syscall(SYS_io_setup, 8, &context)) {
+        show("aio 65536 1\n"); // not in this kernel
+        return;
+    }
+    int fd = open(".", O_TMPFILE | O_RDWR, 0600);
+    unsigned char *p = cold(1 << 20), *q = cold(1 << 20);
+    if (pwrite(fd, p, 65536, 0) != 65536) show("short\n");
+    memset(q, 0, 1 << 20);
+    struct iocb *block = (void *)(q + 70 * PAGE), **list = (void *)(q + 80 * PAGE);
+    struct io_event *event = (void *)(q + 90 * PAGE);
+    *block = (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = fd, .aio_buf = (uintptr_t)q, .aio_nbytes = 65536};
+    *list = block;
+    push_out();
+    if (syscall(SYS_io_submit, context, 1, list) != 1) perror("io_submit");
+    push_out();
+    if (syscall(SYS_io_getevents, context, 1, 1, event, NULL) != 1) perror("io_getevents");
+    show("aio %lld %d\n", (long long)event->res, is_cold_pattern(q, 0, 65536));
+}
+
+static void case_vmsplice(void) {
+    int fds[2];
+    if (pipe(fds)) return;
+    unsigned char *p = cold(1 << 20), *q = map(1 << 20);
+    struct iovec v = {p + 16384, 32768};
+    ssize_t n = vmsplice(fds[1], &v, 1, 0);
+    // The pages are in the pipe, not copies: what happens to the memory now must not show there.
+    push_out();
+    push_out();
+    ssize_t got = 0;
+    while (got < n) {
+        ssize_t part = read(fds[0], q + 16384 + got, n - got);
+        if (part <= 0) break;
+        got += part;
+    }
+    show("vmsplice %zd %zd %d\n", n, got, is_cold_pattern(q, 16384, 16384 + got));
+}
+
+static void case_clocks(void) {
+    struct timespec *t = (void *)(cold(1 << 20) + (512 << 10));
+    static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID,
+                                    CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME, CLOCK_REALTIME_COARSE};
+    for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++) {
+        t->tv_nsec = -1;
+        push_out();
+        int r = clock_gettime(ids[i], t);
+        show("clock %u: %d %d\n", i, r, t->tv_nsec >= 0 && t->tv_nsec < 1000000000);
+    }
+    struct timeval *v = (void *)t;
+    v->tv_usec = -1;
+    push_out();
+    int r = gettimeofday(v, NULL);
+    show("timeofday %d %d\n", r, v->tv_usec >= 0);
+    unsigned *cpu = (unsigned *)t;
+    *cpu = 99999;
+    push_out();
+    r = getcpu(cpu, NULL);
+    show("getcpu %d %d\n", r, *cpu < 99999);
+}
+
+// ---- signals
+
+static volatile int hits;
+static void *volatile hit_address;
+static volatile int hit_code;
+static sigjmp_buf back;
+
+static void on_fault(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    hits++, hit_address = info->si_addr, hit_code = info->si_code;
+    siglongjmp(back, 1);
+}
+
+static void on_hit(int number) { (void)number, hits++; }
+
+static void handle(int number, void (*handler)(int, siginfo_t *, void *), int flags) {
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
+    sigaction(number, &action, NULL);
+}
+
+static void case_own_faults(void) {
+    handle(SIGSEGV, on_fault, 0), handle(SIGBUS, on_fault, 0);
+    unsigned char *p = cold(16 * PAGE);
+    munmap(p + 4 * PAGE, PAGE), mprotect(p + 8 * PAGE, PAGE, PROT_READ), mprotect(p + 9 * PAGE, PAGE, PROT_NONE);
+    push_out();
+    struct {
+        const char *name;
+        volatile unsigned char *at;
+        int write;
+    } tries[] = {{"null", NULL, 0}, {"unmapped", p + 4 * PAGE + 123, 0}, {"read only", p + 8 * PAGE + 77, 1}, {"none", p + 9 * PAGE + 1, 0}};
+    for (int i = 0; i < 4; i++) {
+        hits = 0;
+        if (sigsetjmp(back, 1) == 0) {
+            if (tries[i].write) *tries[i].at = 1;
+            else show("%d\n", *tries[i].at);
+        }
+        show("%s: %d at its address %d code %d\n", tries[i].name, hits, hit_address == (void *)tries[i].at, hit_code);
+    }
+    // Past the end of a file: the program's own SIGBUS.
+    int fd = open(".", O_TMPFILE | O_RDWR, 0600);
+    if (ftruncate(fd, 100)) return;
+    volatile unsigned char *m = mmap(NULL, 4 * PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    hits = 0;
+    if (sigsetjmp(back, 1) == 0) show("%d\n", m[2 * PAGE + 5]);
+    show("bus: %d at its address %d code %d\n", hits, hit_address == (void *)(m + 2 * PAGE + 5), hit_code);
+    show("rest %d %d\n", is_cold_pattern(p, 0, 4 * PAGE), is_cold_pattern(p, 10 * PAGE, 16 * PAGE));
+}
+
+static void case_deadly_faults(void) {
+    unsigned char *p = cold(4 * PAGE);
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    for (int i = 0; i < 4; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            if (i == 1) signal(SIGSEGV, SIG_IGN);
+            if (i == 3) raise(SIGBUS);
+            if (i < 2) munmap(p, 4 * PAGE);
+            if (i == 2) mprotect(p, PAGE, PROT_READ);
+            *(volatile unsigned char *)p = 1;
+            _exit(0);
+        }
+        int status = wait_for(pid);
+        show("%d: signal %d\n", i, WIFSIGNALED(status) ? WTERMSIG(status) : -1);
+    }
+}
+
+static void case_write_barrier(void) {
+    void on_barrier(int number, siginfo_t *info, void *context) {
+        (void)number, (void)context;
+        hits++;
+        mprotect((void *)((uintptr_t)info->si_addr & ~(PAGE - 1)), PAGE, PROT_READ | PROT_WRITE);
+    }
+    unsigned char *p = cold(512 * PAGE);
+    handle(SIGSEGV, on_barrier, 0);
+    mprotect(p, 512 * PAGE, PROT_READ);
+    push_out();
+    for (int i = 0; i < 512; i += 4) p[i * PAGE + 50] = 250;
+    show("barrier %d", hits);
+    push_out();
+    int right = 1;
+    for (int i = 0; i < 512; i++) right &= p[i * PAGE + 51] == (unsigned char)((i * PAGE + 51) * 7 + (i * PAGE + 51) / 251);
+    for (int i = 0; i < 512; i += 4) right &= p[i * PAGE + 50] == 250;
+    show(" %d\n", right);
+}
+
+static void case_masks(void) {
+    sigset_t all, now, pending;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    push_out();
+    show("right %d", big_is_right());
+    sigprocmask(SIG_SETMASK, NULL, &now);
+    show(" blocked: bus %d segv %d usr1 %d kill %d\n", sigismember(&now, SIGBUS), sigismember(&now, SIGSEGV),
+         sigismember(&now, SIGUSR1), sigismember(&now, SIGKILL));
+    signal(SIGBUS, on_hit), signal(SIGUSR1, on_hit);
+    raise(SIGBUS), raise(SIGUSR1);
+    sigpending(&pending);
+    show("hits %d pending: bus %d usr1 %d usr2 %d\n", hits, sigismember(&pending, SIGBUS), sigismember(&pending, SIGUSR1),
+         sigismember(&pending, SIGUSR2));
+    sigemptyset(&all);
+    sigprocmask(SIG_SETMASK, &all, &now);
+    show("hits %d, old mask bus %d\n", hits, sigismember(&now, SIGBUS));
+    struct sigaction action = {.sa_handler = on_hit, .sa_flags = SA_RESTART | SA_NODEFER}, old;
+    sigaddset(&action.sa_mask, SIGBUS), sigaddset(&action.sa_mask, SIGHUP);
+    sigaction(SIGSEGV, &action, NULL), sigaction(SIGSEGV, NULL, &old);
+    show("action %d flags %x mask %d %d %d\n", old.sa_handler == on_hit, old.sa_flags & ~0x04000000,
+         sigismember(&old.sa_mask, SIGBUS), sigismember(&old.sa_mask, SIGHUP), sigismember(&old.sa_mask, SIGINT));
+    signal(SIGBUS, SIG_IGN);
+    raise(SIGBUS);
+    push_out();
+    show("ignored: right %d, hits %d, %d\n", big_is_right(), hits, signal(SIGBUS, SIG_DFL) == SIG_IGN);
+}
+
+static void case_mask_in_thread(void) {
+    void *sleeper(void *argument) {
+        (void)argument;
+        sigset_t all, now;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, NULL);
+        unsigned char *p = cold(64 * PAGE);
+        pthread_sigmask(SIG_SETMASK, NULL, &now);
+        show("thread %d bus %d\n", is_cold_pattern(p, 0, 64 * PAGE), sigismember(&now, SIGBUS));
+        struct timespec *wait = (void *)(p + PAGE);
+        siginfo_t *info = (void *)(p + 9 * PAGE);
+        *wait = (struct timespec){20, 0};
+        push_out();
+        int got = sigtimedwait(&all, info, wait);
+        show("waited %d %d\n", got, got == info->si_signo);
+        return NULL;
+    }
+    // A thread inherits a mask that blocks all, and a process-directed signal waits for it.
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    pthread_t thread;
+    pthread_create(&thread, NULL, sleeper, NULL);
+    usleep(1000);
+    pthread_kill(thread, SIGUSR2);
+    pthread_join(thread, NULL);
+    sigset_t none, *mask = (void *)cold(PAGE);
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    // Waiting calls that swap the mask, SIGBUS in it, everything in cold memory.
+    struct timespec *soon = (void *)cold(PAGE);
+    sigfillset(mask), *soon = (struct timespec){0, 1000000};
+    push_out();
+    show("ppoll %d", ppoll(NULL, 0, soon, mask));
+    push_out();
+    show(" pselect %d", pselect(0, NULL, NULL, NULL, soon, mask));
+    show(" right %d\n", big_is_right());
+}
+
+static void case_alternate_stack(void) {
+    static unsigned char *alternate;
+    static volatile int inside, flags;
+    void on_overflow(int number, siginfo_t *info, void *context) {
+        (void)number, (void)info, (void)context;
+        unsigned char here;
+        stack_t now;
+        sigaltstack(NULL, &now);
+        inside = &here >= alternate && &here < alternate + 64 * 1024;
+        flags = now.ss_flags;
+        siglongjmp(back, 1);
+    }
+    alternate = map(64 * 1024);
+    stack_t given = {.ss_sp = alternate, .ss_size = 64 * 1024}, got;
+    sigaltstack(&given, NULL), sigaltstack(NULL, &got);
+    show("alternate %d %zu %d\n", got.ss_sp == alternate, got.ss_size, got.ss_flags);
+    handle(SIGSEGV, on_overflow, SA_ONSTACK);
+    struct rlimit limit = {1 << 20, RLIM_INFINITY};
+    setrlimit(RLIMIT_STACK, &limit);
+    int endless(volatile char *above) {
+        volatile char frame[4000];
+        frame[0] = above ? above[0] + 1 : 0;
+        return above == frame ? 0 : endless(frame) + frame[0];
+    }
+    for (int i = 0; i < 3; i++) {
+        push_out();
+        if (sigsetjmp(back, 1) == 0) endless(NULL);
+        show("overflow: on the stack %d, flag %d\n", inside, flags & SS_ONSTACK);
+    }
+    given = (stack_t){.ss_flags = SS_DISABLE};
+    sigaltstack(&given, &got), sigaltstack(NULL, &given);
+    show("disabled %d, was %d, small: ", given.ss_flags == SS_DISABLE, got.ss_sp == alternate);
+    given = (stack_t){.ss_sp = alternate, .ss_size = 100};
+    show("%d", sigaltstack(&given, NULL));
+    show(" %s\n", strerror(errno));
+    show("right %d\n", big_is_right());
+}
+
+static void case_alarms(void) {
+    struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+    signal(SIGALRM, on_hit);
+    setitimer(ITIMER_REAL, &often, NULL);
+    int right = 1;
+    while (hits < 100) push_out(), right &= big_is_right();
+    setitimer(ITIMER_REAL, &never, NULL);
+    show("alarms %d right %d\n", hits >= 100, right);
+}
+
+static void case_coroutines(void) {
+    static ucontext_t outside, inside;
+    static volatile long sum;
+    void body(void) {
+        for (int i = 0; i < 20; i++) {
+            volatile char local[20000];
+            memset((void *)local, i, sizeof local);
+            swapcontext(&inside, &outside);
+            for (size_t k = 0; k < sizeof local; k++) sum += local[k];
+        }
+    }
+    struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
+    signal(SIGALRM, on_hit);
+    setitimer(ITIMER_REAL, &often, NULL);
+    getcontext(&inside);
+    inside.uc_stack.ss_sp = cold(1 << 20), inside.uc_stack.ss_size = 1 << 20, inside.uc_link = &outside;
+    makecontext(&inside, body, 0);
+    for (int i = 0; i < 21; i++) {
+        swapcontext(&outside, &inside);
+        if (i % 3 == 0) push_out();
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    show("coroutine %ld\n", sum);
+}
+
+// ---- threads
+
+static void *read_one(void *fds) {
+    char *buffer = (char *)cold(4 * PAGE);
+    ssize_t n = read(((int *)fds)[0], buffer + PAGE - 2, 10);
+    return (void *)n;
+}
+
+static void case_cancel(void) {
+    int fds[2];
+    if (pipe(fds)) return;
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        void *result;
+        pthread_create(&thread, NULL, read_one, fds);
+        usleep(i * 100);
+        pthread_cancel(thread);
+        pthread_join(thread, &result);
+        if (result != PTHREAD_CANCELED) show("not cancelled: %p\n", result);
+    }
+    show("cancelled, right %d\n", big_is_right());
+}
+
+static void case_own_stack(void) {
+    int fds[2];
+    if (pipe(fds)) return;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, cold(1 << 20), 1 << 20);
+    push_out();
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, &attributes, read_one, fds);
+    push_out();
+    if (write(fds[1], "hello", 5) != 5) return;
+    pthread_join(thread, &result);
+    show("own stack %ld\n", (long)result);
+}
+
+static void case_robust_mutex(void) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_t *mutex = (void *)(cold(1 << 20) + 64 * PAGE);
+    pthread_mutex_init(mutex, &attributes);
+    void *leave_locked(void *argument) {
+        pthread_mutex_lock(argument);
+        push_out();
+        return NULL;
+    }
+    pthread_t thread;
+    pthread_create(&thread, NULL, leave_locked, mutex);
+    pthread_join(thread, NULL);
+    push_out();
+    int r = pthread_mutex_lock(mutex);
+    show("robust %s\n", r == EOWNERDEAD ? "owner dead" : strerror(r));
+    pthread_mutex_consistent(mutex), pthread_mutex_unlock(mutex);
+    pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+    pthread_mutex_t *inherit = (void *)(cold(1 << 20) + 32 * PAGE);
+    pthread_mutex_init(inherit, &attributes);
+    push_out();
+    show("inherit %d", pthread_mutex_lock(inherit));
+    show(" %d\n", pthread_mutex_unlock(inherit));
+}
+
+static void case_many_threads(void) {
+    void *work(void *argument) {
+        uint64_t *p = map(16 * PAGE), sum = 0;
+        for (size_t i = 0; i < 16 * PAGE / 8; i++) p[i] = i ^ (uintptr_t)argument;
+        sched_yield();
+        for (size_t i = 0; i < 16 * PAGE / 8; i++) sum += p[i] == (i ^ (uintptr_t)argument);
+        munmap(p, 16 * PAGE);
+        return (void *)sum;
+    }
+    long sum = 0;
+    for (int round = 0; round < 20; round++) {
+        pthread_t thread[24];
+        for (long i = 0; i < 24; i++) pthread_create(&thread[i], NULL, work, (void *)(round * 100 + i));
+        push_out();
+        for (int i = 0; i < 24; i++) {
+            void *result;
+            pthread_join(thread[i], &result);
+            sum += (long)result;
+        }
+    }
+    show("threads %ld right %d\n", sum, big_is_right());
+}
+
+// ---- processes
+
+static void case_spawn(void) {
+    pid_t pid;
+    char *words[] = {"echo", "spawned", NULL};
+    posix_spawnp(&pid, "echo", NULL, NULL, words, environ);
+    show("spawn %d\n", wait_for(pid));
+    show("system %d\n", system("echo from the shell; exit 3"));
+    FILE *pipe = popen("cat; echo end", "w");
+    for (int i = 0; i < 5; i++) fprintf(pipe, "line %d\n", i);
+    show("popen %d\n", pclose(pipe));
+}
+
+static void case_cold_arguments(void) {
+    char **words = (char **)cold(1 << 20), *text = (char *)words + (1 << 19);
+    for (int way = 0; way < 3; way++) {
+        words[0] = "sh", words[1] = "-c", words[2] = text, words[3] = NULL;
+        sprintf(text, "echo way %d, arguments from cold memory", way);
+        push_out();
+        pid_t pid;
+        if (way == 0) posix_spawn(&pid, "/bin/sh", NULL, NULL, words, environ);
+        else if ((pid = way == 1 ? vfork() : fork()) == 0) execv("/bin/sh", words), _exit(99);
+        show("%d\n", wait_for(pid));
+    }
+}
+
+static void case_fork(void) {
+    unsigned char *p = cold(8 << 20);
+    for (int generation = 0; generation < 3; generation++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            show("generation %d: %d %d\n", generation, is_cold_pattern(p, 0, 8 << 20), big_is_right());
+            push_out();
+            memset(p, generation, 1 << 20);
+            int kept = is_cold_pattern(p, 1 << 20, 8 << 20);
+            for (int i = 0; i < 1 << 20; i++) kept &= p[i] == generation;
+            _exit(kept && big_is_right() ? generation + 10 : 99);
+        }
+        push_out();
+        show("child %d, parent %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
+    }
+    show("parent %d\n", is_cold_pattern(p, 0, 8 << 20));
+}
+
+static void case_fork_tree(void) {
+    // Every process makes two until the fourth level; each checks all.
+    int level = 0, status = 0;
+    push_out();
+    pid_t child[2] = {0, 0};
+    while (level < 3) {
+        level++;
+        child[0] = fork();
+        if (child[0] == 0) continue;
+        child[1] = fork();
+        if (child[1] == 0) continue;
+        status |= wait_for(child[0]) | wait_for(child[1]);
+        break;
+    }
+    int right = big_is_right();
+    if (level > 1 || child[0] == 0) _exit(status != 0 || !right);
+    show("tree %d %d\n", status, right);
+}
+
+static void case_raw_clone(void) {
+    push_out();
+    pid_t pid = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (pid == 0) _exit(big_is_right() ? 7 : 8);
+    show("clone %d\n", WEXITSTATUS(wait_for(pid)));
+    // A child on a stack of its own in our memory, until it ends.
+    int child(void *argument) {
+        push_out();
+        return *(unsigned char *)argument;
+    }
+    unsigned char *stack = cold(1 << 20);
+    pid = clone(child, stack + (1 << 20) - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, stack + 3);
+    show("clone vm %d right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
+}
+
+static void case_fork_with_threads(void) {
+    static volatile int stop;
+    void *churn(void *argument) {
+        uint64_t *p = argument;
+        while (!stop)
+            for (size_t i = 0; i < 1024; i++) p[i * 512]++;
+        return NULL;
+    }
+    void before(void) { push_out(); }
+    pthread_atfork(before, before, before);
+    pthread_t thread[3];
+    for (int i = 0; i < 3; i++) pthread_create(&thread[i], NULL, churn, map(1024 * PAGE));
+    int bad = 0;
+    for (int i = 0; i < 4; i++) {
+        pid_t pid = fork();
+        if (pid == 0) _exit(!big_is_right());
+        bad |= wait_for(pid);
+    }
+    stop = 1;
+    for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
+    show("forks among threads %d %d\n", bad, big_is_right());
+}
+
+static void case_daemon(void) {
+    int fds[2];
+    if (pipe(fds)) return;
+    push_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        setsid();
+        if (fork()) _exit(0);
+        close(0), close(1), close(2);
+        usleep(20000);
+        push_out();
+        char c = big_is_right() ? 'y' : 'n';
+        _exit(write(fds[1], &c, 1) != 1);
+    }
+    wait_for(pid);
+    char c = '?';
+    ssize_t n = read(fds[0], &c, 1);
+    show("daemon %zd %c\n", n, c);
+}
+
+static void case_close_all(void) {
+    close_range(3, ~0u, 0);
+    for (int fd = 3; fd < 2000; fd++) close(fd);
+    push_out();
+    show("closed, right %d\n", big_is_right());
+    for (int fd = 3; fd < 1000; fd++) dup2(1, fd);
+    pid_t pid = fork();
+    if (pid == 0) _exit(big_is_right() ? 5 : 6);
+    show("child %d\n", WEXITSTATUS(wait_for(pid)));
+    struct rlimit few = {8, 8};
+    close_range(3, ~0u, 0), setrlimit(RLIMIT_NOFILE, &few);
+    push_out();
+    pid = fork();
+    if (pid == 0) push_out(), _exit(big_is_right() ? 5 : 6);
+    show("few descriptors: right %d child %d\n", big_is_right(), WEXITSTATUS(wait_for(pid)));
+    int fd = open("/dev/null", O_RDONLY);
+    show("next descriptor %d\n", fd);
+}
+
+static void case_exec_again(void) {
+    char *level = getenv("EDGE_LEVEL");
+    int n = level ? atoi(level) : 0;
+    push_out();
+    show("level %d right %d\n", n, big_is_right());
+    if (n == 4) return;
+    char text[16];
+    sprintf(text, "%d", n + 1);
+    setenv("EDGE_LEVEL", text, 1);
+    // The mask and what is ignored survive an exec.
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    signal(SIGBUS, SIG_IGN), signal(SIGSEGV, SIG_IGN);
+    execl("/proc/self/exe", "edge", "exec_again", NULL);
+}
+
+static void case_empty_environment(void) {
+    char *none[] = {NULL}, *words[] = {"edge", "grow", NULL};
+    pid_t pid = fork();
+    if (pid == 0) execve("/proc/self/exe", words, none), _exit(99);
+    show("exit %d\n", wait_for(pid));
+}
+
+static void case_shared(void) {
+    uint64_t *shared = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_t *mutex = (void *)(shared + 1000);
+    pthread_mutex_init(mutex, &attributes);
+    pid_t pids[3];
+    for (int i = 0; i < 3; i++)
+        if ((pids[i] = fork()) == 0) {
+            for (int k = 0; k < 2000; k++) pthread_mutex_lock(mutex), shared[0]++, pthread_mutex_unlock(mutex);
+            push_out();
+            _exit(!big_is_right());
+        }
+    int bad = 0;
+    for (int i = 0; i < 3; i++) bad |= wait_for(pids[i]);
+    show("shared %llu %d\n", (unsigned long long)shared[0], bad);
+}
+
+static void case_end_in_thread(void) {
+    void *work(void *argument) {
+        push_out();
+        show("last thread: %d\n", big_is_right());
+        return argument;
+    }
+    pthread_t thread;
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_exit(NULL);
+}
+
+#define CASE(name) {#name, case_##name}
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    CASE(grow),          CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
+    CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
+    CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),
+    CASE(deadly_faults), CASE(write_barrier),  CASE(masks),            CASE(mask_in_thread), CASE(alternate_stack),
+    CASE(alarms),        CASE(coroutines),     CASE(cancel),           CASE(own_stack),     CASE(robust_mutex),
+    CASE(many_threads),  CASE(spawn),          CASE(cold_arguments),   CASE(fork),          CASE(fork_tree),
+    CASE(raw_clone),     CASE(fork_with_threads), CASE(daemon),        CASE(close_all),     CASE(exec_again),
+    CASE(empty_environment), CASE(shared),     CASE(end_in_thread),
+};
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!strcmp(argv[1], "--list")) puts(cases[i].name);
+        if (strcmp(argv[1], cases[i].name)) continue;
+        big = map(BIG);
+        for (size_t k = 0; k < BIG / 8; k++) big[k] = big_word(k);
+        cases[i].run();
+        show("end %d\n", big_is_right());
+        return 0;
+    }
+    return strcmp(argv[1], "--list") ? 2 : 0;
+}

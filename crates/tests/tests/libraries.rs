@@ -1,0 +1,136 @@
+//! The libraries' own tests give the same results under uzswap as without: CPython's test suite, module by module, and
+//! NumPy's core tests. Compared test by test; the limit is small enough for every module to be paged.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uzswap_tests::{Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, junit};
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Modules of CPython's suite, and whether CI runs them: the others take a minute and more.
+const CPYTHON: &[(&str, bool)] = &[
+    ("test_mmap", true),
+    ("test_threading", true),
+    ("test_subprocess", false),
+    ("test_multiprocessing_fork", false),
+    ("test_multiprocessing_spawn", false),
+    ("test_multiprocessing_forkserver", false),
+    ("test_fork1", true),
+    ("test_signal", true),
+    ("test_faulthandler", true),
+    ("test_socket", false),
+    ("test_io", false),
+    ("test_os", true),
+    ("test_posix", true),
+    ("test_asyncio", false),
+    ("test_array", true),
+    ("test_zlib", true),
+    ("test_pickle", true),
+];
+
+/// Files of NumPy's core tests that CI runs; the full run takes all.
+const NUMPY: &[&str] = &["test_multiarray.py", "test_indexing.py", "test_memmap.py", "test_mem_overlap.py"];
+
+/// Above what an interpreter holds at its start, below what any of these modules needs.
+const MEMORY_MIB: u64 = 24;
+
+fn main() -> ExitCode {
+    let workshop = Arc::new(Workshop::new());
+    let mut suite = Suite::new();
+    for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
+        for &(module, in_ci) in CPYTHON {
+            if full() || (in_ci && sandbox == Sandbox::Open) {
+                let w = workshop.clone();
+                suite.add(format!("cpython::{module}::{}", sandbox.mechanism()), move || {
+                    if !Path::new("/usr/lib/python3.11/test/test_mmap.py").exists() {
+                        return Err("libpython3.11-testsuite is not installed".into());
+                    }
+                    compare(&w, &cpython(module), sandbox)
+                });
+            }
+        }
+        if full() || sandbox == Sandbox::Open {
+            let w = workshop.clone();
+            suite.add(format!("numpy::core::{}", sandbox.mechanism()), move || {
+                let directory = Path::new("/usr/lib/python3/dist-packages/numpy/core/tests");
+                for needed in ["numpy/core/tests", "pytest", "hypothesis"] {
+                    if !Path::new("/usr/lib/python3/dist-packages").join(needed).exists() {
+                        return Err(format!("{needed} is not installed for {PYTHON}"));
+                    }
+                }
+                compare(&w, &numpy(directory), sandbox)
+            });
+        }
+    }
+    drop(workshop);
+    suite.main()
+}
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split(' ').map(Into::into).collect()
+}
+
+fn cpython(module: &str) -> Vec<OsString> {
+    words(&format!("{PYTHON} -m test --junit-xml results.xml --timeout 280 {module}"))
+}
+
+fn numpy(directory: &Path) -> Vec<OsString> {
+    // The cache would be written beside the tests.
+    let mut argv = words(&format!("{PYTHON} -m pytest -q -p no:cacheprovider --junitxml results.xml -m"));
+    argv.push(if full() { "".into() } else { "not slow".into() });
+    if full() {
+        argv.push(directory.into());
+    } else {
+        argv.extend(NUMPY.iter().map(|file| directory.join(file).into()));
+    }
+    argv
+}
+
+fn compare(workshop: &Workshop, argv: &[OsString], sandbox: Sandbox) -> Result<Verdict, String> {
+    let job = Job::new(argv).user(User::Ordinary).sandbox(sandbox).hangs_after(Duration::from_secs(900));
+    let managed = Managed { memory_bytes: Some(MEMORY_MIB * MIB), ..Managed::default() };
+    let job_managed = job.clone().managed(managed);
+    let free = job.run(workshop)?;
+    let expected = results(&free);
+    let mut differences = Vec::new();
+    // Some of these tests depend on timing and fail now and then by themselves: what differs must differ twice.
+    for attempt in 1..=2 {
+        let run = job_managed.run(workshop)?;
+        let got = results(&run);
+        let now = junit::differences(&expected, &got);
+        println!(
+            "{} tests, {} differ, {:.1} s (free {:.1} s), {} evictions",
+            expected.len(),
+            now.len(),
+            run.elapsed.as_secs_f64(),
+            free.elapsed.as_secs_f64(),
+            run.stat("evictions").unwrap_or(0),
+        );
+        if expected.is_empty() {
+            return Ok(Verdict::Failed(format!("no test ran:\n{}", free.report())));
+        }
+        if run.stat("evictions").unwrap_or(0) == 0 {
+            return Ok(Verdict::Failed(format!("nothing was paged: {}", run.report())));
+        }
+        if now.is_empty() && run.hung.is_none() && run.status == free.status {
+            return Ok(Verdict::Passed);
+        }
+        differences.retain(|d| now.contains(d));
+        if attempt == 1 {
+            differences = now;
+        } else if differences.is_empty() && run.hung.is_none() {
+            return Ok(Verdict::Passed);
+        } else {
+            return Ok(Verdict::Failed(format!("{}\n{}", differences.join("\n"), run.report())));
+        }
+    }
+    unreachable!("the second attempt returns")
+}
+
+fn results(run: &Outcome) -> junit::Results {
+    junit::read(&run.file("results.xml")).unwrap_or_default()
+}

@@ -1,0 +1,60 @@
+//! The limit holds: from start to end, sampled every 10 ms, the anonymous memory of a program that touches memory as fast as it
+//! can stays under `--memory` plus 5 % plus 16 MiB.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, full};
+
+const MEMORY_MIB: u64 = 64;
+
+fn main() -> ExitCode {
+    let workshop = Arc::new(Workshop::new());
+    let mut suite = Suite::new();
+    for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
+        for threads in [1, 2, 4] {
+            let w = workshop.clone();
+            suite.add(format!("holds::{}::{threads}_threads", sandbox.mechanism()), move || {
+                holds(&w, sandbox, threads)
+            });
+        }
+    }
+    drop(workshop);
+    suite.main()
+}
+
+fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32) -> Result<Verdict, String> {
+    let rounds = if full() { "6" } else { "2" };
+    let (size, threads) = ((3 * MEMORY_MIB).to_string(), threads.to_string());
+    let argv = [workshop.program("touch").into_os_string(), size.into(), threads.into(), rounds.into()];
+    let memory_bytes = MEMORY_MIB * MIB;
+    let free = Job::new(&argv).run(workshop)?;
+    let run = Job::new(&argv)
+        .user(User::Ordinary)
+        .sandbox(sandbox)
+        .managed(Managed { memory_bytes: Some(memory_bytes), ..Managed::default() })
+        .run(workshop)?;
+    let allowed_bytes = memory_bytes + memory_bytes / 20 + 16 * MIB;
+    println!(
+        "limit {} MiB, allowed {} MiB, highest {} MiB (all processes {} MiB) in {} samples",
+        MEMORY_MIB,
+        allowed_bytes / MIB,
+        run.peaks.process_bytes / MIB,
+        run.peaks.tree_bytes / MIB,
+        run.peaks.samples,
+    );
+    let wrong = if !run.succeeded() || !free.succeeded() {
+        "it did not finish"
+    } else if run.hash != free.hash {
+        "its output differs"
+    } else if free.peaks.process_bytes < 3 * memory_bytes {
+        "the program is smaller than it should be"
+    } else if run.peaks.samples < 10 {
+        "too few samples to say anything"
+    } else if run.peaks.tree_bytes > allowed_bytes {
+        "the limit does not hold"
+    } else {
+        return Ok(Verdict::Passed);
+    };
+    Ok(Verdict::Failed(format!("{wrong}, allowed {} MiB\n{}", allowed_bytes / MIB, run.report())))
+}

@@ -1,0 +1,85 @@
+//! Never wrong bytes: the seeded stress (`programs/churn.c`), and corner cases one by one (`programs/edge.c`), under a limit
+//! of a quarter of their memory.
+
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, full, seed};
+
+/// Memory that `churn` checks; what its threads need beside comes on top.
+const CHURN_MIB: u64 = 96;
+const CHURN_LIMIT_MIB: u64 = 32;
+/// `edge` holds 64 MiB.
+const EDGE_LIMIT_MIB: u64 = 20;
+
+fn main() -> ExitCode {
+    let workshop = Arc::new(Workshop::new());
+    let mut suite = Suite::new();
+
+    let w = workshop.clone();
+    suite.add("churn::passes_unmanaged", move || {
+        let run = churn(&w, "3", seed(), &[]).run(&w)?;
+        Ok(Verdict::check(run.succeeded() && run.stdout.contains("clean"), || run.report()))
+    });
+    for spoiled in [1, 2] {
+        let w = workshop.clone();
+        suite.add(format!("churn::finds_a_spoiled_byte::{spoiled}"), move || {
+            let run = churn(&w, "20", spoiled, &["--spoil"]).run(&w)?;
+            let found = run.status.code() == Some(3) && run.stderr.contains(&format!("seed {spoiled}:"));
+            Ok(Verdict::check(found, || run.report()))
+        });
+    }
+    for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
+        let w = workshop.clone();
+        suite.add(format!("churn::{}::{}", user.name(), sandbox.mechanism()), move || {
+            let seconds = if full() { 600 } else { 20 };
+            let run = churn(&w, &seconds.to_string(), seed(), &[])
+                .user(user)
+                .sandbox(sandbox)
+                .managed(managed(CHURN_LIMIT_MIB))
+                .hangs_after(Duration::from_secs(seconds + 240))
+                .run(&w)?;
+            print!("{}", run.stdout);
+            let paged = run.stat("evictions").unwrap_or(0) > 0;
+            let ok = run.succeeded() && run.stdout.contains("clean") && paged;
+            Ok(Verdict::check(ok, || run.report()))
+        });
+    }
+    for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
+        for case in edge_cases(&workshop) {
+            let w = workshop.clone();
+            suite.add(format!("edge::{case}::{}", sandbox.mechanism()), move || edge(&w, &case, user, sandbox));
+        }
+    }
+    drop(workshop);
+    suite.main()
+}
+
+fn managed(memory_mib: u64) -> Managed {
+    Managed { memory_bytes: Some(memory_mib * MIB), ..Managed::default() }
+}
+
+fn churn(workshop: &Workshop, seconds: &str, seed: u64, more: &[&str]) -> Job {
+    let mut argv = vec![workshop.program("churn").into_os_string(), seconds.into()];
+    argv.extend([seed.to_string().into(), CHURN_MIB.to_string().into(), "6".into()]);
+    argv.extend(more.iter().map(Into::into));
+    Job::new(argv)
+}
+
+fn edge_cases(workshop: &Workshop) -> Vec<String> {
+    let list = Command::new(workshop.program("edge")).arg("--list").output().expect("edge starts");
+    let cases: Vec<_> = String::from_utf8_lossy(&list.stdout).lines().map(str::to_owned).collect();
+    assert!(!cases.is_empty(), "edge has no cases");
+    cases
+}
+
+/// One case prints the same with and without paging.
+fn edge(workshop: &Workshop, case: &str, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
+    let job = Job::new([workshop.program("edge").as_os_str(), case.as_ref()]).user(user).sandbox(sandbox);
+    let free = job.clone().run(workshop)?;
+    let run = job.managed(managed(EDGE_LIMIT_MIB)).run(workshop)?;
+    let paged = run.stat("evictions").unwrap_or(0) > 0;
+    let ok = run.status == free.status && run.hung.is_none() && run.stdout == free.stdout && paged;
+    Ok(Verdict::check(ok, || format!("{}expected:\n{}", run.report(), free.report())))
+}

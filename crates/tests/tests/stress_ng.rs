@@ -1,0 +1,58 @@
+//! Never wrong bytes: stress-ng's memory stressors, which verify what they read, under a limit of a quarter of their size.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, full, suite};
+
+/// A stressor's options and what it needs; the limit is a quarter of that.
+struct Stressor {
+    name: &'static str,
+    options: &'static str,
+    size_mib: u64,
+    /// In CI; the full run takes two minutes for each.
+    seconds: u64,
+}
+
+const STRESSORS: &[Stressor] = &[
+    Stressor { name: "vm", options: "--vm 2 --vm-bytes 160m --vm-method all", size_mib: 160, seconds: 20 },
+    Stressor { name: "mremap", options: "--mremap 2 --mremap-bytes 128m", size_mib: 128, seconds: 6 },
+    Stressor { name: "madvise", options: "--madvise 2", size_mib: 128, seconds: 6 },
+    Stressor { name: "mmapfork", options: "--mmapfork 1 --mmapfork-bytes 96m", size_mib: 96, seconds: 6 },
+    Stressor { name: "malloc", options: "--malloc 2 --malloc-bytes 64m --malloc-touch", size_mib: 128, seconds: 6 },
+    Stressor { name: "stackmmap", options: "--stackmmap 2", size_mib: 128, seconds: 6 },
+    Stressor { name: "fork", options: "--fork 2 --fork-vm", size_mib: 128, seconds: 6 },
+];
+
+fn main() -> ExitCode {
+    let workshop = Arc::new(Workshop::new());
+    let mut suite = Suite::new();
+    for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
+        for stressor in STRESSORS {
+            let w = workshop.clone();
+            let name = format!("{}::{}::{}", stressor.name, user.name(), sandbox.mechanism());
+            suite.add(name, move || run(&w, stressor, user, sandbox));
+        }
+    }
+    drop(workshop);
+    suite.main()
+}
+
+fn run(workshop: &Workshop, stressor: &Stressor, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
+    let seconds = if full() { 120 } else { stressor.seconds };
+    let mut argv = vec![suite::command("stress-ng")?.into_os_string()];
+    argv.extend(stressor.options.split(' ').map(Into::into));
+    let options = format!("--verify --timeout {seconds} --metrics-brief --temp-path . --oomable");
+    argv.extend(options.split(' ').map(Into::into));
+    let memory_bytes = stressor.size_mib * MIB / 4;
+    let run = Job::new(argv)
+        .user(user)
+        .sandbox(sandbox)
+        .managed(Managed { memory_bytes: Some(memory_bytes), ..Managed::default() })
+        .run(workshop)?;
+    // It says "fail" where verification failed, and exits 2 when a stressor did.
+    let output = format!("{}{}", run.stdout, run.stderr);
+    let complaint = output.lines().find(|l| l.contains("fail:") || l.contains("error:") || l.contains("terminated"));
+    let ok = run.succeeded() && complaint.is_none() && output.contains("successful run");
+    Ok(Verdict::check(ok, || run.report()))
+}
