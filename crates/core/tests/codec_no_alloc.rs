@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, fill, list, same_filled};
+use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, Training, fill, list, same_filled};
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
@@ -86,6 +86,7 @@ fn no_codec_allocates() {
         .chain(["zstd:-1", "zstd:-60"].map(|s| CodecSpec::parse(s).unwrap()))
         .collect();
     assert!(specs.len() > 40);
+    let dictionary = CodecSpec::parse("zstd:level=1,dict=auto").unwrap();
     let codecs = Codecs::new(CodecSpec::default());
     let streams = Streams::with_slots(2, 4096).unwrap();
     let mut back = [0u8; 4096];
@@ -113,10 +114,23 @@ fn no_codec_allocates() {
             });
         }
     }
+    // A dictionary, from its samples to its use.
+    codecs.select(dictionary);
+    let mut trained = false;
+    for number in 0..4000u32 {
+        page[..4].copy_from_slice(&number.to_le_bytes());
+        streams.with(|stream| {
+            let Stream { scratch, out } = stream;
+            let done = codecs.compress(scratch, &page, out.as_mut_slice()).unwrap();
+            codecs.decompress(done.codec, scratch, &out.as_slice()[..done.len], &mut back).unwrap();
+        });
+        trained |= matches!(codecs.train(), Training::Kept { .. });
+    }
     drop(streams.hold_all());
     fill(&mut back, 7);
     let same = same_filled(&back);
     let after = CALLS.load(Ordering::Relaxed);
     assert_eq!(same, Some(7));
+    assert!(trained, "these pages are alike");
     assert_eq!(after - before, 0, "allocations");
 }

@@ -2,7 +2,7 @@
 //! own frames and a vector state of several KiB share.
 #![allow(unsafe_code)]
 
-use uzswap::codec::{CodecSpec, Codecs, Scratch, fill, same_filled};
+use uzswap::codec::{CodecSpec, Codecs, Scratch, Training, fill, same_filled};
 
 const PAINT: u8 = 0xc7;
 const PAINTED_BYTES: usize = 192 << 10;
@@ -61,6 +61,7 @@ fn codecs_stay_within_their_stack() {
         ("lz4hc:9", 2 * KIB),
         ("lzo", KIB),
         ("lzo-rle", KIB),
+        ("842", KIB),
         ("zstd:-5", 4 * KIB),
         ("zstd:1", 4 * KIB),
         ("zstd:3", 4 * KIB),
@@ -90,6 +91,19 @@ fn codecs_stay_within_their_stack() {
             assert!(down.max(up) <= allowed, "{text}: compress {down}, decompress {up}");
         });
     }
+    on_a_fresh_stack(|| {
+        let codecs = Codecs::new(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
+        let (mut scratch, mut dst, src) = (Scratch::new(), vec![0; 8192], &inputs()[0]);
+        for number in 0u32..4000 {
+            let mut src = src.clone();
+            src[..4].copy_from_slice(&number.to_le_bytes());
+            codecs.compress(&mut scratch, &src, &mut dst).unwrap();
+        }
+        assert!(codecs.training_due());
+        let depth = stack_bytes_of(|| assert!(matches!(codecs.train(), Training::Kept { .. })));
+        println!("training: {depth} bytes of stack");
+        assert!(depth <= 8 * KIB, "training: {depth}");
+    });
     on_a_fresh_stack(|| {
         let mut page = [0; 4096];
         assert!(stack_bytes_of(|| fill(&mut page, 7)) <= 1024);

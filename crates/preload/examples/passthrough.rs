@@ -1,7 +1,9 @@
 //! A preload library whose hook sees every system call and passes it through, for the tests of `patch`.
 //!
 //! Settings come from the environment:
-//! - `UZ_PASSTHROUGH=return` (default): calls are made inside the hook; `inline`: by the program's instruction.
+//! - `UZ_PASSTHROUGH=return` (default): calls are made inside the hook; `inline`: by the program's instruction;
+//!   `dormant`: everything is patched but nothing is hooked.
+//! - `UZ_PASSTHROUGH_SAVE=0|1`: save vectors by `fxsave` or `xsave` instead of `xsavec`.
 //! - `UZ_PASSTHROUGH_LOG=FILE`: what was patched at start, and the number of hooked calls at exit, are appended.
 //! - `UZ_PASSTHROUGH_CACHE=DIR`: where patch tables are kept.
 //! - `UZ_PASSTHROUGH_SCRUB=1`: the hook overwrites all vector registers, as real work would.
@@ -176,13 +178,15 @@ fn now_ns() -> u64 {
 }
 
 extern "C" fn constructor(_argc: i32, _argv: *const *const c_char, mut envp: *const *const c_char) {
-    let (mut cache, mut log_path) = (None, None);
+    let (mut cache, mut log_path, mut save_method, mut dormant) = (None, None, None, false);
     // SAFETY: the loader passes the environment, a null-terminated array of C strings.
     unsafe {
         while !envp.is_null() && !(*envp).is_null() {
             let entry = CStr::from_ptr(*envp).to_bytes();
             match entry.iter().position(|&b| b == b'=').map(|i| (&entry[..i], &entry[i + 1..])) {
                 Some((b"UZ_PASSTHROUGH", b"inline")) => INLINE_ALL.store(true, Ordering::Relaxed),
+                Some((b"UZ_PASSTHROUGH", b"dormant")) => dormant = true,
+                Some((b"UZ_PASSTHROUGH_SAVE", &[digit])) => save_method = Some(digit - b'0'),
                 Some((b"UZ_PASSTHROUGH_SCRUB", _)) => SCRUB.store(true, Ordering::Relaxed),
                 Some((b"UZ_PASSTHROUGH_CACHE", dir)) => cache = Some(dir),
                 Some((b"UZ_PASSTHROUGH_LOG", path)) => log_path = Some(path.as_ptr()),
@@ -201,11 +205,14 @@ extern "C" fn constructor(_argc: i32, _argv: *const *const c_char, mut envp: *co
         }
     }
     patch::set_hooks(Hooks { hook, thread_start, clone_parent });
+    if let Some(method) = save_method {
+        patch::force_save_method(method as u32);
+    }
     let start = now_ns();
     // SAFETY: a constructor of an initfirst library: one thread.
     let report = unsafe { patch::patch_all_loaded(cache) };
     let ns = now_ns() - start;
-    for class in &CLASS_TABLE {
+    for class in CLASS_TABLE.iter().filter(|_| !dormant) {
         class.store(1, Ordering::Relaxed);
     }
     log(format_args!(

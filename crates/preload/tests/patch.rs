@@ -24,7 +24,7 @@ fn library() -> &'static Path {
         let test = std::env::current_exe().unwrap();
         let profile_dir = test.parent().unwrap().parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "uzswap-preload", "--example", "passthrough"]);
+        cargo.args(["build", "--quiet", "--package", "uzswap-preload", "--lib", "--example", "passthrough"]);
         cargo.arg("--target-dir").arg(profile_dir.parent().unwrap()).current_dir(HERE);
         if profile_dir.file_name().unwrap() == "release" {
             cargo.arg("--release");
@@ -98,6 +98,13 @@ fn own_program(name: &str, output: &str, options: &[&str]) {
 fn all_registers_and_the_red_zone_survive() {
     own_program("registers.c", "registers", &[]);
     own_program("registers.c", "registers-fixed", &["-no-pie"]);
+    // As on machines without xsavec, and without xsave.
+    let program = scratch().join("registers");
+    for (method, only) in [("1", None), ("0", Some("SSE_ONLY"))] {
+        let mut c = under_hook(Mode::Return, None, None, &[program.to_str().unwrap()]);
+        let out = run(c.env("UZ_PASSTHROUGH_SAVE", method).envs(only.map(|o| (o, "1"))));
+        assert!(out.status.success() && out.stdout.ends_with(b"registers ok\n"), "{method}: {out:?}");
+    }
 }
 
 #[test]
@@ -230,6 +237,24 @@ fn a_compiler_runs_the_same() {
     let out = scratch().join("g.out");
     if_installed(&["g++", "-O1", "-o", out.to_str().unwrap(), source.to_str().unwrap()]);
     same_with_hook(&[out.to_str().unwrap()]);
+}
+
+/// Where the kernel forbids to execute what was written, programs run as they are.
+#[test]
+fn a_kernel_that_forbids_new_code_is_respected() {
+    let program = compile("forbid.c", "forbid", &[]);
+    let log = scratch().join("log-forbid");
+    let _ = std::fs::remove_file(&log);
+    let library = library().to_str().unwrap();
+    let out = run(Command::new(program).args([library, "sh", "-c", "echo $((6 * 7))"]).env("UZ_PASSTHROUGH_LOG", &log));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    if out.status.code() == Some(77) {
+        eprintln!("this kernel has no PR_SET_MDWE: skipped");
+        return;
+    }
+    assert!(out.status.success() && said == "42\n", "{out:?}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains(" patched 0 "), "{text}");
 }
 
 /// Everything in libc, the loader and the vDSO is patched on this machine, or the test says what is not.

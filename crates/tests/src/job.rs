@@ -231,9 +231,9 @@ impl Outcome {
         find(self.stats.as_ref()?, key)
     }
 
-    /// The mechanism that was in use, as `--stats` names it.
-    pub fn mechanism(&self) -> Option<&str> {
-        self.stats.as_ref()?.get("mechanism")?.as_str()
+    /// Whether paging was done by protection faults; only those make kernel mappings.
+    pub fn by_protection(&self) -> bool {
+        self.stat("peak_mappings").is_some_and(|n| n > 0)
     }
 
     /// Everything one wants to see when a case fails.

@@ -10,8 +10,8 @@ pub type Results = BTreeMap<String, String>;
 pub fn read(path: &Path) -> Result<Results, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
-    let document =
-        roxmltree::Document::parse_with_options(&text, options).map_err(|e| format!("{}: {e}", path.display()))?;
+    let document = roxmltree::Document::parse_with_options(&text, options)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
     let mut results = Results::new();
     for case in document.descendants().filter(|n| n.has_tag_name("testcase")) {
         let name = match (case.attribute("classname"), case.attribute("name")) {

@@ -12,7 +12,8 @@ fn main() -> ExitCode {
     let w = workshop.clone();
     suite.add("group_kills_what_exceeds_it_and_spares_what_fits", move || {
         let touch = w.program("touch");
-        let run = |mib: &str| Job::new([touch.as_os_str(), mib.as_ref(), "2".as_ref()]).limit(64 * MIB).run(&w);
+        let run =
+            |mib: &str| Job::new([touch.as_os_str(), mib.as_ref(), "2".as_ref()]).limit(64 * MIB).run(&w);
         let (fits, exceeds) = (run("40")?, run("100")?);
         let ok = fits.succeeded() && !exceeds.succeeded() && exceeds.oom_kills > 0;
         Ok(Verdict::check(ok, || format!("fits: {}exceeds: {}", fits.report(), exceeds.report())))
@@ -48,13 +49,16 @@ fn main() -> ExitCode {
         });
         for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
             let w = workshop.clone();
-            suite.add(format!("jail_refuses_userfaultfd::{}::{}", user.name(), sandbox.mechanism()), move || {
-                // userfaultfd(UFFD_USER_MODE_ONLY) is system call 323 on x86-64.
-                let probe = "print syscall(323, 1) >= 0 ? 'given' : 'refused'";
-                let run = Job::new(["perl", "-e", probe]).user(user).sandbox(sandbox).run(&w)?;
-                let expected = if sandbox == Sandbox::Open { "given" } else { "refused" };
-                Ok(Verdict::check(run.succeeded() && run.stdout == expected, || run.report()))
-            });
+            suite.add(
+                format!("jail_refuses_userfaultfd::{}::{}", user.name(), sandbox.mechanism()),
+                move || {
+                    // userfaultfd(UFFD_USER_MODE_ONLY) is system call 323 on x86-64.
+                    let probe = "print syscall(323, 1) >= 0 ? 'given' : 'refused'";
+                    let run = Job::new(["perl", "-e", probe]).user(user).sandbox(sandbox).run(&w)?;
+                    let expected = if sandbox == Sandbox::Open { "given" } else { "refused" };
+                    Ok(Verdict::check(run.succeeded() && run.stdout == expected, || run.report()))
+                },
+            );
         }
     }
 
@@ -103,7 +107,9 @@ fn main() -> ExitCode {
         );
         let found = junit::differences(&expected, &got);
         let wanted = ["c.a: passed -> failure", "c.gone: passed -> absent"];
-        Ok(Verdict::check(found == wanted && junit::differences(&got, &got).is_empty(), || format!("{found:?}")))
+        Ok(Verdict::check(found == wanted && junit::differences(&got, &got).is_empty(), || {
+            format!("{found:?}")
+        }))
     });
 
     suite.main()

@@ -49,7 +49,9 @@ fn main() -> ExitCode {
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
         for case in edge_cases(&workshop) {
             let w = workshop.clone();
-            suite.add(format!("edge::{case}::{}", sandbox.mechanism()), move || edge(&w, &case, user, sandbox));
+            suite.add(format!("edge::{case}::{}", sandbox.mechanism()), move || {
+                edge(&w, &case, user, sandbox)
+            });
         }
     }
     drop(workshop);

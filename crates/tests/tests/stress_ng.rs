@@ -19,7 +19,12 @@ const STRESSORS: &[Stressor] = &[
     Stressor { name: "mremap", options: "--mremap 2 --mremap-bytes 128m", size_mib: 128, seconds: 6 },
     Stressor { name: "madvise", options: "--madvise 2", size_mib: 128, seconds: 6 },
     Stressor { name: "mmapfork", options: "--mmapfork 1 --mmapfork-bytes 96m", size_mib: 96, seconds: 6 },
-    Stressor { name: "malloc", options: "--malloc 2 --malloc-bytes 64m --malloc-touch", size_mib: 128, seconds: 6 },
+    Stressor {
+        name: "malloc",
+        options: "--malloc 2 --malloc-bytes 64m --malloc-touch",
+        size_mib: 128,
+        seconds: 6,
+    },
     Stressor { name: "stackmmap", options: "--stackmmap 2", size_mib: 128, seconds: 6 },
     Stressor { name: "fork", options: "--fork 2 --fork-vm", size_mib: 128, seconds: 6 },
 ];
@@ -52,7 +57,8 @@ fn run(workshop: &Workshop, stressor: &Stressor, user: User, sandbox: Sandbox) -
         .run(workshop)?;
     // It says "fail" where verification failed, and exits 2 when a stressor did.
     let output = format!("{}{}", run.stdout, run.stderr);
-    let complaint = output.lines().find(|l| l.contains("fail:") || l.contains("error:") || l.contains("terminated"));
+    let complaint =
+        output.lines().find(|l| l.contains("fail:") || l.contains("error:") || l.contains("terminated"));
     let ok = run.succeeded() && complaint.is_none() && output.contains("successful run");
     Ok(Verdict::check(ok, || run.report()))
 }

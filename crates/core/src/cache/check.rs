@@ -1,6 +1,6 @@
 //! The whole-structure checker: every counting equation of the cache.
 
-use super::{Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
+use super::{AreaState, Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
 use crate::pool::Handle;
 use crate::store::Store;
 
@@ -34,7 +34,7 @@ impl<S: Store> SwapCache<S> {
                     raw_pages += u64::from(e.codec == RAW);
                 }
             }
-            assert!(s.areas[usize::from(e.area)].in_use, "an entry's area exists");
+            assert!(s.areas[usize::from(e.area)].state != AreaState::Unused, "an entry's area exists");
         }
         assert_eq!(c.stored_pages, same + pool + stored);
         assert_eq!(c.stored_pages, u64::from(s.entries.in_use()));
@@ -92,7 +92,7 @@ impl<S: Store> SwapCache<S> {
             let mut from = 0;
             while let Some((offset, id)) = area.next(from) {
                 let e = s.entries.get(id);
-                assert!(area.in_use && usize::from(e.area) == i && e.location() != Location::Free, "a key's entry");
+                assert!(area.state != AreaState::Unused && usize::from(e.area) == i && e.location() != Location::Free, "a key's entry");
                 assert_eq!(s.lookup(SwapEntry::new(i as u8, offset)), Some(id));
                 keyed += 1;
                 let Some(next) = offset.checked_add(1) else { break };

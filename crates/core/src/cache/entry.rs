@@ -190,10 +190,20 @@ impl Entries {
     }
 }
 
+/// What an area may be used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AreaState {
+    #[default]
+    Unused,
+    InUse,
+    /// Being invalidated: nothing comes in any more, what is left can be read.
+    Ending,
+}
+
 /// An area that the caller keys: offset -> entry.
 #[derive(Default)]
 pub struct Area {
-    pub in_use: bool,
+    pub state: AreaState,
     /// Id plus one; 0: none.
     map: Table<u32>,
     /// One more than the largest offset ever stored.

@@ -51,7 +51,7 @@ use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, PAGE_SIZE, Result};
-use entry::{Area, Ends, Entries, Location, NONE, OWN_AREA};
+use entry::{Area, AreaState, Ends, Entries, Location, NONE, OWN_AREA};
 use read::{READERS, Reader};
 use writeback::{Fill, Writer};
 
@@ -169,7 +169,7 @@ impl<S: Store> SwapCache<S> {
     pub fn new(config: CacheConfig<S>) -> Result<SwapCache<S>> {
         let pools = [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)];
         let mut areas: [Area; MAX_AREAS] = core::array::from_fn(|_| Area::default());
-        areas[usize::from(OWN_AREA)].in_use = true;
+        areas[usize::from(OWN_AREA)].state = AreaState::InUse;
         let state = State {
             entries: Entries::default(),
             areas,
@@ -208,6 +208,10 @@ impl<S: Store> SwapCache<S> {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry is freed once");
         s.drop_entry(entry, id);
+        if s.clusters.has_discards() {
+            drop(s);
+            self.discard_some();
+        }
     }
 
     // ---- zswap's face: the caller names the entries
@@ -216,8 +220,8 @@ impl<S: Store> SwapCache<S> {
     pub fn init(&self, area: u8) -> Result<()> {
         let mut s = self.state.lock();
         match s.areas.get_mut(usize::from(area)) {
-            Some(a) if !a.in_use => {
-                a.in_use = true;
+            Some(a) if a.state == AreaState::Unused => {
+                a.state = AreaState::InUse;
                 Ok(())
             }
             Some(_) => Err(Errno::EEXIST),
@@ -240,13 +244,23 @@ impl<S: Store> SwapCache<S> {
         let mut s = self.state.lock();
         let Some(id) = s.lookup(key) else { return false };
         s.drop_entry(key, id);
+        if s.clusters.has_discards() {
+            drop(s);
+            self.discard_some();
+        }
         true
     }
 
     /// Drops all pages of an area and ends it (`init` begins it again).
     pub fn invalidate_area(&self, area: u8) {
         assert!(area != OWN_AREA, "the cache's own area has no keys");
-        let Some(mut from) = (usize::from(area) < MAX_AREAS).then_some(0) else { return };
+        let area_state = |s: &mut State<S>| Some(&mut s.areas.get_mut(usize::from(area))?.state);
+        // From here on nothing comes in, so that one pass finds everything.
+        match area_state(&mut self.state.lock()) {
+            Some(state) if *state == AreaState::InUse => *state = AreaState::Ending,
+            _ => return,
+        }
+        let mut from = 0;
         loop {
             // In portions, so that nobody waits for the whole of it.
             let mut s = self.state.lock();
@@ -258,6 +272,8 @@ impl<S: Store> SwapCache<S> {
                 s.drop_entry(SwapEntry::new(area, offset), id);
                 from = offset;
             }
+            drop(s);
+            self.discard_some();
         }
     }
 
@@ -333,7 +349,7 @@ impl<S: Store> SwapCache<S> {
     pub fn footprint_bytes(&self) -> usize {
         let s = self.state.lock();
         let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
-        let areas: usize = s.areas.iter().filter(|a| a.in_use).map(Area::memory_bytes).sum();
+        let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
         let io = if s.clusters.memory_bytes() > 0 { WRITERS * Writer::BYTES + READERS * Reader::BYTES } else { 0 };
         pools + areas + s.entries.memory_bytes() + s.clusters.memory_bytes() + io + self.streams.mapped_bytes()
     }
@@ -394,7 +410,7 @@ impl<S: Store> State<S> {
                 self.counters.duplicate_entries += 1;
             }
             let area = &mut self.areas[usize::from(key.area())];
-            if key.area() == OWN_AREA || !area.in_use || area.reserve(key.offset()).is_err() {
+            if key.area() == OWN_AREA || area.state != AreaState::InUse || area.reserve(key.offset()).is_err() {
                 return self.no_slot();
             }
         }

@@ -21,6 +21,8 @@ use super::read::Reader;
 
 /// Frames that one compaction of the pool frees at most: a portion of work under the lock.
 const COMPACT_FRAMES: usize = 32;
+/// Dead places given back at one time.
+const MAX_DISCARDS: usize = 4;
 /// Entries that are spared at most while looking for one to write back.
 const MAX_SPARED: u32 = 256;
 
@@ -82,7 +84,7 @@ impl<S: Store> SwapCache<S> {
         };
         let Some(flush) = flush else { return moved > 0 };
         let result = flush.run(writer.io.as_mut_slice());
-        let discard = {
+        {
             let mut s = self.state.lock();
             match result {
                 Ok(()) => {
@@ -92,16 +94,21 @@ impl<S: Store> SwapCache<S> {
                 Err(_) => s.counters.write_errors += 1,
             }
             s.clusters.end_flush(flush, result);
-            s.clusters.begin_discard()
-        };
-        if let Some(discard) = discard {
+        }
+        self.discard_some();
+        self.compact_one(&mut writer.reader);
+        result.is_ok()
+    }
+
+    /// Gives the disk space of some dead places back, if there are many.
+    pub(super) fn discard_some(&self) {
+        for _ in 0..MAX_DISCARDS {
+            let Some(discard) = self.state.lock().clusters.begin_discard() else { return };
             discard.run();
             let mut s = self.state.lock();
             s.counters.discarded_clusters += 1;
             s.clusters.end_discard(discard);
         }
-        self.compact_one(&mut writer.reader);
-        result.is_ok()
     }
 
     fn take_writer(&self) -> MutexGuard<'_, Writer> {

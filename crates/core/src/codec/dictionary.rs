@@ -109,7 +109,10 @@ impl Dictionaries {
     #[inline]
     pub fn see(&self, src: &[u8]) {
         let passed = self.passed.fetch_add(1, Ordering::Relaxed);
-        if passed % PAGES_PER_SAMPLE == 0 && src.len() >= SAMPLE_BYTES && self.due.load(Ordering::Relaxed) == 0 {
+        if passed.is_multiple_of(PAGES_PER_SAMPLE)
+            && src.len() >= SAMPLE_BYTES
+            && self.due.load(Ordering::Relaxed) == 0
+        {
             self.sample(src, passed);
         }
     }

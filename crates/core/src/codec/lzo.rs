@@ -82,8 +82,11 @@ impl Writer<'_> {
     #[inline(always)]
     fn push<const N: usize>(&mut self, bytes: [u8; N]) -> Result<(), CompressError> {
         let end = self.len + N;
-        *self.dst.get_mut(self.len..end).and_then(|d| d.first_chunk_mut()).ok_or(CompressError::Incompressible)? =
-            bytes;
+        *self
+            .dst
+            .get_mut(self.len..end)
+            .and_then(|d| d.first_chunk_mut())
+            .ok_or(CompressError::Incompressible)? = bytes;
         self.len = end;
         Ok(())
     }
@@ -171,8 +174,7 @@ pub fn compress(
     version: Stream,
 ) -> Result<usize, CompressError> {
     let (table, _) = table.as_chunks_mut::<2>();
-    let table: &mut [[u8; 2]; 1 << TABLE_LOG2] =
-        table.first_chunk_mut().ok_or(CompressError::Failed)?;
+    let table: &mut [[u8; 2]; 1 << TABLE_LOG2] = table.first_chunk_mut().ok_or(CompressError::Failed)?;
     let mut out = Writer { dst, len: 0, state_at: None };
     if version == Stream::V1 {
         out.push([17, 1])?;

@@ -24,6 +24,7 @@
 //! made them lives, so the algorithm can be changed at any time.
 
 mod dictionary;
+mod ibm842;
 mod lzo;
 mod same_filled;
 mod scratch;
@@ -54,6 +55,7 @@ const FORMAT_LZ4: CodecId = 1;
 const FORMAT_LZO: CodecId = 2;
 const FORMAT_ZSTD: CodecId = 3;
 const FORMAT_DEFLATE: CodecId = 4;
+const FORMAT_842: CodecId = 5;
 
 /// A compression that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +131,7 @@ impl Codecs {
             Algorithm::Lz4Hc => done(FORMAT_LZ4, scratch.lz4hc()?.compress(spec.level(), src, dst)?),
             Algorithm::Lzo => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V0)?),
             Algorithm::LzoRle => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V1)?),
+            Algorithm::Ibm842 => done(FORMAT_842, ibm842::compress(scratch.ibm842()?, src, dst)?),
             Algorithm::Zstd => {
                 let mut dictionary = None;
                 if spec.wants_dictionary() && src.len() <= dictionary::MAX_INPUT_BYTES {
@@ -190,6 +193,7 @@ impl Codecs {
             }
             FORMAT_LZ4 => codec_ffi::lz4_decompress(src, dst),
             FORMAT_LZO => lzo::decompress(src, dst),
+            FORMAT_842 => ibm842::decompress(src, dst),
             FORMAT_DEFLATE => scratch.inflate().ok_or(Corrupt)?.decompress(src, dst),
             _ => None,
         };

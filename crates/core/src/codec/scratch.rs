@@ -5,12 +5,11 @@
 //! the compressor changes only when somebody changes a setting. Everything is mapped, nothing comes from the
 //! Rust allocator; a stream that has warmed up makes no system call.
 
-use super::CompressError;
+use super::{CompressError, ibm842, lzo};
 use crate::sys::codec_ffi::{
     DeflateCompressor, DeflateDecompressor, Lz4Compressor, Lz4HcCompressor, ZstdCompressor, ZstdDecompressor,
 };
 use crate::sys::mem::Mapping;
-use super::lzo;
 
 /// See the module.
 #[derive(Default)]
@@ -27,6 +26,7 @@ enum Compressor {
     Lz4(Lz4Compressor),
     Lz4Hc(Lz4HcCompressor),
     Lzo(Mapping),
+    Ibm842(Mapping),
     Zstd(ZstdCompressor),
     Deflate(DeflateCompressor),
 }
@@ -58,7 +58,7 @@ impl Scratch {
             Compressor::Empty => 0,
             Compressor::Lz4(c) => c.mapped_bytes(),
             Compressor::Lz4Hc(c) => c.mapped_bytes(),
-            Compressor::Lzo(c) => c.len(),
+            Compressor::Lzo(c) | Compressor::Ibm842(c) => c.len(),
             Compressor::Zstd(c) => c.mapped_bytes(),
             Compressor::Deflate(c) => c.mapped_bytes(),
         };
@@ -79,9 +79,17 @@ impl Scratch {
         hold!(self.compressor, Lzo(_c), Mapping::new(lzo::TABLE_BYTES)).map(Mapping::as_mut_slice)
     }
 
+    pub(super) fn ibm842(&mut self) -> Result<&mut [u8], CompressError> {
+        hold!(self.compressor, Ibm842(_c), Mapping::new(ibm842::TABLE_BYTES)).map(Mapping::as_mut_slice)
+    }
+
     /// A zstd context sized for inputs like this one: tables for 2 MiB would cost a 4 KiB page its time, and
     /// the other way round the ratio.
-    pub(super) fn zstd(&mut self, level: i8, input_bytes: usize) -> Result<&mut ZstdCompressor, CompressError> {
+    pub(super) fn zstd(
+        &mut self,
+        level: i8,
+        input_bytes: usize,
+    ) -> Result<&mut ZstdCompressor, CompressError> {
         let about = input_bytes.next_power_of_two().max(4096);
         hold!(self.compressor, Zstd(c) if c.is_for(level, about), ZstdCompressor::new(level, about))
     }

@@ -22,6 +22,7 @@ pub enum Algorithm {
     LzoRle = 4,
     Zstd = 5,
     Deflate = 6,
+    Ibm842 = 7,
 }
 
 /// What there is to know about an algorithm: the one home of names, parameters and help.
@@ -35,7 +36,7 @@ struct Entry {
     summary: &'static str,
 }
 
-const ENTRIES: [Entry; 7] = [
+const ENTRIES: [Entry; 8] = [
     Entry {
         algorithm: Algorithm::Lz4,
         name: "lz4",
@@ -83,6 +84,14 @@ const ENTRIES: [Entry; 7] = [
         dictionary: false,
         parameters: "level=1..12",
         summary: "zlib's format without its header (libdeflate)",
+    },
+    Entry {
+        algorithm: Algorithm::Ibm842,
+        name: "842",
+        levels: None,
+        dictionary: false,
+        parameters: "",
+        summary: "the format of POWER's compression engines, in software",
     },
     Entry {
         algorithm: Algorithm::None,
@@ -286,8 +295,16 @@ mod tests {
     #[test]
     fn what_is_said_is_read_back() {
         for text in [
-            "lz4", "none", "lzo", "lzo-rle", "lz4hc:level=2", "zstd:level=-128", "zstd:level=22",
-            "zstd:level=3,dict=auto", "deflate:level=12",
+            "lz4",
+            "none",
+            "842",
+            "lzo",
+            "lzo-rle",
+            "lz4hc:level=2",
+            "zstd:level=-128",
+            "zstd:level=22",
+            "zstd:level=3,dict=auto",
+            "deflate:level=12",
         ] {
             let spec = CodecSpec::parse(text).unwrap();
             assert_eq!(spec.to_string(), text);
@@ -303,7 +320,7 @@ mod tests {
         let says = |text: &str| CodecSpec::parse(text).unwrap_err().to_string();
         assert_eq!(
             says("snappy"),
-            "codec 'snappy': no such codec; there are lz4, lz4hc, lzo, lzo-rle, zstd, deflate, none"
+            "codec 'snappy': no such codec; there are lz4, lz4hc, lzo, lzo-rle, zstd, deflate, 842, none"
         );
         assert_eq!(
             says("zstd:level=99"),
@@ -314,7 +331,9 @@ mod tests {
             "codec 'zstd:lvl=9': no such parameter 'lvl=9'; zstd takes level=-128..22, dict=auto|off"
         );
         assert_eq!(says("lz4:9"), "codec 'lz4:9': no such parameter '9'; lz4 takes no parameters");
-        for bad in ["", "lz4:", "lz4hc:level=10", "lz4hc:", "zstd:dict=yes", "LZ4", "deflate:level=0", "zstd:"] {
+        for bad in
+            ["", "lz4:", "lz4hc:level=10", "lz4hc:", "zstd:dict=yes", "LZ4", "deflate:level=0", "zstd:"]
+        {
             assert!(CodecSpec::parse(bad).is_err(), "{bad}");
         }
     }
@@ -329,7 +348,7 @@ mod tests {
                 good += 1;
             }
         }
-        // lz4, lzo, lzo-rle and none once each, 8 levels of lz4hc, 12 of deflate, 151 of zstd twice.
-        assert_eq!(good, 4 + 8 + 12 + 2 * 151);
+        // lz4, lzo, lzo-rle, 842 and none once each, 8 levels of lz4hc, 12 of deflate, 151 of zstd twice.
+        assert_eq!(good, 5 + 8 + 12 + 2 * 151);
     }
 }

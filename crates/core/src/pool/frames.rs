@@ -200,8 +200,8 @@ impl Frames {
         assert!(!self.warm.contains(n) && !self.cold.contains(n), "pool: used frame {n} is free");
     }
 
-    /// Asserts that mapped frames = used + warm + cold. If the pool then names exactly `used` frames, each of which
-    /// passes `check_used`, no frame is named twice or lost.
+    /// Asserts that mapped frames = used + warm + cold. If the pool then names exactly `used` frames, each of
+    /// which passes `check_used`, no frame is named twice or lost.
     pub fn check(&self) {
         let (mut mapped, mut warm, mut cold) = (0, 0, 0);
         for segment in 0..self.segments_end {

@@ -1,7 +1,7 @@
 //! Pools: where few bytes live in RAM.
 //!
-//! A pool keeps *objects*, byte strings of 1 to 4096 bytes, in frames of 4 KiB obtained from the kernel, and knows
-//! them by opaque *handles*. It knows nothing of pages, codecs or files.
+//! A pool keeps *objects*, byte strings of 1 to 4096 bytes, in frames of 4 KiB obtained from the kernel, and
+//! knows them by opaque *handles*. It knows nothing of pages, codecs or files.
 //!
 //! ```text
 //!   store(bytes) -> Handle        read(Handle) -> bytes        free(Handle)
@@ -16,9 +16,9 @@
 //!   move, so that sparse zspages become dense ones and free frames.
 //! - [`zbud`]: at most two objects in a frame; bounded density, least recently filled frames reclaimed.
 //!
-//! A pool has no lock: whoever shares one wraps it. It never calls the Rust allocator and its lack of memory is an
-//! error value. A handle that is stale (freed before, or of another pool) is a broken invariant of
-//! the caller and stops the process.
+//! A pool has no lock: whoever shares one wraps it. It never calls the Rust allocator and its lack of memory
+//! is an error value. A handle that is stale (freed before, or of another pool) is a broken invariant of the
+//! caller and stops the process.
 
 mod frames;
 mod size_class;
@@ -111,7 +111,8 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Stands in every handle of a pool: its kind, and its number modulo 16 so that pools of one kind are told apart.
+/// Stands in every handle of a pool: its kind, and its number modulo 16 so that pools of one kind are told
+/// apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PoolTag(u8);
 
@@ -281,9 +282,10 @@ impl Pool {
         either!(self, p => p.holds(h))
     }
 
-    /// Zbud: offers the objects of the least recently filled frames to `evict`, with their bytes, until a frame has
-    /// none left. `evict` answers whether the owner gave the object up, in which case the pool frees it. Returns
-    /// whether a frame came free. Zsmalloc keeps no such order and returns `false`, as in the kernel.
+    /// Zbud: offers the objects of the least recently filled frames to `evict`, with their bytes, until a
+    /// frame has none left. `evict` answers whether the owner gave the object up, in which case the pool
+    /// frees it. Returns whether a frame came free. Zsmalloc keeps no such order and returns `false`, as in
+    /// the kernel.
     pub fn reclaim(&mut self, evict: impl FnMut(Handle, &[u8]) -> bool) -> bool {
         match self {
             Pool::Zsmalloc(_) => false,
@@ -291,8 +293,8 @@ impl Pool {
         }
     }
 
-    /// Zsmalloc: moves objects out of sparse frames until about `max_frames` frames came free or no more can; returns
-    /// how many did. Handles stay valid. Zbud cannot move objects: 0.
+    /// Zsmalloc: moves objects out of sparse frames until about `max_frames` frames came free or no more can;
+    /// returns how many did. Handles stay valid. Zbud cannot move objects: 0.
     pub fn compact(&mut self, max_frames: usize) -> usize {
         match self {
             Pool::Zsmalloc(p) => p.compact(max_frames),

@@ -729,14 +729,19 @@ impl<S: Store> Clusters<S> {
         }
     }
 
+    /// Whether there are more places with disk space than will be written to soon.
+    pub fn has_discards(&self) -> bool {
+        let own = self.own.and_then(|i| self.files[i].as_ref());
+        own.is_some_and(|f| self.idle.len > IDLE_SLOTS_KEPT.max(f.live_clusters / 4))
+    }
+
     /// A place that is not needed soon: its disk space should go back. [`Discard::run`] without the lock, then
     /// [`Clusters::end_discard`].
     pub fn begin_discard(&mut self) -> Option<Discard<S>> {
-        let f = self.files[self.own?].as_ref()?;
-        let store = f.store;
-        if self.idle.len <= IDLE_SLOTS_KEPT.max(f.live_clusters / 4) {
+        if !self.has_discards() {
             return None;
         }
+        let store = self.files[self.own?].as_ref()?.store;
         let id = self.pop(ListName::Idle)?;
         let c = self.get_mut(id);
         c.state = State::Punching as u8;

@@ -209,7 +209,11 @@ fn zstd_ok(code: usize) -> bool {
 }
 
 /// The parameters that zstd recommends for inputs of about `input_bytes`. They size the tables.
-fn zstd_parameters(level: i8, input_bytes: usize, dictionary_bytes: usize) -> zstd::ZSTD_compressionParameters {
+fn zstd_parameters(
+    level: i8,
+    input_bytes: usize,
+    dictionary_bytes: usize,
+) -> zstd::ZSTD_compressionParameters {
     // SAFETY: a pure function.
     unsafe { zstd::ZSTD_getCParams(level.into(), input_bytes as u64, dictionary_bytes) }
 }
@@ -230,12 +234,8 @@ impl ZstdCompressor {
         // SAFETY: a pure function.
         let need = unsafe { zstd::ZSTD_estimateCCtxSize_usingCParams(parameters) };
         // The estimate is exact for these parameters; a dictionary's own can ask for a little more.
-        let mut this = Self {
-            memory: Mapping::new(need + need / 4)?,
-            level,
-            input_bytes,
-            dictionary: (0, 0),
-        };
+        let mut this =
+            Self { memory: Mapping::new(need + need / 4)?, level, input_bytes, dictionary: (0, 0) };
         if this.build(None) { Ok(this) } else { Err(super::Errno::ENOMEM) }
     }
 
@@ -340,9 +340,14 @@ impl ZstdDecompressor {
         let context = unsafe { zstd::ZSTD_initStaticDCtx(memory.as_mut_slice().as_mut_ptr().cast(), len) };
         const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
         // SAFETY: the context was made above (null is an error code of its own).
-        let set = !context.is_null() && zstd_ok(unsafe {
-            zstd::ZSTD_DCtx_setParameter(context, zstd::ZSTD_dParameter::ZSTD_d_experimentalParam1, MAGICLESS)
-        });
+        let set = !context.is_null()
+            && zstd_ok(unsafe {
+                zstd::ZSTD_DCtx_setParameter(
+                    context,
+                    zstd::ZSTD_dParameter::ZSTD_d_experimentalParam1,
+                    MAGICLESS,
+                )
+            });
         if set { Ok(Self(memory)) } else { Err(super::Errno::ENOMEM) }
     }
 
@@ -361,7 +366,9 @@ impl ZstdDecompressor {
         let code = unsafe {
             match dictionary {
                 None => zstd::ZSTD_decompressDCtx(context, to, to_len, from, from_len),
-                Some(d) => zstd::ZSTD_decompress_usingDDict(context, to, to_len, from, from_len, d.decompress_side()),
+                Some(d) => {
+                    zstd::ZSTD_decompress_usingDDict(context, to, to_len, from, from_len, d.decompress_side())
+                }
             }
         };
         zstd_ok(code).then_some(code)

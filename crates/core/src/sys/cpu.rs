@@ -61,7 +61,7 @@ pub fn relax(round: u32) {
     const SLEEP_EVERY: u32 = 256;
     if round < PAUSE_ROUNDS {
         core::hint::spin_loop();
-    } else if round % SLEEP_EVERY != 0 {
+    } else if !round.is_multiple_of(SLEEP_EVERY) {
         // SAFETY: the call takes no argument.
         let _ = unsafe { uz_syscall!(nr::SCHED_YIELD, 0) };
     } else {

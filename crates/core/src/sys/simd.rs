@@ -31,7 +31,10 @@ pub fn is_filled(page: &[u8; PAGE_BYTES], word: u64) -> bool {
 /// Fills `page` with `word`.
 #[inline]
 pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
-    if is_x86_feature_detected!("avx2") {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature was found.
+        unsafe { fill_avx512(page, word) }
+    } else if is_x86_feature_detected!("avx2") {
         // SAFETY: the feature was found.
         unsafe { fill_avx2(page, word) }
     } else {
@@ -41,9 +44,9 @@ pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
 
 fn is_filled_plain(page: &[u8; PAGE_BYTES], word: u64) -> bool {
     let (words, _) = page.as_chunks::<8>();
-    words.chunks_exact(16).all(|chunk| {
-        chunk.iter().fold(0, |difference, w| difference | (u64::from_ne_bytes(*w) ^ word)) == 0
-    })
+    words
+        .chunks_exact(16)
+        .all(|chunk| chunk.iter().fold(0, |difference, w| difference | (u64::from_ne_bytes(*w) ^ word)) == 0)
 }
 
 fn fill_plain(page: &mut [u8; PAGE_BYTES], word: u64) {
@@ -97,6 +100,16 @@ fn fill_avx2(page: &mut [u8; PAGE_BYTES], word: u64) {
     }
 }
 
+#[target_feature(enable = "avx512f")]
+fn fill_avx512(page: &mut [u8; PAGE_BYTES], word: u64) {
+    let pattern = _mm512_set1_epi64(word as i64);
+    let (chunks, _) = page.as_chunks_mut::<64>();
+    for chunk in chunks {
+        // SAFETY: the chunk has the 64 bytes of the store, which needs no alignment.
+        unsafe { _mm512_storeu_si512(chunk.as_mut_ptr().cast(), pattern) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +130,8 @@ mod tests {
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the feature was found.
             filled.push(|p, w| unsafe { is_filled_avx512(p, w) });
+            // SAFETY: the feature was found.
+            fills.push(|p, w| unsafe { fill_avx512(p, w) });
         }
         (filled, fills)
     }

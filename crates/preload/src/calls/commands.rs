@@ -87,7 +87,10 @@ fn getsockopt(level: u32, name: u32) -> Args {
         (1, 26) => Out(Array(8, At(4))),
         // SOL_TCP, TCP_ZEROCOPY_RECEIVE
         (6, 35) => Sized(Id::TcpZerocopyReceive, At(4)),
-        _ => Out(Len(At(4))),
+        // SOL_IP, SOL_IPV6: IPT_SO_GET_ENTRIES, ARPT_SO_GET_ENTRIES and their like are of any length.
+        (0 | 41, 64..=255) => Out(Len(At(4))),
+        // Nothing else is long, and what the length says beforehand may be anything.
+        _ => Out(AtMost(u16::MAX, At(4))),
     };
     args(&[Int, Int, Int, value, Out(Fixed(4))])
 }

@@ -12,6 +12,9 @@ use super::shapes::Number::{self, *};
 /// The largest record, in bytes: so much is copied to the stack to look at it.
 pub const MAX_BYTES: usize = 168;
 
+/// The longest address of a socket.
+const SOCKADDR: u16 = 128;
+
 /// A field that leads on.
 #[derive(Clone, Copy, Debug)]
 pub enum Field {
@@ -58,11 +61,11 @@ impl Id {
 
 records! {
     // Sockets. msghdr: name, namelen, iov, iovlen, control, controllen, flags.
-    SendMsg In 56 [Ptr(0, In(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
-    RecvMsg Out 56 [Ptr(0, Out(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
+    SendMsg In 56 [Ptr(0, In(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
+    RecvMsg Out 56 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
     /// mmsghdr: a msghdr, and the number of bytes moved.
-    SendMmsg Out 64 [Ptr(0, In(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
-    RecvMmsg Out 64 [Ptr(0, Out(Sockaddr(I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
+    SendMmsg Out 64 [Ptr(0, In(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
+    RecvMmsg Out 64 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
     /// sock_fprog: length, filter.
     Fprog In 16 [Ptr(8, In(Array(8, U16(0))))]
     /// tcp_zerocopy_receive: ..., copybuf_address, copybuf_len, flags, msg_control, msg_controllen, ...

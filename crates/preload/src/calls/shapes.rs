@@ -73,7 +73,7 @@ pub enum Number {
     U8(u8),
     /// This very number, whatever the caller passes.
     Just(u8),
-    /// A u32 to which the argument points, such as the `socklen_t *` of getsockname.
+    /// An int to which the argument points, such as the `socklen_t *` of getsockname; a negative one means none.
     At(u8),
 }
 
@@ -84,8 +84,8 @@ pub enum Extent {
     Fixed(u16),
     /// So many as the number says.
     Len(Number),
-    /// A socket address of so many, of which the kernel takes 128.
-    Sockaddr(Number),
+    /// So many as the number says, of which the kernel takes no more than this.
+    AtMost(u16, Number),
     /// A head of fixed size, and so many more as the number says.
     Head(u16, Number),
     /// Elements of fixed size, so many as the number says.

@@ -36,6 +36,8 @@ const IOVEC: u16 = 16;
 const IO_EVENT: u16 = 32;
 const SEMBUF: u16 = 6;
 const MQ_ATTR: u16 = 64;
+/// The longest address of a socket.
+const SOCKADDR: u16 = 128;
 
 macro_rules! shapes {
     (@row $disposition:ident command) => { Shape::by_command($disposition) };
@@ -107,17 +109,17 @@ shapes! {
     GETPID                  Plain ()
     SENDFILE                ConsumesBeforeFault (Int, Int, Out(Fixed(LONG)))
     SOCKET                  Plain ()
-    CONNECT                 Buffers (Int, In(Sockaddr(I32(2))))
-    ACCEPT                  ConsumesBeforeFault (Int, Out(Sockaddr(At(2))), Out(Fixed(INT)))
-    SENDTO                  Special (Int, In(Len(U64(2))), Int, Int, In(Sockaddr(I32(5))))
-    RECVFROM                ConsumesBeforeFault (Int, Out(Len(U64(2))), Int, Int, Out(Sockaddr(At(5))), Out(Fixed(INT)))
+    CONNECT                 Buffers (Int, In(AtMost(SOCKADDR, I32(2))))
+    ACCEPT                  ConsumesBeforeFault (Int, Out(AtMost(SOCKADDR, At(2))), Out(Fixed(INT)))
+    SENDTO                  Special (Int, In(Len(U64(2))), Int, Int, In(AtMost(SOCKADDR, I32(5))))
+    RECVFROM                ConsumesBeforeFault (Int, Out(Len(U64(2))), Int, Int, Out(AtMost(SOCKADDR, At(5))), Out(Fixed(INT)))
     SENDMSG                 Special (Int, Record(Id::SendMsg))
     RECVMSG                 ConsumesBeforeFault (Int, Record(Id::RecvMsg))
     SHUTDOWN                Plain ()
-    BIND                    Buffers (Int, In(Sockaddr(I32(2))))
+    BIND                    Buffers (Int, In(AtMost(SOCKADDR, I32(2))))
     LISTEN                  Plain ()
-    GETSOCKNAME             Buffers (Int, Out(Sockaddr(At(2))), Out(Fixed(INT)))
-    GETPEERNAME             Buffers (Int, Out(Sockaddr(At(2))), Out(Fixed(INT)))
+    GETSOCKNAME             Buffers (Int, Out(AtMost(SOCKADDR, At(2))), Out(Fixed(INT)))
+    GETPEERNAME             Buffers (Int, Out(AtMost(SOCKADDR, At(2))), Out(Fixed(INT)))
     SOCKETPAIR              Buffers (Int, Int, Int, Out(Fixed(2 * INT)))
     SETSOCKOPT              Special command
     GETSOCKOPT              Buffers command
@@ -353,7 +355,7 @@ shapes! {
     FALLOCATE               Plain ()
     TIMERFD_SETTIME         ConsumesBeforeFault (Int, Int, In(Fixed(ITIMERSPEC)), Out(Fixed(ITIMERSPEC)))
     TIMERFD_GETTIME         Buffers (Int, Out(Fixed(ITIMERSPEC)))
-    ACCEPT4                 ConsumesBeforeFault (Int, Out(Sockaddr(At(2))), Out(Fixed(INT)))
+    ACCEPT4                 ConsumesBeforeFault (Int, Out(AtMost(SOCKADDR, At(2))), Out(Fixed(INT)))
     SIGNALFD4               Signal (Int, In(Fixed(SIGSET)))
     EVENTFD2                Plain ()
     EPOLL_CREATE1           Plain ()

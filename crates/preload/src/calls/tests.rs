@@ -179,6 +179,15 @@ fn an_address_has_the_length_behind_the_length_pointer() {
         &[3, 0, 0, A, across],
         &[(A, 12, OUT), (across, 4, OUT)],
     );
+    // A length that nobody has set; a negative one.
+    memory().put(B, &0x5555_5555u32.to_le_bytes()).expect(
+        nr::GETSOCKOPT,
+        &[3, 1, 4, A, B],
+        &[(A, 65535, OUT), (B, 4, OUT)],
+    );
+    memory().put(B, &(-1i32).to_le_bytes()).expect(nr::GETSOCKOPT, &[3, 1, 4, A, B], &[(B, 4, OUT)]);
+    memory().expect(nr::GETSOCKOPT, &[3, 1, 4, A, 0], &[]);
+    memory().expect(nr::ACCEPT, &[3, A, 0], &[]);
     // SO_GET_FILTER counts instructions.
     memory().put(B, &12u32.to_le_bytes()).expect(
         nr::GETSOCKOPT,
@@ -536,4 +545,44 @@ fn a_second_attempt_takes_words_for_pointers() {
     // Arguments at the end of everything.
     let mut mem = memory();
     scan(nr::IOCTL, &[usize::MAX, (1 << 56) - 1, (1 << 56) - 8192, usize::MAX - 7, 1, 0], &mut mem);
+}
+
+/// Numbers that calls and structs are made of, with those at which something changes.
+fn any_word(random: &mut impl FnMut() -> usize) -> usize {
+    let near = [0, A, B, C, D, 1 << 31, 1 << 32, 1 << 47, 1 << 56, 1 << 63, usize::MAX, A + PAGE_SIZE];
+    match random() % 4 {
+        0 => random() % 64,
+        1 => random() >> (random() % 64),
+        _ => near[random() % near.len()].wrapping_add(random() % 33).wrapping_sub(16),
+    }
+}
+
+#[test]
+fn whatever_the_arguments_are_the_walker_asks_for_what_can_be() {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize >> 8
+    };
+    for round in 0..60 {
+        let mut mem = memory();
+        for page in [A, B, C, D, A + PAGE_SIZE, usize::MAX >> 8] {
+            let words: Vec<usize> = (0..512).map(|_| any_word(&mut random)).collect();
+            mem = mem.words(page & !(PAGE_SIZE - 1), &words);
+        }
+        for number in 0..nr::COUNT {
+            for _ in 0..8 {
+                let args = [(); 6].map(|()| any_word(&mut random));
+                mem.held.clear();
+                mem.held_pages.clear();
+                // The memory checks each range; that the walk ends is the other half.
+                walk(number, &args, &mut mem);
+                if round == 0 {
+                    scan(number, &args, &mut mem);
+                }
+            }
+        }
+    }
 }

@@ -115,13 +115,17 @@ impl Numbers<'_> {
         match number {
             Number::U64(at) => raw(at),
             Number::U32(at) => raw(at) as u32 as usize,
-            Number::I32(at) => usize::try_from(raw(at) as i32).unwrap_or(0),
+            Number::I32(at) => not_negative(raw(at) as i32),
             Number::U16(at) => raw(at) as u16 as usize,
             Number::U8(at) => raw(at) as u8 as usize,
             Number::Just(number) => number as usize,
-            Number::At(at) => u32_at(mem, raw(at)).unwrap_or(0) as usize,
+            Number::At(at) => not_negative(i32_at(mem, raw(at)).unwrap_or(0)),
         }
     }
+}
+
+fn not_negative(number: i32) -> usize {
+    usize::try_from(number).unwrap_or(0)
 }
 
 /// Eight bytes of a record, or what is left of it.
@@ -183,7 +187,7 @@ fn hold_extent<M: Visit>(mem: &mut M, addr: usize, extent: Extent, kind: Kind, n
     let len = match extent {
         Extent::Fixed(bytes) => bytes as usize,
         Extent::Len(len) => numbers.get(mem, len),
-        Extent::Sockaddr(len) => numbers.get(mem, len).min(128),
+        Extent::AtMost(most, len) => numbers.get(mem, len).min(most as usize),
         Extent::Head(bytes, len) => numbers.get(mem, len).saturating_add(bytes as usize),
         Extent::Array(bytes, count) => numbers.get(mem, count).saturating_mul(bytes as usize),
         Extent::Bits(count) => numbers.get(mem, count).div_ceil(64).saturating_mul(8),
@@ -202,14 +206,19 @@ fn hold<M: Visit>(mem: &mut M, addr: usize, len: usize, kind: Kind) {
     mem.hold(addr, len.min(MAX_HOLD_BYTES).min(END - addr), kind);
 }
 
-fn u32_at(mem: &impl Visit, addr: usize) -> Option<u32> {
+/// Reads what has been held, unless it runs over the end of user addresses (and was cut there).
+fn read(mem: &impl Visit, addr: usize, into: &mut [u8]) -> bool {
+    addr != 0 && addr.checked_add(into.len()).is_some_and(|end| end <= END) && mem.read(addr, into)
+}
+
+fn i32_at(mem: &impl Visit, addr: usize) -> Option<i32> {
     let mut bytes = [0; 4];
-    (addr < END && mem.read(addr, &mut bytes)).then(|| u32::from_le_bytes(bytes))
+    read(mem, addr, &mut bytes).then(|| i32::from_le_bytes(bytes))
 }
 
 fn u64_at(mem: &impl Visit, addr: usize) -> Option<usize> {
     let mut bytes = [0; 8];
-    (addr < END && mem.read(addr, &mut bytes)).then(|| usize::from_le_bytes(bytes))
+    read(mem, addr, &mut bytes).then(|| usize::from_le_bytes(bytes))
 }
 
 /// Holds a record of `bytes` bytes and what it points to. Of a record that is shorter than its layout, the
@@ -219,7 +228,7 @@ fn record<M: Visit>(mem: &mut M, addr: usize, id: Id, bytes: usize) {
     hold(mem, addr, bytes, layout.kind);
     let mut copy = [0; MAX_BYTES];
     let known = bytes.min(layout.bytes as usize);
-    if addr >= END || !mem.read(addr, &mut copy[..known]) {
+    if !read(mem, addr, &mut copy[..known]) {
         return;
     }
     let numbers = Numbers::OfRecord(&copy);

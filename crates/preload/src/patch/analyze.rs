@@ -603,7 +603,89 @@ fn far_branches_into(image: &Image, sites: &[Site]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
+    use std::string::String;
 
+    fn loaded(name: &str) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.split_whitespace().find(|w| w.contains(name)).unwrap().into()
+    }
+
+    fn objects() -> [String; 2] {
+        [loaded("/libc.so"), loaded("/ld-linux")]
+    }
+
+    /// Addresses of the instruction in a disassembly by binutils, but for returns from signals.
+    fn by_objdump(path: &str) -> Option<Vec<u64>> {
+        let out = std::process::Command::new("objdump").args(["-d", "--no-show-raw-insn", path]).output().ok()?;
+        let text = String::from_utf8(out.stdout).unwrap();
+        let mut found = Vec::new();
+        let mut last = "";
+        for line in text.lines() {
+            let Some((address, instruction)) = line.split_once(':') else { continue };
+            if instruction.trim() == "syscall" && !last.contains("$0xf,%") {
+                found.push(u64::from_str_radix(address.trim(), 16).unwrap());
+            }
+            last = instruction;
+        }
+        Some(found)
+    }
+
+    #[test]
+    fn every_instruction_that_a_disassembler_sees_is_found_and_has_a_plan() {
+        for path in objects() {
+            let file = std::fs::read(&path).unwrap();
+            let analysis = analyze(&Image::of_file(&file).unwrap());
+            assert_eq!(analysis.unpatchable, []);
+            let Some(expected) = by_objdump(&path) else { return };
+            let found: Vec<u64> = analysis.sites.iter().map(|s| s.syscall_vaddr()).collect();
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+
+    /// All code of the object is decoded, and no branch in it leads between the ends of a site.
+    #[test]
+    fn nothing_jumps_into_a_site() {
+        for path in objects() {
+            let file = std::fs::read(&path).unwrap();
+            let image = Image::of_file(&file).unwrap();
+            let sites = analyze(&image).sites;
+            let inner: HashSet<u64> = sites
+                .iter()
+                .flat_map(|s| s.start + 1..s.start + (s.len as u64).max(s.syscall as u64 + 1) + s.stays_in_place() as u64)
+                .collect();
+            let functions = image.functions().unwrap();
+            let mut branches = 0;
+            for i in 0..functions.len() {
+                let f = functions.get(i).unwrap();
+                let end = if i + 1 < functions.len() { functions.get(i + 1).unwrap().start } else { f.end };
+                let Some(text) = image.bytes_at(f.start, (end - f.start) as usize) else { continue };
+                let code: Vec<_> = Decoder::with_ip(64, text, f.start, DecoderOptions::NONE).into_iter().collect();
+                for target in direct_targets(&code) {
+                    assert!(!inner.contains(&target), "{path}: {target:x}");
+                    branches += 1;
+                }
+            }
+            assert!(branches > 1000);
+            for (a, b) in sites.iter().zip(&sites[1..]) {
+                assert!(a.start + (a.len as u64).max(a.syscall as u64 + 2) <= b.start);
+            }
+        }
+    }
+
+    #[test]
+    fn candidates_are_found_at_every_alignment_and_edge() {
+        for at in 0..40 {
+            let mut text = [0x90; 42];
+            text[at..at + 2].copy_from_slice(&[0x0f, 0x05]);
+            assert_eq!(find_candidates(1000, &text), [1000 + at as u64]);
+        }
+        assert_eq!(find_candidates(0, &[0x0f, 0x0f, 0x05, 0x0f]), [1]);
+        assert_eq!(find_candidates(0, &[0x0f; 100]), []);
+        assert_eq!(find_candidates(0, &[]), []);
+    }
+
+    /// What an object's analysis says, for the curious: `OBJECTS="/path /path" cargo test show -- --ignored --nocapture`.
     #[test]
     #[ignore]
     fn show() {
@@ -615,7 +697,7 @@ mod tests {
             println!("{path}: {} sites, {:x?} unpatchable, {:?}", a.sites.len(), a.unpatchable, t.elapsed());
             let count = |f: &dyn Fn(&&Site) -> bool| a.sites.iter().filter(f).count();
             println!(
-                "  in place {} over {} detour {} rip {} known number {} tails {} longest {}",
+                "  in place {} over {} detour {} relative {} known number {} with tail {} longest {}",
                 count(&|s| s.stays_in_place()),
                 count(&|s| !s.stays_in_place() && s.pad == 0),
                 count(&|s| s.pad != 0),

@@ -161,13 +161,30 @@ pub struct Text {
     pub prot: usize,
 }
 
+/// The file behind a piece of text, to map it again if it cannot be made executable after it was written.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// A path, NUL-terminated.
+    Path { path: &'a [u8], offset: usize },
+    Fd { fd: i32, offset: usize },
+    /// No file (the vDSO).
+    None,
+}
+
 /// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they are within
 /// `text`; answers how many were.
 ///
 /// # Safety
 /// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and the sites must come from
 /// an analysis of this object.
-pub unsafe fn redirect(slots: &mut Slots, sites: &[Site], bias: u64, text: Text, maps: &mut Maps) -> usize {
+pub unsafe fn redirect(
+    slots: &mut Slots,
+    sites: &[Site],
+    bias: u64,
+    text: Text,
+    source: Source,
+    maps: &mut Maps,
+) -> usize {
     let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
     let inside = |at: usize, len: usize| at >= text.start && len <= text.end - text.start && at <= text.end - len;
     let here: Vec<&Site> = sites
@@ -244,7 +261,7 @@ pub unsafe fn redirect(slots: &mut Slots, sites: &[Site], bias: u64, text: Text,
         {
             return 0;
         }
-        if change_text(&writes, text).is_err() {
+        if change_text(&writes, text, source).is_err() {
             return 0;
         }
     }
@@ -273,11 +290,11 @@ unsafe fn fill(at: usize, code: &[u8]) -> Result<()> {
 /// Writes into text. Either all of it or nothing is written.
 ///
 /// # Safety
-/// No thread may be executing `text`, and all writes must lie in it.
-unsafe fn change_text(writes: &[Write], text: Text) -> Result<()> {
+/// No thread may be executing `text`, all writes must lie in it, and `source` must be what is mapped there.
+unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()> {
     let start = writes.iter().map(|w| w.at).min().unwrap_or(text.start) & !(PAGE_SIZE - 1);
     let end = writes.iter().map(|w| w.at + w.len).max().unwrap_or(text.start).next_multiple_of(PAGE_SIZE);
-    // SAFETY: the caller's; from here to the second mprotect nothing outside this function runs.
+    // SAFETY: the caller's; from here to the end nothing outside this function and system calls runs.
     unsafe {
         uz_syscall!(nr::MPROTECT, start, end - start, PROT_READ | PROT_WRITE)?;
         for w in writes {
@@ -290,7 +307,42 @@ unsafe fn change_text(writes: &[Write], text: Text) -> Result<()> {
                 options(nostack, preserves_flags)
             );
         }
-        uz_syscall!(nr::MPROTECT, start, end - start, text.prot).map(drop)
+        let outcome = uz_syscall!(nr::MPROTECT, start, end - start, text.prot);
+        if outcome.is_err() {
+            // A security policy that lets text be written but not executed again (SELinux: execmod). What is in the
+            // file may be executed; put that back.
+            map_again(text, source);
+        }
+        outcome.map(drop)
+    }
+}
+
+/// Maps the original text over what has become unusable.
+///
+/// # Safety
+/// As for `change_text`. Calls nothing but the kernel.
+#[cold]
+unsafe fn map_again(text: Text, source: Source) {
+    const MAP_PRIVATE_FIXED: usize = 0x12;
+    const O_CLOEXEC: usize = 0o2000000;
+    const AT_FDCWD: isize = -100;
+    // SAFETY: the caller's: the same bytes of the same file at the same place.
+    unsafe {
+        let (fd, offset) = match source {
+            Source::Fd { fd, offset } => (fd as usize, offset),
+            Source::Path { path, offset } => {
+                match uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_CLOEXEC) {
+                    Ok(fd) => (fd, offset),
+                    Err(_) => return,
+                }
+            }
+            Source::None => return,
+        };
+        let len = text.end - text.start;
+        let _ = uz_syscall!(nr::MMAP, text.start, len, text.prot, MAP_PRIVATE_FIXED, fd, offset);
+        if let Source::Path { .. } = source {
+            let _ = uz_syscall!(nr::CLOSE, fd);
+        }
     }
 }
 
@@ -414,4 +466,227 @@ fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool) -> [u8; SLOT_BYTES
     assert!(a.len <= ORIGIN_AT);
     a.code[ORIGIN_AT..].copy_from_slice(&address(site.syscall_vaddr()).to_le_bytes());
     a.code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::analyze::analyze;
+    use super::super::elf::Image;
+    use super::*;
+    use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
+    use std::string::String;
+
+    fn libc_path() -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.split_whitespace().find(|w| w.contains("/libc.so")).unwrap().into()
+    }
+
+    fn decode(bytes: &[u8], at: u64) -> Vec<Instruction> {
+        Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).into_iter().collect()
+    }
+
+    /// The same operation on the same operands, wherever it stands.
+    fn same(a: &Instruction, b: &Instruction) -> bool {
+        a.code() == b.code()
+            && a.op_count() == b.op_count()
+            && (0..a.op_count()).all(|n| a.op_kind(n) == b.op_kind(n) && a.op_register(n) == b.op_register(n))
+            && a.memory_base() == b.memory_base()
+            && a.memory_index() == b.memory_index()
+            && a.memory_displacement64() == b.memory_displacement64()
+            && (0..a.op_count()).all(|n| a.try_immediate(n).ok() == b.try_immediate(n).ok())
+    }
+
+    /// Where an unconditional jump leads; jumps through the following eight bytes included.
+    fn destination(code: &[u8], at: u64, i: &Instruction) -> u64 {
+        if i.code() == Code::Jmp_rm64 {
+            assert_eq!(i.ip_rel_memory_address(), i.next_ip());
+            let from = (i.next_ip() - at) as usize;
+            return u64::from_le_bytes(code[from..from + 8].try_into().unwrap());
+        }
+        assert_eq!(i.flow_control(), FlowControl::UnconditionalBranch);
+        i.near_branch_target()
+    }
+
+    /// Reads a slot as a processor would, and compares with the code it stands for.
+    fn check_slot(site: &Site, slot: u64, bias: u64, near: bool) {
+        let code = emit_slot(site, slot as usize, bias, near);
+        let start = bias + site.start;
+        let len = site.len as usize;
+        let mut bytes = site.original[..len].to_vec();
+        if site.stays_in_place() {
+            bytes.extend([0x0f, 0x05]);
+        }
+        let original = decode(&bytes, start);
+        let call = original.iter().position(|i| i.code() == Code::Syscall).unwrap();
+        assert_eq!(original[call].ip(), bias + site.syscall_vaddr());
+        let mut slot_code = Decoder::with_ip(64, &code, slot, DecoderOptions::NONE);
+        let mut next = || slot_code.decode();
+        for o in &original[..call] {
+            let n = next();
+            assert!(same(o, &n), "{o:?} {n:?}");
+        }
+        // The class.
+        let mut i = next();
+        let plain_from_jae = if i.code() == Code::Mov_rm32_r32 {
+            let compare = next();
+            assert_eq!((compare.code(), compare.immediate32()), (Code::Cmp_rm32_imm32, CLASS_COUNT as u32));
+            let jae = next();
+            assert_eq!(jae.code(), Code::Jae_rel8_64);
+            let lea = next();
+            assert_eq!(lea.ip_rel_memory_address(), CLASS_TABLE.as_ptr() as u64);
+            i = next();
+            assert_eq!(i.code(), Code::Cmp_rm8_imm8);
+            Some(jae.near_branch_target())
+        } else if (site.number as usize) < CLASS_COUNT {
+            assert_eq!(i.code(), Code::Cmp_rm8_imm8);
+            assert_eq!(i.ip_rel_memory_address(), CLASS_TABLE.as_ptr() as u64 + site.number as u64);
+            None
+        } else {
+            assert_eq!(i.code(), Code::Cmp_rm32_r32);
+            None
+        };
+        let to_slow = next();
+        assert_eq!(to_slow.code(), Code::Jne_rel8_64);
+        let plain = next();
+        assert!(plain_from_jae.is_none_or(|t| t == plain.ip()));
+        let after;
+        if site.stays_in_place() {
+            after = start + len as u64 + 2;
+            assert_eq!(destination(&code, slot, &plain), start + len as u64);
+        } else {
+            assert_eq!(plain.code(), Code::Syscall);
+            after = plain.next_ip();
+            let mut rest = &original[call + 1..];
+            if matches!(site.tail, Tail::Jump(_) | Tail::Branch(..)) {
+                rest = &rest[..rest.len() - 1];
+            }
+            for o in rest {
+                let n = next();
+                assert!(same(o, &n), "{o:?} {n:?}");
+            }
+            let last = original.last().unwrap();
+            match site.tail {
+                Tail::None => assert_eq!(last.flow_control(), FlowControl::Return),
+                Tail::Next => assert_eq!(destination(&code, slot, &next()), start + len as u64),
+                Tail::Jump(_) => assert_eq!(destination(&code, slot, &next()), last.near_branch_target()),
+                Tail::Branch(..) => {
+                    let skip = next();
+                    let mut inverted = *last;
+                    inverted.negate_condition_code();
+                    assert_eq!(skip.condition_code(), inverted.condition_code());
+                    assert_eq!(destination(&code, slot, &next()), last.near_branch_target());
+                    let from = (skip.near_branch_target() - slot) as usize;
+                    let resume = decode(&code[from..], skip.near_branch_target())[0];
+                    assert_eq!(destination(&code, slot, &resume), start + len as u64);
+                }
+            }
+        }
+        let from = (to_slow.near_branch_target() - slot) as usize;
+        let slow = decode(&code[from..], to_slow.near_branch_target());
+        let given = match slow[0].code() {
+            Code::Lea_r64_m => slow[0].ip_rel_memory_address(),
+            Code::Mov_r64_imm64 => slow[0].immediate64(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(given, after);
+        assert_eq!(slow[1].near_branch_target(), slow_path_address() as u64);
+        assert_eq!(code[ORIGIN_AT..], (bias + site.syscall_vaddr()).to_le_bytes());
+    }
+
+    #[test]
+    fn every_slot_of_libc_does_what_the_original_does() {
+        let file = std::fs::read(libc_path()).unwrap();
+        let sites = analyze(&Image::of_file(&file).unwrap()).sites;
+        assert!(sites.len() > 300);
+        let slots = slot_range().start as u64;
+        for (i, site) in sites.iter().enumerate() {
+            let slot = slots + (i * SLOT_BYTES) as u64;
+            check_slot(site, slot, slots - (1 << 30), true);
+            check_slot(site, slot, 0x1234_5600_0000, false);
+        }
+    }
+
+    #[test]
+    fn slots_of_all_shapes_do_what_the_original_does() {
+        let slots = slot_range().start as u64;
+        // mov eax, [rip+1000]; syscall; cmp [rip+2000], r9d; jcc / jmp / ret / more
+        let mut code = std::vec![0x8b, 0x05, 0xe8, 3, 0, 0, 0x0f, 0x05, 0x44, 0x39, 0x0d, 0xd0, 7, 0, 0];
+        let copied = code.len();
+        let tails: [(&[u8], Tail); 5] = [
+            (&[0x74, 0x10], Tail::Branch(4, 0x4000 + 17 + 16)),
+            (&[0x0f, 0x87, 0, 1, 0, 0], Tail::Branch(7, 0x4000 + 21 + 256)),
+            (&[0xeb, 0xf0], Tail::Jump(0x4000 + 17 - 16)),
+            (&[0xc3], Tail::None),
+            (&[], Tail::Next),
+        ];
+        for (bytes, tail) in tails {
+            code.truncate(copied);
+            code.extend(bytes);
+            let mut original = [0; SITE_BYTES];
+            original[..code.len()].copy_from_slice(&code);
+            let site = Site {
+                start: 0x4000,
+                original,
+                len: code.len() as u8,
+                syscall: 6,
+                copied: if tail == Tail::None { copied as u8 + 1 } else { copied as u8 },
+                number: NO_NUMBER,
+                rip: [2, 11],
+                tail,
+                pad: 0,
+            };
+            check_slot(&site, slots, slots - (1 << 30), true);
+            check_slot(&site, slots + 5 * 128, slots + (1 << 30), true);
+        }
+    }
+
+    /// The policy that lets text be written but not run again: the original comes back.
+    #[test]
+    fn text_that_cannot_run_again_is_mapped_again() {
+        let path = std::env::temp_dir().join(std::format!("uzswap-text-{}", std::process::id()));
+        std::fs::write(&path, [0xc3; 2 * PAGE_SIZE]).unwrap();
+        let mut c_path = path.as_os_str().as_encoded_bytes().to_vec();
+        c_path.push(0);
+        let file = std::fs::File::open(&path).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        for source in [Source::Path { path: &c_path, offset: PAGE_SIZE }, Source::Fd { fd, offset: PAGE_SIZE }] {
+            let (read_execute, private) = (PROT_READ | PROT_EXEC, 2usize);
+            // SAFETY: a new mapping; the writes are within it; nobody else knows it.
+            unsafe {
+                let at = uz_syscall!(nr::MMAP, 0, PAGE_SIZE, read_execute, private, fd, PAGE_SIZE).unwrap();
+                let writes = [Write { at: at + 10, len: 5, bytes: [0xcc; SITE_BYTES] }];
+                let mut text = Text { start: at, end: at + PAGE_SIZE, prot: read_execute };
+                change_text(&writes, text, source).unwrap();
+                let byte = |n: usize| *((at + n) as *const u8);
+                assert_eq!((byte(9), byte(10), byte(14), byte(15)), (0xc3, 0xcc, 0xcc, 0xc3));
+                text.prot = read_execute | 1 << 20; // no such protection
+                assert!(change_text(&writes, text, source).is_err());
+                text.prot = read_execute;
+                map_again(text, source);
+                assert!((0..PAGE_SIZE).all(|n| byte(n) == 0xc3));
+                let run: extern "C" fn() = core::mem::transmute(at);
+                run();
+                uz_syscall!(nr::MUNMAP, at, PAGE_SIZE).unwrap();
+            }
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn slots_are_used_again_when_their_object_has_gone() {
+        let mut slots = Slots::new();
+        let mut maps = Maps::default();
+        let text = |n: usize| Text { start: n << 30, end: (n << 30) + PAGE_SIZE, prot: 5 };
+        let mut seen = std::collections::HashSet::new();
+        // Far more than there are, in 40-slot objects, half of them forgotten by their successors.
+        for n in 1..1000 {
+            slots.forget(|t| t.start == text(n / 2).start);
+            let Some((at, pages)) = slots.take(40, &mut maps) else { panic!("out of slots at {n}") };
+            assert!(pages == 2 && slot_range().contains(&at) && at % PAGE_SIZE == 0);
+            assert!(slots.objects.iter().all(|o| at + 2 * PAGE_SIZE <= o.slots || at >= o.slots + o.pages * PAGE_SIZE));
+            seen.insert(at);
+            slots.objects.push(Object { text: text(n), slots: at, pages, stubs: (0, 0) });
+        }
+        assert!(seen.len() <= SLOT_COUNT / SLOTS_PER_PAGE / 2);
+    }
 }

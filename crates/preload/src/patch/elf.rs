@@ -5,8 +5,7 @@
 //! are asked by virtual address, so that everything above this file knows one kind.
 //!
 //! Function bounds come from `.eh_frame_hdr`, the sorted table by which unwinders find their entries: every object
-//! that a C compiler made for x86-64 has it, stripped or not, and no symbol table is needed. Objects without
-//! it fall back on the dynamic symbols.
+//! that a C compiler made for x86-64 has it, stripped or not, and no symbol table is needed.
 //!
 //! Nothing here trusts the object: every read is bounds-checked, and nonsense yields `None`.
 //!

@@ -187,6 +187,16 @@ fn measure_vector_state() {
     SAVE_METHOD.store(if compact { BY_XSAVEC } else { BY_XSAVE }, Ordering::Relaxed);
 }
 
+/// Uses an older way to save vectors than this machine has, for tests: 0 `fxsave` (SSE only), 1 `xsave`.
+#[doc(hidden)]
+pub fn force_save_method(method: u32) {
+    if method < SAVE_METHOD.load(Ordering::Relaxed) {
+        // The standard layout is the larger one: 2 688 bytes hold everything up to AVX-512.
+        SAVE_BYTES.store(if method == BY_FXSAVE { 512 } else { 2688 }, Ordering::Relaxed);
+        SAVE_METHOD.store(method, Ordering::Relaxed);
+    }
+}
+
 #[target_feature(enable = "xsave")]
 unsafe fn xcr0() -> u64 {
     // SAFETY: the caller has checked OSXSAVE.

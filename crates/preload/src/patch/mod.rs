@@ -22,7 +22,7 @@
 //! What is there at start is patched by [`patch_all_loaded`], before any other code of the program runs; what
 //! the loader maps later by [`patch_file_mapping`], from the hook of `mmap`, before anything in it can run.
 //!
-//! Lock order: `PATCHER` alone, taken by these two; nothing is called under it but this module.
+//! Lock order: `PATCHER` (taken by these two), then the allocator's. Nothing is called under them but this module.
 //!
 //! # Safety charter
 //! This file's own unsafe code reads headers of mapped objects and maps files read-only; the promises that
@@ -41,18 +41,18 @@ use core::ops::Range;
 use std::vec::Vec;
 
 use uzswap::sys::mem::{MAP_PRIVATE, PROT_EXEC, PROT_READ};
-use uzswap::sys::sync::Mutex;
+use uzswap::sys::sync::{Mutex, MutexGuard};
 use uzswap::sys::{PAGE_SIZE, nr};
 use uzswap::uz_syscall;
 
 pub use entry::{
     ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_TABLE, CloneParentFn, Hook,
-    HookFrame, Hooks, ThreadStart, ThreadStartFn, call_on_stack, set_hooks, thread_slot_fs_offset,
+    HookFrame, Hooks, ThreadStart, ThreadStartFn, call_on_stack, force_save_method, set_hooks, thread_slot_fs_offset,
     thread_slot_get, thread_slot_set, vector_state_bytes,
 };
 
 use analyze::analyze;
-use apply::{Slots, Text, redirect};
+use apply::{Slots, Source, Text, redirect};
 use elf::Image;
 use maps::{Mapping, Maps};
 use table::{Analysis, CacheDir};
@@ -64,6 +64,9 @@ struct Patcher {
 
 /// Protects the slots; held while an object is patched.
 static PATCHER: Mutex<Patcher> = Mutex::new(Patcher { slots: Slots::new(), cache_path: Vec::new() });
+
+/// Where the lock's guard is kept while the process forks.
+static FORKING: Mutex<Option<MutexGuard<'static, Patcher>>> = Mutex::new(None);
 
 /// What was done to one object.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +90,9 @@ pub struct Report {
 }
 
 impl Report {
-    fn add(&mut self, object: ObjectReport) {
+    fn add(&mut self, analysis: &Analysis, patched: usize, name: &[u8]) {
+        let sites = (analysis.sites.len() + analysis.unpatchable.len()) as u32;
+        let object = ObjectReport { name: name.into(), sites, patched: patched as u32 };
         self.objects += 1;
         self.sites += object.sites;
         self.patched += object.patched;
@@ -96,6 +101,21 @@ impl Report {
             self.details.push(object);
         }
     }
+}
+
+/// Holds this module's locks over a fork, so that the child can go on using it. Followed by one [`after_fork`] in
+/// the parent and one in the child.
+pub fn before_fork() {
+    let patcher = PATCHER.lock();
+    *FORKING.lock() = Some(patcher);
+    alloc::before_fork();
+}
+
+/// Releases what [`before_fork`] holds.
+pub fn after_fork() {
+    alloc::after_fork();
+    let patcher = FORKING.lock().take();
+    drop(patcher);
 }
 
 /// Whether an instruction pointer is in a slot.
@@ -132,8 +152,11 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         let same_file = |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
         let header = list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
         let Some(header) = header else { continue };
-        // SAFETY: the loader has mapped the object completely and nobody else runs.
+        // SAFETY: the header's mapping is readable; that the rest is there is checked before it is used.
         let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) }) else { continue };
+        if !is_completely_mapped(&image, &list) {
+            continue;
+        }
         let text = Text { start: m.start, end: m.end, prot: m.prot };
         let bias = image.bias().unwrap_or(0);
         let name = cache_name(&image, || {
@@ -143,8 +166,12 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
             stat
         });
         let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
+        let mut path = m.name.clone();
+        path.push(0);
+        let source = if is_vdso { Source::None } else { Source::Path { path: &path, offset: m.offset } };
         // SAFETY: one thread, and it is here.
-        report.add(unsafe { apply_to(&mut patcher, &analysis, bias, text, &mut maps, &m.name) });
+        let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, source, &mut maps) };
+        report.add(&analysis, patched, &m.name);
     }
     report
 }
@@ -174,25 +201,26 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     let cache = if patcher.cache_path.is_empty() { None } else { CacheDir::open(&patcher.cache_path) };
     let name = cache_name(&image, || Some(table::stat_fd(fd).ok()?));
     let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
+    let (source, mut maps) = (Source::Fd { fd, offset }, Maps::default());
     // SAFETY: the caller's.
-    report.add(unsafe { apply_to(&mut patcher, &analysis, bias, text, &mut Maps::default(), b"") });
+    let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, source, &mut maps) };
+    report.add(&analysis, patched, b"");
     report
 }
 
-/// # Safety
-/// As for [`redirect`].
-unsafe fn apply_to(
-    patcher: &mut Patcher,
-    analysis: &Analysis,
-    bias: u64,
-    text: Text,
-    maps: &mut Maps,
-    name: &[u8],
-) -> ObjectReport {
-    // SAFETY: the caller's.
-    let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, maps) };
-    let sites = (analysis.sites.len() + analysis.unpatchable.len()) as u32;
-    ObjectReport { name: name.into(), sites, patched: patched as u32 }
+/// Whether every segment of a memory image is there to be read.
+fn is_completely_mapped(image: &Image, list: &[Mapping]) -> bool {
+    let bias = image.bias().unwrap_or(0);
+    image.segments.iter().filter(|s| s.readable && s.file_bytes > 0).all(|s| {
+        let mut at = bias.wrapping_add(s.vaddr) as usize;
+        let Some(end) = at.checked_add(s.file_bytes as usize) else { return false };
+        for m in list.iter().filter(|m| m.prot & PROT_READ != 0) {
+            if (m.start..m.end).contains(&at) {
+                at = m.end;
+            }
+        }
+        at >= end
+    })
 }
 
 fn load_or_analyze(image: &Image, cache: Option<&CacheDir>, name: Option<&[u8]>) -> Analysis {

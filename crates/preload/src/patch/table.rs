@@ -382,3 +382,67 @@ pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
         out.extend([b"0123456789abcdef"[(b >> 4) as usize], b"0123456789abcdef"[(b & 15) as usize]]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Analysis {
+        let mut original = [0x90; SITE_BYTES];
+        original[5..7].copy_from_slice(&[0x0f, 0x05]);
+        let over = Site {
+            start: 0x1000,
+            original,
+            len: 10,
+            syscall: 5,
+            copied: 8,
+            number: 3,
+            rip: [1, NO_RIP],
+            tail: Tail::Branch(4, 0x2000),
+            pad: 0,
+        };
+        let before = Site { start: 0x1010, len: 5, syscall: 5, copied: 5, tail: Tail::Next, rip: [NO_RIP; 2], ..over.clone() };
+        let mut detour = Site { start: 0x1020, len: 2, syscall: 0, copied: 2, pad: 0x1040, ..before.clone() };
+        detour.original[..2].copy_from_slice(&[0x0f, 0x05]);
+        let jump = Site { start: 0x1030, tail: Tail::Jump(7), ..over.clone() };
+        Analysis { sites: [over, before, detour, jump].into(), unpatchable: [0x5000, 0x6000].into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for a in [example(), Analysis::default()] {
+            assert_eq!(Analysis::from_bytes(&a.to_bytes()), Some(a));
+        }
+    }
+
+    #[test]
+    fn every_damaged_bit_and_every_cut_is_noticed() {
+        let good = example().to_bytes();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Analysis::from_bytes(&bad), None, "bit {bit}");
+        }
+        for cut in 0..good.len() {
+            assert_eq!(Analysis::from_bytes(&good[..cut]), None);
+        }
+    }
+
+    #[test]
+    fn sites_that_contradict_themselves_are_refused() {
+        let contradictions: [fn(&mut Site); 7] = [
+            |s| s.len = 4,
+            |s| s.len = SITE_BYTES as u8 + 1,
+            |s| s.copied = 11,
+            |s| s.syscall = 6,
+            |s| s.original[5] = 0x90,
+            |s| s.rip[0] = 5,
+            |s| s.start = 0x1011,
+        ];
+        for break_it in contradictions {
+            let mut a = example();
+            break_it(&mut a.sites[0]);
+            assert_eq!(Analysis::from_bytes(&a.to_bytes()), None);
+        }
+    }
+}

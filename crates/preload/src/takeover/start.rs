@@ -16,7 +16,7 @@ use uzswap::control::{
 use uzswap::region::{RangeFlags, page_ceil};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
-use uzswap::sys::{check, fd, nr};
+use uzswap::sys::{PAGE_SIZE, check, fd, nr};
 
 use super::descriptors::{self, CONTROL_FD};
 use super::thread::ThreadBlock;
@@ -69,6 +69,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     settings.mechanism = resolve(settings.mechanism) as u32;
     *SETTINGS.lock() = settings;
     PID.store(pid, Ordering::Release);
+    // The first process of the run sets the limit; a change while running is kept.
+    let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
+    let _ = tree.limit_pages.compare_exchange(0, limit, Ordering::AcqRel, Ordering::Relaxed);
     PAGER.connect(tree, slot);
     const F_SETFD: usize = 2;
     let _ = call!(nr::FCNTL, control, F_SETFD, 1);

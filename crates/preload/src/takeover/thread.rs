@@ -24,8 +24,9 @@ use crate::patch::{ThreadStart, thread_slot_get, thread_slot_set};
 
 /// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the fault path.
 const ALTERNATE_BYTES: usize = 128 << 10;
-/// The runtime stack holds the pager under a hook, codecs included.
-const RUNTIME_BYTES: usize = 128 << 10;
+/// The runtime stack holds the pager under a hook, codecs included, and the making of the cache. Untouched, it costs
+/// nothing.
+const RUNTIME_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = PAGE_SIZE;
 const TOTAL_BYTES: usize = 2 * PAGE_SIZE + ALTERNATE_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
 

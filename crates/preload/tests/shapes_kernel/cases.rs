@@ -691,9 +691,7 @@ const DESCRIPTORS: &[Case] = &[
         fill([fd, 0, p.words(&[0, 0, 100, 0]), p.out(32)])
     }),
     ok(nr::TIMERFD_GETTIME, "", |p| fill([set_up(nr::TIMERFD_CREATE, &[1, 0])?, p.out(32)])),
-    ok(nr::MQ_OPEN, "", |p| {
-        fill([p.str(QUEUE), 2 | 0o100, 0o600, p.words(&[0, 4, 64, 0, 0, 0, 0, 0])])
-    }),
+    ok(nr::MQ_OPEN, "", |p| fill([p.str(QUEUE), 2 | 0o100, 0o600, p.words(&[0, 4, 64, 0, 0, 0, 0, 0])])),
     fails(ENOENT, nr::MQ_UNLINK, "", |p| fill([p.str("uzswap-none")])),
     ok(nr::MQ_TIMEDSEND, "", |p| fill([queue(0)?, p.put(&[1; 40]), 40, 1, p.words(&[1, 0])])),
     ok(nr::MQ_TIMEDRECEIVE, "", |p| fill([queue(64)?, p.out(64), 64, p.out(4), p.words(&[1, 0])])),
@@ -779,10 +777,11 @@ fn message(name: (usize, usize), iovecs: (usize, usize), control: (usize, usize)
     [name.0, name.1, iovecs.0, iovecs.1, control.0, control.1, 0]
 }
 
-/// Whether control data was cut.
-fn flags_of_message(args: &[usize; 6]) -> isize {
+/// How many bytes of control data have come, and whether some were cut.
+fn control_of_message(args: &[usize; 6]) -> isize {
     // SAFETY: the message header is in the arena, which is accessible.
-    unsafe { std::ptr::read_unaligned((args[1] + 48) as *const u32) as isize }
+    let [length, _, flags] = unsafe { std::ptr::read_unaligned((args[1] + 40) as *const [u32; 3]) };
+    length as isize * 1000 + flags as isize
 }
 
 const SOCKETS: &[Case] = &[
@@ -838,7 +837,7 @@ const SOCKETS: &[Case] = &[
         let header = message((name, 16), (iovecs, 2), (control, 32));
         fill([fd, p.words(&header), 0])
     })
-    .and_then(flags_of_message),
+    .and_then(control_of_message),
     ok(nr::SENDMMSG, "", |p| {
         let (fd, address) = udp()?;
         let mut both = Vec::new();

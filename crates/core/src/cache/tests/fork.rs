@@ -28,8 +28,8 @@ impl World {
     /// Replaces every page with `i % step == rest`.
     fn churn<S: Store>(&mut self, cache: &SwapCache<S>, step: usize, rest: usize, version: u64) -> bool {
         for i in (rest..PAGES).step_by(step) {
-            cache.free(self.entries[i].0);
             let Ok(e) = cache.swap_out(&content(i, version)) else { return false };
+            cache.free(self.entries[i].0);
             self.entries[i] = (e, version);
         }
         true

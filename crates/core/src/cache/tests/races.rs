@@ -8,6 +8,15 @@ use super::*;
 
 const KEYS: u64 = 48;
 
+/// Ends the other threads when this one leaves, by a panic too.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What a page of this key and version is; the version can be read back out of it.
 fn self_describing(key: u64, version: u64) -> Page {
     let tag = version * KEYS + key;
@@ -59,10 +68,10 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
                 }
             });
         }
-        let (cache, stop) = (&cache, &stop);
+        let (cache, stop_) = (&cache, &stop);
         s.spawn(move || {
             let mut random = Random::new(200);
-            while !stop.load(Ordering::Relaxed) {
+            while !stop_.load(Ordering::Relaxed) {
                 match random.below(4) {
                     0 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
                     1 => cache.check(),
@@ -70,11 +79,11 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
                 }
             }
         });
+        let _stop = StopAtEnd(&stop);
         let deadline = Instant::now() + Duration::from_secs(3);
         while Instant::now() < deadline && loads.load(Ordering::Relaxed) < 200_000 {
             std::thread::sleep(Duration::from_millis(20));
         }
-        stop.store(true, Ordering::Relaxed);
     });
     cache.check();
     let c = cache.counters();
@@ -110,13 +119,13 @@ fn areas_come_and_go_under_traffic() {
                 }
             });
         }
+        let _stop = StopAtEnd(&stop);
         for _ in 0..60 {
             cache.init(2).unwrap();
             std::thread::sleep(Duration::from_millis(10));
             cache.invalidate_area(2);
             cache.check();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     cache.check();
     assert_eq!(cache.counters().stored_pages, 0, "a store into an area that has ended is refused");

@@ -134,10 +134,10 @@ fn act(cache: &SwapCache<HookedStore>, versions: &mut Versions, other: Other) {
     }
 }
 
-/// All sequences of one to three of them.
-fn sequences() -> impl Iterator<Item = Vec<Other>> {
+/// All sequences of one to `max_len` of them.
+fn sequences(max_len: u32) -> impl Iterator<Item = Vec<Other>> {
     let n = OTHERS.len();
-    (1..=3).flat_map(move |len| {
+    (1..=max_len).flat_map(move |len| {
         (0..n.pow(len)).map(move |i| (0..len).map(|d| OTHERS[i / n.pow(d) % n]).collect())
     })
 }
@@ -178,7 +178,7 @@ fn with_window(
 
 #[test]
 fn during_a_flush() {
-    for others in sequences() {
+    for others in sequences(3) {
         for nth in 1..4 {
             let w = world();
             let hit = with_window(w, (Window::Write, nth), &others, || drop(w.0.shrink(1 << 30)));
@@ -192,7 +192,7 @@ fn during_a_flush() {
 #[test]
 fn during_a_load_from_the_file() {
     // A load in the window of a load would wait for the reader; threads do that, this cannot.
-    for others in sequences().filter(|o| !o.contains(&Other::LoadAll)) {
+    for others in sequences(3).filter(|o| !o.contains(&Other::LoadAll)) {
         let w @ (cache, _, versions) = world();
         cache.shrink(1 << 30);
         let before = versions.lock().unwrap()[ONE as usize];
@@ -221,7 +221,7 @@ fn during_a_load_from_the_file() {
 fn during_compaction_and_discard() {
     for window in [Window::Read, Window::Discard] {
         let mut hits = 0;
-        for others in sequences() {
+        for others in sequences(2) {
             let w @ (cache, _, versions) = world();
             cache.set_max_pool_bytes(0);
             // Pages without a key fill clusters between ours; most of them die.

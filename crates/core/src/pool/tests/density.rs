@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// How often lz4 made pages of real heaps (CPython, node, redis, g++; same-filled and incompressible ones left out) so
-/// many bytes long: up to 64, up to 128, ...
+/// How often lz4 made pages of real heaps (CPython, node, redis, g++; same-filled and incompressible ones
+/// left out) so many bytes long: up to 64, up to 128, ...
 const LENGTHS: [u32; 54] = [
     257, 278, 7621, 2762, 389, 1169, 3424, 2282, 1199, 1224, 2491, 1889, 3701, 4618, 4851, 4710, 4211, 3178,
     4215, 5229, 7194, 6142, 4364, 2194, 8195, 3743, 1663, 750, 940, 428, 615, 737, 1611, 1064, 466, 160, 579,
@@ -48,11 +48,12 @@ fn a_real_mix_lies_densely() {
 #[test]
 fn compaction_leaves_the_fewest_frames_after_any_pattern_of_frees() {
     type Length = fn(&mut Rng) -> usize;
-    let lengths: [(&str, Length); 4] = [
+    let lengths: [(&str, Length); 5] = [
         ("real", real_length),
         ("tiny", |rng| 1 + rng.below(200)),
         ("large", |rng| 2000 + rng.below(2097)),
         ("one class", |_| 1500),
+        ("full slots", |rng| size_class::CLASSES[rng.below(size_class::CLASS_COUNT)].size),
     ];
     // Which objects stay, by their number: at random, every tenth, the first, the last, clusters.
     type Stays = fn(usize, &mut Rng) -> bool;
