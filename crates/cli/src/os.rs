@@ -226,7 +226,8 @@ pub fn discard(signal: c_int) {
 }
 
 /// Lets `signal` do to us what it does by default: stop, or end the process. Returns when we were continued,
-/// or when the kernel ignored it (process 1 of a container; a stop in an orphaned process group).
+/// or when the kernel ignored it (process 1 of a container; a stop in an orphaned process group). From the
+/// moment we are continued until we run, the signal strikes us directly again; that is the stop the shell wants.
 pub fn suffer(signal: c_int) {
     // SAFETY: locals and plain calls.
     unsafe {
@@ -359,6 +360,17 @@ pub fn next_change() -> Option<(Pid, Change)> {
     Some((Pid(pid), change))
 }
 
+/// Whether [`next_change`] has something to tell about the program. An error counts: it is gone.
+pub fn has_news(program: Pid) -> bool {
+    let news = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED;
+    // SAFETY: fills the local; without news the kernel leaves its process number zero.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let flags = news | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_PID, program.0 as libc::id_t, &mut info, flags) != 0 || info.si_pid() != 0
+    }
+}
+
 /// A helper that ends our stop when the program's stop ends; gone when dropped.
 pub struct Waker(c_int);
 
@@ -367,14 +379,14 @@ impl Waker {
     /// died. A small copy of us looks at its state and continues us then, so that a program that
     /// is stopped and continued from outside never leaves us stopped for good.
     pub fn start(program: Pid) -> io::Result<Waker> {
-        let stat = stat_path(program);
+        let stat = c_string(format!("/proc/{}/stat", program.0).as_bytes())?;
         // SAFETY: as in `start`: the child makes async-signal-safe calls on memory made before, and exits.
         unsafe {
             let parent = libc::getpid();
             let pid = check(libc::fork())?;
             if pid == 0 {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                while state_is_stopped(&stat) {
+                while is_stopped(&stat) {
                     let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                     libc::nanosleep(&pause, null_mut());
                 }
@@ -399,17 +411,8 @@ impl Drop for Waker {
     }
 }
 
-fn stat_path(program: Pid) -> CString {
-    CString::new(format!("/proc/{}/stat", program.0)).expect("no zero byte")
-}
-
-/// Whether the program is stopped now.
-pub fn is_stopped(program: Pid) -> bool {
-    state_is_stopped(&stat_path(program))
-}
-
 /// Whether the third field of a /proc/PID/stat says stopped. Without allocation.
-fn state_is_stopped(stat: &CStr) -> bool {
+fn is_stopped(stat: &CStr) -> bool {
     let mut text = [0u8; 512];
     // SAFETY: reads at most the size of the local.
     let len = unsafe {

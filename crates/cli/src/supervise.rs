@@ -68,10 +68,11 @@ fn stop_too(program: Pid, signal: i32) {
     let Ok(waker) = Waker::start(program) else { return };
     os::suffer(signal);
     drop(waker);
-    // `fg` continues the whole group, `kill -CONT` only us. The SIGCONT that woke us must not be sent on later:
-    // by then Ctrl-Z may have stopped the program anew, and it would run while everybody believes it stopped.
+    // `fg` continues the whole group; `kill -CONT` only us, and then the program is where it was: it has no news.
+    // Only then do we continue it. To send on whatever SIGCONT we get, or to look whether it is stopped, would be
+    // wrong: Ctrl-Z may have stopped it anew by now, and it would run while everybody believes it stopped.
     os::discard(libc::SIGCONT);
-    if os::is_stopped(program) {
+    if !os::has_news(program) {
         os::send(program, libc::SIGCONT);
     }
 }

@@ -46,9 +46,7 @@ impl Running {
 
     /// The program's own process: the only child of uzswap.
     fn program(&self) -> u32 {
-        let pid = self.pid();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        children.split_whitespace().next().expect("a child").parse().unwrap()
+        child_of(self.pid())
     }
 
     fn end(mut self) -> std::process::ExitStatus {
@@ -58,6 +56,12 @@ impl Running {
         self.output.read_to_string(&mut rest).unwrap();
         status
     }
+}
+
+/// The first child of a process.
+fn child_of(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().next().expect("a child").parse().unwrap()
 }
 
 #[test]
@@ -275,7 +279,11 @@ fn control_z_stops_and_fg_goes_on() {
     let mut terminal = shell();
     terminal.press("$UZ run -- sh -c 'echo re''ady; while read line; do echo \"[$line]\"; done; exit 6'\n");
     terminal.expect("ready");
+    let uzswap = child_of(terminal.pid());
     for round in 0..3 {
+        // No human presses Ctrl-Z before uzswap is awake again. (It would stop then, but before the program has, and
+        // the program's read could still take a key that was meant for the shell.)
+        eventually("uzswap waits", || process_state(uzswap) == Some('S'));
         terminal.press("\x1a");
         terminal.expect("Stopped");
         terminal.expect("prompt% ");

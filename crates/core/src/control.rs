@@ -344,7 +344,15 @@ impl Tree {
         s.pid.store(0, Ordering::Release);
     }
 
-    /// Publishes what a process holds now; the sums and peaks follow.
+    /// Reserves for a dormant process what it could hold at most: it counts against the limit, but nobody
+    /// holds it, so the peaks stay.
+    pub fn reserve(&self, s: &Slot, used_pages: i64) {
+        let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
+        self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel);
+    }
+
+    /// Publishes what a process holds now; the sums and peaks follow. Reservations of other, dormant processes
+    /// are in the sum: the peak of a tree is never above its limit by them, since none is granted beyond it.
     pub fn publish(&self, s: &Slot, used_pages: i64, needed_pages: i64) {
         let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
         let now = self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel) + used_pages - old;

@@ -6,12 +6,20 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, Training, fill, list, same_filled};
 
-static CALLS: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// Calls of this thread: the test harness has another one, which allocates when it likes. (A constant without a
+    /// destructor, so using it allocates nothing.)
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    CALLS.set(CALLS.get() + 1);
+}
 
 unsafe extern "C" {
     fn __libc_malloc(len: usize) -> *mut c_void;
@@ -26,7 +34,7 @@ macro_rules! counted {
         // SAFETY: libc's own function under libc's own name, with a count added.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($arg: $t),*) -> $r {
-            CALLS.fetch_add(1, Ordering::Relaxed);
+            count();
             // SAFETY: the caller's arguments, passed on.
             unsafe { $real($($arg),*) }
         }
@@ -48,12 +56,12 @@ struct Counting;
 // SAFETY: the system's allocator, with a count added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller's layout, passed on.
         unsafe { std::alloc::System.alloc(layout) }
     }
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller's arguments, passed on.
         unsafe { std::alloc::System.dealloc(old, layout) }
     }
@@ -62,7 +70,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static GLOBAL: Counting = Counting;
 
-/// One test, alone in its program: others would allocate beside it.
 #[test]
 fn no_codec_allocates() {
     let mut page = [0u8; 4096];
@@ -92,12 +99,12 @@ fn no_codec_allocates() {
     let mut back = [0u8; 4096];
 
     // The count is not dead: Rust's allocator and C's are both seen.
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = CALLS.get();
     drop(std::hint::black_box(Box::new(1u64)));
-    let seen = CALLS.load(Ordering::Relaxed);
+    let seen = CALLS.get();
     assert!(seen >= before + 4, "Rust's allocation goes through malloc, and both are counted");
 
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = CALLS.get();
     // Building the contexts is in the count too, and so is a stream's first use.
     for &spec in &specs {
         codecs.select(spec);
@@ -129,7 +136,7 @@ fn no_codec_allocates() {
     drop(streams.hold_all());
     fill(&mut back, 7);
     let same = same_filled(&back);
-    let after = CALLS.load(Ordering::Relaxed);
+    let after = CALLS.get();
     assert_eq!(same, Some(7));
     assert!(trained, "these pages are alike");
     assert_eq!(after - before, 0, "allocations");

@@ -2,7 +2,7 @@
 //!
 //! Settings come from the environment:
 //! - `UZ_PASSTHROUGH=return` (default): calls are made inside the hook; `inline`: by the program's instruction;
-//!   `dormant`: everything is patched but nothing is hooked.
+//!   `light`: inside the hook, which has only xmm0-15 saved; `dormant`: everything is patched but nothing is hooked.
 //! - `UZ_PASSTHROUGH_SAVE=0|1`: save vectors by `fxsave` or `xsave` instead of `xsavec`.
 //! - `UZ_PASSTHROUGH_LOG=FILE`: what was patched at start, and the number of hooked calls at exit, are appended.
 //! - `UZ_PASSTHROUGH_CACHE=DIR`: where patch tables are kept.
@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use uzswap::sys::{nr, syscall};
 use uzswap_preload::patch::{
-    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_TABLE, HookFrame, Hooks, ThreadStart,
+    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, HookFrame, Hooks, ThreadStart,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -83,12 +83,28 @@ fn scrub_vectors() {
     }
 }
 
+/// Work on another stack, as a light hook does what may touch all vectors.
+fn scrub_elsewhere() {
+    extern "C" fn work(_: *mut u8) {
+        scrub_vectors();
+    }
+    let mut stack = [0u8; 16 << 10];
+    let top = stack.as_mut_ptr_range().end as usize;
+    // SAFETY: a stack that is big enough and nobody else's, a function that returns. (A part of the program's stack,
+    // because threads come and go; real hooks have one of their own.)
+    unsafe { patch::call_on_stack_saving_vectors(top, work, core::ptr::null_mut()) };
+}
+
 extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     // SAFETY: the stub's frame, ours for the time of the call.
     let f = unsafe { &mut *frame };
     CALLS.fetch_add(1, Ordering::Relaxed);
     if SCRUB.load(Ordering::Relaxed) {
-        scrub_vectors();
+        if CLASS_TABLE[0].load(Ordering::Relaxed) == CLASS_LIGHT_HOOK {
+            scrub_elsewhere();
+        } else {
+            scrub_vectors();
+        }
     }
     let number = f.rax as u32 as usize;
     let (flags, stack) = match number {
@@ -178,14 +194,15 @@ fn now_ns() -> u64 {
 }
 
 extern "C" fn constructor(_argc: i32, _argv: *const *const c_char, mut envp: *const *const c_char) {
-    let (mut cache, mut log_path, mut save_method, mut dormant) = (None, None, None, false);
+    let (mut cache, mut log_path, mut save_method, mut class) = (None, None, None, CLASS_HOOK);
     // SAFETY: the loader passes the environment, a null-terminated array of C strings.
     unsafe {
         while !envp.is_null() && !(*envp).is_null() {
             let entry = CStr::from_ptr(*envp).to_bytes();
             match entry.iter().position(|&b| b == b'=').map(|i| (&entry[..i], &entry[i + 1..])) {
                 Some((b"UZ_PASSTHROUGH", b"inline")) => INLINE_ALL.store(true, Ordering::Relaxed),
-                Some((b"UZ_PASSTHROUGH", b"dormant")) => dormant = true,
+                Some((b"UZ_PASSTHROUGH", b"dormant")) => class = CLASS_INLINE,
+                Some((b"UZ_PASSTHROUGH", b"light")) => class = CLASS_LIGHT_HOOK,
                 Some((b"UZ_PASSTHROUGH_SAVE", &[digit])) => save_method = Some(digit - b'0'),
                 Some((b"UZ_PASSTHROUGH_SCRUB", _)) => SCRUB.store(true, Ordering::Relaxed),
                 Some((b"UZ_PASSTHROUGH_CACHE", dir)) => cache = Some(dir),
@@ -212,8 +229,8 @@ extern "C" fn constructor(_argc: i32, _argv: *const *const c_char, mut envp: *co
     // SAFETY: a constructor of an initfirst library: one thread.
     let report = unsafe { patch::patch_all_loaded(cache) };
     let ns = now_ns() - start;
-    for class in CLASS_TABLE.iter().filter(|_| !dormant) {
-        class.store(1, Ordering::Relaxed);
+    for c in &CLASS_TABLE {
+        c.store(class, Ordering::Relaxed);
     }
     log(format_args!(
         "start objects {} sites {} patched {} unpatched {} ns {}\n",

@@ -1,8 +1,9 @@
 //! Interception, tested on real programs: a preload library whose hook passes every call through (the example
 //! `passthrough`) must leave no trace in what they do, and the programs in `patch_programs/` look for traces.
 //!
-//! Each runs natively and then under the library: calls made inside the hook or by the program's own
-//! instruction, the hook scribbling over every vector register, patch tables fresh and from the cache.
+//! Each runs natively and then under the library: calls made inside the hook (which has saved all vectors, or
+//! few) or by the program's own instruction, the hook scribbling over every vector register, patch tables fresh and
+//! from the cache.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -50,13 +51,19 @@ fn compile(name: &str, output: &str, options: &[&str]) -> PathBuf {
 enum Mode {
     Return,
     Inline,
+    Light,
 }
 
 /// The command, under the library.
 fn under_hook(mode: Mode, cache: Option<&Path>, log: Option<&Path>, command: &[&str]) -> Command {
     let mut c = Command::new(command[0]);
     c.args(&command[1..]).env("LD_PRELOAD", library()).env("EXPECT_HOOK", "1").env("UZ_PASSTHROUGH_SCRUB", "1");
-    c.env("UZ_PASSTHROUGH", if mode == Mode::Return { "return" } else { "inline" });
+    let name = match mode {
+        Mode::Return => "return",
+        Mode::Inline => "inline",
+        Mode::Light => "light",
+    };
+    c.env("UZ_PASSTHROUGH", name);
     if let Some(dir) = cache {
         c.env("UZ_PASSTHROUGH_CACHE", dir);
     }
@@ -76,8 +83,8 @@ fn same_with_hook(command: &[&str]) {
     let native = run(native.args(&command[1..]));
     assert!(native.status.success(), "natively: {command:?} {native:?}");
     let cache = scratch().join("cache");
-    for mode in [Mode::Return, Mode::Inline] {
-        for cache in [None, Some(cache.as_path())] {
+    for mode in [Mode::Return, Mode::Inline, Mode::Light] {
+        for cache in [None, Some(cache.as_path())].into_iter().skip((mode != Mode::Return) as usize) {
             let hooked = run(&mut under_hook(mode, cache, None, command));
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             assert_eq!(
@@ -298,6 +305,30 @@ fn nothing_is_left_out_and_the_cache_agrees() {
     std::fs::remove_file(table).unwrap();
     assert!(run(&mut under_hook(Mode::Return, Some(&cache), None, &["/bin/true"])).status.success());
     assert!(!table.exists(), "a directory that others can write is not used");
+}
+
+/// A light hook has xmm0-15 saved and no more: the code that runs there must not know of others, and must not call
+/// libc's memory functions, which do.
+#[test]
+fn hooks_use_no_wide_vectors() {
+    let real = library().parent().unwrap().parent().unwrap().join("libuzswap_preload.so");
+    let imports = run(Command::new("nm").args(["-D", "--undefined-only"]).arg(&real));
+    for line in String::from_utf8_lossy(&imports.stdout).lines() {
+        let name = line.trim().trim_start_matches("U ").split('@').next().unwrap();
+        assert!(!matches!(name, "memcpy" | "memmove" | "memset" | "memcmp" | "bcmp" | "strlen"), "{line}");
+    }
+    let out = run(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(&real));
+    let text = String::from_utf8_lossy(&out.stdout);
+    let (mut function, mut seen) = ("", 0);
+    for line in text.lines() {
+        if line.ends_with(">:") {
+            function = line;
+            seen += function.contains("uzswap_preload") as u32;
+        }
+        let wide = line.contains("%ymm") || line.contains("%zmm") || line.contains("%k1") || line.contains("%xmm16");
+        assert!(!(wide && function.contains("uzswap_preload")), "{function} {line}");
+    }
+    assert!(seen > 50);
 }
 
 /// Nothing inside the real library answers for a symbol of the program, and it is first.

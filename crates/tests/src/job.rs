@@ -144,7 +144,7 @@ impl Job {
         command.stdin(Stdio::null()).stdout(create("stdout")).stderr(create("stderr"));
 
         let start = Instant::now();
-        let mut child = command.spawn().map_err(|e| format!("the jail cannot be started: {e}"))?;
+        let mut child = command.spawn().expect("the jail starts");
         let watch = Watch::start(group.clone());
         let (status, hung) = wait(&mut child, &group, start + self.hangs_after);
         let elapsed = start.elapsed();

@@ -20,7 +20,7 @@ const CPYTHON: &[(&str, bool)] = &[
     ("test_multiprocessing_spawn", false),
     ("test_multiprocessing_forkserver", false),
     ("test_fork1", true),
-    ("test_signal", true),
+    ("test_signal", false),
     ("test_faulthandler", true),
     ("test_socket", false),
     ("test_io", false),

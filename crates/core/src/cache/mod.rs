@@ -254,10 +254,9 @@ impl<S: Store> SwapCache<S> {
     /// Drops all pages of an area and ends it (`init` begins it again).
     pub fn invalidate_area(&self, area: u8) {
         assert!(area != OWN_AREA, "the cache's own area has no keys");
-        let area_state = |s: &mut State<S>| Some(&mut s.areas.get_mut(usize::from(area))?.state);
         // From here on nothing comes in, so that one pass finds everything.
-        match area_state(&mut self.state.lock()) {
-            Some(state) if *state == AreaState::InUse => *state = AreaState::Ending,
+        match self.state.lock().areas.get_mut(usize::from(area)) {
+            Some(a) if a.state == AreaState::InUse => a.state = AreaState::Ending,
             _ => return,
         }
         let mut from = 0;

@@ -12,13 +12,15 @@
 
 use core::ops::Range;
 
-use super::{Location, LoadError, Page, RAW, SwapCache, SwapEntry, entry::Entry, fill};
+use super::entry::Entry;
+use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill};
+use crate::codec::{CodecId, Scratch};
 use crate::pool::Handle;
 use crate::store::cluster::{CLUSTER_BYTES, Place, Source, blocks_of, sealed_range};
 use crate::store::seal::TAG_BYTES;
 use crate::store::{BLOCK_BYTES, Store};
 use crate::sys::mem::Mapping;
-use crate::sys::{Errno, PAGE_SIZE, Result};
+use crate::sys::{PAGE_SIZE, Result};
 
 /// Reads that can be under way at the same time. A cluster is always read by the same reader.
 pub const READERS: usize = 8;
@@ -45,6 +47,11 @@ impl Reader {
         })
     }
 
+    /// Reads the whole of a cluster.
+    pub fn fetch_all<S: Store>(&mut self, source: &Source<S>) -> Result<usize> {
+        self.fetch(source, &(0..source.blocks * BLOCK_BYTES))
+    }
+
     /// Makes the blocks with `bytes` of the cluster present; says how many bytes had to be read.
     fn fetch<S: Store>(&mut self, source: &Source<S>, bytes: &Range<usize>) -> Result<usize> {
         let mut want = blocks_of(bytes);
@@ -63,7 +70,7 @@ impl Reader {
     }
 
     /// Opens the object at `bytes` of the cluster whose blocks are present.
-    fn open<S: Store>(&mut self, source: &Source<S>, place: Place, bytes: &Range<usize>) -> Option<&[u8]> {
+    pub fn open<S: Store>(&mut self, source: &Source<S>, place: Place, bytes: &Range<usize>) -> Option<&[u8]> {
         let first = self.valid.start * BLOCK_BYTES;
         let sealed = &mut self.object.as_mut_slice()[..bytes.len()];
         sealed.copy_from_slice(&self.blocks.as_slice()[bytes.start - first..bytes.end - first]);
@@ -77,51 +84,54 @@ impl Reader {
 }
 
 /// What the lock let us see of an entry.
-enum Seen<S> {
+enum Seen {
     Done,
-    /// Compressed bytes, copied to the stream's buffer.
-    Copied(Entry),
-    InFile(Entry, Place, Source<S>),
+    /// The object is in the stream's buffer: codec and length.
+    Copied(CodecId, usize),
+    InFile,
+}
+
+/// Why a load from the file did not end.
+enum Failure {
+    Load(LoadError),
+    /// The entry has changed meanwhile.
+    Changed,
 }
 
 impl<S: Store> SwapCache<S> {
     pub(super) fn load_entry(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
         loop {
-            let seen = self.streams.with(|stream| {
+            let done = self.streams.with(|stream| {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
-                let seen = self.look(key, page, out, scratch)?;
-                if let Seen::Copied(e) = &seen {
-                    let bytes = &out[..usize::from(e.len)];
-                    self.unpack(e, &mut stream.scratch, bytes, page)?;
-                }
-                Ok(seen)
-            })?;
-            match seen {
-                Seen::Done | Seen::Copied(_) => return Ok(()),
-                Seen::InFile(e, place, source) => match self.load_from_file(&e, place, &source, page) {
-                    Ok(()) => return Ok(()),
-                    Err(why) if self.is_still(key, place, &source) => {
-                        let mut s = self.state.lock();
-                        match why {
-                            LoadError::Io(_) => s.counters.read_errors += 1,
-                            _ => s.counters.corrupt_loads += 1,
-                        }
-                        return Err(why);
+                match self.look(key, page, out, scratch)? {
+                    Seen::Done => Ok(true),
+                    Seen::Copied(codec, len) => {
+                        self.unpack(codec, &mut stream.scratch, &out[..len], page)?;
+                        Ok(true)
                     }
-                    Err(_) => {}
-                },
+                    Seen::InFile => Ok(false),
+                }
+            })?;
+            if done {
+                return Ok(());
+            }
+            match self.load_from_file(key, page) {
+                Ok(()) => return Ok(()),
+                Err(Failure::Load(why)) => return Err(why),
+                Err(Failure::Changed) => {}
             }
         }
     }
 
     /// Looks an entry up, and takes what is in memory.
+    #[inline]
     fn look(
         &self,
         key: SwapEntry,
         page: &mut Page,
         out: &mut [u8],
         scratch: &mut [u8],
-    ) -> core::result::Result<Seen<S>, LoadError> {
+    ) -> core::result::Result<Seen, LoadError> {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(id) = s.lookup(key) else {
@@ -144,82 +154,81 @@ impl<S: Store> SwapCache<S> {
                 let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
                 let bytes = s.pools[usize::from(e.pool)].read(handle, scratch);
                 out[..bytes.len()].copy_from_slice(bytes);
-                Ok(Seen::Copied(e))
+                Ok(Seen::Copied(e.codec, bytes.len()))
             }
-            Location::Stored(place) => {
-                if let Some(bytes) = s.clusters.buffered(place, usize::from(e.len)) {
+            Location::Stored(place) => match s.clusters.buffered(place, usize::from(e.len)) {
+                Some(bytes) => {
                     s.counters.buffer_loads += 1;
                     out[..bytes.len()].copy_from_slice(bytes);
-                    return Ok(Seen::Copied(e));
+                    Ok(Seen::Copied(e.codec, bytes.len()))
                 }
-                Ok(Seen::InFile(e, place, s.clusters.source(place.cluster)))
+                None => Ok(Seen::InFile),
+            },
+        }
+    }
+
+    fn load_from_file(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), Failure> {
+        let (e, place, source) = {
+            let s = self.state.lock();
+            let e = *s.entries.get(s.lookup(key).ok_or(Failure::Changed)?);
+            let Location::Stored(place) = e.location() else { return Err(Failure::Changed) };
+            (e, place, s.clusters.source(place.cluster).ok_or(Failure::Changed)?)
+        };
+        let read = self.read_object(&e, place, &source, page);
+        let mut s = self.state.lock();
+        match read {
+            Ok(read_bytes) => {
+                s.counters.store_loads += 1;
+                s.counters.read_ahead_hits += u64::from(read_bytes == 0);
+                s.counters.store_reads += u64::from(read_bytes > 0);
+                s.counters.store_read_bytes += read_bytes as u64;
+                Ok(())
+            }
+            Err(why) => {
+                // Is the file wrong, or is what was read no longer what the entry is?
+                let is_still = s.clusters.is_source(place.cluster, &source)
+                    && s.lookup(key).is_some_and(|id| s.entries.get(id).location() == Location::Stored(place));
+                if !is_still {
+                    return Err(Failure::Changed);
+                }
+                match why {
+                    LoadError::Io(_) => s.counters.read_errors += 1,
+                    _ => s.counters.corrupt_loads += 1,
+                }
+                Err(Failure::Load(why))
             }
         }
     }
 
-    fn load_from_file(
+    /// Reads, opens and decompresses one object; says how many bytes had to be read.
+    fn read_object(
         &self,
         e: &Entry,
         place: Place,
         source: &Source<S>,
         page: &mut Page,
-    ) -> core::result::Result<(), LoadError> {
+    ) -> core::result::Result<usize, LoadError> {
         let bytes = sealed_range(place.offset, usize::from(e.len));
         let mut reader = self.readers[place.cluster as usize % READERS].lock();
-        let read_bytes = reader.fetch(source, &bytes).map_err(LoadError::Io)? as u64;
+        let read_bytes = reader.fetch(source, &bytes).map_err(LoadError::Io)?;
         let object = reader.open(source, place, &bytes).ok_or(LoadError::Corrupt)?;
-        if e.codec == RAW {
-            self.unpack_raw(object, page)?;
-        } else {
-            self.streams.with(|stream| self.unpack(e, &mut stream.scratch, object, page))?;
-        }
-        drop(reader);
-        let c = &mut self.state.lock().counters;
-        c.store_loads += 1;
-        c.read_ahead_hits += u64::from(read_bytes == 0);
-        c.store_reads += u64::from(read_bytes > 0);
-        c.store_read_bytes += read_bytes;
-        Ok(())
+        self.streams.with(|stream| self.unpack(e.codec, &mut stream.scratch, object, page))?;
+        Ok(read_bytes)
     }
 
+    #[inline]
     fn unpack(
         &self,
-        e: &Entry,
-        scratch: &mut crate::codec::Scratch,
+        codec: CodecId,
+        scratch: &mut Scratch,
         bytes: &[u8],
         page: &mut Page,
     ) -> core::result::Result<(), LoadError> {
-        if e.codec == RAW {
-            return self.unpack_raw(bytes, page);
+        if codec == RAW {
+            let raw: &Page = bytes.try_into().map_err(|_| LoadError::Corrupt)?;
+            page.copy_from_slice(raw);
+            return Ok(());
         }
-        self.codecs.decompress(e.codec, scratch, bytes, page).map_err(|_| LoadError::Corrupt)
-    }
-
-    fn unpack_raw(&self, bytes: &[u8], page: &mut Page) -> core::result::Result<(), LoadError> {
-        let raw: &Page = bytes.try_into().map_err(|_| LoadError::Corrupt)?;
-        page.copy_from_slice(raw);
-        Ok(())
-    }
-
-    /// Whether the entry is still the object that was read.
-    fn is_still(&self, key: SwapEntry, place: Place, source: &Source<S>) -> bool {
-        let s = self.state.lock();
-        s.lookup(key).is_some_and(|id| s.entries.get(id).location() == Location::Stored(place))
-            && s.clusters.is_source(place.cluster, source)
-    }
-
-    /// Puts what can be read of a whole cluster into `reader` (for compaction).
-    pub(super) fn fetch_all(&self, reader: &mut Reader, source: &Source<S>) -> core::result::Result<(), Errno> {
-        reader.fetch(source, &(0..source.blocks * BLOCK_BYTES)).map(drop)
-    }
-
-    pub(super) fn open_in<'a>(
-        &self,
-        reader: &'a mut Reader,
-        source: &Source<S>,
-        place: Place,
-        len: usize,
-    ) -> Option<&'a [u8]> {
-        reader.open(source, place, &sealed_range(place.offset, len))
+        self.codecs.decompress(codec, scratch, bytes, page).map_err(|_| LoadError::Corrupt)
     }
 }

@@ -11,7 +11,7 @@
 
 use super::{Location, NONE, Page, State, SwapCache};
 use crate::pool::Handle;
-use crate::store::cluster::{AppendError, CLUSTER_BYTES, Place, WRITERS};
+use crate::store::cluster::{AppendError, CLUSTER_BYTES, Place, WRITERS, sealed_range};
 use crate::store::{BLOCK_BYTES, Store};
 use crate::sys::mem::Mapping;
 use crate::sys::sync::MutexGuard;
@@ -120,10 +120,11 @@ impl<S: Store> SwapCache<S> {
         let (victim, source) = {
             let mut s = self.state.lock();
             let Some(victim) = s.clusters.sparse() else { return };
-            (victim, s.clusters.source(victim))
+            let Some(source) = s.clusters.source(victim) else { return };
+            (victim, source)
         };
         // An unreadable cluster is left alone: whoever loads from it learns of the error.
-        if self.fetch_all(reader, &source).is_err() {
+        if reader.fetch_all(&source).is_err() {
             return;
         }
         loop {
@@ -138,12 +139,10 @@ impl<S: Store> SwapCache<S> {
                 let Location::Stored(place) = e.location() else { unreachable!("in a cluster's list") };
                 (id, place, usize::from(e.len))
             };
-            let mut object: Page = [0; PAGE_SIZE];
-            let Some(opened) = self.open_in(reader, &source, place, len) else { return };
-            object[..len].copy_from_slice(opened);
+            let Some(object) = reader.open(&source, place, &sealed_range(place.offset, len)) else { return };
             let mut s = self.state.lock();
             if s.clusters.is_source(victim, &source) && s.entries.get(id).location() == Location::Stored(place) {
-                match s.clusters.append(&object[..len]) {
+                match s.clusters.append(object) {
                     Ok(new) => s.restore(id, place, new),
                     Err(AppendError::Full | AppendError::Unwritable) => return,
                 }

@@ -37,6 +37,8 @@ const NEAR: usize = 1 << 11;
 const MIDDLE: usize = 1 << 14;
 /// The longest run of zeros of one instruction: 11 bits, counted from 4.
 const MAX_ZEROS: usize = 2047 + 4;
+/// Shorter runs take fewer bytes as matches.
+const LEAST_ZEROS: usize = 16;
 /// The original does not start a match before; streams of version 1 cannot start with a run of zeros.
 const FIRST_MATCH_AT: usize = 4;
 
@@ -206,7 +208,11 @@ fn compress_block(
     // The last bytes are left to the literals, so that reading 4 is always possible.
     while at + 4 < block.end {
         let word = word_at(src, at);
-        if word == 0 && version == Stream::V1 {
+        if word == 0
+            && version == Stream::V1
+            && at + LEAST_ZEROS <= block.end
+            && src[at..at + LEAST_ZEROS] == [0; LEAST_ZEROS]
+        {
             let limit = block.end.min(at + MAX_ZEROS);
             let run = src[at..limit].iter().position(|&b| b != 0).unwrap_or(limit - at);
             out.literals(src, anchor, at)?;

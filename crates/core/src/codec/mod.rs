@@ -19,6 +19,12 @@
 //! A damaged form that still decodes to the right length is not noticed: that takes a checksum, which is the
 //! store's matter.
 //!
+//! Libraries, by speed at 4 KiB (a CPython heap): liblz4 and lz4_flex compress alike (5.3 us), liblz4 decompresses
+//! 20 % faster; its table is ours to place. libzstd and libdeflate have no rival. lzo is ours (`lzo.rs`),
+//! because the C one is GPL; it packs that heap slightly smaller than liblzo2, in no more time. All of them work
+//! in memory that is mapped beforehand and on less than 4 KiB of stack (`tests/codec_stack.rs`,
+//! `tests/codec_no_alloc.rs`, `tests/codec_guard.rs`).
+//!
 //! Vocabulary: an *algorithm* is a way to compress (lz4 and lz4hc are two), a *format* is what it writes (lz4
 //! both times), a *codec id* is a format and its dictionary. Old ids stay decodable while the [`Codecs`] that
 //! made them lives, so the algorithm can be changed at any time.

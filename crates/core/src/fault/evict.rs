@@ -30,6 +30,10 @@ const SWEEP_PAGES: usize = 128;
 const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
+/// A thread that found nothing to evict looks again after this long...
+const WAIT_NS: u64 = 50_000;
+/// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
+const WAITS_MAX: u32 = 400_000;
 
 const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
@@ -107,20 +111,22 @@ impl Pager {
 
     /// Frees memory until `pages` more fit, or nothing can be freed any more.
     pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
-        let mut fruitless = 0;
+        let (mut fruitless, mut waits) = (0, 0);
         while self.excess(pages) > 0 {
             let r;
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
             if r == Reclaimed::default() {
-                fruitless += 1;
-                if fruitless > FRUITLESS_MAX {
+                // What others have claimed is on its way to the cache, or to the disk: wait for it.
+                fruitless += if s.limbo.claimed() > 0 { 0 } else { 1 };
+                waits += 1;
+                if fruitless > FRUITLESS_MAX || waits > WAITS_MAX {
                     self.tree().notice(Notice::OverLimit, 0);
                     // Serve over the limit: a program that is refused memory is a dead program.
                     self.debt.fetch_add(pages, Ordering::Relaxed);
                     break;
                 }
                 drop(s);
-                crate::sys::yield_now();
+                crate::sys::sleep_ns(WAIT_NS);
                 s = self.lock();
             } else {
                 fruitless = 0;

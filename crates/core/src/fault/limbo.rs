@@ -67,6 +67,12 @@ impl Limbo {
         (self.head - self.claim) as usize
     }
 
+    /// Slots that somebody has claimed and not finished.
+    pub fn claimed(&mut self) -> usize {
+        self.advance_tail();
+        (self.claim - self.tail) as usize
+    }
+
     fn advance_tail(&mut self) {
         while self.tail < self.claim && self.owner(self.tail).load(Ordering::Acquire) == FREED {
             self.tail += 1;

@@ -203,10 +203,16 @@ impl Pager {
         }
     }
 
-    /// For a dormant process: publishes what it could use at most.
-    pub fn publish_dormant(&self, used_pages: i64, needed_pages: i64) {
-        self.published.store(used_pages, Ordering::Relaxed);
-        self.tree().publish(self.slot(), used_pages, needed_pages);
+    /// For a dormant process: reserves what it could use at most.
+    pub fn reserve(&self, pages: i64) {
+        self.published.store(pages, Ordering::Relaxed);
+        self.tree().reserve(self.slot(), pages);
+    }
+
+    /// For a dormant process that ends: what it held, by the kernel's count.
+    pub fn publish_final(&self, pages: i64) {
+        self.published.store(pages, Ordering::Relaxed);
+        self.tree().publish(self.slot(), pages, pages);
     }
 
     /// Sets the anonymous memory of the process that is not managed, from the kernel's own count.

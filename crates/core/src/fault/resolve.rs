@@ -56,6 +56,9 @@ const PROT_EXEC: u32 = 4;
 /// Faults at one address, each served, before the fault is taken for the program's own.
 const REPEATS_MAX: u32 = 20_000;
 
+/// Attempts to fill a page that the kernel refuses.
+const AGAIN_MAX: u32 = 2000;
+
 /// What one attempt to serve came to.
 enum Serve {
     Done(usize),
@@ -111,6 +114,11 @@ impl Pager {
                     want = if tries > 4 { 1 } else { want };
                 }
                 Serve::Again => {
+                    tries += 1;
+                    // The kernel has no such mapping any more: a wild access like any other.
+                    if tries > AGAIN_MAX {
+                        return Fault::NotOurs;
+                    }
                     drop(s);
                     crate::sys::yield_now();
                     s = self.lock();
@@ -124,6 +132,7 @@ impl Pager {
     pub fn make_resident<'a>(&'a self, mut s: Locked<'a>, start: usize, end: usize) -> (Locked<'a>, bool) {
         let Some(active) = self.active() else { return (s, true) };
         let (mut page, end) = (page_floor(start), page_ceil(end));
+        let mut tries = 0;
         while page < end {
             let i = self.ranges.index_from(page);
             if i >= self.ranges.len() || self.ranges.at(i).start >= end {
@@ -149,6 +158,10 @@ impl Pager {
                 }
                 Serve::NeedRoom(pages) => s = self.make_room(s, active, pages),
                 Serve::Again => {
+                    tries += 1;
+                    if tries > AGAIN_MAX {
+                        return (s, true);
+                    }
                     drop(s);
                     crate::sys::yield_now();
                     s = self.lock();

@@ -294,7 +294,9 @@ impl Pool {
     }
 
     /// Zsmalloc: moves objects out of sparse frames until about `max_frames` frames came free or no more can;
-    /// returns how many did. Handles stay valid. Zbud cannot move objects: 0.
+    /// returns how many did. Handles stay valid. The work of a call is bounded, so a call for very few frames
+    /// may return 0 before the end; what is left is the sum of `ClassStats::freeable`. Zbud cannot move
+    /// objects: 0.
     pub fn compact(&mut self, max_frames: usize) -> usize {
         match self {
             Pool::Zsmalloc(p) => p.compact(max_frames),

@@ -10,9 +10,9 @@
 //! Vocabulary:
 //! - *slot*: room for one object in a zspage. *Backed*: all frames it lies in are attached.
 //!   *Ready*: backed and free, so that storing there costs no frame.
-//! - *zspage*: a chain of 1 to 8 frames cut into slots of one size class. Unlike the kernel's, it takes a frame when
-//!   the first slot in it is used and lets it go with the last, so that a class wastes less than a frame while it fills,
-//!   and frames of a zspage that empties come free one by one.
+//! - *zspage*: a chain of 1 to 8 frames cut into slots of one size class. Unlike the kernel's, it takes a
+//!   frame when the first slot in it is used and lets it go with the last, so that a class wastes less than a
+//!   frame while it fills, and frames of a zspage that empties come free one by one.
 //! - *entry*: what a handle indexes; it says where the object is now. Compaction changes it and nothing else.
 //!
 //! Zspages of a class stand in ten lists by fullness, the share of their slots that is used; full ones stand

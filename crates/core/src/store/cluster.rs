@@ -526,17 +526,14 @@ impl<S: Store> Clusters<S> {
     pub fn end_flush(&mut self, flush: Flush<S>, result: Result<()>) {
         let b = flush.buffer;
         let blocks = flush.used.div_ceil(BLOCK_BYTES) as u8;
-        let c = self.get_mut(flush.cluster);
-        let old_disk_blocks = c.disk_blocks;
-        c.disk_blocks = c.disk_blocks.max(blocks);
-        let (file, grown) = (usize::from(c.file), u64::from(c.disk_blocks - old_disk_blocks));
-        self.disk_blocks += grown;
+        let file = usize::from(self.get(flush.cluster).file);
         match result {
             Ok(()) => {
                 let c = self.get_mut(flush.cluster);
-                c.state = State::Written as u8;
-                c.blocks = blocks;
+                let grown = blocks.saturating_sub(c.disk_blocks);
+                (c.state, c.blocks, c.disk_blocks) = (State::Written as u8, blocks, c.disk_blocks + grown);
                 let (live, live_bytes) = (c.live, u64::from(c.live_bytes));
+                self.disk_blocks += u64::from(grown);
                 self.files[file].as_mut().expect("own file").live_clusters += 1;
                 self.written_blocks += u64::from(blocks);
                 self.written_bytes += live_bytes;
@@ -548,8 +545,10 @@ impl<S: Store> Clusters<S> {
             }
             Err(e) => {
                 self.failure = Some(e);
+                // A place that had no disk space may have none to get: after a retry those that have some come first.
                 let c = *self.get(flush.cluster);
                 self.put_slot(c.slot, c.disk_blocks, file as u8);
+                self.get_mut(flush.cluster).disk_blocks = 0;
                 if c.live == 0 {
                     self.drop_buffer(b);
                 } else {
@@ -584,19 +583,21 @@ impl<S: Store> Clusters<S> {
 
     // ---- Reading
 
-    /// How to read an object that is not in memory.
-    pub fn source(&self, cluster: u32) -> Source<S> {
+    /// How to read the objects of a cluster; `None` while they are in memory.
+    pub fn source(&self, cluster: u32) -> Option<Source<S>> {
         let c = self.get(cluster);
-        assert!(c.state() == State::Written, "an object is in memory or in a file");
+        if c.state() != State::Written {
+            return None;
+        }
         let f = self.files[usize::from(c.file)].as_ref().expect("a file with objects is open");
-        Source {
+        Some(Source {
             store: f.store,
             seal: f.seal.clone(),
             file: c.file,
             sequence: c.sequence,
             at: c.at(),
             blocks: usize::from(c.blocks),
-        }
+        })
     }
 
     /// Whether `cluster` is still the one that `source` reads from.
@@ -649,7 +650,7 @@ impl<S: Store> Clusters<S> {
 
     /// A place in the own file: (slot, disk blocks it has).
     fn take_slot(&mut self, file: usize) -> Result<(u32, u8)> {
-        if self.deferred.head != NONE && (self.idle.head == NONE || self.next_sequence % SNAPSHOT_POLL_FLUSHES == 0) {
+        if self.deferred.head != NONE && (self.idle.head == NONE || self.next_sequence.is_multiple_of(SNAPSHOT_POLL_FLUSHES)) {
             self.poll_snapshots();
         }
         let list = if self.idle.head != NONE { ListName::Idle } else { ListName::Holes };

@@ -35,6 +35,13 @@ pub fn yield_now() {
     let _ = unsafe { uz_syscall!(nr::SCHED_YIELD) };
 }
 
+/// Sleeps (at least about that long; a signal may end it early).
+pub fn sleep_ns(ns: u64) {
+    let t = [ns / 1_000_000_000, ns % 1_000_000_000];
+    // SAFETY: the kernel reads the two words.
+    let _ = unsafe { uz_syscall!(nr::NANOSLEEP, t.as_ptr(), 0) };
+}
+
 /// A pointer to something that lives for ever, as a reference; `None` while null.
 #[inline]
 pub(crate) fn static_ref<T: 'static>(p: &core::sync::atomic::AtomicPtr<T>) -> Option<&'static T> {

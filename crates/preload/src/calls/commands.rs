@@ -56,8 +56,8 @@ fn fcntl(command: u32) -> Args {
         5..=7 | 36..=38 => only(2, Out(Fixed(32))),
         // SETOWN_EX, GETOWN_EX, GETOWNER_UIDS
         15..=17 => only(2, Out(Fixed(8))),
-        // GET_RW_HINT, SET_RW_HINT, GET_FILE_RW_HINT, SET_FILE_RW_HINT; GETDELEG, SETDELEG
-        1035..=1038 | 1039 | 1040 => only(2, Out(Fixed(8))),
+        // GET_RW_HINT, SET_RW_HINT, GET_FILE_RW_HINT, SET_FILE_RW_HINT, GETDELEG, SETDELEG
+        1035..=1040 => only(2, Out(Fixed(8))),
         _ => NO_POINTERS,
     }
 }

@@ -48,7 +48,7 @@ macro_rules! records {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Id { $($(#[$doc])* $id),* }
 
-        static LAYOUTS: &[Layout] = &[$(layout(Kind::$kind, $bytes, &[$($field),*])),*];
+        pub static LAYOUTS: &[Layout] = &[$(layout(Kind::$kind, $bytes, &[$($field),*])),*];
     };
 }
 

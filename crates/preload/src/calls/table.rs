@@ -1,4 +1,5 @@
-//! The shape of every x86-64 system call, up to Linux 6.18: one row per call, in the order of the numbers.
+//! The shape of every x86-64 system call, up to Linux 6.18: one row per call, in the order of the numbers. Calls that
+//! went away since 5.11 (uselib, lookup_dcookie) keep theirs.
 //!
 //! A row reads: name in `nr.rs`, disposition, arguments. `command` stands where the arguments depend on one of
 //! them (see `commands.rs`). Arguments that are left out at the end are `Int`. Lengths that the kernel itself
@@ -201,7 +202,7 @@ shapes! {
     SIGALTSTACK             Signal (In(Fixed(STACK)), Out(Fixed(STACK)))
     UTIME                   Buffers (Str, In(Fixed(16)))
     MKNOD                   Buffers (Str)
-    USELIB                  Unimplemented ()
+    USELIB                  Buffers (Str)
     PERSONALITY             Plain ()
     USTAT                   Buffers (Int, Out(Fixed(32)))
     STATFS                  Buffers (Str, Out(Fixed(STATFS)))
@@ -279,7 +280,7 @@ shapes! {
     IO_SUBMIT               Special (Int, Int, RecordPointers(Id::Iocb, U64(1)))
     IO_CANCEL               Special (Int, Out(Fixed(64)), Out(Fixed(IO_EVENT)))
     GET_THREAD_AREA         Unimplemented ()
-    LOOKUP_DCOOKIE          Unimplemented ()
+    LOOKUP_DCOOKIE          Buffers (Int, Out(Len(U64(2))))
     EPOLL_CREATE            Plain ()
     EPOLL_CTL_OLD           Unimplemented ()
     EPOLL_WAIT_OLD          Unimplemented ()

@@ -94,7 +94,13 @@ fn walk_args<M: Visit>(shape: &Args, pointers: u8, args: &[usize; 6], mem: &mut 
         let index = 7 - left.leading_zeros() as usize;
         left &= !(1 << index);
         let (Some(&arg), Some(&addr)) = (shape.get(index), args.get(index)) else { return };
-        visit(mem, arg, addr, Numbers::OfCall(args));
+        let numbers = Numbers::OfCall(args);
+        match arg {
+            // What nearly every call is made of goes without the detour.
+            Arg::Out(extent) => hold_extent(mem, addr, extent, Kind::Out, numbers),
+            Arg::In(extent) => hold_extent(mem, addr, extent, Kind::In, numbers),
+            _ => visit(mem, arg, addr, numbers),
+        }
     }
 }
 
@@ -128,13 +134,13 @@ fn not_negative(number: i32) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// Eight bytes of a record, or what is left of it.
-fn word(bytes: &[u8; MAX_BYTES], at: usize) -> usize {
-    let mut word = [0; 8];
-    for (to, from) in word.iter_mut().zip(&bytes[at.min(MAX_BYTES)..]) {
-        *to = *from;
+/// Eight bytes as a number.
+#[inline]
+fn word(bytes: &[u8], at: usize) -> usize {
+    match bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) {
+        Some(word) => usize::from_le_bytes(word),
+        None => 0,
     }
-    usize::from_le_bytes(word)
 }
 
 /// Visits one argument of a call or one field of a record: `addr` is its value.
@@ -182,7 +188,7 @@ fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
 }
 
 /// Holds what one pointer points to directly.
-#[inline]
+#[inline(always)]
 fn hold_extent<M: Visit>(mem: &mut M, addr: usize, extent: Extent, kind: Kind, numbers: Numbers<'_>) {
     let len = match extent {
         Extent::Fixed(bytes) => bytes as usize,
@@ -248,15 +254,22 @@ fn record<M: Visit>(mem: &mut M, addr: usize, id: Id, bytes: usize) {
 /// Holds an array of iovecs, and what they point to if that is in this process.
 fn iovecs<M: Visit>(mem: &mut M, addr: usize, count: usize, kind: Option<Kind>) {
     const BYTES: usize = 16;
+    /// So many are read at a time.
+    const BATCH: usize = 8;
     if count > MAX_IOVECS {
         return;
     }
     hold(mem, addr, count * BYTES, Kind::In);
     let Some(kind) = kind else { return };
-    for i in 0..count {
-        let at = addr.saturating_add(i * BYTES);
-        let (Some(base), Some(len)) = (u64_at(mem, at), u64_at(mem, at.saturating_add(8))) else { return };
-        hold(mem, base, len, kind);
+    let mut batch = [0; BATCH * BYTES];
+    for first in (0..count).step_by(BATCH) {
+        let bytes = (count - first).min(BATCH) * BYTES;
+        if !read(mem, addr.saturating_add(first * BYTES), &mut batch[..bytes]) {
+            return;
+        }
+        for at in (0..bytes).step_by(BYTES) {
+            hold(mem, word(&batch, at), word(&batch, at + 8), kind);
+        }
     }
 }
 
@@ -273,7 +286,7 @@ fn string<M: Visit>(mem: &mut M, addr: usize, limit: usize) -> usize {
         }
         let mut chunk = [0; CHUNK];
         let bytes = CHUNK.min(held_to - at).min(limit - len);
-        if !mem.read(at, &mut chunk[..bytes]) {
+        if !read(mem, at, &mut chunk[..bytes]) {
             break;
         }
         if let Some(nul) = chunk[..bytes].iter().position(|&byte| byte == 0) {
@@ -286,21 +299,30 @@ fn string<M: Visit>(mem: &mut M, addr: usize, limit: usize) -> usize {
 
 /// Holds argv or envp: the pointers up to the null, and the strings.
 fn strings<M: Visit>(mem: &mut M, addr: usize) {
+    /// So many bytes of pointers are read at a time, within a page, for the next one may not be there.
+    const BATCH: usize = 128;
+    let mut batch = [0; BATCH];
     let mut total = 0;
     let mut at = addr;
     let mut held_to = addr;
     while total < MAX_STRINGS_BYTES {
-        // A pointer may lie across two pages, so hold its last byte's page.
-        let Some(end) = at.checked_add(8).filter(|&end| end < END) else { return };
+        // A pointer may lie across two pages, so its last byte decides.
+        let Some(end) = at.checked_add(8).filter(|&end| end <= END) else { return };
         if end > held_to {
             let to = end.next_multiple_of(PAGE_SIZE);
             hold(mem, at, to - at, Kind::In);
             held_to = to;
         }
-        match u64_at(mem, at) {
-            None | Some(0) => return,
-            Some(string_at) => total += 8 + string(mem, string_at, MAX_LONG_STR_BYTES),
+        let bytes = (held_to - at).min(BATCH) & !7;
+        if !read(mem, at, &mut batch[..bytes]) {
+            return;
         }
-        at = end;
+        for pointer in (0..bytes).step_by(8) {
+            match word(&batch, pointer) {
+                0 => return,
+                string_at => total += 8 + string(mem, string_at, MAX_LONG_STR_BYTES),
+            }
+        }
+        at += bytes;
     }
 }

@@ -44,8 +44,16 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// Numbers that have a class; larger ones run inline.
 pub const CLASS_COUNT: usize = 512;
 
-/// One byte per system-call number, read by every patched call: 0 runs the instruction inline, anything else
-/// calls the hook.
+/// The instruction runs inline, without a hook.
+pub const CLASS_INLINE: u8 = 0;
+/// The hook is called with all vector state saved (some 90 ns).
+pub const CLASS_HOOK: u8 = 1;
+/// The hook is called with xmm0-15 saved, nothing more (some 10 ns). Baseline x86-64 code, which is what Rust compiles here,
+/// touches no more than that, and `mem.rs` sees to it that it calls nothing that does. Floating point, codecs
+/// and whatever else is compiled for or dispatches on newer processors run under [`call_on_stack_saving_vectors`].
+pub const CLASS_LIGHT_HOOK: u8 = 2;
+
+/// One byte per system-call number, a `CLASS_`, read by every patched call.
 pub static CLASS_TABLE: [AtomicU8; CLASS_COUNT] = [const { AtomicU8::new(0) }; CLASS_COUNT];
 
 /// The program's registers at a system call, on the program's stack (below its red zone).
@@ -211,6 +219,7 @@ const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
 unsafe extern "C" {
     fn uzswap_patch_slow();
     fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
+    fn uzswap_call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
 }
 
 global_asm!(
@@ -305,13 +314,17 @@ global_asm!(
     "    mov qword ptr [rsp + {block}], 0",
     "    mov rbx, rsp",
     "    .cfi_def_cfa_register rbx",
+    "    cld",
+    "    mov ecx, eax",
+    "    lea r11, [rip + {classes}]",
+    "    cmp byte ptr [r11 + rcx], {light}",
+    "    je 6f",
     "    uzswap_save_vectors",
     "    mov rdi, rbx",
-    "    cld",
     "    call qword ptr [rip + {hook}]",
     "    mov r12, rax",
     "    uzswap_restore_vectors",
-    "    cmp r12d, {clone}",
+    "3:  cmp r12d, {clone}",
     "    je 5f",
     // RETURN (0) and INLINE (1): on at ret or at the instruction, two bytes before it.
     "4:  mov rsp, rbx",
@@ -334,6 +347,18 @@ global_asm!(
     "    .cfi_same_value r15",
     "    jmp rcx",
     "    .cfi_restore_state",
+    "6:  sub rsp, 256",
+    "    and rsp, -64",
+    "    .irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "    movaps [rsp + 16 * \\n], xmm\\n",
+    "    .endr",
+    "    mov rdi, rbx",
+    "    call qword ptr [rip + {hook}]",
+    "    mov r12, rax",
+    "    .irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "    movaps xmm\\n, [rsp + 16 * \\n]",
+    "    .endr",
+    "    jmp 3b",
     // CLONE_THREAD. The parent keeps its frame: the kernel gives the child another stack.
     "5:  mov rcx, [rbx + {block}]",
     "    mov rax, [rbx + {r9}]",
@@ -411,6 +436,35 @@ global_asm!(
     "    ret",
     "    .cfi_endproc",
     ".size uzswap_call_on_stack, . - uzswap_call_on_stack",
+    "",
+    ".globl uzswap_call_on_stack_saving_vectors",
+    ".hidden uzswap_call_on_stack_saving_vectors",
+    ".type uzswap_call_on_stack_saving_vectors,@function",
+    "uzswap_call_on_stack_saving_vectors:",
+    "    .cfi_startproc",
+    "    push rbp",
+    "    .cfi_def_cfa_offset 16",
+    "    .cfi_offset rbp, -16",
+    "    mov rbp, rsp",
+    "    .cfi_def_cfa_register rbp",
+    "    push rbx",
+    "    push r12",
+    "    .cfi_offset rbx, -24",
+    "    .cfi_offset r12, -32",
+    "    mov rbx, rdi",
+    "    mov r12, rdx",
+    "    uzswap_save_vectors",
+    "    mov rdi, r12",
+    "    call rsi",
+    "    uzswap_restore_vectors",
+    "    lea rsp, [rbp - 16]",
+    "    pop r12",
+    "    pop rbx",
+    "    pop rbp",
+    "    .cfi_def_cfa rsp, 8",
+    "    ret",
+    "    .cfi_endproc",
+    ".size uzswap_call_on_stack_saving_vectors, . - uzswap_call_on_stack_saving_vectors",
     ".popsection",
     "",
     ".pushsection .tbss.uzswap_thread_slot,\"awT\",@nobits",
@@ -429,6 +483,8 @@ global_asm!(
     hook = sym HOOK,
     parent = sym CLONE_PARENT,
     child = sym THREAD_START,
+    classes = sym CLASS_TABLE,
+    light = const CLASS_LIGHT_HOOK,
     clone = const ACTION_CLONE_THREAD,
     frame = const FRAME,
     rax = const offset_of!(HookFrame, rax),
@@ -461,6 +517,15 @@ global_asm!(
 pub unsafe fn call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8) {
     // SAFETY: an ordinary call but for the stack, for which the caller vouches.
     unsafe { uzswap_call_on_stack(top, f, arg) }
+}
+
+/// [`call_on_stack`] with the vector state kept, for hooks of [`CLASS_LIGHT_HOOK`]: `f` may use what the processor has.
+///
+/// # Safety
+/// As for `call_on_stack`; the stack also holds [`vector_state_bytes`] and 64 more.
+pub unsafe fn call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe { uzswap_call_on_stack_saving_vectors(top, f, arg) }
 }
 
 // ---- the thread slot ---------------------------------------------------------------------------------------
@@ -538,9 +603,13 @@ mod tests {
         let mut stack = vec![0u8; 64 << 10];
         let range = stack.as_mut_ptr_range();
         let mut seen = 0usize;
-        // SAFETY: a fresh stack, a function that returns.
-        unsafe { call_on_stack(range.end as usize, probe, (&raw mut seen).cast()) };
-        assert!((range.start as usize..range.end as usize).contains(&seen));
+        measure_vector_state();
+        for call in [call_on_stack, call_on_stack_saving_vectors] {
+            seen = 0;
+            // SAFETY: a fresh stack, a function that returns.
+            unsafe { call(range.end as usize, probe, (&raw mut seen).cast()) };
+            assert!((range.start as usize..range.end as usize).contains(&seen));
+        }
     }
 
     #[test]

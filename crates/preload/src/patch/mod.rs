@@ -14,6 +14,7 @@
 //!  apply.rs    ... that -> slots and jumps
 //!  entry.rs    from a slot to the hook and back
 //!  alloc.rs    memory for all of it
+//!  mem.rs      memcpy and its kin, so that they are not libc's
 //! ```
 //!
 //! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its plan; *unpatched*
@@ -35,6 +36,7 @@ mod apply;
 mod elf;
 mod entry;
 mod maps;
+mod mem;
 mod table;
 
 use core::ops::Range;
@@ -46,8 +48,8 @@ use uzswap::sys::{PAGE_SIZE, nr};
 use uzswap::uz_syscall;
 
 pub use entry::{
-    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_TABLE, CloneParentFn, Hook,
-    HookFrame, Hooks, ThreadStart, ThreadStartFn, call_on_stack, force_save_method, set_hooks, thread_slot_fs_offset,
+    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook,
+    HookFrame, Hooks, ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks, thread_slot_fs_offset,
     thread_slot_get, thread_slot_set, vector_state_bytes,
 };
 
@@ -199,7 +201,7 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     let text = Text { start: addr, end: addr + (end - from) as usize, prot };
     let mut patcher = PATCHER.lock();
     let cache = if patcher.cache_path.is_empty() { None } else { CacheDir::open(&patcher.cache_path) };
-    let name = cache_name(&image, || Some(table::stat_fd(fd).ok()?));
+    let name = cache_name(&image, || table::stat_fd(fd).ok());
     let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
     let (source, mut maps) = (Source::Fd { fd, offset }, Maps::default());
     // SAFETY: the caller's.

@@ -16,6 +16,7 @@
 //! Raw system calls on paths and buffers of this file's own.
 #![allow(unsafe_code)]
 
+use std::vec;
 use std::vec::Vec;
 
 use uzswap::sys::{Errno, Result, fd, file, nr};
@@ -256,8 +257,7 @@ fn terminated(path: &[u8]) -> Result<Vec<u8>> {
 
 /// Reads a whole descriptor from its start.
 pub fn read_all(fd: i32, hint: usize) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    out.resize(hint.max(64), 0);
+    let mut out = vec![0; hint.max(64)];
     let mut len = 0;
     loop {
         if len == out.len() {

@@ -92,7 +92,7 @@ extern "C" fn body() -> ! {
         let _ = call!(nr::NANOSLEEP, grace.as_ptr(), 0);
         if !ACTIVE.load(Ordering::Acquire) {
             let mut s = PAGER.lock();
-            PAGER.publish_dormant(memory::dormant_pages(), 0);
+            PAGER.reserve(memory::dormant_pages());
             let tree = PAGER.tree();
             if tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed) {
                 memory::activate(&mut s);

@@ -68,7 +68,7 @@ pub fn grown(s: &mut Locked<'_>) {
         return;
     }
     let pages = dormant_pages();
-    PAGER.publish_dormant(pages, 0);
+    PAGER.reserve(pages);
     let tree = PAGER.tree();
     if tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed) {
         activate(s);

@@ -209,7 +209,7 @@ fn finish_counters() {
         if ACTIVE.load(Ordering::Acquire) {
             PAGER.publish(true);
         } else {
-            PAGER.publish_dormant(pages, pages);
+            PAGER.publish_final(pages);
         }
     }
     PAGER.publish_gauges();
@@ -228,7 +228,7 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
         if !shared {
             runtime(t, || {
                 finish_counters();
-                PAGER.publish_dormant(0, 0);
+                PAGER.reserve(0);
             });
         }
         let mut b = a;
@@ -237,7 +237,9 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
         // It failed: as before.
         let _ = call!(nr::FCNTL, control, F_SETFD, CLOEXEC);
         if !shared {
-            runtime(t, || PAGER.publish(true));
+            runtime(t, || {
+                if ACTIVE.load(Ordering::Acquire) { PAGER.publish(true) } else { PAGER.reserve(memory::dormant_pages()) }
+            });
         }
         r
     })
