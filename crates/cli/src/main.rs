@@ -20,6 +20,8 @@ mod options;
 mod os;
 mod place;
 mod program;
+#[cfg(test)]
+mod readme;
 mod report;
 mod run;
 mod settings;
@@ -85,9 +87,9 @@ enum Command {
         #[command(subcommand)]
         command: bench::BenchCommand,
     },
-    /// Explain a command, or the statistics ('help stats')
+    /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, doctor, bench or stats
+        /// run, doctor, bench, stats or compressors
         topic: Option<String>,
     },
 }
@@ -139,11 +141,25 @@ fn help(topic: Option<&str>) -> i32 {
     match topic {
         None => print(&command.render_long_help().to_string()),
         Some("stats") => print(&report::stats_help()),
+        Some("compressors") => print(&compressors_help()),
         Some(topic) => match command.find_subcommand_mut(topic) {
             Some(command) => print(&command.render_long_help().to_string()),
             None => fail(Failure::usage(format!("there is no help on '{topic}' (see 'uzswap --help')"))),
         },
     }
+}
+
+fn compressors_help() -> String {
+    let mut text =
+        String::from("--compressor takes one of these, with parameters after a colon (zstd:level=3):\n\n");
+    for codec in uzswap::codec::list() {
+        let usage = match codec.parameters {
+            "" => codec.name.to_string(),
+            parameters => format!("{}:{parameters}", codec.name),
+        };
+        text += &format!("  {usage:<36} {}\n", codec.summary);
+    }
+    text
 }
 
 #[cfg(test)]

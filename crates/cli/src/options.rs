@@ -63,9 +63,9 @@ pub const COMPRESSOR: OptionSpec = OptionSpec {
     flag: "compressor",
     variable: "UZSWAP_COMPRESSOR",
     value: Some("NAME"),
-    what: "how pages are compressed",
+    what: "how pages are compressed: lz4, zstd:level=3 and others (see 'uzswap help compressors')",
     default: COMPRESSOR_DEFAULT,
-    bounds: "a compressor's name",
+    bounds: "",
     reason: "lz4 brings pages back fastest",
     hidden: false,
 };
@@ -174,14 +174,6 @@ pub const OPTIONS: &[&OptionSpec] = &[
 ];
 
 impl OptionSpec {
-    /// The usage form: `--memory <SIZE|PERCENT>`.
-    pub fn usage(&self) -> String {
-        match self.value {
-            Some(value) => format!("--{} <{value}>", self.flag),
-            None => format!("--{}", self.flag),
-        }
-    }
-
     fn help(&self) -> String {
         let mut text = format!("{} [default: {}]", self.what, self.default);
         if !self.bounds.is_empty() {
@@ -194,7 +186,7 @@ impl OptionSpec {
         let arg = Arg::new(self.flag)
             .long(self.flag)
             .help(self.help())
-            .long_help(format!("{}\n({})", self.help(), self.reason))
+            .long_help(format!("{}\nWhy: {}", self.help(), self.reason))
             .hide(self.hidden);
         match self.value {
             Some(value) => arg
@@ -285,24 +277,6 @@ impl clap::Args for RawOptions {
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
-}
-
-/// The table of options for the README.
-pub fn markdown_table() -> String {
-    let mut table = String::from("| option | variable | default | |\n|---|---|---|---|\n");
-    for option in OPTIONS.iter().filter(|o| !o.hidden) {
-        let bounds = if option.bounds.is_empty() { String::new() } else { format!(" ({})", option.bounds) };
-        table += &format!(
-            "| `{}` | `{}` | {} | {}{}: {} |\n",
-            option.usage().replace('|', "\\|"),
-            option.variable,
-            option.default,
-            option.what,
-            bounds,
-            option.reason
-        );
-    }
-    table
 }
 
 #[cfg(test)]

@@ -203,7 +203,7 @@ fn statistics(outcome: &Outcome) -> Value {
 }
 
 /// The keys of `--stats` that are not counters, with their meaning.
-const DOCUMENTED: &[(&str, &str)] = &[
+pub const DOCUMENTED: &[(&str, &str)] = &[
     ("version", "of uzswap"),
     ("command", "the program and its arguments"),
     ("pid", "its process"),
@@ -228,7 +228,7 @@ const DOCUMENTED: &[(&str, &str)] = &[
     ("counters", "the counters below, over all processes of the run"),
 ];
 
-fn fold_word(fold: Fold) -> &'static str {
+pub fn fold_word(fold: Fold) -> &'static str {
     match fold {
         Fold::Sum => "sum",
         Fold::Max => "largest",
@@ -250,19 +250,6 @@ pub fn stats_help() -> String {
             other => format!(" ({})", fold_word(other)),
         };
         text += &format!("  {:<20} {}{fold}\n", counter.name(), counter.doc());
-    }
-    text
-}
-
-/// The tables of statistics for the README.
-pub fn markdown_tables() -> String {
-    let mut text = String::from("| key | |\n|---|---|\n");
-    for (key, meaning) in DOCUMENTED {
-        text += &format!("| `{key}` | {meaning} |\n");
-    }
-    text += "\n| counter | over processes | |\n|---|---|---|\n";
-    for counter in Counter::ALL {
-        text += &format!("| `{}` | {} | {} |\n", counter.name(), fold_word(counter.fold()), counter.doc());
     }
     text
 }

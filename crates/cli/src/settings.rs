@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use uzswap::codec::CodecSpec;
 use uzswap::control::{Mechanism, Settings};
 
 use crate::Failure;
@@ -67,7 +68,7 @@ impl RunSettings {
         };
         let compressor = match text(&options::COMPRESSOR)? {
             None => options::COMPRESSOR_DEFAULT.to_string(),
-            Some(given) => compressor(given).map_err(wrong)?,
+            Some(given) => compressor(&given).map_err(wrong)?,
         };
         let mechanism = match text(&options::MECHANISM)? {
             None => Mechanism::Auto,
@@ -211,11 +212,11 @@ fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
     })
 }
 
-fn compressor(given: Given<String>) -> Result<String, String> {
-    let is_plain = !given.value.is_empty() && given.value.bytes().all(|b| b.is_ascii_graphic());
-    match is_plain {
-        true => Ok(given.value),
-        false => Err(format!("{}: '{}' is no compressor", given.origin, given.value)),
+/// The compressor with its parameters, all said.
+fn compressor(given: &Given<String>) -> Result<String, String> {
+    match CodecSpec::parse(&given.value) {
+        Ok(spec) => Ok(spec.to_string()),
+        Err(why) => Err(format!("{}: {why}", given.origin)),
     }
 }
 
@@ -299,6 +300,14 @@ mod tests {
         assert_eq!(mechanism(&given("protect")), Ok(Mechanism::Protect));
         let error = mechanism(&given("magic")).unwrap_err();
         assert!(error.contains("'magic'") && error.contains("userfaultfd-copy"), "{error}");
+    }
+
+    #[test]
+    fn compressors_with_parameters() {
+        assert_eq!(compressor(&given("lz4")), Ok("lz4".to_string()));
+        assert_eq!(compressor(&given("zstd:3")), Ok("zstd:level=3".to_string()));
+        let error = compressor(&given("gzip")).unwrap_err();
+        assert!(error.contains("--x") && error.contains("gzip") && error.contains("lzo-rle"), "{error}");
     }
 
     #[test]

@@ -64,6 +64,13 @@ fn child_of(pid: u32) -> u32 {
     children.split_whitespace().next().expect("a child").parse().unwrap()
 }
 
+/// Waits until the counting program under `uzswap` sleeps in its read. A signal that comes just before would run the
+/// shell's handler, but its trap only when the read ends.
+fn until_it_reads(uzswap: u32) {
+    let program = child_of(uzswap);
+    eventually("the program reads", || process_state(program) == Some('S'));
+}
+
 #[test]
 fn a_death_by_signal_is_ours_too() {
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGPIPE, 40]
@@ -92,6 +99,7 @@ fn signals_sent_to_us_reach_the_program() {
     {
         let mut program = Running::start(&["sh", "-c", COUNTER, "sh", name]);
         assert_eq!(program.line(), "ready");
+        until_it_reads(program.pid());
         let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", program.pid())]).status();
         assert!(sent.unwrap().success());
         assert_eq!(program.line(), "got=1", "{name}");
@@ -203,6 +211,7 @@ fn control_c_arrives_once() {
         let mut terminal =
             Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", COUNTER, "sh", name]));
         terminal.expect("ready");
+        until_it_reads(terminal.pid());
         terminal.press(key);
         terminal.expect("got=1");
         terminal.press("end\n");
@@ -236,6 +245,7 @@ fn a_new_window_size_arrives_once() {
     let mut terminal =
         Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", COUNTER, "sh", "WINCH"]));
     terminal.expect("ready");
+    until_it_reads(terminal.pid());
     terminal.resize(33, 99);
     terminal.expect("got=1");
     terminal.press("end\n");

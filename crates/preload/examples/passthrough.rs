@@ -20,7 +20,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use uzswap::sys::{nr, syscall};
 use uzswap_preload::patch::{
-    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, HookFrame, Hooks, ThreadStart,
+    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK,
+    CLASS_TABLE, HookFrame, Hooks, ThreadStart,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -75,8 +76,10 @@ fn scrub_vectors() {
         }
         if is_x86_feature_detected!("avx512f") {
             asm!(
-                "vpternlogd zmm16, zmm16, zmm16, 255", "vpternlogd zmm31, zmm31, zmm31, 255",
-                "kxnorw k1, k1, k1", "kxnorw k7, k7, k7",
+                "vpternlogd zmm16, zmm16, zmm16, 255",
+                "vpternlogd zmm31, zmm31, zmm31, 255",
+                "kxnorw k1, k1, k1",
+                "kxnorw k7, k7, k7",
                 options(nostack, nomem)
             );
         }

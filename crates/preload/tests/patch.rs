@@ -57,7 +57,10 @@ enum Mode {
 /// The command, under the library.
 fn under_hook(mode: Mode, cache: Option<&Path>, log: Option<&Path>, command: &[&str]) -> Command {
     let mut c = Command::new(command[0]);
-    c.args(&command[1..]).env("LD_PRELOAD", library()).env("EXPECT_HOOK", "1").env("UZ_PASSTHROUGH_SCRUB", "1");
+    c.args(&command[1..])
+        .env("LD_PRELOAD", library())
+        .env("EXPECT_HOOK", "1")
+        .env("UZ_PASSTHROUGH_SCRUB", "1");
     let name = match mode {
         Mode::Return => "return",
         Mode::Inline => "inline",
@@ -181,7 +184,11 @@ fn shells_and_tools_run_the_same() {
                   kill -USR1 $$; sleep 0.05 & wait; ls / | sort | head -3; echo a b | tr a-z A-Z > /dev/stdout";
     if_installed(&["bash", "-c", script]);
     if_installed(&["sh", "-c", script]);
-    if_installed(&["perl", "-e", "print join(',', map { $_ * 2 } 1 .. 9), `echo sub`; fork or exit 3; wait; print $? >> 8"]);
+    if_installed(&[
+        "perl",
+        "-e",
+        "print join(',', map { $_ * 2 } 1 .. 9), `echo sub`; fork or exit 3; wait; print $? >> 8",
+    ]);
 }
 
 #[test]
@@ -240,7 +247,11 @@ fn node_and_java_run_the_same() {
 #[test]
 fn a_compiler_runs_the_same() {
     let source = scratch().join("g.cc");
-    std::fs::write(&source, "#include <iostream>\nint main() { try { throw 5; } catch (int x) { std::cout << x; } }\n").unwrap();
+    std::fs::write(
+        &source,
+        "#include <iostream>\nint main() { try { throw 5; } catch (int x) { std::cout << x; } }\n",
+    )
+    .unwrap();
     let out = scratch().join("g.out");
     if_installed(&["g++", "-O1", "-o", out.to_str().unwrap(), source.to_str().unwrap()]);
     same_with_hook(&[out.to_str().unwrap()]);
@@ -253,7 +264,9 @@ fn a_kernel_that_forbids_new_code_is_respected() {
     let log = scratch().join("log-forbid");
     let _ = std::fs::remove_file(&log);
     let library = library().to_str().unwrap();
-    let out = run(Command::new(program).args([library, "sh", "-c", "echo $((6 * 7))"]).env("UZ_PASSTHROUGH_LOG", &log));
+    let out = run(Command::new(program)
+        .args([library, "sh", "-c", "echo $((6 * 7))"])
+        .env("UZ_PASSTHROUGH_LOG", &log));
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     if out.status.code() == Some(77) {
         eprintln!("this kernel has no PR_SET_MDWE: skipped");
@@ -273,11 +286,17 @@ fn nothing_is_left_out_and_the_cache_agrees() {
     let mut starts = Vec::new();
     for _ in 0..2 {
         let _ = std::fs::remove_file(&log);
-        assert!(run(&mut under_hook(Mode::Return, Some(&cache), Some(&log), &["/bin/true"])).status.success());
+        assert!(
+            run(&mut under_hook(Mode::Return, Some(&cache), Some(&log), &["/bin/true"])).status.success()
+        );
         let text = std::fs::read_to_string(&log).unwrap();
-        let counts: Vec<String> = text.lines().filter(|l| l.starts_with("object")).map(str::to_owned).collect();
+        let counts: Vec<String> =
+            text.lines().filter(|l| l.starts_with("object")).map(str::to_owned).collect();
         assert!(text.contains("unpatched 0 "), "{text}");
-        assert!(counts.iter().any(|l| l.contains("libc")) && counts.iter().any(|l| l.contains("[vdso]")), "{text}");
+        assert!(
+            counts.iter().any(|l| l.contains("libc")) && counts.iter().any(|l| l.contains("[vdso]")),
+            "{text}"
+        );
         starts.push(counts);
     }
     assert_eq!(starts[0], starts[1]);
@@ -325,7 +344,8 @@ fn hooks_use_no_wide_vectors() {
             function = line;
             seen += function.contains("uzswap_preload") as u32;
         }
-        let wide = line.contains("%ymm") || line.contains("%zmm") || line.contains("%k1") || line.contains("%xmm16");
+        let wide =
+            line.contains("%ymm") || line.contains("%zmm") || line.contains("%k1") || line.contains("%xmm16");
         assert!(!(wide && function.contains("uzswap_preload")), "{function} {line}");
     }
     assert!(seen > 50);

@@ -78,7 +78,10 @@ fn edge_cases(workshop: &Workshop) -> Vec<String> {
 
 /// One case prints the same with and without paging.
 fn edge(workshop: &Workshop, case: &str, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
-    let job = Job::new([workshop.program("edge").as_os_str(), case.as_ref()]).user(user).sandbox(sandbox);
+    let job = Job::new([workshop.program("edge").as_os_str(), case.as_ref()])
+        .user(user)
+        .sandbox(sandbox)
+        .hangs_after(Duration::from_secs(60));
     let free = job.clone().run(workshop)?;
     let run = job.managed(managed(EDGE_LIMIT_MIB)).run(workshop)?;
     let paged = run.stat("evictions").unwrap_or(0) > 0;

@@ -7,7 +7,8 @@ use crate::store::Store;
 impl<S: Store> SwapCache<S> {
     /// Panics on any broken invariant. Waits for flushes under way; costs as much as walking everything.
     pub fn check(&self) {
-        let _writers = self.writers.each_ref().map(|w| w.lock());
+        let mut writer = self.writer.lock();
+        self.settle(&mut writer);
         let s = self.state.lock();
         s.entries.check();
         s.clusters.check();
@@ -67,8 +68,7 @@ impl<S: Store> SwapCache<S> {
 
         // Each cluster's list holds its entries, each once.
         let mut listed = 0;
-        let mut cluster = 0;
-        while s.clusters.is_record(cluster) {
+        for cluster in s.clusters.ids() {
             if let Some((live, live_bytes)) = s.clusters.live(cluster) {
                 let (mut n, mut bytes, mut prev, mut at) = (0, 0, NONE, s.clusters.first(cluster));
                 while at != NONE {
@@ -82,7 +82,6 @@ impl<S: Store> SwapCache<S> {
                 assert_eq!((n, bytes), (live, live_bytes));
                 listed += u64::from(n);
             }
-            cluster += 1;
         }
         assert_eq!(listed, stored);
 

@@ -9,7 +9,7 @@ use super::writeback::Writer;
 use super::{State, SwapCache};
 use crate::codec::HeldStreams;
 use crate::store::Store;
-use crate::store::cluster::{Leash, WRITERS};
+use crate::store::cluster::Leash;
 use crate::sys::sync::MutexGuard;
 
 /// Everything locked, for the moment of a fork.
@@ -19,19 +19,20 @@ pub struct ForkGuard<'a, S: Store> {
     state: MutexGuard<'a, State<S>>,
     _streams: HeldStreams<'a>,
     _readers: [MutexGuard<'a, Reader>; READERS],
-    _writers: [MutexGuard<'a, Writer>; WRITERS],
+    writer: MutexGuard<'a, Writer<S>>,
     leash: Leash,
 }
 
 impl<S: Store> SwapCache<S> {
     /// Brings the cache to rest. Until the guard is gone, every other call waits.
     pub fn prepare_fork(&self) -> ForkGuard<'_, S> {
-        let _writers = self.writers.each_ref().map(|w| w.lock());
+        let mut writer = self.writer.lock();
+        self.settle(&mut writer);
         let _readers = self.readers.each_ref().map(|r| r.lock());
         let _streams = self.streams.hold_all();
         let mut state = self.state.lock();
         let leash = state.clusters.prepare_fork();
-        ForkGuard { state, _streams, _readers, _writers, leash }
+        ForkGuard { state, _streams, _readers, writer, leash }
     }
 
     /// In the parent, after a fork that succeeded.
@@ -48,7 +49,8 @@ impl<S: Store> SwapCache<S> {
 
     /// In the child, before anything else uses the cache.
     pub fn after_fork_child(&self, guard: ForkGuard<'_, S>) {
-        let ForkGuard { mut state, leash, .. } = guard;
+        let ForkGuard { mut state, mut writer, leash, .. } = guard;
+        writer.forget_parent();
         state.clusters.in_child(leash);
     }
 }

@@ -23,7 +23,7 @@
 //! *Writeback*: moving the least recently used objects from the pool to the store. *Load* leaves the entry as it is.
 //!
 //! # Locks, in the order in which they are taken
-//! 1. `writers[i]`: the I/O buffer of one flush; held while a cluster is written.
+//! 1. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in flight.
 //! 2. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened.
 //! 3. a stream of the codec; never held during I/O (others spin for it).
 //! 4. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or one cluster.
@@ -46,7 +46,7 @@ pub use fork::ForkGuard;
 
 use crate::codec::{CodecId, CodecSpec, Codecs, CompressError, Streams, fill, same_filled};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
-use crate::store::cluster::{AppendError, Clusters, Place, WRITERS};
+use crate::store::cluster::{AppendError, Clusters, Place};
 use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
 use crate::sys::sync::Mutex;
@@ -133,7 +133,7 @@ pub struct SwapCache<S: Store = FileStore> {
     state: Mutex<State<S>>,
     codecs: Codecs,
     streams: Streams,
-    writers: [Mutex<Writer>; WRITERS],
+    writer: Mutex<Writer<S>>,
     readers: [Mutex<Reader>; READERS],
 }
 
@@ -186,8 +186,8 @@ impl<S: Store> SwapCache<S> {
             state: Mutex::new(state),
             codecs: Codecs::new(config.codec),
             streams: Streams::new(STREAM_BYTES)?,
-            writers: make(Writer::new)?,
-            readers: make(Reader::new)?,
+            writer: Mutex::new(Writer::new()?),
+            readers: make_readers()?,
         })
     }
 
@@ -210,7 +210,7 @@ impl<S: Store> SwapCache<S> {
         s.drop_entry(entry, id);
         if s.clusters.has_discards() {
             drop(s);
-            self.discard_some();
+            self.help_discard();
         }
     }
 
@@ -246,7 +246,7 @@ impl<S: Store> SwapCache<S> {
         s.drop_entry(key, id);
         if s.clusters.has_discards() {
             drop(s);
-            self.discard_some();
+            self.help_discard();
         }
         true
     }
@@ -272,7 +272,16 @@ impl<S: Store> SwapCache<S> {
                 from = offset;
             }
             drop(s);
-            self.discard_some();
+            self.help_discard();
+        }
+    }
+
+    /// Gives disk space back if there is much of it to give, and nobody else is at it.
+    fn help_discard(&self) {
+        if self.state.lock().clusters.has_discards()
+            && let Some(mut w) = self.writer.try_lock()
+        {
+            self.discard_some(&mut w);
         }
     }
 
@@ -284,12 +293,12 @@ impl<S: Store> SwapCache<S> {
             match self.attempt(owner, page) {
                 Attempt::Done(entry) => return Ok(entry),
                 Attempt::DoneFlush(entry) => {
-                    self.write_back(Fill::IfPoolFull);
+                    self.help_write_back();
                     return Ok(entry);
                 }
                 // Others may be faster with what the flush makes room for, again and again.
                 Attempt::NoRoom if retries < MAX_RETRIES => {
-                    self.write_back(Fill::No);
+                    self.write_back(&mut self.writer.lock(), Fill::No);
                     retries += 1;
                 }
                 Attempt::NoRoom => {
@@ -349,7 +358,7 @@ impl<S: Store> SwapCache<S> {
         let s = self.state.lock();
         let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
         let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
-        let io = if s.clusters.memory_bytes() > 0 { WRITERS * Writer::BYTES + READERS * Reader::BYTES } else { 0 };
+        let io = if s.clusters.memory_bytes() > 0 { Writer::<S>::BYTES + READERS * Reader::BYTES } else { 0 };
         pools + areas + s.entries.memory_bytes() + s.clusters.memory_bytes() + io + self.streams.mapped_bytes()
     }
 
@@ -372,6 +381,9 @@ impl<S: Store> SwapCache<S> {
 
     /// The error that made writing back stop, if it did. Sticky: everything is served on from memory.
     pub fn store_failure(&self) -> Option<Errno> {
+        if let Some(mut w) = self.writer.try_lock() {
+            self.harvest(&mut w, false);
+        }
         self.state.lock().clusters.failure()
     }
 
@@ -600,11 +612,10 @@ fn pool_index(kind: PoolKind) -> usize {
     }
 }
 
-/// An array of what may fail to be made.
-fn make<T, const N: usize>(f: impl Fn() -> Result<T>) -> Result<[Mutex<T>; N]> {
-    let mut all = [const { None }; N];
-    for slot in &mut all {
-        *slot = Some(Mutex::new(f()?));
+fn make_readers() -> Result<[Mutex<Reader>; READERS]> {
+    let mut all = [const { None }; READERS];
+    for reader in &mut all {
+        *reader = Some(Mutex::new(Reader::new()?));
     }
-    Ok(all.map(|t| t.expect("filled above")))
+    Ok(all.map(|r| r.expect("filled above")))
 }

@@ -1,43 +1,60 @@
 //! Writeback: the oldest objects leave the pool for the store.
 //!
-//! An object moves from the pool into the open cluster in one step under the lock, and is served from there at
-//! once. So the write itself, which happens without the lock, is the affair of a cluster and of no entry: load, invalidate,
-//! and another store of the same key may come at any time (see `store/cluster.rs`). What the kernel's
-//! design has to revalidate after every unlock is, here, one question at the end: is anything left alive in the cluster?
+//! ```text
+//!  pool --oldest--> open cluster --full--> sealed in the queue's buffer --> in flight --> written
+//!       under `state`              under `writer`, I/O without any lock         found out by whoever comes next
+//! ```
 //!
-//! The published races and why they cannot be: *load during writeback* finds the object in the pool or in the cluster, never in between;
-//! *twice on the LRU*: an entry is on it exactly while its location is `Pool`, both set under one lock; *use after free outside the lock*: no entry
-//! is touched outside the lock; *counters after an area's end* are changed by the one function that drops entries.
-
-use super::{Location, NONE, Page, State, SwapCache};
-use crate::pool::Handle;
-use crate::store::cluster::{AppendError, CLUSTER_BYTES, Place, WRITERS, sealed_range};
-use crate::store::{BLOCK_BYTES, Store};
-use crate::sys::mem::Mapping;
-use crate::sys::sync::MutexGuard;
-use crate::sys::{PAGE_SIZE, Result};
+//! An object moves from the pool into the open cluster in one step under the lock, and is served from there at
+//! once. So the write itself is the affair of a cluster and of no entry: load, invalidate, and another store of the same key may come
+//! at any time (see `store/cluster`). What the kernel's design has to revalidate after every unlock is,
+//! here, one question at the end: is anything left alive in the cluster?
+//!
+//! The published races and why they cannot be: *load during writeback* finds the object in the pool or in the cluster, never in
+//! between; *twice on the LRU*: an entry is on it exactly while its location is `Pool`, both set under one lock; *use after free
+//! outside the lock*: no entry is touched outside it; *counters after an area's end* are changed by the one function that
+//! drops entries.
 
 use super::read::Reader;
+use super::{Location, NONE, Page, State, SwapCache};
+use crate::pool::Handle;
+use crate::store::cluster::{AppendError, CLUSTER_BYTES, Flush, Place, sealed_range};
+use crate::store::{Progress, QUEUE_DEPTH, Queue, Store};
+use crate::sys::{PAGE_SIZE, Result};
 
 /// Frames that one compaction of the pool frees at most: a portion of work under the lock.
 const COMPACT_FRAMES: usize = 32;
-/// Dead places given back at one time.
-const MAX_DISCARDS: usize = 4;
 /// Entries that are spared at most while looking for one to write back.
 const MAX_SPARED: u32 = 256;
+/// Dead places given back at one time.
+const MAX_DISCARDS: usize = 4;
 
-/// The buffers of one flush.
-pub struct Writer {
-    io: Mapping,
+/// What writing takes: guarded by one lock, because one writer keeps several writes in flight.
+pub struct Writer<S> {
+    queue: Queue,
+    /// What the queue's buffers hold.
+    flushes: [Option<Flush<S>>; QUEUE_DEPTH],
     /// For compaction, which reads before it writes.
     reader: Reader,
 }
 
-impl Writer {
-    pub const BYTES: usize = CLUSTER_BYTES;
+impl<S> Writer<S> {
+    pub const BYTES: usize = QUEUE_DEPTH * CLUSTER_BYTES;
 
-    pub fn new() -> Result<Writer> {
-        Ok(Writer { io: Mapping::new(CLUSTER_BYTES)?, reader: Reader::new()? })
+    pub fn new() -> Result<Self> {
+        let flushes = [const { None }; QUEUE_DEPTH];
+        Ok(Writer { queue: Queue::new(CLUSTER_BYTES)?, flushes, reader: Reader::new()? })
+    }
+
+    /// Whether nothing is in flight.
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_idle()
+    }
+
+    /// In the child after fork.
+    pub fn forget_parent(&mut self) {
+        self.queue.forget();
     }
 }
 
@@ -59,49 +76,86 @@ impl<S: Store> SwapCache<S> {
         let resident = |s: &State<S>| s.pools.iter().map(|p| p.resident_frames()).sum::<usize>() * PAGE_SIZE;
         let before = resident(&self.state.lock());
         loop {
-            let progress = self.write_back(Fill::Yes);
+            let progress = self.write_back(&mut self.writer.lock(), Fill::Yes);
             let mut s = self.state.lock();
             while s.pools.iter_mut().any(|p| p.compact(COMPACT_FRAMES) > 0) {}
             let released = s.pools.iter_mut().map(|p| p.release()).sum::<usize>();
             let freed = before.saturating_sub(resident(&s));
+            drop(s);
             if freed >= bytes || !progress && released == 0 {
+                self.settle(&mut self.writer.lock());
                 return freed;
             }
         }
     }
 
-    /// One portion of writeback: fills a cluster, writes it, and does some of the store's housekeeping. False if there was nothing to do, or
-    /// the store does not take anything.
-    pub(super) fn write_back(&self, fill: Fill) -> bool {
-        let mut writer = self.take_writer();
+    /// Does a portion of writeback on behalf of a store that is done already: not if somebody else is at it.
+    pub(super) fn help_write_back(&self) {
+        if let Some(mut w) = self.writer.try_lock() {
+            self.write_back(&mut w, Fill::IfPoolFull);
+        }
+    }
+
+    /// One portion of writeback: fills a cluster, starts to write it, and does some of the store's housekeeping. Waits for an earlier
+    /// write if as many are in flight as can be. False if there was nothing to do, or the store does not take anything.
+    pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
+        self.harvest(w, false);
+        let slot = loop {
+            match w.queue.idle() {
+                Some(slot) => break slot,
+                None => self.harvest(w, true),
+            }
+        };
         let mut moved = 0;
         let flush = {
             let mut s = self.state.lock();
-            if fill == Fill::Yes || fill == Fill::IfPoolFull && s.is_over_threshold() {
+            if fill == Fill::Yes || fill == Fill::IfPoolFull && !s.accepts() {
                 moved = s.fill_cluster();
             }
-            s.clusters.begin_flush(writer.io.as_mut_slice())
+            s.clusters.begin_flush(w.queue.buffer(slot))
         };
         let Some(flush) = flush else { return moved > 0 };
-        let result = flush.run(writer.io.as_mut_slice());
-        {
-            let mut s = self.state.lock();
-            match result {
-                Ok(()) => {
-                    s.counters.cluster_writes += 1;
-                    s.counters.store_write_bytes += flush.bytes().next_multiple_of(BLOCK_BYTES) as u64;
-                }
-                Err(_) => s.counters.write_errors += 1,
-            }
-            s.clusters.end_flush(flush, result);
+        match flush.start(&mut w.queue, slot) {
+            Progress::Queued => w.flushes[slot] = Some(flush),
+            Progress::Ended(result) => self.end_flush(flush, result),
         }
-        self.discard_some();
-        self.compact_one(&mut writer.reader);
-        result.is_ok()
+        self.discard_some(w);
+        self.compact_one(&mut w.reader);
+        true
+    }
+
+    /// Ends the flushes whose results have come in; with `wait`, at least one if there is any.
+    pub(super) fn harvest(&self, w: &mut Writer<S>, wait: bool) {
+        w.queue.reap(wait);
+        for slot in 0..QUEUE_DEPTH {
+            if let Some(result) = w.queue.take_result(slot) {
+                let flush = w.flushes[slot].take().expect("a result is of a flush");
+                self.end_flush(flush, result);
+            }
+        }
+    }
+
+    /// Waits for all flushes under way.
+    pub(super) fn settle(&self, w: &mut Writer<S>) {
+        while !w.queue.is_idle() {
+            self.harvest(w, true);
+        }
+    }
+
+    fn end_flush(&self, flush: Flush<S>, result: Result<()>) {
+        let mut s = self.state.lock();
+        match result {
+            Ok(()) => {
+                s.counters.cluster_writes += 1;
+                s.counters.store_write_bytes += flush.bytes() as u64;
+            }
+            Err(_) => s.counters.write_errors += 1,
+        }
+        s.clusters.end_flush(flush, result);
     }
 
     /// Gives the disk space of some dead places back, if there are many.
-    pub(super) fn discard_some(&self) {
+    pub(super) fn discard_some(&self, _writer: &mut Writer<S>) {
         for _ in 0..MAX_DISCARDS {
             let Some(discard) = self.state.lock().clusters.begin_discard() else { return };
             discard.run();
@@ -109,10 +163,6 @@ impl<S: Store> SwapCache<S> {
             s.counters.discarded_clusters += 1;
             s.clusters.end_discard(discard);
         }
-    }
-
-    fn take_writer(&self) -> MutexGuard<'_, Writer> {
-        self.writers[..WRITERS - 1].iter().find_map(|w| w.try_lock()).unwrap_or_else(|| self.writers[WRITERS - 1].lock())
     }
 
     /// Moves what lives in one sparse cluster to the open one, if the file has grown too large for what is in it.
@@ -152,11 +202,6 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Whether the pool has to become smaller than it is.
-    fn is_over_threshold(&mut self) -> bool {
-        !self.accepts()
-    }
-
     /// Moves the least recently used objects from the pool to the open cluster until it is full; says how many.
     fn fill_cluster(&mut self) -> usize {
         let mut moved = 0;

@@ -28,6 +28,8 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 const SWEEP_PAGES: usize = 128;
 /// Words that one sweep step looks at before it lets the lock go.
 const SWEEP_LOOK_PAGES: usize = 32 << 10;
+/// What a fruitless step asks the cache to write back.
+const SHRINK_BYTES: usize = 256 << 10;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
 /// A thread that found nothing to evict looks again after this long...
@@ -126,6 +128,8 @@ impl Pager {
                     break;
                 }
                 drop(s);
+                // Nothing to evict: the pool itself may be what is too large.
+                active.cache.shrink(SHRINK_BYTES);
                 crate::sys::sleep_ns(WAIT_NS);
                 s = self.lock();
             } else {

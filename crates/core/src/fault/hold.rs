@@ -19,8 +19,9 @@ use crate::region::{RangeFlags, Ranges};
 use crate::sys::mem::Table;
 use crate::sys::Result;
 
-/// Ranges that one thread can hold; more are merged into the last one, which then covers what lies between.
-pub const HOLDS_PER_THREAD: usize = 64;
+/// Ranges that one thread can hold: a full vector (1024) and whatever handlers on top of it hold. Only what is
+/// used is touched. More are merged into the last one, which then covers what lies between.
+pub const HOLDS_PER_THREAD: usize = 1360;
 /// Threads that can be registered.
 const MAX_THREADS: usize = 1 << 15;
 
@@ -99,11 +100,13 @@ pub struct Holds {
     high: AtomicUsize,
     /// Held for good: memory that the kernel uses between calls. Whole pages.
     kept: Ranges,
+    /// Buffers of calls that were under way, unheld, when paging was switched on.
+    inflight: Ranges,
 }
 
 impl Holds {
     pub const fn new() -> Holds {
-        Holds { threads: Table::new(), high: AtomicUsize::new(0), kept: Ranges::new() }
+        Holds { threads: Table::new(), high: AtomicUsize::new(0), kept: Ranges::new(), inflight: Ranges::new() }
     }
 
     /// Claims a slot for a thread. Slots of threads that no longer exist are taken over.
@@ -154,7 +157,23 @@ impl Holds {
 
     /// The range is unmapped: nothing to keep any more.
     pub fn forget(&self, start: usize, end: usize) -> Result<()> {
+        self.inflight.remove(start, end)?;
         self.kept.remove(start, end)
+    }
+
+    /// Holds a buffer of a call that is under way. With the pager's lock held.
+    pub fn hold_inflight(&self, start: usize, end: usize) -> Result<()> {
+        self.inflight.add(crate::region::Range { start, end, prot: 1, flags: RangeFlags::NONE })
+    }
+
+    /// Gives up all buffers of [`Holds::hold_inflight`].
+    pub fn forget_inflight(&self) {
+        let _ = self.inflight.remove(0, crate::region::ADDRESS_END);
+    }
+
+    /// Whether any part of `[start, end)` is a buffer of a call under way.
+    pub fn is_inflight(&self, start: usize, end: usize) -> bool {
+        self.inflight.first_overlap_unlocked(start, end).is_some()
     }
 
     /// Calls `f` with each held range that touches `[start, end)` until it returns true; whether it did.
@@ -166,10 +185,12 @@ impl Holds {
                 return true;
             }
         }
-        if !self.kept.is_empty()
-            && let Some(r) = self.kept.first_overlap_unlocked(start, end)
-        {
-            return f(r.start, r.end);
+        for list in [&self.kept, &self.inflight] {
+            if let Some(r) = list.first_overlap_unlocked(start, end)
+                && f(r.start, r.end)
+            {
+                return true;
+            }
         }
         false
     }
@@ -192,10 +213,10 @@ mod tests {
         let m = t.mark();
         t.push(0x1000, 0x3000, 100);
         assert!(h.is_held(0x2000, 0x3000) && !h.is_held(0x3000, 0x4000));
-        for i in 0..100 {
+        for i in 0..2 * HOLDS_PER_THREAD {
             t.push(0x10_0000 + i * 0x1000, 0x10_1000 + i * 0x1000, 100);
         }
-        for i in 0..100 {
+        for i in 0..2 * HOLDS_PER_THREAD {
             assert!(h.is_held(0x10_0000 + i * 0x1000, 0x10_0001 + i * 0x1000), "{i}");
         }
         t.pop_to(m);

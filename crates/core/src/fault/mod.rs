@@ -171,8 +171,8 @@ impl Pager {
 
     /// Pages of this process that count against the limit.
     pub fn used_pages(&self) -> i64 {
-        let mapped = self.resident_pages() + self.limbo_pages() - self.debt.load(Ordering::Relaxed);
-        mapped.max(0) + self.own_pages() + self.outside.load(Ordering::Relaxed)
+        let all = self.resident_pages() + self.limbo_pages() + self.own_pages() + self.outside.load(Ordering::Relaxed);
+        all - self.debt.load(Ordering::Relaxed)
     }
 
     /// Pages that the process would hold without uzswap.

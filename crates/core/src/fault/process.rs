@@ -5,9 +5,9 @@
 //!
 //! **Fork.** The child has copies of everything: words, limbo's frames, the pool. It has no userfaultfd of its own, so a missing
 //! page would read as zero: before anything else runs there, it opens one and attaches every range.
-//! Its inherited pages are shared with the parent until one of them writes; counting them at once would make
-//! every fork-and-exec evict half of the parent. So they begin as a *debt* that is not counted and matures at the pace at
-//! which copies could be made at most.
+//! Its inherited memory (pages, limbo, the pool) is shared with the parent until one of them writes; counting it at
+//! once would make every fork-and-exec evict half of the parent. So all of it begins as a *debt* that is not
+//! counted, and the evictors correct the debts of both by what the kernel says is their share (Pss).
 
 use core::sync::atomic::Ordering;
 
@@ -20,9 +20,6 @@ use crate::store::FileStore;
 use crate::sys::program::mincore;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Pages of inherited memory that begin to count per millisecond: what one core can copy.
-const DEBT_PAGES_PER_MS: i64 = 400;
-
 impl Pager {
     /// Attaches every range and adopts what is present. With the lock held, right after `set_active`.
     pub fn activate_ranges(&self, s: &mut Locked<'_>) {
@@ -31,7 +28,9 @@ impl Pager {
         while i < self.ranges.len() {
             let range = self.ranges.at(i);
             i += 1;
-            if active.mechanism.attach(range.start, range.len()).is_err() {
+            // Hiding memory, if only for a moment, would fail the call that is using it.
+            let in_use = active.mechanism.is_protect() && self.holds.is_inflight(range.start, range.end);
+            if in_use || active.mechanism.attach(range.start, range.len()).is_err() {
                 self.note_flag(range.start, range.end, RangeFlags::UNREGISTERED, true);
                 // The list may have been split or merged: find the place again.
                 i = self.ranges.index_from(range.end);
@@ -139,17 +138,21 @@ impl Pager {
                 active.mechanism.attach(r.start, r.len())?;
             }
         }
-        self.debt.store(self.resident_pages() + self.limbo_pages(), Ordering::Relaxed);
+        self.debt.store(0, Ordering::Relaxed);
+        self.debt.store(self.used_pages(), Ordering::Relaxed);
         self.publish(true);
         Ok(())
     }
 
-    /// Time passes: inherited pages begin to count.
-    pub fn mature_debt(&self, elapsed_ms: i64) {
-        let debt = self.debt.load(Ordering::Relaxed);
-        if debt > 0 {
-            let less = debt.min(elapsed_ms * DEBT_PAGES_PER_MS);
-            self.debt.fetch_sub(less, Ordering::Relaxed);
-        }
+    /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional part of its
+    /// anonymous memory. What it shares with relatives is counted once among them.
+    pub fn set_shared(&self, pss_pages: i64) {
+        let counted = self.used_pages() + self.debt.load(Ordering::Relaxed);
+        self.debt.store((counted - pss_pages).max(0), Ordering::Relaxed);
+    }
+
+    /// The process has no relatives that share memory with it any more.
+    pub fn set_unshared(&self) {
+        self.debt.store(0, Ordering::Relaxed);
     }
 }

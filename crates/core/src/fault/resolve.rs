@@ -30,7 +30,7 @@ pub enum Fault {
 pub struct FaultStream {
     next: usize,
     window: usize,
-    /// To notice a fault that repeats without end.
+    /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
 }
@@ -38,6 +38,13 @@ pub struct FaultStream {
 impl FaultStream {
     pub const fn new() -> FaultStream {
         FaultStream { next: 0, window: 0, last: 0, repeats: 0 }
+    }
+
+    /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
+    fn repeated(&mut self, page: usize) -> bool {
+        self.repeats = if self.last == page { self.repeats + 1 } else { 0 };
+        self.last = page;
+        self.repeats > REPEATS_MAX
     }
 
     /// Pages to serve for a fault at `page`: doubled while the faults run on, one otherwise.
@@ -48,12 +55,14 @@ impl FaultStream {
     }
 }
 
+/// Page-fault error code: the page was mapped, its protection forbade the access.
+const FAULT_PRESENT: u64 = 1;
 /// Page-fault error code: the access was a write.
 pub const FAULT_WRITE: u64 = 2;
 const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
 const PROT_EXEC: u32 = 4;
-/// Faults at one address, each served, before the fault is taken for the program's own.
+/// Faults in a row at one page for which there was nothing to do, before they are taken for the program's own.
 const REPEATS_MAX: u32 = 20_000;
 
 /// Attempts to fill a page that the kernel refuses.
@@ -72,14 +81,6 @@ impl Pager {
     pub fn fault(&self, addr: usize, error_code: u64, stream: &mut FaultStream) -> Fault {
         let page = page_floor(addr);
         let Some(active) = self.active() else { return Fault::NotOurs };
-        if stream.last == page {
-            stream.repeats += 1;
-            if stream.repeats > REPEATS_MAX {
-                return Fault::NotOurs;
-            }
-        } else {
-            (stream.last, stream.repeats) = (page, 0);
-        }
         let write = error_code & FAULT_WRITE != 0;
         let mut want = 0;
         let mut tries = 0;
@@ -90,10 +91,24 @@ impl Pager {
                 return Fault::NotOurs;
             }
             if self.state_of(page) == PageState::Resident {
+                if error_code & FAULT_PRESENT == 0
+                    && !active.mechanism.is_protect()
+                    && !crate::sys::program::is_present(page)
+                {
+                    // The kernel dropped the page unseen: it reads as zero now.
+                    self.word(page, |m, e| {
+                        e.drop_contents();
+                        m.count(-1, -1);
+                    });
+                    self.resident.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
                 if write {
                     active.mechanism.allow_write(page, PAGE_SIZE);
                 }
-                return Fault::Served;
+                // Another thread was first; or, by protection faults, a change of protection stopped halfway.
+                let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
+                return if stream.repeated(page) { Fault::NotOurs } else { Fault::Served };
             }
             if want == 0 {
                 want = stream.window(page);
@@ -102,6 +117,7 @@ impl Pager {
             match self.serve(&mut s, active, range, page, want) {
                 Serve::Done(pages) => {
                     stream.next = page + pages * PAGE_SIZE;
+                    stream.repeats = 0;
                     self.publish(false);
                     drop(s);
                     self.ask_evictor();

@@ -5,7 +5,7 @@
 //! the page cache would count against the memory limit that we are trying to keep. Where it does
 //! not, each write is pushed out and dropped from the page cache soon afterwards.
 
-use super::Store;
+use super::{Progress, Queue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
@@ -13,6 +13,9 @@ use crate::sys::{PAGE_SIZE, Result};
 /// How far behind the newest write the page cache is dropped (only without `O_DIRECT`). The kernel has then had
 /// the time to write that much, so that the wait is short.
 const BUFFERED_LAG_BYTES: u64 = 1 << 20;
+
+/// The file's size from the start, all of it a hole: writes that move the end of a file are written one by one.
+const SPARSE_BYTES: u64 = 1 << 40;
 
 /// An unlinked file and the directory to make more of them in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,7 @@ impl FileStore {
 
     fn make(directory: Fd, page_cache: PageCache) -> Result<FileStore> {
         let fd = file::open_unlinked(directory)?;
+        file::extend(fd, SPARSE_BYTES);
         match probe(fd, page_cache) {
             Ok(direct) => Ok(FileStore { file: fd, directory, direct }),
             Err(e) => {
@@ -90,15 +94,22 @@ impl Store for FileStore {
         Ok(())
     }
 
-    fn write(self, at: u64, buf: &[u8]) -> Result<()> {
-        file::write_all_at(self.file, buf, at)?;
-        if !self.direct {
-            file::start_writeout(self.file, at, buf.len() as u64);
+    fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress {
+        if let Err(e) = file::within_size_limit(at, len) {
+            return Progress::Ended(Err(e));
+        }
+        // Through the page cache `io_submit` would wait, so then there is no point in it.
+        if self.direct && queue.submit(slot, self.file, at, len).is_ok() {
+            return Progress::Queued;
+        }
+        let written = file::write_all_at(self.file, &queue.buffer(slot)[..len], at);
+        if !self.direct && written.is_ok() {
+            file::start_writeout(self.file, at, len as u64);
             // Writes go mostly upwards; after a jump the range dropped holds little, which costs little.
             let from = at.saturating_sub(BUFFERED_LAG_BYTES);
-            file::drop_page_cache(self.file, from, (at - from).min(buf.len() as u64));
+            file::drop_page_cache(self.file, from, (at - from).min(len as u64));
         }
-        Ok(())
+        Progress::Ended(written)
     }
 
     fn discard(self, at: u64, len: u64) {

@@ -24,9 +24,23 @@ pub use cluster::{CLUSTER_BYTES, Clusters};
 pub use file::{FileStore, PageCache};
 
 use crate::sys::Result;
+use crate::sys::aio::WriteQueue;
 
 /// Reads and writes start at a multiple of this, and so do their lengths and their buffers' addresses.
 pub const BLOCK_BYTES: usize = 4096;
+
+/// Writes that can be under way at the same time.
+pub const QUEUE_DEPTH: usize = 2;
+/// The buffers to write from.
+pub type Queue = WriteQueue<QUEUE_DEPTH>;
+
+/// How far a write has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Ended(Result<()>),
+    /// The queue will have the result.
+    Queued,
+}
 
 /// A flat, sparse array of bytes outside memory.
 ///
@@ -36,8 +50,9 @@ pub trait Store: Copy + Send + Sync {
     /// Reads exactly `buf.len()` bytes.
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Writes all of `buf`, or says why not; then the range's contents are undefined.
-    fn write(self, at: u64, buf: &[u8]) -> Result<()>;
+    /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later, the range's contents
+    /// are undefined.
+    fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress;
 
     /// Gives the space of a range back. The contents are undefined afterwards. Best effort.
     fn discard(self, at: u64, len: u64);

@@ -1,9 +1,9 @@
 //! Stores for tests: one in memory, and its faulty twin.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{BLOCK_BYTES, Store};
+use super::{BLOCK_BYTES, Progress, Queue, Store};
 use crate::sys::{Errno, Result};
 
 /// What goes wrong.
@@ -28,6 +28,8 @@ struct Data {
     writes: AtomicU64,
     discards: AtomicU64,
     max_bytes: usize,
+    /// Results of writes come only when somebody waits for them.
+    late: AtomicBool,
 }
 
 impl MemoryStore {
@@ -45,7 +47,13 @@ impl MemoryStore {
             writes: AtomicU64::new(0),
             discards: AtomicU64::new(0),
             max_bytes,
+            late: AtomicBool::new(false),
         })))
+    }
+
+    /// Makes writes end as late as they can.
+    pub fn set_late(self, late: bool) {
+        self.0.late.store(late, Ordering::Relaxed);
     }
 
     pub fn set_fault(self, fault: Fault) {
@@ -86,24 +94,13 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn write(self, at: u64, buf: &[u8]) -> Result<()> {
-        assert!(at % BLOCK_BYTES as u64 == 0 && buf.len() % BLOCK_BYTES == 0 && buf.as_ptr().addr() % BLOCK_BYTES == 0);
-        self.0.writes.fetch_add(1, Ordering::Relaxed);
-        let end = at as usize + buf.len();
-        if end > self.0.max_bytes {
-            return Err(Errno::ENOSPC);
+    fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress {
+        let result = self.write_now(at, &queue.buffer(slot)[..len]);
+        if self.0.late.load(Ordering::Relaxed) {
+            queue.promise(slot, result);
+            return Progress::Queued;
         }
-        let mut bytes = self.0.bytes.lock().unwrap();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
-        }
-        if let Err(e) = self.step() {
-            // A failed write leaves anything behind.
-            bytes[at as usize..end].fill(0x5a);
-            return Err(e);
-        }
-        bytes[at as usize..end].copy_from_slice(buf);
-        Ok(())
+        Progress::Ended(result)
     }
 
     fn discard(self, at: u64, len: u64) {
@@ -121,5 +118,27 @@ impl Store for MemoryStore {
 
     fn descriptors(self) -> [i32; 2] {
         [-1; 2]
+    }
+}
+
+impl MemoryStore {
+    fn write_now(self, at: u64, buf: &[u8]) -> Result<()> {
+        assert!(at % BLOCK_BYTES as u64 == 0 && buf.len() % BLOCK_BYTES == 0 && buf.as_ptr().addr() % BLOCK_BYTES == 0);
+        self.0.writes.fetch_add(1, Ordering::Relaxed);
+        let end = at as usize + buf.len();
+        if end > self.0.max_bytes {
+            return Err(Errno::ENOSPC);
+        }
+        let mut bytes = self.0.bytes.lock().unwrap();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        if let Err(e) = self.step() {
+            // A failed write leaves anything behind.
+            bytes[at as usize..end].fill(0x5a);
+            return Err(e);
+        }
+        bytes[at as usize..end].copy_from_slice(buf);
+        Ok(())
     }
 }

@@ -127,11 +127,7 @@ pub fn read_exact_at(fd: Fd, mut buf: &mut [u8], mut at: u64) -> Result<()> {
 
 /// Writes all of `buf` at `at`.
 pub fn write_all_at(fd: Fd, mut buf: &[u8], mut at: u64) -> Result<()> {
-    // Beyond RLIMIT_FSIZE the kernel not only refuses: it sends SIGXFSZ, whose default action kills the program
-    // that we serve. The program may lower the limit at any time, so ask before each write (150 ns).
-    if at.saturating_add(buf.len() as u64) > soft_limit(RLIMIT_FSIZE) {
-        return Err(EFBIG);
-    }
+    within_size_limit(at, buf.len())?;
     while !buf.is_empty() {
         // SAFETY: the slice is borrowed and readable for its length.
         match unsafe { uz_syscall!(nr::PWRITE64, fd, buf.as_ptr(), buf.len(), at) } {
@@ -146,6 +142,20 @@ pub fn write_all_at(fd: Fd, mut buf: &[u8], mut at: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a write would stay within RLIMIT_FSIZE. Beyond it the kernel not only refuses: it sends SIGXFSZ, whose default
+/// action kills the program that we serve. The program may lower the limit at any time, so ask before each write (150 ns).
+pub fn within_size_limit(at: u64, len: usize) -> Result<()> {
+    if at.saturating_add(len as u64) > soft_limit(RLIMIT_FSIZE) { Err(EFBIG) } else { Ok(()) }
+}
+
+/// Makes the file `len` bytes long, without allocating anything: a write inside the file's size needs not wait for the size
+/// to be updated. Best effort.
+pub fn extend(fd: Fd, len: u64) {
+    let len = len.min(soft_limit(RLIMIT_FSIZE));
+    // SAFETY: touches no memory of ours.
+    let _ = unsafe { uz_syscall!(nr::FTRUNCATE, fd, len) };
 }
 
 /// Gives the disk space of a range back; the range then reads as zeros.

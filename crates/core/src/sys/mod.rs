@@ -8,6 +8,7 @@
 #[macro_use]
 mod syscall;
 
+pub mod aio;
 pub mod codec_ffi;
 pub mod cpu;
 pub mod fd;

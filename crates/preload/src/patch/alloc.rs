@@ -298,7 +298,8 @@ mod tests {
                 let layout = Layout::from_size_align(size, 1 << (next() % 16)).unwrap();
                 let zeroed = next() % 2 == 0;
                 // SAFETY: sizes are not 0.
-                let p = unsafe { if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) } };
+                let p =
+                    unsafe { if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) } };
                 assert!(!p.is_null() && (p as usize).is_multiple_of(layout.align()));
                 // SAFETY: a block of that size.
                 unsafe {

@@ -135,7 +135,9 @@ fn find_candidates(vaddr: u64, text: &[u8]) -> Vec<u64> {
         let word = u64::from_le_bytes(text[at..at + 8].try_into().unwrap_or_default());
         let x = word ^ (ONES * 0x0f);
         if x.wrapping_sub(ONES) & !x & (ONES * 0x80) != 0 {
-            found.extend((at..at + 8).filter(|&i| text[i] == 0x0f && text[i + 1] == 0x05).map(|i| vaddr + i as u64));
+            found.extend(
+                (at..at + 8).filter(|&i| text[i] == 0x0f && text[i + 1] == 0x05).map(|i| vaddr + i as u64),
+            );
         }
         at += 8;
     }
@@ -247,8 +249,7 @@ impl Body {
             let f = functions.get(n)?;
             let text = image.bytes_at(f.start, f.end.checked_sub(f.start)? as usize)?;
             let near = text.len().min(4096); // from the side that faces us, or all of it
-            let (from, text) =
-                if f.start < self.function.start { (0, text) } else { (0, &text[..near]) };
+            let (from, text) = if f.start < self.function.start { (0, text) } else { (0, &text[..near]) };
             let decoder = Decoder::with_ip(64, text, f.start + from, DecoderOptions::NONE);
             targets.extend(direct_targets(&decoder.into_iter().collect::<Vec<_>>()));
             Some(f)
@@ -288,7 +289,9 @@ impl Body {
             let plan = [false, true].into_iter().find_map(|allow_rip| {
                 self.before(call, free_from, allow_rip)
                     .or_else(|| self.over(call, free_from, allow_rip))
-                    .or_else(|| if allow_rip { None } else { self.detour(call, free_from, image, functions, pads) })
+                    .or_else(|| {
+                        if allow_rip { None } else { self.detour(call, free_from, image, functions, pads) }
+                    })
             });
             match plan.and_then(|p| self.site(image, &p)) {
                 Some(site) => {
@@ -407,11 +410,8 @@ impl Body {
                 fixups += 1;
             }
         }
-        let number = if plan.first < plan.call {
-            self.number(&self.code[plan.first..plan.call])
-        } else {
-            NO_NUMBER
-        };
+        let number =
+            if plan.first < plan.call { self.number(&self.code[plan.first..plan.call]) } else { NO_NUMBER };
         Some(Site {
             start,
             original,
@@ -474,7 +474,10 @@ impl Pads {
             let used = self.used.iter().position(|&(i, _)| i == n);
             let start = used.map_or(f.end, |i| self.used[i].1);
             let in_reach = |to: u64| (-128..=127).contains(&(to.wrapping_sub(from) as i64));
-            if start + JUMP_BYTES as u64 > next.start || !in_reach(start) || !is_padding(image, f.end, next.start) {
+            if start + JUMP_BYTES as u64 > next.start
+                || !in_reach(start)
+                || !is_padding(image, f.end, next.start)
+            {
                 continue;
             }
             let end = start + JUMP_BYTES as u64;
@@ -537,7 +540,9 @@ fn may_move(i: &Instruction, allow_rip: bool) -> bool {
 fn tail_of(i: &Instruction) -> Option<Tail> {
     match i.flow_control() {
         FlowControl::Return => Some(Tail::None),
-        FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => Some(Tail::Jump(i.near_branch_target())),
+        FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => {
+            Some(Tail::Jump(i.near_branch_target()))
+        }
         FlowControl::ConditionalBranch if i.is_jcc_short_or_near() => {
             Some(Tail::Branch(i.condition_code() as u8 - 1, i.near_branch_target()))
         }
@@ -617,7 +622,8 @@ mod tests {
 
     /// Addresses of the instruction in a disassembly by binutils, but for returns from signals.
     fn by_objdump(path: &str) -> Option<Vec<u64>> {
-        let out = std::process::Command::new("objdump").args(["-d", "--no-show-raw-insn", path]).output().ok()?;
+        let out =
+            std::process::Command::new("objdump").args(["-d", "--no-show-raw-insn", path]).output().ok()?;
         let text = String::from_utf8(out.stdout).unwrap();
         let mut found = Vec::new();
         let mut last = "";
@@ -652,7 +658,10 @@ mod tests {
             let sites = analyze(&image).sites;
             let inner: HashSet<u64> = sites
                 .iter()
-                .flat_map(|s| s.start + 1..s.start + (s.len as u64).max(s.syscall as u64 + 1) + s.stays_in_place() as u64)
+                .flat_map(|s| {
+                    s.start + 1
+                        ..s.start + (s.len as u64).max(s.syscall as u64 + 1) + s.stays_in_place() as u64
+                })
                 .collect();
             let functions = image.functions().unwrap();
             let mut branches = 0;
@@ -660,7 +669,8 @@ mod tests {
                 let f = functions.get(i).unwrap();
                 let end = if i + 1 < functions.len() { functions.get(i + 1).unwrap().start } else { f.end };
                 let Some(text) = image.bytes_at(f.start, (end - f.start) as usize) else { continue };
-                let code: Vec<_> = Decoder::with_ip(64, text, f.start, DecoderOptions::NONE).into_iter().collect();
+                let code: Vec<_> =
+                    Decoder::with_ip(64, text, f.start, DecoderOptions::NONE).into_iter().collect();
                 for target in direct_targets(&code) {
                     assert!(!inner.contains(&target), "{path}: {target:x}");
                     branches += 1;

@@ -43,7 +43,9 @@ pub struct Segment {
 
 enum Bytes<'a> {
     /// Mapped at virtual address plus this.
-    Memory { bias: u64 },
+    Memory {
+        bias: u64,
+    },
     File(&'a [u8]),
 }
 
@@ -155,7 +157,10 @@ impl<'a> Image<'a> {
 
     /// The executable segments' bytes with their virtual addresses.
     pub fn texts(&self) -> impl Iterator<Item = (u64, &'a [u8])> + '_ {
-        self.segments.iter().filter(|s| s.executable).filter_map(|s| Some((s.vaddr, self.bytes_from(s.vaddr)?)))
+        self.segments
+            .iter()
+            .filter(|s| s.executable)
+            .filter_map(|s| Some((s.vaddr, self.bytes_from(s.vaddr)?)))
     }
 
     /// The end of the last segment: a second mark beside the build id.
@@ -406,7 +411,10 @@ mod tests {
         for i in 0..functions.len() {
             let f = functions.get(i).unwrap();
             assert!(f.start >= last && f.end >= f.start);
-            assert_eq!(functions.at_or_below(f.start).map(|i| functions.get(i).unwrap().start), Some(f.start));
+            assert_eq!(
+                functions.at_or_below(f.start).map(|i| functions.get(i).unwrap().start),
+                Some(f.start)
+            );
             for pad in image.landing_pads(&f).unwrap() {
                 // A function split into hot and cold parts has its pads in the cold one.
                 let text = image.texts().any(|(v, b)| pad >= v && pad < v + b.len() as u64);

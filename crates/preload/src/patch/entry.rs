@@ -1,7 +1,7 @@
 //! The way from a patched `syscall` instruction into Rust and back.
 //!
 //! ```text
-//!  program text          slot (see apply.rs)                 here
+//!  program text          slot (see slot.rs)                  here
 //!  ------------          -------------------                 ----
 //!  mov eax, 1   ==>      mov eax, 1
 //!  jmp slot              class of 1 is 0? ---- yes --> the instruction, nothing else
@@ -36,8 +36,8 @@
 //! word of this library's static TLS block: it exists in every thread that libc made.
 #![allow(unsafe_code)]
 
-use core::arch::{asm, global_asm};
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use core::arch::{asm, global_asm};
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -602,7 +602,7 @@ mod tests {
         }
         let mut stack = vec![0u8; 64 << 10];
         let range = stack.as_mut_ptr_range();
-        let mut seen = 0usize;
+        let mut seen;
         measure_vector_state();
         for call in [call_on_stack, call_on_stack_saving_vectors] {
             seen = 0;

@@ -6,9 +6,7 @@
 
 use std::vec::Vec;
 
-use uzswap::sys::mem::{
-    MAP_ANONYMOUS, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE,
-};
+use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE};
 use uzswap::sys::{PAGE_SIZE, Result, fd, nr};
 use uzswap::uz_syscall;
 
@@ -76,8 +74,8 @@ impl Maps {
         below.chain(above).take(16).find_map(|at| {
             let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
             // SAFETY: with NOREPLACE the kernel refuses what would hit another mapping.
-            let got =
-                unsafe { uz_syscall!(nr::MMAP, at, len, PROT_READ | PROT_WRITE, flags, usize::MAX, 0) }.ok()?;
+            let got = unsafe { uz_syscall!(nr::MMAP, at, len, PROT_READ | PROT_WRITE, flags, usize::MAX, 0) }
+                .ok()?;
             if got != at {
                 // A kernel before 4.17 takes the address for a hint.
                 // SAFETY: just mapped, used by nobody.
@@ -142,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_line_is_read_in_full() {
-        let m = parse_line(b"7f10a000-7f10c000 r-xp 00026000 fe:01 1234                 /lib/a b.so").unwrap();
+        let m =
+            parse_line(b"7f10a000-7f10c000 r-xp 00026000 fe:01 1234                 /lib/a b.so").unwrap();
         assert_eq!((m.start, m.end, m.offset, m.inode), (0x7f10a000, 0x7f10c000, 0x26000, 1234));
         assert_eq!((m.prot, m.private, m.device), (PROT_READ | PROT_EXEC, true, (0xfe, 1)));
         assert_eq!(m.name, b"/lib/a b.so");

@@ -83,13 +83,12 @@ global_asm!(
     "    jz 6f",
     "    movzx ecx, byte ptr [rsi]",
     "    movzx r8d, byte ptr [rsi + rdx - 1]",
-    "    shr edx, 1",
-    "    movzx r9d, byte ptr [rsi + rdx]",
-    "    mov [rdi + rdx], r9b", // the middle one (of three), or the last (of two)
-    "    mov r10d, edx",
+    "    mov r9d, edx",
+    "    shr r9d, 1",
+    "    movzx r10d, byte ptr [rsi + r9]", // the middle one of three; else one of the others again
     "    mov [rdi], cl",
-    "    lea rdi, [rdi + r10]",
-    "    ret",
+    "    mov [rdi + r9], r10b",
+    "    mov [rdi + rdx - 1], r8b",
     "6:  ret",
     // Over 128: backward if the target begins inside the source.
     "7:  mov rcx, rdi",
@@ -277,7 +276,17 @@ mod tests {
     #[test]
     fn copies_of_every_length_distance_and_direction() {
         for len in lengths() {
-            for (from, to) in [(200, 200 + len + 3), (200 + len + 7, 199), (100, 101), (101, 100), (100, 116), (180, 100), (100, 163), (100, 228), (5, 5)] {
+            for (from, to) in [
+                (200, 200 + len + 3),
+                (200 + len + 7, 199),
+                (100, 101),
+                (101, 100),
+                (100, 116),
+                (180, 100),
+                (100, 163),
+                (100, 228),
+                (5, 5),
+            ] {
                 let total = 2 * len + 600;
                 let mut memory = pattern(total, len);
                 let mut expected = memory.clone();

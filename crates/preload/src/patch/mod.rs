@@ -11,7 +11,8 @@
 //!  elf.rs      an object's segments, identity, function bounds
 //!  analyze.rs  object -> where the instructions are and how each can be replaced
 //!  table.rs    ... that, kept in a file so that it is done once per object and machine
-//!  apply.rs    ... that -> slots and jumps
+//!  slot.rs     ... that -> the code that is jumped to
+//!  apply.rs    ... and the jumps
 //!  entry.rs    from a slot to the hook and back
 //!  alloc.rs    memory for all of it
 //!  mem.rs      memcpy and its kin, so that they are not libc's
@@ -37,6 +38,7 @@ mod elf;
 mod entry;
 mod maps;
 mod mem;
+mod slot;
 mod table;
 
 use core::ops::Range;
@@ -48,15 +50,17 @@ use uzswap::sys::{PAGE_SIZE, nr};
 use uzswap::uz_syscall;
 
 pub use entry::{
-    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook,
-    HookFrame, Hooks, ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks, thread_slot_fs_offset,
+    ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE,
+    CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook, HookFrame, Hooks, ThreadStart, ThreadStartFn,
+    call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks, thread_slot_fs_offset,
     thread_slot_get, thread_slot_set, vector_state_bytes,
 };
 
 use analyze::analyze;
-use apply::{Slots, Source, Text, redirect};
+use apply::{Source, Text, redirect};
 use elf::Image;
 use maps::{Mapping, Maps};
+use slot::Slots;
 use table::{Analysis, CacheDir};
 
 struct Patcher {
@@ -122,12 +126,12 @@ pub fn after_fork() {
 
 /// Whether an instruction pointer is in a slot.
 pub fn in_trampolines(ip: usize) -> bool {
-    apply::slot_range().contains(&ip)
+    slot::slot_range().contains(&ip)
 }
 
 /// Where the slots are (a part of this library's .bss that is executable).
 pub fn trampoline_range() -> Range<usize> {
-    apply::slot_range()
+    slot::slot_range()
 }
 
 /// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch tables are
@@ -155,7 +159,9 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         let header = list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
         let Some(header) = header else { continue };
         // SAFETY: the header's mapping is readable; that the rest is there is checked before it is used.
-        let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) }) else { continue };
+        let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) }) else {
+            continue;
+        };
         if !is_completely_mapped(&image, &list) {
             continue;
         }
@@ -204,6 +210,12 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     let name = cache_name(&image, || table::stat_fd(fd).ok());
     let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
     let (source, mut maps) = (Source::Fd { fd, offset }, Maps::default());
+    // What is shared would be changed in the file.
+    if !analysis.sites.is_empty()
+        && !maps.list().iter().any(|m| m.private && (m.start..m.end).contains(&addr))
+    {
+        return report;
+    }
     // SAFETY: the caller's.
     let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, source, &mut maps) };
     report.add(&analysis, patched, b"");
@@ -275,5 +287,39 @@ impl Drop for FileBytes {
     fn drop(&mut self) {
         // SAFETY: our own mapping.
         let _ = unsafe { uz_syscall!(nr::MUNMAP, self.addr, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Late objects are patched on a stack of the runtime's, which is not large.
+    #[test]
+    fn patching_needs_little_stack() {
+        extern "C" fn work(arg: *mut u8) {
+            // SAFETY: the test below passes this.
+            let (fd, sites) = unsafe { &mut *arg.cast::<(i32, u32)>() };
+            let file = FileBytes::map(*fd).unwrap();
+            let image = Image::of_file(file.bytes()).unwrap();
+            let dir = std::env::temp_dir().join(std::format!("uzswap-stack-{}", std::process::id()));
+            let path = dir.as_os_str().as_encoded_bytes();
+            let cache = CacheDir::open(path).unwrap();
+            for _ in 0..2 {
+                let name = cache_name(&image, || None);
+                *sites = load_or_analyze(&image, Some(&cache), name.as_deref()).sites.len() as u32;
+            }
+            std::fs::remove_dir_all(dir).unwrap();
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps.split_whitespace().find(|w| w.contains("/libc.so")).unwrap();
+        let file = std::fs::File::open(libc).unwrap();
+        let mut stack = std::vec![0xa5u8; 256 << 10];
+        let mut arg = (std::os::fd::AsRawFd::as_raw_fd(&file), 0);
+        // SAFETY: a fresh stack; the function returns.
+        unsafe { call_on_stack(stack.as_mut_ptr_range().end as usize, work, (&raw mut arg).cast()) };
+        assert!(arg.1 > 300);
+        let used = stack.len() - stack.iter().position(|&b| b != 0xa5).unwrap();
+        assert!(used < 48 << 10, "{used}");
     }
 }

@@ -323,7 +323,8 @@ impl CacheDir {
     fn load_from(&self, fd: i32) -> Option<Analysis> {
         let stat = stat_fd(fd).ok()?;
         let largest = (HEADER_BYTES + MAX_SITES * (RECORD_BYTES + 8)) as u64;
-        let trusted = stat.mode & S_IFMT == S_IFREG && stat.uid == self.uid && stat.mode & WRITABLE_BY_OTHERS == 0;
+        let trusted =
+            stat.mode & S_IFMT == S_IFREG && stat.uid == self.uid && stat.mode & WRITABLE_BY_OTHERS == 0;
         if !trusted || stat.bytes > largest {
             return None;
         }
@@ -367,7 +368,8 @@ impl CacheDir {
             fd::close(fd);
             if outcome.is_ok() {
                 outcome =
-                    uz_syscall!(nr::RENAMEAT, self.fd, temporary.as_ptr(), self.fd, final_name.as_ptr()).map(drop);
+                    uz_syscall!(nr::RENAMEAT, self.fd, temporary.as_ptr(), self.fd, final_name.as_ptr())
+                        .map(drop);
             }
             if outcome.is_err() {
                 let _ = uz_syscall!(nr::UNLINKAT, self.fd, temporary.as_ptr(), 0);
@@ -401,7 +403,15 @@ mod tests {
             tail: Tail::Branch(4, 0x2000),
             pad: 0,
         };
-        let before = Site { start: 0x1010, len: 5, syscall: 5, copied: 5, tail: Tail::Next, rip: [NO_RIP; 2], ..over.clone() };
+        let before = Site {
+            start: 0x1010,
+            len: 5,
+            syscall: 5,
+            copied: 5,
+            tail: Tail::Next,
+            rip: [NO_RIP; 2],
+            ..over.clone()
+        };
         let mut detour = Site { start: 0x1020, len: 2, syscall: 0, copied: 2, pad: 0x1040, ..before.clone() };
         detour.original[..2].copy_from_slice(&[0x0f, 0x05]);
         let jump = Site { start: 0x1030, tail: Tail::Jump(7), ..over.clone() };

@@ -15,7 +15,48 @@ use super::{ACTIVE, Answer, Args, PAGER, PID, call, count, raw, runtime};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit.
-const PIECE_BYTES: usize = 1 << 20;
+fn piece_bytes() -> usize {
+    const LEAST: usize = 1 << 20;
+    (PAGER.limit_pages() as usize * PAGE_SIZE / 8).max(LEAST)
+}
+
+/// How a transfer on a descriptor may be cut.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    /// Files and memory devices: pieces until the request or the file ends, as one transfer would.
+    Whole,
+    /// Pipes and stream sockets: a read may be short; a write goes on.
+    Stream,
+    /// Datagrams, terminals, other devices: one transfer is one message.
+    Never,
+}
+
+/// What a descriptor allows.
+fn cut(fd: usize) -> Cut {
+    const SOL_SOCKET: usize = 1;
+    const SO_TYPE: usize = 3;
+    const SOCK_STREAM: i32 = 1;
+    const F_GETFL: usize = 3;
+    const O_DIRECT: isize = 0o40000;
+    const MEMORY_DEVICES: u64 = 1;
+    let mut stat = [0u64; 18];
+    if call!(nr::FSTAT, fd, stat.as_mut_ptr()) != 0 {
+        return Cut::Never;
+    }
+    // st_mode is the first half of the fourth word, st_rdev the sixth.
+    match stat[3] as u32 & 0o170000 {
+        0o100000 | 0o060000 => Cut::Whole,
+        0o020000 if stat[5] >> 8 & 0xfff == MEMORY_DEVICES => Cut::Whole,
+        // A pipe in packet mode keeps the borders of writes.
+        0o010000 if call!(nr::FCNTL, fd, F_GETFL) & O_DIRECT == 0 => Cut::Stream,
+        0o140000 => {
+            let (mut kind, mut len) = (0i32, 4u32);
+            let r = call!(nr::GETSOCKOPT, fd, SOL_SOCKET, SO_TYPE, &raw mut kind, &raw mut len);
+            if r == 0 && kind == SOCK_STREAM { Cut::Stream } else { Cut::Never }
+        }
+        _ => Cut::Never,
+    }
+}
 
 /// Holds what a call touches.
 struct Holder {
@@ -113,6 +154,39 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     r
 }
 
+/// Keeps for good what the kernel will use after this call (robust list, rseq, the word cleared at thread exit), also
+/// while dormant: paging may be switched on later.
+pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
+    struct Keeper(Holder);
+    impl Visit for Keeper {
+        fn hold(&mut self, addr: usize, len: usize, kind: Kind) {
+            if kind == Kind::Keep {
+                keep(self.0.t, addr, len);
+            }
+        }
+        fn read(&self, addr: usize, into: &mut [u8]) -> bool {
+            self.0.read(addr, into)
+        }
+        fn own_pid(&self) -> usize {
+            self.0.own_pid()
+        }
+    }
+    let here = 0u8;
+    walk(number, a, &mut Keeper(Holder { t, sp: &raw const here as usize }));
+}
+
+/// Keeps managed memory resident for good.
+pub(super) fn keep(t: &'static ThreadBlock, addr: usize, len: usize) {
+    let (start, end) = (page_floor(addr), page_ceil(addr.saturating_add(len)));
+    if PAGER.ranges.first_overlap_unlocked(start, end).is_some() {
+        runtime(t, move || {
+            let (guard, _) = PAGER.make_resident(PAGER.lock(), start, end);
+            let _ = PAGER.holds.keep(start, end);
+            drop(guard);
+        });
+    }
+}
+
 /// Holds what a call names, for the duration of `f`.
 pub(super) fn with_held<R>(t: &'static ThreadBlock, number: usize, a: &Args, f: impl FnOnce() -> R) -> R {
     let mark = t.holds().mark();
@@ -129,147 +203,103 @@ fn managed(addr: usize, len: usize) -> bool {
     len > 0 && PAGER.ranges.first_overlap_unlocked(addr, addr.saturating_add(len)).is_some()
 }
 
-/// read, write and their kin.
+/// read, write and their kin: large transfers in pieces where that cannot be told from one.
 pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     match number {
         nr::READ | nr::WRITE | nr::PREAD64 | nr::PWRITE64 => {
             if !managed(a[1], a[2]) {
                 return Some(Answer::Inline);
             }
-            if a[2] <= PIECE_BYTES {
+            if a[2] <= piece_bytes() {
                 return None;
             }
-            Some(Answer::Result(plain_pieces(t, number, a)))
+            match cut(a[0]) {
+                Cut::Never => None,
+                how => Some(Answer::Result(plain_pieces(t, number, a, how))),
+            }
         }
-        nr::READV | nr::WRITEV | nr::PREADV | nr::PWRITEV | nr::PREADV2 | nr::PWRITEV2 => vector_pieces(t, number, a),
+        nr::READV | nr::WRITEV | nr::PREADV | nr::PWRITEV | nr::PREADV2 | nr::PWRITEV2 => {
+            vector_pieces(t, number, a).map(Answer::Result)
+        }
         _ => None,
     }
 }
 
-/// A large transfer with one buffer. Regular files are read to the end of the request, as the kernel would;
-/// elsewhere a short count is an answer.
-fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
-    let (positioned, writes) =
-        (matches!(number, nr::PREAD64 | nr::PWRITE64), matches!(number, nr::WRITE | nr::PWRITE64));
+/// A large transfer with one buffer.
+fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> isize {
     // The kernel's own limit on one transfer.
-    let len = a[2].min(0x7fff_f000);
+    const MOST: usize = 0x7fff_f000;
+    let positioned = matches!(number, nr::PREAD64 | nr::PWRITE64);
+    let goes_on = how == Cut::Whole || matches!(number, nr::WRITE | nr::PWRITE64);
+    let (len, most) = (a[2].min(MOST), piece_bytes());
     let mut done = 0;
-    let whole = writes || is_regular(a[0]);
     while done < len {
-        let piece = (len - done).min(PIECE_BYTES);
+        let piece = (len - done).min(most);
         let offset = if positioned { a[3].wrapping_add(done) } else { a[3] };
         let r = held_call(t, number, [a[0], a[1] + done, piece, offset, a[4], a[5]]);
         if r < 0 {
             return if done > 0 { done as isize } else { r };
         }
         done += r as usize;
-        if (r as usize) < piece || !whole {
+        if (r as usize) < piece || !goes_on {
             break;
         }
     }
     done as isize
 }
 
-fn is_regular(fd: usize) -> bool {
-    let mut stat = [0u64; 18];
-    let r = call!(nr::FSTAT, fd, stat.as_mut_ptr());
-    // st_mode is the first half of the fourth word.
-    r == 0 && stat[3] as u32 & 0o170000 == 0o100000
-}
-
-/// A vector transfer: whole if it is small, otherwise up to the pieces that fit.
-fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+/// A large vector transfer, buffer by buffer. `None`: small, or one that must not be cut.
+fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isize> {
     const VECTORS_MAX: usize = 1024;
-    const COPIED: usize = 32;
     let n = a[2];
     if n == 0 || n > VECTORS_MAX {
         return None;
     }
-    let mut total = 0usize;
-    let mut vectors = [[0usize; 2]; COPIED];
-    let mut used = 0;
-    for i in 0..n {
+    let vector = |i: usize| {
         let mut pair = [0u8; 16];
-        let at = a[1] + i * 16;
-        let ok = with_held(t, nr::READ, &[0, at, 16, 0, 0, 0], || read_program(at, &mut pair));
-        if !ok {
-            return None;
-        }
-        let (words, _) = pair.as_chunks::<8>();
-        let (base, len) = (usize::from_le_bytes(words[0]), usize::from_le_bytes(words[1]));
-        if len > isize::MAX as usize {
-            return None;
-        }
-        if i < COPIED {
-            // The last piece ends at the limit.
-            let take = len.min((2 * PIECE_BYTES).saturating_sub(total));
-            if take > 0 || total < 2 * PIECE_BYTES {
-                vectors[i] = [base, take];
-                used = i + 1;
-            }
-        }
-        total = total.saturating_add(len);
+        let at = a[1].wrapping_add(i * 16);
+        with_held(t, nr::READ, &[0, at, 16, 0, 0, 0], || read_program(at, &mut pair)).then(|| {
+            let (words, _) = pair.as_chunks::<8>();
+            (usize::from_le_bytes(words[0]), usize::from_le_bytes(words[1]))
+        })
+    };
+    let mut total = 0usize;
+    for i in 0..n {
+        total = total.saturating_add(vector(i)?.1);
     }
-    if total <= 2 * PIECE_BYTES && n <= HOLDABLE {
+    if total <= 2 * piece_bytes() || total > isize::MAX as usize {
         return None;
     }
-    // A transfer that is cut short is legal for pipes and sockets; for files the rest follows.
-    let fd_regular = is_regular(a[0]);
-    let r = {
-        let mut b = a;
-        b[1] = vectors.as_ptr() as usize;
-        b[2] = used;
-        held_call(t, number, b)
-    };
-    if r <= 0 || !fd_regular {
-        return Some(Answer::Result(r));
+    let how = cut(a[0]);
+    let flags = if matches!(number, nr::PREADV2 | nr::PWRITEV2) { a[5] } else { 0 };
+    if how == Cut::Never || flags != 0 {
+        return None;
     }
-    Some(Answer::Result(rest_of_vectors(t, number, a, r as usize, total)))
-}
-
-/// Vectors whose buffers fit the hold stack one by one.
-const HOLDABLE: usize = 48;
-
-/// Goes on with a vector transfer on a regular file after the first `done` bytes, buffer by buffer.
-fn rest_of_vectors(t: &'static ThreadBlock, number: usize, a: Args, mut done: usize, total: usize) -> isize {
-    let positioned = !matches!(number, nr::READV | nr::WRITEV);
     let writes = matches!(number, nr::WRITEV | nr::PWRITEV | nr::PWRITEV2);
+    // preadv2 with offset -1 uses the file's own position.
+    let positioned = !matches!(number, nr::READV | nr::WRITEV) && a[3] as isize != -1;
     let single = match (positioned, writes) {
         (false, false) => nr::READ,
         (false, true) => nr::WRITE,
         (true, false) => nr::PREAD64,
         (true, true) => nr::PWRITE64,
     };
-    // preadv2 with offset -1 uses the file's own position.
-    let single = if positioned && a[3] as isize == -1 { if writes { nr::WRITE } else { nr::READ } } else { single };
-    let mut skip = done;
-    for i in 0..a[2] {
-        if done >= total {
-            break;
-        }
-        let mut pair = [0u8; 16];
-        let at = a[1] + i * 16;
-        if !with_held(t, nr::READ, &[0, at, 16, 0, 0, 0], || read_program(at, &mut pair)) {
-            break;
-        }
-        let (words, _) = pair.as_chunks::<8>();
-        let (base, len) = (usize::from_le_bytes(words[0]), usize::from_le_bytes(words[1]));
-        if skip >= len {
-            skip -= len;
+    let mut done = 0;
+    for i in 0..n {
+        let Some((base, len)) = vector(i) else { break };
+        if len == 0 {
             continue;
         }
-        let want = len - skip;
-        let r = plain_pieces(t, single, [a[0], base + skip, want, a[3].wrapping_add(done), 0, 0]);
-        skip = 0;
+        let r = plain_pieces(t, single, [a[0], base, len, a[3].wrapping_add(done), 0, 0], how);
         if r < 0 {
-            break;
+            return Some(if done > 0 { done as isize } else { r });
         }
         done += r as usize;
-        if (r as usize) < want {
+        if (r as usize) < len {
             break;
         }
     }
-    done as isize
+    Some(done as isize)
 }
 
 /// Calls that need a decision of their own.
@@ -286,8 +316,8 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
         nr::VMSPLICE if ACTIVE.load(Ordering::Acquire) => {
             let n = [a[0], a[1], a[2], 0, 0, 0];
             match piecewise(t, nr::WRITEV, n) {
-                Some(Answer::Result(r)) => Some(Answer::Result(r)),
-                _ => Some(Answer::Result(held_call(t, nr::WRITEV, n))),
+                Some(answer) => Some(answer),
+                None => Some(Answer::Result(held_call(t, nr::WRITEV, n))),
             }
         }
         // Zero-copy sends refer to pages after the call; without the option programs copy.

@@ -8,7 +8,7 @@
 // The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its thread-local area
 // is zero but for the self pointer and the stack guard that compiled C code reads.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
@@ -81,10 +81,19 @@ pub fn start() {
 /// In the child after fork the thread does not exist.
 pub fn after_fork_child() {
     RUNNING.store(false, Ordering::Release);
+    note_fork();
     IN_FORKED_CHILD.store(true, Ordering::Release);
 }
 
+/// Thread id of the evictor.
+static TID: AtomicU32 = AtomicU32::new(0);
+
+pub fn tid() -> u32 {
+    TID.load(Ordering::Relaxed)
+}
+
 extern "C" fn body() -> ! {
+    TID.store(uzswap::sys::gettid(), Ordering::Relaxed);
     let name = b"uzswap-evict\0";
     let _ = call!(nr::PRCTL, 15, name.as_ptr());
     if IN_FORKED_CHILD.load(Ordering::Acquire) {
@@ -106,7 +115,7 @@ extern "C" fn body() -> ! {
             PAGER.evict_to_watermark();
             let now = uzswap::sys::now_ns();
             if now - last >= TICK_NS {
-                tick(((now - last) / 1_000_000) as i64);
+                tick();
                 last = now;
             }
         }
@@ -114,11 +123,66 @@ extern "C" fn body() -> ! {
     }
 }
 
-fn tick(elapsed_ms: i64) {
+/// Relatives by fork may share memory with this process: ticks left until it is believed that none does.
+static RELATIVES: AtomicU32 = AtomicU32::new(0);
+/// Ticks for which a process with nothing shared goes on looking.
+const RELATIVES_TICKS: u32 = 100;
+/// When the kernel's share was last asked for, and how long that took, in nanoseconds.
+static SHARE_AT: AtomicU64 = AtomicU64::new(0);
+static SHARE_COST: AtomicU64 = AtomicU64::new(0);
+
+/// The process has forked, or is the child of a fork.
+pub fn note_fork() {
+    RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
+}
+
+/// Asks the kernel for this process's share of memory, as often as that is cheap.
+fn correct_share() {
+    let left = RELATIVES.load(Ordering::Acquire);
+    let now = uzswap::sys::now_ns();
+    let pause = (SHARE_COST.load(Ordering::Relaxed) * 20).max(5 * TICK_NS);
+    if left == 0 || now - SHARE_AT.load(Ordering::Relaxed) < pause {
+        return;
+    }
+    let Some((pss, anonymous)) = share_of_anonymous() else { return };
+    SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
+    SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
+    // Within a hundredth nothing is shared: the relatives have gone, or have copies of their own.
+    if pss + anonymous / 100 < anonymous {
+        PAGER.set_shared(pss);
+        RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
+    } else {
+        PAGER.set_unshared();
+        let _ = RELATIVES.compare_exchange(left, left - 1, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Proportional share and whole of the anonymous memory, in pages.
+fn share_of_anonymous() -> Option<(i64, i64)> {
+    let file = fd::open_read(c"/proc/self/smaps_rollup").ok()?;
+    let mut text = [0u8; 2048];
+    let mut n = 0;
+    while let Ok(k) = fd::read(file, &mut text[n..]) {
+        if k == 0 {
+            break;
+        }
+        n += k;
+    }
+    fd::close(file);
+    let kib = |name: &[u8]| {
+        text[..n].split(|b| *b == b'\n').find_map(|l| l.strip_prefix(name)).map(|v| {
+            v.iter().filter(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
+        })
+    };
+    Some((kib(b"Pss_Anon:")? / 4, kib(b"Anonymous:")? / 4))
+}
+
+fn tick() {
     if let Some(pages) = anonymous_pages() {
         PAGER.set_outside(pages);
     }
-    PAGER.mature_debt(elapsed_ms);
+    correct_share();
+    super::inflight::release_finished();
     PAGER.publish(true);
     PAGER.publish_gauges();
     reap_dead();

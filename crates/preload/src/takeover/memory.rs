@@ -6,13 +6,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use uzswap::control::Counter;
 use uzswap::fault::{Active, Locked};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, call, evictor, raw, runtime, start};
+use super::{ACTIVE, Answer, Args, PAGER, call, count, evictor, inflight, raw, runtime, start};
+use crate::patch;
 
 const MAP_GROWSDOWN: usize = 0x100;
 const MAP_LOCKED: usize = 0x2000;
@@ -96,6 +98,7 @@ pub fn activate(s: &mut Locked<'_>) {
     // From here on buffers are held: before any page can be missing.
     super::set_classes(true);
     ACTIVE.store(true, Ordering::SeqCst);
+    inflight::hold_all();
     PAGER.activate_ranges(s);
     super::descriptors::refresh();
     evictor::start();
@@ -117,14 +120,17 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
     if anonymous || over {
         return Some(Answer::Result(runtime(t, move || mmap_noted(a, anonymous))));
     }
-    if prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 {
+    if prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 && flags & MAP_TYPE == MAP_PRIVATE {
         let r = raw(nr::MMAP, a);
         if check(r).is_ok() {
-            // SAFETY: the mapping was just made by the loader of the program and does not run yet.
-            let report = unsafe {
-                crate::patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
-            };
-            super::count(uzswap::control::Counter::UnpatchedSites, report.unpatched as u64);
+            let unpatched = runtime(t, move || {
+                // SAFETY: the mapping was just made by the program's loader and does not run yet.
+                let report = unsafe {
+                    patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
+                };
+                report.unpatched
+            });
+            count(Counter::UnpatchedSites, unpatched as u64);
         }
         return Some(Answer::Result(r));
     }

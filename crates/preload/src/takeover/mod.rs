@@ -10,7 +10,7 @@
 //!
 //! # Where code runs
 //! - The hook runs on the program's stack, which may itself be managed memory. It may fault there like the program,
-//!   so it holds no lock.
+//!   so it holds no lock. It uses no wide vector registers (they are not saved for it).
 //! - Whatever needs the pager's lock runs inside [`runtime`]: all signals blocked but the fault signal,
 //!   on the thread's own runtime stack, with values moved in and out, so that nothing it touches can be missing.
 //! - The fault handler runs on the thread's own alternate stack with all signals blocked.
@@ -24,6 +24,7 @@
 mod buffers;
 mod descriptors;
 mod evictor;
+mod inflight;
 mod memory;
 mod process;
 mod signals;
@@ -38,7 +39,7 @@ use uzswap::fault::Pager;
 use uzswap::sys::{nr, sync, syscall};
 
 use crate::calls::shapes::{Disposition, disposition, has_pointers};
-use crate::patch::{self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_TABLE, HookFrame};
+use crate::patch::{self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, HookFrame};
 use thread::ThreadBlock;
 
 /// The one pager of this process.
@@ -52,6 +53,9 @@ static PID: AtomicU32 = AtomicU32::new(0);
 
 /// Paging is on: buffers must be held.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// UZSWAP_DEBUG was set for the run.
+static DEBUG: AtomicBool = AtomicBool::new(false);
 
 /// A system call's arguments, as the program gave them.
 pub(crate) type Args = [usize; 6];
@@ -101,6 +105,9 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     }
 }
 
+/// Calls that name memory which the kernel goes on using.
+const KEPT: [usize; 3] = [nr::SET_ROBUST_LIST, nr::SET_TID_ADDRESS, nr::RSEQ];
+
 fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFrame) -> Answer {
     let answer = match disposition(number) {
         Disposition::MemoryMap => memory::call(t, number, args),
@@ -112,6 +119,10 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
         Disposition::Buffers | Disposition::ConsumesBeforeFault => None,
         Disposition::Plain | Disposition::Unimplemented => return Answer::Inline,
     };
+    if KEPT.contains(&number) {
+        buffers::keep_named(t, number, &args);
+        return Answer::Inline;
+    }
     match answer {
         Some(a) => a,
         None if ACTIVE.load(Ordering::Acquire) && has_pointers(number) => {
@@ -131,12 +142,14 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Process
             | Disposition::Descriptor
             | Disposition::Special => true,
+            _ if KEPT.contains(&number) => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,
         };
         // These must keep the stack exactly as it is, or are harmless and frequent.
         let never = matches!(number, nr::RT_SIGRETURN | nr::VFORK);
-        class.store((hooked && !never) as u8, Ordering::Release);
+        let class_of = if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE };
+        class.store(class_of, Ordering::Release);
     }
 }
 
@@ -163,7 +176,7 @@ pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
         run_here(p, run_of(&job));
     } else {
         // SAFETY: the runtime stack is ours, and signals are blocked: nobody else uses it meanwhile.
-        unsafe { patch::call_on_stack(t.runtime_stack_top(), run_of(&job), p) };
+        unsafe { patch::call_on_stack_saving_vectors(t.runtime_stack_top(), run_of(&job), p) };
     }
     signals::restore(mask);
     fn run_of<F: FnOnce() -> R, R>(_: &Job<F, R>) -> extern "C" fn(*mut u8) {
@@ -178,6 +191,30 @@ pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
 /// Counts an event in this process's slot of the control block.
 pub(crate) fn count(c: Counter, n: u64) {
     PAGER.add(c, n);
+}
+
+/// Prints numbers on stderr when the run was started with UZSWAP_DEBUG: for finding errors in uzswap itself.
+pub(crate) fn debug(values: &[(&str, u64)]) {
+    if !DEBUG.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut line = [0u8; 256];
+    let mut n = 0;
+    let mut put = |bytes: &[u8]| {
+        let k = bytes.len().min(line.len() - n);
+        line[n..n + k].copy_from_slice(&bytes[..k]);
+        n += k;
+    };
+    put(b"uzswap: debug:");
+    for (name, value) in values {
+        put(b" ");
+        put(name.as_bytes());
+        put(b" ");
+        let hex: [u8; 16] = core::array::from_fn(|i| b"0123456789abcdef"[(value >> (60 - 4 * i)) as usize & 15]);
+        put(&hex);
+    }
+    put(b"\n");
+    let _ = call!(nr::WRITE, 2, line.as_ptr(), n);
 }
 
 /// Stops the process with a message: a broken invariant of ours. Never returns.

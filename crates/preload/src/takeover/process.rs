@@ -16,7 +16,7 @@ use uzswap::sys::{Errno, PAGE_SIZE, nr};
 use super::descriptors::{self, CONTROL_FD};
 use super::thread::{self, ThreadBlock};
 use super::{ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, memory, raw, runtime, signals, start};
-use crate::patch::{HookFrame, ThreadStart};
+use crate::patch::{self, HookFrame, ThreadStart};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_VFORK: usize = 0x4000;
@@ -66,27 +66,20 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     if flags & CLONE_VFORK != 0 || flags & CLONE_SETTLS == 0 || stack == 0 {
         return Answer::Inline;
     }
-    // The kernel writes there when the thread is gone; a missing page would be skipped silently.
-    if flags & CLONE_CHILD_CLEARTID != 0 && ACTIVE.load(Ordering::Acquire) {
-        keep(t, a[3], 4);
+    // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the robust list in its
+    // control block; and we our own word below it. A program may have put all of it into managed memory.
+    if flags & CLONE_CHILD_CLEARTID != 0 {
+        buffers::keep(t, a[3], 4);
     }
+    let pointer = a[4];
+    let own_word = pointer.wrapping_add_signed(patch::thread_slot_fs_offset());
+    buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
     let mask = signals::block_all();
     let block = ThreadBlock::allocate();
     block.saved_mask.store(mask, Ordering::Relaxed);
     t.saved_mask.store(mask, Ordering::Relaxed);
     signals::inherit(t, block);
     Answer::CloneThread(core::ptr::from_ref(block).cast_mut())
-}
-
-fn keep(t: &'static ThreadBlock, addr: usize, len: usize) {
-    let (start, end) = (uzswap::region::page_floor(addr), uzswap::region::page_ceil(addr + len));
-    if PAGER.ranges.first_overlap_unlocked(start, end).is_some() {
-        runtime(t, move || {
-            let (guard, _) = PAGER.make_resident(PAGER.lock(), start, end);
-            let _ = PAGER.holds.keep(start, end);
-            drop(guard);
-        });
-    }
 }
 
 /// A new thread, on its block's runtime stack, with all signals blocked.
@@ -112,17 +105,18 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     // The program's pointers (child and parent thread ids) must be there on both sides.
     buffers::with_held(t, number, &a, || {
         runtime(t, move || {
+            patch::before_fork();
             let mut s = PAGER.lock();
             let guard = PAGER.prepare_fork(&mut s);
-            crate::patch::alloc::before_fork();
             let r = raw(number, a);
-            crate::patch::alloc::after_fork();
+            patch::after_fork();
             if r == 0 {
                 let pid = uzswap::sys::getpid();
                 PID.store(pid, Ordering::Release);
                 let tid = uzswap::sys::gettid();
                 thread::after_fork_child(t, tid);
                 evictor::after_fork_child();
+                super::inflight::after_fork_child();
                 let tree = PAGER.tree();
                 let slot = tree.claim(pid).unwrap_or_else(|| {
                     tree.notice(Notice::TooManyProcesses, 0);
@@ -142,6 +136,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 }
             } else {
                 PAGER.after_fork_parent(&mut s, guard, r > 0);
+                evictor::note_fork();
                 descriptors::refresh();
             }
             drop(s);

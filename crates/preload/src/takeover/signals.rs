@@ -245,8 +245,11 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
         // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
         match PAGER.fault(addr, error, unsafe { &mut *t.stream.get() }) {
             Fault::Served => return,
-            Fault::Lost => return deliver_default(SIGBUS, si_code),
-            Fault::NotOurs => {}
+            Fault::Lost => {
+                super::debug(&[("page lost at", addr as u64)]);
+                return deliver_default(SIGBUS, si_code);
+            }
+            Fault::NotOurs => super::debug(&[("fault not ours at", addr as u64), ("error", error)]),
         }
     }
     deliver(sig, si_code, info, context);
@@ -294,6 +297,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
 
 /// The default action: let the kernel do it.
 fn deliver_default(sig: i32, si_code: i32) {
+    super::debug(&[("default action of signal", sig as u64), ("code", si_code as u64)]);
     let _ = kernel_action(sig, Some(&KernelAction::default()), None);
     // A fault happens again when we return and then kills with the right context; a sent signal is sent again.
     if si_code <= 0 {

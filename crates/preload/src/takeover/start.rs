@@ -67,6 +67,7 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     });
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
+    super::DEBUG.store(settings.debug != 0, Ordering::Relaxed);
     *SETTINGS.lock() = settings;
     PID.store(pid, Ordering::Release);
     // The first process of the run sets the limit; a change while running is kept.

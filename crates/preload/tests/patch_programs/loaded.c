@@ -1,4 +1,4 @@
-/* Libraries that come later, again and again, and while other threads make calls. */
+/* Libraries that come later, more of them than there are pages of slots, while another thread makes calls. */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
     long magic = hooked() ? MAGIC_ANSWER : -38;
     pthread_t t;
     pthread_create(&t, NULL, busy, NULL);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 150; round++) {
         for (int i = 1; i < argc; i++) {
             void *lib = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
             if (!lib) fprintf(stderr, "%s\n", dlerror());

@@ -16,7 +16,7 @@ struct Model {
 
 /// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could not read;
 /// wrong bytes and lost pages are never right. Returns how many loads failed.
-fn run(cache: &SwapCache<MemoryStore>, seed: u64, operations: u64, max_pages: usize, faulty: bool) -> u64 {
+fn run<S: Store>(cache: &SwapCache<S>, seed: u64, operations: u64, max_pages: usize, faulty: bool) -> u64 {
     let mut random = Random::new(seed);
     let mut model = Model { own: Vec::new(), keyed: HashMap::new() };
     cache.init(KEYED_AREA).unwrap();
@@ -111,12 +111,21 @@ fn operations(default: u64) -> u64 {
 
 #[test]
 fn agrees_with_the_model() {
-    for seed in 0..6 {
-        let (cache, _) = in_memory(1 << 20);
+    for seed in 0..8 {
+        let (cache, store) = in_memory(1 << 20);
+        store.set_late(seed % 2 == 1);
         assert_eq!(run(&cache, seed, operations(12_000), 300 << (seed % 4), false), 0);
         let c = cache.counters();
         assert!(c.written_back_pages > 0 && c.store_loads > 0 && c.duplicate_entries > 0, "{c:?}");
     }
+}
+
+#[test]
+fn agrees_with_the_model_over_a_file() {
+    let cache = over_file(512 << 10);
+    assert_eq!(run(&cache, 1000, operations(12_000), 800, false), 0);
+    let c = cache.counters();
+    assert!(c.written_back_pages > 0 && c.store_loads > 0 && c.duplicate_entries > 0, "{c:?}");
 }
 
 #[test]
@@ -154,6 +163,7 @@ fn the_nth_io_fails_once_or_for_good_and_no_page_is_lost_or_wrong() {
         let mut n = 1;
         loop {
             let (cache, store) = in_memory(128 << 10);
+            store.set_late(n % 2 == 0);
             store.set_fault(fault(n));
             run(&cache, 7, 1500, 400, true);
             if store.operations() < n {
@@ -170,6 +180,7 @@ fn the_nth_io_fails_once_or_for_good_and_no_page_is_lost_or_wrong() {
 fn after_a_fault_every_page_is_still_there() {
     for n in (1..200).step_by(3) {
         let (cache, store) = in_memory(64 << 10);
+        store.set_late(n % 2 == 0);
         store.set_fault(Fault::From(n));
         let mut taken = Vec::new();
         for tag in 0..600 {

@@ -1,0 +1,136 @@
+//! Writing clusters.
+
+use super::record::State;
+use super::{BufferState, Clusters, File, LENGTH_BYTES, NONE};
+use crate::store::seal::{Seal, TAG_BYTES};
+use crate::store::{BLOCK_BYTES, Progress, Queue, Store};
+use crate::sys::{Errno, Result};
+
+/// One cluster on its way to the file.
+pub struct Flush<S> {
+    store: S,
+    seal: Seal,
+    buffer: usize,
+    cluster: u32,
+    sequence: u64,
+    at: u64,
+    used: usize,
+}
+
+impl<S: Store> Flush<S> {
+    /// Seals what [`Clusters::begin_flush`] copied to the queue's buffer, and starts writing it.
+    pub fn start(&self, queue: &mut Queue, slot: usize) -> Progress {
+        let io = queue.buffer(slot);
+        let mut at = 0;
+        while at < self.used {
+            let len = usize::from(u16::from_le_bytes([io[at], io[at + 1]]));
+            // The length has done its work, and is nobody's business.
+            io[at..at + LENGTH_BYTES].fill(0);
+            let start = at + LENGTH_BYTES;
+            at = start + len + TAG_BYTES;
+            self.seal.seal(self.sequence, start as u32, &mut io[start..at]);
+        }
+        self.store.write(queue, slot, self.at, self.bytes())
+    }
+
+    /// What is written.
+    pub fn bytes(&self) -> usize {
+        self.used.next_multiple_of(BLOCK_BYTES)
+    }
+}
+
+impl<S: Store> Clusters<S> {
+    /// Whether a flush of full clusters is due.
+    pub fn has_full(&self) -> bool {
+        self.is_writable() && self.buffers.iter().any(|b| b.state == BufferState::Full)
+    }
+
+    /// Begins the flush of a full cluster: copies it to `io`, so that the rest can be done without the lock.
+    pub fn begin_flush(&mut self, io: &mut [u8]) -> Option<Flush<S>> {
+        if !self.is_writable() {
+            return None;
+        }
+        let b = self.buffers.iter().position(|b| b.state == BufferState::Full)?;
+        let file = match self.own_file() {
+            Ok(file) => file,
+            Err(e) => {
+                self.failure = Some(e);
+                return None;
+            }
+        };
+        let Ok((slot, disk_blocks)) = self.take_slot(file) else {
+            self.failure = Some(Errno::ENOSPC);
+            return None;
+        };
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let (id, used) = (self.buffers[b].cluster, self.buffers[b].used);
+        io[..used].copy_from_slice(&self.buffers[b].bytes.as_slice()[..used]);
+        io[used..used.next_multiple_of(BLOCK_BYTES)].fill(0);
+        self.buffers[b].state = BufferState::Writing;
+        let c = self.records.get_mut(id);
+        (c.sequence, c.slot, c.disk_blocks, c.file) = (sequence, slot, disk_blocks, file as u8);
+        let at = c.at();
+        let f = self.files[file].as_ref().expect("own file");
+        Some(Flush { store: f.store, seal: f.seal.clone(), buffer: b, cluster: id, sequence, at, used })
+    }
+
+    /// Ends a flush. A cluster that could not be written stays in memory, and the store takes no more.
+    pub fn end_flush(&mut self, flush: Flush<S>, result: Result<()>) {
+        let b = flush.buffer;
+        let blocks = flush.used.div_ceil(BLOCK_BYTES) as u8;
+        let file = usize::from(self.records.get(flush.cluster).file);
+        match result {
+            Ok(()) => {
+                let c = self.records.get_mut(flush.cluster);
+                let grown = blocks.saturating_sub(c.disk_blocks);
+                (c.state, c.blocks, c.disk_blocks) = (State::Written as u8, blocks, c.disk_blocks + grown);
+                let (live, live_bytes) = (c.live, u64::from(c.live_bytes));
+                self.disk_blocks += u64::from(grown);
+                self.files[file].as_mut().expect("own file").live_clusters += 1;
+                self.written_blocks += u64::from(blocks);
+                self.written_bytes += live_bytes;
+                let buffer = &mut self.buffers[b];
+                (buffer.state, buffer.cluster, buffer.used) = (BufferState::Unused, NONE, 0);
+                if live == 0 {
+                    self.retire(flush.cluster);
+                }
+            }
+            Err(e) => {
+                self.failure = Some(e);
+                // A place that had no disk space may have none to get: after a retry those that have some come first.
+                let c = *self.records.get(flush.cluster);
+                self.put_slot(c.slot, c.disk_blocks, file as u8);
+                self.records.get_mut(flush.cluster).disk_blocks = 0;
+                if c.live == 0 {
+                    self.drop_buffer(b);
+                } else {
+                    self.buffers[b].state = BufferState::Full;
+                }
+            }
+        }
+    }
+
+    /// The error that ended writing back, if any. Sticky.
+    pub fn failure(&self) -> Option<Errno> {
+        self.failure
+    }
+
+    /// Lets the store be tried again.
+    pub fn clear_failure(&mut self) {
+        self.failure = None;
+    }
+
+    /// The file to write to. After fork it is made when it is first needed: most children exec at once.
+    fn own_file(&mut self) -> Result<usize> {
+        if let Some(i) = self.own {
+            return Ok(i);
+        }
+        let i = self.files.iter().position(Option::is_none).ok_or(Errno(24 /* EMFILE */))?;
+        let seal = Seal::new(self.encryption)?;
+        let store = self.origin.ok_or(Errno::EBADF)?.fresh()?;
+        self.files[i] = Some(File { store, seal, live_clusters: 0, next_slot: 0, leash: None });
+        self.own = Some(i);
+        Ok(i)
+    }
+}

@@ -1,0 +1,389 @@
+//! Clusters: 64 KiB units in which compressed pages are packed, written, found again and given back.
+//!
+//! ```text
+//!             append                begin_flush            end_flush: ok
+//!   (new) ---------------> OPEN ------------------> WRITING ------------> WRITTEN
+//!                           ^                          |                     | last object released
+//!                           +---- end_flush: failed ---+                     v
+//!                             (stays in memory, FULL)              its place: IDLE  (written again by anybody)
+//!                                                                          or DEFERRED (a forked child may read it)
+//! ```
+//!
+//! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a WRITTEN one from the
+//! file. So writing back moves an object from the pool into the open cluster in one step under the lock, and
+//! the write itself concerns no object any more: an object released while its cluster is being written needs no
+//! care, one that is loaded meanwhile is copied out of the buffer, and when the write fails nothing has
+//! to be brought back. At any time there is one open cluster, and at most [`QUEUE_DEPTH`] are being written.
+//!
+//! # Vocabulary
+//! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record here; an id is free for
+//! use again when its cluster has died. *Slot*: a 64 KiB place in the file. *Sequence*: the number of a flush; never comes
+//! back, so it names one use of one slot (`seal.rs` builds on that).
+//!
+//! # The file and fork
+//! Fork copies memory but shares files. So after a fork the parent may not touch the slots that the child can
+//! still read, and the child may not write to the parent's file at all: see `prepare_fork`.
+//!
+//! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`], [`Read`]) carry all that the
+//! I/O needs, and run with that lock released.
+
+mod check;
+mod flush;
+mod fork;
+mod places;
+mod record;
+
+use core::ops::Range;
+
+pub use flush::Flush;
+pub use fork::Leash;
+pub use places::Discard;
+
+use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES};
+use super::{BLOCK_BYTES, QUEUE_DEPTH, Store};
+use fork::Snapshots;
+use record::{Cluster, ListName, Records, State};
+use crate::sys::file::{self, Fd};
+use crate::sys::mem::Mapping;
+use crate::sys::{Errno, Result};
+
+pub const CLUSTER_BYTES: usize = 64 << 10;
+/// One buffer per flush under way, and one to append to meanwhile.
+const BUFFERS: usize = QUEUE_DEPTH + 1;
+/// Two bytes of length stand before each object: a flush has to find the objects, dead ones too.
+const LENGTH_BYTES: usize = 2;
+/// The largest object.
+pub const MAX_OBJECT_BYTES: usize = 4096;
+/// Files that one process can have: its own and those of its ancestors that it still reads from. A child that
+/// would need more has no store of its own: it writes nothing back (`EMFILE`) until an ancestor's file has served its last page.
+const MAX_FILES: usize = 16;
+
+/// No cluster, no object, no list member.
+pub const NONE: u32 = u32::MAX;
+
+/// Where an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub cluster: u32,
+    pub offset: u16,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum BufferState {
+    Unused,
+    Open,
+    /// Waits to be written (again).
+    Full,
+    Writing,
+}
+
+/// A cluster in memory.
+struct Buffer {
+    bytes: Mapping,
+    state: BufferState,
+    cluster: u32,
+    used: usize,
+}
+
+/// A file that clusters of ours are in.
+struct File<S> {
+    store: S,
+    seal: Seal,
+    /// Written clusters in it that are alive. An inherited file without any is closed.
+    live_clusters: u32,
+    next_slot: u32,
+    /// The end of a pipe that tells the owner of an inherited file that we may still read it.
+    leash: Option<Fd>,
+}
+
+/// What the store costs and does, in bytes and clusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterStats {
+    pub live_clusters: u64,
+    pub live_bytes: u64,
+    /// Disk space in the process's own file.
+    pub disk_bytes: u64,
+    pub idle_clusters: u64,
+    pub deferred_clusters: u64,
+    pub snapshots: u64,
+}
+
+/// All clusters of one cache.
+pub struct Clusters<S: Store> {
+    records: Records,
+    buffers: [Buffer; BUFFERS],
+    open: Option<usize>,
+    files: [Option<File<S>>; MAX_FILES],
+    /// The file that this process writes to.
+    own: Option<usize>,
+    /// Where a new file comes from, after fork.
+    origin: Option<S>,
+    encryption: Encryption,
+    next_sequence: u64,
+    /// Forks whose children may still read the own file.
+    snapshots: Snapshots,
+    failure: Option<Errno>,
+    compact_hand: u32,
+    live_bytes: u64,
+    /// Of the own file: disk blocks of all slots, and of those that are alive.
+    disk_blocks: u64,
+    written_blocks: u64,
+    written_bytes: u64,
+}
+
+/// Why an object was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendError {
+    /// All buffers are full: flush one, then try again.
+    Full,
+    /// There is no store, or it does not take writes any more.
+    Unwritable,
+}
+
+/// One written cluster, to be read from.
+#[derive(Clone)]
+pub struct Source<S> {
+    store: S,
+    seal: Seal,
+    /// Names the contents, together with the file.
+    pub sequence: u64,
+    pub file: u8,
+    at: u64,
+    /// Blocks that were written.
+    pub blocks: usize,
+}
+
+impl<S: Store> Source<S> {
+    /// Reads some of the cluster's blocks.
+    pub fn read(&self, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
+        let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
+        self.store.read(at, &mut buf[..blocks.len() * BLOCK_BYTES])
+    }
+
+    /// Opens the object whose `sealed` bytes were read from `offset`.
+    pub fn open<'a>(&self, offset: u16, sealed: &'a mut [u8]) -> core::result::Result<&'a [u8], NotAuthentic> {
+        self.seal.open(self.sequence, u32::from(offset), sealed)
+    }
+}
+
+/// The bytes of a cluster in which an object of `len` bytes at `offset` lies, with its tag.
+pub fn sealed_range(offset: u16, len: usize) -> Range<usize> {
+    usize::from(offset)..usize::from(offset) + len + TAG_BYTES
+}
+
+/// The blocks of a cluster in which a range of its bytes lies.
+pub fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
+    bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES)
+}
+
+impl<S: Store> Clusters<S> {
+    pub fn new(store: Option<S>, encryption: Encryption) -> Result<Clusters<S>> {
+        let mut files = [const { None }; MAX_FILES];
+        if let Some(store) = store {
+            files[0] = Some(File { store, seal: Seal::new(encryption)?, live_clusters: 0, next_slot: 0, leash: None });
+        }
+        Ok(Clusters {
+            records: Records::new(),
+            buffers: make_buffers()?,
+            open: None,
+            own: store.map(|_| 0),
+            origin: store,
+            files,
+            encryption,
+            next_sequence: 1,
+            snapshots: Snapshots::new(),
+            failure: None,
+            compact_hand: 0,
+            live_bytes: 0,
+            disk_blocks: 0,
+            written_blocks: 0,
+            written_bytes: 0,
+        })
+    }
+
+    /// Whether objects can be appended: there is a store, and it has not failed.
+    pub fn is_writable(&self) -> bool {
+        self.origin.is_some() && self.failure.is_none()
+    }
+
+    /// Takes an object into the open cluster.
+    pub fn append(&mut self, object: &[u8]) -> core::result::Result<Place, AppendError> {
+        assert!(!object.is_empty() && object.len() <= MAX_OBJECT_BYTES);
+        if !self.is_writable() {
+            return Err(AppendError::Unwritable);
+        }
+        let need = LENGTH_BYTES + object.len() + TAG_BYTES;
+        if let Some(b) = self.open
+            && self.buffers[b].used + need > CLUSTER_BYTES
+        {
+            self.buffers[b].state = BufferState::Full;
+            self.open = None;
+        }
+        let b = match self.open {
+            Some(b) => b,
+            None => self.open_buffer()?,
+        };
+        let buffer = &mut self.buffers[b];
+        let start = buffer.used + LENGTH_BYTES;
+        let bytes = buffer.bytes.as_mut_slice();
+        bytes[buffer.used..start].copy_from_slice(&(object.len() as u16).to_le_bytes());
+        bytes[start..start + object.len()].copy_from_slice(object);
+        buffer.used += need;
+        let id = buffer.cluster;
+        let c = self.records.get_mut(id);
+        c.live += 1;
+        c.live_bytes += object.len() as u32;
+        self.live_bytes += object.len() as u64;
+        Ok(Place { cluster: id, offset: start as u16 })
+    }
+
+    fn open_buffer(&mut self) -> core::result::Result<usize, AppendError> {
+        let b = self.buffers.iter().position(|b| b.state == BufferState::Unused).ok_or(AppendError::Full)?;
+        let id = self.records.allocate().map_err(|_| AppendError::Unwritable)?;
+        *self.records.get_mut(id) = Cluster { state: State::Buffered as u8, buffer: b as u8, ..Cluster::UNUSED };
+        let buffer = &mut self.buffers[b];
+        (buffer.state, buffer.cluster, buffer.used) = (BufferState::Open, id, 0);
+        self.open = Some(b);
+        Ok(b)
+    }
+
+    /// Lets go of an object of `len` bytes.
+    pub fn release(&mut self, place: Place, len: usize) {
+        let c = self.records.get_mut(place.cluster);
+        assert!(c.live > 0 && c.live_bytes >= len as u32, "an object is released once");
+        c.live -= 1;
+        c.live_bytes -= len as u32;
+        let c = *c;
+        self.live_bytes -= len as u64;
+        if c.state() == State::Written && Some(usize::from(c.file)) == self.own {
+            self.written_bytes -= len as u64;
+        }
+        if c.live > 0 {
+            return;
+        }
+        match c.state() {
+            State::Written => self.retire(place.cluster),
+            State::Buffered => {
+                let b = usize::from(c.buffer);
+                match self.buffers[b].state {
+                    // Nobody needs it any more, written or not.
+                    BufferState::Full => self.drop_buffer(b),
+                    // Emptied, it can be filled again from the start: no object refers to it.
+                    BufferState::Open => self.buffers[b].used = 0,
+                    BufferState::Writing | BufferState::Unused => {}
+                }
+            }
+            s => unreachable!("an object in a cluster that is {s:?}"),
+        }
+    }
+
+    fn drop_buffer(&mut self, b: usize) {
+        let id = self.buffers[b].cluster;
+        let buffer = &mut self.buffers[b];
+        (buffer.state, buffer.cluster, buffer.used) = (BufferState::Unused, NONE, 0);
+        self.records.free(id);
+    }
+
+    /// The object, if it is in memory.
+    pub fn buffered(&self, place: Place, len: usize) -> Option<&[u8]> {
+        let c = self.records.get(place.cluster);
+        let at = usize::from(place.offset);
+        (c.state() == State::Buffered).then(|| &self.buffers[usize::from(c.buffer)].bytes.as_slice()[at..at + len])
+    }
+
+    /// The first of the owner's objects in this cluster.
+    pub fn first(&self, id: u32) -> u32 {
+        self.records.get(id).first
+    }
+
+    pub fn set_first(&mut self, id: u32, first: u32) {
+        self.records.get_mut(id).first = first;
+    }
+
+    // ---- Reading
+
+    /// How to read the objects of a cluster; `None` while they are in memory.
+    pub fn source(&self, cluster: u32) -> Option<Source<S>> {
+        let c = self.records.get(cluster);
+        if c.state() != State::Written {
+            return None;
+        }
+        let f = self.files[usize::from(c.file)].as_ref().expect("a file with objects is open");
+        Some(Source {
+            store: f.store,
+            seal: f.seal.clone(),
+            file: c.file,
+            sequence: c.sequence,
+            at: c.at(),
+            blocks: usize::from(c.blocks),
+        })
+    }
+
+    /// Whether `cluster` is still the one that `source` reads from.
+    pub fn is_source(&self, cluster: u32, source: &Source<S>) -> bool {
+        let c = self.records.get(cluster);
+        c.state() == State::Written && (c.sequence, c.file) == (source.sequence, source.file)
+    }
+
+    fn close_file(&mut self, i: usize) {
+        if let Some(f) = self.files[i].take() {
+            f.store.close();
+            if let Some(leash) = f.leash {
+                file::close(leash);
+            }
+        }
+    }
+
+    // ---- Accounts
+
+    pub fn stats(&self) -> ClusterStats {
+        ClusterStats {
+            live_clusters: self.files.iter().flatten().map(|f| u64::from(f.live_clusters)).sum(),
+            live_bytes: self.live_bytes,
+            disk_bytes: self.disk_blocks * BLOCK_BYTES as u64,
+            idle_clusters: u64::from(self.records.len(ListName::Idle) + self.records.len(ListName::Holes)),
+            deferred_clusters: u64::from(self.records.len(ListName::Deferred)),
+            snapshots: self.snapshots.len() as u64,
+        }
+    }
+
+    /// Memory that this takes: records, and buffers once they are used.
+    pub fn memory_bytes(&self) -> usize {
+        let buffers = if self.records.memory_bytes() > 0 { BUFFERS * CLUSTER_BYTES } else { 0 };
+        self.records.memory_bytes() + buffers
+    }
+
+    /// Ids of all records, whatever they stand for.
+    pub fn ids(&self) -> Range<u32> {
+        self.records.ids()
+    }
+
+    /// Whether this record holds live objects: (objects, their bytes).
+    pub fn live(&self, id: u32) -> Option<(u32, u32)> {
+        let c = self.records.get(id);
+        matches!(c.state(), State::Buffered | State::Written).then_some((u32::from(c.live), c.live_bytes))
+    }
+
+}
+
+/// As many buffers as there can be clusters in memory.
+fn make_buffers() -> Result<[Buffer; BUFFERS]> {
+    let mut buffers = [const { None }; BUFFERS];
+    for b in &mut buffers {
+        *b = Some(Buffer { bytes: Mapping::new(CLUSTER_BYTES)?, state: BufferState::Unused, cluster: NONE, used: 0 });
+    }
+    Ok(buffers.map(|b| b.expect("filled above")))
+}
+
+impl<S: Store> Drop for Clusters<S> {
+    fn drop(&mut self) {
+        self.snapshots.clear();
+        for i in 0..MAX_FILES {
+            self.close_file(i);
+        }
+        // The origin's file is closed, its directory is not: dropping a cache is rare, and no method is worth it.
+        if let Some(directory) = self.origin.map(|o| o.descriptors()[1]).filter(|&fd| fd >= 0) {
+            file::close(directory);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Writes that go on while we do something else: the kernel's asynchronous I/O (`io_submit`).
+//!
+//! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread, which then belongs to the
+//! program (it would show in its task list, forbid it what only single-threaded programs may do, and make each of our TLB flushes an
+//! interrupt); and the default seccomp profile of containers refuses it. `io_submit` of an `O_DIRECT` write allocates
+//! the blocks at once, starts the transfer, and has no thread.
+//!
+//! # Safety charter
+//! A buffer that the kernel is reading is owned by its slot and reachable by nobody: `buffer` gives it out only while
+//! no write of it is in flight, and dropping the queue waits for all of them. The control blocks are read
+//! by `io_submit` only, so they live on its stack.
+#![allow(unsafe_code)]
+
+use super::file::Fd;
+use super::mem::Mapping;
+use super::{Errno, Result, nr};
+
+const IOCB_CMD_PWRITE: u16 = 1;
+
+/// `struct iocb`.
+#[repr(C)]
+#[derive(Default)]
+struct ControlBlock {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buf: u64,
+    len: u64,
+    at: i64,
+    reserved: u64,
+    flags: u32,
+    result_fd: u32,
+}
+const _: () = assert!(size_of::<ControlBlock>() == 64);
+
+/// `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Event {
+    data: u64,
+    control_block: u64,
+    result: i64,
+    result2: i64,
+}
+const _: () = assert!(size_of::<Event>() == 32);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    InFlight { len: usize },
+    Done(Result<()>),
+    /// Will be done when somebody looks for results (tests).
+    #[cfg(test)]
+    Promised(Result<()>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    NotYet,
+    Open(usize),
+    /// The kernel has none for us.
+    Refused,
+}
+
+struct Slot {
+    buffer: Mapping,
+    state: State,
+}
+
+/// A few buffers, each of which can be on its way to a file.
+pub struct WriteQueue<const N: usize> {
+    slots: [Slot; N],
+    context: Context,
+}
+
+impl<const N: usize> WriteQueue<N> {
+    /// Buffers of `len` bytes. The kernel is asked for nothing before the first write.
+    pub fn new(len: usize) -> Result<Self> {
+        let mut slots = [const { None }; N];
+        for slot in &mut slots {
+            *slot = Some(Slot { buffer: Mapping::new(len)?, state: State::Idle });
+        }
+        Ok(WriteQueue { slots: slots.map(|s| s.expect("filled above")), context: Context::NotYet })
+    }
+
+    /// A slot with no write in flight and no result to take.
+    pub fn idle(&self) -> Option<usize> {
+        self.slots.iter().position(|s| s.state == State::Idle)
+    }
+
+    /// Whether there is nothing in flight and no result to take.
+    pub fn is_idle(&self) -> bool {
+        self.slots.iter().all(|s| s.state == State::Idle)
+    }
+
+    /// The buffer of an idle slot.
+    pub fn buffer(&mut self, slot: usize) -> &mut [u8] {
+        assert!(self.slots[slot].state == State::Idle, "the kernel has the buffer");
+        self.slots[slot].buffer.as_mut_slice()
+    }
+
+    /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing was started.
+    pub fn submit(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
+        assert!(self.slots[slot].state == State::Idle && len <= self.slots[slot].buffer.len());
+        let context = self.context()?;
+        let block = ControlBlock {
+            data: slot as u64,
+            opcode: IOCB_CMD_PWRITE,
+            fd: fd as u32,
+            buf: self.slots[slot].buffer.addr() as u64,
+            len: len as u64,
+            at: at as i64,
+            ..ControlBlock::default()
+        };
+        let blocks = [&raw const block];
+        // SAFETY: the control block is copied by the call; the buffer stays untouched until the result is in (see the charter).
+        match unsafe { uz_syscall!(nr::IO_SUBMIT, context, 1, blocks.as_ptr()) } {
+            Ok(1) => {
+                self.slots[slot].state = State::InFlight { len };
+                Ok(())
+            }
+            Ok(_) => Err(Errno::EAGAIN),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Collects the results that have come in; with `wait`, at least one if anything is in flight.
+    pub fn reap(&mut self, wait: bool) {
+        #[cfg(test)]
+        for s in &mut self.slots {
+            if let State::Promised(result) = s.state
+                && wait
+            {
+                s.state = State::Done(result);
+                return;
+            }
+        }
+        let Context::Open(context) = self.context else { return };
+        let in_flight = self.slots.iter().filter(|s| matches!(s.state, State::InFlight { .. })).count();
+        if in_flight == 0 {
+            return;
+        }
+        let mut events = [Event::default(); N];
+        let zero = [0u64; 2];
+        let timeout = if wait { 0 } else { zero.as_ptr().addr() };
+        // SAFETY: the kernel writes at most N events into the array, and reads the timespec.
+        let got =
+            unsafe { uz_syscall!(nr::IO_GETEVENTS, context, usize::from(wait), N, events.as_mut_ptr(), timeout) };
+        // Interrupted: the caller looks again.
+        for e in &events[..got.unwrap_or(0)] {
+            let slot = &mut self.slots[e.data as usize];
+            let State::InFlight { len } = slot.state else { unreachable!("a result for nothing") };
+            slot.state = State::Done(match e.result {
+                n if n == len as i64 => Ok(()),
+                // Cut short: that is how a file system runs full in the middle.
+                n if n >= 0 => Err(Errno::ENOSPC),
+                n => Err(Errno(-n as i32)),
+            });
+        }
+    }
+
+    /// The result of a slot's write, once; the slot is idle then.
+    pub fn take_result(&mut self, slot: usize) -> Option<Result<()>> {
+        let State::Done(result) = self.slots[slot].state else { return None };
+        self.slots[slot].state = State::Idle;
+        Some(result)
+    }
+
+    /// In the child after fork: the kernel's side belongs to the parent. Nothing may be in flight.
+    pub fn forget(&mut self) {
+        assert!(self.is_idle());
+        self.context = Context::NotYet;
+    }
+
+    fn context(&mut self) -> Result<usize> {
+        if self.context == Context::NotYet {
+            let mut context = 0usize;
+            // SAFETY: the kernel writes one word.
+            let made = unsafe { uz_syscall!(nr::IO_SETUP, N, &raw mut context) };
+            self.context = if made.is_ok() { Context::Open(context) } else { Context::Refused };
+        }
+        match self.context {
+            Context::Open(context) => Ok(context),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// Pretends a write whose result comes when somebody waits for it.
+    #[cfg(test)]
+    pub fn promise(&mut self, slot: usize, result: Result<()>) {
+        self.slots[slot].state = State::Promised(result);
+    }
+}
+
+impl<const N: usize> Drop for WriteQueue<N> {
+    fn drop(&mut self) {
+        while self.slots.iter().any(|s| matches!(s.state, State::InFlight { .. })) {
+            self.reap(true);
+        }
+        if let Context::Open(context) = self.context {
+            // SAFETY: the context is ours, and idle.
+            let _ = unsafe { uz_syscall!(nr::IO_DESTROY, context) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::file;
+
+    #[test]
+    fn writes_land_and_results_come_once() {
+        let dir = file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
+        let fd = file::open_unlinked(dir).unwrap();
+        file::set_direct(fd, true).unwrap();
+        let mut q = WriteQueue::<2>::new(8192).unwrap();
+        for round in 0..20u8 {
+            let slot = loop {
+                match q.idle() {
+                    Some(slot) => break slot,
+                    None => {
+                        q.reap(true);
+                        (0..2).for_each(|s| drop(q.take_result(s).map(|r| r.unwrap())));
+                    }
+                }
+            };
+            q.buffer(slot).fill(round);
+            q.submit(slot, fd, u64::from(round) * 8192, 8192).unwrap();
+            assert_ne!(q.idle(), Some(slot));
+        }
+        while !q.is_idle() {
+            q.reap(true);
+            (0..2).for_each(|s| drop(q.take_result(s).map(|r| r.unwrap())));
+        }
+        let mut back = Mapping::new(8192).unwrap();
+        for round in 0..20u8 {
+            file::read_exact_at(fd, back.as_mut_slice(), u64::from(round) * 8192).unwrap();
+            assert!(back.as_slice().iter().all(|&b| b == round));
+        }
+        // A bad descriptor is an error at once, a bad alignment at once or as a result: both leave an idle slot.
+        assert_eq!(q.submit(0, -1, 0, 8192), Err(Errno::EBADF));
+        let late = q.submit(0, fd, 1, 8192).is_ok();
+        while !q.is_idle() {
+            q.reap(true);
+            if let Some(r) = q.take_result(0) {
+                assert!(late && r == Err(Errno::EINVAL));
+            }
+        }
+        q.buffer(0).fill(9);
+        q.submit(0, fd, 0, 4096).unwrap();
+        drop(q);
+        file::read_exact_at(fd, &mut back.as_mut_slice()[..4096], 0).unwrap();
+        assert!(back.as_slice()[..4096].iter().all(|&b| b == 9), "dropping waits");
+        file::close(fd);
+        file::close(dir);
+    }
+}

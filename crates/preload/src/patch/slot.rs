@@ -1,0 +1,479 @@
+//! Slots: the pieces of code that patched instructions jump to.
+//!
+//! ```text
+//!  slot, 128 bytes
+//!    0  moved neighbours (before the instruction)
+//!       cmp byte ptr [class of the number], 0
+//!       jne slow
+//!       syscall                               or, where it stayed in place, a jump to it
+//!       moved neighbours (after it); jmp back
+//!  slow: lea rcx, [after the syscall]
+//!       jmp uzswap_patch_slow
+//!  120  address of the original instruction
+//! ```
+//!
+//! All slots lie in one array in this library's own .bss, made executable page by page as they are filled, and the
+//! array is covered by a single entry of call-frame information: it says that whoever is found in a
+//! slot is, as far as the stack goes, at the address in the slot's last word. So an unwinder that meets an
+//! interrupted system call, which for glibc is how a thread is cancelled, finds its way back into the function
+//! that made it.
+//!
+//! # Safety charter
+//! Each object has pages of its own in the array. They are filled before a jump leads to them, and written again only
+//! when the object's text is not mapped any more, so that nobody can be in them.
+#![allow(unsafe_code)]
+
+use core::arch::global_asm;
+use std::vec::Vec;
+
+use uzswap::sys::mem::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use uzswap::sys::{PAGE_SIZE, Result, nr};
+use uzswap::uz_syscall;
+
+use super::apply::Text;
+use super::entry::{CLASS_COUNT, CLASS_TABLE, slow_path_address};
+use super::maps::Maps;
+use super::table::{NO_NUMBER, NO_RIP, Site, Tail};
+
+pub const SLOT_BYTES: usize = 128;
+/// Where a slot keeps the address of the original instruction.
+const ORIGIN_AT: usize = 120;
+const SLOT_COUNT: usize = 8192;
+const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
+
+global_asm!(
+    ".pushsection .bss.uzswap_patch_slots,\"aw\",@nobits",
+    ".p2align 12",
+    ".globl uzswap_patch_slots",
+    ".hidden uzswap_patch_slots",
+    ".type uzswap_patch_slots,@object",
+    ".size uzswap_patch_slots, {bytes}",
+    "uzswap_patch_slots:",
+    "    .cfi_startproc",
+    "    .cfi_signal_frame",
+    "    .cfi_def_cfa rsp, 0",
+    // The return address (column 16) is the value of: [(rip & -128) + 120].
+    // DW_CFA_val_expression 16, 8 bytes: breg16 0, const1s -128, and, plus_uconst 120, deref
+    "    .cfi_escape 0x16, 0x10, 0x08, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x23, {origin}, 0x06",
+    "    .zero {bytes}",
+    "    .cfi_endproc",
+    ".popsection",
+    bytes = const SLOT_COUNT * SLOT_BYTES,
+    origin = const ORIGIN_AT,
+);
+
+unsafe extern "C" {
+    static uzswap_patch_slots: [u8; SLOT_COUNT * SLOT_BYTES];
+}
+
+/// The addresses of all slots.
+pub fn slot_range() -> core::ops::Range<usize> {
+    let start = &raw const uzswap_patch_slots as usize;
+    start..start + SLOT_COUNT * SLOT_BYTES
+}
+
+/// Which slots are used, by what. Guarded by the patcher's lock.
+pub struct Slots {
+    /// Pages of the array that were never used begin here.
+    fresh_page: usize,
+    /// Pages whose object has gone: address and number.
+    free: Vec<(usize, usize)>,
+    objects: Vec<Object>,
+}
+
+/// An object that has slots.
+struct Object {
+    text: Text,
+    slots: usize,
+    pages: usize,
+    stubs: (usize, usize),
+}
+
+impl Slots {
+    pub const fn new() -> Slots {
+        Slots { fresh_page: 0, free: Vec::new(), objects: Vec::new() }
+    }
+
+    /// Whole pages for `count` slots that nobody executes: their address and number.
+    pub fn take(&mut self, count: usize, maps: &mut Maps) -> Option<(usize, usize)> {
+        let pages = count.div_ceil(SLOTS_PER_PAGE);
+        if let Some(taken) = self.take_free(pages) {
+            return Some(taken);
+        }
+        if self.fresh_page + pages > SLOT_COUNT / SLOTS_PER_PAGE {
+            let mapped: Vec<_> = maps.reread().iter().filter(|m| m.prot & PROT_EXEC != 0).cloned().collect();
+            self.forget(|t| !mapped.iter().any(|m| m.start < t.end && t.start < m.end));
+            return self.take_free(pages);
+        }
+        let at = slot_range().start + self.fresh_page * PAGE_SIZE;
+        self.fresh_page += pages;
+        Some((at, pages))
+    }
+
+    /// Notes whose the pages are, until the text has gone. `stubs`: address and length, 0 where there are none.
+    pub fn assign(&mut self, text: Text, (slots, pages): (usize, usize), stubs: (usize, usize)) {
+        self.objects.push(Object { text, slots, pages, stubs });
+    }
+
+    fn take_free(&mut self, pages: usize) -> Option<(usize, usize)> {
+        let best =
+            (0..self.free.len()).filter(|&i| self.free[i].1 >= pages).min_by_key(|&i| self.free[i].1)?;
+        let (at, have) = self.free.swap_remove(best);
+        if have > pages {
+            self.free.push((at + pages * PAGE_SIZE, have - pages));
+        }
+        // SAFETY: slots of an object that is not mapped any more; nobody comes here.
+        let writable = unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) };
+        writable.ok().map(|_| (at, pages))
+    }
+
+    /// Takes the slots of objects back whose text is known to have gone.
+    pub fn forget(&mut self, gone: impl Fn(&Text) -> bool) {
+        let mut i = 0;
+        while i < self.objects.len() {
+            if !gone(&self.objects[i].text) {
+                i += 1;
+                continue;
+            }
+            let o = self.objects.swap_remove(i);
+            self.free.push((o.slots, o.pages));
+            if o.stubs.1 > 0 {
+                // SAFETY: only the object's text led there.
+                let _ = unsafe { uz_syscall!(nr::MUNMAP, o.stubs.0, o.stubs.1) };
+            }
+        }
+    }
+}
+
+/// Writes code to fresh pages and makes them executable.
+///
+/// # Safety
+/// The pages must be ours, and nobody may be executing them.
+pub unsafe fn fill(at: usize, code: &[u8]) -> Result<()> {
+    let len = code.len().next_multiple_of(PAGE_SIZE);
+    // SAFETY: as the caller says; they are mapped read-write.
+    unsafe {
+        core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len());
+        uz_syscall!(nr::MPROTECT, at, len, PROT_READ | PROT_EXEC).map(drop)
+    }
+}
+
+/// The code of a slot.
+struct Assembler {
+    at: usize,
+    code: [u8; SLOT_BYTES],
+    len: usize,
+}
+
+impl Assembler {
+    fn bytes(&mut self, b: &[u8]) {
+        self.code[self.len..self.len + b.len()].copy_from_slice(b);
+        self.len += b.len();
+    }
+
+    fn here(&self) -> usize {
+        self.at + self.len
+    }
+
+    /// The last four bytes of an instruction (but for `trailing` more): the distance to `to`.
+    fn distance(&mut self, to: usize, trailing: usize) {
+        let d = to.wrapping_sub(self.here() + 4 + trailing) as i32;
+        self.bytes(&d.to_le_bytes());
+    }
+
+    fn jump(&mut self, to: usize, near: bool) {
+        if near {
+            self.bytes(&[0xe9]);
+            self.distance(to, 0);
+        } else {
+            self.bytes(&[0xff, 0x25, 0, 0, 0, 0]);
+            self.bytes(&to.to_le_bytes());
+        }
+    }
+
+    /// A short forward branch to be bound later.
+    fn short_branch(&mut self, opcode: u8) -> usize {
+        self.bytes(&[opcode, 0]);
+        self.len
+    }
+
+    fn bind(&mut self, branch: usize) {
+        self.code[branch - 1] = (self.len - branch) as u8;
+    }
+
+    /// Moved code from `from` bytes into the site, its distances corrected.
+    fn moved(&mut self, site: &Site, bias: u64, from: usize, to: usize) {
+        let delta = (bias.wrapping_add(site.start) as usize + from).wrapping_sub(self.here());
+        let base = self.len;
+        self.bytes(&site.original[from..to]);
+        for &r in site.rip.iter().filter(|&&r| r != NO_RIP) {
+            if let Some(at) = (r as usize).checked_sub(from).filter(|at| at + 4 <= to - from) {
+                let field = &mut self.code[base + at..base + at + 4];
+                let old = i32::from_le_bytes([field[0], field[1], field[2], field[3]]);
+                field.copy_from_slice(&old.wrapping_add(delta as i32).to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach between them.
+pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool) -> [u8; SLOT_BYTES] {
+    let mut a = Assembler { at: slot, code: [0xcc; SLOT_BYTES], len: 0 };
+    let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
+    let (syscall, copied) = (site.syscall as usize, site.copied as usize);
+    let resume = address(site.start) + site.len as usize;
+    let classes = CLASS_TABLE.as_ptr() as usize;
+
+    a.moved(site, bias, 0, syscall);
+    let mut unknown = None;
+    if site.number != NO_NUMBER {
+        if (site.number as usize) < CLASS_COUNT {
+            a.bytes(&[0x80, 0x3d]); // cmp byte ptr [rip + class], 0
+            a.distance(classes + site.number as usize, 1);
+            a.bytes(&[0]);
+        } else {
+            a.bytes(&[0x39, 0xc0]); // cmp eax, eax
+        }
+    } else {
+        a.bytes(&[0x89, 0xc1]); // mov ecx, eax
+        a.bytes(&[0x81, 0xf9]); // cmp ecx, CLASS_COUNT
+        a.bytes(&(CLASS_COUNT as u32).to_le_bytes());
+        unknown = Some(a.short_branch(0x73)); // jae
+        a.bytes(&[0x4c, 0x8d, 0x1d]); // lea r11, [rip + classes]
+        a.distance(classes, 0);
+        a.bytes(&[0x41, 0x80, 0x3c, 0x0b, 0x00]); // cmp byte ptr [r11 + rcx], 0
+    }
+    let slow = a.short_branch(0x75); // jne
+    if let Some(branch) = unknown {
+        a.bind(branch);
+    }
+    let after;
+    if site.stays_in_place() {
+        after = resume + 2;
+        a.jump(resume, near);
+    } else {
+        a.bytes(&[0x0f, 0x05]);
+        after = a.here();
+        a.moved(site, bias, syscall + 2, copied);
+        match site.tail {
+            Tail::Next => a.jump(resume, near),
+            Tail::None => {}
+            Tail::Jump(to) => a.jump(address(to), near),
+            Tail::Branch(condition, to) => {
+                let skip = a.short_branch(0x70 | condition ^ 1);
+                a.jump(address(to), near);
+                a.bind(skip);
+                a.jump(resume, near);
+            }
+        }
+    }
+    a.bind(slow);
+    if near || !site.stays_in_place() {
+        a.bytes(&[0x48, 0x8d, 0x0d]); // lea rcx, [rip + after]
+        a.distance(after, 0);
+    } else {
+        a.bytes(&[0x48, 0xb9]); // mov rcx, after
+        a.bytes(&after.to_le_bytes());
+    }
+    a.jump(slow_path_address(), true);
+    assert!(a.len <= ORIGIN_AT);
+    a.code[ORIGIN_AT..].copy_from_slice(&address(site.syscall_vaddr()).to_le_bytes());
+    a.code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::analyze::analyze;
+    use super::super::elf::Image;
+    use super::super::table::SITE_BYTES;
+    use super::*;
+    use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
+    use std::string::String;
+
+    fn libc_path() -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.split_whitespace().find(|w| w.contains("/libc.so")).unwrap().into()
+    }
+
+    fn decode(bytes: &[u8], at: u64) -> Vec<Instruction> {
+        Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).into_iter().collect()
+    }
+
+    /// The same operation on the same operands, wherever it stands.
+    fn same(a: &Instruction, b: &Instruction) -> bool {
+        a.code() == b.code()
+            && a.op_count() == b.op_count()
+            && (0..a.op_count()).all(|n| a.op_kind(n) == b.op_kind(n) && a.op_register(n) == b.op_register(n))
+            && a.memory_base() == b.memory_base()
+            && a.memory_index() == b.memory_index()
+            && a.memory_displacement64() == b.memory_displacement64()
+            && (0..a.op_count()).all(|n| a.try_immediate(n).ok() == b.try_immediate(n).ok())
+    }
+
+    /// Where an unconditional jump leads; jumps through the following eight bytes included.
+    fn destination(code: &[u8], at: u64, i: &Instruction) -> u64 {
+        if i.code() == Code::Jmp_rm64 {
+            assert_eq!(i.ip_rel_memory_address(), i.next_ip());
+            let from = (i.next_ip() - at) as usize;
+            return u64::from_le_bytes(code[from..from + 8].try_into().unwrap());
+        }
+        assert_eq!(i.flow_control(), FlowControl::UnconditionalBranch);
+        i.near_branch_target()
+    }
+
+    /// Reads a slot as a processor would, and compares with the code it stands for.
+    fn check_slot(site: &Site, slot: u64, bias: u64, near: bool) {
+        let code = emit_slot(site, slot as usize, bias, near);
+        let start = bias + site.start;
+        let len = site.len as usize;
+        let mut bytes = site.original[..len].to_vec();
+        if site.stays_in_place() {
+            bytes.extend([0x0f, 0x05]);
+        }
+        let original = decode(&bytes, start);
+        let call = original.iter().position(|i| i.code() == Code::Syscall).unwrap();
+        assert_eq!(original[call].ip(), bias + site.syscall_vaddr());
+        let mut slot_code = Decoder::with_ip(64, &code, slot, DecoderOptions::NONE);
+        let mut next = || slot_code.decode();
+        for o in &original[..call] {
+            let n = next();
+            assert!(same(o, &n), "{o:?} {n:?}");
+        }
+        // The class.
+        let mut i = next();
+        let plain_from_jae = if i.code() == Code::Mov_rm32_r32 {
+            let compare = next();
+            assert_eq!((compare.code(), compare.immediate32()), (Code::Cmp_rm32_imm32, CLASS_COUNT as u32));
+            let jae = next();
+            assert_eq!(jae.code(), Code::Jae_rel8_64);
+            let lea = next();
+            assert_eq!(lea.ip_rel_memory_address(), CLASS_TABLE.as_ptr() as u64);
+            i = next();
+            assert_eq!(i.code(), Code::Cmp_rm8_imm8);
+            Some(jae.near_branch_target())
+        } else if (site.number as usize) < CLASS_COUNT {
+            assert_eq!(i.code(), Code::Cmp_rm8_imm8);
+            assert_eq!(i.ip_rel_memory_address(), CLASS_TABLE.as_ptr() as u64 + site.number as u64);
+            None
+        } else {
+            assert_eq!(i.code(), Code::Cmp_rm32_r32);
+            None
+        };
+        let to_slow = next();
+        assert_eq!(to_slow.code(), Code::Jne_rel8_64);
+        let plain = next();
+        assert!(plain_from_jae.is_none_or(|t| t == plain.ip()));
+        let after;
+        if site.stays_in_place() {
+            after = start + len as u64 + 2;
+            assert_eq!(destination(&code, slot, &plain), start + len as u64);
+        } else {
+            assert_eq!(plain.code(), Code::Syscall);
+            after = plain.next_ip();
+            let mut rest = &original[call + 1..];
+            if matches!(site.tail, Tail::Jump(_) | Tail::Branch(..)) {
+                rest = &rest[..rest.len() - 1];
+            }
+            for o in rest {
+                let n = next();
+                assert!(same(o, &n), "{o:?} {n:?}");
+            }
+            let last = original.last().unwrap();
+            match site.tail {
+                Tail::None => assert_eq!(last.flow_control(), FlowControl::Return),
+                Tail::Next => assert_eq!(destination(&code, slot, &next()), start + len as u64),
+                Tail::Jump(_) => assert_eq!(destination(&code, slot, &next()), last.near_branch_target()),
+                Tail::Branch(..) => {
+                    let skip = next();
+                    let mut inverted = *last;
+                    inverted.negate_condition_code();
+                    assert_eq!(skip.condition_code(), inverted.condition_code());
+                    assert_eq!(destination(&code, slot, &next()), last.near_branch_target());
+                    let from = (skip.near_branch_target() - slot) as usize;
+                    let resume = decode(&code[from..], skip.near_branch_target())[0];
+                    assert_eq!(destination(&code, slot, &resume), start + len as u64);
+                }
+            }
+        }
+        let from = (to_slow.near_branch_target() - slot) as usize;
+        let slow = decode(&code[from..], to_slow.near_branch_target());
+        let given = match slow[0].code() {
+            Code::Lea_r64_m => slow[0].ip_rel_memory_address(),
+            Code::Mov_r64_imm64 => slow[0].immediate64(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(given, after);
+        assert_eq!(slow[1].near_branch_target(), slow_path_address() as u64);
+        assert_eq!(code[ORIGIN_AT..], (bias + site.syscall_vaddr()).to_le_bytes());
+    }
+
+    #[test]
+    fn every_slot_of_libc_does_what_the_original_does() {
+        let file = std::fs::read(libc_path()).unwrap();
+        let sites = analyze(&Image::of_file(&file).unwrap()).sites;
+        assert!(sites.len() > 300);
+        let slots = slot_range().start as u64;
+        for (i, site) in sites.iter().enumerate() {
+            let slot = slots + (i * SLOT_BYTES) as u64;
+            check_slot(site, slot, slots - (1 << 30), true);
+            check_slot(site, slot, 0x1234_5600_0000, false);
+        }
+    }
+
+    #[test]
+    fn slots_of_all_shapes_do_what_the_original_does() {
+        let slots = slot_range().start as u64;
+        // mov eax, [rip+1000]; syscall; cmp [rip+2000], r9d; jcc / jmp / ret / more
+        let mut code = std::vec![0x8b, 0x05, 0xe8, 3, 0, 0, 0x0f, 0x05, 0x44, 0x39, 0x0d, 0xd0, 7, 0, 0];
+        let copied = code.len();
+        let tails: [(&[u8], Tail); 5] = [
+            (&[0x74, 0x10], Tail::Branch(4, 0x4000 + 17 + 16)),
+            (&[0x0f, 0x87, 0, 1, 0, 0], Tail::Branch(7, 0x4000 + 21 + 256)),
+            (&[0xeb, 0xf0], Tail::Jump(0x4000 + 17 - 16)),
+            (&[0xc3], Tail::None),
+            (&[], Tail::Next),
+        ];
+        for (bytes, tail) in tails {
+            code.truncate(copied);
+            code.extend(bytes);
+            let mut original = [0; SITE_BYTES];
+            original[..code.len()].copy_from_slice(&code);
+            let site = Site {
+                start: 0x4000,
+                original,
+                len: code.len() as u8,
+                syscall: 6,
+                copied: if tail == Tail::None { copied as u8 + 1 } else { copied as u8 },
+                number: NO_NUMBER,
+                rip: [2, 11],
+                tail,
+                pad: 0,
+            };
+            check_slot(&site, slots, slots - (1 << 30), true);
+            check_slot(&site, slots + 5 * 128, slots + (1 << 30), true);
+        }
+    }
+
+    #[test]
+    fn slots_are_used_again_when_their_object_has_gone() {
+        let mut slots = Slots::new();
+        let mut maps = Maps::default();
+        let text = |n: usize| Text { start: n << 30, end: (n << 30) + PAGE_SIZE, prot: 5 };
+        let mut seen = std::collections::HashSet::new();
+        // Far more than there are, in 40-slot objects, half of them forgotten by their successors.
+        for n in 1..1000 {
+            slots.forget(|t| t.start == text(n / 2).start);
+            let Some((at, pages)) = slots.take(40, &mut maps) else { panic!("out of slots at {n}") };
+            assert!(pages == 2 && slot_range().contains(&at) && at % PAGE_SIZE == 0);
+            assert!(
+                slots
+                    .objects
+                    .iter()
+                    .all(|o| at + 2 * PAGE_SIZE <= o.slots || at >= o.slots + o.pages * PAGE_SIZE)
+            );
+            seen.insert(at);
+            slots.assign(text(n), (at, pages), (0, 0));
+        }
+        assert!(seen.len() <= SLOT_COUNT / SLOTS_PER_PAGE / 2);
+    }
+}
