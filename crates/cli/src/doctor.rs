@@ -250,18 +250,18 @@ fn huge_pages() -> Check {
 fn memory(budget: &Budget) -> Check {
     const NAME: &str = "memory";
     let bytes = budget.default_memory_bytes();
-    let from = match &budget.group {
+    let (from, kind) = match &budget.group {
         Some(group) => {
             let version = match group.version {
                 Version::V1 => "v1",
                 Version::V2 => "v2",
             };
-            format!("{} (cgroup {version})", describe(budget))
+            (describe(budget), format!("cgroup {version}"))
         }
-        None => format!("{}; no memory cgroup limits it", describe(budget)),
+        None => (describe(budget), "no memory cgroup limits it".to_string()),
     };
     let found = format!(
-        "--memory is {} by default: {from}, less a margin of {}",
+        "--memory is {} by default: {from}, less a margin of {}; {kind}",
         human(bytes),
         human(budget.margin_bytes())
     );

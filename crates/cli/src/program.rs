@@ -69,7 +69,8 @@ fn locate(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, Failur
             if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
         match executable(&path) {
             Ok(()) => return Ok(path),
-            Err(e) if is_missing(&e) => {}
+            // Not there, or in a directory that is closed to us, as far as we can know.
+            Err(_) if fs::metadata(&path).is_err() => {}
             Err(e) => denied = denied.or(Some((path, e))),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use uzswap::control::{Counter, Fold, Notice, Tree};
+use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
 
 use crate::os;
 use crate::program::reason;
@@ -175,6 +175,8 @@ fn statistics(outcome: &Outcome) -> Value {
         None => Map::new(),
         Some(tree) => Counter::ALL.iter().map(|c| (c.name().to_string(), tree.total(*c).into())).collect(),
     };
+    let mechanisms: Vec<&str> =
+        outcome.tree.map(|t| t.mechanisms_used().map(Mechanism::name).collect()).unwrap_or_default();
     let names: Vec<&str> = outcome.tree.map(|t| notices(t).map(notice_name).collect()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -184,6 +186,7 @@ fn statistics(outcome: &Outcome) -> Value {
         "signal": signal,
         "wall_seconds": outcome.wall_time.as_secs_f64(),
         "managed": numbers.processes > 0,
+        "mechanisms": mechanisms,
         "peak_used_bytes": numbers.peak_used_bytes,
         "peak_needed_bytes": numbers.peak_needed_bytes,
         "ratio": numbers.ratio(),
@@ -211,6 +214,7 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ("signal", "the signal that killed it (SIGTERM), or null"),
     ("wall_seconds", "from its start to its end (seconds)"),
     ("managed", "whether the runtime started in it"),
+    ("mechanisms", "the ones that were used: none if no process came near the limit"),
     (
         "peak_used_bytes",
         "largest memory of all its processes together that was counted against the limit (bytes)",
@@ -292,7 +296,7 @@ mod tests {
             compressor: "lz4".to_string(),
             store: Some("/var/tmp".into()),
             stats: None,
-            mechanism: uzswap::control::Mechanism::Auto,
+            mechanism: Mechanism::Auto,
             if_possible: false,
             encrypt: true,
             cache: None,
@@ -309,6 +313,7 @@ mod tests {
         let slot = tree.claim(1).unwrap();
         slot.add(Counter::Processes, 1);
         slot.add(Counter::Faults, 7);
+        slot.mechanism.store(Mechanism::UserfaultfdCopy as u32, Ordering::Relaxed);
         tree.publish(slot, 10, 30);
         tree.notice(Notice::StoreFailed, libc::ENOSPC);
         let settings = settings();
@@ -328,6 +333,7 @@ mod tests {
         assert_eq!(json["counters"]["faults"], 7);
         assert_eq!(json["peak_used_bytes"], 40960);
         assert_eq!(json["ratio"], 3.0);
+        assert_eq!(json["mechanisms"], json!(["userfaultfd-copy"]));
         assert_eq!(json["signal"], "SIGTERM");
         assert_eq!(json["exit_code"], Value::Null);
         assert_eq!(json["wall_seconds"], 1.5);

@@ -267,7 +267,8 @@ pub struct Tree {
     pub notice_errno: AtomicU64,
     /// Highest slot ever used, plus one.
     pub slots_high: AtomicU32,
-    pub _pad: AtomicU32,
+    /// The [`Mechanism`]s that processes used which have ended, as bits.
+    pub mechanisms: AtomicU32,
     /// Counters of processes that ended.
     pub totals: [AtomicU64; Counter::COUNT],
     pub slots: [Slot; MAX_PROCESSES],
@@ -340,7 +341,7 @@ impl Tree {
                 Fold::Gauge => {}
             }
         }
-        s.mechanism.store(0, Ordering::Release);
+        self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.pid.store(0, Ordering::Release);
     }
 
@@ -372,6 +373,14 @@ impl Tree {
             Fold::Max => live.fold(ended, u64::max),
             Fold::Sum | Fold::Gauge => live.fold(ended, u64::wrapping_add),
         }
+    }
+
+    /// The mechanisms that were used in this run, by processes ended or alive.
+    pub fn mechanisms_used(&self) -> impl Iterator<Item = Mechanism> {
+        let live = self.slots.iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
+        let bits = live.fold(self.mechanisms.load(Ordering::Acquire), |all: u32, one| all | one);
+        // Zero is a process that stayed dormant.
+        Mechanism::ALL.into_iter().filter(move |m| *m != Mechanism::Auto && bits & 1 << *m as u32 != 0)
     }
 
     /// Sets a notice bit; true for the first who does.
@@ -411,8 +420,10 @@ mod tests {
         assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
         a.add(Counter::Faults, 7);
         b.add(Counter::Faults, 1);
+        a.mechanism.store(Mechanism::Protect as u32, Ordering::Release);
         t.retire(a, 10);
         t.retire(a, 10);
+        assert_eq!(t.mechanisms_used().collect::<Vec<_>>(), [Mechanism::Protect]);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 50);
         assert_eq!(t.peak_needed_pages.load(Ordering::Relaxed), 450);
         assert_eq!(t.total(Counter::Faults), 8);

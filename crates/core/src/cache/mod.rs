@@ -358,7 +358,7 @@ impl<S: Store> SwapCache<S> {
         let s = self.state.lock();
         let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
         let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
-        let io = if s.clusters.memory_bytes() > 0 { Writer::<S>::BYTES + READERS * Reader::BYTES } else { 0 };
+        let io = if s.clusters.memory_bytes() > 0 { Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES } else { 0 };
         pools + areas + s.entries.memory_bytes() + s.clusters.memory_bytes() + io + self.streams.mapped_bytes()
     }
 

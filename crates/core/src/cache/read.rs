@@ -23,7 +23,7 @@ use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
 
 /// Reads that can be under way at the same time. A cluster is always read by the same reader.
-pub const READERS: usize = 8;
+pub const READERS: usize = 4;
 
 /// The buffer of one read.
 pub struct Reader {

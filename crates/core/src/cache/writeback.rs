@@ -17,13 +17,14 @@
 
 use super::read::Reader;
 use super::{Location, NONE, Page, State, SwapCache};
-use crate::pool::Handle;
+use crate::pool::{Handle, Pool};
 use crate::store::cluster::{AppendError, CLUSTER_BYTES, Flush, Place, sealed_range};
 use crate::store::{Progress, QUEUE_DEPTH, Queue, Store};
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Frames that one compaction of the pool frees at most: a portion of work under the lock.
-const COMPACT_FRAMES: usize = 32;
+/// Objects moved and frames freed by compaction in one portion of work under the lock.
+const MOVED_AT_ONCE: usize = 16;
+const COMPACT_FRAMES: usize = 8;
 /// Entries that are spared at most while looking for one to write back.
 const MAX_SPARED: u32 = 256;
 /// Dead places given back at one time.
@@ -73,20 +74,29 @@ impl<S: Store> SwapCache<S> {
     /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or nothing more can be done. Says how
     /// many bytes of memory went back to the kernel.
     pub fn shrink(&self, bytes: usize) -> usize {
-        let resident = |s: &State<S>| s.pools.iter().map(|p| p.resident_frames()).sum::<usize>() * PAGE_SIZE;
-        let before = resident(&self.state.lock());
-        loop {
-            let progress = self.write_back(&mut self.writer.lock(), Fill::Yes);
-            let mut s = self.state.lock();
-            while s.pools.iter_mut().any(|p| p.compact(COMPACT_FRAMES) > 0) {}
-            let released = s.pools.iter_mut().map(|p| p.release()).sum::<usize>();
-            let freed = before.saturating_sub(resident(&s));
-            drop(s);
-            if freed >= bytes || !progress && released == 0 {
-                self.settle(&mut self.writer.lock());
-                return freed;
+        let before = self.resident_pool_bytes();
+        let freed = || {
+            self.state.lock().pools.iter_mut().for_each(|p| drop(p.release()));
+            before.saturating_sub(self.resident_pool_bytes())
+        };
+        while freed() < bytes {
+            if !self.write_back(&mut self.writer.lock(), Fill::Yes) {
+                // Nothing more to write, or nowhere to write it: what is left is packed as densely as it can be.
+                while self.compact_pools() > 0 && freed() < bytes {}
+                break;
             }
         }
+        self.settle(&mut self.writer.lock());
+        freed()
+    }
+
+    fn resident_pool_bytes(&self) -> usize {
+        self.state.lock().pools.iter().map(Pool::resident_frames).sum::<usize>() * PAGE_SIZE
+    }
+
+    /// One portion of packing objects together; says how many frames it freed.
+    fn compact_pools(&self) -> usize {
+        self.state.lock().pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum()
     }
 
     /// Does a portion of writeback on behalf of a store that is done already: not if somebody else is at it.
@@ -106,14 +116,8 @@ impl<S: Store> SwapCache<S> {
                 None => self.harvest(w, true),
             }
         };
-        let mut moved = 0;
-        let flush = {
-            let mut s = self.state.lock();
-            if fill == Fill::Yes || fill == Fill::IfPoolFull && !s.accepts() {
-                moved = s.fill_cluster();
-            }
-            s.clusters.begin_flush(w.queue.buffer(slot))
-        };
+        let moved = self.fill_cluster(fill);
+        let flush = self.state.lock().clusters.begin_flush(w.queue.buffer(slot));
         let Some(flush) = flush else { return moved > 0 };
         match flush.start(&mut w.queue, slot) {
             Progress::Queued => w.flushes[slot] = Some(flush),
@@ -122,6 +126,31 @@ impl<S: Store> SwapCache<S> {
         self.discard_some(w);
         self.compact_one(&mut w.reader);
         true
+    }
+
+    /// Moves the least recently used objects from the pool to the open cluster until it is full; says how many.
+    fn fill_cluster(&self, fill: Fill) -> usize {
+        let mut moved = 0;
+        loop {
+            let mut s = self.state.lock();
+            if fill == Fill::No || fill == Fill::IfPoolFull && s.accepts() {
+                break;
+            }
+            let some = s.move_oldest(MOVED_AT_ONCE);
+            moved += some;
+            if some < MOVED_AT_ONCE {
+                break;
+            }
+        }
+        // What has become sparse is packed as fast as it is emptied.
+        let mut frames = 0;
+        while moved > 0 && frames * PAGE_SIZE < CLUSTER_BYTES {
+            match self.compact_pools() {
+                0 => break,
+                n => frames += n,
+            }
+        }
+        moved
     }
 
     /// Ends the flushes whose results have come in; with `wait`, at least one if there is any.
@@ -202,11 +231,11 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Moves the least recently used objects from the pool to the open cluster until it is full; says how many.
-    fn fill_cluster(&mut self) -> usize {
+    /// Moves up to `max` of the least recently used objects from the pool to the open cluster, until it is full.
+    fn move_oldest(&mut self, max: usize) -> usize {
         let mut moved = 0;
         let mut spared = 0;
-        while !self.clusters.has_full() && self.clusters.is_writable() {
+        while moved < max && !self.clusters.has_full() && self.clusters.is_writable() {
             let id = self.lru.last;
             if id == NONE {
                 break;
@@ -233,11 +262,6 @@ impl<S: Store> State<S> {
             self.counters.store_pages += 1;
             self.counters.written_back_pages += 1;
             moved += 1;
-        }
-        if moved > 0 {
-            for pool in &mut self.pools {
-                pool.compact(COMPACT_FRAMES);
-            }
         }
         moved
     }

@@ -249,7 +249,17 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
                 super::debug(&[("page lost at", addr as u64)]);
                 return deliver_default(SIGBUS, si_code);
             }
-            Fault::NotOurs => super::debug(&[("fault not ours at", addr as u64), ("error", error)]),
+            Fault::NotOurs => {
+                let range = PAGER.ranges.find_unlocked(addr);
+                super::debug(&[
+                    ("fault not ours at", addr as u64),
+                    ("error", error),
+                    ("range", range.map_or(0, |r| r.start as u64)),
+                    ("end", range.map_or(0, |r| r.end as u64)),
+                    ("prot", range.map_or(99, |r| r.prot as u64)),
+                    ("tid", uzswap::sys::gettid() as u64),
+                ]);
+            }
         }
     }
     deliver(sig, si_code, info, context);

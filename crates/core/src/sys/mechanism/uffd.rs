@@ -185,6 +185,15 @@ impl Uffd {
                 Stop::Complete => return Filled::All,
                 Stop::Again => continue,
                 Stop::Present => return Filled::Present(done),
+                // COPY stays within one kernel mapping; a run of the pager's may cross several.
+                Stop::Refused(Errno::ENOENT) if pages - done > 1 => {
+                    return match self.fill(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, 1) {
+                        Filled::All => Filled::Failed(done + 1),
+                        Filled::Present(_) => Filled::Present(done),
+                        Filled::Again(_) => Filled::Again(done),
+                        Filled::Failed(_) => Filled::Failed(done),
+                    };
+                }
                 Stop::Busy | Stop::Refused(_) => return Filled::Failed(done),
             }
         }
