@@ -50,7 +50,8 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);
         assert_eq!(c.stored_pages + c.invalidates, c.stores - c.failed_stores);
         assert!(c.written_back_pages <= c.pool_stores);
-        let rejected = c.reject_full + c.reject_alloc_failed + c.reject_compress_poor + c.reject_compress_failed;
+        let rejected =
+            c.reject_full + c.reject_alloc_failed + c.reject_compress_poor + c.reject_compress_failed;
         assert_eq!(rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
@@ -73,7 +74,9 @@ impl<S: Store> SwapCache<S> {
                 let (mut n, mut bytes, mut prev, mut at) = (0, 0, NONE, s.clusters.first(cluster));
                 while at != NONE {
                     let e = s.entries.get(at);
-                    assert!(matches!(e.location(), Location::Stored(p) if p.cluster == cluster) && e.prev == prev);
+                    assert!(
+                        matches!(e.location(), Location::Stored(p) if p.cluster == cluster) && e.prev == prev
+                    );
                     n += 1;
                     assert!(n <= live, "a cluster's list is a ring");
                     bytes += u32::from(e.len);
@@ -91,7 +94,12 @@ impl<S: Store> SwapCache<S> {
             let mut from = 0;
             while let Some((offset, id)) = area.next(from) {
                 let e = s.entries.get(id);
-                assert!(area.state != AreaState::Unused && usize::from(e.area) == i && e.location() != Location::Free, "a key's entry");
+                assert!(
+                    area.state != AreaState::Unused
+                        && usize::from(e.area) == i
+                        && e.location() != Location::Free,
+                    "a key's entry"
+                );
                 assert_eq!(s.lookup(SwapEntry::new(i as u8, offset)), Some(id));
                 keyed += 1;
                 let Some(next) = offset.checked_add(1) else { break };

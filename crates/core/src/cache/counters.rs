@@ -1,4 +1,5 @@
-//! Every counter of the cache, one per cause. All of them are exact: `check` compares them with the structures.
+//! Every counter of the cache, one per cause. All of them are exact: `check` compares them with the
+//! structures.
 
 /// Declares the counters once: their names, their meaning, and the list that faces print.
 macro_rules! counters {
@@ -66,7 +67,8 @@ counters! {
     reject_compress_failed,
     /// Rejected by the pool for one of these causes, and by the store too: it is not there, or it fails.
     reject_reclaim_failed,
-    /// Not taken at all: no record for it, an area that is not there, or all buffers of the store full time and again.
+    /// Not taken at all: no record for it, an area that is not there, or all buffers of the store full time
+    /// and again.
     reject_no_slot,
     /// Times that the pool reached its limit.
     pool_limit_hits,

@@ -71,7 +71,8 @@ const STORED: u8 = 3;
 pub struct Entry {
     /// The word, the handle, or cluster and offset.
     payload: u64,
-    /// Neighbours in the one list that the entry is in: LRU (in the pool), its cluster's (stored), unused (free).
+    /// Neighbours in the one list that the entry is in: LRU (in the pool), its cluster's (stored), unused
+    /// (free).
     pub prev: u32,
     pub next: u32,
     /// Length of the object.
@@ -85,7 +86,16 @@ pub struct Entry {
     pad: u8,
 }
 crate::zeroable!(Entry {
-    payload: u64, prev: u32, next: u32, len: u16, kind: u8, codec: u8, pool: u8, area: u8, referenced: u8, pad: u8,
+    payload: u64,
+    prev: u32,
+    next: u32,
+    len: u16,
+    kind: u8,
+    codec: u8,
+    pool: u8,
+    area: u8,
+    referenced: u8,
+    pad: u8,
 });
 const _: () = assert!(size_of::<Entry>() == 24);
 
@@ -95,7 +105,9 @@ impl Entry {
             FREE => Location::Free,
             SAME => Location::Same(self.payload),
             POOL => Location::Pool(self.payload),
-            _ => Location::Stored(Place { cluster: (self.payload >> 16) as u32, offset: self.payload as u16 }),
+            _ => {
+                Location::Stored(Place { cluster: (self.payload >> 16) as u32, offset: self.payload as u16 })
+            }
         }
     }
 
@@ -235,7 +247,11 @@ impl Area {
                 Some(0) => offset += 1,
                 Some(&id) => return Some((offset, id - 1)),
                 // No segment: nothing in all of it.
-                None => offset = (offset as usize + 1).next_multiple_of(Table::<u32>::PER_SEGMENT).min(u32::MAX as usize) as u32,
+                None => {
+                    offset = (offset as usize + 1)
+                        .next_multiple_of(Table::<u32>::PER_SEGMENT)
+                        .min(u32::MAX as usize) as u32
+                }
             }
         }
         None

@@ -13,29 +13,33 @@
 //! ```
 //!
 //! An independent engine: keys and pages, no fault handling, no thread. What takes time (writing clusters) is
-//! done by whoever calls, in small portions: a caller that finds the pool full writes one cluster; a background thread, if
-//! there is one, calls [`SwapCache::shrink`].
+//! done by whoever calls, in small portions: a caller that finds the pool full writes one cluster; a
+//! background thread, if there is one, calls [`SwapCache::shrink`].
 //!
 //! # Vocabulary
-//! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0 is the cache's own, in which
-//! `swap_out` gives out offsets, the others are keyed by the caller: `store`, `load`, `invalidate_page`, `invalidate_area`. *Slot*:
-//! the entry's record, reserved as long as the page is out, so that the page can be written back later without asking anybody.
-//! *Writeback*: moving the least recently used objects from the pool to the store. *Load* leaves the entry as it is.
+//! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0 is the
+//! cache's own, in which `swap_out` gives out offsets, the others are keyed by the caller: `store`, `load`,
+//! `invalidate_page`, `invalidate_area`. *Slot*: the entry's record, reserved as long as the page is out, so
+//! that the page can be written back later without asking anybody. *Writeback*: moving the least recently
+//! used objects from the pool to the store. *Load* leaves the entry as it is.
 //!
 //! # Locks, in the order in which they are taken
-//! 1. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in flight.
+//! 1. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in
+//!    flight.
 //! 2. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened.
 //! 3. a stream of the codec; never held during I/O (others spin for it).
-//! 4. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or one cluster.
+//! 4. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
+//!    one cluster.
 //!
-//! No entry is looked at without `state`, and nothing known of one survives its release: who must let go of it (to decompress,
-//! to read) has copied what it needs, or asks again afterwards ([`read`], [`writeback`]).
+//! No entry is looked at without `state`, and nothing known of one survives its release: who must let go of
+//! it (to decompress, to read) has copied what it needs, or asks again afterwards ([`read`], [`writeback`]).
 
 mod check;
 mod counters;
 mod entry;
 mod fork;
 mod read;
+mod state;
 #[cfg(test)]
 mod tests;
 mod writeback;
@@ -44,39 +48,35 @@ pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
 
-use crate::codec::{CodecId, CodecSpec, Codecs, CompressError, Streams, fill, same_filled};
-use crate::pool::{Handle, Pool, PoolError, PoolKind};
-use crate::store::cluster::{AppendError, Clusters, Place};
+use crate::codec::{CodecSpec, Codecs, Streams, fill, same_filled};
+use crate::pool::PoolKind;
+use crate::store::cluster::Clusters;
 use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, PAGE_SIZE, Result};
-use entry::{Area, AreaState, Ends, Entries, Location, NONE, OWN_AREA};
+use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use read::{READERS, Reader};
-use writeback::{Fill, Writer};
+use state::{Attempt, Content, Owner, RAW, State, pool_index};
+use writeback::Writer;
 
 /// A page, as the cache sees it: bytes.
 pub type Page = [u8; PAGE_SIZE];
 
-/// The codec id of a page that is stored as it is.
-const RAW: CodecId = CodecId::MAX;
 /// Compressed pages longer than this are not worth a place in memory (15/16 of a page).
 const MAX_COMPRESSED_BYTES: usize = PAGE_SIZE - PAGE_SIZE / 16;
 /// Output and scratch of a stream: a compressed page and room to assemble one.
 const STREAM_BYTES: usize = 2 * PAGE_SIZE;
 /// How often a store that found all of the store's buffers full is tried again.
 const MAX_RETRIES: u32 = 8;
-/// Free pool frames that are kept before some are given back to the kernel.
-const FREE_FRAMES_KEPT: usize = 256;
-const FREE_FRAMES_RELEASED: usize = 64;
-
 /// How a cache is made.
 #[derive(Clone, Copy)]
 pub struct CacheConfig<S = FileStore> {
     pub codec: CodecSpec,
     pub pool: PoolKind,
     pub max_pool_bytes: usize,
-    /// Once full, the pool takes nothing until it is below this part of its maximum (only while there is a store that works).
+    /// Once full, the pool takes nothing until it is below this part of its maximum (only while there is a
+    /// store that works).
     pub accept_threshold_percent: u32,
     /// Where cold and incompressible pages go; taken over by the cache.
     pub store: Option<S>,
@@ -111,23 +111,6 @@ pub enum LoadError {
     Corrupt,
 }
 
-/// All that the lock guards.
-struct State<S: Store> {
-    entries: Entries,
-    areas: [Area; MAX_AREAS],
-    /// Entries in the pool; the first is the youngest.
-    lru: Ends,
-    /// One pool per kind; the current one takes new objects.
-    pools: [Pool; 2],
-    pool: usize,
-    clusters: Clusters<S>,
-    counters: Counters,
-    max_pool_bytes: usize,
-    accept_threshold_percent: u32,
-    /// The limit was reached, and use is not below the threshold again yet.
-    is_full: bool,
-}
-
 /// See the module.
 pub struct SwapCache<S: Store = FileStore> {
     state: Mutex<State<S>>,
@@ -137,51 +120,10 @@ pub struct SwapCache<S: Store = FileStore> {
     readers: [Mutex<Reader>; READERS],
 }
 
-/// Who a new entry is for.
-#[derive(Clone, Copy)]
-enum Owner {
-    /// The cache finds an offset in its own area.
-    Any,
-    Key(SwapEntry),
-}
-
-/// What a page has become on its way in.
-enum Content<'a> {
-    Same(u64),
-    Compressed(CodecId, &'a [u8]),
-    Raw(&'a Page, CompressError),
-}
-
-/// The counter of why the pool did not take a page.
-type Cause = fn(&mut Counters) -> &mut u64;
-
-/// Outcome of one attempt to take a page in.
-enum Attempt {
-    Done(SwapEntry),
-    /// Taken, and the store has work to do.
-    DoneFlush(SwapEntry),
-    /// All buffers of the store are full.
-    NoRoom,
-    Full,
-}
-
 impl<S: Store> SwapCache<S> {
     pub fn new(config: CacheConfig<S>) -> Result<SwapCache<S>> {
-        let pools = [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)];
-        let mut areas: [Area; MAX_AREAS] = core::array::from_fn(|_| Area::default());
-        areas[usize::from(OWN_AREA)].state = AreaState::InUse;
-        let state = State {
-            entries: Entries::default(),
-            areas,
-            lru: Ends::default(),
-            pools,
-            pool: pool_index(config.pool),
-            clusters: Clusters::new(config.store, config.encryption)?,
-            counters: Counters::default(),
-            max_pool_bytes: config.max_pool_bytes,
-            accept_threshold_percent: config.accept_threshold_percent.min(100),
-            is_full: false,
-        };
+        let clusters = Clusters::new(config.store, config.encryption)?;
+        let state = State::new(config.pool, clusters, config.max_pool_bytes, config.accept_threshold_percent);
         Ok(SwapCache {
             state: Mutex::new(state),
             codecs: Codecs::new(config.codec),
@@ -229,7 +171,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Takes a page under a key of the caller's. On `Err` the key has no page any more: an older one would be wrong.
+    /// Takes a page under a key of the caller's. On `Err` the key has no page any more: an older one would be
+    /// wrong.
     pub fn store(&self, key: SwapEntry, page: &Page) -> core::result::Result<(), SwapFull> {
         self.put(Owner::Key(key), page).map(drop)
     }
@@ -298,7 +241,7 @@ impl<S: Store> SwapCache<S> {
                 }
                 // Others may be faster with what the flush makes room for, again and again.
                 Attempt::NoRoom if retries < MAX_RETRIES => {
-                    self.write_back(&mut self.writer.lock(), Fill::No);
+                    self.write_back(&mut self.writer.lock(), writeback::Fill::No);
                     retries += 1;
                 }
                 Attempt::NoRoom => {
@@ -358,8 +301,17 @@ impl<S: Store> SwapCache<S> {
         let s = self.state.lock();
         let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
         let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
-        let io = if s.clusters.memory_bytes() > 0 { Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES } else { 0 };
-        pools + areas + s.entries.memory_bytes() + s.clusters.memory_bytes() + io + self.streams.mapped_bytes()
+        let io = if s.clusters.memory_bytes() > 0 {
+            Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES
+        } else {
+            0
+        };
+        pools
+            + areas
+            + s.entries.memory_bytes()
+            + s.clusters.memory_bytes()
+            + io
+            + self.streams.mapped_bytes()
     }
 
     /// Memory that the pool's objects take, in whole frames: what `max_pool_bytes` limits.
@@ -395,220 +347,6 @@ impl<S: Store> SwapCache<S> {
     /// Calls `each` with every descriptor that the program must not be able to close.
     pub fn for_each_descriptor(&self, each: impl FnMut(i32)) {
         self.state.lock().clusters.descriptors().for_each(each);
-    }
-}
-
-impl<S: Store> State<S> {
-    /// The id of an entry that is in use.
-    fn lookup(&self, entry: SwapEntry) -> Option<u32> {
-        if entry.area() == OWN_AREA {
-            let e = self.entries.find(entry.offset())?;
-            (e.area == OWN_AREA && e.location() != Location::Free).then_some(entry.offset())
-        } else {
-            self.areas[usize::from(entry.area())].get(entry.offset())
-        }
-    }
-
-    fn pool_bytes(&self) -> usize {
-        self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
-    }
-
-    /// Takes a page in, in whatever form it has got. Every outcome but `NoRoom` is counted, once.
-    fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
-        if let Owner::Key(key) = owner {
-            if let Some(old) = self.lookup(key) {
-                self.drop_entry(key, old);
-                self.counters.duplicate_entries += 1;
-            }
-            let area = &mut self.areas[usize::from(key.area())];
-            if key.area() == OWN_AREA || area.state != AreaState::InUse || area.reserve(key.offset()).is_err() {
-                return self.no_slot();
-            }
-        }
-        let Ok(id) = self.entries.allocate() else { return self.no_slot() };
-        let entry = match owner {
-            Owner::Any => SwapEntry::new(OWN_AREA, id),
-            Owner::Key(key) => key,
-        };
-        let outcome = self.place(id, entry.area(), content);
-        if outcome.is_err() {
-            // The slot goes back as it came.
-            self.entries.get_mut(id).set_location(Location::Same(0));
-            self.entries.free(id);
-        }
-        match outcome {
-            Err(AppendError::Full) => return Attempt::NoRoom,
-            Err(AppendError::Unwritable) => {
-                self.counters.stores += 1;
-                self.counters.failed_stores += 1;
-                return Attempt::Full;
-            }
-            Ok(()) => {}
-        }
-        self.counters.stores += 1;
-        self.counters.stored_pages += 1;
-        if entry.area() != OWN_AREA {
-            self.areas[usize::from(entry.area())].set(entry.offset(), Some(id));
-        }
-        if self.clusters.has_full() || self.is_full && self.clusters.is_writable() {
-            Attempt::DoneFlush(entry)
-        } else {
-            Attempt::Done(entry)
-        }
-    }
-
-    fn no_slot(&mut self) -> Attempt {
-        self.counters.stores += 1;
-        self.counters.failed_stores += 1;
-        self.counters.reject_no_slot += 1;
-        Attempt::Full
-    }
-
-    /// Finds a place for the content of entry `id`.
-    fn place(&mut self, id: u32, area: u8, content: Content<'_>) -> core::result::Result<(), AppendError> {
-        let (codec, object, cause): (_, _, Cause) = match content {
-            Content::Same(word) => {
-                self.set(id, area, Location::Same(word), 0, 0);
-                self.counters.same_filled_stores += 1;
-                self.counters.same_filled_pages += 1;
-                return Ok(());
-            }
-            Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object) {
-                Ok(()) => return Ok(()),
-                Err(cause) => (codec, object, cause),
-            },
-            Content::Raw(page, CompressError::Incompressible) => (RAW, &page[..], |c| &mut c.reject_compress_poor),
-            Content::Raw(page, CompressError::Failed) => (RAW, &page[..], |c| &mut c.reject_compress_failed),
-        };
-        let appended = self.clusters.append(object);
-        if appended != Err(AppendError::Full) {
-            *cause(&mut self.counters) += 1;
-        }
-        if appended == Err(AppendError::Unwritable) {
-            self.counters.reject_reclaim_failed += 1;
-        }
-        let place = appended?;
-        self.set(id, area, Location::Stored(place), codec, object.len());
-        self.link_stored(id, place);
-        self.counters.direct_stores += 1;
-        self.counters.store_pages += 1;
-        self.counters.incompressible_pages += u64::from(codec == RAW);
-        Ok(())
-    }
-
-    /// Puts a compressed page into the pool, or names the counter of why not.
-    fn place_in_pool(
-        &mut self,
-        id: u32,
-        area: u8,
-        codec: CodecId,
-        object: &[u8],
-    ) -> core::result::Result<(), Cause> {
-        if !self.accepts() {
-            return Err(|c| &mut c.reject_full);
-        }
-        let handle = self.pools[self.pool].store(object).map_err(|e| -> Cause {
-            match e {
-                PoolError::TooLarge | PoolError::Empty => |c| &mut c.reject_compress_poor,
-                PoolError::Full | PoolError::NoMemory => |c| &mut c.reject_alloc_failed,
-            }
-        })?;
-        self.set(id, area, Location::Pool(handle.to_raw()), codec, object.len());
-        self.entries.get_mut(id).pool = self.pool as u8;
-        self.lru.push_front(&mut self.entries, id);
-        self.counters.pool_stores += 1;
-        self.counters.pool_pages += 1;
-        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
-        Ok(())
-    }
-
-    fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
-        let e = self.entries.get_mut(id);
-        e.set_location(location);
-        (e.area, e.codec, e.len, e.referenced) = (area, codec, len as u16, 0);
-        (e.prev, e.next) = (NONE, NONE);
-    }
-
-    /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a store there is
-    /// nothing that could free it, so then the limit alone counts.
-    fn accepts(&mut self) -> bool {
-        let used = self.pool_bytes();
-        if self.is_full {
-            let threshold = self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
-            if used as u128 <= threshold || !self.clusters.is_writable() && used < self.max_pool_bytes {
-                self.is_full = false;
-            }
-        }
-        if !self.is_full && used >= self.max_pool_bytes {
-            self.counters.pool_limit_hits += 1;
-            self.is_full = true;
-        }
-        !self.is_full
-    }
-
-    /// Puts an entry at the head of its cluster's list.
-    fn link_stored(&mut self, id: u32, place: Place) {
-        let first = self.clusters.first(place.cluster);
-        let e = self.entries.get_mut(id);
-        (e.prev, e.next) = (NONE, first);
-        if first != NONE {
-            self.entries.get_mut(first).prev = id;
-        }
-        self.clusters.set_first(place.cluster, id);
-    }
-
-    /// Takes an entry out of its cluster's list and lets go of its object.
-    fn unlink_stored(&mut self, id: u32, place: Place) {
-        let e = *self.entries.get(id);
-        match e.prev {
-            NONE => self.clusters.set_first(place.cluster, e.next),
-            prev => self.entries.get_mut(prev).next = e.next,
-        }
-        if e.next != NONE {
-            self.entries.get_mut(e.next).prev = e.prev;
-        }
-        self.clusters.release(place, usize::from(e.len));
-    }
-
-    /// Drops an entry and the page with it.
-    fn drop_entry(&mut self, entry: SwapEntry, id: u32) {
-        let e = *self.entries.get(id);
-        match e.location() {
-            Location::Free => unreachable!("looked up"),
-            Location::Same(_) => self.counters.same_filled_pages -= 1,
-            Location::Pool(raw) => {
-                self.lru.remove(&mut self.entries, id);
-                self.free_object(e.pool, raw);
-                self.counters.pool_pages -= 1;
-            }
-            Location::Stored(place) => {
-                self.unlink_stored(id, place);
-                self.counters.store_pages -= 1;
-                self.counters.incompressible_pages -= u64::from(e.codec == RAW);
-            }
-        }
-        if entry.area() != OWN_AREA {
-            self.areas[usize::from(entry.area())].set(entry.offset(), None);
-        }
-        self.entries.free(id);
-        self.counters.stored_pages -= 1;
-        self.counters.invalidates += 1;
-    }
-
-    fn free_object(&mut self, pool: u8, raw: u64) {
-        let pool = &mut self.pools[usize::from(pool)];
-        pool.free(Handle::from_raw(raw).expect("an entry keeps a handle"));
-        // What is freed goes back to the kernel, but not frame by frame.
-        if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16 {
-            pool.release_some(FREE_FRAMES_RELEASED);
-        }
-    }
-}
-
-fn pool_index(kind: PoolKind) -> usize {
-    match kind {
-        PoolKind::Zsmalloc => 0,
-        PoolKind::Zbud => 1,
     }
 }
 

@@ -1,14 +1,15 @@
 //! Bringing a page back, from wherever it is.
 //!
-//! What is in memory is copied out under the lock and decompressed without it. What is in the file is read into a
-//! reader's buffer with no other lock held; meanwhile the entry may be invalidated, written elsewhere by compaction, its place
-//! reused. None of that needs a reference count: the seal names the place and the use of the place, so
-//! what opens is what was stored under this entry when the load began; and what does not open is asked about again: if
-//! the entry is still where it was, the file is wrong, else the load starts over.
+//! What is in memory is copied out under the lock and decompressed without it. What is in the file is read
+//! into a reader's buffer with no other lock held; meanwhile the entry may be invalidated, written elsewhere
+//! by compaction, its place reused. None of that needs a reference count: the seal names the place and the
+//! use of the place, so what opens is what was stored under this entry when the load began; and what does not
+//! open is asked about again: if the entry is still where it was, the file is wrong, else the load starts
+//! over.
 //!
 //! # Read-ahead
-//! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest of it, and what follows comes
-//! from the buffer: pages that were evicted together are wanted together.
+//! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest of it, and
+//! what follows comes from the buffer: pages that were evicted together are wanted together.
 
 use core::ops::Range;
 
@@ -70,7 +71,12 @@ impl Reader {
     }
 
     /// Opens the object at `bytes` of the cluster whose blocks are present.
-    pub fn open<S: Store>(&mut self, source: &Source<S>, place: Place, bytes: &Range<usize>) -> Option<&[u8]> {
+    pub fn open<S: Store>(
+        &mut self,
+        source: &Source<S>,
+        place: Place,
+        bytes: &Range<usize>,
+    ) -> Option<&[u8]> {
         let first = self.valid.start * BLOCK_BYTES;
         let sealed = &mut self.object.as_mut_slice()[..bytes.len()];
         sealed.copy_from_slice(&self.blocks.as_slice()[bytes.start - first..bytes.end - first]);
@@ -187,7 +193,8 @@ impl<S: Store> SwapCache<S> {
             Err(why) => {
                 // Is the file wrong, or is what was read no longer what the entry is?
                 let is_still = s.clusters.is_source(place.cluster, &source)
-                    && s.lookup(key).is_some_and(|id| s.entries.get(id).location() == Location::Stored(place));
+                    && s.lookup(key)
+                        .is_some_and(|id| s.entries.get(id).location() == Location::Stored(place));
                 if !is_still {
                     return Err(Failure::Changed);
                 }

@@ -5,15 +5,15 @@
 //!       under `state`              under `writer`, I/O without any lock         found out by whoever comes next
 //! ```
 //!
-//! An object moves from the pool into the open cluster in one step under the lock, and is served from there at
-//! once. So the write itself is the affair of a cluster and of no entry: load, invalidate, and another store of the same key may come
-//! at any time (see `store/cluster`). What the kernel's design has to revalidate after every unlock is,
-//! here, one question at the end: is anything left alive in the cluster?
+//! An object moves from the pool into the open cluster in one step under the lock, and is served from there
+//! at once. So the write itself is the affair of a cluster and of no entry: load, invalidate, and another
+//! store of the same key may come at any time (see `store/cluster`). What the kernel's design has to
+//! revalidate after every unlock is, here, one question at the end: is anything left alive in the cluster?
 //!
-//! The published races and why they cannot be: *load during writeback* finds the object in the pool or in the cluster, never in
-//! between; *twice on the LRU*: an entry is on it exactly while its location is `Pool`, both set under one lock; *use after free
-//! outside the lock*: no entry is touched outside it; *counters after an area's end* are changed by the one function that
-//! drops entries.
+//! The published races and why they cannot be: *load during writeback* finds the object in the pool or in the
+//! cluster, never in between; *twice on the LRU*: an entry is on it exactly while its location is `Pool`,
+//! both set under one lock; *use after free outside the lock*: no entry is touched outside it; *counters
+//! after an area's end* are changed by the one function that drops entries.
 
 use super::read::Reader;
 use super::{Location, NONE, Page, State, SwapCache};
@@ -71,17 +71,20 @@ pub enum Fill {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or nothing more can be done. Says how
-    /// many bytes of memory went back to the kernel.
+    /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or nothing
+    /// more can be done. Says how many bytes of memory went back to the kernel.
     pub fn shrink(&self, bytes: usize) -> usize {
         let before = self.resident_pool_bytes();
         let freed = || {
-            self.state.lock().pools.iter_mut().for_each(|p| drop(p.release()));
+            for pool in &mut self.state.lock().pools {
+                pool.release();
+            }
             before.saturating_sub(self.resident_pool_bytes())
         };
         while freed() < bytes {
             if !self.write_back(&mut self.writer.lock(), Fill::Yes) {
-                // Nothing more to write, or nowhere to write it: what is left is packed as densely as it can be.
+                // Nothing more to write, or nowhere to write it: what is left is packed as densely as it can
+                // be.
                 while self.compact_pools() > 0 && freed() < bytes {}
                 break;
             }
@@ -106,8 +109,9 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// One portion of writeback: fills a cluster, starts to write it, and does some of the store's housekeeping. Waits for an earlier
-    /// write if as many are in flight as can be. False if there was nothing to do, or the store does not take anything.
+    /// One portion of writeback: fills a cluster, starts to write it, and does some of the store's
+    /// housekeeping. Waits for an earlier write if as many are in flight as can be. False if there was
+    /// nothing to do, or the store does not take anything.
     pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
         self.harvest(w, false);
         let slot = loop {
@@ -128,7 +132,8 @@ impl<S: Store> SwapCache<S> {
         true
     }
 
-    /// Moves the least recently used objects from the pool to the open cluster until it is full; says how many.
+    /// Moves the least recently used objects from the pool to the open cluster until it is full; says how
+    /// many.
     fn fill_cluster(&self, fill: Fill) -> usize {
         let mut moved = 0;
         loop {
@@ -194,7 +199,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Moves what lives in one sparse cluster to the open one, if the file has grown too large for what is in it.
+    /// Moves what lives in one sparse cluster to the open one, if the file has grown too large for what is in
+    /// it.
     fn compact_one(&self, reader: &mut Reader) {
         let (victim, source) = {
             let mut s = self.state.lock();
@@ -220,7 +226,9 @@ impl<S: Store> SwapCache<S> {
             };
             let Some(object) = reader.open(&source, place, &sealed_range(place.offset, len)) else { return };
             let mut s = self.state.lock();
-            if s.clusters.is_source(victim, &source) && s.entries.get(id).location() == Location::Stored(place) {
+            if s.clusters.is_source(victim, &source)
+                && s.entries.get(id).location() == Location::Stored(place)
+            {
                 match s.clusters.append(object) {
                     Ok(new) => s.restore(id, place, new),
                     Err(AppendError::Full | AppendError::Unwritable) => return,
@@ -231,7 +239,8 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Moves up to `max` of the least recently used objects from the pool to the open cluster, until it is full.
+    /// Moves up to `max` of the least recently used objects from the pool to the open cluster, until it is
+    /// full.
     fn move_oldest(&mut self, max: usize) -> usize {
         let mut moved = 0;
         let mut spared = 0;

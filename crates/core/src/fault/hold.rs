@@ -24,6 +24,8 @@ use crate::sys::Result;
 pub const HOLDS_PER_THREAD: usize = 1360;
 /// Threads that can be registered.
 const MAX_THREADS: usize = 1 << 15;
+/// Bit of a slot's thread id: the thread is ending.
+const ENDING: u32 = 1 << 31;
 
 #[derive(Default)]
 struct Held {
@@ -109,22 +111,22 @@ impl Holds {
         Holds { threads: Table::new(), high: AtomicUsize::new(0), kept: Ranges::new(), inflight: Ranges::new() }
     }
 
-    /// Claims a slot for a thread. Slots of threads that no longer exist are taken over.
+    /// Claims a slot for a thread. Slots of threads that have ended are taken over.
     pub fn register(&self, tid: u32) -> Result<&ThreadHolds> {
         let high = self.high.load(Ordering::Acquire);
-        for pass in 0..2 {
-            for i in 0..high {
-                let Some(t) = self.threads.get(i) else { continue };
-                let owner = t.tid.load(Ordering::Acquire);
-                let free = owner == 0 || (pass == 1 && !crate::sys::thread_exists(owner));
-                if free && t.tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                    t.count.store(0, Ordering::Release);
-                    return Ok(t);
-                }
+        for i in 0..high {
+            let Some(t) = self.threads.get(i) else { continue };
+            let owner = t.tid.load(Ordering::Acquire);
+            let ended = owner & ENDING != 0 && !crate::sys::thread_exists(owner & !ENDING);
+            if (owner == 0 || ended)
+                && t.tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                t.count.store(0, Ordering::Release);
+                return Ok(t);
             }
-            if pass == 0 && high < MAX_THREADS / 2 {
-                break;
-            }
+        }
+        if high >= MAX_THREADS {
+            return Err(crate::sys::Errno::EAGAIN);
         }
         let i = self.high.fetch_add(1, Ordering::AcqRel);
         let t = self.threads.ensure(i)?;
@@ -132,8 +134,13 @@ impl Holds {
         Ok(t)
     }
 
-    /// A thread ends.
-    pub fn unregister(&self, t: &ThreadHolds) {
+    /// A thread is about to end. What it holds stays held until it is gone: the kernel still walks its robust list.
+    pub fn end(&self, t: &ThreadHolds) {
+        t.tid.fetch_or(ENDING, Ordering::AcqRel);
+    }
+
+    /// The thread does not exist.
+    fn unregister(&self, t: &ThreadHolds) {
         t.count.store(0, Ordering::Release);
         t.tid.store(0, Ordering::Release);
     }

@@ -47,7 +47,7 @@ use limbo::Limbo;
 pub const WINDOW_MAX_PAGES: usize = 64;
 /// Pages that one step of ageing out compresses.
 pub const BATCH_PAGES: usize = 32;
-/// Pages that a process may use however full the tree is: below that it could not make progress.
+/// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
 
 /// What the lock protects.
@@ -184,13 +184,16 @@ impl Pager {
     pub fn limit_pages(&self) -> i64 {
         let t = self.tree();
         let others = t.used_pages.load(Ordering::Relaxed) - self.published.load(Ordering::Relaxed);
-        (t.limit_pages.load(Ordering::Relaxed) - others.max(0)).max(MIN_PAGES)
+        t.limit_pages.load(Ordering::Relaxed) - others.max(0)
     }
 
     /// How far `extra` more pages would exceed the limit; negative: room.
     #[inline]
     pub fn excess(&self, extra: i64) -> i64 {
-        self.used_pages() + extra - self.limit_pages()
+        let by_tree = self.used_pages() + extra - self.limit_pages();
+        // However full the tree is, a process keeps enough to make progress.
+        let by_floor = self.resident_pages() + self.limbo_pages() + extra - MIN_PAGES;
+        by_tree.min(by_floor)
     }
 
     /// Publishes what this process uses, when it has changed enough to matter.

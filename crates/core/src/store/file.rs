@@ -1,20 +1,21 @@
 //! The default store: one unlinked sparse file in a directory that the user chooses.
 //!
-//! The file has no name and no permissions for anybody else, and the kernel frees it when the last process that
-//! has it open ends, however it ends. It is read and written with `O_DIRECT` where the file system takes it:
-//! the page cache would count against the memory limit that we are trying to keep. Where it does
-//! not, each write is pushed out and dropped from the page cache soon afterwards.
+//! The file has no name and no permissions for anybody else, and the kernel frees it when the last process
+//! that has it open ends, however it ends. It is read and written with `O_DIRECT` where the file system takes
+//! it: the page cache would count against the memory limit that we are trying to keep. Where it does not,
+//! each write is pushed out and dropped from the page cache soon afterwards.
 
 use super::{Progress, Queue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// How far behind the newest write the page cache is dropped (only without `O_DIRECT`). The kernel has then had
-/// the time to write that much, so that the wait is short.
+/// How far behind the newest write the page cache is dropped (only without `O_DIRECT`). The kernel has then
+/// had the time to write that much, so that the wait is short.
 const BUFFERED_LAG_BYTES: u64 = 1 << 20;
 
-/// The file's size from the start, all of it a hole: writes that move the end of a file are written one by one.
+/// The file's size from the start, all of it a hole: writes that move the end of a file are written one by
+/// one.
 const SPARSE_BYTES: u64 = 1 << 40;
 
 /// An unlinked file and the directory to make more of them in.

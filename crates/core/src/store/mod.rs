@@ -10,9 +10,9 @@
 //!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
 //! ```
 //!
-//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages, of compression
-//! or of encryption, so a twin that fails on demand stands in for it in tests, and a device or a remote one
-//! can stand in for it later.
+//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages, of
+//! compression or of encryption, so a twin that fails on demand stands in for it in tests, and a device or a
+//! remote one can stand in for it later.
 
 pub mod cluster;
 mod file;
@@ -50,8 +50,8 @@ pub trait Store: Copy + Send + Sync {
     /// Reads exactly `buf.len()` bytes.
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later, the range's contents
-    /// are undefined.
+    /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later, the
+    /// range's contents are undefined.
     fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress;
 
     /// Gives the space of a range back. The contents are undefined afterwards. Best effort.
@@ -64,7 +64,7 @@ pub trait Store: Copy + Send + Sync {
     /// Gives all its space back. `fresh` still works afterwards, nothing else does.
     fn close(self);
 
-    /// The descriptors that the program must not be able to close, -1 for none: the one that `close` closes, and the one that
-    /// `fresh` needs.
+    /// The descriptors that the program must not be able to close, -1 for none: the one that `close` closes,
+    /// and the one that `fresh` needs.
     fn descriptors(self) -> [i32; 2];
 }

@@ -1,15 +1,16 @@
 //! Sealing: what leaves memory is encrypted and authenticated under a key that never does.
 //!
 //! The program's memory holds secrets, and the disk outlives the process; so every object is sealed with
-//! AES-256-GCM under a random key that is made at start, never written anywhere, and gone when the process is.
-//! The same seal is the check on the way back: a page that was changed, cut, swapped with another or left over from
-//! an earlier use of the same place does not open, because the nonce names the place *and* the use.
+//! AES-256-GCM under a random key that is made at start, never written anywhere, and gone when the process
+//! is. The same seal is the check on the way back: a page that was changed, cut, swapped with another or left
+//! over from an earlier use of the same place does not open, because the nonce names the place *and* the use.
 //!
-//! The nonce is (cluster sequence number, offset in the cluster): 96 bits. Sequence numbers only count upwards, an offset is
-//! sealed once per number, and a child after fork starts a new key: no nonce is used twice under one key.
+//! The nonce is (cluster sequence number, offset in the cluster): 96 bits. Sequence numbers only count
+//! upwards, an offset is sealed once per number, and a child after fork starts a new key: no nonce is used
+//! twice under one key.
 //!
-//! With encryption switched off the bytes stay readable but are authenticated all the same (GMAC: they
-//! become the associated data of an empty message). There is no way to switch the check off. (Off is for looking at
+//! With encryption switched off the bytes stay readable but are authenticated all the same (GMAC: they become
+//! the associated data of an empty message). There is no way to switch the check off. (Off is for looking at
 //! what is written; it is no faster: the hardware encrypts while it authenticates.)
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

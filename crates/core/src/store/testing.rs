@@ -32,9 +32,15 @@ struct Data {
     late: AtomicBool,
 }
 
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::with_capacity(usize::MAX)
+    }
+}
+
 impl MemoryStore {
     pub fn new() -> MemoryStore {
-        Self::with_capacity(usize::MAX)
+        Self::default()
     }
 
     /// With a disk of that size.
@@ -86,7 +92,11 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()> {
-        assert!(at % BLOCK_BYTES as u64 == 0 && buf.len() % BLOCK_BYTES == 0 && buf.as_ptr().addr() % BLOCK_BYTES == 0);
+        assert!(
+            at.is_multiple_of(BLOCK_BYTES as u64)
+                && buf.len().is_multiple_of(BLOCK_BYTES)
+                && buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
+        );
         self.0.reads.fetch_add(1, Ordering::Relaxed);
         self.step()?;
         let bytes = self.0.bytes.lock().unwrap();
@@ -123,7 +133,11 @@ impl Store for MemoryStore {
 
 impl MemoryStore {
     fn write_now(self, at: u64, buf: &[u8]) -> Result<()> {
-        assert!(at % BLOCK_BYTES as u64 == 0 && buf.len() % BLOCK_BYTES == 0 && buf.as_ptr().addr() % BLOCK_BYTES == 0);
+        assert!(
+            at.is_multiple_of(BLOCK_BYTES as u64)
+                && buf.len().is_multiple_of(BLOCK_BYTES)
+                && buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
+        );
         self.0.writes.fetch_add(1, Ordering::Relaxed);
         let end = at as usize + buf.len();
         if end > self.0.max_bytes {

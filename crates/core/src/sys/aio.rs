@@ -1,14 +1,15 @@
 //! Writes that go on while we do something else: the kernel's asynchronous I/O (`io_submit`).
 //!
-//! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread, which then belongs to the
-//! program (it would show in its task list, forbid it what only single-threaded programs may do, and make each of our TLB flushes an
-//! interrupt); and the default seccomp profile of containers refuses it. `io_submit` of an `O_DIRECT` write allocates
-//! the blocks at once, starts the transfer, and has no thread.
+//! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread, which then
+//! belongs to the program (it would show in its task list, forbid it what only single-threaded programs may
+//! do, and make each of our TLB flushes an interrupt); and the default seccomp profile of containers refuses
+//! it. `io_submit` of an `O_DIRECT` write allocates the blocks at once, starts the transfer, and has no
+//! thread.
 //!
 //! # Safety charter
-//! A buffer that the kernel is reading is owned by its slot and reachable by nobody: `buffer` gives it out only while
-//! no write of it is in flight, and dropping the queue waits for all of them. The control blocks are read
-//! by `io_submit` only, so they live on its stack.
+//! A buffer that the kernel is reading is owned by its slot and reachable by nobody: `buffer` gives it out
+//! only while no write of it is in flight, and dropping the queue waits for all of them. The control blocks
+//! are read by `io_submit` only, so they live on its stack.
 #![allow(unsafe_code)]
 
 use super::file::Fd;
@@ -50,7 +51,9 @@ const _: () = assert!(size_of::<Event>() == 32);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
-    InFlight { len: usize },
+    InFlight {
+        len: usize,
+    },
     Done(Result<()>),
     /// Will be done when somebody looks for results (tests).
     #[cfg(test)]
@@ -102,7 +105,8 @@ impl<const N: usize> WriteQueue<N> {
         self.slots[slot].buffer.as_mut_slice()
     }
 
-    /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing was started.
+    /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing was
+    /// started.
     pub fn submit(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
         assert!(self.slots[slot].state == State::Idle && len <= self.slots[slot].buffer.len());
         let context = self.context()?;
@@ -116,7 +120,8 @@ impl<const N: usize> WriteQueue<N> {
             ..ControlBlock::default()
         };
         let blocks = [&raw const block];
-        // SAFETY: the control block is copied by the call; the buffer stays untouched until the result is in (see the charter).
+        // SAFETY: the control block is copied by the call; the buffer stays untouched until the result is in
+        // (see the charter).
         match unsafe { uz_syscall!(nr::IO_SUBMIT, context, 1, blocks.as_ptr()) } {
             Ok(1) => {
                 self.slots[slot].state = State::InFlight { len };
@@ -147,8 +152,9 @@ impl<const N: usize> WriteQueue<N> {
         let zero = [0u64; 2];
         let timeout = if wait { 0 } else { zero.as_ptr().addr() };
         // SAFETY: the kernel writes at most N events into the array, and reads the timespec.
-        let got =
-            unsafe { uz_syscall!(nr::IO_GETEVENTS, context, usize::from(wait), N, events.as_mut_ptr(), timeout) };
+        let got = unsafe {
+            uz_syscall!(nr::IO_GETEVENTS, context, usize::from(wait), N, events.as_mut_ptr(), timeout)
+        };
         // Interrupted: the caller looks again.
         for e in &events[..got.unwrap_or(0)] {
             let slot = &mut self.slots[e.data as usize];
@@ -241,7 +247,8 @@ mod tests {
             file::read_exact_at(fd, back.as_mut_slice(), u64::from(round) * 8192).unwrap();
             assert!(back.as_slice().iter().all(|&b| b == round));
         }
-        // A bad descriptor is an error at once, a bad alignment at once or as a result: both leave an idle slot.
+        // A bad descriptor is an error at once, a bad alignment at once or as a result: both leave an idle
+        // slot.
         assert_eq!(q.submit(0, -1, 0, 8192), Err(Errno::EBADF));
         let late = q.submit(0, fd, 1, 8192).is_ok();
         while !q.is_idle() {

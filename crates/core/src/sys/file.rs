@@ -1,8 +1,8 @@
 //! Files and pipes as the backing store needs them: raw system calls on descriptors of our own.
 //!
-//! Descriptors are plain numbers here ([`Fd`] is `Copy`): a store is copied freely into the place that does the
-//! I/O, and exactly one owner closes it. Every descriptor is close-on-exec and lives high, out of the way of
-//! programs that count on small numbers.
+//! Descriptors are plain numbers here ([`Fd`] is `Copy`): a store is copied freely into the place that does
+//! the I/O, and exactly one owner closes it. Every descriptor is close-on-exec and lives high, out of the way
+//! of programs that count on small numbers.
 //!
 //! # Safety charter
 //! The only memory that these calls read or write are slices handed in by safe borrow, valid for their length
@@ -10,8 +10,8 @@
 //! fail or act on another file; it never touches memory.
 #![allow(unsafe_code)]
 
-use super::fd::move_high;
 pub use super::fd::close;
+use super::fd::move_high;
 use super::{Errno, Result, nr};
 
 /// An open descriptor. Not closed by itself.
@@ -53,9 +53,7 @@ pub fn open_directory(path: &[u8]) -> Result<Fd> {
     }
     z[..path.len()].copy_from_slice(path);
     // SAFETY: the path is NUL-terminated and outlives the call.
-    let fd = unsafe {
-        uz_syscall!(nr::OPENAT, AT_FDCWD, z.as_ptr(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0)
-    }?;
+    let fd = unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, z.as_ptr(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0) }?;
     Ok(move_high(fd as Fd))
 }
 
@@ -107,8 +105,8 @@ pub fn set_direct(fd: Fd, on: bool) -> Result<()> {
     unsafe { uz_syscall!(nr::FCNTL, fd, F_SETFL, if on { O_DIRECT } else { 0 }) }.map(drop)
 }
 
-/// Reads exactly `buf.len()` bytes at `at`. The end of the file before that is an I/O error: what is not there
-/// was never written, or somebody cut the file.
+/// Reads exactly `buf.len()` bytes at `at`. The end of the file before that is an I/O error: what is not
+/// there was never written, or somebody cut the file.
 pub fn read_exact_at(fd: Fd, mut buf: &mut [u8], mut at: u64) -> Result<()> {
     while !buf.is_empty() {
         // SAFETY: the slice is exclusively borrowed and writable for its length.
@@ -144,14 +142,15 @@ pub fn write_all_at(fd: Fd, mut buf: &[u8], mut at: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether a write would stay within RLIMIT_FSIZE. Beyond it the kernel not only refuses: it sends SIGXFSZ, whose default
-/// action kills the program that we serve. The program may lower the limit at any time, so ask before each write (150 ns).
+/// Whether a write would stay within RLIMIT_FSIZE. Beyond it the kernel not only refuses: it sends SIGXFSZ,
+/// whose default action kills the program that we serve. The program may lower the limit at any time, so ask
+/// before each write (150 ns).
 pub fn within_size_limit(at: u64, len: usize) -> Result<()> {
     if at.saturating_add(len as u64) > soft_limit(RLIMIT_FSIZE) { Err(EFBIG) } else { Ok(()) }
 }
 
-/// Makes the file `len` bytes long, without allocating anything: a write inside the file's size needs not wait for the size
-/// to be updated. Best effort.
+/// Makes the file `len` bytes long, without allocating anything: a write inside the file's size needs not
+/// wait for the size to be updated. Best effort.
 pub fn extend(fd: Fd, len: u64) {
     let len = len.min(soft_limit(RLIMIT_FSIZE));
     // SAFETY: touches no memory of ours.

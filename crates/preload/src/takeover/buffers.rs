@@ -17,7 +17,7 @@ use crate::calls::walk::{Kind, Visit, scan, walk};
 /// Larger transfers go in pieces, so that holding does not exceed the limit.
 fn piece_bytes() -> usize {
     const LEAST: usize = 1 << 20;
-    (PAGER.limit_pages() as usize * PAGE_SIZE / 8).max(LEAST)
+    (PAGER.limit_pages().max(0) as usize * PAGE_SIZE / 8).max(LEAST)
 }
 
 /// How a transfer on a descriptor may be cut.
@@ -173,6 +173,37 @@ pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
     }
     let here = 0u8;
     walk(number, a, &mut Keeper(Holder { t, sp: &raw const here as usize }));
+}
+
+/// A thread ends: the kernel will walk its list of robust mutexes and mark those it died with, skipping silently what is
+/// missing. Holds the list's entries and their words until the thread is gone.
+pub(super) fn hold_robust_list(t: &'static ThreadBlock) {
+    const ENTRIES_MAX: usize = 2048;
+    let (mut head, mut len) = (0usize, 0usize);
+    if call!(nr::GET_ROBUST_LIST, 0, &raw mut head, &raw mut len) != 0 || head == 0 {
+        return;
+    }
+    let here = 0u8;
+    let mut holder = Holder { t, sp: &raw const here as usize };
+    let mut word = |at: usize| {
+        let mut bytes = [0u8; 8];
+        holder.hold(at, 8, Kind::Out);
+        read_program(at, &mut bytes).then(|| usize::from_le_bytes(bytes))
+    };
+    let (Some(first), Some(offset), Some(pending)) = (word(head), word(head + 8), word(head + 16)) else { return };
+    // The lowest bit of an entry says what kind of mutex it is.
+    let mut entry = first & !1;
+    for _ in 0..ENTRIES_MAX {
+        if entry == 0 || entry == head {
+            break;
+        }
+        word(entry.wrapping_add(offset) & !7);
+        let Some(next) = word(entry) else { break };
+        entry = next & !1;
+    }
+    if pending & !1 != 0 {
+        word((pending & !1).wrapping_add(offset) & !7);
+    }
 }
 
 /// Keeps managed memory resident for good.

@@ -181,8 +181,9 @@ fn thread_exit(t: &'static ThreadBlock) {
     if is_shared_child() {
         return;
     }
-    // The kernel walks the robust list and clears the tid word; glibc keeps both in memory that is not managed,
-    // and what the program registered itself was kept when it did.
+    if ACTIVE.load(Ordering::Acquire) {
+        buffers::hold_robust_list(t);
+    }
     t.retire();
 }
 

@@ -176,9 +176,9 @@ impl ThreadBlock {
         self.masks[i].as_ptr() as usize
     }
 
-    /// The thread is about to end: its holds are void. The block is reused once the kernel says it is gone.
+    /// The thread is about to end. Block and holds are reused once the kernel says it is gone.
     pub fn retire(&self) {
-        PAGER.holds.unregister(self.holds());
+        PAGER.holds.end(self.holds());
     }
 }
 

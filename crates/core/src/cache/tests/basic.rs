@@ -10,7 +10,9 @@ fn pages_come_back_from_every_place() {
             _ => page(i),
         })
         .collect();
-    let out = |p| cache.swap_out(p).unwrap_or_else(|_| panic!("{:?} {:?}", cache.store_failure(), cache.counters()));
+    let out = |p| {
+        cache.swap_out(p).unwrap_or_else(|_| panic!("{:?} {:?}", cache.store_failure(), cache.counters()))
+    };
     let entries: Vec<SwapEntry> = pages.iter().map(out).collect();
     cache.check();
     for (e, p) in entries.iter().zip(&pages) {
@@ -18,7 +20,12 @@ fn pages_come_back_from_every_place() {
     }
     let c = cache.counters();
     assert!(c.pool_loads > 0 && c.store_loads > 0 && c.same_filled_loads > 0 && c.buffer_loads > 0, "{c:?}");
-    assert!(c.written_back_pages > 0 && c.pool_limit_hits > 0 && c.reject_compress_poor > 0 && c.read_ahead_hits > 0);
+    assert!(
+        c.written_back_pages > 0
+            && c.pool_limit_hits > 0
+            && c.reject_compress_poor > 0
+            && c.read_ahead_hits > 0
+    );
     cache.check();
     for e in entries {
         cache.free(e);

@@ -22,7 +22,10 @@ impl World {
 
     fn is_right<S: Store>(&self, cache: &SwapCache<S>) -> bool {
         let mut p = [0; PAGE_SIZE];
-        self.entries.iter().enumerate().all(|(i, (e, v))| cache.swap_in(*e, &mut p).is_ok() && p == content(i, *v))
+        self.entries
+            .iter()
+            .enumerate()
+            .all(|(i, (e, v))| cache.swap_in(*e, &mut p).is_ok() && p == content(i, *v))
     }
 
     /// Replaces every page with `i % step == rest`.

@@ -51,7 +51,10 @@ fn without_a_store_the_limit_refuses_and_loses_nothing() {
     assert_eq!(cache.swap_out(&noise(1)), Err(SwapFull));
     let same = cache.swap_out(&[9; PAGE_SIZE]).expect("a page of one word needs no pool");
     let c = cache.counters();
-    assert_eq!((c.failed_stores, c.reject_reclaim_failed, c.reject_full, c.reject_compress_poor), (2, 2, 1, 1));
+    assert_eq!(
+        (c.failed_stores, c.reject_reclaim_failed, c.reject_full, c.reject_compress_poor),
+        (2, 2, 1, 1)
+    );
     assert_eq!(cache.shrink(1 << 20), 0, "there is nowhere to write to");
     for (tag, e) in entries.iter().enumerate() {
         assert!(loaded(&cache, *e) == page(tag as u64));
@@ -97,7 +100,7 @@ fn shrinking_returns_what_it_says() {
     let entries: Vec<_> = (0..4000u64).map(|tag| cache.swap_out(&page(tag)).unwrap()).collect();
     let footprint = cache.footprint_bytes();
     let freed = cache.shrink(2 << 20);
-    assert!(freed >= 2 << 20 && freed < 3 << 20, "{freed}");
+    assert!((2 << 20..3 << 20).contains(&freed), "{freed}");
     // Writing needs its buffers.
     assert!(cache.footprint_bytes() < footprint - (1 << 20));
     cache.shrink(usize::MAX);
@@ -146,7 +149,10 @@ fn every_load_is_counted_where_it_came_from() {
     let c = cache.counters();
     assert_eq!((c.store_loads, c.store_reads, c.read_ahead_hits), (3, 2, 1), "the second miss reads all");
     assert_eq!(store.operations() - operations, 2);
-    assert_eq!(c.store_read_bytes, 2 * PAGE_SIZE as u64 + 64 * 1024 - PAGE_SIZE as u64 * u64::from(c.store_read_bytes % 65536 != 8192));
+    assert_eq!(
+        c.store_read_bytes,
+        2 * PAGE_SIZE as u64 + 64 * 1024 - PAGE_SIZE as u64 * u64::from(c.store_read_bytes % 65536 != 8192)
+    );
     // What was read ahead of an entry is not served to the next one of the same place.
     for e in [raw].iter().chain(&others) {
         cache.free(*e);
@@ -219,6 +225,9 @@ fn the_counters_name_themselves() {
     let (cache, _) = in_memory(usize::MAX);
     cache.swap_out(&page(1)).unwrap();
     let all: Vec<_> = cache.counters().iter().collect();
-    assert!(all.iter().any(|(name, value, meaning)| *name == "stores" && *value == 1 && meaning.contains("came in")));
+    assert!(
+        all.iter()
+            .any(|(name, value, meaning)| *name == "stores" && *value == 1 && meaning.contains("came in"))
+    );
     assert!(all.iter().all(|(_, _, meaning)| meaning.ends_with('.')));
 }

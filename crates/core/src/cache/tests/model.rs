@@ -14,8 +14,8 @@ struct Model {
     keyed: HashMap<u32, u64>,
 }
 
-/// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could not read;
-/// wrong bytes and lost pages are never right. Returns how many loads failed.
+/// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could
+/// not read; wrong bytes and lost pages are never right. Returns how many loads failed.
 fn run<S: Store>(cache: &SwapCache<S>, seed: u64, operations: u64, max_pages: usize, faulty: bool) -> u64 {
     let mut random = Random::new(seed);
     let mut model = Model { own: Vec::new(), keyed: HashMap::new() };
@@ -73,7 +73,10 @@ fn run<S: Store>(cache: &SwapCache<S>, seed: u64, operations: u64, max_pages: us
             97 => match random.below(3) {
                 0 => cache.set_accept_threshold_percent(random.below(101) as u32),
                 1 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
-                _ => cache.set_codec(CodecSpec::parse(["lz4", "zstd:level=1", "lzo", "none"][random.below(4) as usize]).unwrap()),
+                _ => cache.set_codec(
+                    CodecSpec::parse(["lz4", "zstd:level=1", "lzo", "none"][random.below(4) as usize])
+                        .unwrap(),
+                ),
             },
             98 if random.below(40) == 0 => {
                 cache.invalidate_area(KEYED_AREA);
@@ -87,7 +90,11 @@ fn run<S: Store>(cache: &SwapCache<S>, seed: u64, operations: u64, max_pages: us
         if step % 2000 == 0 {
             cache.check();
         }
-        assert_eq!(cache.counters().stored_pages as usize, model.own.len() + model.keyed.len(), "seed {seed}");
+        assert_eq!(
+            cache.counters().stored_pages as usize,
+            model.own.len() + model.keyed.len(),
+            "seed {seed}"
+        );
     }
     cache.check();
     for (e, tag) in &model.own {

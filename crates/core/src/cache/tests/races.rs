@@ -20,7 +20,7 @@ impl Drop for StopAtEnd<'_> {
 /// What a page of this key and version is; the version can be read back out of it.
 fn self_describing(key: u64, version: u64) -> Page {
     let tag = version * KEYS + key;
-    let mut p = if version % 4 == 0 { noise(tag) } else { page(tag) };
+    let mut p = if version.is_multiple_of(4) { noise(tag) } else { page(tag) };
     p[..8].copy_from_slice(&tag.to_le_bytes());
     p
 }
@@ -112,7 +112,10 @@ fn areas_come_and_go_under_traffic() {
                         _ => {
                             if cache.load(key, &mut p).is_ok() {
                                 let tag = u64::from_le_bytes(p[..8].try_into().unwrap());
-                                assert!(tag % KEYS == offset % KEYS && p == self_describing(tag % KEYS, tag / KEYS));
+                                assert!(
+                                    tag % KEYS == offset % KEYS
+                                        && p == self_describing(tag % KEYS, tag / KEYS)
+                                );
                             }
                         }
                     }

@@ -9,7 +9,11 @@ use crate::sys::file::testing;
 fn file_of(cache: &SwapCache<FileStore>) -> std::fs::File {
     let mut first = None;
     cache.for_each_descriptor(|fd| drop(first.get_or_insert(fd)));
-    std::fs::OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", first.unwrap())).unwrap()
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{}", first.unwrap()))
+        .unwrap()
 }
 
 #[test]
@@ -26,7 +30,8 @@ fn the_file_has_no_name_and_is_for_its_owner_only() {
 fn nothing_readable_is_written_unless_it_is_wanted() {
     for encryption in [Encryption::On, Encryption::Off] {
         let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
-        let config = CacheConfig { max_pool_bytes: 0, store: Some(store), encryption, ..CacheConfig::default() };
+        let config =
+            CacheConfig { max_pool_bytes: 0, store: Some(store), encryption, ..CacheConfig::default() };
         let cache = SwapCache::new(config).unwrap();
         let mut secret = noise(1);
         secret[1000..1032].copy_from_slice(b"the password is correct horse ba");
@@ -48,7 +53,8 @@ fn nothing_readable_is_written_unless_it_is_wanted() {
 fn a_page_that_was_changed_on_disk_is_an_error_and_never_wrong_bytes() {
     for encryption in [Encryption::On, Encryption::Off] {
         let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
-        let config = CacheConfig { max_pool_bytes: 0, store: Some(store), encryption, ..CacheConfig::default() };
+        let config =
+            CacheConfig { max_pool_bytes: 0, store: Some(store), encryption, ..CacheConfig::default() };
         let cache = SwapCache::new(config).unwrap();
         let entries: Vec<_> = (0..400u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
         let file = file_of(&cache);
@@ -59,7 +65,8 @@ fn a_page_that_was_changed_on_disk_is_an_error_and_never_wrong_bytes() {
             file.read_exact_at(&mut b, at).unwrap();
             file.write_all_at(&[b[0] ^ 0x10], at).unwrap();
         };
-        // One bit in the first cluster, the whole of the second, the third over the fourth, the fifth cut out.
+        // One bit in the first cluster, the whole of the second, the third over the fourth, the fifth cut
+        // out.
         flip(30_000);
         file.write_all_at(&[0x77; 65536], 65536).unwrap();
         let mut third = vec![0; 65536];
@@ -144,7 +151,7 @@ fn a_file_size_limit_is_a_full_disk_and_no_signal() {
             e.is_none_or(|e| cache.swap_in(e, &mut p).is_ok() && p == noise(tag as u64))
         };
         let all_right = entries.iter().enumerate().all(&mut is_right);
-        cache.store_failure() == Some(Errno(27)) && taken >= 45 && taken < 100 && all_right
+        cache.store_failure() == Some(Errno(27)) && (45..100).contains(&taken) && all_right
     });
     cache.after_fork_parent(guard.take().unwrap());
     assert_eq!(testing::wait(child), 0);

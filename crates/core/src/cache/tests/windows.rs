@@ -1,10 +1,11 @@
-//! Every place where the cache lets go of its lock while something is under way, with everything that others can do there.
+//! Every place where the cache lets go of its lock while something is under way, with everything that others
+//! can do there.
 //!
-//! All of the cache's state is behind one lock, so what can interleave with a flush, a load, a compaction or a
-//! discard is exactly what happens during its I/O. The store below runs other operations there: all
-//! sequences of up to three, so that this is a complete model of the protocol, on the real code.
-//! What would wait for the lock that is held in a window (another flush during a flush, another read by the same
-//! reader) cannot interleave, and is left out there.
+//! All of the cache's state is behind one lock, so what can interleave with a flush, a load, a compaction or
+//! a discard is exactly what happens during its I/O. The store below runs other operations there: all
+//! sequences of up to three, so that this is a complete model of the protocol, on the real code. What would
+//! wait for the lock that is held in a window (another flush during a flush, another read by the same reader)
+//! cannot interleave, and is left out there.
 
 use std::sync::Mutex;
 
@@ -144,7 +145,8 @@ fn sequences(max_len: u32) -> impl Iterator<Item = Vec<Other>> {
     })
 }
 
-/// A cache whose `KEYS` pages are in the pool and in clusters, and which lives for ever, as the hook needs it.
+/// A cache whose `KEYS` pages are in the pool and in clusters, and which lives for ever, as the hook needs
+/// it.
 fn world() -> (&'static SwapCache<HookedStore>, HookedStore, &'static Mutex<Versions>) {
     let store_ = HookedStore::new();
     let cache: &'static _ = Box::leak(Box::new(over(store_, usize::MAX)));

@@ -98,7 +98,8 @@ impl<S: Store> Clusters<S> {
             }
             Err(e) => {
                 self.failure = Some(e);
-                // A place that had no disk space may have none to get: after a retry those that have some come first.
+                // A place that had no disk space may have none to get: after a retry those that have some
+                // come first.
                 let c = *self.records.get(flush.cluster);
                 self.put_slot(c.slot, c.disk_blocks, file as u8);
                 self.records.get_mut(flush.cluster).disk_blocks = 0;

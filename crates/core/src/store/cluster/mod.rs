@@ -9,23 +9,24 @@
 //!                                                                          or DEFERRED (a forked child may read it)
 //! ```
 //!
-//! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a WRITTEN one from the
-//! file. So writing back moves an object from the pool into the open cluster in one step under the lock, and
-//! the write itself concerns no object any more: an object released while its cluster is being written needs no
-//! care, one that is loaded meanwhile is copied out of the buffer, and when the write fails nothing has
-//! to be brought back. At any time there is one open cluster, and at most [`QUEUE_DEPTH`] are being written.
+//! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a WRITTEN one
+//! from the file. So writing back moves an object from the pool into the open cluster in one step under the
+//! lock, and the write itself concerns no object any more: an object released while its cluster is being
+//! written needs no care, one that is loaded meanwhile is copied out of the buffer, and when the write fails
+//! nothing has to be brought back. At any time there is one open cluster, and at most [`QUEUE_DEPTH`] are
+//! being written.
 //!
 //! # Vocabulary
-//! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record here; an id is free for
-//! use again when its cluster has died. *Slot*: a 64 KiB place in the file. *Sequence*: the number of a flush; never comes
-//! back, so it names one use of one slot (`seal.rs` builds on that).
+//! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record here; an id
+//! is free for use again when its cluster has died. *Slot*: a 64 KiB place in the file. *Sequence*: the
+//! number of a flush; never comes back, so it names one use of one slot (`seal.rs` builds on that).
 //!
 //! # The file and fork
 //! Fork copies memory but shares files. So after a fork the parent may not touch the slots that the child can
 //! still read, and the child may not write to the parent's file at all: see `prepare_fork`.
 //!
-//! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`], [`Read`]) carry all that the
-//! I/O needs, and run with that lock released.
+//! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`], [`Read`])
+//! carry all that the I/O needs, and run with that lock released.
 
 mod check;
 mod flush;
@@ -41,11 +42,11 @@ pub use places::Discard;
 
 use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES};
 use super::{BLOCK_BYTES, QUEUE_DEPTH, Store};
-use fork::Snapshots;
-use record::{Cluster, ListName, Records, State};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{Errno, Result};
+use fork::Snapshots;
+use record::{Cluster, ListName, Records, State};
 
 pub const CLUSTER_BYTES: usize = 64 << 10;
 /// One buffer per flush under way, and one to append to meanwhile.
@@ -55,7 +56,8 @@ const LENGTH_BYTES: usize = 2;
 /// The largest object.
 pub const MAX_OBJECT_BYTES: usize = 4096;
 /// Files that one process can have: its own and those of its ancestors that it still reads from. A child that
-/// would need more has no store of its own: it writes nothing back (`EMFILE`) until an ancestor's file has served its last page.
+/// would need more has no store of its own: it writes nothing back (`EMFILE`) until an ancestor's file has
+/// served its last page.
 const MAX_FILES: usize = 16;
 
 /// No cluster, no object, no list member.
@@ -161,7 +163,11 @@ impl<S: Store> Source<S> {
     }
 
     /// Opens the object whose `sealed` bytes were read from `offset`.
-    pub fn open<'a>(&self, offset: u16, sealed: &'a mut [u8]) -> core::result::Result<&'a [u8], NotAuthentic> {
+    pub fn open<'a>(
+        &self,
+        offset: u16,
+        sealed: &'a mut [u8],
+    ) -> core::result::Result<&'a [u8], NotAuthentic> {
         self.seal.open(self.sequence, u32::from(offset), sealed)
     }
 }
@@ -180,7 +186,13 @@ impl<S: Store> Clusters<S> {
     pub fn new(store: Option<S>, encryption: Encryption) -> Result<Clusters<S>> {
         let mut files = [const { None }; MAX_FILES];
         if let Some(store) = store {
-            files[0] = Some(File { store, seal: Seal::new(encryption)?, live_clusters: 0, next_slot: 0, leash: None });
+            files[0] = Some(File {
+                store,
+                seal: Seal::new(encryption)?,
+                live_clusters: 0,
+                next_slot: 0,
+                leash: None,
+            });
         }
         Ok(Clusters {
             records: Records::new(),
@@ -240,7 +252,8 @@ impl<S: Store> Clusters<S> {
     fn open_buffer(&mut self) -> core::result::Result<usize, AppendError> {
         let b = self.buffers.iter().position(|b| b.state == BufferState::Unused).ok_or(AppendError::Full)?;
         let id = self.records.allocate().map_err(|_| AppendError::Unwritable)?;
-        *self.records.get_mut(id) = Cluster { state: State::Buffered as u8, buffer: b as u8, ..Cluster::UNUSED };
+        *self.records.get_mut(id) =
+            Cluster { state: State::Buffered as u8, buffer: b as u8, ..Cluster::UNUSED };
         let buffer = &mut self.buffers[b];
         (buffer.state, buffer.cluster, buffer.used) = (BufferState::Open, id, 0);
         self.open = Some(b);
@@ -288,7 +301,8 @@ impl<S: Store> Clusters<S> {
     pub fn buffered(&self, place: Place, len: usize) -> Option<&[u8]> {
         let c = self.records.get(place.cluster);
         let at = usize::from(place.offset);
-        (c.state() == State::Buffered).then(|| &self.buffers[usize::from(c.buffer)].bytes.as_slice()[at..at + len])
+        (c.state() == State::Buffered)
+            .then(|| &self.buffers[usize::from(c.buffer)].bytes.as_slice()[at..at + len])
     }
 
     /// The first of the owner's objects in this cluster.
@@ -363,14 +377,18 @@ impl<S: Store> Clusters<S> {
         let c = self.records.get(id);
         matches!(c.state(), State::Buffered | State::Written).then_some((u32::from(c.live), c.live_bytes))
     }
-
 }
 
 /// As many buffers as there can be clusters in memory.
 fn make_buffers() -> Result<[Buffer; BUFFERS]> {
     let mut buffers = [const { None }; BUFFERS];
     for b in &mut buffers {
-        *b = Some(Buffer { bytes: Mapping::new(CLUSTER_BYTES)?, state: BufferState::Unused, cluster: NONE, used: 0 });
+        *b = Some(Buffer {
+            bytes: Mapping::new(CLUSTER_BYTES)?,
+            state: BufferState::Unused,
+            cluster: NONE,
+            used: 0,
+        });
     }
     Ok(buffers.map(|b| b.expect("filled above")))
 }
@@ -381,7 +399,8 @@ impl<S: Store> Drop for Clusters<S> {
         for i in 0..MAX_FILES {
             self.close_file(i);
         }
-        // The origin's file is closed, its directory is not: dropping a cache is rare, and no method is worth it.
+        // The origin's file is closed, its directory is not: dropping a cache is rare, and no method is worth
+        // it.
         if let Some(directory) = self.origin.map(|o| o.descriptors()[1]).filter(|&fd| fd >= 0) {
             file::close(directory);
         }

@@ -43,13 +43,17 @@ impl<S: Store> Clusters<S> {
         }
         self.written_blocks -= u64::from(c.blocks);
         self.records.get_mut(id).first = NONE;
-        self.records.push(if c.sequence < self.snapshots.frozen_before() { ListName::Deferred } else { ListName::Idle }, id);
+        self.records.push(
+            if c.sequence < self.snapshots.frozen_before() { ListName::Deferred } else { ListName::Idle },
+            id,
+        );
     }
 
     /// A place in the own file: (slot, disk blocks it has).
     pub(super) fn take_slot(&mut self, file: usize) -> Result<(u32, u8)> {
         if self.records.len(ListName::Deferred) > 0
-            && (self.records.len(ListName::Idle) == 0 || self.next_sequence.is_multiple_of(SNAPSHOT_POLL_FLUSHES))
+            && (self.records.len(ListName::Idle) == 0
+                || self.next_sequence.is_multiple_of(SNAPSHOT_POLL_FLUSHES))
         {
             self.poll_snapshots();
         }
@@ -77,8 +81,8 @@ impl<S: Store> Clusters<S> {
         own.is_some_and(|f| self.records.len(ListName::Idle) > IDLE_SLOTS_KEPT.max(f.live_clusters / 4))
     }
 
-    /// A place that is not needed soon: its disk space should go back. [`Discard::run`] without the lock, then
-    /// [`Clusters::end_discard`].
+    /// A place that is not needed soon: its disk space should go back. [`Discard::run`] without the lock,
+    /// then [`Clusters::end_discard`].
     pub fn begin_discard(&mut self) -> Option<Discard<S>> {
         if !self.has_discards() {
             return None;
@@ -97,8 +101,8 @@ impl<S: Store> Clusters<S> {
         self.records.push(ListName::Holes, discard.cluster);
     }
 
-    /// A cluster with little left in it, if the file takes more than twice the disk space of what lives in it. Its objects
-    /// should be appended again and released here.
+    /// A cluster with little left in it, if the file takes more than twice the disk space of what lives in
+    /// it. Its objects should be appended again and released here.
     pub fn sparse(&mut self) -> Option<u32> {
         let disk_bytes = self.written_blocks * BLOCK_BYTES as u64;
         if !self.is_writable() || disk_bytes <= 2 * self.written_bytes + COMPACT_SLACK_BYTES {
@@ -106,7 +110,8 @@ impl<S: Store> Clusters<S> {
         }
         let frozen = self.snapshots.frozen_before();
         for _ in 0..COMPACT_SCAN.min(self.records.ids().end) {
-            self.compact_hand = if self.compact_hand + 1 < self.records.ids().end { self.compact_hand + 1 } else { 0 };
+            self.compact_hand =
+                if self.compact_hand + 1 < self.records.ids().end { self.compact_hand + 1 } else { 0 };
             let c = self.records.get(self.compact_hand);
             if c.state() == State::Written
                 && Some(usize::from(c.file)) == self.own

@@ -44,8 +44,18 @@ pub struct Cluster {
     pub pad: u8,
 }
 crate::zeroable!(Cluster {
-    sequence: u64, slot: u32, first: u32, next: u32, live_bytes: u32, live: u16, state: u8, file: u8,
-    blocks: u8, disk_blocks: u8, buffer: u8, pad: u8,
+    sequence: u64,
+    slot: u32,
+    first: u32,
+    next: u32,
+    live_bytes: u32,
+    live: u16,
+    state: u8,
+    file: u8,
+    blocks: u8,
+    disk_blocks: u8,
+    buffer: u8,
+    pad: u8,
 });
 
 impl Cluster {

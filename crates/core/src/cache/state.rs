@@ -1,0 +1,303 @@
+//! All that the cache's lock guards, and what is done to it in one step.
+//!
+//! Every function here runs under the lock from start to end, and leaves all structures in agreement: an
+//! entry's location, the list it is in, the object in pool or cluster, and the counters change together.
+
+use super::Page;
+use super::counters::Counters;
+use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, NONE, OWN_AREA, SwapEntry};
+use crate::codec::{CodecId, CompressError};
+use crate::pool::{Handle, Pool, PoolError, PoolKind};
+use crate::store::Store;
+use crate::store::cluster::{AppendError, Clusters, Place};
+use crate::sys::{PAGE_SIZE, Result};
+
+/// The codec id of a page that is stored as it is.
+pub const RAW: CodecId = CodecId::MAX;
+/// Free pool frames that are kept before some are given back to the kernel.
+const FREE_FRAMES_KEPT: usize = 256;
+const FREE_FRAMES_RELEASED: usize = 64;
+
+/// All that the lock guards.
+pub struct State<S: Store> {
+    pub entries: Entries,
+    pub areas: [Area; MAX_AREAS],
+    /// Entries in the pool; the first is the youngest.
+    pub lru: Ends,
+    /// One pool per kind; the current one takes new objects.
+    pub pools: [Pool; 2],
+    pub pool: usize,
+    pub clusters: Clusters<S>,
+    pub counters: Counters,
+    pub max_pool_bytes: usize,
+    pub accept_threshold_percent: u32,
+    /// The limit was reached, and use is not below the threshold again yet.
+    pub is_full: bool,
+}
+
+/// Who a new entry is for.
+#[derive(Clone, Copy)]
+pub enum Owner {
+    /// The cache finds an offset in its own area.
+    Any,
+    Key(SwapEntry),
+}
+
+/// What a page has become on its way in.
+pub enum Content<'a> {
+    Same(u64),
+    Compressed(CodecId, &'a [u8]),
+    Raw(&'a Page, CompressError),
+}
+
+/// The counter of why the pool did not take a page.
+type Cause = fn(&mut Counters) -> &mut u64;
+
+/// Outcome of one attempt to take a page in.
+pub enum Attempt {
+    Done(SwapEntry),
+    /// Taken, and the store has work to do.
+    DoneFlush(SwapEntry),
+    /// All buffers of the store are full.
+    NoRoom,
+    Full,
+}
+
+impl<S: Store> State<S> {
+    pub fn new(
+        pool: PoolKind,
+        clusters: Clusters<S>,
+        max_pool_bytes: usize,
+        accept_threshold_percent: u32,
+    ) -> Self {
+        let mut areas: [Area; MAX_AREAS] = core::array::from_fn(|_| Area::default());
+        areas[usize::from(OWN_AREA)].state = AreaState::InUse;
+        State {
+            entries: Entries::default(),
+            areas,
+            lru: Ends::default(),
+            pools: [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)],
+            pool: pool_index(pool),
+            clusters,
+            counters: Counters::default(),
+            max_pool_bytes,
+            accept_threshold_percent: accept_threshold_percent.min(100),
+            is_full: false,
+        }
+    }
+
+    /// The id of an entry that is in use.
+    pub fn lookup(&self, entry: SwapEntry) -> Option<u32> {
+        if entry.area() == OWN_AREA {
+            let e = self.entries.find(entry.offset())?;
+            (e.area == OWN_AREA && e.location() != Location::Free).then_some(entry.offset())
+        } else {
+            self.areas[usize::from(entry.area())].get(entry.offset())
+        }
+    }
+
+    pub fn pool_bytes(&self) -> usize {
+        self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
+    }
+
+    /// Takes a page in, in whatever form it has got. Every outcome but `NoRoom` is counted, once.
+    pub fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
+        if let Owner::Key(key) = owner {
+            if let Some(old) = self.lookup(key) {
+                self.drop_entry(key, old);
+                self.counters.duplicate_entries += 1;
+            }
+            let area = &mut self.areas[usize::from(key.area())];
+            if key.area() == OWN_AREA || area.state != AreaState::InUse || area.reserve(key.offset()).is_err()
+            {
+                return self.no_slot();
+            }
+        }
+        let Ok(id) = self.entries.allocate() else { return self.no_slot() };
+        let entry = match owner {
+            Owner::Any => SwapEntry::new(OWN_AREA, id),
+            Owner::Key(key) => key,
+        };
+        let outcome = self.place(id, entry.area(), content);
+        if outcome.is_err() {
+            // The slot goes back as it came.
+            self.entries.get_mut(id).set_location(Location::Same(0));
+            self.entries.free(id);
+        }
+        match outcome {
+            Err(AppendError::Full) => return Attempt::NoRoom,
+            Err(AppendError::Unwritable) => {
+                self.counters.stores += 1;
+                self.counters.failed_stores += 1;
+                return Attempt::Full;
+            }
+            Ok(()) => {}
+        }
+        self.counters.stores += 1;
+        self.counters.stored_pages += 1;
+        if entry.area() != OWN_AREA {
+            self.areas[usize::from(entry.area())].set(entry.offset(), Some(id));
+        }
+        if self.clusters.has_full() || self.is_full && self.clusters.is_writable() {
+            Attempt::DoneFlush(entry)
+        } else {
+            Attempt::Done(entry)
+        }
+    }
+
+    fn no_slot(&mut self) -> Attempt {
+        self.counters.stores += 1;
+        self.counters.failed_stores += 1;
+        self.counters.reject_no_slot += 1;
+        Attempt::Full
+    }
+
+    /// Finds a place for the content of entry `id`.
+    fn place(&mut self, id: u32, area: u8, content: Content<'_>) -> core::result::Result<(), AppendError> {
+        let (codec, object, cause): (_, _, Cause) = match content {
+            Content::Same(word) => {
+                self.set(id, area, Location::Same(word), 0, 0);
+                self.counters.same_filled_stores += 1;
+                self.counters.same_filled_pages += 1;
+                return Ok(());
+            }
+            Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object) {
+                Ok(()) => return Ok(()),
+                Err(cause) => (codec, object, cause),
+            },
+            Content::Raw(page, CompressError::Incompressible) => {
+                (RAW, &page[..], |c| &mut c.reject_compress_poor)
+            }
+            Content::Raw(page, CompressError::Failed) => (RAW, &page[..], |c| &mut c.reject_compress_failed),
+        };
+        let appended = self.clusters.append(object);
+        if appended != Err(AppendError::Full) {
+            *cause(&mut self.counters) += 1;
+        }
+        if appended == Err(AppendError::Unwritable) {
+            self.counters.reject_reclaim_failed += 1;
+        }
+        let place = appended?;
+        self.set(id, area, Location::Stored(place), codec, object.len());
+        self.link_stored(id, place);
+        self.counters.direct_stores += 1;
+        self.counters.store_pages += 1;
+        self.counters.incompressible_pages += u64::from(codec == RAW);
+        Ok(())
+    }
+
+    /// Puts a compressed page into the pool, or names the counter of why not.
+    fn place_in_pool(
+        &mut self,
+        id: u32,
+        area: u8,
+        codec: CodecId,
+        object: &[u8],
+    ) -> core::result::Result<(), Cause> {
+        if !self.accepts() {
+            return Err(|c| &mut c.reject_full);
+        }
+        let handle = self.pools[self.pool].store(object).map_err(|e| -> Cause {
+            match e {
+                PoolError::TooLarge | PoolError::Empty => |c| &mut c.reject_compress_poor,
+                PoolError::Full | PoolError::NoMemory => |c| &mut c.reject_alloc_failed,
+            }
+        })?;
+        self.set(id, area, Location::Pool(handle.to_raw()), codec, object.len());
+        self.entries.get_mut(id).pool = self.pool as u8;
+        self.lru.push_front(&mut self.entries, id);
+        self.counters.pool_stores += 1;
+        self.counters.pool_pages += 1;
+        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+        Ok(())
+    }
+
+    fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
+        let e = self.entries.get_mut(id);
+        e.set_location(location);
+        (e.area, e.codec, e.len, e.referenced) = (area, codec, len as u16, 0);
+        (e.prev, e.next) = (NONE, NONE);
+    }
+
+    /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a
+    /// store there is nothing that could free it, so then the limit alone counts.
+    pub fn accepts(&mut self) -> bool {
+        let used = self.pool_bytes();
+        if self.is_full {
+            let threshold = self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
+            if used as u128 <= threshold || !self.clusters.is_writable() && used < self.max_pool_bytes {
+                self.is_full = false;
+            }
+        }
+        if !self.is_full && used >= self.max_pool_bytes {
+            self.counters.pool_limit_hits += 1;
+            self.is_full = true;
+        }
+        !self.is_full
+    }
+
+    /// Puts an entry at the head of its cluster's list.
+    pub fn link_stored(&mut self, id: u32, place: Place) {
+        let first = self.clusters.first(place.cluster);
+        let e = self.entries.get_mut(id);
+        (e.prev, e.next) = (NONE, first);
+        if first != NONE {
+            self.entries.get_mut(first).prev = id;
+        }
+        self.clusters.set_first(place.cluster, id);
+    }
+
+    /// Takes an entry out of its cluster's list and lets go of its object.
+    pub fn unlink_stored(&mut self, id: u32, place: Place) {
+        let e = *self.entries.get(id);
+        match e.prev {
+            NONE => self.clusters.set_first(place.cluster, e.next),
+            prev => self.entries.get_mut(prev).next = e.next,
+        }
+        if e.next != NONE {
+            self.entries.get_mut(e.next).prev = e.prev;
+        }
+        self.clusters.release(place, usize::from(e.len));
+    }
+
+    /// Drops an entry and the page with it.
+    pub fn drop_entry(&mut self, entry: SwapEntry, id: u32) {
+        let e = *self.entries.get(id);
+        match e.location() {
+            Location::Free => unreachable!("looked up"),
+            Location::Same(_) => self.counters.same_filled_pages -= 1,
+            Location::Pool(raw) => {
+                self.lru.remove(&mut self.entries, id);
+                self.free_object(e.pool, raw);
+                self.counters.pool_pages -= 1;
+            }
+            Location::Stored(place) => {
+                self.unlink_stored(id, place);
+                self.counters.store_pages -= 1;
+                self.counters.incompressible_pages -= u64::from(e.codec == RAW);
+            }
+        }
+        if entry.area() != OWN_AREA {
+            self.areas[usize::from(entry.area())].set(entry.offset(), None);
+        }
+        self.entries.free(id);
+        self.counters.stored_pages -= 1;
+        self.counters.invalidates += 1;
+    }
+
+    pub fn free_object(&mut self, pool: u8, raw: u64) {
+        let pool = &mut self.pools[usize::from(pool)];
+        pool.free(Handle::from_raw(raw).expect("an entry keeps a handle"));
+        // What is freed goes back to the kernel, but not frame by frame.
+        if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16 {
+            pool.release_some(FREE_FRAMES_RELEASED);
+        }
+    }
+}
+
+pub fn pool_index(kind: PoolKind) -> usize {
+    match kind {
+        PoolKind::Zsmalloc => 0,
+        PoolKind::Zbud => 1,
+    }
+}
