@@ -3,16 +3,37 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use common::system::{Terminal, kill, queue, with_alarm};
+use common::system::{Terminal, count_signal, kill, queue, signals_counted, with_alarm};
 use common::*;
 
-/// Says "ready", counts the signal named by the first argument until it reads a line, says how often it came.
-const COUNTER: &str = r#"n=0; trap 'n=$((n+1)); echo got=$n' $1; echo ready
-    until read line; do :; done; echo total=$n; exit 5"#;
+/// The variable that makes this test binary the program below.
+const COUNT: &str = "UZSWAP_TEST_COUNT";
+
+/// Not a test but the program of several: it says "ready", counts the signal that COUNT names until it reads a line, says
+/// how often it came, and exits with 5. (A shell with a trap would count signals that come close together as one.)
+#[test]
+fn counting_program() {
+    let Ok(signal) = std::env::var(COUNT) else { return };
+    count_signal(signal.parse().unwrap());
+    println!("\nready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    println!("total={:02}", signals_counted());
+    std::process::exit(5);
+}
+
+/// `uzswap run` of the counting program.
+fn counting(signal: i32) -> Command {
+    let mut command = uzswap();
+    command.args(["run", "--quiet", "--"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "counting_program", "--nocapture"]).env(COUNT, signal.to_string());
+    command
+}
 
 /// A program under uzswap that has said "ready".
 struct Running {
@@ -22,15 +43,17 @@ struct Running {
 
 impl Running {
     fn start(arguments: &[&str]) -> Running {
-        let mut child = uzswap()
-            .args(["run", "--quiet", "--"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = uzswap();
+        command.args(["run", "--quiet", "--"]).args(arguments);
+        Running::command(command)
+    }
+
+    fn command(mut command: Command) -> Running {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Running { child, output }
+        let mut running = Running { child, output };
+        while running.line() != "ready" {}
+        running
     }
 
     #[track_caller]
@@ -64,13 +87,6 @@ fn child_of(pid: u32) -> u32 {
     children.split_whitespace().next().expect("a child").parse().unwrap()
 }
 
-/// Waits until the counting program under `uzswap` sleeps in its read. A signal that comes just before would run the
-/// shell's handler, but its trap only when the read ends.
-fn until_it_reads(uzswap: u32) {
-    let program = child_of(uzswap);
-    eventually("the program reads", || process_state(program) == Some('S'));
-}
-
 #[test]
 fn a_death_by_signal_is_ours_too() {
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGPIPE, 40]
@@ -94,25 +110,25 @@ fn a_death_by_signal_is_ours_too() {
 
 #[test]
 fn signals_sent_to_us_reach_the_program() {
-    for name in
-        ["TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH", "ALRM", "CONT", "TSTP", "PIPE", "URG", "PWR"]
-    {
-        let mut program = Running::start(&["sh", "-c", COUNTER, "sh", name]);
-        assert_eq!(program.line(), "ready");
-        until_it_reads(program.pid());
-        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", program.pid())]).status();
-        assert!(sent.unwrap().success());
-        assert_eq!(program.line(), "got=1", "{name}");
-        drop(program.child.stdin.take().map(|mut stdin| std::io::Write::write_all(&mut stdin, b"end\n")));
-        assert_eq!(program.line(), "total=1", "{name}");
-        assert_eq!(program.end().code(), Some(5), "{name}");
+    use libc::*;
+    for signal in [
+        SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGCONT, SIGTSTP, SIGPIPE,
+        SIGURG, 40,
+    ] {
+        let mut program = Running::command(counting(signal));
+        for round in 1..=3 {
+            kill(program.pid(), signal);
+            assert_eq!(program.line(), format!("got={round:02}"), "signal {signal}");
+        }
+        program.child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+        assert_eq!(program.line(), "total=03", "signal {signal}");
+        assert_eq!(program.end().code(), Some(5), "signal {signal}");
     }
 }
 
 #[test]
 fn a_signal_that_the_program_does_not_catch_ends_both() {
     let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
-    assert_eq!(program.line(), "ready");
     kill(program.pid(), libc::SIGTERM);
     assert_eq!(program.end().signal(), Some(libc::SIGTERM));
 }
@@ -120,7 +136,6 @@ fn a_signal_that_the_program_does_not_catch_ends_both() {
 #[test]
 fn real_time_signals_come_one_by_one() {
     let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
-    assert_eq!(program.line(), "ready");
     queue(program.pid(), libc::SIGRTMIN() + 3, 77);
     assert_eq!(program.end().signal(), Some(libc::SIGRTMIN() + 3));
 }
@@ -137,17 +152,23 @@ fn a_timer_set_before_the_start_still_strikes() {
 #[test]
 fn the_program_does_not_outlive_a_killed_uzswap() {
     let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
-    assert_eq!(program.line(), "ready");
     let pid = program.program();
     kill(program.pid(), libc::SIGKILL);
-    assert_eq!(program.end().signal(), Some(libc::SIGKILL));
-    eventually("the program is killed", || matches!(process_state(pid), None | Some('Z')));
+    assert_eq!(program.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    let ends = Instant::now() + PATIENCE;
+    while !matches!(process_state(pid), None | Some('Z')) {
+        if Instant::now() > ends {
+            kill(pid, libc::SIGKILL);
+            panic!("the program goes on");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
 fn we_stop_with_the_program_and_go_on_with_it() {
     // Continued directly, behind our back: we must not stay stopped.
-    let mut program = Running::start(&["sh", "-c", "kill -STOP $$; echo on; exit 7"]);
+    let mut program = Running::start(&["sh", "-c", "echo ready; kill -STOP $$; echo on; exit 7"]);
     let pid = program.pid();
     eventually("we are stopped", || process_state(pid) == Some('T'));
     kill(program.program(), libc::SIGCONT);
@@ -155,7 +176,7 @@ fn we_stop_with_the_program_and_go_on_with_it() {
     assert_eq!(program.end().code(), Some(7));
 
     // Continued by us: the program goes on too.
-    let mut program = Running::start(&["sh", "-c", "kill -STOP $$; echo on; exit 8"]);
+    let mut program = Running::start(&["sh", "-c", "echo ready; kill -STOP $$; echo on; exit 8"]);
     let pid = program.pid();
     eventually("we are stopped", || process_state(pid) == Some('T'));
     kill(pid, libc::SIGCONT);
@@ -163,7 +184,7 @@ fn we_stop_with_the_program_and_go_on_with_it() {
     assert_eq!(program.end().code(), Some(8));
 
     // Killed while it is stopped.
-    let program = Running::start(&["sh", "-c", "kill -STOP $$"]);
+    let program = Running::start(&["sh", "-c", "echo ready; kill -STOP $$"]);
     let pid = program.pid();
     eventually("we are stopped", || process_state(pid) == Some('T'));
     kill(program.program(), libc::SIGKILL);
@@ -206,16 +227,15 @@ fn as_the_first_process_of_a_container() {
 
 #[test]
 fn control_c_arrives_once() {
-    for (name, key) in [("INT", "\x03"), ("QUIT", "\x1c")] {
-        let mut command = uzswap();
-        let mut terminal =
-            Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", COUNTER, "sh", name]));
+    for (signal, key) in [(libc::SIGINT, "\x03"), (libc::SIGQUIT, "\x1c")] {
+        let mut terminal = Terminal::start(&mut counting(signal));
         terminal.expect("ready");
-        until_it_reads(terminal.pid());
-        terminal.press(key);
-        terminal.expect("got=1");
+        for round in 1..=20 {
+            terminal.press(key);
+            terminal.expect(&format!("got={round:02}"));
+        }
         terminal.press("end\n");
-        terminal.expect("total=1");
+        terminal.expect("total=20");
         assert_eq!(terminal.wait().code(), Some(5));
     }
 }
@@ -241,15 +261,14 @@ fn control_c_ends_a_program_and_us() {
 
 #[test]
 fn a_new_window_size_arrives_once() {
-    let mut command = uzswap();
-    let mut terminal =
-        Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", COUNTER, "sh", "WINCH"]));
+    let mut terminal = Terminal::start(&mut counting(libc::SIGWINCH));
     terminal.expect("ready");
-    until_it_reads(terminal.pid());
-    terminal.resize(33, 99);
-    terminal.expect("got=1");
+    for round in 1..=20 {
+        terminal.resize(20 + round, 99);
+        terminal.expect(&format!("got={round:02}"));
+    }
     terminal.press("end\n");
-    terminal.expect("total=1");
+    terminal.expect("total=20");
     assert_eq!(terminal.wait().code(), Some(5));
 }
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use super::PATIENCE;
@@ -34,6 +35,44 @@ pub fn queue(pid: u32, signal: i32, value: usize) {
 pub fn is_root() -> bool {
     // SAFETY: plain call.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// The process will find these signals ignored, as after nohup.
+pub fn with_ignored<'a>(command: &'a mut Command, signals: &[i32]) -> &'a mut Command {
+    let signals = signals.to_vec();
+    // SAFETY: system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            signals.iter().for_each(|signal| {
+                libc::signal(*signal, libc::SIG_IGN);
+            });
+            Ok(())
+        })
+    }
+}
+
+static CAUGHT: AtomicU32 = AtomicU32::new(0);
+
+/// From now on `signal` is counted, and each time "got=N" is written to stdout.
+pub fn count_signal(signal: i32) {
+    extern "C" fn caught(_: libc::c_int) {
+        let count = CAUGHT.fetch_add(1, Ordering::Relaxed) + 1;
+        let text = [b'g', b'o', b't', b'=', b'0' + (count / 10) as u8, b'0' + (count % 10) as u8, b'\n'];
+        // SAFETY: writes a live local; write is async-signal-safe.
+        unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
+    }
+    // SAFETY: the handler makes one system call.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = caught as extern "C" fn(libc::c_int) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        check(libc::sigaction(signal, &action, null_mut())).unwrap();
+    }
+}
+
+/// How often it has come.
+pub fn signals_counted() -> u32 {
+    CAUGHT.load(Ordering::Relaxed)
 }
 
 /// The process will be sent SIGALRM after a second; timers survive an exec.

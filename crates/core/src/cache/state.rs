@@ -10,7 +10,7 @@ use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
 use crate::store::Store;
 use crate::store::cluster::{AppendError, Clusters, Place};
-use crate::sys::{PAGE_SIZE, Result};
+use crate::sys::PAGE_SIZE;
 
 /// The codec id of a page that is stored as it is.
 pub const RAW: CodecId = CodecId::MAX;

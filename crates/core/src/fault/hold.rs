@@ -74,13 +74,21 @@ impl ThreadHolds {
         self.count.store(mark, Ordering::Release);
     }
 
-    /// Gives up holds whose frames have been left without returning: frames below `sp` on the same stack.
-    pub fn drop_abandoned(&self, sp: usize) {
+    /// Gives up holds whose frames have been left without returning: frames below `sp` on the same stack, and frames
+    /// on the alternate stack (`alternate`, empty if there is none) once the thread is off it.
+    pub fn drop_abandoned(&self, sp: usize, alternate: core::ops::Range<usize>) {
         const SAME_STACK_BYTES: usize = 256 << 10;
         let mut n = self.count.load(Ordering::Relaxed);
         while n > 0 {
             let held_sp = self.held[n as usize - 1].sp.load(Ordering::Relaxed);
-            if held_sp >= sp || sp - held_sp > SAME_STACK_BYTES {
+            let below = held_sp < sp && sp - held_sp <= SAME_STACK_BYTES;
+            let left = match (alternate.contains(&held_sp), alternate.contains(&sp)) {
+                (true, false) => true,
+                // The interrupted frames, wherever they lie, are still there.
+                (false, true) => false,
+                (true, true) | (false, false) => below,
+            };
+            if !left {
                 break;
             }
             n -= 1;
@@ -236,11 +244,13 @@ mod tests {
         let t = h.register(1).unwrap();
         t.push(0x1000, 0x2000, 0x7000_1000);
         t.push(0x5000, 0x6000, 0x7000_0800);
-        t.drop_abandoned(0x7000_0900);
+        t.drop_abandoned(0x7000_0900, 0..0);
         assert!(h.is_held(0x1000, 0x2000) && !h.is_held(0x5000, 0x6000));
-        t.drop_abandoned(0x6000_0000);
+        t.drop_abandoned(0x6000_0000, 0..0);
+        // A handler on an alternate stack just above: the interrupted call goes on.
+        t.drop_abandoned(0x7000_1800, 0x7000_1400..0x7000_2000);
         assert!(h.is_held(0x1000, 0x2000));
-        t.drop_abandoned(0x7000_2000);
+        t.drop_abandoned(0x7000_2000, 0..0);
         assert!(!h.is_held(0x1000, 0x2000));
     }
 

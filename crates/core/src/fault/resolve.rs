@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
 use crate::cache::{LoadError, SwapEntry};
 use crate::control::Counter;
-use crate::region::{PageState, Range, page_ceil, page_floor};
+use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -87,7 +87,7 @@ impl Pager {
         let mut s = self.lock();
         loop {
             let Some(range) = self.ranges.find(page) else { return Fault::NotOurs };
-            if !allows(range.prot, write) {
+            if !allows(range.prot, write) || range.flags.has(RangeFlags::GUARD) {
                 return Fault::NotOurs;
             }
             if self.state_of(page) == PageState::Resident {
@@ -162,7 +162,7 @@ impl Pager {
                 continue;
             }
             // Memory that the program itself cannot access is not brought in for the kernel either.
-            if range.prot == 0 {
+            if range.prot == 0 || range.flags.has(RangeFlags::GUARD) {
                 page = range.end;
                 continue;
             }

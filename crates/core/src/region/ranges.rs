@@ -22,6 +22,8 @@ impl RangeFlags {
     pub const WIPEONFORK: RangeFlags = RangeFlags(4);
     /// Known to the range list but not under the mechanism (it could not be registered): stays resident.
     pub const UNREGISTERED: RangeFlags = RangeFlags(8);
+    /// Guard pages (MADV_GUARD_INSTALL): every access is the program's own fault.
+    pub const GUARD: RangeFlags = RangeFlags(16);
 
     pub const fn has(self, other: RangeFlags) -> bool {
         self.0 & other.0 == other.0

@@ -25,7 +25,6 @@ const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
 const COPY_MODE_DONTWAKE: u64 = 1;
 const MOVE_MODE_DONTWAKE: u64 = 1;
-const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
 
 #[repr(C)]
@@ -191,7 +190,7 @@ impl Userfaultfd {
         }
     }
 
-    /// Moves the frames of `src` pages to absent pages at `dst`; holes stay holes.
+    /// Moves the frames of `src` pages to absent pages at `dst`; stops at a hole (ENOENT).
     ///
     /// # Safety
     /// The caller must be entitled to take the source pages out of the program (or out of staging), and the
@@ -201,7 +200,7 @@ impl Userfaultfd {
             dst: dst as u64,
             src: src as u64,
             len: (pages * PAGE_SIZE) as u64,
-            mode: MOVE_MODE_DONTWAKE | MOVE_MODE_ALLOW_SRC_HOLES,
+            mode: MOVE_MODE_DONTWAKE,
             moved: 0,
         };
         // SAFETY: the caller vouches for both ranges.

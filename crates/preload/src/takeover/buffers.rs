@@ -129,6 +129,44 @@ fn read_program(addr: usize, into: &mut [u8]) -> bool {
     true
 }
 
+/// Copies a program's argument in, as the kernel would: false where the address is bad.
+pub(super) fn copy_in(t: &'static ThreadBlock, addr: usize, into: &mut [u8]) -> bool {
+    let here = 0u8;
+    let mut holder = Holder { t, sp: &raw const here as usize };
+    let mark = t.holds().mark();
+    if ACTIVE.load(Ordering::Acquire) {
+        holder.hold(addr, into.len(), Kind::In);
+    }
+    let ok = addr.checked_add(into.len()).is_some() && holder.read(addr, into);
+    t.holds().pop_to(mark);
+    ok
+}
+
+/// Copies a result out to the program: false where the address is bad.
+pub(super) fn copy_out(t: &'static ThreadBlock, addr: usize, from: &[u8]) -> bool {
+    let here = 0u8;
+    let sp = &raw const here as usize;
+    if addr.wrapping_sub(sp) < 1024 && from.len() <= 1024 {
+        // SAFETY: part of the caller's live stack frames.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), addr as *mut u8, from.len()) };
+        return true;
+    }
+    let mark = t.holds().mark();
+    if ACTIVE.load(Ordering::Acquire) && addr.checked_add(from.len()).is_some() {
+        Holder { t, sp }.hold(addr, from.len(), Kind::Out);
+    }
+    let (local, remote) = ([from.as_ptr() as usize, from.len()], [addr, from.len()]);
+    let pid = uzswap::sys::getpid();
+    let r = call!(nr::PROCESS_VM_WRITEV, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0);
+    if r < 0 && r != Errno::EFAULT.as_return() {
+        // Refused by a sandbox: write as the program would.
+        // SAFETY: the program's own address; a bad one faults in it.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), addr as *mut u8, from.len()) };
+    }
+    t.holds().pop_to(mark);
+    r != Errno::EFAULT.as_return()
+}
+
 /// Makes a call with its buffers held.
 pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     if !ACTIVE.load(Ordering::Acquire) {
@@ -238,6 +276,10 @@ fn managed(addr: usize, len: usize) -> bool {
 pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     match number {
         nr::READ | nr::WRITE | nr::PREAD64 | nr::PWRITE64 => {
+            let at_address = matches!(number, nr::PREAD64 | nr::PWRITE64) && managed(a[3], a[2]);
+            if at_address && is_own_memory(a[0]) {
+                return Some(Answer::Result(own_memory_call(t, number, a)));
+            }
             if !managed(a[1], a[2]) {
                 return Some(Answer::Inline);
             }
@@ -254,6 +296,30 @@ pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Opti
         }
         _ => None,
     }
+}
+
+/// Whether a descriptor is this process's own memory (/proc/self/mem).
+fn is_own_memory(fd: usize) -> bool {
+    let mut path = [0u8; 40];
+    let mut digits = [0u8; 12];
+    let mut n = 0;
+    for part in [&b"/proc/self/fd/"[..], super::process::decimal(fd as u32, &mut digits)] {
+        path[n..n + part.len()].copy_from_slice(part);
+        n += part.len();
+    }
+    let mut target = [0u8; 64];
+    let r = call!(nr::READLINK, path.as_ptr(), target.as_mut_ptr(), target.len());
+    r > 0 && target[..r as usize].starts_with(b"/proc/") && target[..r as usize].ends_with(b"/mem")
+}
+
+/// pread or pwrite of this process's own memory: the other side is memory too, and must be there.
+fn own_memory_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    let mark = t.holds().mark();
+    let here = 0u8;
+    Holder { t, sp: &raw const here as usize }.hold(a[3], a[2].min(piece_bytes()), Kind::Out);
+    let r = held_call(t, number, [a[0], a[1], a[2].min(piece_bytes()), a[3], a[4], a[5]]);
+    t.holds().pop_to(mark);
+    r
 }
 
 /// A large transfer with one buffer.

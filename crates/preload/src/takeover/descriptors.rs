@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use uzswap::sys::{Errno, nr};
 
-use super::{Answer, Args, PAGER, call, raw, runtime, thread};
+use super::{Answer, Args, PAGER, call, evictor, raw, runtime, thread};
 
 /// The control block's descriptor.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -22,6 +22,7 @@ fn ours(into: &mut [i32; 64]) -> usize {
         }
     };
     add(CONTROL_FD.load(Ordering::Relaxed));
+    evictor::fds().into_iter().for_each(&mut add);
     if let Some(a) = PAGER.active() {
         a.mechanism.fds().into_iter().for_each(&mut add);
         a.cache.for_each_descriptor(&mut add);

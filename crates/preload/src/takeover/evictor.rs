@@ -8,7 +8,7 @@
 // The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its thread-local area
 // is zero but for the self pointer and the stack guard that compiled C code reads.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
@@ -157,18 +157,39 @@ fn correct_share() {
     }
 }
 
+/// What the evictor reads again and again, opened once by a thread of the program: a descriptor that came and went beside the
+/// program would now and then take the number that the program expects for its own.
+static FILES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// Opens the files for this process; in the child of a fork the inherited ones speak of the parent.
+pub fn open_files() {
+    for (slot, path) in FILES.iter().zip([c"/proc/self/statm", c"/proc/self/smaps_rollup"]) {
+        let old = slot.swap(-1, Ordering::AcqRel);
+        if old >= 0 {
+            fd::close(old);
+        }
+        if let Ok(file) = fd::open_read(path) {
+            slot.store(fd::move_high(file), Ordering::Release);
+        }
+    }
+}
+
+/// The descriptors of those files, to be hidden from the program.
+pub fn fds() -> [i32; 2] {
+    FILES.each_ref().map(|f| f.load(Ordering::Acquire))
+}
+
+/// Reads one of the files from its start.
+fn read_file(which: usize, text: &mut [u8]) -> Option<usize> {
+    let file = FILES[which].load(Ordering::Acquire);
+    let n = call!(nr::PREAD64, file, text.as_mut_ptr(), text.len(), 0);
+    (file >= 0 && n > 0).then_some(n as usize)
+}
+
 /// Proportional share and whole of the anonymous memory, in pages.
 fn share_of_anonymous() -> Option<(i64, i64)> {
-    let file = fd::open_read(c"/proc/self/smaps_rollup").ok()?;
-    let mut text = [0u8; 2048];
-    let mut n = 0;
-    while let Ok(k) = fd::read(file, &mut text[n..]) {
-        if k == 0 {
-            break;
-        }
-        n += k;
-    }
-    fd::close(file);
+    let mut text = [0u8; 4096];
+    let n = read_file(1, &mut text)?;
     let kib = |name: &[u8]| {
         text[..n].split(|b| *b == b'\n').find_map(|l| l.strip_prefix(name)).map(|v| {
             v.iter().filter(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
@@ -202,11 +223,17 @@ fn reap_dead() {
 
 /// Anonymous memory of this process, in pages, as the kernel counts it.
 pub fn anonymous_pages() -> Option<i64> {
-    let file = fd::open_read(c"/proc/self/statm").ok()?;
     let mut text = [0u8; 128];
-    let n = fd::read(file, &mut text);
-    fd::close(file);
-    let mut fields = text[..n.ok()?].split(|b| *b == b' ').map(|f| {
+    let n = if fds()[0] >= 0 {
+        read_file(0, &mut text)?
+    } else {
+        // Dormant: asked by a thread of the program.
+        let file = fd::open_read(c"/proc/self/statm").ok()?;
+        let n = fd::read(file, &mut text);
+        fd::close(file);
+        n.ok()?
+    };
+    let mut fields = text[..n].split(|b| *b == b' ').map(|f| {
         f.iter().take_while(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
     });
     let resident = fields.nth(1)?;

@@ -100,6 +100,7 @@ pub fn activate(s: &mut Locked<'_>) {
     ACTIVE.store(true, Ordering::SeqCst);
     inflight::hold_all();
     PAGER.activate_ranges(s);
+    evictor::open_files();
     super::descriptors::refresh();
     evictor::start();
 }
@@ -248,6 +249,7 @@ fn madvise(a: Args) -> Option<isize> {
     const DONTNEED_LOCKED: usize = 24;
     const COLLAPSE: usize = 25;
     const GUARD_INSTALL: usize = 102;
+    const GUARD_REMOVE: usize = 103;
     let [start, len, advice, ..] = a;
     let end = start.saturating_add(page_ceil(len));
     let mut s = PAGER.lock();
@@ -278,7 +280,26 @@ fn madvise(a: Args) -> Option<isize> {
             // With a hole in the range the rest was discarded all the same.
             if r == 0 || r == Errno::ENOMEM.as_return() {
                 PAGER.note_discarded(&mut s, start, end);
+            } else if r == Errno::EINVAL.as_return() {
+                // The kernel stopped at the first locked range; what lies before it is gone.
+                let mut stop = end;
+                PAGER.ranges.for_each(start, end, |range| {
+                    if range.flags.has(RangeFlags::LOCKED) {
+                        stop = stop.min(range.start);
+                    }
+                });
+                if stop < end {
+                    PAGER.note_discarded(&mut s, start, stop);
+                }
             }
+            if advice == GUARD_INSTALL && r == 0 {
+                PAGER.note_flag(start, end, RangeFlags::GUARD, true);
+            }
+            Some(r)
+        }
+        GUARD_REMOVE => {
+            let r = raw(nr::MADVISE, a);
+            PAGER.note_flag(start, end, RangeFlags::GUARD, false);
             Some(r)
         }
         // How pages are kept is the pager's to decide here.

@@ -91,7 +91,7 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let number = f.rax as u32 as usize;
     let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
     let t = thread::current();
-    t.holds().drop_abandoned(f.rsp as usize);
+    t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
     match dispatch(t, number, args, f) {
         Answer::Result(r) => {
             f.rax = r as u64;
@@ -110,6 +110,7 @@ const KEPT: [usize; 3] = [nr::SET_ROBUST_LIST, nr::SET_TID_ADDRESS, nr::RSEQ];
 
 fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFrame) -> Answer {
     let answer = match disposition(number) {
+        _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
         Disposition::MemoryMap => memory::call(t, number, args),
         Disposition::Signal => signals::call(t, number, args),
         Disposition::Process => process::call(t, number, args, f),
@@ -142,7 +143,7 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Process
             | Disposition::Descriptor
             | Disposition::Special => true,
-            _ if KEPT.contains(&number) => true,
+            _ if KEPT.contains(&number) || number == nr::RT_SIGPENDING => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,
         };

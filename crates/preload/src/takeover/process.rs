@@ -19,6 +19,7 @@ use super::{ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, memory, ra
 use crate::patch::{self, HookFrame, ThreadStart};
 
 const CLONE_VM: usize = 0x100;
+const CLONE_FILES: usize = 0x400;
 const CLONE_VFORK: usize = 0x4000;
 const CLONE_SETTLS: usize = 0x8_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
@@ -49,11 +50,13 @@ fn is_shared_child() -> bool {
 fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     let [flags, stack, ..] = a;
     if flags & CLONE_VM == 0 {
+        // A shared descriptor table would have the child close the parent's descriptors of ours when it makes its own.
+        let mut b = a;
+        b[0] &= !CLONE_FILES;
         if stack == 0 {
-            return Answer::Result(fork(t, nr::CLONE, a));
+            return Answer::Result(fork(t, nr::CLONE, b));
         }
         // A process on a stack of its own: forked on ours, then moved there.
-        let mut b = a;
         b[1] = 0;
         let r = fork(t, nr::CLONE, b);
         if r == 0 {
@@ -117,6 +120,9 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 thread::after_fork_child(t, tid);
                 evictor::after_fork_child();
                 super::inflight::after_fork_child();
+                if ACTIVE.load(Ordering::Acquire) {
+                    evictor::open_files();
+                }
                 let tree = PAGER.tree();
                 let slot = tree.claim(pid).unwrap_or_else(|| {
                     tree.notice(Notice::TooManyProcesses, 0);

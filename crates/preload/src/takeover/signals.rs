@@ -31,7 +31,7 @@ use uzswap::sys::program::raw_copy;
 use uzswap::sys::{Errno, nr};
 
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, StackT, ThreadBlock};
-use super::{ACTIVE, Answer, Args, PAGER, PID, call};
+use super::{ACTIVE, Answer, Args, PAGER, PID, buffers, call};
 
 const SIGBUS: i32 = 7;
 const SIGNALS: usize = 65;
@@ -262,6 +262,15 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
             }
         }
     }
+    if sig == FAULT_SIGNAL.load(Ordering::Relaxed)
+        && si_code <= 0
+        && let Some(t) = thread::existing()
+        && t.fault_signal_blocked.load(Ordering::Relaxed) != 0
+    {
+        // Sent, not raised by an access, to a thread that believes it has it blocked.
+        t.fault_signal_pending.store(1, Ordering::Relaxed);
+        return;
+    }
     deliver(sig, si_code, info, context);
 }
 
@@ -370,9 +379,6 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
     } else {
         copy();
     }
-    if use_stack && stack.flags & SS_AUTODISARM != 0 {
-        *stack = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
-    }
     Moved { frame }
 }
 
@@ -405,7 +411,8 @@ extern "C" fn managed_return(context: usize) -> usize {
 /// The signal calls.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     match number {
-        nr::RT_SIGACTION => Some(Answer::Result(sigaction(a))),
+        nr::RT_SIGACTION => Some(Answer::Result(sigaction(t, a))),
+        nr::RT_SIGPENDING => Some(Answer::Result(sigpending(t, a))),
         nr::RT_SIGPROCMASK => Some(Answer::Result(sigprocmask(t, a))),
         nr::SIGALTSTACK => Some(Answer::Result(sigaltstack(t, a))),
         nr::RT_SIGSUSPEND => with_mask(t, number, a, 0, 1),
@@ -422,29 +429,58 @@ fn with_mask(t: &'static ThreadBlock, number: usize, mut a: Args, at: usize, siz
     if a[at] == 0 || a[size_at] != 8 {
         return None;
     }
-    let mask = read_u64(a[at]);
+    let mask = argument(t, a[at])?;
     if mask & fault_bit() == 0 {
         return None;
     }
     a[at] = t.mask_slot(mask & !fault_bit());
-    Some(Answer::Result(super::buffers::held_call(t, number, a)))
+    Some(Answer::Result(buffers::held_call(t, number, a)))
 }
 
 fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
     if a[5] == 0 {
         return None;
     }
-    let (mask_at, size) = (read_u64(a[5]) as usize, read_u64(a[5] + 8));
-    if mask_at == 0 || size != 8 || read_u64(mask_at) & fault_bit() == 0 {
+    let (mask_at, size) = (argument(t, a[5])? as usize, argument(t, a[5] + 8)?);
+    if mask_at == 0 || size != 8 {
         return None;
     }
-    // Two slots in a row would need a pair; the kernel copies both words at once.
-    let pair = [t.mask_slot(read_u64(mask_at) & !fault_bit()) as u64, 8];
+    let mask = argument(t, mask_at)?;
+    if mask & fault_bit() == 0 {
+        return None;
+    }
+    let pair = [t.mask_slot(mask & !fault_bit()) as u64, 8];
     a[5] = pair.as_ptr() as usize;
-    Some(Answer::Result(super::buffers::held_call(t, nr::PSELECT6, a)))
+    Some(Answer::Result(buffers::held_call(t, nr::PSELECT6, a)))
 }
 
-fn sigaction(a: Args) -> isize {
+/// A word of the program's arguments; `None` where the address is bad (the kernel then says so).
+fn argument(t: &'static ThreadBlock, at: usize) -> Option<u64> {
+    let mut bytes = [0u8; 8];
+    buffers::copy_in(t, at, &mut bytes).then(|| u64::from_le_bytes(bytes))
+}
+
+/// The pending signals, with the fault signal that waits here for the program to unblock it.
+fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
+    let mut set = 0u64;
+    let r = call!(nr::RT_SIGPENDING, &raw mut set, 8);
+    if r != 0 || a[1] > 8 {
+        return super::raw(nr::RT_SIGPENDING, a);
+    }
+    if t.fault_signal_pending.load(Ordering::Relaxed) != 0 {
+        set |= fault_bit();
+    }
+    if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) { 0 } else { Errno::EFAULT.as_return() }
+}
+
+/// The program unblocks the fault signal: one that came meanwhile is delivered now.
+fn deliver_pending(t: &'static ThreadBlock) {
+    if t.fault_signal_pending.swap(0, Ordering::Relaxed) != 0 {
+        let _ = call!(nr::TKILL, uzswap::sys::gettid(), FAULT_SIGNAL.load(Ordering::Relaxed));
+    }
+}
+
+fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
     let (sig, new_at, old_at) = (a[0] as i32, a[1], a[2]);
     if a[3] != 8 || sig <= 0 || sig >= SIGNALS as i32 {
         return super::raw(nr::RT_SIGACTION, a);
@@ -452,9 +488,12 @@ fn sigaction(a: Args) -> isize {
     // A vfork child has its own table in the kernel but shares our record.
     let shared_child = uzswap::sys::getpid() != PID.load(Ordering::Relaxed);
     let recorded = &RECORDED[sig as usize];
-    // The program's pointers are read and written here, where a fault is served like any other.
-    // SAFETY: the program's argument; a wild one faults as it would in libc.
-    let new = (new_at != 0).then(|| unsafe { (new_at as *const KernelAction).read_unaligned() });
+    let mut words = [0u8; size_of::<KernelAction>()];
+    if new_at != 0 && !buffers::copy_in(t, new_at, &mut words) {
+        return Errno::EFAULT.as_return();
+    }
+    // SAFETY: plain integers, any bytes are valid.
+    let new = (new_at != 0).then(|| unsafe { words.as_ptr().cast::<KernelAction>().read_unaligned() });
     let old = recorded.get();
     if sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
         if let Some(n) = new
@@ -484,8 +523,11 @@ fn sigaction(a: Args) -> isize {
         }
     }
     if old_at != 0 {
-        // SAFETY: the program's argument, as above.
-        unsafe { (old_at as *mut KernelAction).write_unaligned(old) };
+        // SAFETY: plain integers without padding.
+        let bytes: [u8; size_of::<KernelAction>()] = unsafe { core::mem::transmute(old) };
+        if !buffers::copy_out(t, old_at, &bytes) {
+            return Errno::EFAULT.as_return();
+        }
     }
     0
 }
@@ -499,7 +541,7 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
     let believed = t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
     let mut old = 0u64;
     let r = if set_at != 0 {
-        let asked = read_u64(set_at);
+        let Some(asked) = argument(t, set_at) else { return Errno::EFAULT.as_return() };
         let set = asked & !bit;
         let r = call!(nr::RT_SIGPROCMASK, how, &raw const set, &raw mut old, 8);
         let now = match how {
@@ -508,12 +550,16 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
             _ => asked & bit != 0,
         };
         t.fault_signal_blocked.store(now as u32, Ordering::Relaxed);
+        if !now {
+            deliver_pending(t);
+        }
         r
     } else {
         call!(nr::RT_SIGPROCMASK, how, 0, &raw mut old, 8)
     };
-    if r == 0 && old_at != 0 {
-        write_u64(old_at, old | if believed { bit } else { 0 });
+    let old = old | if believed { bit } else { 0 };
+    if r == 0 && old_at != 0 && !buffers::copy_out(t, old_at, &old.to_le_bytes()) {
+        return Errno::EFAULT.as_return();
     }
     r
 }
@@ -526,8 +572,12 @@ fn sigaltstack(t: &'static ThreadBlock, a: Args) -> isize {
     let stack = unsafe { &mut *t.program_stack.get() };
     let on_it = stack.flags & SS_DISABLE == 0 && here.wrapping_sub(stack.sp) < stack.size;
     let old = StackT { flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 }, ..*stack };
-    // SAFETY: the program's argument; a wild one faults as it would in libc.
-    let new = (a[0] != 0).then(|| unsafe { (a[0] as *const StackT).read_unaligned() });
+    let mut words = [0u8; size_of::<StackT>()];
+    if a[0] != 0 && !buffers::copy_in(t, a[0], &mut words) {
+        return Errno::EFAULT.as_return();
+    }
+    // SAFETY: plain integers, any bytes are valid.
+    let new = (a[0] != 0).then(|| unsafe { words.as_ptr().cast::<StackT>().read_unaligned() });
     if let Some(n) = new {
         let mode = n.flags & !SS_AUTODISARM;
         if on_it && stack.flags & SS_AUTODISARM == 0 {
@@ -545,8 +595,13 @@ fn sigaltstack(t: &'static ThreadBlock, a: Args) -> isize {
         };
     }
     if a[1] != 0 {
-        // SAFETY: as above.
-        unsafe { (a[1] as *mut StackT).write_unaligned(old) };
+        let mut bytes = [0u8; size_of::<StackT>()];
+        bytes[..8].copy_from_slice(&old.sp.to_le_bytes());
+        bytes[8..12].copy_from_slice(&old.flags.to_le_bytes());
+        bytes[16..].copy_from_slice(&old.size.to_le_bytes());
+        if !buffers::copy_out(t, a[1], &bytes) {
+            return Errno::EFAULT.as_return();
+        }
     }
     0
 }

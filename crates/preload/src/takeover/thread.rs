@@ -55,6 +55,8 @@ pub struct ThreadBlock {
     pub program_stack: UnsafeCell<StackT>,
     /// The program believes that the fault signal is blocked.
     pub fault_signal_blocked: AtomicU32,
+    /// It was sent meanwhile.
+    pub fault_signal_pending: AtomicU32,
     /// The signal mask with which a thread that is being made starts, and its maker goes on.
     pub saved_mask: AtomicU64,
     /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest.
@@ -102,6 +104,7 @@ impl ThreadBlock {
                 stream: UnsafeCell::new(FaultStream::new()),
                 program_stack: UnsafeCell::new(StackT { sp: 0, flags: SS_DISABLE, size: 0 }),
                 fault_signal_blocked: AtomicU32::new(0),
+                fault_signal_pending: AtomicU32::new(0),
                 saved_mask: AtomicU64::new(0),
                 masks: [const { AtomicU64::new(0) }; 16],
                 masks_next: AtomicUsize::new(0),
@@ -125,6 +128,7 @@ impl ThreadBlock {
     fn reset(&self) {
         self.holds.store(core::ptr::null_mut(), Ordering::Release);
         self.fault_signal_blocked.store(0, Ordering::Relaxed);
+        self.fault_signal_pending.store(0, Ordering::Relaxed);
         // SAFETY: the block's thread is gone and the new one does not exist yet.
         unsafe {
             *self.stream.get() = FaultStream::new();
@@ -155,6 +159,13 @@ impl ThreadBlock {
 
     pub fn runtime_stack_top(&self) -> usize {
         self.base + TOTAL_BYTES - BLOCK_BYTES
+    }
+
+    /// The alternate stack that the program asked for; empty if none.
+    pub fn alternate_range(&self) -> core::ops::Range<usize> {
+        // SAFETY: read by the owning thread.
+        let s = unsafe { *self.program_stack.get() };
+        if s.flags & SS_DISABLE != 0 { 0..0 } else { s.sp..s.sp + s.size }
     }
 
     /// Whether an address lies on one of the block's stacks.

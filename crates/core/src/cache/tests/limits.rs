@@ -231,3 +231,32 @@ fn the_counters_name_themselves() {
     );
     assert!(all.iter().all(|(_, _, meaning)| meaning.ends_with('.')));
 }
+
+#[test]
+fn the_nth_growth_of_the_pool_fails_and_no_page_is_lost() {
+    for with_store in [true, false] {
+        for n in 0.. {
+            let store = with_store.then(MemoryStore::new);
+            let cache = SwapCache::new(CacheConfig { store, ..CacheConfig::default() }).unwrap();
+            cache.state.lock().pools[0].fail_growth_after(Some(n));
+            let taken: Vec<_> =
+                (0..600u64).filter_map(|tag| Some((cache.swap_out(&page(tag)).ok()?, tag))).collect();
+            let c = cache.counters();
+            if c.reject_alloc_failed == 0 {
+                assert!(n > 3 && taken.len() == 600, "growth {n}");
+                break;
+            }
+            assert_eq!(c.direct_stores > 0, with_store);
+            assert_eq!(c.reject_reclaim_failed > 0, !with_store);
+            for (e, tag) in &taken {
+                assert!(loaded(&cache, *e) == page(*tag));
+            }
+            cache.check();
+            cache.state.lock().pools[0].fail_growth_after(None);
+            let e = cache.swap_out(&page(1)).unwrap();
+            assert!(loaded(&cache, e) == page(1));
+            assert_eq!(cache.counters().reject_alloc_failed, c.reject_alloc_failed);
+            cache.check();
+        }
+    }
+}

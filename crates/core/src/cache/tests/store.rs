@@ -8,7 +8,7 @@ use crate::sys::file::testing;
 
 fn file_of(cache: &SwapCache<FileStore>) -> std::fs::File {
     let mut first = None;
-    cache.for_each_descriptor(|fd| drop(first.get_or_insert(fd)));
+    cache.for_each_descriptor(|fd| first = first.or(Some(fd)));
     std::fs::OpenOptions::new()
         .read(true)
         .write(true)
