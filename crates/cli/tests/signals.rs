@@ -110,7 +110,10 @@ fn a_death_by_signal_is_ours_too() {
 
 #[test]
 fn signals_sent_to_us_reach_the_program() {
-    use libc::*;
+    use libc::{
+        SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGURG, SIGUSR1, SIGUSR2,
+        SIGWINCH,
+    };
     for signal in [
         SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGCONT, SIGTSTP, SIGPIPE,
         SIGURG, 40,

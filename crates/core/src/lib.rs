@@ -13,10 +13,10 @@
 //! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it.
 
 pub mod cache;
+pub mod codec;
 pub mod control;
 pub mod fault;
 pub mod pool;
 pub mod region;
-pub mod codec;
 pub mod store;
 pub mod sys;

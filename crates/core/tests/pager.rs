@@ -67,7 +67,16 @@ fn start(mechanism: Mechanism, memory_bytes: u64) -> bool {
 fn map(len: usize) -> usize {
     let mut s = PAGER.lock();
     // SAFETY: a fresh mapping.
-    let p = unsafe { libc::mmap(std::ptr::null_mut(), len, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0) };
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            3,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
     assert_ne!(p, libc::MAP_FAILED);
     PAGER.note_mapped(&mut s, p as usize, p as usize + len, 3, RangeFlags::NONE);
     p as usize

@@ -29,7 +29,11 @@ impl Active {
             codec: codec.unwrap_or_default(),
             max_pool_bytes: pool_bytes(settings.memory_bytes, settings.pool_percent),
             // A store that cannot be opened any more (its directory went away) is as good as none.
-            store: if settings.store_dir_len == 0 { None } else { FileStore::open(settings.store_dir()).ok() },
+            store: if settings.store_dir_len == 0 {
+                None
+            } else {
+                FileStore::open(settings.store_dir()).ok()
+            },
             encryption: if settings.encrypt == 0 { Encryption::Off } else { Encryption::On },
             ..CacheConfig::default()
         };

@@ -216,10 +216,7 @@ impl Pager {
         let mut freed = 0;
         for (i, aged) in aged[..stretch.count].iter().enumerate() {
             let slot = stretch.slot + i;
-            let page = s
-                .limbo
-                .page(slot)
-                .filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
+            let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
             let Some(page) = page else {
                 // Touched or dropped meanwhile: the copy is not needed.
                 if let Aged::Stored(e) = *aged {
@@ -345,13 +342,14 @@ impl Pager {
             } else {
                 ((range.end - addr) >> PAGE_SHIFT).min(want - taken)
             };
-            let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| e.is_resident() && e.cool());
+            let cold =
+                |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| e.is_resident() && e.cool());
             let mut run = 0;
             if unit > 1 {
-                let all_cold = (0..most).filter(|i| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident).fold(
-                    true,
-                    |all, i| cold(i) && all,
-                );
+                let resident = |i: &usize| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident;
+                // Every page of the unit is cooled, whether or not one of them is still warm.
+                let warm = (0..most).filter(resident).filter(|i| !cold(*i)).count();
+                let all_cold = warm == 0;
                 while all_cold && run < most && self.state_of(addr + run * PAGE_SIZE) == PageState::Resident {
                     run += 1;
                 }

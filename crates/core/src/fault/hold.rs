@@ -16,8 +16,8 @@
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::region::{RangeFlags, Ranges};
-use crate::sys::mem::Table;
 use crate::sys::Result;
+use crate::sys::mem::Table;
 
 /// Ranges that one thread can hold: a full vector (1024) and whatever handlers on top of it hold. Only what is
 /// used is touched. More are merged into the last one, which then covers what lies between.
@@ -116,7 +116,12 @@ pub struct Holds {
 
 impl Holds {
     pub const fn new() -> Holds {
-        Holds { threads: Table::new(), high: AtomicUsize::new(0), kept: Ranges::new(), inflight: Ranges::new() }
+        Holds {
+            threads: Table::new(),
+            high: AtomicUsize::new(0),
+            kept: Ranges::new(),
+            inflight: Ranges::new(),
+        }
     }
 
     /// Claims a slot for a thread. Slots of threads that have ended are taken over.

@@ -171,13 +171,19 @@ impl Pager {
 
     /// Pages of this process that count against the limit.
     pub fn used_pages(&self) -> i64 {
-        let all = self.resident_pages() + self.limbo_pages() + self.own_pages() + self.outside.load(Ordering::Relaxed);
+        let all = self.resident_pages()
+            + self.limbo_pages()
+            + self.own_pages()
+            + self.outside.load(Ordering::Relaxed);
         all - self.debt.load(Ordering::Relaxed)
     }
 
     /// Pages that the process would hold without uzswap.
     pub fn needed_pages(&self) -> i64 {
-        self.resident_pages() + self.limbo_pages() + self.stored_pages() + self.outside.load(Ordering::Relaxed)
+        self.resident_pages()
+            + self.limbo_pages()
+            + self.stored_pages()
+            + self.outside.load(Ordering::Relaxed)
     }
 
     /// The limit that the tree leaves to this process.

@@ -260,7 +260,14 @@ impl Pager {
         if again { Serve::Again } else { Serve::Done(n) }
     }
 
-    fn serve_limbo(&self, s: &mut Locked<'_>, active: &Active, page: usize, slot: usize, pages: usize) -> Serve {
+    fn serve_limbo(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        page: usize,
+        slot: usize,
+        pages: usize,
+    ) -> Serve {
         let (n, again) = match active.mechanism.fill_from_limbo(page, slot, pages) {
             Filled::Present(n) => {
                 assert!(n > 0, "page {page:#x} is in limbo and mapped");
@@ -328,10 +335,18 @@ impl Pager {
 
     /// Serves by protection faults: the whole unit around the page, filled behind its protection, then shown
     /// at once.
-    fn serve_unit(&self, s: &mut Locked<'_>, active: &Active, range: Range, page: usize, want: usize) -> Serve {
+    fn serve_unit(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: Range,
+        page: usize,
+        want: usize,
+    ) -> Serve {
         let mut unit = self.unit_pages() * PAGE_SIZE;
         let start = (page & !(unit - 1)).max(range.start);
-        let mut end = ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit))).min(range.end);
+        let mut end =
+            ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit))).min(range.end);
         let mut missing = 0;
         let mut at = start;
         while at < end {

@@ -104,7 +104,12 @@ impl PageTable {
 
     /// Calls `f(address, stretch, word)` for every page of `[start, end)` that has contents. Empty stretches are
     /// skipped as a whole. `f` may change the page.
-    pub fn for_each_occupied(&self, start: usize, end: usize, mut f: impl FnMut(usize, &MiddleEntry, &PageEntry)) {
+    pub fn for_each_occupied(
+        &self,
+        start: usize,
+        end: usize,
+        mut f: impl FnMut(usize, &MiddleEntry, &PageEntry),
+    ) {
         let mut addr = start;
         let end = end.min(ADDRESS_END);
         while addr < end {

@@ -93,7 +93,7 @@ impl Mapping {
 
     /// Gives the frames of `range` (whole pages, in bytes) back to the kernel; they read as zero afterwards.
     pub fn decommit(&mut self, range: Range<usize>) {
-        assert!(range.start % PAGE_SIZE == 0 && range.end % PAGE_SIZE == 0);
+        assert!(range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE));
         assert!(range.start <= range.end && range.end <= self.len);
         if range.is_empty() {
             return;

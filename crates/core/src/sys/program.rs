@@ -79,7 +79,8 @@ pub fn break_sharing(addr: usize) -> Result<()> {
     const OP_OR_ZERO: usize = 2 << 28;
     let dummy = 0u32;
     // SAFETY: the kernel ORs zero into the word, atomically; the first address is only a key.
-    unsafe { uz_syscall!(nr::FUTEX, &raw const dummy, FUTEX_WAKE_OP_PRIVATE, 0, 0, addr, OP_OR_ZERO) }.map(drop)
+    unsafe { uz_syscall!(nr::FUTEX, &raw const dummy, FUTEX_WAKE_OP_PRIVATE, 0, 0, addr, OP_OR_ZERO) }
+        .map(drop)
 }
 
 /// /proc/self/mem: reads and writes this process's memory whatever its protection.

@@ -228,7 +228,9 @@ pub(super) fn hold_robust_list(t: &'static ThreadBlock) {
         holder.hold(at, 8, Kind::Out);
         read_program(at, &mut bytes).then(|| usize::from_le_bytes(bytes))
     };
-    let (Some(first), Some(offset), Some(pending)) = (word(head), word(head + 8), word(head + 16)) else { return };
+    let (Some(first), Some(offset), Some(pending)) = (word(head), word(head + 8), word(head + 16)) else {
+        return;
+    };
     // The lowest bit of an entry says what kind of mutex it is.
     let mut entry = first & !1;
     for _ in 0..ENTRIES_MAX {

@@ -191,9 +191,10 @@ fn share_of_anonymous() -> Option<(i64, i64)> {
     let mut text = [0u8; 4096];
     let n = read_file(1, &mut text)?;
     let kib = |name: &[u8]| {
-        text[..n].split(|b| *b == b'\n').find_map(|l| l.strip_prefix(name)).map(|v| {
-            v.iter().filter(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
-        })
+        text[..n]
+            .split(|b| *b == b'\n')
+            .find_map(|l| l.strip_prefix(name))
+            .map(|v| v.iter().filter(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64))
     };
     Some((kib(b"Pss_Anon:")? / 4, kib(b"Anonymous:")? / 4))
 }
@@ -233,9 +234,9 @@ pub fn anonymous_pages() -> Option<i64> {
         fd::close(file);
         n.ok()?
     };
-    let mut fields = text[..n].split(|b| *b == b' ').map(|f| {
-        f.iter().take_while(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
-    });
+    let mut fields = text[..n]
+        .split(|b| *b == b' ')
+        .map(|f| f.iter().take_while(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64));
     let resident = fields.nth(1)?;
     let shared = fields.next()?;
     Some(resident - shared)

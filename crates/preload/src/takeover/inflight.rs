@@ -177,9 +177,10 @@ fn where_is(tid: u32) -> Option<Blocked> {
     let len = fd::read(file, &mut text);
     fd::close(file);
     let mut words = text[..len.ok()?].split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty());
-    let number = words.next()?.iter().try_fold(0usize, |v, b| {
-        b.is_ascii_digit().then(|| v * 10 + (b - b'0') as usize)
-    })?;
+    let number = words
+        .next()?
+        .iter()
+        .try_fold(0usize, |v, b| b.is_ascii_digit().then(|| v * 10 + (b - b'0') as usize))?;
     let mut hex = || {
         let w = words.next()?.strip_prefix(b"0x")?;
         w.iter().try_fold(0usize, |v, b| Some(v << 4 | (*b as char).to_digit(16)? as usize))
@@ -201,7 +202,10 @@ pub fn for_each_thread(mut f: impl FnMut(u32)) {
     }
     let mut entries = [0u64; 512];
     loop {
-        let n = raw(nr::GETDENTS64, [dir as usize, entries.as_mut_ptr() as usize, size_of_val(&entries), 0, 0, 0]);
+        let n = raw(
+            nr::GETDENTS64,
+            [dir as usize, entries.as_mut_ptr() as usize, size_of_val(&entries), 0, 0, 0],
+        );
         if n <= 0 {
             break;
         }
@@ -211,7 +215,8 @@ pub fn for_each_thread(mut f: impl FnMut(u32)) {
         while at + 19 < bytes.len() {
             let len = u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]) as usize;
             let name = &bytes[at + 19..at + len];
-            let tid = name.iter().take_while(|b| b.is_ascii_digit()).fold(0u32, |v, b| v * 10 + (b - b'0') as u32);
+            let tid =
+                name.iter().take_while(|b| b.is_ascii_digit()).fold(0u32, |v, b| v * 10 + (b - b'0') as u32);
             if tid != 0 && tid != evictor::tid() {
                 f(tid);
             }

@@ -51,13 +51,17 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         nr::MREMAP if overlaps(a[0], a[1].max(1)) || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) => {
             runtime(t, move || mremap(a))
         }
-        nr::MADVISE if overlaps(a[0], a[1]) => return runtime(t, move || madvise(a)).map_or(Some(Answer::Inline), |r| Some(Answer::Result(r))),
+        nr::MADVISE if overlaps(a[0], a[1]) => {
+            return runtime(t, move || madvise(a)).map_or(Some(Answer::Inline), |r| Some(Answer::Result(r)));
+        }
         nr::BRK => runtime(t, move || brk(a[0])),
         nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK if overlaps(a[0], a[1]) => runtime(t, move || mlock(number, a)),
         nr::MLOCKALL => runtime(t, move || mlockall(a[0])),
         nr::MUNLOCKALL => runtime(t, munlockall),
         nr::SHMAT if a[2] & SHM_REMAP != 0 => runtime(t, move || shmat_over(a)),
-        nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MREMAP | nr::MADVISE => return Some(Answer::Inline),
+        nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MREMAP | nr::MADVISE => {
+            return Some(Answer::Inline);
+        }
         nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK => return Some(Answer::Inline),
         _ => return None,
     };
@@ -126,9 +130,8 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
         if check(r).is_ok() {
             let unpatched = runtime(t, move || {
                 // SAFETY: the mapping was just made by the program's loader and does not run yet.
-                let report = unsafe {
-                    patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
-                };
+                let report =
+                    unsafe { patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot) };
                 report.unpatched
             });
             count(Counter::UnpatchedSites, unpatched as u64);

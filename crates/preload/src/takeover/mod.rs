@@ -39,7 +39,10 @@ use uzswap::fault::Pager;
 use uzswap::sys::{nr, sync, syscall};
 
 use crate::calls::shapes::{Disposition, disposition, has_pointers};
-use crate::patch::{self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK, CLASS_TABLE, HookFrame};
+use crate::patch::{
+    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK,
+    CLASS_TABLE, HookFrame,
+};
 use thread::ThreadBlock;
 
 /// The one pager of this process.
@@ -211,7 +214,8 @@ pub(crate) fn debug(values: &[(&str, u64)]) {
         put(b" ");
         put(name.as_bytes());
         put(b" ");
-        let hex: [u8; 16] = core::array::from_fn(|i| b"0123456789abcdef"[(value >> (60 - 4 * i)) as usize & 15]);
+        let hex: [u8; 16] =
+            core::array::from_fn(|i| b"0123456789abcdef"[(value >> (60 - 4 * i)) as usize & 15]);
         put(&hex);
     }
     put(b"\n");

@@ -240,7 +240,11 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
         let _ = call!(nr::FCNTL, control, F_SETFD, CLOEXEC);
         if !shared {
             runtime(t, || {
-                if ACTIVE.load(Ordering::Acquire) { PAGER.publish(true) } else { PAGER.reserve(memory::dormant_pages()) }
+                if ACTIVE.load(Ordering::Acquire) {
+                    PAGER.publish(true)
+                } else {
+                    PAGER.reserve(memory::dormant_pages())
+                }
             });
         }
         r
@@ -273,7 +277,7 @@ fn carry(t: &'static ThreadBlock, environment: usize) -> Option<usize> {
         at += bytes.len();
         at
     };
-    let preload = put(b"") ;
+    let preload = put(b"");
     put(PRELOAD);
     put(settings.preload());
     if let Some(i) = preload_at
@@ -310,7 +314,8 @@ fn scratch(t: &'static ThreadBlock, need: usize) -> Option<usize> {
     if t.exec_scratch_len.load(Ordering::Relaxed) < need {
         let len = need.next_multiple_of(16 * PAGE_SIZE);
         let new = map_anonymous(len, PROT_READ | PROT_WRITE).ok()?;
-        let (old, old_len) = (t.exec_scratch.load(Ordering::Relaxed), t.exec_scratch_len.load(Ordering::Relaxed));
+        let (old, old_len) =
+            (t.exec_scratch.load(Ordering::Relaxed), t.exec_scratch_len.load(Ordering::Relaxed));
         if old_len > 0 {
             let _ = call!(nr::MUNMAP, old, old_len);
         }

@@ -350,8 +350,7 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
     let vector = vector_bytes(fpstate);
     let new_fpstate = (top - vector) & !63;
     let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
-    let managed = ACTIVE.load(Ordering::Acquire)
-        && PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
+    let managed = ACTIVE.load(Ordering::Acquire) && PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
     let restorer = if managed {
         uzswap_managed_restorer as *const () as usize
     } else if action.flags & SA_RESTORER != 0 {
@@ -425,7 +424,13 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
 }
 
 /// A call that takes a signal mask by pointer in argument `at`, its size in argument `size_at`.
-fn with_mask(t: &'static ThreadBlock, number: usize, mut a: Args, at: usize, size_at: usize) -> Option<Answer> {
+fn with_mask(
+    t: &'static ThreadBlock,
+    number: usize,
+    mut a: Args,
+    at: usize,
+    size_at: usize,
+) -> Option<Answer> {
     if a[at] == 0 || a[size_at] != 8 {
         return None;
     }

@@ -33,7 +33,8 @@ pub fn settings() -> Settings {
 
 /// A slot outside the tree, for a process that found none: its counters are lost, nothing else.
 pub fn spare_slot() -> &'static Slot {
-    static SPARE: core::sync::atomic::AtomicPtr<Slot> = core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+    static SPARE: core::sync::atomic::AtomicPtr<Slot> =
+        core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
     if SPARE.load(Ordering::Acquire).is_null() {
         match uzswap::sys::mem::map_anonymous(size_of::<Slot>(), PROT_READ | PROT_WRITE) {
             Ok(at) => SPARE.store(at as *mut Slot, Ordering::Release),
@@ -217,7 +218,8 @@ fn note_early_memory() {
         while let Some(end) = text[at..full].iter().position(|b| *b == b'\n') {
             if let Some(m) = Line::parse(&text[at..at + end]) {
                 let bss = m.anonymous && m.start == last_file_end;
-                let ours = m.contains(&raw const PAGER as usize) || m.contains(patch::trampoline_range().start);
+                let ours =
+                    m.contains(&raw const PAGER as usize) || m.contains(patch::trampoline_range().start);
                 if m.anonymous && m.private_writable && bss && !ours && m.end - m.start >= EARLY_MIN_BYTES {
                     PAGER.note_mapped(&mut s, m.start, page_ceil(m.end), 3, RangeFlags::NONE);
                 }
@@ -251,9 +253,8 @@ impl Line {
         let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
         let range = fields.next()?;
         let dash = range.iter().position(|b| *b == b'-')?;
-        let hex = |s: &[u8]| {
-            s.iter().try_fold(0usize, |v, b| Some(v << 4 | (*b as char).to_digit(16)? as usize))
-        };
+        let hex =
+            |s: &[u8]| s.iter().try_fold(0usize, |v, b| Some(v << 4 | (*b as char).to_digit(16)? as usize));
         let mode = fields.next()?;
         let inode_at = 2;
         let inode = fields.nth(inode_at)?;

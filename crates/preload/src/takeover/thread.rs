@@ -89,7 +89,9 @@ impl ThreadBlock {
             }
             p = b.next.load(Ordering::Acquire);
         }
-        let Ok(base) = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE) else { fatal("no memory for a thread's stacks") };
+        let Ok(base) = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE) else {
+            fatal("no memory for a thread's stacks")
+        };
         for guard in [base, base + PAGE_SIZE + ALTERNATE_BYTES] {
             let _ = call!(nr::MPROTECT, guard, PAGE_SIZE, 0);
         }

@@ -148,7 +148,7 @@ impl Mechanism {
 
     /// Fills missing pages from `addr` with `bytes` (whole pages).
     pub fn fill(&self, addr: usize, bytes: &[u8]) -> Filled {
-        debug_assert!(bytes.len() % PAGE_SIZE == 0);
+        debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
         match self {
             Mechanism::Uffd(u) => u.fill(addr, bytes.as_ptr() as usize, bytes.len() / PAGE_SIZE),
             Mechanism::Protect(p) => p.fill(addr, bytes),

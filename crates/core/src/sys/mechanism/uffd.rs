@@ -36,7 +36,9 @@ pub struct Uffd {
 
 impl Uffd {
     fn features(has_move: bool) -> u64 {
-        FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE | FEATURE_WP_ASYNC } else { 0 }
+        FEATURE_SIGBUS
+            | FEATURE_PAGEFAULT_FLAG_WP
+            | if has_move { FEATURE_MOVE | FEATURE_WP_ASYNC } else { 0 }
     }
 
     pub fn open(has_move: bool, slots: usize) -> Result<Uffd> {
