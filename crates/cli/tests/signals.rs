@@ -131,14 +131,14 @@ fn signals_sent_to_us_reach_the_program() {
 
 #[test]
 fn a_signal_that_the_program_does_not_catch_ends_both() {
-    let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
+    let program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
     kill(program.pid(), libc::SIGTERM);
     assert_eq!(program.end().signal(), Some(libc::SIGTERM));
 }
 
 #[test]
 fn real_time_signals_come_one_by_one() {
-    let mut program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
+    let program = Running::start(&["sh", "-c", "echo ready; exec sleep 1000"]);
     queue(program.pid(), libc::SIGRTMIN() + 3, 77);
     assert_eq!(program.end().signal(), Some(libc::SIGRTMIN() + 3));
 }

@@ -16,6 +16,12 @@ public class Structures {
         return state = (state * 1103515245 + 12345) & 0x7fffffff;
     }
 
+    static long[] values(int i) {
+        long[] values = new long[80 + i % 50];
+        for (int k = 0; k < values.length; k++) values[k] = (long) i * k + random();
+        return values;
+    }
+
     static long spin(List<Row> rows, int from, int to) {
         long sum = 0;
         for (int i = from; i < to; i++)
@@ -24,12 +30,12 @@ public class Structures {
     }
 
     public static void main(String[] arguments) throws Exception {
-        int count = (int) (500_000 * Double.parseDouble(arguments[0]));
+        int count = (int) (150_000 * Double.parseDouble(arguments[0]));
         Map<String, Row> map = new HashMap<>();
         List<Row> rows = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             String key = Integer.toHexString(random()) + "-" + i;
-            Row row = new Row(i, new StringBuilder(key).reverse().toString(), new long[] {i, i * 3L, random()});
+            Row row = new Row(i, new StringBuilder(key).reverse().toString(), values(i));
             map.put(key, row);
             rows.add(row);
         }

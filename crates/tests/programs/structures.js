@@ -3,7 +3,7 @@
 const { createHash } = require('crypto');
 const { deflateSync, inflateSync } = require('zlib');
 
-const count = Math.floor(300000 * Number(process.argv[2]));
+const count = Math.floor(120000 * Number(process.argv[2]));
 let state = 12345;
 const random = () => (state = (Math.imul(state, 1103515245) + 12345) & 0x7fffffff);
 
@@ -11,12 +11,12 @@ const map = new Map();
 const objects = [];
 for (let i = 0; i < count; i++) {
   const key = `${random().toString(16)}-${i}`;
-  map.set(key, { id: i, name: key.split('').reverse().join(''), tags: [i % 7, i % 11, `t${i % 13}`] });
+  map.set(key, { id: i, name: key.split('').reverse().join(''), tags: [i % 7, i % 11, `t${i % 13}`], values: new Array(60 + (i % 30)).fill(i) });
   if (i % 3 === 0) objects.push(map.get(key));
 }
 objects.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.id - b.id));
 const hash = createHash('sha256');
-for (const o of objects) hash.update(`${o.id}${o.name}${o.tags.join()}`);
+for (const o of objects) hash.update(`${o.id}${o.name}${o.tags.join()}${o.values.join()}`);
 
 const buffers = [];
 for (let i = 0; i < 400; i++) {

@@ -3,7 +3,7 @@ CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, value INTEGER, note TEXT);
 INSERT INTO item
   WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < (SELECT rows FROM scale))
   SELECT i, printf('%08x-%d', i * 2654435761 % 4294967296, i), i * 7919 % 100003,
-         substr('the quick brown fox jumps over the lazy dog and runs away', 1 + i % 17, 20 + i % 23) || i FROM n;
+         replace(printf('%.*c', 6 + i % 9, 'x'), 'x', substr('the quick brown fox jumps over the lazy dog and runs away', 1 + i % 17, 20 + i % 23) || i) FROM n;
 CREATE INDEX item_name ON item(name);
 CREATE INDEX item_value ON item(value, name);
 CREATE TABLE link AS SELECT id AS a, id * 31 % (SELECT rows FROM scale) + 1 AS b FROM item WHERE id % 3 = 0;

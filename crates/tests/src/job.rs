@@ -118,7 +118,15 @@ impl Job {
         let dir = JobDir(workshop.job_dir(self.user));
         let stats_file = dir.0.join("stats.json");
         let file = |name: &str| dir.0.join(name);
-        let create = |name: &str| fs::File::create(file(name)).expect("the job's directory is ours");
+        let create = |name: &str| {
+            let made = fs::File::create(file(name)).expect("the job's directory is ours");
+            if self.user == User::Ordinary {
+                // Or it could not open /dev/stdout.
+                let id = Some(User::ORDINARY_UID);
+                std::os::unix::fs::fchown(&made, id, id).expect("root can give a file away");
+            }
+            made
+        };
 
         let mut command = Command::new(workshop.dir().join("bin/jail"));
         command.arg("-g").arg(group.procs_file());

@@ -29,7 +29,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "python_procs", limit_mib: 104, argv: |w| python(w, "procs.py", "1.5"), for_all: true },
     Program { name: "numpy", limit_mib: 88, argv: numpy, for_all: true },
     Program { name: "sort", limit_mib: 48, argv: gnu_sort, for_all: true },
-    Program { name: "xz", limit_mib: 60, argv: xz, for_all: true },
+    Program { name: "xz", limit_mib: 40, argv: xz, for_all: true },
     Program { name: "gcc", limit_mib: 104, argv: gcc, for_all: true },
     Program { name: "rustc", limit_mib: 88, argv: rustc, for_all: false },
     Program { name: "sqlite", limit_mib: 60, argv: sqlite, for_all: true },
@@ -68,7 +68,7 @@ fn gnu_sort(w: &Workshop) -> Result<Vec<OsString>, String> {
 }
 
 fn xz(w: &Workshop) -> Result<Vec<OsString>, String> {
-    let input = w.input("sources", |path| make_sources(path, 8 * MIB as usize));
+    let input = w.input("sources", |path| make_sources(path, 5 * MIB as usize / 2));
     Ok(line([&suite::command("xz")?, &"-9", &"-T1", &"-c", &input]))
 }
 
@@ -98,7 +98,7 @@ fn rustc(w: &Workshop) -> Result<Vec<OsString>, String> {
 }
 
 fn sqlite(w: &Workshop) -> Result<Vec<OsString>, String> {
-    let scale = "CREATE TABLE scale(rows); INSERT INTO scale VALUES(560000);";
+    let scale = "CREATE TABLE scale(rows); INSERT INTO scale VALUES(200000);";
     let read = format!(".read {}", w.script("tables.sql").display());
     Ok(line([&suite::command("sqlite3")?, &"-batch", &"-cmd", &scale, &":memory:", &read]))
 }

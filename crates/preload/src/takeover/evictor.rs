@@ -190,12 +190,7 @@ fn read_file(which: usize, text: &mut [u8]) -> Option<usize> {
 fn share_of_anonymous() -> Option<(i64, i64)> {
     let mut text = [0u8; 4096];
     let n = read_file(1, &mut text)?;
-    let kib = |name: &[u8]| {
-        text[..n]
-            .split(|b| *b == b'\n')
-            .find_map(|l| l.strip_prefix(name))
-            .map(|v| v.iter().filter(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64))
-    };
+    let kib = |name: &[u8]| number_after(&text[..n], name);
     Some((kib(b"Pss_Anon:")? / 4, kib(b"Anonymous:")? / 4))
 }
 
@@ -240,4 +235,23 @@ pub fn anonymous_pages() -> Option<i64> {
     let resident = fields.nth(1)?;
     let shared = fields.next()?;
     Some(resident - shared)
+}
+
+/// The most anonymous memory that this process had, in pages: its peak less what of it is file memory now. For a dormant process,
+/// asked by a thread of the program when it ends.
+pub fn peak_anonymous_pages() -> Option<i64> {
+    let file = fd::open_read(c"/proc/self/status").ok()?;
+    let mut text = [0u8; 4096];
+    let n = fd::read(file, &mut text);
+    fd::close(file);
+    let n = n.ok()?;
+    let kib = |name: &[u8]| number_after(&text[..n], name);
+    Some((kib(b"VmHWM:")? - kib(b"RssFile:")? - kib(b"RssShmem:")?) / 4)
+}
+
+/// The number in the line of `text` that begins with `name`.
+fn number_after(text: &[u8], name: &[u8]) -> Option<i64> {
+    text.split(|b| *b == b'\n')
+        .find_map(|line| line.strip_prefix(name))
+        .map(|value| value.iter().filter(|b| b.is_ascii_digit()).fold(0, |v, b| v * 10 + (b - b'0') as i64))
 }

@@ -129,11 +129,11 @@ pub fn release_finished() {
     }
     let mut over = [false; CALLS_MAX];
     let mut left = 0;
-    for i in 0..f.calls_len {
-        let b = f.calls[i];
-        over[i] = b.tid == 0 || where_is(b.tid) != Some(b);
-        if over[i] {
-            f.calls[i].tid = 0;
+    let len = f.calls_len;
+    for (call, over) in f.calls[..len].iter_mut().zip(&mut over) {
+        *over = call.tid == 0 || where_is(call.tid) != Some(*call);
+        if *over {
+            call.tid = 0;
         } else {
             left += 1;
         }

@@ -211,7 +211,7 @@ fn finish_counters() {
         if ACTIVE.load(Ordering::Acquire) {
             PAGER.publish(true);
         } else {
-            PAGER.publish_final(pages);
+            PAGER.publish_final(evictor::peak_anonymous_pages().unwrap_or(0).max(pages));
         }
     }
     PAGER.publish_gauges();

@@ -1,0 +1,355 @@
+//! `uzswap bench overhead`: what uzswap costs a program that fits its limit.
+//!
+//! Pairs of runs, one plain and one under `uzswap run`, in turn; every other pair the other way round. A figure is
+//! the ratio of the two medians: of wall time, and of processor time (all processes of the run), which a busy machine
+//! disturbs less.
+//!
+//! | workload | figure |
+//! |---|---|
+//! | start | `/bin/true`, from before the fork to after the end |
+//! | CPython | five loops, timed inside, start not included |
+//! | sort | GNU sort of made-up lines |
+//! | redis | redis-benchmark against redis-server over a Unix socket, each command's rate |
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use serde_json::{Map, Value, json};
+
+use super::pages::Random;
+use super::process::{Interrupt, Running};
+use super::record::{Record, median};
+use crate::Failure;
+use crate::program::reason;
+use crate::report;
+
+#[derive(clap::Args, Debug)]
+pub struct OverheadArguments {
+    /// Limit of the runs under uzswap; more than the programs need
+    #[arg(long, value_name = "SIZE", default_value = "2G")]
+    memory: String,
+    /// Pairs of runs of each program
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Pairs of starts of /bin/true
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    starts: u32,
+    /// Directory for the results: every run as JSON
+    #[arg(long, value_name = "DIR", default_value = "bench-results")]
+    out: PathBuf,
+}
+
+/// With or without uzswap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Plain,
+    Managed,
+}
+
+/// Figures of one run, all such that less is better.
+type Figures = BTreeMap<String, f64>;
+
+/// One run of a program, or why it cannot be measured here.
+type Workload<'a> = &'a dyn Fn(Side) -> Result<Figures, String>;
+
+pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
+    let record = Record::begin(&arguments.out, "overhead")?;
+    let bench = Bench { arguments: &arguments, interrupt: Interrupt::install(), scratch: Scratch::new()? };
+    let workloads: [(&str, u32, Workload); 4] = [
+        ("start", arguments.starts, &|side| bench.start(side)),
+        ("CPython", arguments.rounds, &|side| bench.python(side)),
+        ("sort", arguments.rounds, &|side| bench.sort(side)),
+        ("redis", arguments.rounds, &|side| bench.redis(side)),
+    ];
+    let mut all = Map::new();
+    println!("{:<28} {:>12} {:>12} {:>9} {:>12}", "", "plain", "uzswap", "ratio", "difference");
+    for (name, rounds, workload) in workloads {
+        report::say(&format!("{name}: {rounds} pairs"));
+        match bench.pairs(rounds, workload)? {
+            Ok(pairs) => {
+                let summary = summarize(&pairs);
+                print!("{}", table(name, &summary));
+                all.insert(name.to_string(), json!({"summary": summary, "pairs": pairs}));
+            }
+            Err(why) => {
+                println!("{name:<28} not measured: {why}");
+                all.insert(name.to_string(), json!({"not_measured": why}));
+            }
+        }
+    }
+    let json = record.write_json(json!({
+        "settings": {"memory": arguments.memory, "rounds": arguments.rounds, "starts": arguments.starts},
+        "workloads": all,
+    }))?;
+    println!("\n{}", json.display());
+    Ok(0)
+}
+
+struct Bench<'a> {
+    arguments: &'a OverheadArguments,
+    interrupt: Interrupt,
+    scratch: Scratch,
+}
+
+/// One pair: plain and managed.
+type Pair = [Figures; 2];
+
+impl Bench<'_> {
+    /// Runs the pairs. The inner error says why this workload cannot be measured here.
+    fn pairs(&self, rounds: u32, workload: Workload) -> Result<Result<Vec<Pair>, String>, Failure> {
+        // Not counted: files come into the page cache, libraries into the cache of analyses.
+        for side in [Side::Plain, Side::Managed] {
+            if let Err(why) = workload(side) {
+                return Ok(Err(why));
+            }
+        }
+        let mut pairs = Vec::new();
+        for round in 0..rounds {
+            let mut pair = [Figures::new(), Figures::new()];
+            let order =
+                if round % 2 == 0 { [Side::Plain, Side::Managed] } else { [Side::Managed, Side::Plain] };
+            for side in order {
+                self.interrupt.check()?;
+                match workload(side) {
+                    Ok(figures) => pair[side as usize] = figures,
+                    Err(why) => return Ok(Err(format!("{side:?}: {why}"))),
+                }
+            }
+            pairs.push(pair);
+        }
+        Ok(Ok(pairs))
+    }
+
+    /// The command, under uzswap or not.
+    fn command(&self, side: Side, program: &str) -> Result<Command, String> {
+        let path = find(program)?;
+        let mut command = match side {
+            Side::Plain => Command::new(path),
+            Side::Managed => {
+                let own = std::env::current_exe().map_err(|e| reason(&e))?;
+                let mut command = Command::new(own);
+                command.args(["run", "--quiet", "--memory", &self.arguments.memory, "--"]).arg(path);
+                command
+            }
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).env("LC_ALL", "C");
+        Ok(command)
+    }
+
+    fn start(&self, side: Side) -> Result<Figures, String> {
+        timed(&mut self.command(side, "true")?)
+    }
+
+    fn python(&self, side: Side) -> Result<Figures, String> {
+        let output = (self.command(side, "python3")?.args(["-I", "-c", include_str!("overhead.py")]))
+            .stdout(Stdio::piped())
+            .output()
+            .map_err(|e| reason(&e))?;
+        if !output.status.success() {
+            return Err(format!("python3 ended with {}", output.status));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let pair =
+            |line: &str| Some((line.split_once(' ')?.0.to_string(), line.split_once(' ')?.1.parse().ok()?));
+        Ok(text.lines().filter_map(pair).collect())
+    }
+
+    fn sort(&self, side: Side) -> Result<Figures, String> {
+        let lines = self.scratch.lines()?;
+        timed(self.command(side, "sort")?.args(["-S", "512M", "--parallel=1", "-o", "/dev/null"]).arg(lines))
+    }
+
+    fn redis(&self, side: Side) -> Result<Figures, String> {
+        find("redis-benchmark")?;
+        let socket = self.scratch.0.join("redis.socket");
+        let _ = fs::remove_file(&socket);
+        let mut server = self.command(side, "redis-server")?;
+        server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        let mut server = Running::start(server.current_dir(&self.scratch.0))?;
+        let started = Instant::now();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            if !server.is_alive() || started.elapsed() > Duration::from_secs(20) {
+                return Err("redis-server does not answer".to_string());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let output = (self.command(Side::Plain, "redis-benchmark")?)
+            .args(["-t", "set,get,lpush,hset", "-n", "100000", "-r", "50000", "-d", "200", "--csv", "-s"])
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .output()
+            .map_err(|e| reason(&e))?;
+        if !output.status.success() || !server.is_alive() {
+            return Err(format!("redis-benchmark ended with {}", output.status));
+        }
+        let figures = redis_figures(&String::from_utf8_lossy(&output.stdout));
+        if figures.is_empty() { Err("redis-benchmark said nothing".to_string()) } else { Ok(figures) }
+    }
+}
+
+/// Seconds per command from `"SET","123456.78",...`.
+fn redis_figures(csv: &str) -> Figures {
+    let line = |line: &str| {
+        let mut fields = line.split(',').map(|field| field.trim_matches('"'));
+        let (name, rate) = (fields.next()?, fields.next()?.parse::<f64>().ok()?);
+        (rate > 0.0).then(|| (name.to_string(), 1.0 / rate))
+    };
+    csv.lines().filter_map(line).collect()
+}
+
+/// Runs a command to its end: seconds of wall time, and of processor time of all its processes.
+fn timed(command: &mut Command) -> Result<Figures, String> {
+    let before = children_seconds();
+    let started = Instant::now();
+    Running::start(command)?.wait()?;
+    let wall = started.elapsed().as_secs_f64();
+    Ok([("wall".to_string(), wall), ("CPU".to_string(), children_seconds() - before)].into())
+}
+
+fn children_seconds() -> f64 {
+    let of = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |u| of(u.user_time()) + of(u.system_time()))
+}
+
+/// The program's real file: the system's own before the search path, which may lead to a script that starts it.
+fn find(program: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = ["/usr/bin".into(), "/bin".into()].into_iter().chain(std::env::split_paths(&path));
+    let mut files = directories.map(|directory: PathBuf| directory.join(program));
+    files.find(|file| file.is_file()).ok_or(format!("{program} is not installed"))
+}
+
+/// A directory that goes away again.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, Failure> {
+        let path = Path::new("/var/tmp").join(format!("uzswap-overhead-{}", std::process::id()));
+        match fs::create_dir(&path) {
+            Ok(()) => Ok(Scratch(path)),
+            Err(e) => Err(Failure::environment(format!("{}: {}", path.display(), reason(&e)))),
+        }
+    }
+
+    /// A text to sort, 64 MiB.
+    fn lines(&self) -> Result<PathBuf, String> {
+        const LINES: u32 = 1_200_000;
+        let path = self.0.join("lines");
+        if !path.exists() {
+            let mut random = Random(1);
+            let mut write = || -> std::io::Result<()> {
+                let mut out = BufWriter::new(File::create(&path)?);
+                for line in 0..LINES {
+                    writeln!(out, "{:016x} line {line:07} {:024x}", random.next(), random.next())?;
+                }
+                out.flush()
+            };
+            write().map_err(|e| reason(&e))?;
+        }
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// For every figure: both medians, their ratio and difference. Where there are several, the mean ratio too.
+fn summarize(pairs: &[Pair]) -> Map<String, Value> {
+    let mut summary = Map::new();
+    let mut logs = Vec::new();
+    for name in pairs.first().map(|pair| pair[0].keys().collect::<Vec<_>>()).unwrap_or_default() {
+        let side =
+            |side: Side| median(pairs.iter().filter_map(|pair| pair[side as usize].get(name)).copied());
+        let (Some(plain), Some(managed)) = (side(Side::Plain), side(Side::Managed)) else { continue };
+        logs.push((managed / plain).ln());
+        summary.insert(
+            name.clone(),
+            json!({
+                "plain_seconds": plain,
+                "managed_seconds": managed,
+                "ratio": managed / plain,
+                "difference_seconds": managed - plain,
+            }),
+        );
+    }
+    // Wall and processor time are two views of one thing; more figures than that are different things.
+    if logs.len() > 2 {
+        let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+        summary.insert("geometric mean".to_string(), json!({"ratio": mean}));
+    }
+    summary
+}
+
+fn table(workload: &str, summary: &Map<String, Value>) -> String {
+    let mut text = String::new();
+    for (figure, values) in summary {
+        let seconds = |key: &str| match values[key].as_f64() {
+            None => String::new(),
+            Some(s) if s.abs() < 1e-3 => format!("{:.2} us", s * 1e6),
+            Some(s) if s.abs() < 1.0 => format!("{:.2} ms", s * 1e3),
+            Some(s) => format!("{s:.3} s"),
+        };
+        text += &format!(
+            "{:<28} {:>12} {:>12} {:>9.4} {:>12}\n",
+            format!("{workload}: {figure}"),
+            seconds("plain_seconds"),
+            seconds("managed_seconds"),
+            values["ratio"].as_f64().unwrap_or(f64::NAN),
+            seconds("difference_seconds")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_of_redis_become_times() {
+        let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"50000.00\",\"0.5\"\n\"GET\",\"100000.00\",\"0.4\"\n";
+        let figures = redis_figures(csv);
+        assert_eq!(figures.len(), 2);
+        assert_eq!((figures["SET"], figures["GET"]), (2e-5, 1e-5));
+    }
+
+    #[test]
+    fn ratios_are_of_medians() {
+        let figures = |seconds: f64| Figures::from([("wall".to_string(), seconds)]);
+        let pairs = [[1.0, 1.1], [9.0, 1.0], [1.0, 7.0]].map(|pair| pair.map(figures));
+        let summary = summarize(&pairs);
+        assert_eq!(summary["wall"]["ratio"], 1.1);
+        assert_eq!(summary.len(), 1);
+        let many = |scale: f64| -> Figures { (0..3).map(|i| (format!("f{i}"), scale)).collect() };
+        let summary = summarize(&[[many(2.0), many(3.0)]]);
+        assert!((summary["geometric mean"]["ratio"].as_f64().unwrap() - 1.5).abs() < 1e-9);
+        assert!(table("x", &summary).contains("x: f2"));
+    }
+
+    #[test]
+    fn a_process_is_timed_with_its_children() {
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; exit 0"]);
+        let figures = timed(&mut busy).unwrap();
+        assert!(figures["CPU"] > 0.0, "the grandchild's time is missing");
+        assert!(timed(Command::new("sh").args(["-c", "exit 5"])).is_err());
+    }
+
+    #[test]
+    fn the_scratch_directory_goes_away() {
+        let scratch = Scratch::new().unwrap();
+        let lines = scratch.lines().unwrap();
+        assert!(fs::metadata(&lines).unwrap().len() > 60 << 20);
+        drop(scratch);
+        assert!(!lines.exists() && !lines.parent().unwrap().exists());
+    }
+}
