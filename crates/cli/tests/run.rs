@@ -489,6 +489,18 @@ fn a_closed_stderr_disturbs_nobody() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(9));
+    // The first file that we open must not become stderr, and receive the summary.
+    let scratch = Scratch::new();
+    let stats = scratch.path("stats.json");
+    let script = format!(
+        "exec 0<&- 1>&- 2>&-; exec {} run --stats {} -- sh -c 'exit 9'",
+        env!("CARGO_BIN_EXE_uzswap"),
+        stats.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).env("UZSWAP_PRELOAD", library()).output().unwrap();
+    assert_eq!(output.status.code(), Some(9));
+    let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
+    assert_eq!(json["exit_code"], 9);
     // A reader that has gone away must not kill us before we can return the exit code.
     let output = Command::new("sh")
         .args([

@@ -31,7 +31,7 @@ fn set(p: &mut Page, tag: u64) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        let w = if i % 3 == 0 || tag % 4 == 0 { x } else { tag };
+        let w = if i % 3 == 0 || tag.is_multiple_of(4) { x } else { tag };
         word.copy_from_slice(&w.to_le_bytes());
     }
 }

@@ -153,7 +153,7 @@ fn life(mechanism: Mechanism) {
                 for _ in 0..6000 {
                     let i = rnd(&mut seed) as usize % values.len();
                     check(base + (i * 4 + t) * P, values[i]);
-                    if rnd(&mut seed) % 2 == 0 {
+                    if rnd(&mut seed).is_multiple_of(2) {
                         values[i] = rnd(&mut seed);
                         fill(base + (i * 4 + t) * P, values[i]);
                     }

@@ -1,9 +1,10 @@
 // churn: a seeded stress that fails on a wrong byte.
 //
-//     churn SECONDS SEED MIB [THREADS [--spoil]]
+//     churn SECONDS SEED MIB THREADS [--only STEP,...] [--regions OPERATION,...] [--spoil]
 //
 // Many threads change mappings, fork, exec, take signals and pass buffers to the kernel, over MIB of checked memory.
 // Ends with a line of counts and exit code 0, or with one line that names the seed, the thread, the operation and what differed.
+// With --only it does these kinds of steps and no others, with --regions these operations on regions: to narrow a failure down.
 // With --spoil it changes one byte behind its own back, and must fail: a test of the test.
 // It is an ordinary program and knows nothing of paging; run without uzswap it must pass as well.
 //
@@ -15,9 +16,9 @@
 #include <malloc.h>
 
 enum { REGION, LANES, KERNEL_LANE, CALL, COROUTINE, GUEST, ESCAPE, BRK, FORK, EXEC, STEPS };
-static const char *const step_names[STEPS] = {"region", "lanes", "kernel lane", "call", "coroutine",
+static const char *const step_names[STEPS] = {"region", "lanes", "kernel", "call", "coroutine",
                                               "guest",  "escape", "brk",        "fork", "exec"};
-static const unsigned step_weights[STEPS] = {420, 300, 60, 160, 60, 8, 4, 12, 3, 2};
+static unsigned step_weights[STEPS] = {420, 300, 60, 160, 60, 8, 4, 12, 3, 2};
 static atomic_ulong steps_done[STEPS];
 
 static void step(Files *files, int kind) {
@@ -55,12 +56,20 @@ static void *worker_main(void *argument) {
 
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "--words")) return words_sum(argv + 2, getenv("CHURN"));
-    if (argc < 4) return fprintf(stderr, "usage: churn SECONDS SEED MIB [THREADS]\n"), 2;
+    if (argc < 5) return fprintf(stderr, "usage: churn SECONDS SEED MIB THREADS [--only STEPS] [--regions OPS] [--spoil]\n"), 2;
     double seconds = atof(argv[1]);
     seed = strtoull(argv[2], NULL, 10);
     size_t pages = strtoul(argv[3], NULL, 10) * 256;
-    int threads = argc > 4 ? atoi(argv[4]) : 6;
+    int threads = atoi(argv[4]), spoil = 0;
     if (threads < 1 || threads > MAX_THREADS) return 2;
+    for (int i = 5; i < argc; i++) {
+        if (!strcmp(argv[i], "--spoil")) spoil = 1;
+        if (i + 1 >= argc) continue;
+        for (int kind = 0; kind < STEPS && !strcmp(argv[i], "--only"); kind++)
+            if (!strstr(argv[i + 1], step_names[kind])) step_weights[kind] = 0;
+        for (size_t op = 0; op < REGION_OPS && !strcmp(argv[i], "--regions"); op++)
+            if (!strstr(argv[i + 1], region_ops[op].name)) region_ops[op].weight = 0;
+    }
 
     // malloc takes everything by mmap, so that the break is ours alone.
     mallopt(M_MMAP_THRESHOLD, 0);
@@ -80,7 +89,7 @@ int main(int argc, char **argv) {
         workers[i] = (Worker){.id = i, .state = mix(seed + 1 + i)};
         if (pthread_create(&thread[i], NULL, worker_main, &workers[i])) fail("pthread_create");
     }
-    if (argc > 5 && !strcmp(argv[5], "--spoil")) {
+    if (spoil) {
         // A page that is written rarely, in the arena or in a region.
         if (seed % 2) arena[(arena_pages - 1) * WORDS + 1] ^= 1ull << 40;
         else regions[0].uid++;

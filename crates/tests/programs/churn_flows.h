@@ -258,7 +258,7 @@ __attribute__((noreturn)) static void child_life(Region **held, int count) {
         Region *r = held[below(count)];
         size_t first = below(r->pages), pages = 1 + below(64);
         if (pages > r->pages - first) pages = r->pages - first;
-        unsigned i = below(sizeof region_ops / sizeof *region_ops);
+        unsigned i = pick_region_op();
         self->doing = region_ops[i].name;
         region_ops[i].run(r, first, pages);
     }

@@ -237,7 +237,7 @@ static void op_gather(Region *r, size_t first, size_t count) {
     r->base = fresh;
 }
 
-static const struct {
+static struct {
     const char *name;
     void (*run)(Region *, size_t first, size_t count);
     unsigned weight;
@@ -250,16 +250,22 @@ static const struct {
     {"gather", op_gather, 1},
 };
 
+#define REGION_OPS (sizeof region_ops / sizeof *region_ops)
+
+static unsigned pick_region_op(void) {
+    unsigned total = 0, i = 0;
+    for (size_t k = 0; k < REGION_OPS; k++) total += region_ops[k].weight;
+    for (unsigned pick = below(total); pick >= region_ops[i].weight;) pick -= region_ops[i++].weight;
+    return i;
+}
+
 // One operation on a random region that nobody holds.
 static void region_step(void) {
     Region *r = &regions[below(REGIONS)];
     if (pthread_mutex_trylock(&r->lock)) return;
     size_t first = below(r->pages), count = 1 + below(below(4) ? 16 : 256);
     if (count > r->pages - first) count = r->pages - first;
-    unsigned total = 0, i = 0;
-    for (size_t k = 0; k < sizeof region_ops / sizeof *region_ops; k++) total += region_ops[k].weight;
-    unsigned pick = below(total);
-    while (pick >= region_ops[i].weight) pick -= region_ops[i++].weight;
+    unsigned i = pick_region_op();
     self->doing = region_ops[i].name;
     region_ops[i].run(r, first, count);
     pthread_mutex_unlock(&r->lock);

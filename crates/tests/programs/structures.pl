@@ -10,7 +10,7 @@ sub random { return $state = ($state * 1103515245 + 12345) & 0x7fffffff }
 my (%table, @rows);
 for my $i (1 .. $count) {
     my $key = sprintf("%08x-%d", random(), $i);
-    $table{$key} = [$i, "value $i " x (60 + $i % 90), { id => $i, name => reverse $key }];
+    $table{$key} = [$i, "value $i " x (10 + $i % 20), { id => $i, name => reverse $key }];
     push @rows, $table{$key} if $i % 2;
 }
 my $sha = Digest::SHA->new(256);

@@ -239,9 +239,10 @@ impl Outcome {
         find(self.stats.as_ref()?, key)
     }
 
-    /// Whether paging was done by protection faults; only those make kernel mappings.
-    pub fn by_protection(&self) -> bool {
-        self.stat("peak_mappings").is_some_and(|n| n > 0)
+    /// The mechanisms that were in use, as `--stats` names them.
+    pub fn mechanisms(&self) -> Vec<&str> {
+        let list = self.stats.as_ref().and_then(|s| s.get("mechanisms")?.as_array());
+        list.into_iter().flatten().filter_map(|m| m.as_str()).collect()
     }
 
     /// Everything one wants to see when a case fails.
