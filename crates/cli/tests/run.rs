@@ -493,7 +493,7 @@ fn a_closed_stderr_disturbs_nobody() {
     let scratch = Scratch::new();
     let stats = scratch.path("stats.json");
     let script = format!(
-        "exec 0<&- 1>&- 2>&-; exec {} run --stats {} -- sh -c 'exit 9'",
+        "exec 2>&-; exec {} run --stats {} -- sh -c 'exit 9'",
         env!("CARGO_BIN_EXE_uzswap"),
         stats.display()
     );

@@ -32,6 +32,8 @@ const SWEEP_LOOK_PAGES: usize = 32 << 10;
 const SHRINK_BYTES: usize = 256 << 10;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
+/// Pages that a thread goes over the limit at once, so that it does not wait for each. The evictor's next tick counts them.
+const OVER_PAGES: i64 = 64;
 /// A thread that found nothing to evict looks again after this long...
 const WAIT_NS: u64 = 50_000;
 /// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
@@ -124,7 +126,7 @@ impl Pager {
                 if fruitless > FRUITLESS_MAX || waits > WAITS_MAX {
                     self.tree().notice(Notice::OverLimit, 0);
                     // Serve over the limit: a program that is refused memory is a dead program.
-                    self.debt.fetch_add(pages, Ordering::Relaxed);
+                    self.debt.fetch_add(pages.max(OVER_PAGES), Ordering::Relaxed);
                     break;
                 }
                 drop(s);
@@ -368,25 +370,35 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
-            let n = self.take_run(s, active, range, addr, run);
+            let (n, held_to) = self.take_run(s, active, range, addr, run);
             taken += n.pages;
             // Limbo is full: leave the rest for the next time.
             if n.pages == 0 && n.next == Next::End {
                 return (addr, taken, SWEEP_LOOK_PAGES);
             }
             addr += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
+            // Nothing of what is held will go: do not ask page by page.
+            addr = addr.max(held_to);
         }
         (addr.min(range.end), taken, looked)
     }
 
     /// Takes out one run of resident pages of one range. `Next::End` with fewer pages than asked: no slots.
-    fn take_run(&self, s: &mut Locked<'_>, active: &Active, range: Range, addr: usize, run: usize) -> Taken {
+    /// Also returns where the hold ends that stopped it.
+    fn take_run(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: Range,
+        addr: usize,
+        run: usize,
+    ) -> (Taken, usize) {
         let movable = active.mechanism.is_protect()
             || range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE;
         if !movable {
-            return self.take_special(active, range, addr);
+            return (self.take_special(active, range, addr), 0);
         }
-        let Some(slots) = s.limbo.peek_free(run) else { return Taken { pages: 0, next: Next::End } };
+        let Some(slots) = s.limbo.peek_free(run) else { return (Taken { pages: 0, next: Next::End }, 0) };
         let run = run.min(slots.count);
         // Publish the intent, then look at the holds (see hold.rs).
         for i in 0..run {
@@ -395,8 +407,12 @@ impl Pager {
         fence(Ordering::SeqCst);
         let mut free = run;
         let end = addr + run * PAGE_SIZE;
-        self.holds.overlapping(addr, end, |start, _| {
-            free = free.min(start.saturating_sub(addr) >> PAGE_SHIFT);
+        let mut held_to = 0;
+        self.holds.overlapping(addr, end, |start, stop| {
+            let before = start.saturating_sub(addr) >> PAGE_SHIFT;
+            if before < free || held_to == 0 {
+                (free, held_to) = (before.min(free), crate::region::page_floor(stop));
+            }
             free == 0
         });
         let t = if free > 0 {
@@ -426,7 +442,7 @@ impl Pager {
         }
         // Held: as good as stuck.
         let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
-        Taken { pages: t.pages, next }
+        (Taken { pages: t.pages, next }, held_to)
     }
 
     /// One page that MOVE does not take: nobody can write it (read-only, no access), or it is code being

@@ -401,6 +401,39 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
     Some(done as isize)
 }
 
+/// A large send on a stream, in pieces.
+fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
+    let mut done = 0;
+    while done < a[2] {
+        let piece = (a[2] - done).min(piece_bytes());
+        let r = held_call(t, nr::SENDTO, [a[0], a[1] + done, piece, a[3], a[4], a[5]]);
+        if r < 0 {
+            return if done > 0 { done as isize } else { r };
+        }
+        done += r as usize;
+        if (r as usize) < piece {
+            break;
+        }
+    }
+    done as isize
+}
+
+/// The length of a buffer of which a call may fill less, cut to what can be held; the arguments with it.
+pub(super) fn clamp_length(number: usize, mut a: Args) -> Args {
+    const MSG_WAITALL: usize = 0x100;
+    /// No datagram is longer than a receive buffer can be set without privilege, many times over.
+    const DATAGRAM_MOST: usize = 16 << 20;
+    match number {
+        nr::RECVFROM if a[2] > piece_bytes() && a[3] & MSG_WAITALL == 0 && managed(a[1], a[2]) => {
+            let most = if cut(a[0]) == Cut::Stream { piece_bytes() } else { DATAGRAM_MOST };
+            a[2] = a[2].min(most);
+        }
+        nr::GETRANDOM if managed(a[0], a[1]) => a[1] = a[1].min(piece_bytes()),
+        _ => {}
+    }
+    a
+}
+
 /// Calls that need a decision of their own.
 pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Option<Answer> {
     const SOL_SOCKET: usize = 1;
@@ -422,6 +455,10 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
         // Zero-copy sends refer to pages after the call; without the option programs copy.
         nr::SETSOCKOPT if a[1] == SOL_SOCKET && a[2] == SO_ZEROCOPY => {
             Some(Answer::Result(Errno::ENOPROTOOPT.as_return()))
+        }
+        nr::SENDTO if a[2] > piece_bytes() && managed(a[1], a[2]) && cut(a[0]) == Cut::Stream => {
+            a[3] &= !MSG_ZEROCOPY;
+            Some(Answer::Result(send_pieces(t, a)))
         }
         nr::SENDTO | nr::SENDMSG | nr::SENDMMSG => {
             let flags_at = if number == nr::SENDMSG { 2 } else { 3 };

@@ -141,7 +141,10 @@ fn correct_share() {
     let left = RELATIVES.load(Ordering::Acquire);
     let now = uzswap::sys::now_ns();
     let pause = (SHARE_COST.load(Ordering::Relaxed) * 20).max(5 * TICK_NS);
-    if left == 0 || now - SHARE_AT.load(Ordering::Relaxed) < pause {
+    if left == 0 {
+        return PAGER.set_unshared();
+    }
+    if now - SHARE_AT.load(Ordering::Relaxed) < pause {
         return;
     }
     let Some((pss, anonymous)) = share_of_anonymous() else { return };

@@ -92,7 +92,7 @@ pub fn activate(s: &mut Locked<'_>) {
         return;
     }
     let settings = start::settings();
-    let active = match Active::open(&settings) {
+    let active = match Active::open(settings) {
         Ok(a) => Box::leak(Box::new(a)),
         Err(e) => return unmanaged(e),
     };

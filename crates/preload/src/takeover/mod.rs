@@ -32,11 +32,11 @@ mod start;
 pub use start::constructor;
 mod thread;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use uzswap::control::{Counter, Settings};
 use uzswap::fault::Pager;
-use uzswap::sys::{nr, sync, syscall};
+use uzswap::sys::{nr, syscall};
 
 use crate::calls::shapes::{Disposition, disposition, has_pointers};
 use crate::patch::{
@@ -48,8 +48,9 @@ use thread::ThreadBlock;
 /// The one pager of this process.
 pub static PAGER: Pager = Pager::new();
 
-/// What was decided for the run; written once by `start`, read afterwards.
-static SETTINGS: sync::Mutex<Settings> = sync::Mutex::new(Settings::new());
+/// What was decided for the run: set once by `start`, never freed. Not behind a lock: a vfork child and a signal
+/// handler that execs read it on top of anything.
+static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(core::ptr::null_mut());
 
 /// This process's id, to recognise a child that shares our memory (vfork).
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -130,7 +131,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
     match answer {
         Some(a) => a,
         None if ACTIVE.load(Ordering::Acquire) && has_pointers(number) => {
-            Answer::Result(buffers::held_call(t, number, args))
+            Answer::Result(buffers::held_call(t, number, buffers::clamp_length(number, args)))
         }
         None => Answer::Inline,
     }

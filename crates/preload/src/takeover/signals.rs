@@ -31,7 +31,7 @@ use uzswap::sys::program::raw_copy;
 use uzswap::sys::{Errno, nr};
 
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, StackT, ThreadBlock};
-use super::{ACTIVE, Answer, Args, PAGER, PID, buffers, call};
+use super::{Answer, Args, PAGER, PID, buffers, call};
 
 const SIGBUS: i32 = 7;
 const SIGNALS: usize = 65;
@@ -350,7 +350,8 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
     let vector = vector_bytes(fpstate);
     let new_fpstate = (top - vector) & !63;
     let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
-    let managed = ACTIVE.load(Ordering::Acquire) && PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
+    // Also while dormant: paging may be on when the handler returns.
+    let managed = PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
     let restorer = if managed {
         uzswap_managed_restorer as *const () as usize
     } else if action.flags & SA_RESTORER != 0 {

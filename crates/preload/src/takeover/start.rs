@@ -27,8 +27,9 @@ use crate::patch;
 const EARLY_MIN_BYTES: usize = 1 << 20;
 
 /// The settings of the run.
-pub fn settings() -> Settings {
-    *SETTINGS.lock()
+pub fn settings() -> &'static Settings {
+    // SAFETY: stored once, before any hook runs, and never freed.
+    unsafe { &*SETTINGS.load(Ordering::Acquire) }
 }
 
 /// A slot outside the tree, for a process that found none: its counters are lost, nothing else.
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
     super::DEBUG.store(settings.debug != 0, Ordering::Relaxed);
-    *SETTINGS.lock() = settings;
+    SETTINGS.store(Box::leak(Box::new(settings)), Ordering::Release);
     PID.store(pid, Ordering::Release);
     // The first process of the run sets the limit; a change while running is kept.
     let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
