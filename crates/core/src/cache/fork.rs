@@ -49,9 +49,16 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// In the child, before anything else uses the cache.
+    ///
+    /// A child that inherits pages gets its file at once: a descriptor that is opened later, by a thread
+    /// beside the program's, takes for a moment the lowest free number, which the program may expect for its
+    /// own. See also [`SwapCache::open_store`].
     pub fn after_fork_child(&self, guard: ForkGuard<'_, S>) {
         let ForkGuard { mut state, mut writer, leash, .. } = guard;
         writer.forget_parent();
         state.clusters.in_child(leash);
+        if state.entries.in_use() > 0 {
+            state.clusters.open_file();
+        }
     }
 }

@@ -344,6 +344,12 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().clusters.clear_failure();
     }
 
+    /// Makes the store's file now, if it is not there yet (in a child after fork it is made when it is
+    /// needed).
+    pub fn open_store(&self) {
+        self.state.lock().clusters.open_file();
+    }
+
     /// Calls `each` with every descriptor that the program must not be able to close.
     pub fn for_each_descriptor(&self, each: impl FnMut(i32)) {
         self.state.lock().clusters.descriptors().for_each(each);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  pool --oldest--> open cluster --full--> sealed in the queue's buffer --> in flight --> written
-//!       under `state`              under `writer`, I/O without any lock         found out by whoever comes next
+//!       under `state`              under `writer`, no other lock           found out by whoever comes next
 //! ```
 //!
 //! An object moves from the pool into the open cluster in one step under the lock, and is served from there

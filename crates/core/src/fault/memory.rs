@@ -124,25 +124,37 @@ impl Pager {
         run.map_or(Ok(()), |(from, to)| f(from, to))
     }
 
-    /// Before the kernel moves `[start, end)` (mremap): by protection faults the range must be one kernel mapping.
+    /// Before the kernel moves `[start, end)` (mremap). A failure leaves the range as it was.
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
-        match self.active() {
-            Some(a) if a.mechanism.is_protect() && self.ranges.overlaps(start, end) => {
-                a.mechanism.attach(start, end - start)
+        let Some(a) = self.active() else { return Ok(()) };
+        let mut result = Ok(());
+        self.ranges.for_each(start, end, |r| {
+            if !r.flags.has(RangeFlags::UNREGISTERED) && result.is_ok() {
+                result = a.mechanism.ready_to_move(r.start, r.len());
             }
-            _ => Ok(()),
+        });
+        if result.is_err() {
+            self.after_move(start, end);
         }
+        result
     }
 
-    /// The move of [`Pager::prepare_move`] did not happen: shows what was shown.
-    pub fn undo_prepare_move(&self, start: usize, end: usize) {
-        if let Some(a) = self.active().filter(|a| a.mechanism.is_protect()) {
-            self.ranges.for_each(start, end, |r| {
-                let _ = self.for_each_resident_run(r.start, r.end, |from, to| {
-                    a.mechanism.expose(from, to - from, r.prot)
-                });
-            });
-        }
+    /// After the kernel has moved a range, or has not: puts what is at `[start, end)` under the mechanism again.
+    pub fn after_move(&self, start: usize, end: usize) {
+        let Some(a) = self.active() else { return };
+        self.ranges.for_each(start, end, |r| {
+            if r.flags.has(RangeFlags::UNREGISTERED) {
+                return;
+            }
+            if !a.mechanism.is_protect() {
+                // It was registered before, so it can be again; missing pages would read as zero otherwise.
+                let again = a.mechanism.attach(r.start, r.len());
+                assert!(again.is_ok(), "a moved range cannot be registered again: {again:?}");
+                return;
+            }
+            let _ =
+                self.for_each_resident_run(r.start, r.end, |from, to| a.mechanism.expose(from, to - from, r.prot));
+        });
     }
 
     /// The kernel moved `[old, old + old_len)` to `[new, new + new_len)`, frames and all. `keep_old`: the old range
@@ -165,7 +177,7 @@ impl Pager {
             } else if new_len > old_len {
                 self.note_mapped(s, old + old_len, old + new_len, prot, flags);
             }
-            self.undo_prepare_move(old, old + common);
+            self.after_move(old, old + common);
             return;
         }
         // The destination's old contents are gone with its mapping.
@@ -182,7 +194,7 @@ impl Pager {
                 s.limbo.moved(slot as usize, to);
             }
         });
-        self.undo_prepare_move(new, new + common);
+        self.after_move(new, new + common);
         if keep_old {
             self.discard_words(s, old, old + old_len);
             if let Some(a) = self.active() {

@@ -118,8 +118,11 @@ impl Store for FileStore {
     }
 
     fn fresh(self) -> Result<FileStore> {
-        let page_cache = if self.direct { PageCache::Avoid } else { PageCache::Use };
-        Self::make(self.directory, page_cache)
+        let fd = file::open_unlinked(self.directory)?;
+        file::extend(fd, SPARSE_BYTES);
+        // The same directory, so the same file system: what it takes is known.
+        let direct = self.direct && file::set_direct(fd, true).is_ok();
+        Ok(FileStore { file: fd, directory: self.directory, direct })
     }
 
     fn close(self) {

@@ -217,7 +217,7 @@ fn mremap(a: Args) -> isize {
     }
     let r = raw(nr::MREMAP, a);
     let Ok(new) = check(r) else {
-        PAGER.undo_prepare_move(old, old_end);
+        PAGER.after_move(old, old_end);
         return r;
     };
     if flags & MREMAP_FIXED != 0 {

@@ -122,6 +122,13 @@ impl<S: Store> Clusters<S> {
         self.failure = None;
     }
 
+    /// Makes the file to write to, if there is none yet; a failure shows when it is needed.
+    pub fn open_file(&mut self) {
+        if self.origin.is_some() {
+            let _ = self.own_file();
+        }
+    }
+
     /// The file to write to. After fork it is made when it is first needed: most children exec at once.
     fn own_file(&mut self) -> Result<usize> {
         if let Some(i) = self.own {

@@ -1,12 +1,12 @@
 //! Clusters: 64 KiB units in which compressed pages are packed, written, found again and given back.
 //!
 //! ```text
-//!             append                begin_flush            end_flush: ok
-//!   (new) ---------------> OPEN ------------------> WRITING ------------> WRITTEN
-//!                           ^                          |                     | last object released
-//!                           +---- end_flush: failed ---+                     v
-//!                             (stays in memory, FULL)              its place: IDLE  (written again by anybody)
-//!                                                                          or DEFERRED (a forked child may read it)
+//!      append         no room left      begin_flush          end_flush: ok
+//! new --------> OPEN ------------> FULL -----------> WRITING -------------> WRITTEN
+//!                                   ^                   |                      | last object released
+//!                                   +-------------------+                      v
+//!                                    end_flush: failed          its place: IDLE (to be written again)
+//!                                    (stays in memory)            or DEFERRED (a forked child may read it)
 //! ```
 //!
 //! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a WRITTEN one
@@ -25,8 +25,8 @@
 //! Fork copies memory but shares files. So after a fork the parent may not touch the slots that the child can
 //! still read, and the child may not write to the parent's file at all: see `prepare_fork`.
 //!
-//! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`], [`Read`])
-//! carry all that the I/O needs, and run with that lock released.
+//! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`],
+//! [`Source`], [`Discard`]) carry all that the I/O needs, and run with that lock released.
 
 mod check;
 mod flush;

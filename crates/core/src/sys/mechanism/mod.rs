@@ -108,6 +108,16 @@ impl Mechanism {
         }
     }
 
+    /// Readies a range for the kernel's moving it. Moving resets the registration of the kernel mapping that the range
+    /// ends up in, neighbours that it merges with included, whose missing pages would then read as zero: unregistered,
+    /// it merges with none of ours. By protection faults the range must be one kernel mapping.
+    pub fn ready_to_move(&self, addr: usize, len: usize) -> Result<()> {
+        match self {
+            Mechanism::Uffd(u) => u.detach(addr, len),
+            Mechanism::Protect(p) => p.hide(addr, len),
+        }
+    }
+
     /// Takes the run `[addr, addr + pages)`, all resident, out into slots from `slot` on.
     pub fn take_out(&self, addr: usize, pages: usize, slot: usize) -> Taken {
         match self {

@@ -83,6 +83,10 @@ impl Uffd {
         self.fd.register(addr, len, true)
     }
 
+    pub fn detach(&self, addr: usize, len: usize) -> Result<()> {
+        self.fd.unregister(addr, len)
+    }
+
     fn slot_addr(&self, slot: usize) -> usize {
         assert!(slot < self.slots);
         self.staging + slot * PAGE_SIZE
