@@ -126,7 +126,7 @@ impl Pager {
                 if fruitless > FRUITLESS_MAX || waits > WAITS_MAX {
                     self.tree().notice(Notice::OverLimit, 0);
                     // Serve over the limit: a program that is refused memory is a dead program.
-                    self.debt.fetch_add(pages.max(OVER_PAGES), Ordering::Relaxed);
+                    self.tolerate(pages.max(OVER_PAGES));
                     break;
                 }
                 drop(s);
@@ -310,6 +310,7 @@ impl Pager {
             looked += seen;
         }
         self.add(Counter::Evictions, taken as u64);
+        self.tree().evictions.fetch_add(taken as u64, Ordering::Relaxed);
         taken
     }
 

@@ -152,8 +152,9 @@ impl Pager {
                 assert!(again.is_ok(), "a moved range cannot be registered again: {again:?}");
                 return;
             }
-            let _ =
-                self.for_each_resident_run(r.start, r.end, |from, to| a.mechanism.expose(from, to - from, r.prot));
+            let _ = self.for_each_resident_run(r.start, r.end, |from, to| {
+                a.mechanism.expose(from, to - from, r.prot)
+            });
         });
     }
 

@@ -29,7 +29,7 @@ mod memory;
 mod process;
 mod resolve;
 
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::{Active, pool_bytes};
 pub use evict::Reclaimed;
@@ -70,8 +70,11 @@ pub struct Pager {
     limbo_pages: AtomicI64,
     stored: AtomicI64,
     outside: AtomicI64,
-    /// Pages inherited by fork that are not counted yet (see `process.rs`).
+    /// Pages shared by fork that are counted elsewhere, when that was last known (see `process.rs`).
     debt: AtomicI64,
+    /// When it was known, in nanoseconds, and how many evictions the tree had made by then.
+    debt_at_ns: AtomicU64,
+    debt_at_evictions: AtomicU64,
     published: AtomicI64,
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
@@ -102,6 +105,8 @@ impl Pager {
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
             debt: AtomicI64::new(0),
+            debt_at_ns: AtomicU64::new(0),
+            debt_at_evictions: AtomicU64::new(0),
             published: AtomicI64::new(0),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
@@ -175,7 +180,7 @@ impl Pager {
             + self.limbo_pages()
             + self.own_pages()
             + self.outside.load(Ordering::Relaxed);
-        all - self.debt.load(Ordering::Relaxed)
+        all - self.debt_now()
     }
 
     /// Pages that the process would hold without uzswap.

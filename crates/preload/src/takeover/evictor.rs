@@ -140,7 +140,7 @@ pub fn note_fork() {
 fn correct_share() {
     let left = RELATIVES.load(Ordering::Acquire);
     let now = uzswap::sys::now_ns();
-    let pause = (SHARE_COST.load(Ordering::Relaxed) * 20).max(5 * TICK_NS);
+    let pause = (SHARE_COST.load(Ordering::Relaxed) * 8).max(TICK_NS);
     if left == 0 {
         return PAGER.set_unshared();
     }

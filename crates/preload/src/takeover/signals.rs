@@ -171,14 +171,28 @@ core::arch::global_asm!(
 
 /// Blocks all signals but the fault signal; returns the mask before.
 pub fn block_all() -> u64 {
-    let all = !fault_bit();
-    let mut old = 0u64;
-    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const all, &raw mut old, 8);
-    old
+    // The kernel reads and writes the masks in memory that cannot be missing: the program's stack can. A handler that comes
+    // before the call is made leaves the first word as it is, and the second is written after it.
+    let Some(t) = thread::existing() else {
+        let (all, mut old) = (!fault_bit(), 0u64);
+        let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const all, &raw mut old, 8);
+        return old;
+    };
+    let [all, old] = &t.block_words;
+    all.store(!fault_bit(), Ordering::Relaxed);
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, all.as_ptr(), old.as_ptr(), 8);
+    old.load(Ordering::Relaxed)
 }
 
 /// Sets the signal mask.
 pub fn restore(mask: u64) {
+    if let Some(t) = thread::existing() {
+        // Signals are blocked: nobody else uses the word.
+        let word = &t.block_words[1];
+        word.store(mask, Ordering::Relaxed);
+        let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, word.as_ptr(), 0, 8);
+        return;
+    }
     let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
 }
 
@@ -279,8 +293,9 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
     let recorded = &RECORDED[sig as usize];
     let action = recorded.get();
     if !is_handler(action.handler) {
-        // Only the fault signal arrives here without a handler of the program.
-        if action.handler == SIG_IGN && si_code <= 0 {
+        // The fault signal without a handler of the program, or a signal that was under way when its handler went.
+        let raised = sig == FAULT_SIGNAL.load(Ordering::Relaxed) && si_code > 0;
+        if action.handler == SIG_IGN && !raised {
             return;
         }
         return deliver_default(sig, si_code);
@@ -318,8 +333,9 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
 fn deliver_default(sig: i32, si_code: i32) {
     super::debug(&[("default action of signal", sig as u64), ("code", si_code as u64)]);
     let _ = kernel_action(sig, Some(&KernelAction::default()), None);
-    // A fault happens again when we return and then kills with the right context; a sent signal is sent again.
-    if si_code <= 0 {
+    // A fault happens again when we return and then kills with the right context; a sent signal is sent again, and so
+    // is one that stands for another (a lost page, by protection faults).
+    if si_code <= 0 || sig != FAULT_SIGNAL.load(Ordering::Relaxed) {
         let _ = call!(nr::TKILL, uzswap::sys::gettid(), sig);
     }
 }

@@ -59,6 +59,8 @@ pub struct ThreadBlock {
     pub fault_signal_pending: AtomicU32,
     /// The signal mask with which a thread that is being made starts, and its maker goes on.
     pub saved_mask: AtomicU64,
+    /// For blocking signals around the runtime: the mask, and what was in force before.
+    pub block_words: [AtomicU64; 2],
     /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest.
     pub masks: [AtomicU64; 16],
     pub masks_next: AtomicUsize,
@@ -108,6 +110,7 @@ impl ThreadBlock {
                 fault_signal_blocked: AtomicU32::new(0),
                 fault_signal_pending: AtomicU32::new(0),
                 saved_mask: AtomicU64::new(0),
+                block_words: [const { AtomicU64::new(0) }; 2],
                 masks: [const { AtomicU64::new(0) }; 16],
                 masks_next: AtomicUsize::new(0),
                 exec_scratch: AtomicUsize::new(0),
