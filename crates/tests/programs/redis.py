@@ -84,15 +84,15 @@ class Server:
 
 
 def value(i):
-    return ("%x" % (i * 2654435761 + 7) * 60)[: 200 + i % 400]
+    return ("%x" % (i * 2654435761 + 7) * 600)[: 2000 + i % 3000]
 
 
-strings, lists = int(200_000 * scale), int(1_000 * scale)
+strings, lists = int(40_000 * scale), int(500 * scale)
 server = Server()
 for first in range(0, strings, 20_000):
     server.pipeline(("SET", "string:%d" % i, value(i)) for i in range(first, min(strings, first + 20_000)))
-server.pipeline(("RPUSH", "list:%d" % i, *[value(i * 100 + j) for j in range(60)]) for i in range(lists))
-server.pipeline(("HSET", "hash:%d" % i, *[x for j in range(20) for x in (j, value(i + j))]) for i in range(lists))
+server.pipeline(("RPUSH", "list:%d" % i, *[value(i * 100 + j) for j in range(15)]) for i in range(lists))
+server.pipeline(("HSET", "hash:%d" % i, *[x for j in range(5) for x in (j, value(i + j))]) for i in range(lists))
 before = server.ask("DEBUG", "DIGEST")
 print("filled", server.ask("DBSIZE"), before)
 

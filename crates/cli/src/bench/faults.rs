@@ -376,11 +376,11 @@ fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
 fn headline(arguments: &FaultsArguments) -> String {
     let content = arguments.corpus.as_deref().and_then(Path::file_name);
     format!(
-        "{} of {} under {}, {} rounds, medians",
+        "{} of {} under {}, medians of {}",
         human(arguments.size),
         content.map_or("heap-like pages".into(), |name| format!("pages of {}", name.display())),
         human(arguments.memory),
-        arguments.rounds
+        arguments.rounds,
     )
 }
 

@@ -2,14 +2,14 @@
 //!
 //! Pairs of runs, one plain and one under `uzswap run`, in turn; every other pair the other way round. A figure is
 //! the ratio of the two medians: of wall time, and of processor time (all processes of the run), which a busy machine
-//! disturbs less.
+//! disturbs less. The quartiles of the pairs' own ratios say how far it can be trusted.
 //!
 //! | workload | figure |
 //! |---|---|
 //! | start | `/bin/true`, from before the fork to after the end |
 //! | CPython | five loops, timed inside, start not included |
 //! | sort | GNU sort of made-up lines |
-//! | redis | redis-benchmark against redis-server over a Unix socket, each command's rate |
+//! | redis | redis-benchmark against redis-server over a Unix socket: each command's time, and the processor time of both |
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -68,7 +68,10 @@ pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
         ("redis", arguments.rounds, &|side| bench.redis(side)),
     ];
     let mut all = Map::new();
-    println!("{:<28} {:>12} {:>12} {:>9} {:>12}", "", "plain", "uzswap", "ratio", "difference");
+    println!(
+        "{:<24} {:>10} {:>10} {:>11} {:>8} {:>18}",
+        "", "plain", "uzswap", "difference", "ratio", "quartiles"
+    );
     for (name, rounds, workload) in workloads {
         report::say(&format!("{name}: {rounds} pairs"));
         match bench.pairs(rounds, workload)? {
@@ -78,7 +81,7 @@ pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
                 all.insert(name.to_string(), json!({"summary": summary, "pairs": pairs}));
             }
             Err(why) => {
-                println!("{name:<28} not measured: {why}");
+                println!("{name:<24} not measured: {why}");
                 all.insert(name.to_string(), json!({"not_measured": why}));
             }
         }
@@ -105,7 +108,7 @@ impl Bench<'_> {
     fn pairs(&self, rounds: u32, workload: Workload) -> Result<Result<Vec<Pair>, String>, Failure> {
         // Not counted: files come into the page cache, libraries into the cache of analyses.
         for side in [Side::Plain, Side::Managed] {
-            if let Err(why) = workload(side) {
+            if let Err(why) = workload(side).and_then(|_| self.as_meant(side)) {
                 return Ok(Err(why));
             }
         }
@@ -116,7 +119,7 @@ impl Bench<'_> {
                 if round % 2 == 0 { [Side::Plain, Side::Managed] } else { [Side::Managed, Side::Plain] };
             for side in order {
                 self.interrupt.check()?;
-                match workload(side) {
+                match workload(side).and_then(|figures| self.as_meant(side).map(|()| figures)) {
                     Ok(figures) => pair[side as usize] = figures,
                     Err(why) => return Ok(Err(format!("{side:?}: {why}"))),
                 }
@@ -124,6 +127,17 @@ impl Bench<'_> {
             pairs.push(pair);
         }
         Ok(Ok(pairs))
+    }
+
+    /// Whether the last managed run was one: taken over, and inside its limit. If not, it measured nothing.
+    fn as_meant(&self, side: Side) -> Result<(), String> {
+        if side == Side::Plain {
+            return Ok(());
+        }
+        let path = self.scratch.stats();
+        let text = fs::read_to_string(&path).map_err(|e| format!("--stats: {}", reason(&e)))?;
+        let _ = fs::remove_file(&path);
+        judge(&serde_json::from_str(&text).map_err(|e| format!("--stats: {e}"))?)
     }
 
     /// The command, under uzswap or not.
@@ -134,7 +148,8 @@ impl Bench<'_> {
             Side::Managed => {
                 let own = std::env::current_exe().map_err(|e| reason(&e))?;
                 let mut command = Command::new(own);
-                command.args(["run", "--quiet", "--memory", &self.arguments.memory, "--"]).arg(path);
+                command.args(["run", "--quiet", "--memory", &self.arguments.memory, "--stats"]);
+                command.arg(self.scratch.stats()).arg("--").arg(path);
                 command
             }
         };
@@ -155,9 +170,16 @@ impl Bench<'_> {
             return Err(format!("python3 ended with {}", output.status));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let pair =
-            |line: &str| Some((line.split_once(' ')?.0.to_string(), line.split_once(' ')?.1.parse().ok()?));
-        Ok(text.lines().filter_map(pair).collect())
+        let mut figures = Figures::new();
+        for line in text.lines() {
+            if let [name, wall, cpu] = line.split(' ').collect::<Vec<_>>()[..]
+                && let (Ok(wall), Ok(cpu)) = (wall.parse(), cpu.parse())
+            {
+                figures.insert(format!("{name} wall"), wall);
+                figures.insert(format!("{name} CPU"), cpu);
+            }
+        }
+        Ok(figures)
     }
 
     fn sort(&self, side: Side) -> Result<Figures, String> {
@@ -169,6 +191,7 @@ impl Bench<'_> {
         find("redis-benchmark")?;
         let socket = self.scratch.0.join("redis.socket");
         let _ = fs::remove_file(&socket);
+        let before = children_seconds();
         let mut server = self.command(side, "redis-server")?;
         server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
         let mut server = Running::start(server.current_dir(&self.scratch.0))?;
@@ -188,8 +211,24 @@ impl Bench<'_> {
         if !output.status.success() || !server.is_alive() {
             return Err(format!("redis-benchmark ended with {}", output.status));
         }
-        let figures = redis_figures(&String::from_utf8_lossy(&output.stdout));
-        if figures.is_empty() { Err("redis-benchmark said nothing".to_string()) } else { Ok(figures) }
+        // Its statistics are written when it has ended.
+        drop(server);
+        let mut figures = redis_figures(&String::from_utf8_lossy(&output.stdout));
+        if figures.is_empty() {
+            return Err("redis-benchmark said nothing".to_string());
+        }
+        figures.insert("all CPU".to_string(), children_seconds() - before);
+        Ok(figures)
+    }
+}
+
+fn judge(stats: &Value) -> Result<(), String> {
+    if stats["managed"] != true {
+        return Err("it ran unmanaged".to_string());
+    }
+    match stats["counters"]["activations"].as_u64() {
+        Some(0) => Ok(()),
+        _ => Err("it does not fit the limit, give more with --memory".to_string()),
     }
 }
 
@@ -198,7 +237,7 @@ fn redis_figures(csv: &str) -> Figures {
     let line = |line: &str| {
         let mut fields = line.split(',').map(|field| field.trim_matches('"'));
         let (name, rate) = (fields.next()?, fields.next()?.parse::<f64>().ok()?);
-        (rate > 0.0).then(|| (name.to_string(), 1.0 / rate))
+        (rate > 0.0).then(|| (format!("{name} wall"), 1.0 / rate))
     };
     csv.lines().filter_map(line).collect()
 }
@@ -237,6 +276,10 @@ impl Scratch {
         }
     }
 
+    fn stats(&self) -> PathBuf {
+        self.0.join("stats.json")
+    }
+
     /// A text to sort, 64 MiB.
     fn lines(&self) -> Result<PathBuf, String> {
         const LINES: u32 = 1_200_000;
@@ -262,31 +305,44 @@ impl Drop for Scratch {
     }
 }
 
-/// For every figure: both medians, their ratio and difference. Where there are several, the mean ratio too.
+/// For every figure: both medians, their ratio and difference. Where there are several, the geometric mean of
+/// their ratios too.
 fn summarize(pairs: &[Pair]) -> Map<String, Value> {
     let mut summary = Map::new();
-    let mut logs = Vec::new();
+    let mut logs: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for name in pairs.first().map(|pair| pair[0].keys().collect::<Vec<_>>()).unwrap_or_default() {
         let side =
             |side: Side| median(pairs.iter().filter_map(|pair| pair[side as usize].get(name)).copied());
         let (Some(plain), Some(managed)) = (side(Side::Plain), side(Side::Managed)) else { continue };
-        logs.push((managed / plain).ln());
+        let ratios = pairs.iter().filter_map(|[plain, managed]| Some(managed.get(name)? / plain.get(name)?));
+        let kind = if name.ends_with("CPU") { "CPU" } else { "wall" };
+        logs.entry(kind).or_default().push((managed / plain).ln());
         summary.insert(
             name.clone(),
             json!({
                 "plain_seconds": plain,
                 "managed_seconds": managed,
                 "ratio": managed / plain,
+                "quartiles": quartiles(ratios),
                 "difference_seconds": managed - plain,
             }),
         );
     }
-    // Wall and processor time are two views of one thing; more figures than that are different things.
-    if logs.len() > 2 {
-        let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-        summary.insert("geometric mean".to_string(), json!({"ratio": mean}));
+    for (kind, logs) in logs {
+        if logs.len() > 1 {
+            let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+            summary.insert(format!("mean {kind}"), json!({"ratio": mean}));
+        }
     }
     summary
+}
+
+/// The values a quarter and three quarters up the sorted list.
+fn quartiles(values: impl Iterator<Item = f64>) -> [f64; 2] {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let at = |quarters: usize| values.get((values.len().saturating_sub(1) * quarters + 2) / 4).copied();
+    [at(1).unwrap_or(f64::NAN), at(3).unwrap_or(f64::NAN)]
 }
 
 fn table(workload: &str, summary: &Map<String, Value>) -> String {
@@ -298,13 +354,16 @@ fn table(workload: &str, summary: &Map<String, Value>) -> String {
             Some(s) if s.abs() < 1.0 => format!("{:.2} ms", s * 1e3),
             Some(s) => format!("{s:.3} s"),
         };
+        let ratio = |value: &Value| value.as_f64().map_or(String::new(), |ratio| format!("{ratio:.4}"));
+        let quartiles = [ratio(&values["quartiles"][0]), ratio(&values["quartiles"][1])];
         text += &format!(
-            "{:<28} {:>12} {:>12} {:>9.4} {:>12}\n",
+            "{:<24} {:>10} {:>10} {:>11} {:>8} {:>18}\n",
             format!("{workload}: {figure}"),
             seconds("plain_seconds"),
             seconds("managed_seconds"),
-            values["ratio"].as_f64().unwrap_or(f64::NAN),
-            seconds("difference_seconds")
+            seconds("difference_seconds"),
+            ratio(&values["ratio"]),
+            quartiles.join(" "),
         );
     }
     text
@@ -319,7 +378,7 @@ mod tests {
         let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"50000.00\",\"0.5\"\n\"GET\",\"100000.00\",\"0.4\"\n";
         let figures = redis_figures(csv);
         assert_eq!(figures.len(), 2);
-        assert_eq!((figures["SET"], figures["GET"]), (2e-5, 1e-5));
+        assert_eq!((figures["SET wall"], figures["GET wall"]), (2e-5, 1e-5));
     }
 
     #[test]
@@ -328,11 +387,22 @@ mod tests {
         let pairs = [[1.0, 1.1], [9.0, 1.0], [1.0, 7.0]].map(|pair| pair.map(figures));
         let summary = summarize(&pairs);
         assert_eq!(summary["wall"]["ratio"], 1.1);
+        assert_eq!(quartiles([5.0, 1.0, 2.0, 4.0, 3.0].into_iter()), [2.0, 4.0]);
+        assert_eq!(quartiles([7.0].into_iter()), [7.0, 7.0]);
         assert_eq!(summary.len(), 1);
         let many = |scale: f64| -> Figures { (0..3).map(|i| (format!("f{i}"), scale)).collect() };
         let summary = summarize(&[[many(2.0), many(3.0)]]);
-        assert!((summary["geometric mean"]["ratio"].as_f64().unwrap() - 1.5).abs() < 1e-9);
+        assert!((summary["mean wall"]["ratio"].as_f64().unwrap() - 1.5).abs() < 1e-9);
         assert!(table("x", &summary).contains("x: f2"));
+    }
+
+    #[test]
+    fn a_run_that_was_not_managed_or_did_not_fit_counts_for_nothing() {
+        let stats = |managed: bool, activations: u64| json!({"managed": managed, "counters": {"activations": activations}});
+        assert_eq!(judge(&stats(true, 0)), Ok(()));
+        assert!(judge(&stats(false, 0)).unwrap_err().contains("unmanaged"));
+        assert!(judge(&stats(true, 1)).unwrap_err().contains("--memory"));
+        assert!(judge(&json!({})).is_err());
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct WorkerArguments {
     /// Take pages from a file
     #[arg(long)]
     corpus: Option<PathBuf>,
+    /// Only these phases, by name (to profile one)
+    #[arg(long, value_name = "NAME")]
+    phase: Vec<String>,
     /// Memory cgroup to enter before anything is filled
     #[arg(long)]
     cgroup: Option<PathBuf>,
@@ -75,6 +78,9 @@ pub fn run(arguments: WorkerArguments) -> Result<u8, Failure> {
     let mut random = Random(arguments.seed);
     let mut phases = serde_json::Map::new();
     for phase in PHASES {
+        if !arguments.phase.is_empty() && !arguments.phase.iter().any(|name| name == phase.name) {
+            continue;
+        }
         phases.insert(phase.name.into(), worker.measure(phase, arguments.passes, &mut random)?);
     }
     worker.verify()?;

@@ -25,6 +25,10 @@ use crate::sys::{PAGE_SIZE, Result};
 /// Objects moved and frames freed by compaction in one portion of work under the lock.
 const MOVED_AT_ONCE: usize = 16;
 const COMPACT_FRAMES: usize = 8;
+/// Waste in the pool that is not worth packing.
+const SPARSE_SLACK_BYTES: usize = 512 << 10;
+/// Frames that are given back to the kernel together.
+const RELEASED_AT_ONCE: usize = 256;
 /// Entries that are spared at most while looking for one to write back.
 const MAX_SPARED: u32 = 256;
 /// Dead places given back at one time.
@@ -59,6 +63,20 @@ impl<S> Writer<S> {
     }
 }
 
+/// Memory of the pools.
+struct Frames {
+    used: usize,
+    resident: usize,
+    object_bytes: usize,
+}
+
+impl Frames {
+    /// Whether more than an eighth is wasted (what is always half filled in every size class aside).
+    fn is_sparse(&self) -> bool {
+        self.used * PAGE_SIZE > self.object_bytes + self.object_bytes / 8 + SPARSE_SLACK_BYTES
+    }
+}
+
 /// Where the objects for a flush come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
@@ -74,18 +92,29 @@ impl<S: Store> SwapCache<S> {
     /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or nothing
     /// more can be done. Says how many bytes of memory went back to the kernel.
     pub fn shrink(&self, bytes: usize) -> usize {
-        let before = self.resident_pool_bytes();
-        let freed = || {
-            for pool in &mut self.state.lock().pools {
-                pool.release();
+        let before = self.frames().resident;
+        let freed = || before.saturating_sub(self.frames().resident) * PAGE_SIZE;
+        // Frames go back to the kernel many at a time; what it costs is mostly the call.
+        let mut wanted = bytes.div_ceil(PAGE_SIZE);
+        loop {
+            let Frames { used, resident, .. } = self.frames();
+            let is_enough = before.saturating_sub(used) >= wanted;
+            if is_enough || resident - used > RELEASED_AT_ONCE {
+                self.release_frames();
             }
-            before.saturating_sub(self.resident_pool_bytes())
-        };
-        while freed() < bytes {
+            if is_enough {
+                // The pool keeps a few frames for itself.
+                match bytes.saturating_sub(freed()) {
+                    0 => break,
+                    missing => wanted += missing.div_ceil(PAGE_SIZE),
+                }
+            }
             if !self.write_back(&mut self.writer.lock(), Fill::Yes) {
-                // Nothing more to write, or nowhere to write it: what is left is packed as densely as it can
-                // be.
-                while self.compact_pools() > 0 && freed() < bytes {}
+                // Nothing more to write, or nowhere to write it: what is left is packed as densely as can be.
+                while self.compact_pools() > 0 && freed() < bytes {
+                    self.release_frames();
+                }
+                self.release_frames();
                 break;
             }
         }
@@ -93,8 +122,20 @@ impl<S: Store> SwapCache<S> {
         freed()
     }
 
-    fn resident_pool_bytes(&self) -> usize {
-        self.state.lock().pools.iter().map(Pool::resident_frames).sum::<usize>() * PAGE_SIZE
+    fn frames(&self) -> Frames {
+        let s = self.state.lock();
+        let sum = |f: fn(&Pool) -> usize| s.pools.iter().map(f).sum();
+        Frames {
+            used: sum(Pool::used_frames),
+            resident: sum(Pool::resident_frames),
+            object_bytes: sum(Pool::object_bytes),
+        }
+    }
+
+    fn release_frames(&self) {
+        for pool in &mut self.state.lock().pools {
+            pool.release();
+        }
     }
 
     /// One portion of packing objects together; says how many frames it freed.
@@ -147,12 +188,13 @@ impl<S: Store> SwapCache<S> {
                 break;
             }
         }
-        // What has become sparse is packed as fast as it is emptied.
-        let mut frames = 0;
-        while moved > 0 && frames * PAGE_SIZE < CLUSTER_BYTES {
+        // What has become sparse is packed as fast as it is emptied. Pages that came together go together, so
+        // mostly there is nothing to pack.
+        let mut packed = 0;
+        while moved > 0 && packed * PAGE_SIZE < CLUSTER_BYTES && self.frames().is_sparse() {
             match self.compact_pools() {
                 0 => break,
-                n => frames += n,
+                n => packed += n,
             }
         }
         moved
@@ -212,27 +254,20 @@ impl<S: Store> SwapCache<S> {
         if reader.fetch_all(&source).is_err() {
             return;
         }
+        // One object at a time, so that nobody waits long; the cluster may have died or changed in between.
         loop {
-            // Look, open without the lock, look again.
-            let (id, place, len) = {
-                let s = self.state.lock();
-                if !s.clusters.is_source(victim, &source) {
-                    return;
-                }
-                let id = s.clusters.first(victim);
-                let e = s.entries.get(id);
-                let Location::Stored(place) = e.location() else { unreachable!("in a cluster's list") };
-                (id, place, usize::from(e.len))
-            };
-            let Some(object) = reader.open(&source, place, &sealed_range(place.offset, len)) else { return };
             let mut s = self.state.lock();
-            if s.clusters.is_source(victim, &source)
-                && s.entries.get(id).location() == Location::Stored(place)
-            {
-                match s.clusters.append(object) {
-                    Ok(new) => s.restore(id, place, new),
-                    Err(AppendError::Full | AppendError::Unwritable) => return,
-                }
+            if !s.clusters.is_source(victim, &source) {
+                return;
+            }
+            let id = s.clusters.first(victim);
+            let e = *s.entries.get(id);
+            let Location::Stored(place) = e.location() else { unreachable!("in a cluster's list") };
+            let bytes = sealed_range(place.offset, usize::from(e.len));
+            let Some(object) = reader.open(&source, place, &bytes) else { return };
+            match s.clusters.append(object) {
+                Ok(new) => s.restore(id, place, new),
+                Err(AppendError::Full | AppendError::Unwritable) => return,
             }
         }
     }
