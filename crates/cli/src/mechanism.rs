@@ -2,7 +2,7 @@
 //!
 //! | mechanism | needs |
 //! |---|---|
-//! | userfaultfd | `userfaultfd(UFFD_USER_MODE_ONLY)` with SIGBUS, WP_ASYNC, WP_UNPOPULATED and MOVE (Linux 6.8) |
+//! | userfaultfd | `userfaultfd(UFFD_USER_MODE_ONLY)` with SIGBUS, write protection and MOVE (Linux 6.8) |
 //! | userfaultfd-copy | the same without MOVE and the two WP features (Linux 5.11) |
 //! | protect | writing a PROT_NONE page through /proc/self/mem |
 
@@ -32,7 +32,7 @@ pub struct Refusal {
 }
 
 const FOR_COPY: u64 = uffd::FEATURE_SIGBUS | uffd::FEATURE_PAGEFAULT_FLAG_WP;
-const FOR_MOVE: u64 = FOR_COPY | uffd::FEATURE_WP_ASYNC | uffd::FEATURE_WP_UNPOPULATED | uffd::FEATURE_MOVE;
+const FOR_MOVE: u64 = FOR_COPY | uffd::FEATURE_MOVE;
 
 impl Probe {
     pub fn run() -> Probe {
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_forced_mechanism_says_what_it_lacks() {
         let refusal = probe(Some(FOR_COPY), true).check(Mechanism::Userfaultfd).unwrap_err();
-        assert!(refusal.cause.ends_with("lacks MOVE, WP_ASYNC, WP_UNPOPULATED"), "{refusal:?}");
+        assert!(refusal.cause.ends_with("lacks MOVE"), "{refusal:?}");
         assert!(probe(Some(FOR_COPY), true).check(Mechanism::Protect).is_ok());
         assert!(probe(None, true).check(Mechanism::UserfaultfdCopy).is_err());
     }

@@ -210,22 +210,31 @@ counters! {
     EfaultRetries "efault_retries" Sum "system calls repeated after EFAULT (the safety net)",
     HookedCalls "hooked_calls" Sum "system calls that passed through uzswap",
     Forks "forks" Sum "forks of a process with managed memory",
+    OwnedPages "owned_pages" Sum "pages shared by fork that were written or evicted, and so became the process's own",
     UnmanagedExecs "unmanaged_execs" Sum "programs started in the tree that cannot be taken over (static, setuid)",
     UnpatchedSites "unpatched_sites" Sum "system-call instructions that could not be redirected",
     PeakMappings "peak_mappings" Max "largest number of kernel mappings made by protection faults (an estimate)",
 }
+
+/// Bit of [`Slot::mechanism`]: the process ends; a relative that may share memory with it takes its slot away.
+pub const LEAVING: u32 = 1 << 31;
 
 /// One process of the tree.
 #[repr(C)]
 pub struct Slot {
     /// Process id, 0 when free. Claimed by compare-and-swap.
     pub pid: AtomicU32,
-    /// The [`Mechanism`] in use; 0 while dormant.
+    /// The [`Mechanism`] in use, 0 while dormant; and [`LEAVING`].
     pub mechanism: AtomicU32,
     /// Pages that this process counts in `Tree::used_pages`.
     pub used_pages: AtomicI64,
     /// Pages that this process counts in `Tree::needed_pages`.
     pub needed_pages: AtomicI64,
+    /// The parent of a forked process whose memory the parent still counts, and when it was forked; 0: nobody.
+    pub counted_by: AtomicU32,
+    pub forked_at_ns: AtomicU64,
+    /// Pages of memory shared by fork that the parent has made this process count.
+    pub charged_pages: AtomicI64,
     pub counters: [AtomicU64; Counter::COUNT],
 }
 
@@ -343,8 +352,16 @@ impl Tree {
                 Fold::Gauge => {}
             }
         }
+        s.counted_by.store(0, Ordering::Release);
+        s.charged_pages.store(0, Ordering::Release);
         self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.pid.store(0, Ordering::Release);
+    }
+
+    /// The slots of processes that exist, or did a moment ago.
+    pub fn live_slots(&self) -> impl Iterator<Item = &Slot> {
+        let high = (self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES);
+        self.slots[..high].iter().filter(|s| !matches!(s.pid.load(Ordering::Acquire), 0 | u32::MAX))
     }
 
     /// Reserves for a dormant process what it could hold at most: it counts against the limit, but nobody

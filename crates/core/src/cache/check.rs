@@ -52,7 +52,7 @@ impl<S: Store> SwapCache<S> {
         assert!(c.written_back_pages <= c.pool_stores);
         let rejected =
             c.reject_full + c.reject_alloc_failed + c.reject_compress_poor + c.reject_compress_failed;
-        assert_eq!(rejected, c.direct_stores + c.reject_reclaim_failed);
+        assert_eq!(c.cold_stores + rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
         // The LRU holds the pool's entries, each once.

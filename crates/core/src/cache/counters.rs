@@ -57,6 +57,8 @@ counters! {
     failed_stores,
     /// Stores of a key that had a page already; the older page was dropped.
     duplicate_entries,
+    /// Not offered to the pool: the caller knew that they are not worth memory.
+    cold_stores,
     /// Rejected by the pool: full, and not yet below the acceptance threshold again.
     reject_full,
     /// Rejected by the pool: no memory.

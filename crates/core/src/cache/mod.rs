@@ -140,6 +140,11 @@ impl<S: Store> SwapCache<S> {
         self.put(Owner::Any, page)
     }
 
+    /// Takes a page that is not worth memory: to the store at once, where there is one that works.
+    pub fn swap_out_cold(&self, page: &Page) -> core::result::Result<SwapEntry, SwapFull> {
+        self.put(Owner::Cold, page)
+    }
+
     /// Brings a page back. The entry stays valid.
     pub fn swap_in(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
         self.load_entry(entry, page)

@@ -40,6 +40,8 @@ pub struct State<S: Store> {
 pub enum Owner {
     /// The cache finds an offset in its own area.
     Any,
+    /// The same, for a page that is not to take memory.
+    Cold,
     Key(SwapEntry),
 }
 
@@ -115,10 +117,11 @@ impl<S: Store> State<S> {
         }
         let Ok(id) = self.entries.allocate() else { return self.no_slot() };
         let entry = match owner {
-            Owner::Any => SwapEntry::new(OWN_AREA, id),
+            Owner::Any | Owner::Cold => SwapEntry::new(OWN_AREA, id),
             Owner::Key(key) => key,
         };
-        let outcome = self.place(id, entry.area(), content);
+        let cold = matches!(owner, Owner::Cold) && self.clusters.is_writable();
+        let outcome = self.place(id, entry.area(), content, cold);
         if outcome.is_err() {
             // The slot goes back as it came.
             self.entries.get_mut(id).set_location(Location::Same(0));
@@ -153,7 +156,13 @@ impl<S: Store> State<S> {
     }
 
     /// Finds a place for the content of entry `id`.
-    fn place(&mut self, id: u32, area: u8, content: Content<'_>) -> core::result::Result<(), AppendError> {
+    fn place(
+        &mut self,
+        id: u32,
+        area: u8,
+        content: Content<'_>,
+        cold: bool,
+    ) -> core::result::Result<(), AppendError> {
         let (codec, object, cause): (_, _, Cause) = match content {
             Content::Same(word) => {
                 self.set(id, area, Location::Same(word), 0, 0);
@@ -161,6 +170,7 @@ impl<S: Store> State<S> {
                 self.counters.same_filled_pages += 1;
                 return Ok(());
             }
+            Content::Compressed(codec, object) if cold => (codec, object, |c| &mut c.cold_stores),
             Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object) {
                 Ok(()) => return Ok(()),
                 Err(cause) => (codec, object, cause),

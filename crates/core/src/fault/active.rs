@@ -15,6 +15,8 @@ pub struct Active {
     pub kind: Kind,
     /// Staging slots for limbo.
     pub slots: usize,
+    /// The pool's share of what the process may use.
+    pub pool_percent: u32,
 }
 
 impl Active {
@@ -38,7 +40,8 @@ impl Active {
             ..CacheConfig::default()
         };
         let kind = mechanism.kind();
-        Ok(Active { mechanism, cache: SwapCache::new(config)?, kind, slots })
+        let cache = SwapCache::new(config)?;
+        Ok(Active { mechanism, cache, kind, slots, pool_percent: settings.pool_percent.min(90) })
     }
 
     /// Which mechanism would be opened, without keeping it.

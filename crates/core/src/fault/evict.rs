@@ -19,7 +19,7 @@ use super::{Active, BATCH_PAGES, Locked, Pager};
 use crate::cache::{SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
-use crate::region::{PageState, Range, RangeFlags};
+use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::mechanism::{Next, Taken};
 use crate::sys::sync::futex_wake;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -91,6 +91,9 @@ impl Pager {
         self.evictor_asked.store(false, Ordering::Release);
         let mut fruitless = 0;
         loop {
+            if self.is_pool_too_large() {
+                self.shrink_pool(active);
+            }
             let short = self.excess(0) + self.watermarks().1;
             if short <= 0 {
                 break;
@@ -117,6 +120,11 @@ impl Pager {
     pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
         while self.excess(pages) > 0 {
+            if self.is_pool_too_large() {
+                drop(s);
+                self.shrink_pool(active);
+                s = self.lock();
+            }
             let r;
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
             if r == Reclaimed::default() {
@@ -131,7 +139,7 @@ impl Pager {
                 }
                 drop(s);
                 // Nothing to evict: the pool itself may be what is too large.
-                active.cache.shrink(SHRINK_BYTES);
+                self.shrink_pool(active);
                 crate::sys::sleep_ns(WAIT_NS);
                 s = self.lock();
             } else {
@@ -139,6 +147,12 @@ impl Pager {
             }
         }
         s
+    }
+
+    /// Writes a portion of the pool back.
+    fn shrink_pool(&self, active: &Active) {
+        active.cache.shrink(SHRINK_BYTES);
+        self.recount_own();
     }
 
     /// One step: age a batch out of limbo if limbo has enough, else sweep.
@@ -178,7 +192,7 @@ impl Pager {
                 if let Some(page) = s.limbo.page(slot)
                     && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
                 {
-                    aged[i] = self.give_to_cache(active, &bytes);
+                    aged[i] = self.give_to_cache(active, &bytes, s.limbo.is_cold(slot));
                 } else if live[i] {
                     aged[i] = Aged::Refused;
                 }
@@ -189,7 +203,7 @@ impl Pager {
                 if let Some(bytes) = active.mechanism.slot(stretch.slot + i)
                     && live[i]
                 {
-                    aged[i] = self.give_to_cache(active, bytes);
+                    aged[i] = self.give_to_cache(active, bytes, false);
                 }
             }
             s = self.lock();
@@ -197,11 +211,12 @@ impl Pager {
         self.publish_aged(s, active, stretch, &aged)
     }
 
-    fn give_to_cache(&self, active: &Active, bytes: &[u8; PAGE_SIZE]) -> Aged {
+    fn give_to_cache(&self, active: &Active, bytes: &[u8; PAGE_SIZE], cold: bool) -> Aged {
         if same_filled(bytes) == Some(0) {
             return Aged::Zero;
         }
-        match active.cache.swap_out(bytes) {
+        let stored = if cold { active.cache.swap_out_cold(bytes) } else { active.cache.swap_out(bytes) };
+        match stored {
             Ok(e) => Aged::Stored(e),
             Err(SwapFull) => Aged::Refused,
         }
@@ -216,6 +231,7 @@ impl Pager {
         aged: &[Aged; BATCH_PAGES],
     ) -> (Locked<'a>, usize) {
         let mut freed = 0;
+        self.recount_own();
         for (i, aged) in aged[..stretch.count].iter().enumerate() {
             let slot = stretch.slot + i;
             let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
@@ -338,15 +354,16 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
-            // A run of cold pages; protection faults decide by the unit.
+            // A run of cold pages, shared by fork or not; protection faults decide by the unit.
+            let shared = self.is_shared(addr);
             let most = if unit > 1 {
                 let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
                 (unit_end.min(range.end) - addr) >> PAGE_SHIFT
             } else {
                 ((range.end - addr) >> PAGE_SHIFT).min(want - taken)
             };
-            let cold =
-                |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| e.is_resident() && e.cool());
+            let alike = |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared);
+            let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| alike(e) && e.cool());
             let mut run = 0;
             if unit > 1 {
                 let resident = |i: &usize| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident;
@@ -394,11 +411,13 @@ impl Pager {
         addr: usize,
         run: usize,
     ) -> (Taken, usize) {
+        let shared = self.is_shared(addr);
         let movable = active.mechanism.is_protect()
-            || range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE;
+            || !shared && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE;
         if !movable {
             return (self.take_special(active, range, addr), 0);
         }
+        self.own_all(addr, addr + run * PAGE_SIZE);
         let Some(slots) = s.limbo.peek_free(run) else { return (Taken { pages: 0, next: Next::End }, 0) };
         let run = run.min(slots.count);
         // Publish the intent, then look at the holds (see hold.rs).
@@ -435,7 +454,7 @@ impl Pager {
         for i in 0..t.pages {
             self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
         }
-        s.limbo.take(t.pages, addr);
+        s.limbo.take(t.pages, addr, shared);
         self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
         self.limbo_pages.fetch_add(t.pages as i64, Ordering::Relaxed);
         if t.next == Next::Stuck && free > t.pages {
@@ -446,14 +465,16 @@ impl Pager {
         (Taken { pages: t.pages, next }, held_to)
     }
 
-    /// One page that MOVE does not take: nobody can write it (read-only, no access), or it is code being
-    /// written (JIT). Stored at once, without limbo.
+    /// One page that MOVE does not take: nobody can write it (read-only, no access, shared by fork), or it is code
+    /// being written (JIT). Stored at once, without limbo.
     fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
         let refused = Taken { pages: 0, next: Next::Stuck };
+        let shared = self.is_shared(addr);
+        self.own_all(addr, addr + PAGE_SIZE);
         self.word(addr, |_, e| e.enter_limbo(0));
         fence(Ordering::SeqCst);
         let mut bytes = [0u8; PAGE_SIZE];
-        let executable = range.prot & PROT_WRITE != 0;
+        let executable = !shared && range.prot & PROT_WRITE != 0;
         let taken = if self.holds.is_held(addr, addr + PAGE_SIZE) {
             false
         } else if executable {
@@ -465,7 +486,8 @@ impl Pager {
             self.word(addr, |_, e| e.refuse_limbo(true));
             return refused;
         }
-        let aged = self.give_to_cache(active, &bytes);
+        let aged = self.give_to_cache(active, &bytes, shared);
+        self.recount_own();
         if matches!(aged, Aged::Refused | Aged::Empty) {
             if executable {
                 let f = active.mechanism.fill(addr, &bytes);

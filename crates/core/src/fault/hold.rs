@@ -206,10 +206,12 @@ impl Holds {
             }
         }
         for list in [&self.kept, &self.inflight] {
-            if let Some(r) = list.first_overlap_unlocked(start, end)
-                && f(r.start, r.end)
-            {
-                return true;
+            let mut from = start;
+            while let Some(r) = list.first_overlap_unlocked(from, end) {
+                if f(r.start, r.end) {
+                    return true;
+                }
+                from = r.end;
             }
         }
         false

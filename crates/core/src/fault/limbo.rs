@@ -20,6 +20,8 @@ use crate::sys::{PAGE_SHIFT, Result};
 const FREED: u64 = u64::MAX;
 /// A slot with a frame but no page.
 const DEAD: u64 = 0;
+/// Bit of a slot: the page goes to the store rather than the pool.
+const COLD: u64 = 1 << 62;
 
 /// The ring. Slots hold the page number of their page, or one of the marks above.
 #[derive(Default)]
@@ -88,10 +90,12 @@ impl Limbo {
         (count > 0).then(|| Stretch { position: self.head, slot: (self.head % self.slots) as usize, count })
     }
 
-    /// Takes the first `count` slots of what `peek_free` gave, for pages from `addr` on.
-    pub fn take(&mut self, count: usize, addr: usize) {
+    /// Takes the first `count` slots of what `peek_free` gave, for pages from `addr` on. `cold`: they go to the
+    /// store rather than the pool.
+    pub fn take(&mut self, count: usize, addr: usize, cold: bool) {
+        let flag = if cold { COLD } else { 0 };
         for i in 0..count as u64 {
-            self.owner(self.head + i).store((addr >> PAGE_SHIFT) as u64 + i, Ordering::Release);
+            self.owner(self.head + i).store(((addr >> PAGE_SHIFT) as u64 + i) | flag, Ordering::Release);
         }
         self.head += count as u64;
     }
@@ -109,8 +113,14 @@ impl Limbo {
     pub fn page(&self, slot: usize) -> Option<usize> {
         match self.owner(slot as u64).load(Ordering::Acquire) {
             DEAD | FREED => None,
-            n => Some((n as usize) << PAGE_SHIFT),
+            n => Some(((n & !COLD) as usize) << PAGE_SHIFT),
         }
+    }
+
+    /// Whether the slot's page goes to the store rather than the pool.
+    pub fn is_cold(&self, slot: usize) -> bool {
+        let n = self.owner(slot as u64).load(Ordering::Acquire);
+        n != FREED && n & COLD != 0
     }
 
     /// The slot's page was moved to another address (mremap).
@@ -161,7 +171,7 @@ mod tests {
         for round in 0..100 {
             let want = 1 + round % 7;
             if let Some(s) = l.peek_free(want) {
-                l.take(s.count, next_page << PAGE_SHIFT);
+                l.take(s.count, next_page << PAGE_SHIFT, round % 3 == 0);
                 for i in 0..s.count {
                     expected.push_back((next_page + i, s.slot + i));
                 }
@@ -184,7 +194,7 @@ mod tests {
     fn a_full_ring_gives_nothing_until_the_tail_moves() {
         let mut l = Limbo::new();
         l.init(4).unwrap();
-        l.take(4, 0x1000);
+        l.take(4, 0x1000, true);
         assert!(l.peek_free(1).is_none());
         let a = l.claim(2).unwrap();
         let b = l.claim(2).unwrap();

@@ -57,6 +57,7 @@ impl Pager {
             if e.state() == PageState::Resident {
                 let whole = first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
                 if whole && a.mechanism.attach(page, PAGE_SIZE).is_ok() {
+                    self.count_owned(e.own() as usize);
                     e.drop_contents();
                     m.count(-1, -1);
                     self.resident.fetch_sub(1, Ordering::Relaxed);
@@ -89,6 +90,7 @@ impl Pager {
             if unregistered && managed_end > gap_end {
                 a.mechanism.expose(gap_end, managed_end - gap_end, prot)?;
             } else {
+                self.own_all(gap_end, managed_end);
                 self.for_each_resident_run(gap_end, managed_end, |from, to| {
                     a.mechanism.expose(from, to - from, prot)
                 })?;
@@ -152,6 +154,7 @@ impl Pager {
                 assert!(again.is_ok(), "a moved range cannot be registered again: {again:?}");
                 return;
             }
+            self.own_all(r.start, r.end);
             let _ = self.for_each_resident_run(r.start, r.end, |from, to| {
                 a.mechanism.expose(from, to - from, r.prot)
             });
@@ -181,6 +184,8 @@ impl Pager {
             self.after_move(old, old + common);
             return;
         }
+        // Moving loses the write protection.
+        self.own_all(old, old + common);
         // The destination's old contents are gone with its mapping.
         self.note_mapped(s, new, new + new_len, prot, flags);
         self.table.for_each_occupied(old, old + common, |page, m, e| {
@@ -226,6 +231,7 @@ impl Pager {
         match e.state() {
             PageState::None => return,
             PageState::Resident => {
+                self.count_owned(e.own() as usize);
                 m.count(-1, -1);
                 self.resident.fetch_sub(1, Ordering::Relaxed);
             }
@@ -240,6 +246,7 @@ impl Pager {
                 m.count(0, -1);
                 self.stored.fetch_sub(1, Ordering::Relaxed);
                 if let Some(a) = self.active() {
+                    self.count_freed();
                     a.cache.free(swap_entry(raw));
                 }
             }

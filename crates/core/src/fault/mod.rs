@@ -28,8 +28,9 @@ mod limbo;
 mod memory;
 mod process;
 mod resolve;
+mod shared;
 
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 pub use active::{Active, pool_bytes};
 pub use evict::Reclaimed;
@@ -42,6 +43,7 @@ use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
 use hold::Holds;
 use limbo::Limbo;
+use shared::Sharing;
 
 /// Largest window of pages served by one fault.
 pub const WINDOW_MAX_PAGES: usize = 64;
@@ -70,11 +72,10 @@ pub struct Pager {
     limbo_pages: AtomicI64,
     stored: AtomicI64,
     outside: AtomicI64,
-    /// Pages shared by fork that are counted elsewhere, when that was last known (see `process.rs`).
-    debt: AtomicI64,
-    /// When it was known, in nanoseconds, and how many evictions the tree had made by then.
-    debt_at_ns: AtomicU64,
-    debt_at_evictions: AtomicU64,
+    /// What the cache and the tables take, and of it the pool, when last asked.
+    own: AtomicI64,
+    pool: AtomicI64,
+    sharing: Sharing,
     published: AtomicI64,
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
@@ -104,9 +105,9 @@ impl Pager {
             limbo_pages: AtomicI64::new(0),
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
-            debt: AtomicI64::new(0),
-            debt_at_ns: AtomicU64::new(0),
-            debt_at_evictions: AtomicU64::new(0),
+            own: AtomicI64::new(0),
+            pool: AtomicI64::new(0),
+            sharing: Sharing::new(),
             published: AtomicI64::new(0),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
@@ -168,10 +169,26 @@ impl Pager {
         self.stored.load(Ordering::Relaxed)
     }
 
-    /// Memory of uzswap's own that grows with use: pool, entries, page table.
+    /// Memory of uzswap's own that grows with use: pool, entries, page table; as of `recount_own`.
     fn own_pages(&self) -> i64 {
-        let cache = self.active().map_or(0, |a| a.cache.footprint_bytes());
-        ((cache + self.table.bytes()) / PAGE_SIZE) as i64
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// Asks the cache what it takes now. Whoever has given pages to it or taken them calls this.
+    pub(super) fn recount_own(&self) {
+        if let Some(a) = self.active() {
+            let bytes = a.cache.footprint_bytes() + self.table.bytes();
+            self.own.store((bytes / PAGE_SIZE) as i64, Ordering::Relaxed);
+            self.pool.store((a.cache.pool_bytes() / PAGE_SIZE) as i64, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the pool takes more than its part of what this process may use: relatives may have left it less
+    /// than it began with.
+    fn is_pool_too_large(&self) -> bool {
+        let active = self.active().expect("active");
+        let most = self.limit_pages() * i64::from(active.pool_percent) / 100;
+        self.pool.load(Ordering::Relaxed) > most.max(MIN_PAGES)
     }
 
     /// Pages of this process that count against the limit.
@@ -180,7 +197,7 @@ impl Pager {
             + self.limbo_pages()
             + self.own_pages()
             + self.outside.load(Ordering::Relaxed);
-        all - self.debt_now()
+        all - self.uncounted_pages()
     }
 
     /// Pages that the process would hold without uzswap.
@@ -231,6 +248,7 @@ impl Pager {
 
     /// Sets the anonymous memory of the process that is not managed, from the kernel's own count.
     pub fn set_outside(&self, anonymous_pages: i64) {
+        self.recount_own();
         let known = self.resident_pages() + self.limbo_pages() + self.own_pages();
         self.outside.store((anonymous_pages - known).max(0), Ordering::Relaxed);
     }
@@ -278,6 +296,7 @@ impl Pager {
             let c = counts.entry(addr >> 21).or_insert((0, 0, m.resident(), m.occupied()));
             c.1 += 1;
             assert!(self.ranges.find(addr).is_some(), "page {addr:#x} has contents but no range");
+            self.check_shared(addr, e.state());
             match e.state() {
                 PageState::Resident => {
                     resident += 1;

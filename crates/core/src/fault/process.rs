@@ -5,10 +5,7 @@
 //!
 //! **Fork.** The child has copies of everything: words, limbo's frames, the pool. It has no userfaultfd of its own, so a missing
 //! page would read as zero: before anything else runs there, it opens one and attaches every range.
-//! Its inherited memory (pages, limbo, the pool) is shared with the parent until one of them writes; counting it at
-//! once would make every fork-and-exec evict half of the parent. So all of it begins as a *debt* that is not
-//! counted; it melts with time and evictions, which may turn shared pages into copies, and the evictors correct it by what
-//! the kernel says is each one's share (Pss).
+//! What it shares with the parent is marked and counted page by page (`shared.rs`).
 
 use core::sync::atomic::Ordering;
 
@@ -20,13 +17,6 @@ use crate::region::{PageState, RangeFlags};
 use crate::store::FileStore;
 use crate::sys::program::mincore;
 use crate::sys::{PAGE_SIZE, Result};
-
-/// What one core needs at least to copy a shared page that is written.
-const COPY_NS_PER_PAGE: u64 = 3_000;
-/// A fresh child's memory is counted with its relatives' for this long: most exec or exit by then.
-const FORK_GRACE_NS: u64 = 30_000_000;
-/// How long a process may stay over its limit before it must try again to make room.
-const TOLERATED_NS: u64 = 2_000_000;
 
 impl Pager {
     /// Attaches every range and adopts what is present. With the lock held, right after `set_active`.
@@ -88,6 +78,7 @@ impl Pager {
     pub fn prepare_fork(&self, _s: &mut Locked<'_>) -> Option<ForkGuard<'static, FileStore>> {
         let a = self.active()?;
         self.add(Counter::Forks, 1);
+        self.share_all(a);
         Some(a.cache.prepare_fork())
     }
 
@@ -119,6 +110,7 @@ impl Pager {
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);
         }
+        let parent_pid = self.slot().pid.load(Ordering::Relaxed);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
         self.published.store(0, Ordering::Relaxed);
         self.holds.after_fork_child(mine, tid);
@@ -146,46 +138,8 @@ impl Pager {
                 active.mechanism.attach(r.start, r.len())?;
             }
         }
-        self.set_unshared();
-        self.set_debt(self.used_pages(), FORK_GRACE_NS);
+        self.share_in_child(active, parent_pid);
         self.publish(true);
         Ok(())
-    }
-
-    /// What is left of the debt: since it was known, every eviction by a relative may have made a shared page this
-    /// process's own, and so may every write, as fast as pages can be copied.
-    pub(super) fn debt_now(&self) -> i64 {
-        let debt = self.debt.load(Ordering::Relaxed);
-        if debt <= 0 {
-            return 0;
-        }
-        let elapsed_ns = crate::sys::now_ns().saturating_sub(self.debt_at_ns.load(Ordering::Relaxed));
-        let evictions =
-            self.tree().evictions.load(Ordering::Relaxed) - self.debt_at_evictions.load(Ordering::Relaxed);
-        (debt - (elapsed_ns / COPY_NS_PER_PAGE) as i64 - evictions as i64).max(0)
-    }
-
-    fn set_debt(&self, pages: i64, grace_ns: u64) {
-        self.debt_at_evictions.store(self.tree().evictions.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.debt_at_ns.store(crate::sys::now_ns() + grace_ns, Ordering::Relaxed);
-        self.debt.store(pages.max(0), Ordering::Relaxed);
-    }
-
-    /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional part of its
-    /// anonymous memory. What it shares with relatives is counted once among them.
-    pub fn set_shared(&self, pss_pages: i64) {
-        let counted = self.used_pages() + self.debt_now();
-        self.set_debt(counted - pss_pages, 0);
-    }
-
-    /// The process has no relatives that share memory with it any more.
-    pub fn set_unshared(&self) {
-        self.debt.store(0, Ordering::Relaxed);
-    }
-
-    /// Lets the process go over its limit by so much until the evictor's next tick.
-    pub(super) fn tolerate(&self, pages: i64) {
-        let debt = self.debt_now();
-        self.set_debt(debt + pages, TOLERATED_NS);
     }
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
 use crate::cache::{LoadError, SwapEntry};
-use crate::control::Counter;
+use crate::control::{Counter, Mechanism as Kind};
 use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -65,6 +65,8 @@ const PROT_EXEC: u32 = 4;
 /// Faults in a row at one page for which there was nothing to do, before they are taken for the program's own.
 const REPEATS_MAX: u32 = 20_000;
 
+/// Attempts to make room for the copy of a shared page; then it is copied all the same.
+const OWN_TRIES: u32 = 4;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
 
@@ -103,11 +105,27 @@ impl Pager {
                     self.resident.fetch_sub(1, Ordering::Relaxed);
                     continue;
                 }
-                if write {
-                    active.mechanism.allow_write(page, PAGE_SIZE);
+                if write && self.is_shared(page) {
+                    // The kernel is about to copy it.
+                    if self.excess(1) > 0 && tries < OWN_TRIES {
+                        tries += 1;
+                        s = self.make_room(s, active, 1);
+                        continue;
+                    }
+                    let pages = self.own_run(active, range, page, stream.window(page));
+                    stream.next = page + pages * PAGE_SIZE;
+                    self.publish(false);
+                    drop(s);
+                    self.ask_evictor();
+                    return Fault::Served;
                 }
                 // Another thread was first; or, by protection faults, a change of protection stopped halfway.
-                let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
+                if active.mechanism.is_protect() {
+                    let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
+                    let _ = active.mechanism.expose(page, PAGE_SIZE, prot);
+                } else if write {
+                    active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+                }
                 return if stream.repeated(page) { Fault::NotOurs } else { Fault::Served };
             }
             if want == 0 {
@@ -157,7 +175,20 @@ impl Pager {
             let range = self.ranges.at(i);
             page = page.max(range.start);
             if self.state_of(page) == PageState::Resident {
-                active.mechanism.allow_write(page, PAGE_SIZE);
+                if self.is_shared(page) {
+                    if self.excess(1) > 0 && tries < OWN_TRIES {
+                        tries += 1;
+                        s = self.make_room(s, active, 1);
+                        continue;
+                    }
+                    tries = 0;
+                    page += self.own_run(active, range, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE;
+                    continue;
+                }
+                if active.kind == Kind::UserfaultfdCopy {
+                    // Protected for a moment, to be copied out.
+                    active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+                }
                 page += PAGE_SIZE;
                 continue;
             }
@@ -318,8 +349,10 @@ impl Pager {
                 e.load();
                 m.count(1, 0);
             });
+            self.count_freed();
             active.cache.free(*entry);
         }
+        self.recount_own();
         self.resident.fetch_add(n as i64, Ordering::Relaxed);
         self.stored.fetch_sub(n as i64, Ordering::Relaxed);
         self.add(Counter::Loads, n as u64);
@@ -405,12 +438,14 @@ impl Pager {
                     shown += 1;
                     self.stored.fetch_sub(1, Ordering::Relaxed);
                     self.add(Counter::Loads, 1);
+                    self.count_freed();
                     active.cache.free(swap_entry(raw));
                 }
-                PageState::Resident => {}
+                PageState::Resident => self.count_owned(e.own() as usize),
             });
             at += PAGE_SIZE;
         }
+        self.recount_own();
         self.resident.fetch_add(shown, Ordering::Relaxed);
         Serve::Done((end - page) >> PAGE_SHIFT)
     }

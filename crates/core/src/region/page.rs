@@ -25,6 +25,7 @@ const STATE_MASK: u64 = 0b111;
 const HOT_SHIFT: u32 = 3;
 const HOT_MASK: u64 = 0b11 << HOT_SHIFT;
 const STUCK: u64 = 1 << 5;
+const SHARED: u64 = 1 << 6;
 const PAYLOAD_SHIFT: u32 = 8;
 
 /// Highest value of the hot counter: sweeps that a page survives after it proved useful.
@@ -71,6 +72,36 @@ impl PageEntry {
         self.word() & STATE_MASK == 1
     }
 
+    /// Resident, and free to be written: not shared with relatives since a fork.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.word() & (STATE_MASK | SHARED) == 1
+    }
+
+    /// Resident, in a frame that relatives by fork may have mapped as well.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.word() & (STATE_MASK | SHARED) == 1 | SHARED
+    }
+
+    /// Marks a resident page as shared by fork. Taking it out frees nothing while others have it, so it is
+    /// not the first to go.
+    pub fn share(&self) {
+        let w = self.word();
+        debug_assert!(w & STATE_MASK == 1);
+        let hot = if w & HOT_MASK == 0 { 1 << HOT_SHIFT } else { 0 };
+        self.0.store((w + hot) | SHARED, Ordering::Relaxed);
+    }
+
+    /// The page counts as this process's own from now on. Says whether it was shared.
+    pub fn own(&self) -> bool {
+        let shared = self.is_shared();
+        if shared {
+            self.0.store(self.word() & !SHARED, Ordering::SeqCst);
+        }
+        shared
+    }
+
     #[inline]
     fn set(&self, state: u64, flags: u64, payload: u64) {
         debug_assert!(payload >> 40 == 0);
@@ -96,7 +127,7 @@ impl PageEntry {
 
     /// The sweep takes the page out into a staging slot.
     pub fn enter_limbo(&self, slot: u64) {
-        self.expect(self.is_resident(), "enter limbo");
+        self.expect(self.is_writable(), "enter limbo");
         self.set(2, 0, slot);
     }
 

@@ -74,7 +74,7 @@ impl Visit for Holder {
         let resident = end - start <= 64 * PAGE_SIZE
             && (start..end)
                 .step_by(PAGE_SIZE)
-                .all(|p| PAGER.table.get(p).is_some_and(|e| e.is_resident()) && !must_unprotect());
+                .all(|p| PAGER.table.get(p).is_some_and(|e| e.is_writable()) && !must_unprotect());
         if kind == Kind::Keep {
             runtime(self.t, move || {
                 let (guard, _) = PAGER.make_resident(PAGER.lock(), start, end);

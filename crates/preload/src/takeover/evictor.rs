@@ -10,17 +10,18 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use uzswap::control::{LEAVING, Slot};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 
-use super::{ACTIVE, PAGER, call, memory};
+use super::{ACTIVE, PAGER, PID, call, memory};
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
 const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
-/// A fresh child of fork waits this long before its inherited memory begins to count: most exec or exit by then.
+/// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -96,7 +97,7 @@ extern "C" fn body() -> ! {
     TID.store(uzswap::sys::gettid(), Ordering::Relaxed);
     let name = b"uzswap-evict\0";
     let _ = call!(nr::PRCTL, 15, name.as_ptr());
-    if IN_FORKED_CHILD.load(Ordering::Acquire) {
+    if IN_FORKED_CHILD.load(Ordering::Acquire) && !ACTIVE.load(Ordering::Acquire) {
         let grace = [0u64, FORK_GRACE_NS];
         let _ = call!(nr::NANOSLEEP, grace.as_ptr(), 0);
         if !ACTIVE.load(Ordering::Acquire) {
@@ -136,23 +137,25 @@ pub fn note_fork() {
     RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
 }
 
-/// Asks the kernel for this process's share of memory, as often as that is cheap.
-fn correct_share() {
+/// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when a relative may have
+/// gone.
+fn correct_share(now_or_never: bool) {
     let left = RELATIVES.load(Ordering::Acquire);
-    let now = uzswap::sys::now_ns();
-    let pause = (SHARE_COST.load(Ordering::Relaxed) * 8).max(TICK_NS);
     if left == 0 {
-        return PAGER.set_unshared();
-    }
-    if now - SHARE_AT.load(Ordering::Relaxed) < pause {
         return;
     }
+    let now = uzswap::sys::now_ns();
+    let pause = (SHARE_COST.load(Ordering::Relaxed) * 8).max(TICK_NS);
+    if now - SHARE_AT.load(Ordering::Relaxed) < pause && !now_or_never || !PAGER.may_correct_share() {
+        return;
+    }
+    let counted = PAGER.counted_pages();
     let Some((pss, anonymous)) = share_of_anonymous() else { return };
     SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
     SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
     // Within a hundredth nothing is shared: the relatives have gone, or have copies of their own.
     if pss + anonymous / 100 < anonymous {
-        PAGER.set_shared(pss);
+        PAGER.correct_share(counted, pss);
         RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
     } else {
         PAGER.set_unshared();
@@ -198,25 +201,45 @@ fn share_of_anonymous() -> Option<(i64, i64)> {
 }
 
 fn tick() {
+    // What the dead shared with this process counts here before it stops counting there.
+    let dead = any_dead();
     if let Some(pages) = anonymous_pages() {
         PAGER.set_outside(pages);
     }
-    correct_share();
+    correct_share(dead);
     super::inflight::release_finished();
     PAGER.publish(true);
     PAGER.publish_gauges();
-    reap_dead();
+    if dead {
+        reap_dead();
+    }
 }
 
-/// Processes that were killed give back their share.
+/// Whether a slot's process is gone, or will be in a moment.
+fn is_dead(s: &Slot) -> bool {
+    let leaving = s.mechanism.load(Ordering::Acquire) & LEAVING != 0;
+    leaving || !uzswap::sys::thread_exists(s.pid.load(Ordering::Acquire))
+}
+
+fn any_dead() -> bool {
+    PAGER.tree().live_slots().any(is_dead)
+}
+
+/// Processes that are gone give back their share.
 fn reap_dead() {
-    let tree = PAGER.tree();
-    let high = tree.slots_high.load(Ordering::Acquire) as usize;
-    for s in tree.slots.iter().take(high) {
-        let pid = s.pid.load(Ordering::Acquire);
-        if pid != 0 && pid != u32::MAX && !uzswap::sys::thread_exists(pid) {
-            tree.retire(s, pid);
-        }
+    for s in PAGER.tree().live_slots().filter(|s| is_dead(s)) {
+        PAGER.tree().retire(s, s.pid.load(Ordering::Acquire));
+    }
+}
+
+/// The process ends. A relative may share memory with it: then its share counts until that one has looked.
+pub fn leave() {
+    let me = PAGER.slot();
+    let pages = |s: &Slot| s.mechanism.load(Ordering::Relaxed) != 0 && !is_dead(s);
+    if RELATIVES.load(Ordering::Acquire) > 0 && PAGER.tree().live_slots().any(|s| !core::ptr::eq(s, me) && pages(s)) {
+        me.mechanism.fetch_or(LEAVING, Ordering::AcqRel);
+    } else {
+        PAGER.tree().retire(me, PID.load(Ordering::Relaxed));
     }
 }
 

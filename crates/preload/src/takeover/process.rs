@@ -199,8 +199,7 @@ fn process_exit(t: &'static ThreadBlock) {
     }
     runtime(t, || {
         finish_counters();
-        let tree = PAGER.tree();
-        tree.retire(PAGER.slot(), PID.load(Ordering::Relaxed));
+        evictor::leave();
     });
 }
 

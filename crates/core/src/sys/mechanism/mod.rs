@@ -23,6 +23,8 @@ pub use uffd::Uffd;
 use super::{PAGE_SIZE, Result};
 use crate::control::Mechanism as Kind;
 
+const PROT_WRITE: u32 = 2;
+
 /// How a run's way out ended: the first `pages` are out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
@@ -182,10 +184,20 @@ impl Mechanism {
         }
     }
 
-    /// A write met a resident page that is still write-protected (only without MOVE).
-    pub fn allow_write(&self, addr: usize, len: usize) {
-        if let Mechanism::Uffd(u) = self {
-            u.allow_write(addr, len);
+    /// Makes the first write to each page of a run of resident pages a fault. `prot`: what the program may do.
+    pub fn forbid_write(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
+        match self {
+            Mechanism::Uffd(u) => u.forbid_write(addr, len),
+            Mechanism::Protect(p) => p.expose(addr, len, prot & !PROT_WRITE),
+        }
+    }
+
+    /// Lets the program write a run of resident pages as far as `prot` does.
+    pub fn allow_write(&self, addr: usize, len: usize, prot: u32) {
+        match self {
+            Mechanism::Uffd(u) => u.allow_write(addr, len),
+            // Out of kernel mappings: the fault that follows asks again.
+            Mechanism::Protect(p) => _ = p.expose(addr, len, prot),
         }
     }
 

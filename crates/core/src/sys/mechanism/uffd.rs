@@ -11,7 +11,7 @@ use super::{Filled, Next, Taken};
 use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous};
 use crate::sys::program::{self, ProcMem};
 use crate::sys::userfaultfd::{
-    FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, FEATURE_WP_ASYNC, Stop, Userfaultfd,
+    FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd,
 };
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
@@ -36,9 +36,7 @@ pub struct Uffd {
 
 impl Uffd {
     fn features(has_move: bool) -> u64 {
-        FEATURE_SIGBUS
-            | FEATURE_PAGEFAULT_FLAG_WP
-            | if has_move { FEATURE_MOVE | FEATURE_WP_ASYNC } else { 0 }
+        FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 }
     }
 
     pub fn open(has_move: bool, slots: usize) -> Result<Uffd> {
@@ -220,10 +218,12 @@ impl Uffd {
         Filled::All
     }
 
+    pub fn forbid_write(&self, addr: usize, len: usize) -> Result<()> {
+        self.fd.write_protect(addr, len, true)
+    }
+
     pub fn allow_write(&self, addr: usize, len: usize) {
-        if !self.has_move {
-            let _ = self.fd.write_protect(addr, len, false);
-        }
+        let _ = self.fd.write_protect(addr, len, false);
     }
 
     pub fn release_slots(&self, slot: usize, count: usize) {

@@ -1,0 +1,305 @@
+//! Memory shared by fork: counted once among relatives, page by page.
+//!
+//! After fork parent and child have every frame in common until one of them writes it. Counting all of it twice would make
+//! every fork-and-exec evict half of the parent; counting it once until somebody looks would let a family
+//! grow past its limit unseen. So each shared page is marked in its word and write-protected, on both sides:
+//!
+//! ```text
+//!   fork:  RESIDENT -> RESIDENT, shared      the child owes all of them (a *debt* that is not counted), the parent none
+//!   first write (a fault), eviction,         the page is this process's own from now on:
+//!   discarding, moving                       debt - 1, for the parent as for the child
+//! ```
+//! The parent's count may pass the truth this way, never fall below it: when the parent writes, the old frame is
+//! the child's. What the kernel says is each one's share (Pss) puts the count right at the evictor's ticks: the first time the
+//! parent hands over what the child has to count from then on, so that the sum stays as it is.
+//!
+//! The pool and the tables are shared too, but written by us alone: a frame for each page that is freed. (What comes in goes
+//! to frames that are counted when they are taken.)
+//!
+//! Evicting a shared page frees nothing while relatives have it, and its compressed copy would come on top: so it goes to
+//! the store at once, if there is one. It needs no limbo, being stable behind its write protection.
+
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+
+use super::{Active, Locked, Pager};
+use crate::control::Counter;
+use crate::region::{PageState, Range, RangeFlags};
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+/// How long a process may stay over its limit before it must try again to make room.
+const TOLERATED_NS: u64 = 2_000_000;
+/// A child older than this is believed to stay: it has neither exec'd nor exited.
+const INFANT_NS: u64 = 20_000_000;
+/// Bytes of address space marked or unmarked in one step.
+const STEP_BYTES: usize = crate::region::table::LEAF_BYTES;
+
+const PROT_WRITE: u32 = 2;
+
+/// What this process shares, and what of it does not count.
+pub(super) struct Sharing {
+    /// Pages that are counted by relatives; negative: pages counted here that they hold.
+    debt: AtomicI64,
+    /// Frames of the cache that may still be shared.
+    cache_frames: AtomicI64,
+    /// Pages over the limit that are let pass until `tolerated_until_ns`.
+    tolerated: AtomicI64,
+    tolerated_until_ns: AtomicU64,
+    /// Some page is marked.
+    marked: AtomicBool,
+    /// Counts forks, so that unmarking notices one.
+    forks: AtomicU64,
+}
+
+impl Sharing {
+    pub const fn new() -> Sharing {
+        Sharing {
+            debt: AtomicI64::new(0),
+            cache_frames: AtomicI64::new(0),
+            tolerated: AtomicI64::new(0),
+            tolerated_until_ns: AtomicU64::new(0),
+            marked: AtomicBool::new(false),
+            forks: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Pager {
+    /// Pages of this process that do not count against the limit now.
+    #[inline]
+    pub(super) fn uncounted_pages(&self) -> i64 {
+        let s = &self.sharing;
+        let mut tolerated = s.tolerated.load(Ordering::Relaxed);
+        if tolerated > 0 && crate::sys::now_ns() > s.tolerated_until_ns.load(Ordering::Relaxed) {
+            s.tolerated.store(0, Ordering::Relaxed);
+            tolerated = 0;
+        }
+        s.debt.load(Ordering::Relaxed) + tolerated - self.slot().charged_pages.load(Ordering::Relaxed)
+    }
+
+    /// Lets the process go over its limit by so much for a moment.
+    pub(super) fn tolerate(&self, pages: i64) {
+        self.sharing.tolerated_until_ns.store(crate::sys::now_ns() + TOLERATED_NS, Ordering::Relaxed);
+        self.sharing.tolerated.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// A page in the cache is freed.
+    pub(super) fn count_freed(&self) {
+        let frames = &self.sharing.cache_frames;
+        if frames.load(Ordering::Relaxed) > 0 {
+            frames.fetch_sub(1, Ordering::Relaxed);
+            self.sharing.debt.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// `pages` marked pages were written or are gone.
+    pub(super) fn count_owned(&self, pages: usize) {
+        if pages > 0 {
+            self.sharing.debt.fetch_sub(pages as i64, Ordering::Relaxed);
+            self.add(Counter::OwnedPages, pages as u64);
+        }
+    }
+
+    pub(super) fn is_shared(&self, page: usize) -> bool {
+        self.table.get(page).is_some_and(|e| e.is_shared())
+    }
+
+    /// The program, or the kernel for it, is about to write the resident page `page`: up to `want` shared pages from it
+    /// on become the process's own and writable. By protection faults it is the unit around it. Returns how
+    /// many pages from `page` on can be written now.
+    pub(super) fn own_run(&self, active: &Active, range: Range, page: usize, want: usize) -> usize {
+        if active.mechanism.is_protect() {
+            let unit = self.unit_pages() * PAGE_SIZE;
+            let start = (page / unit * unit).max(range.start);
+            let end = ((page / unit + 1) * unit).min(range.end);
+            self.own_all(start, end);
+            let _ = self.for_each_resident_run(start, end, |from, to| {
+                active.mechanism.allow_write(from, to - from, range.prot);
+                Ok(())
+            });
+            return 1;
+        }
+        let most = ((range.end - page) >> PAGE_SHIFT).min(want.max(1));
+        let n = (0..most).take_while(|i| self.is_shared(page + i * PAGE_SIZE)).count();
+        self.own_all(page, page + n * PAGE_SIZE);
+        // Not marked, and yet protected: what a fork that failed or a pause of the marks left behind.
+        active.mechanism.allow_write(page, n.max(1) * PAGE_SIZE, range.prot);
+        n.max(1)
+    }
+
+    /// Takes the marks off `[start, end)`; the pages count from now on.
+    pub(super) fn own_all(&self, start: usize, end: usize) {
+        if !self.sharing.marked.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut owned = 0;
+        self.table.for_each_occupied(start, end, |_, _, e| owned += e.own() as usize);
+        self.count_owned(owned);
+    }
+
+    /// Before fork, with the lock held: marks and write-protects what will be shared. What system calls are using
+    /// stays as it is: the kernel could not wait for us.
+    pub(super) fn share_all(&self, active: &Active) {
+        self.sharing.marked.store(true, Ordering::Relaxed);
+        self.sharing.forks.fetch_add(1, Ordering::Relaxed);
+        for i in 0..self.ranges.len() {
+            let range = self.ranges.at(i);
+            if range.flags.has(RangeFlags::UNREGISTERED) || range.flags.has(RangeFlags::DONTFORK) {
+                continue;
+            }
+            let mut at = range.start;
+            while at < range.end {
+                let stop = ((at / STEP_BYTES + 1) * STEP_BYTES).min(range.end);
+                self.table.for_each_occupied(at, stop, |_, _, e| {
+                    if e.is_resident() {
+                        e.share();
+                    }
+                });
+                // As in hold.rs: the marks first, then a look at the holds.
+                fence(Ordering::SeqCst);
+                self.holds.overlapping(at, stop, |from, to| {
+                    self.own_all(from.max(at), to.min(stop));
+                    false
+                });
+                self.protect_marked(active, range, at, stop);
+                at = stop;
+            }
+        }
+        self.sharing.cache_frames.store(self.own_pages(), Ordering::Relaxed);
+    }
+
+    /// Write-protects the marked pages of `[start, end)`, a part of `range`. A page that cannot be protected
+    /// loses its mark.
+    fn protect_marked(&self, active: &Active, range: Range, start: usize, end: usize) {
+        if range.prot & PROT_WRITE == 0 && active.mechanism.is_protect() {
+            return;
+        }
+        let protect = |from: usize, to: usize| {
+            if active.mechanism.forbid_write(from, to - from, range.prot).is_err() {
+                self.own_all(from, to);
+            }
+        };
+        let mut run: Option<(usize, usize)> = None;
+        self.table.for_each_occupied(start, end, |page, _, e| {
+            if !e.is_shared() {
+                return;
+            }
+            match &mut run {
+                Some((_, to)) if *to == page => *to += PAGE_SIZE,
+                _ => {
+                    if let Some((from, to)) = run.replace((page, page + PAGE_SIZE)) {
+                        protect(from, to);
+                    }
+                }
+            }
+        });
+        if let Some((from, to)) = run {
+            protect(from, to);
+        }
+    }
+
+    /// In the child after fork: its ranges are registered again, without the protection; all that is resident or
+    /// in the cache is counted by the parent.
+    pub(super) fn share_in_child(&self, active: &Active, parent_pid: u32) {
+        let slot = self.slot();
+        slot.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
+        slot.counted_by.store(parent_pid, Ordering::Release);
+        if !active.mechanism.is_protect() {
+            for i in 0..self.ranges.len() {
+                let range = self.ranges.at(i);
+                self.protect_marked(active, range, range.start, range.end);
+            }
+        }
+        self.sharing.tolerated.store(0, Ordering::Relaxed);
+        self.sharing.debt.store(0, Ordering::Relaxed);
+        // Limbo's frames count here: the parent gives them back without asking.
+        self.sharing.debt.store(self.used_pages() - self.limbo_pages(), Ordering::Relaxed);
+    }
+
+    /// What counts now, to be handed to [`Pager::correct_share`] when the kernel has answered.
+    pub fn counted_pages(&self) -> i64 {
+        self.used_pages()
+    }
+
+    /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional part of its
+    /// anonymous memory, asked for when `counted_pages` counted. What happened since stays counted.
+    pub fn correct_share(&self, counted_pages: i64, pss_pages: i64) {
+        let surplus = counted_pages - pss_pages;
+        let me = self.slot().pid.load(Ordering::Relaxed);
+        let children = || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
+        let count = children().count() as i64;
+        for s in children() {
+            s.charged_pages.fetch_add(surplus.max(0) / count, Ordering::AcqRel);
+            s.counted_by.store(0, Ordering::Release);
+        }
+        self.sharing.debt.fetch_add(surplus, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel's answer may be used now: not while the parent counts for this process, nor while a child is so
+    /// young that it may exec or exit at once.
+    pub fn may_correct_share(&self) -> bool {
+        let me = self.slot().pid.load(Ordering::Relaxed);
+        let parent = self.slot().counted_by.load(Ordering::Acquire);
+        let (mut has_parent, mut has_infant) = (false, false);
+        let now = crate::sys::now_ns();
+        for s in self.tree().live_slots() {
+            has_parent |= parent != 0 && s.pid.load(Ordering::Relaxed) == parent;
+            has_infant |= s.counted_by.load(Ordering::Acquire) == me
+                && now < s.forked_at_ns.load(Ordering::Relaxed) + INFANT_NS;
+        }
+        !has_parent && !has_infant
+    }
+
+    /// The process has no relatives that share memory with it any more: everything counts, nothing is protected.
+    pub fn set_unshared(&self) {
+        let s = &self.sharing;
+        s.debt.store(0, Ordering::Relaxed);
+        s.cache_frames.store(0, Ordering::Relaxed);
+        self.slot().charged_pages.store(0, Ordering::Relaxed);
+        if !s.marked.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(active) = self.active() else { return };
+        let forks = s.forks.load(Ordering::Relaxed);
+        let mut at = 0;
+        // Step by step, so that a fault need not wait for all of it.
+        while let Some(next) = self.unmark_step(&self.lock(), active, at) {
+            if s.forks.load(Ordering::Relaxed) != forks {
+                return;
+            }
+            at = next;
+        }
+        s.marked.store(false, Ordering::Relaxed);
+    }
+
+    /// Unmarks one stretch from `at` on; where to go on.
+    fn unmark_step(&self, _s: &Locked<'_>, active: &Active, at: usize) -> Option<usize> {
+        let i = self.ranges.index_from(at);
+        if i >= self.ranges.len() {
+            return None;
+        }
+        let range = self.ranges.at(i);
+        let start = at.max(range.start);
+        let stop = ((start / STEP_BYTES + 1) * STEP_BYTES).min(range.end);
+        if self.table.middle(start).is_some_and(|m| m.resident() > 0) {
+            let mut any = false;
+            self.table.for_each_occupied(start, stop, |_, _, e| any |= e.own());
+            if any && !active.mechanism.is_protect() {
+                active.mechanism.allow_write(start, stop - start, range.prot);
+            } else if any {
+                let _ = self.for_each_resident_run(start, stop, |from, to| {
+                    active.mechanism.allow_write(from, to - from, range.prot);
+                    Ok(())
+                });
+            }
+        }
+        Some(stop)
+    }
+
+    /// Debug form of a page's sharing for `check`.
+    pub(super) fn check_shared(&self, page: usize, state: PageState) {
+        assert!(
+            !self.is_shared(page) || (state == PageState::Resident && self.sharing.marked.load(Ordering::Relaxed)),
+            "page {page:#x} is marked as shared"
+        );
+    }
+}
