@@ -20,3 +20,5 @@ pub mod pool;
 pub mod region;
 pub mod store;
 pub mod sys;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -23,12 +23,14 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #define PAGE 4096ul
 #define BIG (64ul << 20)
@@ -36,7 +38,10 @@
 extern char **environ;
 static uint64_t *big;
 
-static uint64_t big_word(size_t i) { return (i * 0x9e3779b97f4a7c15ull) >> (i % 3 * 20); }
+// The first half compresses well, the second not at all, so that memory and the store both take part.
+static uint64_t big_word(size_t i) {
+    return i < BIG / 16 ? i / 16 * 0x9e3779b97f4a7c15ull : (i * 0x9e3779b97f4a7c15ull) >> (i % 3 * 20);
+}
 
 // Writes what is there already: any thread may do it at any time.
 static void push_out(void) {
@@ -493,6 +498,80 @@ static void case_alarms(void) {
     show("alarms %d right %d\n", hits >= 100, right);
 }
 
+// An alternate stack that is disarmed while a handler runs on it, and armed again when that returns.
+static void case_disarming(void) {
+    static unsigned char *alternate;
+    static volatile int inside, disarmed, told;
+    void on_signal(int number, siginfo_t *info, void *context) {
+        (void)number, (void)info;
+        unsigned char here;
+        stack_t now;
+        sigaltstack(NULL, &now);
+        push_out();
+        inside += &here >= alternate && &here < alternate + 64 * 1024;
+        disarmed += now.ss_flags == SS_DISABLE;
+        told += ((ucontext_t *)context)->uc_stack.ss_sp == alternate;
+    }
+    alternate = map(64 * 1024);
+    stack_t given = {.ss_sp = alternate, .ss_size = 64 * 1024, .ss_flags = (int)(1u << 31)}, got;
+    sigaltstack(&given, NULL);
+    handle(SIGUSR1, on_signal, SA_ONSTACK);
+    for (int i = 0; i < 3; i++) raise(SIGUSR1), push_out();
+    sigaltstack(NULL, &got);
+    show("inside %d disarmed %d told %d armed %d\n", inside, disarmed, told, got.ss_sp == alternate);
+}
+
+// Backtraces, and so exceptions, pass through a handler, wherever its frame lies.
+static volatile uintptr_t unwind_for, unwind_end;
+static volatile int unwound;
+
+static _Unwind_Reason_Code look(struct _Unwind_Context *frame, void *unused) {
+    (void)unused;
+    uintptr_t at = _Unwind_GetIP(frame);
+    unwound += at >= unwind_for && at < unwind_end;
+    return _URC_NO_REASON;
+}
+
+static void on_unwind(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info, (void)context;
+    _Unwind_Backtrace(look, NULL);
+}
+
+__attribute__((noinline, noclone)) static void raise_within(int number) {
+    unwind_for = (uintptr_t)raise_within, unwind_end = unwind_for + 256;
+    raise(number);
+    unwind_for = unwind_end = 0;
+}
+
+static void case_unwind(void) {
+    handle(SIGUSR1, on_unwind, 0), handle(SIGUSR2, on_unwind, SA_ONSTACK);
+    raise_within(SIGUSR1);
+    show("plain %d\n", unwound);
+    for (int kind = 0; kind < 2; kind++) {
+        stack_t given = {.ss_sp = map(256 << 10), .ss_size = 256 << 10, .ss_flags = kind ? (int)(1u << 31) : 0};
+        sigaltstack(&given, NULL), push_out();
+        unwound = 0, raise_within(SIGUSR2);
+        show("mapped %d\n", unwound);
+    }
+}
+
+// A signal for which the stack has no room kills, as does a handler's frame on a guard page.
+static void case_no_room(void) {
+    unsigned char *stack = map(1 << 20);
+    signal(SIGUSR1, on_hit);
+    mprotect(stack, 512 << 10, PROT_NONE);
+    push_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        // kill(getpid(), SIGUSR1); exit_group(7), on a stack with 600 bytes left above the guard
+        __asm__ volatile("mov %0, %%rsp; mov $39, %%eax; syscall; mov %%eax, %%edi; mov $10, %%esi; mov $62, %%eax; syscall;"
+                         "mov $7, %%edi; mov $231, %%eax; syscall"
+                         :: "r"(stack + (512 << 10) + 600) : "memory");
+    }
+    int status = wait_for(pid);
+    show("no room: signal %d, exit %d\n", WTERMSIG(status), WEXITSTATUS(status));
+}
+
 static void case_coroutines(void) {
     static ucontext_t outside, inside;
     static volatile long sum;
@@ -742,8 +821,34 @@ static void case_close_all(void) {
     pid = fork();
     if (pid == 0) push_out(), _exit(big_is_right() ? 5 : 6);
     show("few descriptors: right %d child %d\n", big_is_right(), WEXITSTATUS(wait_for(pid)));
-    int fd = open("/dev/null", O_RDONLY);
-    show("next descriptor %d\n", fd);
+    int fd = open("/dev/null", O_RDONLY), seen = 0;
+    struct stat about;
+    for (int i = fd + 1; i < 70000; i++) seen += fstat(i, &about) == 0 || fcntl(i, F_GETFD) >= 0 || dup(i) >= 0;
+    show("next descriptor %d, %d more\n", fd, seen);
+}
+
+// Limits on descriptors are the program's own, whatever uzswap needs above them.
+static void case_descriptor_limit(void) {
+    struct rlimit first, now = {64, 128};
+    getrlimit(RLIMIT_NOFILE, &first);
+    push_out();
+    show("set %d ", setrlimit(RLIMIT_NOFILE, &now));
+    struct rlimit wrong = {200, 100}, more = {64, first.rlim_max};
+    show("wrong %d ", setrlimit(RLIMIT_NOFILE, &wrong));
+    getrlimit(RLIMIT_NOFILE, &now);
+    show("is %d %d\n", (int)now.rlim_cur, (int)now.rlim_max);
+    int opened = 0, last = -1;
+    for (int fd; (fd = open("/dev/null", O_RDONLY)) >= 0; opened++) last = fd;
+    push_out();
+    pid_t pid = fork();
+    if (pid == 0) getrlimit(RLIMIT_NOFILE, &now), _exit(big_is_right() && now.rlim_max == 128 ? 5 : 6);
+    show("opened %d, last %d, child %d\n", opened, last, WEXITSTATUS(wait_for(pid)));
+    close_range(3, ~0u, 0);
+    pid_t shell;
+    char *argv[] = {"sh", "-c", "ulimit -Sn; ulimit -Hn", NULL};
+    if (posix_spawnp(&shell, "sh", NULL, NULL, argv, environ) == 0) wait_for(shell);
+    int r = prlimit(0, RLIMIT_NOFILE, &more, NULL);
+    show("raised %d %d\n", r, r ? errno : 0);
 }
 
 static void case_exec_again(void) {
@@ -812,6 +917,7 @@ static const struct {
     CASE(alarms),        CASE(coroutines),     CASE(cancel),           CASE(own_stack),     CASE(robust_mutex),
     CASE(many_threads),  CASE(spawn),          CASE(cold_arguments),   CASE(fork),          CASE(fork_tree),
     CASE(raw_clone),     CASE(fork_with_threads), CASE(daemon),        CASE(close_all),     CASE(exec_again),
+    CASE(disarming),     CASE(unwind),         CASE(no_room),          CASE(descriptor_limit),
     CASE(empty_environment), CASE(shared),     CASE(end_in_thread),
 };
 

@@ -1,5 +1,6 @@
 //! The libraries' own tests give the same results under uzswap as without: CPython's test suite, module by module, and
-//! NumPy's core tests. Compared test by test; the limit is small enough for every module to be paged.
+//! NumPy's core tests. Compared test by test. Both run beside live ballast that is read before each test
+//! (`programs/ballast.py`), so that every test meets evicted memory, however little it needs itself.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,6 +20,7 @@ const CPYTHON: &[(&str, bool)] = &[
     ("test_multiprocessing_fork", false),
     ("test_multiprocessing_spawn", false),
     ("test_multiprocessing_forkserver", false),
+    ("test_multiprocessing_main_handling", false),
     ("test_fork1", true),
     ("test_signal", false),
     ("test_faulthandler", true),
@@ -35,8 +37,9 @@ const CPYTHON: &[(&str, bool)] = &[
 /// Files of NumPy's core tests that CI runs; the full run takes all.
 const NUMPY: &[&str] = &["test_multiarray.py", "test_indexing.py", "test_memmap.py", "test_mem_overlap.py"];
 
-/// Above what an interpreter holds at its start, below what any of these modules needs.
+/// Above what an interpreter holds at its start, below that and the ballast.
 const MEMORY_MIB: u64 = 24;
+const BALLAST_MIB: u64 = 24;
 
 fn main() -> ExitCode {
     let workshop = Arc::new(Workshop::new());
@@ -49,7 +52,7 @@ fn main() -> ExitCode {
                     if !Path::new("/usr/lib/python3.11/test/test_mmap.py").exists() {
                         return Err("libpython3.11-testsuite is not installed".into());
                     }
-                    compare(&w, &cpython(module), sandbox)
+                    compare(&w, &cpython(&w, module), sandbox)
                 });
             }
         }
@@ -62,7 +65,7 @@ fn main() -> ExitCode {
                         return Err(format!("{needed} is not installed for {PYTHON}"));
                     }
                 }
-                compare(&w, &numpy(directory), sandbox)
+                compare(&w, &numpy(&w, directory), sandbox)
             });
         }
     }
@@ -74,13 +77,23 @@ fn words(line: &str) -> Vec<OsString> {
     line.split(' ').map(Into::into).collect()
 }
 
-fn cpython(module: &str) -> Vec<OsString> {
-    words(&format!("{PYTHON} -m test --junit-xml results.xml --timeout 280 {module}"))
+/// `python3 -m MODULE`, with ballast.
+fn module(workshop: &Workshop, name: &str) -> Vec<OsString> {
+    let mut argv = words(&format!("{PYTHON} BALLAST {BALLAST_MIB} {name}"));
+    argv[1] = workshop.script("ballast.py").into();
+    argv
 }
 
-fn numpy(directory: &Path) -> Vec<OsString> {
+fn cpython(workshop: &Workshop, name: &str) -> Vec<OsString> {
+    let mut argv = module(workshop, "test");
+    argv.extend(words(&format!("--junit-xml results.xml --timeout 280 {name}")));
+    argv
+}
+
+fn numpy(workshop: &Workshop, directory: &Path) -> Vec<OsString> {
+    let mut argv = module(workshop, "pytest");
     // The cache would be written beside the tests.
-    let mut argv = words(&format!("{PYTHON} -m pytest -q -p no:cacheprovider --junitxml results.xml -m"));
+    argv.extend(words("-q -p no:cacheprovider --junitxml results.xml -m"));
     argv.push(if full() { "".into() } else { "not slow".into() });
     if full() {
         argv.push(directory.into());

@@ -4,21 +4,30 @@
 //!  faults ───> arms: uzswap │ zswap │ zram │ swap     (peers: switched on, and put back by guards)
 //!                 └──> worker, an ordinary process     (pages, histogram)
 //!  overhead ─> pairs: plain │ under `uzswap run`
-//!       both ─> record: machine, commit, raw runs as JSON;  plot: SVG
+//!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
+//!        all ─> record: machine, commit, raw runs as JSON;  plot: SVG
 //! ```
 //!
 //! A *run* is one process that measures and says what it saw; a *round* is one run of every arm, in turn; a result is
 //! the median over rounds. Arms are interleaved because a machine is never quiet for long: what
 //! disturbs, disturbs all of them, and their ratios stay.
 
+mod cache;
+mod codecs;
+mod corpus;
+mod engine;
 mod faults;
 mod histogram;
 mod overhead;
 mod pages;
 mod peers;
 mod plot;
+mod pools;
 mod process;
 mod record;
+mod same_filled;
+mod store;
+mod streams;
 mod worker;
 
 use crate::Failure;
@@ -30,6 +39,20 @@ pub enum BenchCommand {
     Faults(faults::FaultsArguments),
     /// What uzswap costs a program that fits its limit
     Overhead(overhead::OverheadArguments),
+    /// Make page corpora from the heaps of CPython, g++, node and redis, for the benches below
+    Corpus(corpus::CorpusArguments),
+    /// Speed and density of every compressor on pages
+    Codecs(engine::EngineArguments),
+    /// What the cache costs over the bare compressor
+    Cache(engine::EngineArguments),
+    /// What pages of one repeated word cost, and what looking for them costs the others
+    SameFilled(engine::EngineArguments),
+    /// Compressing from one, two and many threads
+    Streams(engine::EngineArguments),
+    /// Density and speed of the pools, and what they give back
+    Pools(pools::PoolsArguments),
+    /// Writing back and reading, beside fio
+    Store(store::StoreArguments),
     /// The process that 'faults' measures
     #[command(hide = true)]
     Worker(worker::WorkerArguments),
@@ -40,6 +63,13 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
     match command {
         BenchCommand::Faults(arguments) => faults::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
+        BenchCommand::Corpus(arguments) => corpus::run(arguments),
+        BenchCommand::Codecs(arguments) => codecs::run(arguments),
+        BenchCommand::Cache(arguments) => cache::run(arguments),
+        BenchCommand::SameFilled(arguments) => same_filled::run(arguments),
+        BenchCommand::Streams(arguments) => streams::run(arguments),
+        BenchCommand::Pools(arguments) => pools::run(arguments),
+        BenchCommand::Store(arguments) => store::run(arguments),
         BenchCommand::Worker(arguments) => worker::run(arguments),
     }
 }

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 
 use super::pages::Random;
 use super::process::{Interrupt, Running};
-use super::record::{Record, median};
+use super::record::{Record, median, quartiles};
 use crate::Failure;
 use crate::program::reason;
 use crate::report;
@@ -335,14 +335,6 @@ fn summarize(pairs: &[Pair]) -> Map<String, Value> {
         }
     }
     summary
-}
-
-/// The values a quarter and three quarters up the sorted list.
-fn quartiles(values: impl Iterator<Item = f64>) -> [f64; 2] {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let at = |quarters: usize| values.get((values.len().saturating_sub(1) * quarters + 2) / 4).copied();
-    [at(1).unwrap_or(f64::NAN), at(3).unwrap_or(f64::NAN)]
 }
 
 fn table(workload: &str, summary: &Map<String, Value>) -> String {

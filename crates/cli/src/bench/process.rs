@@ -47,6 +47,10 @@ impl Running {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Waits for the end; an error unless it was a good one.
     pub fn wait(mut self) -> Result<(), String> {
         match self.0.wait() {
@@ -69,7 +73,7 @@ impl Drop for Running {
             // `uzswap run` hands SIGTERM on to its program; SIGKILL would leave the program alone.
             let signal =
                 if patience.elapsed() < Duration::from_secs(5) { Signal::SIGTERM } else { Signal::SIGKILL };
-            let _ = kill(Pid::from_raw(self.0.id() as i32), signal);
+            let _ = kill(Pid::from_raw(self.pid() as i32), signal);
             thread::sleep(Duration::from_millis(20));
         }
     }

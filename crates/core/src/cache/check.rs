@@ -3,6 +3,7 @@
 use super::{AreaState, Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
 use crate::pool::Handle;
 use crate::store::Store;
+use crate::sys::PAGE_SIZE;
 
 impl<S: Store> SwapCache<S> {
     /// Panics on any broken invariant. Waits for flushes under way; costs as much as walking everything.
@@ -14,7 +15,7 @@ impl<S: Store> SwapCache<S> {
         s.clusters.check();
         s.pools.iter().for_each(|p| p.check());
 
-        let c = &s.counters;
+        let c = &s.counters_now();
         let (mut same, mut pool, mut stored, mut raw_pages) = (0u64, 0u64, 0u64, 0u64);
         let (mut pool_bytes, mut stored_bytes) = (0, 0);
         for id in s.entries.ids() {
@@ -44,7 +45,11 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(pool as usize, s.pools.iter().map(|p| p.objects()).sum::<usize>());
         assert_eq!(pool_bytes, s.pools.iter().map(|p| p.object_bytes()).sum::<usize>());
         assert_eq!(stored_bytes, s.clusters.stats().live_bytes);
-        assert!(c.mem_used_max_bytes >= s.pool_bytes() as u64 || pool == 0);
+        // zram's columns and the store's.
+        assert_eq!(c.orig_data_bytes, (same + pool) * PAGE_SIZE as u64);
+        assert_eq!((c.compr_data_bytes, c.store_data_bytes), (pool_bytes as u64, stored_bytes));
+        assert!(c.mem_used_bytes >= c.compr_data_bytes && c.mem_used_bytes.is_multiple_of(PAGE_SIZE as u64));
+        assert!(c.mem_used_max_bytes >= c.mem_used_bytes || pool == 0);
 
         // Where pages come from and where they go.
         assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);

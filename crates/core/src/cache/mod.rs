@@ -38,6 +38,8 @@ mod check;
 mod counters;
 mod entry;
 mod fork;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod read;
 mod state;
 #[cfg(test)]
@@ -56,7 +58,7 @@ use crate::store::{FileStore, Store};
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
-use read::{READERS, Reader};
+use read::{Direction, READERS, Reader};
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
 
@@ -118,6 +120,7 @@ pub struct SwapCache<S: Store = FileStore> {
     streams: Streams,
     writer: Mutex<Writer<S>>,
     readers: [Mutex<Reader>; READERS],
+    direction: Direction,
 }
 
 impl<S: Store> SwapCache<S> {
@@ -130,6 +133,7 @@ impl<S: Store> SwapCache<S> {
             streams: Streams::new(STREAM_BYTES)?,
             writer: Mutex::new(Writer::new()?),
             readers: make_readers()?,
+            direction: Direction::new(),
         })
     }
 
@@ -325,15 +329,7 @@ impl<S: Store> SwapCache<S> {
     }
 
     pub fn counters(&self) -> Counters {
-        let s = self.state.lock();
-        let mut c = s.counters;
-        c.mem_used_bytes = s.pool_bytes() as u64;
-        c.compr_data_bytes = s.pools.iter().map(|p| p.object_bytes() as u64).sum();
-        c.orig_data_bytes = (c.pool_pages + c.same_filled_pages) * PAGE_SIZE as u64;
-        let store = s.clusters.stats();
-        c.store_data_bytes = store.live_bytes;
-        c.store_disk_bytes = store.disk_bytes;
-        c
+        self.state.lock().counters_now()
     }
 
     /// The error that made writing back stop, if it did. Sticky: everything is served on from memory.

@@ -9,9 +9,11 @@
 //!
 //! # Read-ahead
 //! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest of it, and
-//! what follows comes from the buffer: pages that were evicted together are wanted together.
+//! what follows comes from the buffer: pages that were evicted together are wanted together. So are clusters: the
+//! first miss in the one that was written after the last one read reads all of it.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::Entry;
 use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill};
@@ -50,17 +52,18 @@ impl Reader {
 
     /// Reads the whole of a cluster.
     pub fn fetch_all<S: Store>(&mut self, source: &Source<S>) -> Result<usize> {
-        self.fetch(source, &(0..source.blocks * BLOCK_BYTES))
+        self.fetch(source, &(0..source.blocks * BLOCK_BYTES), false)
     }
 
-    /// Makes the blocks with `bytes` of the cluster present; says how many bytes had to be read.
-    fn fetch<S: Store>(&mut self, source: &Source<S>, bytes: &Range<usize>) -> Result<usize> {
+    /// Makes the blocks with `bytes` of the cluster present, or `all` of them; says how many bytes had to be
+    /// read.
+    fn fetch<S: Store>(&mut self, source: &Source<S>, bytes: &Range<usize>, all: bool) -> Result<usize> {
         let mut want = blocks_of(bytes);
         let same_cluster = self.sequence == source.sequence;
         if same_cluster && self.valid.start <= want.start && want.end <= self.valid.end {
             return Ok(0);
         }
-        if same_cluster {
+        if same_cluster || all {
             want = 0..source.blocks;
         }
         self.valid = 0..0;
@@ -86,6 +89,29 @@ impl Reader {
             return None;
         }
         Some(&self.object.as_slice()[..bytes.len() - TAG_BYTES])
+    }
+}
+
+/// Whether clusters are read in the order in which they were written.
+pub struct Direction {
+    /// Sequence of the cluster read last.
+    last: AtomicU64,
+}
+
+impl Direction {
+    pub const fn new() -> Direction {
+        // Sequences begin with 1, which is not the one after this.
+        Direction { last: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Notes a read, and says whether it is of the cluster that follows the last one. A guess: readers may
+    /// overtake each other.
+    fn is_forward(&self, sequence: u64) -> bool {
+        let last = self.last.load(Ordering::Relaxed);
+        if last != sequence {
+            self.last.store(sequence, Ordering::Relaxed);
+        }
+        sequence == last.wrapping_add(1)
     }
 }
 
@@ -217,7 +243,8 @@ impl<S: Store> SwapCache<S> {
     ) -> core::result::Result<usize, LoadError> {
         let bytes = sealed_range(place.offset, usize::from(e.len));
         let mut reader = self.readers[place.cluster as usize % READERS].lock();
-        let read_bytes = reader.fetch(source, &bytes).map_err(LoadError::Io)?;
+        let all = self.direction.is_forward(source.sequence);
+        let read_bytes = reader.fetch(source, &bytes, all).map_err(LoadError::Io)?;
         let object = reader.open(source, place, &bytes).ok_or(LoadError::Corrupt)?;
         self.streams.with(|stream| self.unpack(e.codec, &mut stream.scratch, object, page))?;
         Ok(read_bytes)

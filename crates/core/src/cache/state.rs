@@ -102,6 +102,18 @@ impl<S: Store> State<S> {
         self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
     }
 
+    /// All counters, with those that the pools and clusters keep.
+    pub fn counters_now(&self) -> Counters {
+        let mut c = self.counters;
+        c.mem_used_bytes = self.pool_bytes() as u64;
+        c.compr_data_bytes = self.pools.iter().map(|p| p.object_bytes() as u64).sum();
+        c.orig_data_bytes = (c.pool_pages + c.same_filled_pages) * PAGE_SIZE as u64;
+        let store = self.clusters.stats();
+        c.store_data_bytes = store.live_bytes;
+        c.store_disk_bytes = store.disk_bytes;
+        c
+    }
+
     /// Takes a page in, in whatever form it has got. Every outcome but `NoRoom` is counted, once.
     pub fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
         if let Owner::Key(key) = owner {

@@ -178,7 +178,11 @@ impl Pager {
     pub(super) fn recount_own(&self) {
         if let Some(a) = self.active() {
             let bytes = a.cache.footprint_bytes() + self.table.bytes();
-            self.own.store((bytes / PAGE_SIZE) as i64, Ordering::Relaxed);
+            let pages = (bytes / PAGE_SIZE) as i64;
+            let given_back = self.own.swap(pages, Ordering::Relaxed) - pages;
+            if given_back > 0 {
+                self.count_given_back(given_back);
+            }
             self.pool.store((a.cache.pool_bytes() / PAGE_SIZE) as i64, Ordering::Relaxed);
         }
     }

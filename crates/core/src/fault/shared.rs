@@ -82,12 +82,18 @@ impl Pager {
         self.sharing.tolerated.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// A page in the cache is freed.
+    /// A page in the cache is freed, which writes its frame.
     pub(super) fn count_freed(&self) {
-        let frames = &self.sharing.cache_frames;
-        if frames.load(Ordering::Relaxed) > 0 {
-            frames.fetch_sub(1, Ordering::Relaxed);
-            self.sharing.debt.fetch_sub(1, Ordering::Relaxed);
+        self.count_given_back(1);
+    }
+
+    /// The cache gave frames back, or wrote them: what it shared with relatives is theirs.
+    pub(super) fn count_given_back(&self, frames: i64) {
+        let shared = &self.sharing.cache_frames;
+        let left = shared.load(Ordering::Relaxed);
+        if left > 0 {
+            shared.fetch_sub(frames.min(left), Ordering::Relaxed);
+            self.sharing.debt.fetch_sub(frames.min(left), Ordering::Relaxed);
         }
     }
 

@@ -21,6 +21,8 @@
 //! caller and stops the process.
 
 mod frames;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod size_class;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@
 pub mod cluster;
 mod file;
 pub mod seal;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use cluster::{CLUSTER_BYTES, Clusters};

@@ -14,9 +14,11 @@ pub enum Fault {
     Once(u64),
     /// The n-th and all later ones fail.
     From(u64),
+    /// Every n-th one fails.
+    Every(u64),
 }
 
-/// A store in memory. `Copy`, so the data lives for ever; tests are short.
+/// A store in memory. `Copy`, so what belongs to it lives for ever, but for the contents: they end with `close`.
 #[derive(Clone, Copy)]
 pub struct MemoryStore(&'static Data);
 
@@ -85,6 +87,7 @@ impl MemoryStore {
         match *self.0.fault.lock().unwrap() {
             Fault::Once(k) if n == k => Err(Errno::EIO),
             Fault::From(k) if n >= k => Err(Errno::EIO),
+            Fault::Every(k) if n.is_multiple_of(k) => Err(Errno::EIO),
             _ => Ok(()),
         }
     }
@@ -124,7 +127,9 @@ impl Store for MemoryStore {
         Ok(MemoryStore::new())
     }
 
-    fn close(self) {}
+    fn close(self) {
+        *self.0.bytes.lock().unwrap() = Vec::new();
+    }
 
     fn descriptors(self) -> [i32; 2] {
         [-1; 2]

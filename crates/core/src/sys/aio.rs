@@ -56,7 +56,7 @@ enum State {
     },
     Done(Result<()>),
     /// Will be done when somebody looks for results (tests).
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     Promised(Result<()>),
 }
 
@@ -134,7 +134,7 @@ impl<const N: usize> WriteQueue<N> {
 
     /// Collects the results that have come in; with `wait`, at least one if anything is in flight.
     pub fn reap(&mut self, wait: bool) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         for s in &mut self.slots {
             if let State::Promised(result) = s.state
                 && wait
@@ -195,7 +195,7 @@ impl<const N: usize> WriteQueue<N> {
     }
 
     /// Pretends a write whose result comes when somebody waits for it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn promise(&mut self, slot: usize, result: Result<()>) {
         self.slots[slot].state = State::Promised(result);
     }

@@ -12,6 +12,10 @@
 //! called under it. A signal handler that allocates on top of an allocation would wait for itself: handlers
 //! do not allocate, and hooks allocate only with signals blocked.
 //!
+//! Fork takes no lock here: what allocates does so under the patcher's lock (patch tables) or the pager's
+//! (switching paging on), and fork holds both. It could not hold this one from before the pager's without waiting, in a
+//! circle, for somebody who switches paging on.
+//!
 //! # Safety charter
 //! Blocks of one class have one size; a free block's first word links to the next. Chunk memory is
 //! cut once and belongs to exactly one block.
@@ -22,7 +26,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
-use uzswap::sys::sync::{Mutex, MutexGuard};
+use uzswap::sys::sync::Mutex;
 use uzswap::sys::{PAGE_SIZE, nr};
 use uzswap::uz_syscall;
 
@@ -56,22 +60,6 @@ struct Free {
 unsafe impl Send for Heap {}
 
 static HEAP: Mutex<Heap> = Mutex::new(Heap { free: [null_mut(); CLASSES], chunk: 0, chunk_end: 0 });
-
-/// Where the lock's guard is kept while the process forks.
-static FORKING: Mutex<Option<MutexGuard<'static, Heap>>> = Mutex::new(None);
-
-/// Takes the allocator's lock, so that a fork finds it consistent. Followed by one [`after_fork`] in the parent
-/// and one in the child.
-pub fn before_fork() {
-    let heap = HEAP.lock();
-    *FORKING.lock() = Some(heap);
-}
-
-/// Releases what [`before_fork`] took.
-pub fn after_fork() {
-    let heap = FORKING.lock().take();
-    drop(heap);
-}
 
 /// The class for a block: its index and size. 0 is 16, 1 is 32, then 48, 64, 96, 128, ...
 fn class_of(bytes: usize) -> (usize, usize) {

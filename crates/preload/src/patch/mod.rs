@@ -109,17 +109,15 @@ impl Report {
     }
 }
 
-/// Holds this module's locks over a fork, so that the child can go on using it. Followed by one [`after_fork`] in
+/// Holds this module's lock over a fork, so that the child can go on using it. Followed by one [`after_fork`] in
 /// the parent and one in the child.
 pub fn before_fork() {
     let patcher = PATCHER.lock();
     *FORKING.lock() = Some(patcher);
-    alloc::before_fork();
 }
 
 /// Releases what [`before_fork`] holds.
 pub fn after_fork() {
-    alloc::after_fork();
     let patcher = FORKING.lock().take();
     drop(patcher);
 }

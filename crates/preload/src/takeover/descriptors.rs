@@ -1,11 +1,16 @@
-//! Our descriptors are hidden: the program can neither close nor replace them.
+//! Our descriptors are hidden: the program can neither close nor replace them, and they take no room from it.
+//!
+//! They lie above its soft limit where the hard limit allows, so that a program whose table is full can still fork (the
+//! child opens descriptors of ours). Therefore the kernel keeps the hard limit that the program started with, and a
+//! lower one that the program sets is only remembered, until it execs.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use uzswap::sys::{Errno, nr};
 
-use super::{Answer, Args, PAGER, call, evictor, raw, runtime, thread};
+use super::thread::ThreadBlock;
+use super::{Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread};
 
 /// The control block's descriptor.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -49,6 +54,20 @@ fn is_ours(fd: i32) -> bool {
     })
 }
 
+/// Calls by which a program finds out what a descriptor is, or whether it is one.
+pub(super) const ASKING: [usize; 5] = [nr::FCNTL, nr::FSTAT, nr::NEWFSTATAT, nr::STATX, nr::DUP];
+
+/// Whether such a call asks for a descriptor of ours: there is none.
+pub(super) fn is_hidden(number: usize, a: &Args) -> bool {
+    const AT_EMPTY_PATH: usize = 0x1000;
+    let of_descriptor = match number {
+        nr::NEWFSTATAT => a[3] & AT_EMPTY_PATH != 0,
+        nr::STATX => a[2] & AT_EMPTY_PATH != 0,
+        _ => true,
+    };
+    of_descriptor && is_ours(a[0] as i32)
+}
+
 pub(super) fn call(number: usize, a: Args) -> Option<Answer> {
     let bad = || Some(Answer::Result(Errno::EBADF.as_return()));
     match number {
@@ -89,4 +108,97 @@ fn close_range(a: Args) -> Option<Answer> {
     }
     let r = if from <= last { call!(nr::CLOSE_RANGE, from, last, a[2]) } else { 0 };
     Some(Answer::Result(r))
+}
+
+/// The limits on descriptor numbers: soft, hard.
+type Limits = [u64; 2];
+
+const RLIMIT_NOFILE: usize = 7;
+/// What the soft limit is raised to while descriptors of ours are opened. A table has 8 bytes for each number.
+const ROOMY: u64 = 4096;
+
+/// The hard limit that the program has set, if lower than the kernel's.
+static HARD: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The kernel's limits of this process; sets `new` first.
+fn kernel_limits(new: Option<Limits>) -> Result<Limits, isize> {
+    let mut old: Limits = [0; 2];
+    let at = new.as_ref().map_or(0, |n| n.as_ptr() as usize);
+    loop {
+        match call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, at, old.as_mut_ptr()) {
+            0 => return Ok(old),
+            // This frame was paged out since it was written.
+            r if r == Errno::EFAULT.as_return() => old = core::hint::black_box([0; 2]),
+            r => return Err(r),
+        }
+    }
+}
+
+/// Raises the soft limit so that descriptors of ours can be opened, above those of the program; to be given back.
+pub fn make_room() -> Option<Limits> {
+    let limits = kernel_limits(None).ok()?;
+    let roomy = limits[1].min(ROOMY);
+    (limits[0] < roomy).then(|| kernel_limits(Some([roomy, limits[1]])).ok()).flatten()
+}
+
+/// Ends what [`make_room`] began.
+pub fn give_back(room: Option<Limits>) {
+    if room.is_some() {
+        let _ = kernel_limits(room);
+    }
+}
+
+/// A program is about to be executed: what it inherits is what this one believes.
+pub(super) fn before_exec() {
+    if let Ok([soft, hard]) = kernel_limits(None)
+        && HARD.load(Ordering::Relaxed) < hard
+    {
+        let _ = kernel_limits(Some([soft, HARD.load(Ordering::Relaxed)]));
+    }
+}
+
+/// getrlimit, setrlimit and prlimit64; `None` where the kernel's answer is the program's.
+pub(super) fn limit_call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+    let (resource, new_at, old_at) = match number {
+        nr::GETRLIMIT => (a[0], 0, a[1]),
+        nr::SETRLIMIT => (a[0], a[1], 0),
+        _ => (a[1], a[2], a[3]),
+    };
+    let pid = uzswap::sys::getpid();
+    let other = number == nr::PRLIMIT64 && a[0] != 0 && a[0] as u32 != pid;
+    // A vfork child has limits of its own, but not a memory of its own to note them in.
+    if resource as u32 as usize != RLIMIT_NOFILE || other || pid != PID.load(Ordering::Relaxed) {
+        return None;
+    }
+    let result = limits(t, new_at, old_at).map_or_else(|e| e, |()| 0);
+    Some(Answer::Result(result))
+}
+
+fn limits(t: &'static ThreadBlock, new_at: usize, old_at: usize) -> Result<(), isize> {
+    let [soft, kernel_hard] = kernel_limits(None)?;
+    let hard = HARD.load(Ordering::Relaxed).min(kernel_hard);
+    if new_at != 0 {
+        let mut bytes = [0u8; 16];
+        if !buffers::copy_in(t, new_at, &mut bytes) {
+            return Err(Errno::EFAULT.as_return());
+        }
+        let (words, _) = bytes.as_chunks::<8>();
+        let [new_soft, new_hard] = [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])];
+        if new_soft > new_hard {
+            return Err(Errno::EINVAL.as_return());
+        }
+        if new_hard > hard && hard < kernel_hard {
+            // The kernel would allow what the program has given up, so it is asked for more than that.
+            kernel_limits(Some([soft, kernel_hard + 1]))?;
+        }
+        kernel_limits(Some([new_soft, new_hard.max(kernel_hard)]))?;
+        HARD.store(new_hard, Ordering::Relaxed);
+    }
+    let mut old = [0u8; 16];
+    old[..8].copy_from_slice(&soft.to_le_bytes());
+    old[8..].copy_from_slice(&hard.to_le_bytes());
+    if old_at != 0 && !buffers::copy_out(t, old_at, &old) {
+        return Err(Errno::EFAULT.as_return());
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_TYPE, PROT_EXE
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, call, count, evictor, inflight, raw, runtime, start};
+use super::{ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, runtime, start};
 use crate::patch;
 
 const MAP_GROWSDOWN: usize = 0x100;
@@ -91,12 +91,10 @@ pub fn activate(s: &mut Locked<'_>) {
     if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
         return;
     }
-    let settings = start::settings();
-    let active = match Active::open(settings) {
-        Ok(a) => Box::leak(Box::new(a)),
-        Err(e) => return unmanaged(e),
-    };
-    if let Err(e) = PAGER.set_active(s, active) {
+    let room = descriptors::make_room();
+    let opened = Active::open(start::settings()).and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
+    if let Err(e) = opened {
+        descriptors::give_back(room);
         return unmanaged(e);
     }
     // From here on buffers are held: before any page can be missing.
@@ -105,7 +103,8 @@ pub fn activate(s: &mut Locked<'_>) {
     inflight::hold_all();
     PAGER.activate_ranges(s);
     evictor::open_files();
-    super::descriptors::refresh();
+    descriptors::give_back(room);
+    descriptors::refresh();
     evictor::start();
 }
 

@@ -36,7 +36,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use uzswap::control::{Counter, Settings};
 use uzswap::fault::Pager;
-use uzswap::sys::{nr, syscall};
+use uzswap::sys::{Errno, nr, syscall};
 
 use crate::calls::shapes::{Disposition, disposition, has_pointers};
 use crate::patch::{
@@ -109,15 +109,27 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     }
 }
 
+/// Calls that read or set the limit on descriptors, which the program sees as if ours did not exist.
+const LIMITS: [usize; 3] = [nr::GETRLIMIT, nr::SETRLIMIT, nr::PRLIMIT64];
+
 /// Calls that name memory which the kernel goes on using.
 const KEPT: [usize; 3] = [nr::SET_ROBUST_LIST, nr::SET_TID_ADDRESS, nr::RSEQ];
 
 fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFrame) -> Answer {
+    if descriptors::ASKING.contains(&number) && descriptors::is_hidden(number, &args) {
+        return Answer::Result(Errno::EBADF.as_return());
+    }
     let answer = match disposition(number) {
         _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
+        _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),
         Disposition::MemoryMap => memory::call(t, number, args),
         Disposition::Signal => signals::call(t, number, args),
-        Disposition::Process => process::call(t, number, args, f),
+        Disposition::Process => {
+            if matches!(number, nr::EXECVE | nr::EXECVEAT) {
+                descriptors::before_exec();
+            }
+            process::call(t, number, args, f)
+        }
         Disposition::Descriptor => descriptors::call(number, args),
         Disposition::Special => buffers::special(t, number, args),
         Disposition::Piecewise => buffers::piecewise(t, number, args),
@@ -147,7 +159,8 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Process
             | Disposition::Descriptor
             | Disposition::Special => true,
-            _ if KEPT.contains(&number) || number == nr::RT_SIGPENDING => true,
+            _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => true,
+            _ if descriptors::ASKING.contains(&number) => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,
         };

@@ -27,13 +27,15 @@
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use uzswap::fault::Fault;
-use uzswap::sys::program::raw_copy;
-use uzswap::sys::{Errno, nr};
+use uzswap::region::{RangeFlags, page_floor};
+use uzswap::sys::program::{break_sharing, raw_copy};
+use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, StackT, ThreadBlock};
 use super::{Answer, Args, PAGER, PID, buffers, call};
 
 const SIGBUS: i32 = 7;
+const SIGSEGV: i32 = 11;
 const SIGNALS: usize = 65;
 
 const SIG_DFL: usize = 0;
@@ -53,6 +55,7 @@ const UCONTEXT_BYTES: usize = 304;
 const SIGINFO_BYTES: usize = 128;
 const FRAME_BYTES: usize = 8 + UCONTEXT_BYTES + SIGINFO_BYTES;
 // Offsets in ucontext.
+const UC_STACK: usize = 16;
 const UC_RSP: usize = 40 + 15 * 8;
 const UC_ERR: usize = 40 + 19 * 8;
 const UC_FPSTATE: usize = 40 + 23 * 8;
@@ -123,18 +126,56 @@ unsafe extern "C" {
     ) -> !;
 }
 
-// The restorers. The second is for frames on managed stacks: it first brings the frame to safety (see
-// `managed_return`), because the kernel reads it and a missing page there would kill.
+// The restorers. The second is for frames that the kernel must not read where they are (see `managed_return`).
+// Exceptions and backtraces pass through them: their unwind information says, as libc's does, that the registers are
+// in the ucontext that the stack pointer points to. It begins a byte early, since unwinders look up the byte before
+// a return address.
 core::arch::global_asm!(
+    // Where the registers are, with the ucontext at a register: DW_OP_breg3 (rbx) or DW_OP_breg7 (rsp).
+    ".macro uzswap_in_ucontext dwarf, offset, breg",
+    "    .cfi_escape 0x10, \\dwarf, 3, \\breg, 0x80 | (\\offset & 0x7f), \\offset >> 7",
+    ".endm",
+    ".macro uzswap_registers_at breg",
+    // The frame address is the stack pointer of the interrupted code, read from its place.
+    "    .cfi_escape 0x0f, 4, \\breg, 0x80 | (160 & 0x7f), 160 >> 7, 0x06",
+    "    uzswap_in_ucontext 8, 40, \\breg",
+    "    uzswap_in_ucontext 9, 48, \\breg",
+    "    uzswap_in_ucontext 10, 56, \\breg",
+    "    uzswap_in_ucontext 11, 64, \\breg",
+    "    uzswap_in_ucontext 12, 72, \\breg",
+    "    uzswap_in_ucontext 13, 80, \\breg",
+    "    uzswap_in_ucontext 14, 88, \\breg",
+    "    uzswap_in_ucontext 15, 96, \\breg",
+    "    uzswap_in_ucontext 5, 104, \\breg",
+    "    uzswap_in_ucontext 4, 112, \\breg",
+    "    uzswap_in_ucontext 6, 120, \\breg",
+    "    uzswap_in_ucontext 3, 128, \\breg",
+    "    uzswap_in_ucontext 1, 136, \\breg",
+    "    uzswap_in_ucontext 0, 144, \\breg",
+    "    uzswap_in_ucontext 2, 152, \\breg",
+    "    uzswap_in_ucontext 7, 160, \\breg",
+    "    uzswap_in_ucontext 16, 168, \\breg",
+    ".endm",
     ".globl uzswap_restorer",
     ".hidden uzswap_restorer",
+    ".cfi_startproc simple",
+    ".cfi_signal_frame",
+    "uzswap_registers_at 0x77",
+    "nop",
     "uzswap_restorer:",
     "mov rax, 15",
     "syscall",
     "ud2",
+    ".cfi_endproc",
     ".globl uzswap_managed_restorer",
     ".hidden uzswap_managed_restorer",
+    ".cfi_startproc simple",
+    ".cfi_signal_frame",
+    "uzswap_registers_at 0x77",
+    "nop",
     "uzswap_managed_restorer:",
+    "mov rbx, rsp",
+    "uzswap_registers_at 0x73",
     "mov rdi, rsp",
     "and rsp, -16",
     "call {managed_return}",
@@ -142,6 +183,9 @@ core::arch::global_asm!(
     "mov rax, 15",
     "syscall",
     "ud2",
+    ".cfi_endproc",
+    ".purgem uzswap_registers_at",
+    ".purgem uzswap_in_ucontext",
     // uzswap_enter_handler(frame, handler, sig, info, context, mask): on the frame's stack with the mask, as
     // the kernel would have entered the handler.
     ".globl uzswap_enter_handler",
@@ -199,7 +243,17 @@ pub fn restore(mask: u64) {
 fn kernel_action(sig: i32, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> isize {
     let n = new.map_or(0, |n| core::ptr::from_ref(n) as usize);
     let o = old.map_or(0, |o| core::ptr::from_mut(o) as usize);
-    call!(nr::RT_SIGACTION, sig, n, o, 8)
+    loop {
+        let r = call!(nr::RT_SIGACTION, sig, n, o, 8);
+        if r != Errno::EFAULT.as_return() {
+            return r;
+        }
+        // The caller's frame was paged out since it was written. Setting an action twice is harmless.
+        for at in [n, o].into_iter().filter(|at| *at != 0) {
+            // SAFETY: both are live, aligned structs of the caller.
+            unsafe { (at as *mut u64).write_volatile((at as *const u64).read_volatile()) };
+        }
+    }
 }
 
 /// What is installed in the kernel for a handler of the program.
@@ -293,9 +347,13 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
     let recorded = &RECORDED[sig as usize];
     let action = recorded.get();
     if !is_handler(action.handler) {
-        // The fault signal without a handler of the program, or a signal that was under way when its handler went.
-        let raised = sig == FAULT_SIGNAL.load(Ordering::Relaxed) && si_code > 0;
-        if action.handler == SIG_IGN && !raised {
+        let fault_signal = sig == FAULT_SIGNAL.load(Ordering::Relaxed);
+        if action.handler == SIG_IGN && !(fault_signal && si_code > 0) {
+            return;
+        }
+        if !fault_signal {
+            // It was under way when another thread took its handler away: what the kernel does with it now is right.
+            let _ = call!(nr::RT_TGSIGQUEUEINFO, uzswap::sys::getpid(), uzswap::sys::gettid(), sig, info);
             return;
         }
         return deliver_default(sig, si_code);
@@ -315,15 +373,19 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         let f: extern "C" fn(i32, usize, usize) = unsafe { core::mem::transmute(action.handler) };
         return f(sig, info, context);
     };
-    let moved = move_frame(t, &action, info, context);
+    let Some(frame) = move_frame(t, &action, info, context) else {
+        // As the kernel does when it cannot push a frame.
+        write_u64(context + UC_SIGMASK, saved & !(1 << (SIGSEGV - 1)));
+        return deliver_default(SIGSEGV, 0);
+    };
     // SAFETY: the frame is complete and on the program's stack.
     unsafe {
         uzswap_enter_handler(
-            moved.frame,
+            frame,
             action.handler,
             sig as usize,
-            moved.frame + 8 + UCONTEXT_BYTES,
-            moved.frame + 8,
+            frame + 8 + UCONTEXT_BYTES,
+            frame + 8,
             t.mask_slot(mask) as *const u64,
         )
     }
@@ -340,10 +402,6 @@ fn deliver_default(sig: i32, si_code: i32) {
     }
 }
 
-struct Moved {
-    frame: usize,
-}
-
 /// Size of the vector state behind a frame, in bytes.
 fn vector_bytes(fpstate: usize) -> usize {
     const MAGIC1: u32 = 0x4650_5853;
@@ -354,21 +412,23 @@ fn vector_bytes(fpstate: usize) -> usize {
     }
 }
 
-/// Copies the kernel's frame to where the program expects it.
-fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, context: usize) -> Moved {
+/// Copies the kernel's frame to where the program expects it and returns its address; `None` if there is no room.
+fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, context: usize) -> Option<usize> {
     let sp = read_u64(context + UC_RSP) as usize;
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
-    let inside = sp.wrapping_sub(stack.sp) < stack.size;
-    let use_stack = action.flags & SA_ONSTACK != 0 && stack.flags & SS_DISABLE == 0 && !inside;
-    let top = if use_stack { stack.sp + stack.size } else { sp - RED_ZONE };
+    let asked = *stack;
+    let inside = sp.wrapping_sub(asked.sp) < asked.size;
+    let use_stack = action.flags & SA_ONSTACK != 0 && asked.flags & SS_DISABLE == 0 && !inside;
+    let top = if use_stack { asked.sp + asked.size } else { sp - RED_ZONE };
     let fpstate = read_u64(context + UC_FPSTATE) as usize;
     let vector = vector_bytes(fpstate);
     let new_fpstate = (top - vector) & !63;
     let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
     // Also while dormant: paging may be on when the handler returns.
     let managed = PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
-    let restorer = if managed {
+    let disarms = use_stack && asked.flags & SS_AUTODISARM != 0;
+    let restorer = if managed || disarms {
         uzswap_managed_restorer as *const () as usize
     } else if action.flags & SA_RESTORER != 0 {
         action.restorer
@@ -378,6 +438,10 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
     // The frame is completed here, on our stack, and then copied as it is.
     write_u64(context - 8, restorer as u64);
     write_u64(context + UC_FPSTATE, if fpstate == 0 { 0 } else { new_fpstate as u64 });
+    if managed || disarms {
+        // What our restorer arms again; the libc's would give it to the kernel.
+        write_stack(context + UC_STACK, asked);
+    }
     let copy = move || {
         // SAFETY: source is the kernel's frame on our stack; the destination is the program's stack, resident.
         unsafe {
@@ -389,21 +453,48 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
         }
     };
     if managed {
-        let (guard, _) = PAGER.make_resident(PAGER.lock(), frame, top);
-        copy();
+        let (guard, resident) = PAGER.make_resident(PAGER.lock(), frame, top);
+        // A fault under the lock would wait for itself.
+        let room = resident && takes_a_frame(frame, top);
+        if room {
+            copy();
+        }
         drop(guard);
+        if !room {
+            return None;
+        }
     } else {
         copy();
     }
-    Moved { frame }
+    if disarms {
+        *stack = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
+    }
+    Some(frame)
 }
 
-/// A handler on a managed stack has returned; `context` is its ucontext. Copies the frame to our own memory, where the
+/// Whether every page of `[start, end)`, made resident before, can be written. With the lock held.
+fn takes_a_frame(start: usize, end: usize) -> bool {
+    const PROT_WRITE: u32 = 2;
+    let mut page = page_floor(start);
+    while page < end {
+        let writable = match PAGER.ranges.find(page) {
+            Some(range) => range.prot & PROT_WRITE != 0 && !range.flags.has(RangeFlags::GUARD),
+            // Not ours: the kernel tries.
+            None => break_sharing(page).is_ok(),
+        };
+        if !writable {
+            return false;
+        }
+        page += PAGE_SIZE;
+    }
+    true
+}
+
+/// A handler on a managed or self-disarming stack has returned; `context` is its ucontext. Copies the frame to our own memory, where the
 /// kernel can read it whatever is evicted, and returns the new place.
 extern "C" fn managed_return(context: usize) -> usize {
     let t = thread::current();
-    let mask = !fault_bit();
-    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
+    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, t.mask_slot(!fault_bit()), 0, 8);
     // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A fault while we read
     // the program's frame uses its upper end; the copy lies well below.
     let fpstate = read_u64(context + UC_FPSTATE) as usize;
@@ -421,7 +512,26 @@ extern "C" fn managed_return(context: usize) -> usize {
     if fpstate != 0 {
         write_u64(new_context + UC_FPSTATE, new_fpstate as u64);
     }
+    // The stack in the frame is the program's, to be armed again; the kernel's is ours.
+    let asked = read_stack(new_context + UC_STACK);
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { &mut *t.program_stack.get() };
+    let sp = read_u64(new_context + UC_RSP) as usize;
+    if stack.flags & SS_DISABLE != 0 || sp.wrapping_sub(stack.sp) >= stack.size {
+        *stack = asked;
+    }
+    write_stack(new_context + UC_STACK, t.alternate_stack());
     new_context
+}
+
+fn read_stack(at: usize) -> StackT {
+    StackT { sp: read_u64(at) as usize, flags: read_u64(at + 8) as i32, size: read_u64(at + 16) as usize }
+}
+
+fn write_stack(at: usize, stack: StackT) {
+    write_u64(at, stack.sp as u64);
+    write_u64(at + 8, stack.flags as u32 as u64);
+    write_u64(at + 16, stack.size as u64);
 }
 
 /// The signal calls.
@@ -484,14 +594,13 @@ fn argument(t: &'static ThreadBlock, at: usize) -> Option<u64> {
 
 /// The pending signals, with the fault signal that waits here for the program to unblock it.
 fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
-    let mut set = 0u64;
-    let r = call!(nr::RT_SIGPENDING, &raw mut set, 8);
+    let set = t.mask_slot(0);
+    let r = call!(nr::RT_SIGPENDING, set, 8);
     if r != 0 || a[1] > 8 {
         return super::raw(nr::RT_SIGPENDING, a);
     }
-    if t.fault_signal_pending.load(Ordering::Relaxed) != 0 {
-        set |= fault_bit();
-    }
+    let ours = if t.fault_signal_pending.load(Ordering::Relaxed) != 0 { fault_bit() } else { 0 };
+    let set = read_u64(set) | ours;
     if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) { 0 } else { Errno::EFAULT.as_return() }
 }
 
@@ -561,11 +670,11 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
     }
     let bit = fault_bit();
     let believed = t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
-    let mut old = 0u64;
+    // In memory that cannot be missing: the stack can.
+    let old = t.mask_slot(0);
     let r = if set_at != 0 {
         let Some(asked) = argument(t, set_at) else { return Errno::EFAULT.as_return() };
-        let set = asked & !bit;
-        let r = call!(nr::RT_SIGPROCMASK, how, &raw const set, &raw mut old, 8);
+        let r = call!(nr::RT_SIGPROCMASK, how, t.mask_slot(asked & !bit), old, 8);
         let now = match how {
             SIG_BLOCK => believed || asked & bit != 0,
             SIG_UNBLOCK => believed && asked & bit == 0,
@@ -577,9 +686,9 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
         }
         r
     } else {
-        call!(nr::RT_SIGPROCMASK, how, 0, &raw mut old, 8)
+        call!(nr::RT_SIGPROCMASK, how, 0, old, 8)
     };
-    let old = old | if believed { bit } else { 0 };
+    let old = read_u64(old) | if believed { bit } else { 0 };
     if r == 0 && old_at != 0 && !buffers::copy_out(t, old_at, &old.to_le_bytes()) {
         return Errno::EFAULT.as_return();
     }

@@ -132,6 +132,10 @@ unsafe fn take_environment(envp: *mut *mut u8) -> Option<i32> {
             let s = *envp.add(i);
             i += 1;
             if let Some(value) = value_of(s, CONTROL_FD_ENV.as_bytes()) {
+                // Two: a managed `uzswap run` has started us. The outer run came first and ends here.
+                if let Some(outer) = control {
+                    fd::close(outer);
+                }
                 control = parse(value);
                 continue;
             }
@@ -174,30 +178,36 @@ unsafe fn parse(mut s: *mut u8) -> Option<i32> {
     }
 }
 
-/// Removes the first entry of a list like LD_PRELOAD's (ours: `uzswap run` and every exec put it first). False: nothing is
-/// left.
+/// Removes the first entry of a list like LD_PRELOAD's (ours: `uzswap run` and every exec put it first), and those at once
+/// after it that are the same (a run in a run). False: nothing is left.
 ///
 /// # Safety
 /// `list` is a C string, ours to edit.
 unsafe fn take_first_entry(list: *mut u8) -> bool {
     // SAFETY: within the string.
     unsafe {
-        let mut i = 0;
-        while *list.add(i) != 0 && *list.add(i) != b':' && *list.add(i) != b' ' {
-            i += 1;
+        let ends = |at: usize| matches!(*list.add(at), 0 | b':' | b' ');
+        let mut len = 0;
+        while !ends(len) {
+            len += 1;
         }
-        if *list.add(i) == 0 {
-            return false;
-        }
-        let mut k = 0;
-        loop {
-            let b = *list.add(i + 1 + k);
-            *list.add(k) = b;
-            if b == 0 {
+        let mut rest = len;
+        while *list.add(rest) != 0 {
+            let next = rest + 1;
+            // Stops inside the string: the terminator differs from every byte of the entry.
+            let same = (0..len).all(|k| *list.add(next + k) == *list.add(k)) && ends(next + len);
+            if !same {
+                let mut k = 0;
+                while *list.add(next + k) != 0 {
+                    *list.add(k) = *list.add(next + k);
+                    k += 1;
+                }
+                *list.add(k) = 0;
                 return k > 0;
             }
-            k += 1;
+            rest = next + len;
         }
+        false
     }
 }
 

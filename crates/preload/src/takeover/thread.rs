@@ -151,9 +151,14 @@ impl ThreadBlock {
         self.arm_alternate_stack();
     }
 
+    /// The alternate stack that the kernel knows.
+    pub fn alternate_stack(&self) -> StackT {
+        StackT { sp: self.base + PAGE_SIZE, flags: 0, size: ALTERNATE_BYTES }
+    }
+
     /// Tells the kernel of the alternate stack (per thread; not inherited by threads).
     pub fn arm_alternate_stack(&self) {
-        let s = StackT { sp: self.base + PAGE_SIZE, flags: 0, size: ALTERNATE_BYTES };
+        let s = self.alternate_stack();
         let _ = call!(nr::SIGALTSTACK, &raw const s, 0);
     }
 

@@ -169,6 +169,27 @@ fn every_load_is_counted_where_it_came_from() {
 }
 
 #[test]
+fn clusters_that_are_read_in_order_are_read_as_wholes() {
+    let (cache, _) = in_memory(0);
+    let entries: Vec<_> = (0..150).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();
+    let written = cache.counters().cluster_writes;
+    assert!(written >= 8);
+    // Fifteen raw pages fill a cluster; one of each, in the order of writing.
+    let read = |order: &mut dyn Iterator<Item = usize>| {
+        let before = cache.counters();
+        order.for_each(|i| assert!(loaded(&cache, entries[i]) == noise(i as u64)));
+        let after = cache.counters();
+        (after.store_reads - before.store_reads, after.store_read_bytes - before.store_read_bytes)
+    };
+    let (reads, bytes) = read(&mut (0..8 * 15).step_by(15));
+    // Nobody knows of an order at the first.
+    assert!(reads == 8 && bytes >= 7 * 60 * 1024, "{reads} reads of {bytes} bytes together");
+    let (reads, bytes) = read(&mut (0..8 * 15).rev().step_by(15));
+    assert!(reads <= 8 && bytes <= 8 * 2 * PAGE_SIZE as u64, "backwards: {reads} reads of {bytes} bytes");
+    cache.check();
+}
+
+#[test]
 fn a_failed_read_and_a_failed_write_are_counted() {
     let (cache, store) = in_memory(usize::MAX);
     let raw: Vec<_> = (0..40).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();

@@ -1,117 +1,17 @@
-//! The naive model: a map from names to tags, and seeded random events that must agree with it.
-//!
-//! A failure is named by its seed. `UZSWAP_FUZZ_OPERATIONS` sets how many operations a run has.
-
-use std::collections::HashMap;
+//! Seeded runs of the model. A failure is named by its seed. `UZSWAP_FUZZ_OPERATIONS` sets how many operations a run has.
 
 use super::*;
 use crate::store::testing::Fault;
 
-const KEYED_AREA: u8 = 3;
-
-struct Model {
-    own: Vec<(SwapEntry, u64)>,
-    keyed: HashMap<u32, u64>,
-}
-
-/// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could
-/// not read; wrong bytes and lost pages are never right. Returns how many loads failed.
+/// Runs the model, and says the seed if it fails.
 fn run<S: Store>(cache: &SwapCache<S>, seed: u64, operations: u64, max_pages: usize, faulty: bool) -> u64 {
-    let mut random = Random::new(seed);
-    let mut model = Model { own: Vec::new(), keyed: HashMap::new() };
-    cache.init(KEYED_AREA).unwrap();
-    let mut read_errors = 0;
-    let mut page_out = [0u8; PAGE_SIZE];
-    let mut verify = |e: SwapEntry, tag: u64| match cache.swap_in(e, &mut page_out) {
-        Ok(()) => assert!(page_out == any_page(tag), "seed {seed}: wrong bytes for {e:?}"),
-        Err(LoadError::Io(_)) if faulty => read_errors += 1,
-        Err(why) => panic!("seed {seed}: {e:?}: {why:?}"),
-    };
-    for step in 0..operations {
-        let tag = random.next();
-        match random.below(100) {
-            0..40 if model.own.len() < max_pages => match cache.swap_out(&any_page(tag)) {
-                Ok(e) => {
-                    assert_ne!(e.to_bits(), (1 << SwapEntry::BITS) - 1);
-                    assert_eq!(SwapEntry::from_bits(e.to_bits()), Some(e));
-                    model.own.push((e, tag));
-                }
-                Err(SwapFull) => assert!(faulty, "seed {seed}: full"),
-            },
-            0..60 if !model.own.is_empty() => {
-                let (e, tag) = model.own[random.below(model.own.len() as u64) as usize];
-                verify(e, tag);
-            }
-            0..80 if !model.own.is_empty() => {
-                let i = random.below(model.own.len() as u64) as usize;
-                cache.free(model.own.swap_remove(i).0);
-            }
-            80..86 => {
-                // Near ones, and ones far away in the area.
-                let offset = (random.below(200) * if random.below(8) == 0 { 1 << 20 } else { 1 }) as u32;
-                match cache.store(SwapEntry::new(KEYED_AREA, offset), &any_page(tag)) {
-                    Ok(()) => drop(model.keyed.insert(offset, tag)),
-                    Err(SwapFull) => {
-                        assert!(faulty, "seed {seed}: full");
-                        model.keyed.remove(&offset);
-                    }
-                }
-            }
-            86..92 => {
-                let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
-                match model.keyed.get(&key.offset()) {
-                    Some(&tag) => verify(key, tag),
-                    None => assert_eq!(cache.load(key, &mut [0; PAGE_SIZE]), Err(LoadError::NotFound)),
-                }
-            }
-            92..95 => {
-                let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
-                assert_eq!(cache.invalidate_page(key), model.keyed.remove(&key.offset()).is_some());
-            }
-            95 => {
-                cache.shrink(random.below(64 << 10) as usize);
-            }
-            96 => cache.set_max_pool_bytes(random.below(2 << 20) as usize),
-            97 => match random.below(3) {
-                0 => cache.set_accept_threshold_percent(random.below(101) as u32),
-                1 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
-                _ => cache.set_codec(
-                    CodecSpec::parse(["lz4", "zstd:level=1", "lzo", "none"][random.below(4) as usize])
-                        .unwrap(),
-                ),
-            },
-            98 if random.below(40) == 0 => {
-                cache.invalidate_area(KEYED_AREA);
-                model.keyed.clear();
-                assert_eq!(cache.store(SwapEntry::new(KEYED_AREA, 0), &any_page(tag)), Err(SwapFull));
-                cache.init(KEYED_AREA).unwrap();
-            }
-            99 if faulty && random.below(10) == 0 => cache.retry_store(),
-            _ => {}
-        }
-        if step % 2000 == 0 {
-            cache.check();
-        }
-        assert_eq!(
-            cache.counters().stored_pages as usize,
-            model.own.len() + model.keyed.len(),
-            "seed {seed}"
-        );
-    }
-    cache.check();
-    for (e, tag) in &model.own {
-        verify(*e, *tag);
-    }
-    for (offset, tag) in &model.keyed {
-        verify(SwapEntry::new(KEYED_AREA, *offset), *tag);
-    }
-    for (e, _) in model.own {
-        cache.free(e);
-    }
-    cache.invalidate_area(KEYED_AREA);
-    cache.check();
-    assert_eq!(cache.counters().stored_pages, 0);
-    read_errors
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        crate::testing::cache::run(cache, &mut Random::new(seed), operations, max_pages, faulty)
+    }));
+    result.unwrap_or_else(|why| {
+        eprintln!("failed with seed {seed}");
+        std::panic::resume_unwind(why)
+    })
 }
 
 fn operations(default: u64) -> u64 {
@@ -182,6 +82,20 @@ fn the_nth_io_fails_once_or_for_good_and_no_page_is_lost_or_wrong() {
             n += 1 + n / 16;
         }
         assert!(n > 30, "the run does I/O");
+    }
+}
+
+/// The long form is `UZSWAP_FUZZ_OPERATIONS=10000000 cargo test --release -p uzswap -- model`: some minutes each.
+#[test]
+fn every_nth_io_fails_and_no_page_is_lost_or_wrong() {
+    for (seed, n) in [(21, 2), (22, 7), (23, 100)] {
+        let (cache, store) = in_memory(256 << 10);
+        store.set_late(seed % 2 == 0);
+        store.set_fault(Fault::Every(n));
+        let failed_loads = run(&cache, seed, operations(20_000), 700, true);
+        let c = cache.counters();
+        assert!(c.write_errors > 0 && c.written_back_pages > 0, "{c:?}");
+        assert_eq!(c.read_errors > 0, failed_loads > 0);
     }
 }
 

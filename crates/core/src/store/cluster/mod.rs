@@ -31,6 +31,8 @@
 mod check;
 mod flush;
 mod fork;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod places;
 mod record;
 
