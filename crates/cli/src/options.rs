@@ -31,7 +31,7 @@ pub struct OptionSpec {
 /// The smallest `--memory` with which a program can run at all: below it the pages that one system call
 /// holds, the compressed pool and the runtime's own tables do not fit beside each other.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
-pub const POOL_PERCENT_DEFAULT: u32 = 50;
+pub const POOL_PERCENT_DEFAULT: &str = "auto";
 pub const POOL_PERCENT_MIN: u32 = 1;
 pub const POOL_PERCENT_MAX: u32 = 90;
 pub const COMPRESSOR_DEFAULT: &str = "lz4";
@@ -51,11 +51,12 @@ pub const MEMORY: OptionSpec = OptionSpec {
 pub const POOL_PERCENT: OptionSpec = OptionSpec {
     flag: "pool-percent",
     variable: "UZSWAP_POOL_PERCENT",
-    value: Some("N"),
-    what: "share of the memory that compressed pages may take, in percent",
-    default: "50",
+    value: Some("N|auto"),
+    what: "share of the memory that compressed pages may take, in percent, or auto",
+    default: POOL_PERCENT_DEFAULT,
     bounds: "1 to 90",
-    reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use",
+    reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use; what is better shows \
+             in the faults, so it adapts between 25 and 85",
     hidden: false,
 };
 

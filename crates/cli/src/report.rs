@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
 
+use crate::options;
 use crate::os;
 use crate::program::reason;
 use crate::settings::RunSettings;
@@ -193,7 +194,10 @@ fn statistics(outcome: &Outcome) -> Value {
         "settings": {
             "memory_bytes": settings.memory_bytes,
             "memory_from": settings.memory_origin,
-            "pool_percent": settings.pool_percent,
+            "pool_percent": match settings.pool_percent {
+                0 => json!(options::POOL_PERCENT_DEFAULT),
+                fixed => json!(fixed),
+            },
             "compressor": settings.compressor,
             "store": path(&settings.store),
             "mechanism": settings.mechanism.name(),

@@ -26,6 +26,7 @@ pub struct RunSettings {
     pub memory_bytes: u64,
     /// How that was decided, in words, for `--stats`.
     pub memory_origin: String,
+    /// 0: adapts.
     pub pool_percent: u32,
     pub compressor: String,
     pub store: Option<PathBuf>,
@@ -63,7 +64,7 @@ impl RunSettings {
 
         let (memory_bytes, memory_origin) = memory(text(&options::MEMORY)?, &mut remarks)?;
         let pool_percent = match text(&options::POOL_PERCENT)? {
-            None => options::POOL_PERCENT_DEFAULT,
+            None => 0,
             Some(given) => pool_percent(&given).map_err(wrong)?,
         };
         let compressor = match text(&options::COMPRESSOR)? {
@@ -193,6 +194,9 @@ pub fn describe(budget: &Budget) -> String {
 
 fn pool_percent(given: &Given<String>) -> Result<u32, String> {
     let range = options::POOL_PERCENT_MIN..=options::POOL_PERCENT_MAX;
+    if given.value.trim() == options::POOL_PERCENT_DEFAULT {
+        return Ok(0);
+    }
     match given.value.trim().trim_end_matches('%').parse() {
         Ok(percent) if range.contains(&percent) => Ok(percent),
         _ => Err(format!(
@@ -290,6 +294,7 @@ mod tests {
     fn pool_percentages() {
         assert_eq!(pool_percent(&given("50")), Ok(50));
         assert_eq!(pool_percent(&given("25%")), Ok(25));
+        assert_eq!(pool_percent(&given("auto")), Ok(0));
         for wrong in ["0", "91", "-1", "", "half", "4294967346"] {
             assert!(pool_percent(&given(wrong)).unwrap_err().contains("from 1 to 90"), "{wrong}");
         }

@@ -61,7 +61,7 @@ pub struct Settings {
     pub magic: u64,
     /// Bytes that the tree may hold in memory (anonymous memory, ours included).
     pub memory_bytes: u64,
-    /// Share of `memory_bytes` that the compressed pool may take, in percent.
+    /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: as it turns out best.
     pub pool_percent: u32,
     /// A [`Mechanism`].
     pub mechanism: u32,
@@ -95,7 +95,7 @@ impl Settings {
         Settings {
             magic: MAGIC,
             memory_bytes: 0,
-            pool_percent: 50,
+            pool_percent: 0,
             mechanism: 0,
             compressor_len: 0,
             store_dir_len: 0,

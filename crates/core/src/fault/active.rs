@@ -15,8 +15,9 @@ pub struct Active {
     pub kind: Kind,
     /// Staging slots for limbo.
     pub slots: usize,
-    /// The pool's share of what the process may use.
+    /// The pool's share of what the process may use; 0: adapts.
     pub pool_percent: u32,
+    pub has_store: bool,
 }
 
 impl Active {
@@ -29,7 +30,6 @@ impl Active {
         let codec = core::str::from_utf8(settings.compressor()).ok().and_then(|s| CodecSpec::parse(s).ok());
         let config = CacheConfig {
             codec: codec.unwrap_or_default(),
-            max_pool_bytes: pool_bytes(settings.memory_bytes, settings.pool_percent),
             // A store that cannot be opened any more (its directory went away) is as good as none.
             store: if settings.store_dir_len == 0 {
                 None
@@ -40,17 +40,13 @@ impl Active {
             ..CacheConfig::default()
         };
         let kind = mechanism.kind();
+        let has_store = config.store.is_some();
         let cache = SwapCache::new(config)?;
-        Ok(Active { mechanism, cache, kind, slots, pool_percent: settings.pool_percent.min(90) })
+        Ok(Active { mechanism, cache, kind, slots, pool_percent: settings.pool_percent, has_store })
     }
 
     /// Which mechanism would be opened, without keeping it.
     pub fn probe(wanted: Kind) -> Result<Kind> {
         Mechanism::open(wanted, 1).map(|m| m.kind())
     }
-}
-
-/// The pool's share of a limit, in bytes.
-pub fn pool_bytes(memory_bytes: u64, pool_percent: u32) -> usize {
-    (memory_bytes as u128 * pool_percent.min(90) as u128 / 100) as usize
 }

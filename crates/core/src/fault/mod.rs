@@ -22,6 +22,7 @@
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
 mod active;
+mod balance;
 mod evict;
 pub mod hold;
 mod limbo;
@@ -32,7 +33,7 @@ mod shared;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
-pub use active::{Active, pool_bytes};
+pub use active::Active;
 pub use evict::Reclaimed;
 pub use resolve::{Fault, FaultStream};
 
@@ -41,6 +42,7 @@ use crate::region::{PageTable, Ranges};
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
+use balance::Balance;
 use hold::Holds;
 use limbo::Limbo;
 use shared::Sharing;
@@ -76,6 +78,7 @@ pub struct Pager {
     own: AtomicI64,
     pool: AtomicI64,
     sharing: Sharing,
+    balance: Balance,
     published: AtomicI64,
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
@@ -108,6 +111,7 @@ impl Pager {
             own: AtomicI64::new(0),
             pool: AtomicI64::new(0),
             sharing: Sharing::new(),
+            balance: Balance::new(),
             published: AtomicI64::new(0),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
@@ -148,6 +152,8 @@ impl Pager {
         s.bounce = Some(bounce);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
         self.add(Counter::Activations, 1);
+        self.balance.begin(active.pool_percent, active.has_store);
+        self.limit_pool(active);
         self.active.store(active, Ordering::Release);
         Ok(())
     }
@@ -187,12 +193,8 @@ impl Pager {
         }
     }
 
-    /// Whether the pool takes more than its part of what this process may use: relatives may have left it less
-    /// than it began with.
-    fn is_pool_too_large(&self) -> bool {
-        let active = self.active().expect("active");
-        let most = self.limit_pages() * i64::from(active.pool_percent) / 100;
-        self.pool.load(Ordering::Relaxed) > most.max(MIN_PAGES)
+    fn pool_pages(&self) -> i64 {
+        self.pool.load(Ordering::Relaxed)
     }
 
     /// Pages of this process that count against the limit.

@@ -207,6 +207,7 @@ fn tick() {
         PAGER.set_outside(pages);
     }
     correct_share(dead);
+    PAGER.balance_pool();
     super::inflight::release_finished();
     PAGER.publish(true);
     PAGER.publish_gauges();

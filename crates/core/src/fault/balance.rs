@@ -1,0 +1,146 @@
+//! How the memory is divided between pages as they are and compressed ones.
+//!
+//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which is better shows in what
+//! the faults cost: reads of the store speak for a larger pool, loads from the pool for a smaller one. So the
+//! pool's share follows them, unless the user has fixed it.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{Active, Pager};
+use crate::sys::PAGE_SIZE;
+
+/// Bounds of the share, and where it starts, in percent of what the process may use.
+const LEAST_PERCENT: u32 = 25;
+const MOST_PERCENT: u32 = 85;
+const FIRST_PERCENT: u32 = 50;
+/// What bringing a page back costs, roughly: only the ratio counts.
+const STORE_COST: u64 = 8;
+const POOL_COST: u64 = 1;
+/// The share grows when reads of the store take more than this part of the time that loads take...
+const GROW_ABOVE: u64 = 4;
+/// ...and shrinks when they take less than this part.
+const SHRINK_BELOW: u64 = 32;
+/// Loads in one step that are too few to speak.
+const FEW: u64 = 32;
+/// Steps that agree before the share shrinks: what is written back may have to be read again.
+const SHRINK_AFTER: u32 = 8;
+
+pub(super) struct Balance {
+    /// Fixed by the user, or where the share is now.
+    percent: AtomicU32,
+    is_fixed: AtomicU32,
+    /// Loads up to the last step.
+    from_store: AtomicU64,
+    from_pool: AtomicU64,
+    /// Steps in a row that spoke for a smaller pool.
+    agreeing: AtomicU32,
+}
+
+impl Balance {
+    pub const fn new() -> Balance {
+        Balance {
+            percent: AtomicU32::new(FIRST_PERCENT),
+            is_fixed: AtomicU32::new(0),
+            from_store: AtomicU64::new(0),
+            from_pool: AtomicU64::new(0),
+            agreeing: AtomicU32::new(0),
+        }
+    }
+
+    /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can leave memory.
+    pub fn begin(&self, percent: u32, has_store: bool) {
+        let most = if has_store { FIRST_PERCENT } else { 90 };
+        self.percent.store(if percent == 0 { most } else { percent.min(90) }, Ordering::Relaxed);
+        self.is_fixed.store((percent != 0 || !has_store) as u32, Ordering::Relaxed);
+    }
+
+    pub fn percent(&self) -> u32 {
+        self.percent.load(Ordering::Relaxed)
+    }
+
+    /// One step: `from_store` and `from_pool` are loads so far.
+    fn step(&self, from_store: u64, from_pool: u64) {
+        let store = from_store.wrapping_sub(self.from_store.swap(from_store, Ordering::Relaxed));
+        let pool = from_pool.wrapping_sub(self.from_pool.swap(from_pool, Ordering::Relaxed));
+        if self.is_fixed.load(Ordering::Relaxed) != 0 || store + pool < FEW {
+            return;
+        }
+        let percent = self.percent();
+        let (store, pool) = (store * STORE_COST, pool * POOL_COST);
+        if store * GROW_ABOVE > pool {
+            self.agreeing.store(0, Ordering::Relaxed);
+            self.percent.store((percent + 2).min(MOST_PERCENT), Ordering::Relaxed);
+        } else if store * SHRINK_BELOW < pool {
+            if self.agreeing.fetch_add(1, Ordering::Relaxed) >= SHRINK_AFTER {
+                self.agreeing.store(0, Ordering::Relaxed);
+                self.percent.store((percent - 1).max(LEAST_PERCENT), Ordering::Relaxed);
+            }
+        } else {
+            self.agreeing.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Pager {
+    /// Frames that the pool may have.
+    pub(super) fn pool_target_pages(&self) -> i64 {
+        (self.limit_pages().max(0) * i64::from(self.balance.percent()) / 100).max(super::MIN_PAGES)
+    }
+
+    /// Whether the pool takes more than its part: relatives may have left it less than it began with.
+    pub(super) fn is_pool_too_large(&self) -> bool {
+        // Some slack, or every page that comes in would be one too many.
+        let target = self.pool_target_pages();
+        self.pool_pages() > target + target / 16
+    }
+
+    /// The evictor's tick: moves the border.
+    pub fn balance_pool(&self) {
+        let Some(active) = self.active() else { return };
+        let c = active.cache.counters();
+        self.balance.step(c.store_loads, c.pool_loads);
+        self.limit_pool(active);
+    }
+
+    pub(super) fn limit_pool(&self, active: &Active) {
+        active.cache.set_max_pool_bytes(self.pool_target_pages() as usize * PAGE_SIZE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_the_store_make_the_pool_grow_and_loads_from_it_shrink() {
+        let b = Balance::new();
+        b.begin(0, true);
+        let (mut store, mut pool) = (0, 0);
+        for _ in 0..100 {
+            store += 100;
+            pool += 10;
+            b.step(store, pool);
+        }
+        assert_eq!(b.percent(), MOST_PERCENT);
+        for _ in 0..1000 {
+            pool += 1000;
+            b.step(store, pool);
+        }
+        assert_eq!(b.percent(), LEAST_PERCENT);
+        // A program that hardly faults says nothing.
+        b.step(store + 20, pool);
+        assert_eq!(b.percent(), LEAST_PERCENT);
+    }
+
+    #[test]
+    fn what_the_user_says_stays() {
+        let b = Balance::new();
+        for (said, has_store, percent) in [(30, true, 30), (30, false, 30), (0, false, 90)] {
+            b.begin(said, has_store);
+            b.step(0, 0);
+            b.step(100_000, 0);
+            b.step(200_000, 1_000_000);
+            assert_eq!(b.percent(), percent);
+        }
+    }
+}
