@@ -25,7 +25,9 @@ use crate::sys::sync::futex_wake;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages that one sweep step takes at most: one lock hold, a few flushes.
-const SWEEP_PAGES: usize = 128;
+const SWEEP_PAGES: usize = 32;
+/// Pages that one step of a thread that waits for room gives to the cache.
+const DIRECT_PAGES: usize = 8;
 /// Words that one sweep step looks at before it lets the lock go.
 const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// What a fruitless step asks the cache to write back.
@@ -165,13 +167,15 @@ impl Pager {
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
         if (s.limbo.ready() as i64) < self.limbo_target() {
-            r.taken = self.sweep(&mut s, active, SWEEP_PAGES.min(want.max(BATCH_PAGES) * 2));
+            r.taken = self.sweep(&mut s, active, SWEEP_PAGES);
             if direct {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
-        let (s, aged) = self.age_out(s, active, want.min(BATCH_PAGES));
+        // A thread that waits for one page does not wait for a whole batch.
+        let batch = if direct { DIRECT_PAGES } else { BATCH_PAGES };
+        let (s, aged) = self.age_out(s, active, want.min(batch));
         r.freed = aged;
         (s, r)
     }

@@ -4,6 +4,9 @@
 //! `Mutex` hands out `&mut T` only while its word says locked by this guard, which is the argument for
 //! `Send`/`Sync` and for the two dereferences. It knows nothing of signals: whoever can be interrupted by
 //! a handler that takes the same lock must have blocked signals first (the pager's rule).
+//!
+//! Built with `--cfg shuttle`, every attempt to take a lock is a point at which the scheduler of
+//! `tests/shuttle_cache.rs` may let another thread run, and who would sleep lets others run.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -12,12 +15,22 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::nr;
 
+/// Looks at a taken lock before sleeping: some 10 us.
+const SPINS: u32 = 300;
+
 const FREE: u32 = 0;
 const LOCKED: u32 = 1;
 const CONTENDED: u32 = 2;
 
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 1 | 128;
+
+/// A point at which another thread may run first. Nothing outside of shuttle's tests.
+#[inline(always)]
+pub fn point() {
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+}
 
 /// Sleeps while `*word == expected`, for at most `timeout_ns` (`None`: until woken). Spurious returns are
 /// allowed, so callers loop.
@@ -52,6 +65,7 @@ impl<T> Mutex<T> {
 
     /// Takes the lock, spinning briefly and then sleeping.
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        point();
         if self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
@@ -60,15 +74,25 @@ impl<T> Mutex<T> {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        point();
         self.word
             .compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed)
             .ok()
             .map(|_| MutexGuard { mutex: self })
     }
 
+    #[cfg(shuttle)]
+    fn lock_slow(&self) {
+        while self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            point();
+        }
+    }
+
+    #[cfg(not(shuttle))]
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..100 {
+        // Longer than most holds last; being woken takes longer still.
+        for _ in 0..SPINS {
             core::hint::spin_loop();
             if self.word.load(Ordering::Relaxed) == FREE
                 && self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
