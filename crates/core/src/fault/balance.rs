@@ -13,6 +13,8 @@ use crate::sys::PAGE_SIZE;
 const LEAST_PERCENT: u32 = 25;
 const MOST_PERCENT: u32 = 85;
 const FIRST_PERCENT: u32 = 50;
+/// The share where there is no store, or it fails.
+const WITHOUT_STORE_PERCENT: u32 = 90;
 /// What bringing a page back costs, roughly: only the ratio counts.
 const STORE_COST: u64 = 8;
 const POOL_COST: u64 = 1;
@@ -49,8 +51,9 @@ impl Balance {
 
     /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can leave memory.
     pub fn begin(&self, percent: u32, has_store: bool) {
-        let most = if has_store { FIRST_PERCENT } else { 90 };
-        self.percent.store(if percent == 0 { most } else { percent.min(90) }, Ordering::Relaxed);
+        let first = if has_store { FIRST_PERCENT } else { WITHOUT_STORE_PERCENT };
+        let percent_now = if percent == 0 { first } else { percent.min(WITHOUT_STORE_PERCENT) };
+        self.percent.store(percent_now, Ordering::Relaxed);
         self.is_fixed.store((percent != 0 || !has_store) as u32, Ordering::Relaxed);
     }
 
@@ -99,6 +102,10 @@ impl Pager {
         let Some(active) = self.active() else { return };
         let c = active.cache.counters();
         self.balance.step(c.store_loads, c.pool_loads);
+        if active.cache.store_failure().is_some() {
+            // What stays in memory compressed is still less than what it was.
+            self.balance.begin(0, false);
+        }
         self.limit_pool(active);
     }
 

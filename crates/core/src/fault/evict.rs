@@ -34,6 +34,8 @@ const SWEEP_LOOK_PAGES: usize = 32 << 10;
 const SHRINK_BYTES: usize = 256 << 10;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
+/// The same when it went over the limit a moment ago.
+const FRUITLESS_AGAIN: u32 = 2;
 /// Pages that a thread goes over the limit at once, so that it does not wait for each. The evictor's next tick counts them.
 const OVER_PAGES: i64 = 64;
 /// A thread that found nothing to evict looks again after this long...
@@ -52,6 +54,15 @@ pub struct Reclaimed {
     pub taken: usize,
     /// Frames given back.
     pub freed: usize,
+    /// Pages that neither pool nor store would have: they are where they were.
+    pub refused: usize,
+}
+
+impl Reclaimed {
+    /// Nothing came of it, and trying again at once would be the same.
+    fn is_fruitless(&self) -> bool {
+        self.freed == 0 && (self.taken == 0 || self.refused > 0)
+    }
 }
 
 /// What became of a page in a claimed batch, found without the lock.
@@ -105,7 +116,8 @@ impl Pager {
             drop(s);
             sum.taken += r.taken;
             sum.freed += r.freed;
-            if r == Reclaimed::default() {
+            sum.refused += r.refused;
+            if r.is_fruitless() {
                 fruitless += 1;
                 if fruitless > 2 {
                     break;
@@ -121,6 +133,7 @@ impl Pager {
     /// Frees memory until `pages` more fit, or nothing can be freed any more.
     pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
+        let fruitless_max = if self.tolerates() { FRUITLESS_AGAIN } else { FRUITLESS_MAX };
         while self.excess(pages) > 0 {
             if self.is_pool_too_large() {
                 drop(s);
@@ -129,11 +142,11 @@ impl Pager {
             }
             let r;
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
-            if r == Reclaimed::default() {
+            if r.is_fruitless() {
                 // What others have claimed is on its way to the cache, or to the disk: wait for it.
                 fruitless += if s.limbo.claimed() > 0 { 0 } else { 1 };
                 waits += 1;
-                if fruitless > FRUITLESS_MAX || waits > WAITS_MAX {
+                if fruitless > fruitless_max || waits > WAITS_MAX {
                     self.tree().notice(Notice::OverLimit, 0);
                     // Serve over the limit: a program that is refused memory is a dead program.
                     self.tolerate(pages.max(OVER_PAGES));
@@ -175,14 +188,20 @@ impl Pager {
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
         let batch = if direct { DIRECT_PAGES } else { BATCH_PAGES };
-        let (s, aged) = self.age_out(s, active, want.min(batch));
-        r.freed = aged;
+        let (s, aged, refused) = self.age_out(s, active, want.min(batch));
+        (r.freed, r.refused) = (aged, refused);
         (s, r)
     }
 
-    /// Claims up to `want` of limbo's oldest pages and gives them to the swap cache. Returns the frames freed.
-    fn age_out<'a>(&'a self, mut s: Locked<'a>, active: &Active, want: usize) -> (Locked<'a>, usize) {
-        let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0) };
+    /// Claims up to `want` of limbo's oldest pages and gives them to the swap cache. Returns the frames freed and the
+    /// pages refused.
+    fn age_out<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        want: usize,
+    ) -> (Locked<'a>, usize, usize) {
+        let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         let mut aged = [Aged::Empty; BATCH_PAGES];
         let mut live = [false; BATCH_PAGES];
         for (i, l) in live[..stretch.count].iter_mut().enumerate() {
@@ -233,8 +252,8 @@ impl Pager {
         active: &Active,
         stretch: Stretch,
         aged: &[Aged; BATCH_PAGES],
-    ) -> (Locked<'a>, usize) {
-        let mut freed = 0;
+    ) -> (Locked<'a>, usize, usize) {
+        let (mut freed, mut refused) = (0, 0);
         self.recount_own();
         for (i, aged) in aged[..stretch.count].iter().enumerate() {
             let slot = stretch.slot + i;
@@ -263,6 +282,7 @@ impl Pager {
                     self.put_back(active, page, slot);
                     self.add(Counter::EvictionsRefused, 1);
                     s.limbo.kill(slot);
+                    refused += 1;
                     continue;
                 }
             }
@@ -275,7 +295,7 @@ impl Pager {
         }
         if active.mechanism.is_protect() {
             s.limbo.finish(stretch);
-            return (s, freed);
+            return (s, freed, refused);
         }
         // The slots hold no page any more and are still ours: their frames go back without the lock.
         drop(s);
@@ -283,7 +303,7 @@ impl Pager {
         let s = self.lock();
         s.limbo.finish(stretch);
         self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
-        (s, stretch.count)
+        (s, stretch.count - refused, refused)
     }
 
     /// A page that nobody takes goes back to the program.

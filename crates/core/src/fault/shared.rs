@@ -82,6 +82,13 @@ impl Pager {
         self.sharing.tolerated.fetch_add(pages, Ordering::Relaxed);
     }
 
+    /// Whether it went over its limit a moment ago.
+    pub(super) fn tolerates(&self) -> bool {
+        const MOMENT_NS: u64 = 200_000_000;
+        let until_ns = self.sharing.tolerated_until_ns.load(Ordering::Relaxed);
+        until_ns != 0 && crate::sys::now_ns() < until_ns + MOMENT_NS
+    }
+
     /// A page in the cache is freed, which writes its frame.
     pub(super) fn count_freed(&self) {
         self.count_given_back(1);
