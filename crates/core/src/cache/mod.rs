@@ -50,7 +50,7 @@ pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
 
-use crate::codec::{CodecSpec, Codecs, Streams, fill, same_filled};
+use crate::codec::{CodecSpec, Codecs, Streams, Training, fill, same_filled};
 use crate::pool::PoolKind;
 use crate::store::cluster::Clusters;
 use crate::store::seal::Encryption;
@@ -300,6 +300,12 @@ impl<S: Store> SwapCache<S> {
         self.codecs.select(codec);
     }
 
+    /// Trains a dictionary on the pages seen so far if the codec wants one and it is time (`zstd:dict=auto`). For
+    /// whoever can spare some 20 ms between two rounds of work; it takes no lock, and everything goes on meanwhile.
+    pub fn train(&self) -> Training {
+        if self.codecs.training_due() { self.codecs.train() } else { Training::NotDue }
+    }
+
     /// Puts new objects into a pool of another kind from now on. What is stored stays where it is.
     pub fn set_pool(&self, kind: PoolKind) {
         self.state.lock().pool = pool_index(kind);
@@ -321,6 +327,7 @@ impl<S: Store> SwapCache<S> {
             + s.clusters.memory_bytes()
             + io
             + self.streams.mapped_bytes()
+            + self.codecs.dictionary_bytes()
     }
 
     /// Memory that the pool's objects take, in whole frames: what `max_pool_bytes` limits.

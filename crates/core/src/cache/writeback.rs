@@ -155,13 +155,14 @@ impl<S: Store> SwapCache<S> {
     /// nothing to do, or the store does not take anything.
     pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
         self.harvest(w, false);
+        // Before the wait: the disk works meanwhile.
+        let moved = self.fill_cluster(fill);
         let slot = loop {
             match w.queue.idle() {
                 Some(slot) => break slot,
                 None => self.harvest(w, true),
             }
         };
-        let moved = self.fill_cluster(fill);
         let flush = self.state.lock().clusters.begin_flush(w.queue.buffer(slot));
         let Some(flush) = flush else { return moved > 0 };
         match flush.start(&mut w.queue, slot) {

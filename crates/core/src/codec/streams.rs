@@ -104,6 +104,8 @@ fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(taken) = attempt() {
             return taken;
         }
+        #[cfg(shuttle)]
+        shuttle::thread::yield_now();
         cpu::relax(round);
         round += 1;
     }

@@ -195,12 +195,7 @@ impl Pager {
 
     /// Claims up to `want` of limbo's oldest pages and gives them to the swap cache. Returns the frames freed and the
     /// pages refused.
-    fn age_out<'a>(
-        &'a self,
-        mut s: Locked<'a>,
-        active: &Active,
-        want: usize,
-    ) -> (Locked<'a>, usize, usize) {
+    fn age_out<'a>(&'a self, mut s: Locked<'a>, active: &Active, want: usize) -> (Locked<'a>, usize, usize) {
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         let mut aged = [Aged::Empty; BATCH_PAGES];
         let mut live = [false; BATCH_PAGES];

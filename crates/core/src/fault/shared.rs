@@ -311,7 +311,8 @@ impl Pager {
     /// Debug form of a page's sharing for `check`.
     pub(super) fn check_shared(&self, page: usize, state: PageState) {
         assert!(
-            !self.is_shared(page) || (state == PageState::Resident && self.sharing.marked.load(Ordering::Relaxed)),
+            !self.is_shared(page)
+                || (state == PageState::Resident && self.sharing.marked.load(Ordering::Relaxed)),
             "page {page:#x} is marked as shared"
         );
     }

@@ -222,6 +222,8 @@ fn zstd_parameters(
 /// number, no content size, no checksum, no dictionary number.
 pub struct ZstdCompressor {
     memory: Mapping,
+    /// Where in the memory the context begins: not at its start in a build of zstd for sanitizers.
+    at: usize,
     level: i8,
     input_bytes: usize,
     /// The dictionary that the context refers to: its number and address, both 0 for none.
@@ -235,7 +237,7 @@ impl ZstdCompressor {
         let need = unsafe { zstd::ZSTD_estimateCCtxSize_usingCParams(parameters) };
         // The estimate is exact for these parameters; a dictionary's own can ask for a little more.
         let mut this =
-            Self { memory: Mapping::new(need + need / 4)?, level, input_bytes, dictionary: (0, 0) };
+            Self { memory: Mapping::new(need + need / 4)?, at: 0, level, input_bytes, dictionary: (0, 0) };
         if this.build(None) { Ok(this) } else { Err(super::Errno::ENOMEM) }
     }
 
@@ -248,10 +250,14 @@ impl ZstdCompressor {
     fn build(&mut self, dictionary: Option<&ZstdDictionary>) -> bool {
         use zstd::ZSTD_cParameter as P;
         // SAFETY: the memory is ours, page-aligned, and holds no context that anybody uses.
-        let context = unsafe { zstd::ZSTD_initStaticCCtx(self.context().cast(), self.memory.len()) };
+        let context = unsafe {
+            let start = self.memory.as_mut_slice().as_mut_ptr();
+            zstd::ZSTD_initStaticCCtx(start.cast(), self.memory.len())
+        };
         if context.is_null() {
             return false;
         }
+        self.at = context.addr() - self.memory.addr();
         const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
         let switches = [
             (P::ZSTD_c_experimentalParam2, MAGICLESS),
@@ -283,7 +289,7 @@ impl ZstdCompressor {
     }
 
     fn context(&mut self) -> *mut zstd::ZSTD_CCtx {
-        self.memory.as_mut_slice().as_mut_ptr().cast()
+        self.memory.as_mut_slice()[self.at..].as_mut_ptr().cast()
     }
 
     pub fn compress(

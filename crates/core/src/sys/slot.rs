@@ -50,6 +50,7 @@ impl<T> Slot<T> {
     /// Takes the value, if nobody has it.
     #[inline]
     pub fn try_take(&self) -> Option<Taken<'_, T>> {
+        super::sync::point();
         // Looked at before the locked instruction: a taken slot's line stays with its holder.
         let free = !self.taken.load(Ordering::Relaxed)
             && self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();

@@ -15,9 +15,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::nr;
 
-/// Looks at a taken lock before sleeping: some 10 us.
-const SPINS: u32 = 300;
-
 const FREE: u32 = 0;
 const LOCKED: u32 = 1;
 const CONTENDED: u32 = 2;
@@ -29,7 +26,7 @@ const FUTEX_WAKE_PRIVATE: usize = 1 | 128;
 #[inline(always)]
 pub fn point() {
     #[cfg(shuttle)]
-    shuttle::thread::yield_now();
+    shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
 /// Sleeps while `*word == expected`, for at most `timeout_ns` (`None`: until woken). Spurious returns are
@@ -84,15 +81,15 @@ impl<T> Mutex<T> {
     #[cfg(shuttle)]
     fn lock_slow(&self) {
         while self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            point();
+            // Lets others run first, where a point only may.
+            shuttle::thread::yield_now();
         }
     }
 
     #[cfg(not(shuttle))]
     #[cold]
     fn lock_slow(&self) {
-        // Longer than most holds last; being woken takes longer still.
-        for _ in 0..SPINS {
+        for _ in 0..100 {
             core::hint::spin_loop();
             if self.word.load(Ordering::Relaxed) == FREE
                 && self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()

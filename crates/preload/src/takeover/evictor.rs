@@ -114,6 +114,10 @@ extern "C" fn body() -> ! {
         let word = PAGER.evictor_word.load(Ordering::Acquire);
         if ACTIVE.load(Ordering::Acquire) {
             PAGER.evict_to_watermark();
+            if let Some(active) = PAGER.active() {
+                // Dictionaries, where the codec wants them: at once done when nothing is due.
+                active.cache.train();
+            }
             let now = uzswap::sys::now_ns();
             if now - last >= TICK_NS {
                 tick();
@@ -237,7 +241,9 @@ fn reap_dead() {
 pub fn leave() {
     let me = PAGER.slot();
     let pages = |s: &Slot| s.mechanism.load(Ordering::Relaxed) != 0 && !is_dead(s);
-    if RELATIVES.load(Ordering::Acquire) > 0 && PAGER.tree().live_slots().any(|s| !core::ptr::eq(s, me) && pages(s)) {
+    if RELATIVES.load(Ordering::Acquire) > 0
+        && PAGER.tree().live_slots().any(|s| !core::ptr::eq(s, me) && pages(s))
+    {
         me.mechanism.fetch_or(LEAVING, Ordering::AcqRel);
     } else {
         PAGER.tree().retire(me, PID.load(Ordering::Relaxed));

@@ -1,4 +1,6 @@
 use super::*;
+use crate::codec::Training;
+use crate::testing::object;
 
 #[test]
 fn pages_come_back_from_every_place() {
@@ -34,4 +36,45 @@ fn pages_come_back_from_every_place() {
     cache.check();
     let c = cache.counters();
     assert_eq!((c.stored_pages, c.pool_pages, c.store_pages, c.compr_data_bytes), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_dictionary_comes_into_force_while_pages_come_and_go() {
+    let (cache, _) = in_memory(usize::MAX);
+    assert_eq!(cache.train(), Training::NotDue);
+    cache.set_codec(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
+    // Pages of records that resemble those of other pages.
+    let kinds: Vec<Vec<u8>> = (0..40).map(|kind| object(kind, 300)).collect();
+    let record_page = |tag: u64| {
+        let (mut random, mut page) = (Random::new(tag), Vec::new());
+        while page.len() < PAGE_SIZE {
+            page.extend_from_slice(&kinds[random.index(kinds.len())]);
+            page.extend_from_slice(&random.next().to_le_bytes());
+        }
+        Page::try_from(&page[..PAGE_SIZE]).unwrap()
+    };
+    let mut entries = Vec::new();
+    let mut out = |number: u64| {
+        let before = cache.counters().compr_data_bytes;
+        for _ in 0..number {
+            let tag = entries.len() as u64;
+            entries.push(cache.swap_out(&record_page(tag)).unwrap());
+        }
+        (cache.counters().compr_data_bytes - before) / number
+    };
+    let before = out(200);
+    let trained = (0..100).find_map(|_| {
+        out(200);
+        Some(cache.train()).filter(|result| *result != Training::NotDue)
+    });
+    let footprint = cache.footprint_bytes();
+    assert!(matches!(trained, Some(Training::Kept { .. })), "{trained:?}");
+    assert!(cache.codecs.dictionary_bytes() > 0 && footprint > cache.codecs.dictionary_bytes());
+    let after = out(200);
+    assert!(after < before / 2, "{before} -> {after} bytes");
+    cache.shrink(1 << 20);
+    for (tag, e) in entries.iter().enumerate() {
+        assert!(loaded(&cache, *e) == record_page(tag as u64));
+    }
+    cache.check();
 }

@@ -85,18 +85,30 @@ fn the_nth_io_fails_once_or_for_good_and_no_page_is_lost_or_wrong() {
     }
 }
 
-/// The long form is `UZSWAP_FUZZ_OPERATIONS=10000000 cargo test --release -p uzswap -- model`: some minutes each.
+/// The long form is `UZSWAP_FUZZ_OPERATIONS=10000000 cargo test --release -p uzswap --lib model`: some minutes each.
+fn every_nth_io_fails(seed: u64, n: u64) {
+    let (cache, store) = in_memory(256 << 10);
+    store.set_late(seed.is_multiple_of(2));
+    store.set_fault(Fault::Every(n));
+    let failed_loads = run(&cache, seed, operations(20_000), 700, true);
+    let c = cache.counters();
+    assert!(c.write_errors > 0 && c.written_back_pages > 0, "{c:?}");
+    assert_eq!(c.read_errors > 0, failed_loads > 0);
+}
+
 #[test]
-fn every_nth_io_fails_and_no_page_is_lost_or_wrong() {
-    for (seed, n) in [(21, 2), (22, 7), (23, 100)] {
-        let (cache, store) = in_memory(256 << 10);
-        store.set_late(seed % 2 == 0);
-        store.set_fault(Fault::Every(n));
-        let failed_loads = run(&cache, seed, operations(20_000), 700, true);
-        let c = cache.counters();
-        assert!(c.write_errors > 0 && c.written_back_pages > 0, "{c:?}");
-        assert_eq!(c.read_errors > 0, failed_loads > 0);
-    }
+fn every_second_io_fails_and_no_page_is_lost_or_wrong() {
+    every_nth_io_fails(21, 2);
+}
+
+#[test]
+fn every_seventh_io_fails_and_no_page_is_lost_or_wrong() {
+    every_nth_io_fails(22, 7);
+}
+
+#[test]
+fn every_hundredth_io_fails_and_no_page_is_lost_or_wrong() {
+    every_nth_io_fails(23, 100);
 }
 
 #[test]

@@ -10,9 +10,7 @@
 use super::{Filled, Next, Taken};
 use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous};
 use crate::sys::program::{self, ProcMem};
-use crate::sys::userfaultfd::{
-    FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd,
-};
+use crate::sys::userfaultfd::{FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
 /// Pages of zeros kept for first touches.

@@ -1,0 +1,121 @@
+//! The naive model: a map from names to tags, and events that must agree with it. No disk is ever full here: the memory
+//! that a store may fail for is another model's business.
+
+use std::collections::HashMap;
+
+use super::{CodecSpec, LoadError, PAGE_SIZE, PoolKind, Store, SwapCache, SwapEntry, SwapFull};
+use crate::testing::{Choices, any_page};
+
+const KEYED_AREA: u8 = 3;
+
+struct Model {
+    own: Vec<(SwapEntry, u64)>,
+    keyed: HashMap<u32, u64>,
+}
+
+/// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could
+/// not read; wrong bytes and lost pages are never right. Returns how many loads failed.
+pub fn run<S: Store>(
+    cache: &SwapCache<S>,
+    random: &mut impl Choices,
+    operations: u64,
+    max_pages: usize,
+    faulty: bool,
+) -> u64 {
+    let mut model = Model { own: Vec::new(), keyed: HashMap::new() };
+    cache.init(KEYED_AREA).unwrap();
+    let (mut read_errors, mut most_used_bytes) = (0, 0);
+    let mut page_out = [0u8; PAGE_SIZE];
+    let mut verify = |e: SwapEntry, tag: u64| match cache.swap_in(e, &mut page_out) {
+        Ok(()) => assert!(page_out == any_page(tag), "wrong bytes for {e:?}"),
+        Err(LoadError::Io(_)) if faulty => read_errors += 1,
+        Err(why) => panic!("{e:?}: {why:?}"),
+    };
+    for step in 0..operations {
+        if random.is_over() {
+            break;
+        }
+        let tag = random.next();
+        match random.below(100) {
+            0..40 if model.own.len() < max_pages => match cache.swap_out(&any_page(tag)) {
+                Ok(e) => {
+                    assert_ne!(e.to_bits(), (1 << SwapEntry::BITS) - 1);
+                    assert_eq!(SwapEntry::from_bits(e.to_bits()), Some(e));
+                    model.own.push((e, tag));
+                }
+                Err(SwapFull) => assert!(faulty, "full"),
+            },
+            0..60 if !model.own.is_empty() => {
+                let (e, tag) = model.own[random.below(model.own.len() as u64) as usize];
+                verify(e, tag);
+            }
+            0..80 if !model.own.is_empty() => {
+                let i = random.below(model.own.len() as u64) as usize;
+                cache.free(model.own.swap_remove(i).0);
+            }
+            80..86 => {
+                // Near ones, and ones far away in the area.
+                let offset = (random.below(200) * if random.below(8) == 0 { 1 << 20 } else { 1 }) as u32;
+                match cache.store(SwapEntry::new(KEYED_AREA, offset), &any_page(tag)) {
+                    Ok(()) => drop(model.keyed.insert(offset, tag)),
+                    Err(SwapFull) => {
+                        assert!(faulty, "full");
+                        model.keyed.remove(&offset);
+                    }
+                }
+            }
+            86..92 => {
+                let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
+                match model.keyed.get(&key.offset()) {
+                    Some(&tag) => verify(key, tag),
+                    None => assert_eq!(cache.load(key, &mut [0; PAGE_SIZE]), Err(LoadError::NotFound)),
+                }
+            }
+            92..95 => {
+                let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
+                assert_eq!(cache.invalidate_page(key), model.keyed.remove(&key.offset()).is_some());
+            }
+            95 => {
+                cache.shrink(random.below(64 << 10) as usize);
+            }
+            96 => cache.set_max_pool_bytes(random.below(2 << 20) as usize),
+            97 => match random.below(3) {
+                0 => cache.set_accept_threshold_percent(random.below(101) as u32),
+                1 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
+                _ => cache.set_codec(
+                    CodecSpec::parse(["lz4", "zstd:level=1", "lzo", "none"][random.below(4) as usize])
+                        .unwrap(),
+                ),
+            },
+            98 if random.below(40) == 0 => {
+                cache.invalidate_area(KEYED_AREA);
+                model.keyed.clear();
+                assert_eq!(cache.store(SwapEntry::new(KEYED_AREA, 0), &any_page(tag)), Err(SwapFull));
+                cache.init(KEYED_AREA).unwrap();
+            }
+            99 if faulty && random.below(10) == 0 => cache.retry_store(),
+            _ => {}
+        }
+        if step % 2000 == 0 {
+            cache.check();
+        }
+        let c = cache.counters();
+        assert_eq!(c.stored_pages as usize, model.own.len() + model.keyed.len());
+        most_used_bytes = most_used_bytes.max(c.mem_used_bytes);
+        assert!(c.mem_used_max_bytes >= most_used_bytes);
+    }
+    cache.check();
+    for (e, tag) in &model.own {
+        verify(*e, *tag);
+    }
+    for (offset, tag) in &model.keyed {
+        verify(SwapEntry::new(KEYED_AREA, *offset), *tag);
+    }
+    for (e, _) in model.own {
+        cache.free(e);
+    }
+    cache.invalidate_area(KEYED_AREA);
+    cache.check();
+    assert_eq!(cache.counters().stored_pages, 0);
+    read_errors
+}

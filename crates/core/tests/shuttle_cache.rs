@@ -1,0 +1,198 @@
+//! The published races of this design, on the real cache: every schedule of a few threads that shuttle can find, where
+//! each attempt to take a lock is a point at which another thread may run.
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p uzswap --release --features testing --test shuttle_cache`;
+//! `UZSWAP_SCHEDULES` sets how many schedules each test tries.
+//!
+//! Shuttle runs one thread at a time, so this is about the order of whole steps, which is what the races are about; that
+//! the lock and the slot themselves order memory is `loom_slot.rs`'s affair and the hardware's.
+#![cfg(shuttle)]
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::Arc;
+use shuttle::thread;
+use shuttle::{Config, Runner};
+use uzswap::cache::{CacheConfig, LoadError, Page, SwapCache, SwapEntry};
+use uzswap::store::testing::{Fault, MemoryStore};
+use uzswap::testing::{noise, page};
+
+type Cache = Arc<SwapCache<MemoryStore>>;
+
+const KEYS: u32 = 60;
+/// The key that all threads want.
+const ONE: u32 = 7;
+
+/// Tries many schedules: random ones, and ones with few changes at unlikely places.
+fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
+    let number = std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let config = || {
+        let mut config = Config::new();
+        config.stack_size = 1 << 20;
+        config
+    };
+    Runner::new(RandomScheduler::new(number), config()).run(model.clone());
+    Runner::new(PctScheduler::new(3, number), config()).run(model);
+}
+
+fn key(k: u32) -> SwapEntry {
+    SwapEntry::new(1, k)
+}
+
+/// What version `version` of a key is: noise, which goes straight to the store, or compressible.
+fn content(k: u32, version: u64) -> Page {
+    let tag = version * 1000 + u64::from(k);
+    if version.is_multiple_of(2) { noise(tag) } else { page(tag) }
+}
+
+/// A cache in which every key has version 1 (in the pool) or, of half of them, 2 (most in the file already).
+fn world() -> (Cache, MemoryStore) {
+    let store = MemoryStore::new();
+    let config = CacheConfig { store: Some(store), ..CacheConfig::default() };
+    let cache = SwapCache::new(config).unwrap();
+    cache.init(1).unwrap();
+    for k in 0..KEYS {
+        cache.store(key(k), &content(k, 1 + u64::from(k % 2))).unwrap();
+    }
+    (Arc::new(cache), store)
+}
+
+/// Loads a key: the version that came, if there is one, of those that may.
+fn load(cache: &SwapCache<MemoryStore>, k: u32, versions: &[u64]) -> Option<u64> {
+    let mut p = [0; 4096];
+    match cache.load(key(k), &mut p) {
+        Ok(()) => {
+            let is_it = |v: &&u64| p == content(k, **v);
+            Some(*versions.iter().find(is_it).unwrap_or_else(|| panic!("key {k}: none of {versions:?}")))
+        }
+        Err(LoadError::NotFound) => None,
+        Err(why) => panic!("key {k}: {why:?}"),
+    }
+}
+
+/// A thread that works with the cache; what it answers is nobody's business.
+fn spawn<R>(
+    cache: &Cache,
+    work: impl FnOnce(&SwapCache<MemoryStore>) -> R + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let cache = cache.clone();
+    thread::spawn(move || {
+        let _ = work(&cache);
+    })
+}
+
+fn join<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn load_during_writeback() {
+    schedules(|| {
+        let (cache, store) = world();
+        cache.shrink(4096);
+        store.set_late(true);
+        let loads = spawn(&cache, |cache| {
+            for k in [ONE, ONE + 1, ONE, 0] {
+                assert_eq!(load(cache, k, &[1, 2]), Some(1 + u64::from(k % 2)), "a page is always somewhere");
+            }
+        });
+        let writeback = spawn(&cache, |cache| cache.shrink(1 << 30));
+        let other = spawn(&cache, |cache| cache.shrink(4096));
+        join([loads, writeback, other]);
+        cache.check();
+    });
+}
+
+#[test]
+fn two_stores_of_one_key_during_writeback_put_it_on_the_list_once() {
+    schedules(|| {
+        let (cache, _) = world();
+        let one = spawn(&cache, |cache| cache.store(key(ONE), &content(ONE, 3)).unwrap());
+        let two = spawn(&cache, |cache| cache.store(key(ONE), &content(ONE, 5)).unwrap());
+        let writeback = spawn(&cache, |cache| cache.shrink(1 << 30));
+        join([one, two, writeback]);
+        cache.check();
+        assert!(load(&cache, ONE, &[3, 5]).is_some());
+        cache.shrink(1 << 30);
+        cache.check();
+        assert!(load(&cache, ONE, &[3, 5]).is_some());
+        let c = cache.counters();
+        assert_eq!((c.duplicate_entries, c.stored_pages), (2, u64::from(KEYS)));
+    });
+}
+
+#[test]
+fn a_page_freed_and_stored_again_during_a_load_from_the_file_is_never_another() {
+    // Fifteen of them fill a cluster.
+    const KEYS: u32 = 33;
+    // In the second cluster, whose place is the first to be used again.
+    const LOADED: u32 = 20;
+    schedules(|| {
+        let config = CacheConfig { store: Some(MemoryStore::new()), ..CacheConfig::default() };
+        let cache = Arc::new(SwapCache::new(config).unwrap());
+        let fill = |cache: &SwapCache<MemoryStore>, version| {
+            cache.init(1).unwrap();
+            (0..KEYS).for_each(|k| cache.store(key(k), &content(k, version)).unwrap());
+        };
+        fill(&cache, 2);
+        assert_eq!(cache.counters().cluster_writes, 2);
+        let loads = spawn(&cache, |cache| {
+            for _ in 0..3 {
+                load(cache, LOADED, &[2, 4]);
+            }
+        });
+        let change = spawn(&cache, move |cache| {
+            cache.invalidate_area(1);
+            fill(cache, 4);
+        });
+        join([loads, change]);
+        cache.check();
+        (0..KEYS).for_each(|k| assert_eq!(load(&cache, k, &[4]), Some(4)));
+        assert_eq!(cache.counters().corrupt_loads, 0, "nothing is wrong with the file");
+    });
+}
+
+#[test]
+fn an_area_ends_under_stores_loads_and_writeback() {
+    schedules(|| {
+        let (cache, store) = world();
+        store.set_late(true);
+        let traffic = spawn(&cache, |cache| {
+            load(cache, ONE, &[2]);
+            let _ = cache.store(key(ONE), &content(ONE, 3));
+            let _ = cache.store(key(ONE + 1), &content(ONE + 1, 3));
+            load(cache, ONE, &[3]);
+        });
+        let end = spawn(&cache, |cache| cache.invalidate_area(1));
+        let writeback = spawn(&cache, |cache| cache.shrink(1 << 30));
+        join([traffic, end, writeback]);
+        cache.check();
+        let c = cache.counters();
+        assert_eq!((c.stored_pages, c.pool_pages, c.store_pages, c.store_data_bytes), (0, 0, 0, 0));
+        assert_eq!(load(&cache, ONE, &[]), None);
+        cache.init(1).unwrap();
+    });
+}
+
+#[test]
+fn a_write_that_fails_under_traffic_loses_nothing() {
+    schedules(|| {
+        let (cache, store) = world();
+        cache.shrink(1 << 30);
+        store.set_late(true);
+        store.set_fault(Fault::Once(1));
+        let writeback = spawn(&cache, |cache| {
+            for k in 0..KEYS {
+                let _ = cache.store(key(k), &content(k, 4));
+            }
+            cache.shrink(1 << 30);
+        });
+        let free = spawn(&cache, |cache| cache.invalidate_page(key(ONE)));
+        let retry = spawn(&cache, |cache| cache.retry_store());
+        join([writeback, free, retry]);
+        cache.retry_store();
+        cache.check();
+        // A store that was refused has dropped the older page.
+        for k in 0..KEYS {
+            load(&cache, k, &[4]);
+        }
+    });
+}
