@@ -12,20 +12,20 @@ use crate::sys::PAGE_SIZE;
 /// Bounds of the share, and where it starts, in percent of what the process may use.
 const LEAST_PERCENT: u32 = 25;
 const MOST_PERCENT: u32 = 85;
-const FIRST_PERCENT: u32 = 50;
+const FIRST_PERCENT: u32 = 60;
 /// The share where there is no store, or it fails.
 const WITHOUT_STORE_PERCENT: u32 = 90;
 /// What bringing a page back costs, roughly: only the ratio counts.
 const STORE_COST: u64 = 8;
 const POOL_COST: u64 = 1;
-/// The share grows when reads of the store take more than this part of the time that loads take...
+/// The share grows when reads of the store take more than this part of the time that loads take.
 const GROW_ABOVE: u64 = 4;
-/// ...and shrinks when they take less than this part.
-const SHRINK_BELOW: u64 = 32;
+/// It shrinks when there were hardly any in so many steps in a row: then what is coldest in the pool may well be
+/// out of memory. Slowly, since that has to be found out by reading it again.
+const SHRINK_BELOW: u64 = 1024;
+const SHRINK_AFTER: u32 = 100;
 /// Loads in one step that are too few to speak.
 const FEW: u64 = 32;
-/// Steps that agree before the share shrinks: what is written back may have to be read again.
-const SHRINK_AFTER: u32 = 8;
 
 pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
@@ -129,7 +129,7 @@ mod tests {
             b.step(store, pool);
         }
         assert_eq!(b.percent(), MOST_PERCENT);
-        for _ in 0..1000 {
+        for _ in 0..10_000 {
             pool += 1000;
             b.step(store, pool);
         }
