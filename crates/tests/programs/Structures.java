@@ -17,8 +17,8 @@ public class Structures {
     }
 
     static long[] values(int i) {
-        long[] values = new long[80 + i % 50];
-        for (int k = 0; k < values.length; k++) values[k] = (long) i * k + random();
+        long[] values = new long[320 + i % 200];
+        for (int k = 0; k < values.length; k++) values[k] = (long) i * k + (random() & 15);
         return values;
     }
 
@@ -30,7 +30,7 @@ public class Structures {
     }
 
     public static void main(String[] arguments) throws Exception {
-        int count = (int) (150_000 * Double.parseDouble(arguments[0]));
+        int count = (int) (37_500 * Double.parseDouble(arguments[0]));
         Map<String, Row> map = new HashMap<>();
         List<Row> rows = new ArrayList<>();
         for (int i = 0; i < count; i++) {

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
         let w = workshop.clone();
         suite.add(format!("churn::{}::{}", user.name(), sandbox.mechanism()), move || {
-            let seconds = if full() { 600 } else { 20 };
+            let seconds = if full() { 600 } else { 10 };
             let run = churn(&w, &seconds.to_string(), seed(), &[])
                 .user(user)
                 .sandbox(sandbox)

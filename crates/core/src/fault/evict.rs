@@ -436,13 +436,15 @@ impl Pager {
         if !movable {
             return (self.take_special(active, range, addr), 0);
         }
-        self.own_all(addr, addr + run * PAGE_SIZE);
         let Some(slots) = s.limbo.peek_free(run) else { return (Taken { pages: 0, next: Next::End }, 0) };
         let run = run.min(slots.count);
-        // Publish the intent, then look at the holds (see hold.rs).
+        // Publish the intent, then look at the holds (see hold.rs). No word may say writable before the kernel does.
+        let mut owned = 0;
         for i in 0..run {
+            owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
             self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((slots.slot + i) as u64));
         }
+        self.count_owned(owned);
         fence(Ordering::SeqCst);
         let mut free = run;
         let end = addr + run * PAGE_SIZE;
@@ -459,6 +461,9 @@ impl Pager {
         } else {
             Taken { pages: 0, next: Next::Stuck }
         };
+        if owned > 0 && t.pages < run {
+            active.mechanism.allow_write(addr + t.pages * PAGE_SIZE, (run - t.pages) * PAGE_SIZE, range.prot);
+        }
         for i in t.pages..run {
             self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == t.pages));
         }
@@ -489,8 +494,15 @@ impl Pager {
     fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
         let refused = Taken { pages: 0, next: Next::Stuck };
         let shared = self.is_shared(addr);
-        self.own_all(addr, addr + PAGE_SIZE);
+        // The word must not say writable before the kernel does, not for an instant: holders believe it without the lock.
         self.word(addr, |_, e| e.enter_limbo(0));
+        self.count_owned(shared as usize);
+        let refuse = || {
+            if shared {
+                active.mechanism.allow_write(addr, PAGE_SIZE, range.prot);
+            }
+            self.word(addr, |_, e| e.refuse_limbo(true));
+        };
         fence(Ordering::SeqCst);
         let mut bytes = [0u8; PAGE_SIZE];
         let executable = !shared && range.prot & PROT_WRITE != 0;
@@ -502,7 +514,7 @@ impl Pager {
             active.mechanism.read_stable(addr, range.prot, &mut bytes)
         };
         if !taken {
-            self.word(addr, |_, e| e.refuse_limbo(true));
+            refuse();
             return refused;
         }
         let aged = self.give_to_cache(active, &bytes, shared);
@@ -512,14 +524,14 @@ impl Pager {
                 let f = active.mechanism.fill(addr, &bytes);
                 assert!(f == crate::sys::mechanism::Filled::All, "page {addr:#x} cannot be put back: {f:?}");
             }
-            self.word(addr, |_, e| e.refuse_limbo(true));
+            refuse();
             return refused;
         }
         if !executable && active.mechanism.drop_in_place(addr, 1).is_err() {
             if let Aged::Stored(e) = aged {
                 active.cache.free(e);
             }
-            self.word(addr, |_, e| e.refuse_limbo(true));
+            refuse();
             return refused;
         }
         self.resident.fetch_sub(1, Ordering::Relaxed);

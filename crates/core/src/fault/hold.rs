@@ -13,7 +13,7 @@
 //!
 //! Holds of a thread form a stack, because signal handlers make system calls on top of interrupted ones.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
 
 use crate::region::{RangeFlags, Ranges};
 use crate::sys::Result;
@@ -54,19 +54,32 @@ impl ThreadHolds {
 
     /// Publishes a hold. Only the owning thread calls this; a handler on top of it leaves the stack as it was.
     pub fn push(&self, start: usize, end: usize, sp: usize) {
-        let n = self.count.load(Ordering::Relaxed) as usize;
-        if n < HOLDS_PER_THREAD {
+        loop {
+            let n = self.count.load(Ordering::Relaxed) as usize;
+            if n == HOLDS_PER_THREAD {
+                let h = &self.held[n - 1];
+                h.start.store(h.start.load(Ordering::Relaxed).min(start), Ordering::SeqCst);
+                h.end.store(h.end.load(Ordering::Relaxed).max(end), Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                return;
+            }
+            // The place is taken first and filled afterwards: a handler that comes in between takes the next one. It
+            // judges by the stack pointer whether the frame below it was abandoned, so that is right before.
             let h = &self.held[n];
-            h.start.store(start, Ordering::Relaxed);
-            h.end.store(end, Ordering::Relaxed);
             h.sp.store(sp, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
             self.count.store(n as u32 + 1, Ordering::SeqCst);
-        } else {
-            let h = &self.held[n - 1];
-            h.start.store(h.start.load(Ordering::Relaxed).min(start), Ordering::SeqCst);
-            h.end.store(h.end.load(Ordering::Relaxed).max(end), Ordering::SeqCst);
+            compiler_fence(Ordering::SeqCst);
+            h.sp.store(sp, Ordering::Relaxed);
+            h.start.store(start, Ordering::Relaxed);
+            h.end.store(end, Ordering::SeqCst);
+            // What the evictor made of it half written does not matter: words are believed only after this.
+            fence(Ordering::SeqCst);
+            let is_ours = self.count.load(Ordering::Relaxed) as usize == n + 1;
+            if is_ours && h.sp.load(Ordering::Relaxed) == sp {
+                return;
+            }
         }
-        fence(Ordering::SeqCst);
     }
 
     /// Gives up all holds above the mark.

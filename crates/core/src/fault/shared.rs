@@ -124,18 +124,19 @@ impl Pager {
             let unit = self.unit_pages() * PAGE_SIZE;
             let start = (page / unit * unit).max(range.start);
             let end = ((page / unit + 1) * unit).min(range.end);
-            self.own_all(start, end);
+            // The kernel first: a word that says writable is believed without the lock.
             let _ = self.for_each_resident_run(start, end, |from, to| {
                 active.mechanism.allow_write(from, to - from, range.prot);
                 Ok(())
             });
+            self.own_all(start, end);
             return 1;
         }
         let most = ((range.end - page) >> PAGE_SHIFT).min(want.max(1));
         let n = (0..most).take_while(|i| self.is_shared(page + i * PAGE_SIZE)).count();
-        self.own_all(page, page + n * PAGE_SIZE);
         // Not marked, and yet protected: what a fork that failed or a pause of the marks left behind.
         active.mechanism.allow_write(page, n.max(1) * PAGE_SIZE, range.prot);
+        self.own_all(page, page + n * PAGE_SIZE);
         n.max(1)
     }
 
@@ -170,7 +171,17 @@ impl Pager {
                 // As in hold.rs: the marks first, then a look at the holds.
                 fence(Ordering::SeqCst);
                 self.holds.overlapping(at, stop, |from, to| {
-                    self.own_all(from.max(at), to.min(stop));
+                    let (from, to) = (from.max(at), to.min(stop));
+                    // An earlier fork may have protected it: its holder then waits for the lock.
+                    if active.mechanism.is_protect() {
+                        let _ = self.for_each_resident_run(from, to, |from, to| {
+                            active.mechanism.allow_write(from, to - from, range.prot);
+                            Ok(())
+                        });
+                    } else {
+                        active.mechanism.allow_write(from, to - from, range.prot);
+                    }
+                    self.own_all(from, to);
                     false
                 });
                 self.protect_marked(active, range, at, stop);
@@ -295,7 +306,8 @@ impl Pager {
         let stop = ((start / STEP_BYTES + 1) * STEP_BYTES).min(range.end);
         if self.table.middle(start).is_some_and(|m| m.resident() > 0) {
             let mut any = false;
-            self.table.for_each_occupied(start, stop, |_, _, e| any |= e.own());
+            self.table.for_each_occupied(start, stop, |_, _, e| any |= e.is_shared());
+            // The kernel first: a word that says writable is believed without the lock.
             if any && !active.mechanism.is_protect() {
                 active.mechanism.allow_write(start, stop - start, range.prot);
             } else if any {
@@ -304,6 +316,7 @@ impl Pager {
                     Ok(())
                 });
             }
+            self.table.for_each_occupied(start, stop, |_, _, e| _ = e.own());
         }
         Some(stop)
     }

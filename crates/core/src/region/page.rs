@@ -127,7 +127,7 @@ impl PageEntry {
 
     /// The sweep takes the page out into a staging slot.
     pub fn enter_limbo(&self, slot: u64) {
-        self.expect(self.is_writable(), "enter limbo");
+        self.expect(self.is_resident(), "enter limbo");
         self.set(2, 0, slot);
     }
 

@@ -13,6 +13,8 @@ const O_RDWR: usize = 2;
 const O_CLOEXEC: usize = 0o2000000;
 const AT_FDCWD: isize = -100;
 const RLIMIT_NOFILE: usize = 7;
+/// Programs that allow themselves more descriptors than this meet ours among theirs.
+const HIGHEST: u64 = 4096;
 /// How far below the soft limit the runtime's descriptors begin.
 const HIGH_ROOM: u64 = 128;
 
@@ -26,7 +28,8 @@ pub fn high_base() -> i32 {
     let mut limit = [0u64; 2];
     // SAFETY: the kernel writes two words.
     let _ = unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, limit.as_mut_ptr()) };
-    let soft = limit[0].min(1 << 20);
+    // A higher number makes the kernel allocate a larger table, for every process.
+    let soft = limit[0].min(HIGHEST);
     if soft > 2 * HIGH_ROOM { (soft - HIGH_ROOM) as i32 } else { (soft / 2) as i32 }
 }
 

@@ -55,7 +55,9 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
             return runtime(t, move || madvise(a)).map_or(Some(Answer::Inline), |r| Some(Answer::Result(r)));
         }
         nr::BRK => runtime(t, move || brk(a[0])),
-        nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK if overlaps(a[0], a[1]) => runtime(t, move || mlock(number, a)),
+        nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK if overlaps(a[0], a[1]) => {
+            runtime(t, move || mlock(t, number, a))
+        }
         nr::MLOCKALL => runtime(t, move || mlockall(a[0])),
         nr::MUNLOCKALL => runtime(t, munlockall),
         nr::SHMAT if a[2] & SHM_REMAP != 0 => runtime(t, move || shmat_over(a)),
@@ -330,17 +332,22 @@ fn brk(wanted: usize) -> isize {
     r
 }
 
-fn mlock(number: usize, a: Args) -> isize {
+fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
     let mut s = PAGER.lock();
+    // What is resident must stay so until the rest is: the kernel stops at a missing page, with the mapping locked.
+    let mark = t.holds().mark();
     if number != nr::MUNLOCK {
+        t.holds().push(start, end, &raw const s as usize);
         let (guard, ok) = PAGER.make_resident(s, start, end);
         s = guard;
         if !ok {
+            t.holds().pop_to(mark);
             return Errno::ENOMEM.as_return();
         }
     }
     let r = raw(number, a);
+    t.holds().pop_to(mark);
     if r == 0 {
         PAGER.note_flag(start, end, RangeFlags::LOCKED, number != nr::MUNLOCK);
     }

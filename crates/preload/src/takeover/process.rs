@@ -114,6 +114,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
             let r = raw(number, a);
             patch::after_fork();
             if r == 0 {
+                let room = descriptors::make_room();
                 let pid = uzswap::sys::getpid();
                 PID.store(pid, Ordering::Release);
                 let tid = uzswap::sys::gettid();
@@ -134,6 +135,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                     tree.notice(Notice::NoMechanism, e.0);
                     super::fatal("a forked child could not register its memory");
                 }
+                descriptors::give_back(room);
                 descriptors::refresh();
                 let limit = tree.limit_pages.load(Ordering::Relaxed);
                 let whole = tree.used_pages.load(Ordering::Relaxed) + memory::dormant_pages();

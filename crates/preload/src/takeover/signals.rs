@@ -352,7 +352,13 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
             return;
         }
         if !fault_signal {
-            // It was under way when another thread took its handler away: what the kernel does with it now is right.
+            // It was under way when another thread took its handler away: what the kernel does with it now is right,
+            // unless it would come here again (a handler that only a vfork child knew of).
+            let mut now = KernelAction::default();
+            let _ = kernel_action(sig, None, Some(&mut now));
+            if now.handler == entry as *const () as usize && !is_handler(recorded.get().handler) {
+                let _ = kernel_action(sig, Some(&KernelAction::default()), None);
+            }
             let _ = call!(nr::RT_TGSIGQUEUEINFO, uzswap::sys::getpid(), uzswap::sys::gettid(), sig, info);
             return;
         }
