@@ -292,7 +292,11 @@ impl Pager {
             }
             at = next;
         }
-        s.marked.store(false, Ordering::Relaxed);
+        // Under the lock, or a fork in between would mark pages that nobody believes to be marked.
+        let _lock = self.lock();
+        if s.forks.load(Ordering::Relaxed) == forks {
+            s.marked.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Unmarks one stretch from `at` on; where to go on.
