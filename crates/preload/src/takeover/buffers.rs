@@ -40,8 +40,17 @@ fn cut(fd: usize) -> Cut {
     const O_DIRECT: isize = 0o40000;
     const MEMORY_DEVICES: u64 = 1;
     let mut stat = [0u64; 18];
-    if call!(nr::FSTAT, fd, stat.as_mut_ptr()) != 0 {
-        return Cut::Never;
+    // The stack may be paged out at any moment.
+    let mut tries = 0;
+    loop {
+        match call!(nr::FSTAT, fd, stat.as_mut_ptr()) {
+            0 => break,
+            e if e == Errno::EFAULT.as_return() && tries < 8 => {
+                tries += 1;
+                core::hint::black_box(&mut stat).fill(0);
+            }
+            _ => return Cut::Never,
+        }
     }
     // st_mode is the first half of the fourth word, st_rdev the sixth.
     match stat[3] as u32 & 0o170000 {
@@ -108,10 +117,7 @@ fn must_unprotect() -> bool {
 
 /// Copies program memory that may not even be mapped: the kernel checks.
 fn read_program(addr: usize, into: &mut [u8]) -> bool {
-    let local = [into.as_mut_ptr() as usize, into.len()];
-    let remote = [addr, into.len()];
-    let pid = uzswap::sys::getpid();
-    let r = call!(nr::PROCESS_VM_READV, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0);
+    let r = transfer(nr::PROCESS_VM_READV, into.as_mut_ptr() as usize, addr, into.len());
     if r == into.len() as isize {
         return true;
     }
@@ -127,6 +133,31 @@ fn read_program(addr: usize, into: &mut [u8]) -> bool {
     // SAFETY: mapped a moment ago; memory without read access faults as it would in the program.
     unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
     true
+}
+
+/// Has the kernel copy between memory of ours and the program's, which it checks. Ours is on the program's stack, which
+/// may be paged out at any moment: so a bad address is one that is bad again and again.
+fn transfer(number: usize, ours: usize, theirs: usize, len: usize) -> isize {
+    const TRIES: u32 = 8;
+    let pid = uzswap::sys::getpid();
+    let mut r = 0;
+    for _ in 0..TRIES {
+        for at in [ours, ours + len.max(1) - 1] {
+            // SAFETY: a byte of ours: its page is there afterwards, to be written where the kernel will write.
+            unsafe {
+                let byte = (at as *const u8).read_volatile();
+                if number == nr::PROCESS_VM_READV {
+                    (at as *mut u8).write_volatile(byte);
+                }
+            }
+        }
+        let (local, remote) = ([ours, len], [theirs, len]);
+        r = call!(number, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0);
+        if r != Errno::EFAULT.as_return() {
+            break;
+        }
+    }
+    r
 }
 
 /// Copies a program's argument in, as the kernel would: false where the address is bad.
@@ -155,9 +186,7 @@ pub(super) fn copy_out(t: &'static ThreadBlock, addr: usize, from: &[u8]) -> boo
     if ACTIVE.load(Ordering::Acquire) && addr.checked_add(from.len()).is_some() {
         Holder { t, sp }.hold(addr, from.len(), Kind::Out);
     }
-    let (local, remote) = ([from.as_ptr() as usize, from.len()], [addr, from.len()]);
-    let pid = uzswap::sys::getpid();
-    let r = call!(nr::PROCESS_VM_WRITEV, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0);
+    let r = transfer(nr::PROCESS_VM_WRITEV, from.as_ptr() as usize, addr, from.len());
     if r < 0 && r != Errno::EFAULT.as_return() {
         // Refused by a sandbox: write as the program would.
         // SAFETY: the program's own address; a bad one faults in it.
