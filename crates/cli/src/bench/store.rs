@@ -5,6 +5,11 @@
 //! | write | everything in the pool is written back (`shrink`) | 64 KiB, libaio, depth 2 |
 //! | read in order | loads in the order of writing, by clusters | 64 KiB, one at a time |
 //! | read at random | loads in any order | 4 and 8 KiB as often as ours, one at a time |
+//! | decode alone | loads in the order of writing of what has been read already: nothing is read | |
+//!
+//! A single thread reads in order no faster than it decodes, whatever the disk does: what it reaches of the slower of the
+//! two is what reading and decoding cost each other. The pages that come of it are more bytes than were read: what they
+//! would have cost uncompressed is printed too.
 //!
 //! Ours includes all that belongs to it: taking objects out of the pool, sealing, packing; opening and decompressing on
 //! the way back. fio reads and writes nothing but bytes. It is given our file by its descriptor (the file has no name), and
@@ -43,6 +48,8 @@ pub struct StoreArguments {
 
 const ENCRYPTIONS: [(&str, Encryption); 2] = [("sealed", Encryption::On), ("plain", Encryption::Off)];
 const MIB: f64 = (1 << 20) as f64;
+/// Pages that are decoded in a round, at most.
+const MAX_DECODED: usize = 16384;
 /// Where in the file fio writes: far behind everything of ours.
 const FIO_OFFSET_BYTES: u64 = 1 << 39;
 
@@ -94,6 +101,38 @@ impl Written {
         grown.store_reads -= before.store_reads;
         grown.store_read_bytes -= before.store_read_bytes;
         (grown.store_read_bytes as f64 / MIB / seconds, grown)
+    }
+
+    /// Loads entries a few at a time, each twice: the second time they are in the readers' buffers, so that all there is
+    /// to do is to open and to decompress. MiB of the file per second of that.
+    fn decode(&self) -> f64 {
+        // Two clusters or three, which is what the readers hold; more, so that the second time is not the quicker for
+        // being a repetition.
+        const AT_ONCE: usize = 80;
+        let mut page = [0; PAGE_BYTES];
+        let mut load = |entries: &[SwapEntry]| {
+            for entry in entries {
+                self.cache.swap_in(*entry, &mut page).expect("what was written is read");
+            }
+        };
+        let (mut decoded, mut seconds) = (0, 0.0);
+        for entries in self.entries.chunks(AT_ONCE).take(MAX_DECODED / AT_ONCE) {
+            load(entries);
+            let before = self.cache.counters();
+            let started = Instant::now();
+            load(entries);
+            let elapsed = started.elapsed().as_secs_f64();
+            let after = self.cache.counters();
+            // What is still in memory was never read, and what had to be read again is not decoding alone.
+            if after.read_ahead_hits - before.read_ahead_hits == entries.len() as u64
+                && after.store_reads == before.store_reads
+            {
+                decoded += entries.len();
+                seconds += elapsed;
+            }
+        }
+        let bytes_per_page = self.written_bytes as f64 / self.entries.len() as f64;
+        decoded as f64 * bytes_per_page / MIB / seconds
     }
 
     /// The path by which another process reaches the file.
@@ -189,6 +228,7 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
                 written.load(&random_part(&written, round)).0
             }),
         ];
+        arms.push(arm("decode alone", |_| held.borrow().decode()));
         if with_fio {
             let path = || held.borrow().path();
             arms.push(arm("fio write", move |round| {
@@ -251,8 +291,32 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
                 println!("  {what:<16} {ours:>8.0} MiB/s");
             }
         }
+        let decode = times.median("decode alone");
+        println!("  {:<16} {decode:>8.0} MiB/s", "decode alone");
+        bars.push(("decode alone".to_string(), decode));
+        let expansion = written.entries.len() as f64 * PAGE_BYTES as f64 / written.written_bytes as f64;
+        println!("  pages in order   {:>8.0} MiB/s", times.median("read in order") * expansion);
+        if with_fio {
+            println!(
+                "  pages in order, to fio reading them uncompressed: {:.3}",
+                times.ratio("read in order", "fio read in order") * expansion
+            );
+            println!(
+                "  decode alone, to fio reading in order: {:.3}; uzswap reading in order, to the slower of the two: {:.3}",
+                times.ratio("decode alone", "fio read in order"),
+                times
+                    .ratio("read in order", "fio read in order")
+                    .max(times.ratio("read in order", "decode alone"))
+            );
+        }
         groups.push((name.to_string(), bars));
-        results.insert(name.to_string(), json!({"mean_blocks": mean_blocks, "mib_per_s": times.to_json()}));
+        results.insert(
+            name.to_string(),
+            json!({
+            "mean_blocks": mean_blocks,
+            "page_bytes_to_bytes": expansion,
+            "mib_per_s": times.to_json()}),
+        );
     }
     let plot = plot::bars("Writing back and reading", "MiB per second", &groups);
     session.end(results.into(), &plot)

@@ -100,7 +100,7 @@ counters! {
     cluster_writes,
     /// Bytes written.
     store_write_bytes,
-    /// Reads of the file.
+    /// Reads of the file, those that were started ahead included.
     store_reads,
     /// Bytes read.
     store_read_bytes,

@@ -1,7 +1,7 @@
 //! Fork: memory is copied, the file is shared.
 //!
-//! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock (which waits for reads
-//! and writes under way) and the guard is given to one of three ends. What the two sides may then do with the
+//! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock and waits for reads
+//! and writes under way, and the guard is given to one of three ends. What the two sides may then do with the
 //! file is decided in `store/cluster.rs`: the parent keeps what the child can read, the child writes to a
 //! file of its own.
 
@@ -19,7 +19,7 @@ pub struct ForkGuard<'a, S: Store> {
     // Dropped in this order: the reverse of the order of locking.
     state: MutexGuard<'a, State<S>>,
     _streams: HeldStreams<'a>,
-    _readers: [MutexGuard<'a, Reader>; READERS],
+    readers: [MutexGuard<'a, Reader>; READERS],
     writer: MutexGuard<'a, Writer<S>>,
     leash: Leash,
 }
@@ -29,11 +29,13 @@ impl<S: Store> SwapCache<S> {
     pub fn prepare_fork(&self) -> ForkGuard<'_, S> {
         let mut writer = self.writer.lock();
         self.settle(&mut writer);
-        let _readers = self.readers.each_ref().map(|r| r.lock());
+        let mut readers = self.readers.each_ref().map(|r| r.lock());
+        // The kernel must not be filling memory that is being copied.
+        readers.iter_mut().for_each(|r| r.settle());
         let _streams = self.streams.hold_all();
         let mut state = self.state.lock();
         let leash = state.clusters.prepare_fork();
-        ForkGuard { state, _streams, _readers, writer, leash }
+        ForkGuard { state, _streams, readers, writer, leash }
     }
 
     /// In the parent, after a fork that succeeded.
@@ -54,8 +56,9 @@ impl<S: Store> SwapCache<S> {
     /// beside the program's, takes for a moment the lowest free number, which the program may expect for its
     /// own. See also [`SwapCache::open_store`].
     pub fn after_fork_child(&self, guard: ForkGuard<'_, S>) {
-        let ForkGuard { mut state, mut writer, leash, .. } = guard;
+        let ForkGuard { mut state, mut readers, mut writer, leash, .. } = guard;
         writer.forget_parent();
+        readers.iter_mut().for_each(|r| r.forget_parent());
         state.clusters.in_child(leash);
         if state.entries.in_use() > 0 {
             state.clusters.open_file();

@@ -26,7 +26,8 @@
 //! # Locks, in the order in which they are taken
 //! 1. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in
 //!    flight.
-//! 2. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened.
+//! 2. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened. A read ahead goes
+//!    on without it ([`read`]).
 //! 3. a stream of the codec; never held during I/O (others spin for it).
 //! 4. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
 //!    one cluster.

@@ -10,7 +10,19 @@
 //! # Read-ahead
 //! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest of it, and
 //! what follows comes from the buffer: pages that were evicted together are wanted together. So are clusters: the
-//! first miss in the one that was written after the last one read reads all of it.
+//! first load from the one that was written after the last one read reads all of it, and starts reading the one after
+//! that into another reader's buffer, so that the disk works while pages are decompressed:
+//!
+//! ```text
+//!   disk    [ cluster 7 ][ cluster 8 ]   [ cluster 9 ]
+//!   us          6, 6, 6 | 7, 7, 7, 7, 7 | 8, 8, 8, 8, 8 |
+//!                first 7: start 8 ^       ^ first 8: start 9
+//! ```
+//!
+//! Such a read has a reader's buffer and nothing else: no lock, no entry. The next who takes that reader, for
+//! whatever cluster, waits for it first; so does a fork. Meanwhile the cluster may die and its place be written
+//! again: what has come is known by its sequence number, so nobody will ask for it. If the read fails, nothing has
+//! come, and whoever wants it reads for himself. It is a favour: a reader that is busy is not waited for.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -21,19 +33,22 @@ use crate::codec::{CodecId, Scratch};
 use crate::pool::Handle;
 use crate::store::cluster::{CLUSTER_BYTES, Place, Source, blocks_of, sealed_range};
 use crate::store::seal::TAG_BYTES;
-use crate::store::{BLOCK_BYTES, Store};
+use crate::store::{BLOCK_BYTES, ReadQueue, Store};
 use crate::sys::mem::Mapping;
+use crate::sys::sync::Mutex;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Reads that can be under way at the same time. A cluster is always read by the same reader.
+/// Reads that can be under way at the same time. A cluster is always read by the same reader, and by another one than
+/// the cluster before it.
 pub const READERS: usize = 4;
 
 /// The buffer of one read.
 pub struct Reader {
-    blocks: Mapping,
+    blocks: ReadQueue,
     /// One object, taken out of the blocks to be opened in place.
     object: Mapping,
-    /// What the blocks are: of the cluster with this sequence number (they never repeat), these.
+    /// What the blocks are, or will be when the read that is under way has ended: of the cluster with this sequence
+    /// number (they never repeat), these.
     sequence: u64,
     valid: Range<usize>,
 }
@@ -43,7 +58,7 @@ impl Reader {
 
     pub fn new() -> Result<Reader> {
         Ok(Reader {
-            blocks: Mapping::new(CLUSTER_BYTES)?,
+            blocks: ReadQueue::new(CLUSTER_BYTES)?,
             object: Mapping::new(2 * PAGE_SIZE)?,
             sequence: 0,
             valid: 0..0,
@@ -58,6 +73,7 @@ impl Reader {
     /// Makes the blocks with `bytes` of the cluster present, or `all` of them; says how many bytes had to be
     /// read.
     fn fetch<S: Store>(&mut self, source: &Source<S>, bytes: &Range<usize>, all: bool) -> Result<usize> {
+        self.settle();
         let mut want = blocks_of(bytes);
         let same_cluster = self.sequence == source.sequence;
         if same_cluster && self.valid.start <= want.start && want.end <= self.valid.end {
@@ -68,9 +84,49 @@ impl Reader {
         }
         self.valid = 0..0;
         self.sequence = source.sequence;
-        source.read(want.clone(), self.blocks.as_mut_slice())?;
+        source.read(want.clone(), self.blocks.buffer(0))?;
         self.valid = want;
         Ok(self.valid.len() * BLOCK_BYTES)
+    }
+
+    /// Starts reading the whole of a cluster, unless it is here or on its way; says how many bytes.
+    fn read_ahead<S: Store>(&mut self, source: &Source<S>) -> usize {
+        let all = 0..source.blocks;
+        if self.sequence == source.sequence && self.valid == all {
+            return 0;
+        }
+        // What is still under way is somebody else's.
+        self.harvest(false);
+        if !self.blocks.is_idle() || !source.read_ahead(&mut self.blocks) {
+            return 0;
+        }
+        (self.sequence, self.valid) = (source.sequence, all);
+        source.blocks * BLOCK_BYTES
+    }
+
+    fn harvest(&mut self, wait: bool) {
+        self.blocks.reap(wait);
+        if let Some(Err(_)) = self.blocks.take_result(0) {
+            self.valid = 0..0;
+        }
+    }
+
+    /// Waits for a read ahead that is under way.
+    pub fn settle(&mut self) {
+        while !self.blocks.is_idle() {
+            self.harvest(true);
+        }
+    }
+
+    /// Whether a read ahead is under way, as far as anybody knows.
+    #[cfg(test)]
+    pub fn is_reading(&self) -> bool {
+        !self.blocks.is_idle()
+    }
+
+    /// In the child after fork.
+    pub fn forget_parent(&mut self) {
+        self.blocks.forget();
     }
 
     /// Opens the object at `bytes` of the cluster whose blocks are present.
@@ -82,7 +138,7 @@ impl Reader {
     ) -> Option<&[u8]> {
         let first = self.valid.start * BLOCK_BYTES;
         let sealed = &mut self.object.as_mut_slice()[..bytes.len()];
-        sealed.copy_from_slice(&self.blocks.as_slice()[bytes.start - first..bytes.end - first]);
+        sealed.copy_from_slice(&self.blocks.buffer(0)[bytes.start - first..bytes.end - first]);
         let opened = source.open(place.offset, sealed).is_ok();
         if !opened {
             self.valid = 0..0;
@@ -206,8 +262,13 @@ impl<S: Store> SwapCache<S> {
             let Location::Stored(place) = e.location() else { return Err(Failure::Changed) };
             (e, place, s.clusters.source(place.cluster).ok_or(Failure::Changed)?)
         };
-        let read = self.read_object(&e, place, &source, page);
+        let is_forward = self.direction.is_forward(source.sequence);
+        // Before the read: then the disk has both.
+        let ahead_bytes = if is_forward { self.read_ahead(place.cluster) } else { 0 };
+        let read = self.read_object(&e, place, &source, is_forward, page);
         let mut s = self.state.lock();
+        s.counters.store_reads += u64::from(ahead_bytes > 0);
+        s.counters.store_read_bytes += ahead_bytes as u64;
         match read {
             Ok(read_bytes) => {
                 s.counters.store_loads += 1;
@@ -233,17 +294,29 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
+    /// Starts reading the cluster after this one, if there is one and its reader is free; says how many bytes.
+    #[cold]
+    fn read_ahead(&self, cluster: u32) -> usize {
+        let next = self.state.lock().clusters.following(cluster);
+        let Some(next) = next else { return 0 };
+        self.reader_of(&next).try_lock().map_or(0, |mut reader| reader.read_ahead(&next))
+    }
+
+    fn reader_of(&self, source: &Source<S>) -> &Mutex<Reader> {
+        &self.readers[source.sequence as usize % READERS]
+    }
+
     /// Reads, opens and decompresses one object; says how many bytes had to be read.
     fn read_object(
         &self,
         e: &Entry,
         place: Place,
         source: &Source<S>,
+        all: bool,
         page: &mut Page,
     ) -> core::result::Result<usize, LoadError> {
         let bytes = sealed_range(place.offset, usize::from(e.len));
-        let mut reader = self.readers[place.cluster as usize % READERS].lock();
-        let all = self.direction.is_forward(source.sequence);
+        let mut reader = self.reader_of(source).lock();
         let read_bytes = reader.fetch(source, &bytes, all).map_err(LoadError::Io)?;
         let object = reader.open(source, place, &bytes).ok_or(LoadError::Corrupt)?;
         self.streams.with(|stream| self.unpack(e.codec, &mut stream.scratch, object, page))?;

@@ -4,6 +4,8 @@
 //!  pool --oldest--> open cluster --full--> sealed in the queue's buffer --> in flight --> written
 //!       under `state`              under `writer`, no other lock           found out by whoever comes next
 //! ```
+//! A cluster is filled and sealed while as many as there can be are in flight; only then is one of them waited for,
+//! so that the disk does not wait for us.
 //!
 //! An object moves from the pool into the open cluster in one step under the lock, and is served from there
 //! at once. So the write itself is the affair of a cluster and of no entry: load, invalidate, and another
@@ -19,7 +21,7 @@ use super::read::Reader;
 use super::{Location, NONE, Page, State, SwapCache};
 use crate::pool::{Handle, Pool};
 use crate::store::cluster::{AppendError, CLUSTER_BYTES, Flush, Place, sealed_range};
-use crate::store::{Progress, QUEUE_DEPTH, Queue, Store};
+use crate::store::{Progress, QUEUE_BUFFERS, QUEUE_DEPTH, Queue, Store};
 use crate::sys::{PAGE_SIZE, Result};
 
 /// Objects moved and frames freed by compaction in one portion of work under the lock.
@@ -38,16 +40,16 @@ const MAX_DISCARDS: usize = 4;
 pub struct Writer<S> {
     queue: Queue,
     /// What the queue's buffers hold.
-    flushes: [Option<Flush<S>>; QUEUE_DEPTH],
+    flushes: [Option<Flush<S>>; QUEUE_BUFFERS],
     /// For compaction, which reads before it writes.
     reader: Reader,
 }
 
 impl<S> Writer<S> {
-    pub const BYTES: usize = QUEUE_DEPTH * CLUSTER_BYTES;
+    pub const BYTES: usize = QUEUE_BUFFERS * CLUSTER_BYTES;
 
     pub fn new() -> Result<Self> {
-        let flushes = [const { None }; QUEUE_DEPTH];
+        let flushes = [const { None }; QUEUE_BUFFERS];
         Ok(Writer { queue: Queue::new(CLUSTER_BYTES)?, flushes, reader: Reader::new()? })
     }
 
@@ -157,14 +159,13 @@ impl<S: Store> SwapCache<S> {
         self.harvest(w, false);
         // Before the wait: the disk works meanwhile.
         let moved = self.fill_cluster(fill);
-        let slot = loop {
-            match w.queue.idle() {
-                Some(slot) => break slot,
-                None => self.harvest(w, true),
-            }
-        };
+        let slot = w.queue.idle().expect("one buffer more than there are writes in flight");
         let flush = self.state.lock().clusters.begin_flush(w.queue.buffer(slot));
         let Some(flush) = flush else { return moved > 0 };
+        flush.seal(w.queue.buffer(slot));
+        while w.queue.busy() == QUEUE_DEPTH {
+            self.harvest(w, true);
+        }
         match flush.start(&mut w.queue, slot) {
             Progress::Queued => w.flushes[slot] = Some(flush),
             Progress::Ended(result) => self.end_flush(flush, result),
@@ -204,7 +205,7 @@ impl<S: Store> SwapCache<S> {
     /// Ends the flushes whose results have come in; with `wait`, at least one if there is any.
     pub(super) fn harvest(&self, w: &mut Writer<S>, wait: bool) {
         w.queue.reap(wait);
-        for slot in 0..QUEUE_DEPTH {
+        for slot in 0..QUEUE_BUFFERS {
             if let Some(result) = w.queue.take_result(slot) {
                 let flush = w.flushes[slot].take().expect("a result is of a flush");
                 self.end_flush(flush, result);
@@ -280,6 +281,7 @@ impl<S: Store> State<S> {
     fn move_oldest(&mut self, max: usize) -> usize {
         let mut moved = 0;
         let mut spared = 0;
+        let mut scratch: Page = [0; PAGE_SIZE];
         while moved < max && !self.clusters.has_full() && self.clusters.is_writable() {
             let id = self.lru.last;
             if id == NONE {
@@ -296,7 +298,6 @@ impl<S: Store> State<S> {
             }
             let Location::Pool(raw) = e.location() else { unreachable!("on the LRU") };
             let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
-            let mut scratch: Page = [0; PAGE_SIZE];
             let object = self.pools[usize::from(e.pool)].read(handle, &mut scratch);
             let Ok(place) = self.clusters.append(object) else { break };
             self.lru.remove(&mut self.entries, id);

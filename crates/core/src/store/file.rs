@@ -5,7 +5,7 @@
 //! it: the page cache would count against the memory limit that we are trying to keep. Where it does not,
 //! each write is pushed out and dropped from the page cache soon afterwards.
 
-use super::{Progress, Queue, Store};
+use super::{Progress, Queue, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
@@ -95,12 +95,17 @@ impl Store for FileStore {
         Ok(())
     }
 
+    fn read_ahead(self, queue: &mut ReadQueue, at: u64, len: usize) -> bool {
+        // Through the page cache `io_submit` would wait.
+        self.direct && queue.submit_read(0, self.file, at, len).is_ok()
+    }
+
     fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress {
         if let Err(e) = file::within_size_limit(at, len) {
             return Progress::Ended(Err(e));
         }
         // Through the page cache `io_submit` would wait, so then there is no point in it.
-        if self.direct && queue.submit(slot, self.file, at, len).is_ok() {
+        if self.direct && queue.submit_write(slot, self.file, at, len).is_ok() {
             return Progress::Queued;
         }
         let written = file::write_all_at(self.file, &queue.buffer(slot)[..len], at);

@@ -5,7 +5,7 @@
 //!     |        packed together by 64 KiB: what is evicted together is written together
 //!   cluster  a 64 KiB place in a file, known by a sequence number that never comes back
 //!     |        each object sealed (encrypted and authenticated) by its cluster's number and its offset
-//!   Store    six methods: read, write, discard, fresh, close, descriptors
+//!   Store    seven methods: read, read_ahead, write, discard, fresh, close, descriptors
 //!     |
 //!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
 //! ```
@@ -24,15 +24,19 @@ pub use cluster::{CLUSTER_BYTES, Clusters};
 pub use file::{FileStore, PageCache};
 
 use crate::sys::Result;
-use crate::sys::aio::WriteQueue;
+use crate::sys::aio::AioQueue;
 
 /// Reads and writes start at a multiple of this, and so do their lengths and their buffers' addresses.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Writes that can be under way at the same time.
 pub const QUEUE_DEPTH: usize = 2;
+/// One buffer per write under way, and one to seal the next cluster in meanwhile.
+pub const QUEUE_BUFFERS: usize = QUEUE_DEPTH + 1;
 /// The buffers to write from.
-pub type Queue = WriteQueue<QUEUE_DEPTH>;
+pub type Queue = AioQueue<QUEUE_BUFFERS>;
+/// The buffer to read into.
+pub type ReadQueue = AioQueue<1>;
 
 /// How far a write has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,10 @@ pub enum Progress {
 pub trait Store: Copy + Send + Sync {
     /// Reads exactly `buf.len()` bytes.
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Starts reading into the first `len` bytes of the queue's buffer; the queue will have the result. False
+    /// if nothing was started: reading ahead is a favour, whoever needs the bytes reads them.
+    fn read_ahead(self, queue: &mut ReadQueue, at: u64, len: usize) -> bool;
 
     /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later, the
     /// range's contents are undefined.

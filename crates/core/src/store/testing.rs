@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{BLOCK_BYTES, Progress, Queue, Store};
+use super::{BLOCK_BYTES, Progress, Queue, ReadQueue, Store};
 use crate::sys::{Errno, Result};
 
 /// What goes wrong.
@@ -29,8 +29,9 @@ struct Data {
     reads: AtomicU64,
     writes: AtomicU64,
     discards: AtomicU64,
+    aheads: AtomicU64,
     max_bytes: usize,
-    /// Results of writes come only when somebody waits for them.
+    /// Results of writes come, and reads ahead happen, only when somebody waits for them.
     late: AtomicBool,
 }
 
@@ -54,12 +55,13 @@ impl MemoryStore {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             discards: AtomicU64::new(0),
+            aheads: AtomicU64::new(0),
             max_bytes,
             late: AtomicBool::new(false),
         })))
     }
 
-    /// Makes writes end as late as they can.
+    /// Makes writes end, and reads ahead happen, as late as they can.
     pub fn set_late(self, late: bool) {
         self.0.late.store(late, Ordering::Relaxed);
     }
@@ -76,6 +78,11 @@ impl MemoryStore {
 
     pub fn discards(self) -> u64 {
         self.0.discards.load(Ordering::Relaxed)
+    }
+
+    /// Reads ahead that were started.
+    pub fn reads_ahead(self) -> u64 {
+        self.0.aheads.load(Ordering::Relaxed)
     }
 
     pub fn corrupt(self, change: impl FnOnce(&mut [u8])) {
@@ -107,10 +114,22 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn read_ahead(self, queue: &mut ReadQueue, at: u64, len: usize) -> bool {
+        self.0.aheads.fetch_add(1, Ordering::Relaxed);
+        if self.0.late.load(Ordering::Relaxed) {
+            queue.promise(0, move |buf| self.read(at, &mut buf[..len]));
+        } else {
+            // At once, but nobody knows before it is waited for.
+            let result = self.read(at, &mut queue.buffer(0)[..len]);
+            queue.promise(0, move |_| result);
+        }
+        true
+    }
+
     fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress {
         let result = self.write_now(at, &queue.buffer(slot)[..len]);
         if self.0.late.load(Ordering::Relaxed) {
-            queue.promise(slot, result);
+            queue.promise(slot, move |_| result);
             return Progress::Queued;
         }
         Progress::Ended(result)

@@ -1,4 +1,4 @@
-//! Writes that go on while we do something else: the kernel's asynchronous I/O (`io_submit`).
+//! Writes and reads that go on while we do something else: the kernel's asynchronous I/O (`io_submit`).
 //!
 //! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread, which then
 //! belongs to the program (it would show in its task list, forbid it what only single-threaded programs may
@@ -7,15 +7,17 @@
 //! thread.
 //!
 //! # Safety charter
-//! A buffer that the kernel is reading is owned by its slot and reachable by nobody: `buffer` gives it out
-//! only while no write of it is in flight, and dropping the queue waits for all of them. The control blocks
-//! are read by `io_submit` only, so they live on its stack.
+//! A buffer that the kernel is reading or filling is owned by its slot and reachable by nobody: `buffer` gives
+//! it out only while no transfer of it is in flight, and dropping the queue waits for all of them. The control
+//! blocks are read by `io_submit` only, so they live on its stack. A fork copies memory that the kernel may be
+//! filling, so it must find every queue idle; the child then forgets the parent's context.
 #![allow(unsafe_code)]
 
 use super::file::Fd;
 use super::mem::Mapping;
 use super::{Errno, Result, nr};
 
+const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 
 /// `struct iocb`.
@@ -53,12 +55,18 @@ enum State {
     Idle,
     InFlight {
         len: usize,
+        /// What it means if less was transferred.
+        short: Errno,
     },
     Done(Result<()>),
-    /// Will be done when somebody looks for results (tests).
+    /// Will be done when somebody waits for it (tests).
     #[cfg(any(test, feature = "testing"))]
-    Promised(Result<()>),
+    Promised,
 }
+
+/// What a promised transfer does when it is waited for.
+#[cfg(any(test, feature = "testing"))]
+type Promise = Box<dyn FnOnce(&mut [u8]) -> Result<()> + Send>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
@@ -71,25 +79,32 @@ enum Context {
 struct Slot {
     buffer: Mapping,
     state: State,
+    #[cfg(any(test, feature = "testing"))]
+    promise: Option<Promise>,
 }
 
-/// A few buffers, each of which can be on its way to a file.
-pub struct WriteQueue<const N: usize> {
+/// A few buffers, each of which can be on its way to a file or from it.
+pub struct AioQueue<const N: usize> {
     slots: [Slot; N],
     context: Context,
 }
 
-impl<const N: usize> WriteQueue<N> {
-    /// Buffers of `len` bytes. The kernel is asked for nothing before the first write.
+impl<const N: usize> AioQueue<N> {
+    /// Buffers of `len` bytes. The kernel is asked for nothing before the first transfer.
     pub fn new(len: usize) -> Result<Self> {
         let mut slots = [const { None }; N];
         for slot in &mut slots {
-            *slot = Some(Slot { buffer: Mapping::new(len)?, state: State::Idle });
+            *slot = Some(Slot {
+                buffer: Mapping::new(len)?,
+                state: State::Idle,
+                #[cfg(any(test, feature = "testing"))]
+                promise: None,
+            });
         }
-        Ok(WriteQueue { slots: slots.map(|s| s.expect("filled above")), context: Context::NotYet })
+        Ok(AioQueue { slots: slots.map(|s| s.expect("filled above")), context: Context::NotYet })
     }
 
-    /// A slot with no write in flight and no result to take.
+    /// A slot with nothing in flight and no result to take.
     pub fn idle(&self) -> Option<usize> {
         self.slots.iter().position(|s| s.state == State::Idle)
     }
@@ -97,6 +112,11 @@ impl<const N: usize> WriteQueue<N> {
     /// Whether there is nothing in flight and no result to take.
     pub fn is_idle(&self) -> bool {
         self.slots.iter().all(|s| s.state == State::Idle)
+    }
+
+    /// Slots that are in flight, or whose results nobody has taken.
+    pub fn busy(&self) -> usize {
+        self.slots.iter().filter(|s| s.state != State::Idle).count()
     }
 
     /// The buffer of an idle slot.
@@ -107,12 +127,24 @@ impl<const N: usize> WriteQueue<N> {
 
     /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing was
     /// started.
-    pub fn submit(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
+    pub fn submit_write(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
+        // Cut short: that is how a file system runs full in the middle.
+        self.submit(IOCB_CMD_PWRITE, slot, fd, at, State::InFlight { len, short: Errno::ENOSPC })
+    }
+
+    /// Starts reading into the first `len` bytes of an idle slot's buffer. An error means that nothing was
+    /// started.
+    pub fn submit_read(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
+        self.submit(IOCB_CMD_PREAD, slot, fd, at, State::InFlight { len, short: Errno::EIO })
+    }
+
+    fn submit(&mut self, opcode: u16, slot: usize, fd: Fd, at: u64, next: State) -> Result<()> {
+        let State::InFlight { len, .. } = next else { unreachable!("what is submitted is in flight") };
         assert!(self.slots[slot].state == State::Idle && len <= self.slots[slot].buffer.len());
         let context = self.context()?;
         let block = ControlBlock {
             data: slot as u64,
-            opcode: IOCB_CMD_PWRITE,
+            opcode,
             fd: fd as u32,
             buf: self.slots[slot].buffer.addr() as u64,
             len: len as u64,
@@ -120,11 +152,11 @@ impl<const N: usize> WriteQueue<N> {
             ..ControlBlock::default()
         };
         let blocks = [&raw const block];
-        // SAFETY: the control block is copied by the call; the buffer stays untouched until the result is in
-        // (see the charter).
+        // SAFETY: the control block is copied by the call; the buffer is `len` bytes at least, and stays
+        // untouched until the result is in (see the charter).
         match unsafe { uz_syscall!(nr::IO_SUBMIT, context, 1, blocks.as_ptr()) } {
             Ok(1) => {
-                self.slots[slot].state = State::InFlight { len };
+                self.slots[slot].state = next;
                 Ok(())
             }
             Ok(_) => Err(Errno::EAGAIN),
@@ -136,10 +168,9 @@ impl<const N: usize> WriteQueue<N> {
     pub fn reap(&mut self, wait: bool) {
         #[cfg(any(test, feature = "testing"))]
         for s in &mut self.slots {
-            if let State::Promised(result) = s.state
-                && wait
-            {
-                s.state = State::Done(result);
+            if s.state == State::Promised && wait {
+                let keep = s.promise.take().expect("made with the state");
+                s.state = State::Done(keep(s.buffer.as_mut_slice()));
                 return;
             }
         }
@@ -158,17 +189,16 @@ impl<const N: usize> WriteQueue<N> {
         // Interrupted: the caller looks again.
         for e in &events[..got.unwrap_or(0)] {
             let slot = &mut self.slots[e.data as usize];
-            let State::InFlight { len } = slot.state else { unreachable!("a result for nothing") };
+            let State::InFlight { len, short } = slot.state else { unreachable!("a result for nothing") };
             slot.state = State::Done(match e.result {
                 n if n == len as i64 => Ok(()),
-                // Cut short: that is how a file system runs full in the middle.
-                n if n >= 0 => Err(Errno::ENOSPC),
+                n if n >= 0 => Err(short),
                 n => Err(Errno(-n as i32)),
             });
         }
     }
 
-    /// The result of a slot's write, once; the slot is idle then.
+    /// The result of a slot's transfer, once; the slot is idle then.
     pub fn take_result(&mut self, slot: usize) -> Option<Result<()>> {
         let State::Done(result) = self.slots[slot].state else { return None };
         self.slots[slot].state = State::Idle;
@@ -194,14 +224,16 @@ impl<const N: usize> WriteQueue<N> {
         }
     }
 
-    /// Pretends a write whose result comes when somebody waits for it.
+    /// Pretends a transfer that happens, and whose result comes, when somebody waits for it.
     #[cfg(any(test, feature = "testing"))]
-    pub fn promise(&mut self, slot: usize, result: Result<()>) {
-        self.slots[slot].state = State::Promised(result);
+    pub fn promise(&mut self, slot: usize, keep: impl FnOnce(&mut [u8]) -> Result<()> + Send + 'static) {
+        assert!(self.slots[slot].state == State::Idle);
+        self.slots[slot].state = State::Promised;
+        self.slots[slot].promise = Some(Box::new(keep));
     }
 }
 
-impl<const N: usize> Drop for WriteQueue<N> {
+impl<const N: usize> Drop for AioQueue<N> {
     fn drop(&mut self) {
         while self.slots.iter().any(|s| matches!(s.state, State::InFlight { .. })) {
             self.reap(true);
@@ -223,7 +255,7 @@ mod tests {
         let dir = file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
         let fd = file::open_unlinked(dir).unwrap();
         file::set_direct(fd, true).unwrap();
-        let mut q = WriteQueue::<2>::new(8192).unwrap();
+        let mut q = AioQueue::<2>::new(8192).unwrap();
         for round in 0..20u8 {
             let slot = loop {
                 match q.idle() {
@@ -235,7 +267,7 @@ mod tests {
                 }
             };
             q.buffer(slot).fill(round);
-            q.submit(slot, fd, u64::from(round) * 8192, 8192).unwrap();
+            q.submit_write(slot, fd, u64::from(round) * 8192, 8192).unwrap();
             assert_ne!(q.idle(), Some(slot));
         }
         while !q.is_idle() {
@@ -249,8 +281,8 @@ mod tests {
         }
         // A bad descriptor is an error at once, a bad alignment at once or as a result: both leave an idle
         // slot.
-        assert_eq!(q.submit(0, -1, 0, 8192), Err(Errno::EBADF));
-        let late = q.submit(0, fd, 1, 8192).is_ok();
+        assert_eq!(q.submit_write(0, -1, 0, 8192), Err(Errno::EBADF));
+        let late = q.submit_write(0, fd, 1, 8192).is_ok();
         while !q.is_idle() {
             q.reap(true);
             if let Some(r) = q.take_result(0) {
@@ -258,10 +290,42 @@ mod tests {
             }
         }
         q.buffer(0).fill(9);
-        q.submit(0, fd, 0, 4096).unwrap();
+        q.submit_write(0, fd, 0, 4096).unwrap();
         drop(q);
         file::read_exact_at(fd, &mut back.as_mut_slice()[..4096], 0).unwrap();
         assert!(back.as_slice()[..4096].iter().all(|&b| b == 9), "dropping waits");
+        file::close(fd);
+        file::close(dir);
+    }
+
+    #[test]
+    fn reads_arrive_and_short_ones_are_errors() {
+        let dir = file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
+        let fd = file::open_unlinked(dir).unwrap();
+        file::set_direct(fd, true).unwrap();
+        let mut from = Mapping::new(4 * 4096).unwrap();
+        from.as_mut_slice().iter_mut().enumerate().for_each(|(i, b)| *b = (i / 4096 * 7 + i % 251) as u8);
+        file::write_all_at(fd, from.as_slice(), 0).unwrap();
+        let mut q = AioQueue::<1>::new(8192).unwrap();
+        let result = |q: &mut AioQueue<1>| loop {
+            q.reap(true);
+            if let Some(result) = q.take_result(0) {
+                break result;
+            }
+        };
+        for block in [0, 2, 1] {
+            q.buffer(0).fill(0xee);
+            q.submit_read(0, fd, block * 4096, 8192).unwrap();
+            assert_eq!((q.busy(), q.idle()), (1, None));
+            assert_eq!(result(&mut q), Ok(()));
+            assert!(q.is_idle());
+            let at = block as usize * 4096;
+            assert!(q.buffer(0) == &from.as_slice()[at..at + 8192], "block {block}");
+        }
+        q.submit_read(0, fd, 3 * 4096, 8192).unwrap();
+        assert_eq!(result(&mut q), Err(Errno::EIO), "half of it is behind the end of the file");
+        q.submit_read(0, fd, 0, 4096).unwrap();
+        drop(q);
         file::close(fd);
         file::close(dir);
     }

@@ -237,6 +237,41 @@ fn a_fork_with_nothing_in_the_file_costs_no_descriptor() {
 }
 
 #[test]
+fn a_read_ahead_that_is_under_way_at_a_fork_is_waited_for_and_both_sides_read_on() {
+    let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
+    let cache = over(store, 0);
+    let mut world = World::new(&cache);
+    let is_reading = |cache: &SwapCache<FileStore>| cache.readers.iter().any(|r| r.lock().is_reading());
+    // Loads in order until something is read ahead.
+    let start = |cache: &SwapCache<FileStore>, world: &World| {
+        let mut p = [0; PAGE_SIZE];
+        world.entries.iter().enumerate().any(|(i, (e, v))| {
+            cache.swap_in(*e, &mut p).unwrap();
+            assert!(p == content(i, *v));
+            is_reading(cache)
+        })
+    };
+    assert!(start(&cache, &world) || !store.is_direct());
+    let child_done = Gate::new();
+    let child = fork(&cache, || {
+        file::close(child_done.0);
+        // The child has no business with the parent's reads, and makes its own.
+        let ok = !is_reading(&cache) && (start(&cache, &world) || !store.is_direct());
+        let ok = ok && world.is_right(&cache) && world.churn(&cache, 2, 0, 5) && world.is_right(&cache);
+        cache.check();
+        ok
+    });
+    child_done.open();
+    assert!(!is_reading(&cache));
+    assert!(world.churn(&cache, 3, 0, 6) && world.is_right(&cache) && world.is_right(&cache));
+    child_done.wait();
+    assert_eq!(testing::wait(child), 0, "the child read right pages");
+    let c = cache.counters();
+    assert_eq!((c.corrupt_loads, c.read_errors), (0, 0));
+    cache.check();
+}
+
+#[test]
 fn forks_under_traffic_find_the_cache_at_rest() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let cache = over_file(128 << 10);

@@ -96,6 +96,63 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
 }
 
 #[test]
+fn reading_in_order_while_the_clusters_are_replaced() {
+    const PAGES: u64 = 300;
+    let cache = over_file(0);
+    cache.init(1).unwrap();
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
+    let key = |k: u64| SwapEntry::new(1, k as u32);
+    // Version `v` of key `k`: a tag that names both.
+    let content = |k: u64, v: u64| self_describing(k % KEYS, v * PAGES + k);
+    (0..PAGES).for_each(|k| cache.store(key(k), &content(k, 0)).unwrap());
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            let (cache, stop, rounds) = (&cache, &stop, &rounds);
+            s.spawn(move || {
+                let mut p = [0; PAGE_SIZE];
+                while !stop.load(Ordering::Relaxed) {
+                    for k in 0..PAGES {
+                        match cache.load(key(k), &mut p) {
+                            Ok(()) => {
+                                let tag = u64::from_le_bytes(p[..8].try_into().unwrap()) / KEYS;
+                                assert_eq!(tag % PAGES, k, "a page of another key");
+                                assert!(p == content(k, tag / PAGES), "a torn page");
+                            }
+                            Err(why) => assert_eq!(why, LoadError::NotFound),
+                        }
+                    }
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let (cache, stop_) = (&cache, &stop);
+        s.spawn(move || {
+            let mut random = Random::new(7);
+            let mut version = 0;
+            while !stop_.load(Ordering::Relaxed) {
+                version += 1;
+                // A part of them in order, so that whole clusters die and others follow each other.
+                let from = random.below(PAGES);
+                for k in from..PAGES.min(from + random.below(120)) {
+                    cache.store(key(k), &content(k, version)).unwrap();
+                }
+                cache.check();
+            }
+        });
+        let _stop = StopAtEnd(&stop);
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < deadline && rounds.load(Ordering::Relaxed) < 400 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    cache.check();
+    let c = cache.counters();
+    assert!(c.read_ahead_hits > 0 && c.cluster_writes > 0 && c.store_loads > 0, "{c:?}");
+    assert_eq!((c.corrupt_loads, c.read_errors), (0, 0));
+}
+
+#[test]
 fn areas_come_and_go_under_traffic() {
     let (cache, _) = in_memory(128 << 10);
     let stop = AtomicBool::new(false);

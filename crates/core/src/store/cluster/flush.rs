@@ -18,9 +18,8 @@ pub struct Flush<S> {
 }
 
 impl<S: Store> Flush<S> {
-    /// Seals what [`Clusters::begin_flush`] copied to the queue's buffer, and starts writing it.
-    pub fn start(&self, queue: &mut Queue, slot: usize) -> Progress {
-        let io = queue.buffer(slot);
+    /// Seals what [`Clusters::begin_flush`] copied to `io`.
+    pub fn seal(&self, io: &mut [u8]) {
         let mut at = 0;
         while at < self.used {
             let len = usize::from(u16::from_le_bytes([io[at], io[at + 1]]));
@@ -30,6 +29,10 @@ impl<S: Store> Flush<S> {
             at = start + len + TAG_BYTES;
             self.seal.seal(self.sequence, start as u32, &mut io[start..at]);
         }
+    }
+
+    /// Starts writing what is sealed in a buffer of the queue.
+    pub fn start(&self, queue: &mut Queue, slot: usize) -> Progress {
         self.store.write(queue, slot, self.at, self.bytes())
     }
 
@@ -71,6 +74,15 @@ impl<S: Store> Clusters<S> {
         let c = self.records.get_mut(id);
         (c.sequence, c.slot, c.disk_blocks, c.file) = (sequence, slot, disk_blocks, file as u8);
         let at = c.at();
+        // What is written one after the other is often read so.
+        let last = core::mem::replace(&mut self.last_flushed, id);
+        if last != NONE
+            && let l = self.records.get_mut(last)
+            && matches!(l.state(), State::Buffered | State::Written)
+            && l.sequence + 1 == sequence
+        {
+            l.next = id;
+        }
         let f = self.files[file].as_ref().expect("own file");
         Some(Flush { store: f.store, seal: f.seal.clone(), buffer: b, cluster: id, sequence, at, used })
     }

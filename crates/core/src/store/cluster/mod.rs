@@ -13,8 +13,8 @@
 //! from the file. So writing back moves an object from the pool into the open cluster in one step under the
 //! lock, and the write itself concerns no object any more: an object released while its cluster is being
 //! written needs no care, one that is loaded meanwhile is copied out of the buffer, and when the write fails
-//! nothing has to be brought back. At any time there is one open cluster, and at most [`QUEUE_DEPTH`] are
-//! being written.
+//! nothing has to be brought back. At any time there is one open cluster, and at most [`QUEUE_BUFFERS`]
+//! are being sealed or written.
 //!
 //! # Vocabulary
 //! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record here; an id
@@ -42,8 +42,9 @@ pub use flush::Flush;
 pub use fork::Leash;
 pub use places::Discard;
 
+pub use super::seal::MAX_OBJECT_BYTES;
 use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES};
-use super::{BLOCK_BYTES, QUEUE_DEPTH, Store};
+use super::{BLOCK_BYTES, QUEUE_BUFFERS, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{Errno, Result};
@@ -52,11 +53,9 @@ use record::{Cluster, ListName, Records, State};
 
 pub const CLUSTER_BYTES: usize = 64 << 10;
 /// One buffer per flush under way, and one to append to meanwhile.
-const BUFFERS: usize = QUEUE_DEPTH + 1;
+const BUFFERS: usize = QUEUE_BUFFERS + 1;
 /// Two bytes of length stand before each object: a flush has to find the objects, dead ones too.
 const LENGTH_BYTES: usize = 2;
-/// The largest object.
-pub const MAX_OBJECT_BYTES: usize = 4096;
 /// Files that one process can have: its own and those of its ancestors that it still reads from. A child that
 /// would need more has no store of its own: it writes nothing back (`EMFILE`) until an ancestor's file has
 /// served its last page.
@@ -124,6 +123,8 @@ pub struct Clusters<S: Store> {
     origin: Option<S>,
     encryption: Encryption,
     next_sequence: u64,
+    /// The cluster whose flush began last.
+    last_flushed: u32,
     /// Forks whose children may still read the own file.
     snapshots: Snapshots,
     failure: Option<Errno>,
@@ -162,6 +163,11 @@ impl<S: Store> Source<S> {
     pub fn read(&self, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
         let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
         self.store.read(at, &mut buf[..blocks.len() * BLOCK_BYTES])
+    }
+
+    /// Starts reading all of the cluster's blocks; false if it cannot be done ahead.
+    pub fn read_ahead(&self, queue: &mut ReadQueue) -> bool {
+        self.store.read_ahead(queue, self.at, self.blocks * BLOCK_BYTES)
     }
 
     /// Opens the object whose `sealed` bytes were read from `offset`.
@@ -205,6 +211,7 @@ impl<S: Store> Clusters<S> {
             files,
             encryption,
             next_sequence: 1,
+            last_flushed: NONE,
             snapshots: Snapshots::new(),
             failure: None,
             compact_hand: 0,
@@ -339,6 +346,16 @@ impl<S: Store> Clusters<S> {
     pub fn is_source(&self, cluster: u32, source: &Source<S>) -> bool {
         let c = self.records.get(cluster);
         c.state() == State::Written && (c.sequence, c.file) == (source.sequence, source.file)
+    }
+
+    /// How to read the cluster that was written after this one to the same file, if it is still there.
+    pub fn following(&self, cluster: u32) -> Option<Source<S>> {
+        let c = self.records.get(cluster);
+        if c.state() != State::Written || c.next == NONE {
+            return None;
+        }
+        // The link is a hint: by now the record may stand for something else.
+        self.source(c.next).filter(|next| (next.sequence, next.file) == (c.sequence + 1, c.file))
     }
 
     fn close_file(&mut self, i: usize) {

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use super::{AppendError, Clusters, Flush, MAX_OBJECT_BYTES, Place, blocks_of, sealed_range};
 use crate::store::seal::Encryption;
 use crate::store::testing::{Fault, MemoryStore};
-use crate::store::{BLOCK_BYTES, CLUSTER_BYTES, Progress, QUEUE_DEPTH, Queue};
+use crate::store::{BLOCK_BYTES, CLUSTER_BYTES, Progress, QUEUE_BUFFERS, Queue};
 use crate::sys::mem::Mapping;
 use crate::testing::{Choices, object};
 
 struct World {
     clusters: Clusters<MemoryStore>,
     queue: Queue,
-    flushes: [Option<Flush<MemoryStore>>; QUEUE_DEPTH],
+    flushes: [Option<Flush<MemoryStore>>; QUEUE_BUFFERS],
     blocks: Mapping,
     /// Number and length of the object at each place.
     objects: HashMap<(u32, u16), (u64, usize)>,
@@ -44,7 +44,7 @@ impl World {
     /// Starts to write a cluster if there is a buffer, and takes in what has been written.
     fn flush(&mut self, wait: bool) {
         self.queue.reap(wait);
-        for slot in 0..QUEUE_DEPTH {
+        for slot in 0..QUEUE_BUFFERS {
             if let Some(result) = self.queue.take_result(slot) {
                 let flush = self.flushes[slot].take().expect("a result is of a flush");
                 self.clusters.end_flush(flush, result);
@@ -52,6 +52,7 @@ impl World {
         }
         let Some(slot) = self.queue.idle() else { return };
         let Some(flush) = self.clusters.begin_flush(self.queue.buffer(slot)) else { return };
+        flush.seal(self.queue.buffer(slot));
         match flush.start(&mut self.queue, slot) {
             Progress::Queued => self.flushes[slot] = Some(flush),
             Progress::Ended(result) => self.clusters.end_flush(flush, result),
@@ -99,7 +100,7 @@ pub fn run(choices: &mut impl Choices, events: usize) {
     let mut world = World {
         clusters: Clusters::new(Some(store), encryption).expect("memory"),
         queue: Queue::new(CLUSTER_BYTES).expect("memory"),
-        flushes: [const { None }; QUEUE_DEPTH],
+        flushes: [const { None }; QUEUE_BUFFERS],
         blocks: Mapping::new(CLUSTER_BYTES).expect("memory"),
         objects: HashMap::new(),
         order: Vec::new(),
