@@ -459,15 +459,24 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
         }
     };
     if managed {
-        let (guard, resident) = PAGER.make_resident(PAGER.lock(), frame, top);
-        // A fault under the lock would wait for itself.
-        let room = resident && takes_a_frame(frame, top);
-        if room {
-            copy();
-        }
-        drop(guard);
-        if !room {
-            return None;
+        // A fault under the lock would wait for itself. While room was made for the second page, the first may have gone
+        // again, or a fork may have protected it.
+        const TRIES: u32 = 1000;
+        let mut tries = 0;
+        loop {
+            let (guard, resident) = PAGER.make_resident(PAGER.lock(), frame, top);
+            if !resident || !takes_a_frame(frame, top) {
+                return None;
+            }
+            if all_writable(frame, top) {
+                copy();
+                break;
+            }
+            drop(guard);
+            tries += 1;
+            if tries == TRIES {
+                return None;
+            }
         }
     } else {
         copy();
@@ -494,6 +503,15 @@ fn takes_a_frame(start: usize, end: usize) -> bool {
         page += PAGE_SIZE;
     }
     true
+}
+
+/// Whether a write to `[start, end)` would not fault. With the lock held.
+fn all_writable(start: usize, end: usize) -> bool {
+    PAGER.active().is_none()
+        || (page_floor(start)..end).step_by(PAGE_SIZE).all(|page| {
+            PAGER.ranges.find(page).is_none_or(|r| r.flags.has(RangeFlags::UNREGISTERED))
+                || PAGER.table.get(page).is_some_and(|e| e.is_writable())
+        })
 }
 
 /// A handler on a managed or self-disarming stack has returned; `context` is its ucontext. Copies the frame to our own memory, where the
