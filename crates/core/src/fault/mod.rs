@@ -31,7 +31,7 @@ mod process;
 mod resolve;
 mod shared;
 
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::Active;
 pub use evict::Reclaimed;
@@ -53,6 +53,26 @@ pub const WINDOW_MAX_PAGES: usize = 64;
 pub const BATCH_PAGES: usize = 32;
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
+
+/// Counters of the run that the cache counts.
+const CACHE_EVENTS: usize = 11;
+
+fn cache_events(active: &Active) -> [(Counter, u64); CACHE_EVENTS] {
+    let c = active.cache.counters();
+    [
+        (Counter::SameFilledPages, c.same_filled_stores),
+        (Counter::PoolStores, c.pool_stores),
+        (Counter::RejectPoor, c.reject_compress_poor),
+        (Counter::RejectFull, c.reject_full),
+        (Counter::RejectAlloc, c.reject_alloc_failed),
+        (Counter::RejectCodec, c.reject_compress_failed),
+        (Counter::RejectReclaim, c.reject_reclaim_failed),
+        (Counter::PoolLimitHits, c.pool_limit_hits),
+        (Counter::WrittenBackPages, c.written_back_pages),
+        (Counter::ReadBackPages, c.store_loads),
+        (Counter::StoreErrors, c.write_errors + c.read_errors),
+    ]
+}
 
 /// What the lock protects.
 pub struct State {
@@ -77,6 +97,8 @@ pub struct Pager {
     /// What the cache and the tables take, and of it the pool, when last asked.
     own: AtomicI64,
     pool: AtomicI64,
+    /// Events of the cache that happened before this process was forked.
+    inherited_events: [AtomicU64; CACHE_EVENTS],
     sharing: Sharing,
     balance: Balance,
     published: AtomicI64,
@@ -110,6 +132,7 @@ impl Pager {
             outside: AtomicI64::new(0),
             own: AtomicI64::new(0),
             pool: AtomicI64::new(0),
+            inherited_events: [const { AtomicU64::new(0) }; CACHE_EVENTS],
             sharing: Sharing::new(),
             balance: Balance::new(),
             published: AtomicI64::new(0),
@@ -273,21 +296,19 @@ impl Pager {
         s.set(Counter::ManagedBytes, self.ranges.total_bytes() as u64);
         if let Some(a) = self.active() {
             s.set(Counter::PoolBytes, a.cache.footprint_bytes() as u64);
-            let c = a.cache.counters();
-            s.set(Counter::SameFilledPages, c.same_filled_stores);
-            s.set(Counter::PoolStores, c.pool_stores);
-            s.set(Counter::RejectPoor, c.reject_compress_poor);
-            s.set(Counter::RejectFull, c.reject_full);
-            s.set(Counter::RejectAlloc, c.reject_alloc_failed);
-            s.set(Counter::RejectCodec, c.reject_compress_failed);
-            s.set(Counter::RejectReclaim, c.reject_reclaim_failed);
-            s.set(Counter::PoolLimitHits, c.pool_limit_hits);
-            s.set(Counter::WrittenBackPages, c.written_back_pages);
-            s.set(Counter::ReadBackPages, c.store_loads);
-            s.set(Counter::StoreErrors, c.write_errors + c.read_errors);
+            for (i, (counter, count)) in cache_events(a).into_iter().enumerate() {
+                s.set(counter, count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)));
+            }
             if let Some(e) = a.cache.store_failure() {
                 self.tree().notice(Notice::StoreFailed, e.0);
             }
+        }
+    }
+
+    /// In the child after fork: what the cache counted so far was the parent's doing.
+    fn inherit_events(&self, active: &Active) {
+        for (inherited, (_, count)) in self.inherited_events.iter().zip(cache_events(active)) {
+            inherited.store(count, Ordering::Relaxed);
         }
     }
 

@@ -224,6 +224,7 @@ impl Pager {
     /// In the child after fork: its ranges are registered again, without the protection; all that is resident or
     /// in the cache is counted by the parent.
     pub(super) fn share_in_child(&self, active: &Active, parent_pid: u32) {
+        self.inherit_events(active);
         let slot = self.slot();
         slot.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         slot.counted_by.store(parent_pid, Ordering::Release);
