@@ -17,7 +17,7 @@ use uzswap::codec::{CodecSpec, Codecs, Scratch, same_filled};
 use uzswap::store::FileStore;
 
 use super::codecs::{Forms, MAX_COMPRESSED_BYTES};
-use super::engine::{Aim, EngineArguments, Session, arm, ns_each, touch};
+use super::engine::{Aim, Comparison, EngineArguments, arm, ns_each, touch};
 use super::pages::{PAGE_BYTES, PageBytes};
 use super::plot;
 use crate::Failure;
@@ -28,7 +28,7 @@ const CODECS: [&str; 3] = ["lz4", "lzo-rle", "zstd:level=1"];
 const MOST: f64 = 1.10;
 
 pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
-    let mut session = Session::begin(&arguments, "cache")?;
+    let mut comparison = Comparison::begin(&arguments, "cache")?;
     let mut results = Map::new();
     let mut groups = Vec::new();
     for text in CODECS {
@@ -39,7 +39,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let shrinks = |page: &&PageBytes| {
             same_filled(page).is_none() && codecs.compress(&mut scratch, &page[..], &mut out).is_ok()
         };
-        let pages: Vec<PageBytes> = session.mix.iter().filter(shrinks).copied().collect();
+        let pages: Vec<PageBytes> = comparison.mix.iter().filter(shrinks).copied().collect();
         let batches: Vec<&[PageBytes]> = pages.chunks_exact(BATCH_PAGES).collect();
         if batches.is_empty() {
             return Err(Failure::usage("--pages: too few of them shrink".to_string()));
@@ -112,7 +112,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 ns
             }),
         ];
-        let times = session.in_turn(session.rounds * batches.len() as u32, &mut arms)?;
+        let times = comparison.in_turn(comparison.rounds * batches.len() as u32, &mut arms)?;
         drop(arms);
         cache.check();
 
@@ -129,7 +129,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 quartiles[1]
             );
             // What is promised is promised of lz4, the fastest; with others the cache is a smaller part.
-            session.aim(
+            comparison.aim(
                 &format!("{text}: {way}, cache to bare"),
                 times.ratio(&whole, &bare),
                 Aim::AtMost(MOST),
@@ -140,5 +140,5 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         results.insert(text.to_string(), json!({"pages": pages.len(), "times_ns": times.to_json()}));
     }
     let plot = plot::bars("The cache beside the bare compressor", "nanoseconds per page", &groups);
-    session.end(results.into(), &plot)
+    comparison.end(results.into(), &plot)
 }

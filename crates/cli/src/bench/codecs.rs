@@ -9,7 +9,7 @@ use std::hint::black_box;
 use serde_json::{Map, Value, json};
 use uzswap::codec::{CodecSpec, Codecs, Scratch, same_filled};
 
-use super::engine::{EngineArguments, Session, arm, ns_each};
+use super::engine::{Comparison, EngineArguments, arm, ns_each};
 use super::pages::{PAGE_BYTES, PageBytes};
 use super::plot;
 use crate::Failure;
@@ -112,9 +112,9 @@ impl Subject {
 }
 
 pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
-    let session = Session::begin(&arguments, "codecs")?;
+    let comparison = Comparison::begin(&arguments, "codecs")?;
     let pages: Vec<PageBytes> =
-        session.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
+        comparison.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
     let subjects: Vec<_> =
         CODECS.iter().map(|text| std::cell::RefCell::new(Subject::new(text, &pages))).collect();
     let mut arms = Vec::new();
@@ -123,10 +123,10 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         arms.push(arm(&format!("{text} compress"), move |_| subject.borrow_mut().compress(pages)));
         arms.push(arm(&format!("{text} decompress"), move |_| subject.borrow_mut().decompress()));
     }
-    let times = session.in_turn(session.rounds, &mut arms)?;
+    let times = comparison.in_turn(comparison.rounds, &mut arms)?;
     drop(arms);
 
-    let names: Vec<&str> = session.corpora.each().map(|(name, _)| name).collect();
+    let names: Vec<&str> = comparison.corpora.each().map(|(name, _)| name).collect();
     print!("{:<24} {:>9} {:>9} {:>8} {:>7}", "codec", "compress", "decompr.", "size", "poor");
     names.iter().for_each(|name| print!(" {name:>9}"));
     println!("\n{:<24} {:>9} {:>9} {:>8} {:>7}", "", "us/page", "us/page", "%", "%");
@@ -137,7 +137,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let (share, poor) = (subject.forms.share(), subject.forms.poor());
         print!("{text:<24} {:>9.2} {:>9.2} {:>8.1} {:>7.1}", us[0], us[1], 100.0 * share, 100.0 * poor);
         let mut shares = Map::new();
-        for (name, all) in session.corpora.each() {
+        for (name, all) in comparison.corpora.each() {
             let other: Vec<PageBytes> =
                 all.iter().filter(|page| same_filled(page).is_none()).step_by(4).copied().collect();
             let Subject { codecs, scratch, .. } = &mut *subject;
@@ -168,7 +168,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
             group("Size", "size", 100.0),
         ],
     );
-    session.end(json!({"codecs": Value::Object(results), "times_ns": times.to_json()}), &plot)
+    comparison.end(json!({"codecs": Value::Object(results), "times_ns": times.to_json()}), &plot)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub struct EngineArguments {
 }
 
 /// One measurement under way.
-pub struct Session {
+pub struct Comparison {
     record: Record,
     interrupt: Interrupt,
     pub corpora: Corpora,
@@ -41,13 +41,13 @@ pub struct Session {
     aims: Vec<Value>,
 }
 
-impl Session {
-    pub fn begin(arguments: &EngineArguments, name: &str) -> Result<Session, Failure> {
+impl Comparison {
+    pub fn begin(arguments: &EngineArguments, name: &str) -> Result<Comparison, Failure> {
         let corpora = Corpora::load(&arguments.corpus)?;
         let record = Record::begin(&arguments.out, name)?;
         let mix = corpora.mix(arguments.pages as usize);
         let interrupt = Interrupt::install();
-        Ok(Session { record, interrupt, mix, corpora, rounds: arguments.rounds, aims: Vec::new() })
+        Ok(Comparison { record, interrupt, mix, corpora, rounds: arguments.rounds, aims: Vec::new() })
     }
 
     /// Measures every arm once per round. An arm answers with its figure of this round.

@@ -14,7 +14,7 @@ use uzswap::codec::{CodecSpec, Codecs, Scratch, same_filled};
 use uzswap::pool::{ClassStats, MAX_OBJECT_BYTES, Pool, PoolKind};
 
 use super::codecs::Forms;
-use super::engine::{Aim, EngineArguments, Session, arm, ns_each};
+use super::engine::{Aim, Comparison, EngineArguments, arm, ns_each};
 use super::pages::{PAGE_BYTES, PageBytes, Random};
 use super::peers::kib_of;
 use super::plot;
@@ -100,10 +100,10 @@ fn look_at(bytes: &[u8]) {
 }
 
 pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
-    let mut session = Session::begin(&arguments.engine, "pools")?;
+    let mut comparison = Comparison::begin(&arguments.engine, "pools")?;
     let codecs = Codecs::new(CodecSpec::default());
     let pages: Vec<PageBytes> =
-        session.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
+        comparison.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
     let forms = Forms::of(&codecs, &mut Scratch::new(), &pages);
     let objects: Vec<&[u8]> = forms.each().map(|(_, form)| form).collect();
 
@@ -121,7 +121,7 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
             })
         })
         .collect();
-    let times = session.in_turn(session.rounds, &mut arms)?;
+    let times = comparison.in_turn(comparison.rounds, &mut arms)?;
     drop(arms);
 
     let bytes: usize = objects.iter().map(|object| object.len()).sum();
@@ -149,9 +149,9 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
         println!("\n{}", ClassStats::HEADER);
         seen[0].borrow().1.iter().for_each(|class| println!("{class}"));
     }
-    session.aim("zsmalloc: density of the mix", figure(0, |seen| seen.density), Aim::AtLeast(0.97));
+    comparison.aim("zsmalloc: density of the mix", figure(0, |seen| seen.density), Aim::AtLeast(0.97));
     let returned = figure(0, |seen| seen.resident_fell_bytes / seen.freed_bytes);
-    session.aim("zsmalloc: fall of resident memory to bytes freed", returned, Aim::AtLeast(0.8));
+    comparison.aim("zsmalloc: fall of resident memory to bytes freed", returned, Aim::AtLeast(0.8));
     let group = |heading: &str, of: Figure, scale: f64| {
         let bar = |(i, kind): (usize, PoolKind)| (kind.name().to_string(), figure(i, of) * scale);
         (heading.to_string(), PoolKind::ALL.into_iter().enumerate().map(bar).collect())
@@ -164,7 +164,7 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
             group("Fall of resident memory to bytes freed", |s| s.resident_fell_bytes / s.freed_bytes, 100.0),
         ],
     );
-    session.end(json!({"objects": objects.len(), "medians": medians, "store_ns": times.to_json()}), &plot)
+    comparison.end(json!({"objects": objects.len(), "medians": medians, "store_ns": times.to_json()}), &plot)
 }
 
 fn digits(value: f64) -> usize {

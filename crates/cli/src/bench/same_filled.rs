@@ -12,7 +12,7 @@ use uzswap::cache::{CacheConfig, SwapCache};
 use uzswap::codec::same_filled;
 use uzswap::store::FileStore;
 
-use super::engine::{Aim, EngineArguments, Session, arm, ns_each, touch};
+use super::engine::{Aim, Comparison, EngineArguments, arm, ns_each, touch};
 use super::pages::{PAGE_BYTES, PageBytes, Random};
 use super::plot;
 use crate::Failure;
@@ -46,7 +46,7 @@ fn check(pages: &[PageBytes]) -> f64 {
 }
 
 pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
-    let mut session = Session::begin(&arguments, "same-filled")?;
+    let mut comparison = Comparison::begin(&arguments, "same-filled")?;
     let kinds =
         [("same-filled", pages(None)), ("last word", pages(Some(0))), ("last but one", pages(Some(1)))];
     let config: CacheConfig<FileStore> = CacheConfig::default();
@@ -54,7 +54,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     let cache = &cache;
     // A real page's store, for scale: what the check is a part of most of the time.
     let others: Vec<PageBytes> =
-        session.mix.iter().filter(|page| same_filled(page).is_none()).take(PAGES).copied().collect();
+        comparison.mix.iter().filter(|page| same_filled(page).is_none()).take(PAGES).copied().collect();
     let mut arms = Vec::new();
     for (name, pages) in &kinds {
         arms.push(arm(&format!("{name}: check"), move |_| {
@@ -91,7 +91,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         entries.into_iter().for_each(|entry| cache.free(entry));
         ns
     }));
-    let times = session.in_turn(session.rounds * 10, &mut arms)?;
+    let times = comparison.in_turn(comparison.rounds * 10, &mut arms)?;
     drop(arms);
 
     println!("{:<14} {:>10} {:>10} {:>10}", "ns/page", "check", "store", "load");
@@ -106,16 +106,16 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     println!("{:<14} {:>10.1} {:>10.1}", "real", times.median("real: check"), times.median("real: store"));
     let same = times.median("same-filled: store") + times.median("same-filled: load");
     let through = times.median("last word: store") + times.median("last word: load");
-    session.aim("store and load, through lz4 to same-filled", through / same, Aim::AtLeast(5.0));
+    comparison.aim("store and load, through lz4 to same-filled", through / same, Aim::AtLeast(5.0));
     let worst = times.ratio("last word: check", "last word: store");
-    session.aim("check to store, last word differs", worst, Aim::AtMost(0.02));
+    comparison.aim("check to store, last word differs", worst, Aim::AtMost(0.02));
     println!(
         "  check to store, last but one differs: {:.3}; of real pages: {:.4}",
         times.ratio("last but one: check", "last but one: store"),
         times.ratio("real: check", "real: store")
     );
     let plot = plot::bars("Pages of one repeated word", "nanoseconds per page", &groups);
-    session.end(json!({"pages": PAGES, "times_ns": times.to_json()}), &plot)
+    comparison.end(json!({"pages": PAGES, "times_ns": times.to_json()}), &plot)
 }
 
 #[cfg(test)]

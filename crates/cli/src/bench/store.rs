@@ -25,7 +25,7 @@ use uzswap::codec::same_filled;
 use uzswap::store::seal::Encryption;
 use uzswap::store::{CLUSTER_BYTES, FileStore, QUEUE_DEPTH};
 
-use super::engine::{Aim, EngineArguments, Session, arm};
+use super::engine::{Aim, Comparison, EngineArguments, arm};
 use super::pages::{PAGE_BYTES, PageBytes, Random};
 use super::plot;
 use crate::Failure;
@@ -171,9 +171,9 @@ fn fio(path: &str, way: &str, options: &[String]) -> Result<f64, String> {
 }
 
 pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
-    let mut session = Session::begin(&arguments.engine, "store")?;
+    let mut comparison = Comparison::begin(&arguments.engine, "store")?;
     let pages: Vec<PageBytes> =
-        session.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
+        comparison.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
     let with_fio = Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success());
     if !with_fio {
         report::say("fio is not installed: rates without a comparison");
@@ -265,7 +265,7 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
                 run_fio(&path(), "randread", &options)
             }));
         }
-        let times = session.in_turn(session.rounds, &mut arms)?;
+        let times = comparison.in_turn(comparison.rounds, &mut arms)?;
         drop(arms);
         if let Some(why) = failure.into_inner() {
             return Err(Failure::failed(why));
@@ -281,7 +281,7 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
             if with_fio {
                 let theirs = format!("fio {what}");
                 println!("  {what:<16} {ours:>8.0} MiB/s, fio {:>8.0} MiB/s", times.median(&theirs));
-                session.aim(
+                comparison.aim(
                     &format!("{name}: {what}, to fio"),
                     times.ratio(what, &theirs),
                     Aim::AtLeast(0.8),
@@ -319,5 +319,5 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
         );
     }
     let plot = plot::bars("Writing back and reading", "MiB per second", &groups);
-    session.end(results.into(), &plot)
+    comparison.end(results.into(), &plot)
 }

@@ -25,7 +25,7 @@ use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, same_filled};
 use uzswap::store::FileStore;
 
 use super::codecs::MAX_COMPRESSED_BYTES;
-use super::engine::{Aim, EngineArguments, Session, arm, processor_ns};
+use super::engine::{Aim, Comparison, EngineArguments, arm, processor_ns};
 use super::pages::{PAGE_BYTES, PageBytes};
 use super::plot;
 use super::record::median;
@@ -86,9 +86,9 @@ fn measure(threads: usize, pages: &[PageBytes], work: &(impl Fn(&[PageBytes]) + 
 }
 
 pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
-    let mut session = Session::begin(&arguments, "streams")?;
+    let mut comparison = Comparison::begin(&arguments, "streams")?;
     let pages: Vec<PageBytes> =
-        session.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
+        comparison.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
     let environment = |e| Failure::environment(format!("{e:?}"));
     let codecs = Codecs::new(CodecSpec::default());
     let config: CacheConfig<FileStore> = CacheConfig::default();
@@ -144,10 +144,10 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     }
     let names: Vec<String> = arms.iter().map(|arm| arm.0.clone()).collect();
     // The first use of a stream is not counted: it takes its memory.
-    session.in_turn(1, &mut arms)?;
+    comparison.in_turn(1, &mut arms)?;
     noted.borrow_mut().clear();
     let bytes_after_warming = per_cpu.mapped_bytes();
-    let times = session.in_turn(session.rounds, &mut arms)?;
+    let times = comparison.in_turn(comparison.rounds, &mut arms)?;
     drop(arms);
     cache.check();
 
@@ -159,29 +159,29 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         println!("{name:<20} {rate:>12.0} {:>12.0} {:>16.0}", rate / 256.0, cpu_ns(name));
     }
     let is_quiet = |round: &usize| noted.values().all(|runs| runs[*round].others < QUIET);
-    let quiet: Vec<usize> = (0..session.rounds as usize).filter(is_quiet).collect();
-    let counted = if quiet.is_empty() { (0..session.rounds as usize).collect() } else { quiet.clone() };
+    let quiet: Vec<usize> = (0..comparison.rounds as usize).filter(is_quiet).collect();
+    let counted = if quiet.is_empty() { (0..comparison.rounds as usize).collect() } else { quiet.clone() };
     let ratio = |name: &str, to: &str| {
         let of = |round: &usize| noted[name][*round].pages_per_s / noted[to][*round].pages_per_s;
         median(counted.iter().map(of)).unwrap_or(f64::NAN)
     };
-    println!("{} of {} rounds were quiet", quiet.len(), session.rounds);
+    println!("{} of {} rounds were quiet", quiet.len(), comparison.rounds);
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
     println!("{cores} processors, {} streams of {} bytes together", per_cpu.slots(), per_cpu.mapped_bytes());
     // Without a quiet round the clock says what others did; nobody sleeps here, so processor time says the same.
     let by_cpu = |threads: f64, name: &str, to: &str| {
         let of = |round: usize| threads * noted[to][round].cpu_ns / noted[name][round].cpu_ns;
-        median((0..session.rounds as usize).map(of)).unwrap_or(f64::NAN)
+        median((0..comparison.rounds as usize).map(of)).unwrap_or(f64::NAN)
     };
     let (one, two, by) = match quiet.is_empty() {
         false => (ratio("1 threads", "owned"), ratio("2 threads", "1 threads"), "time, quiet rounds"),
         true => (by_cpu(1.0, "1 threads", "owned"), by_cpu(2.0, "2 threads", "1 threads"), "processor time"),
     };
-    session.aim(&format!("one writer: 1 thread to owned, by {by}"), one, Aim::AtLeast(0.98));
-    session.aim(&format!("two writers to one, by {by}"), two, Aim::AtLeast(1.8));
-    session.aim("64 threads to two", ratio("64 threads", "2 threads"), Aim::AtLeast(1.0));
+    comparison.aim(&format!("one writer: 1 thread to owned, by {by}"), one, Aim::AtLeast(0.98));
+    comparison.aim(&format!("two writers to one, by {by}"), two, Aim::AtLeast(1.8));
+    comparison.aim("64 threads to two", ratio("64 threads", "2 threads"), Aim::AtLeast(1.0));
     let growth = per_cpu.mapped_bytes() as f64 / bytes_after_warming as f64;
-    session.aim("stream memory after all rounds to after the first use", growth, Aim::AtMost(1.0));
+    comparison.aim("stream memory after all rounds to after the first use", growth, Aim::AtMost(1.0));
     println!(
         "  two writers to two that share nothing: {:.3}; what the machine gives two: {:.3}",
         ratio("2 threads", "owned, 2 threads"),
@@ -215,5 +215,5 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
             (name.clone(), others.into())
         }).collect::<Map<_, _>>(),
     });
-    session.end(results, &plot)
+    comparison.end(results, &plot)
 }
