@@ -270,8 +270,6 @@ pub struct Tree {
     pub peak_needed_pages: AtomicI64,
     /// The limit now, in pages (a later `set` may change it).
     pub limit_pages: AtomicI64,
-    /// Pages evicted by all processes, ever: what relatives by fork do to memory that they share.
-    pub evictions: AtomicU64,
     /// A message code for `uzswap run` to print once, see [`Notice`]; bit set.
     pub notices: AtomicU64,
     /// An errno belonging to the last notice.

@@ -4,7 +4,7 @@
 //! the faults cost: reads of the store speak for a larger pool, loads from the pool for a smaller one. So the
 //! pool's share follows them, unless the user has fixed it.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
 use crate::sys::PAGE_SIZE;
@@ -30,7 +30,7 @@ const FEW: u64 = 32;
 pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
-    is_fixed: AtomicU32,
+    is_fixed: AtomicBool,
     /// Loads up to the last step.
     from_store: AtomicU64,
     from_pool: AtomicU64,
@@ -42,7 +42,7 @@ impl Balance {
     pub const fn new() -> Balance {
         Balance {
             percent: AtomicU32::new(FIRST_PERCENT),
-            is_fixed: AtomicU32::new(0),
+            is_fixed: AtomicBool::new(false),
             from_store: AtomicU64::new(0),
             from_pool: AtomicU64::new(0),
             agreeing: AtomicU32::new(0),
@@ -54,7 +54,7 @@ impl Balance {
         let first = if has_store { FIRST_PERCENT } else { WITHOUT_STORE_PERCENT };
         let percent_now = if percent == 0 { first } else { percent.min(WITHOUT_STORE_PERCENT) };
         self.percent.store(percent_now, Ordering::Relaxed);
-        self.is_fixed.store((percent != 0 || !has_store) as u32, Ordering::Relaxed);
+        self.is_fixed.store(percent != 0 || !has_store, Ordering::Relaxed);
     }
 
     pub fn percent(&self) -> u32 {
@@ -65,7 +65,7 @@ impl Balance {
     fn step(&self, from_store: u64, from_pool: u64) {
         let store = from_store.wrapping_sub(self.from_store.swap(from_store, Ordering::Relaxed));
         let pool = from_pool.wrapping_sub(self.from_pool.swap(from_pool, Ordering::Relaxed));
-        if self.is_fixed.load(Ordering::Relaxed) != 0 || store + pool < FEW {
+        if self.is_fixed.load(Ordering::Relaxed) || store + pool < FEW {
             return;
         }
         let percent = self.percent();

@@ -15,7 +15,7 @@
 use core::sync::atomic::{Ordering, fence};
 
 use super::limbo::Stretch;
-use super::{Active, BATCH_PAGES, Locked, Pager};
+use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
@@ -42,10 +42,6 @@ const OVER_PAGES: i64 = 64;
 const WAIT_NS: u64 = 50_000;
 /// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
 const WAITS_MAX: u32 = 400_000;
-
-const PROT_READ: u32 = 1;
-const PROT_WRITE: u32 = 2;
-const PROT_EXEC: u32 = 4;
 
 /// What a step of eviction achieved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -345,7 +341,6 @@ impl Pager {
             looked += seen;
         }
         self.add(Counter::Evictions, taken as u64);
-        self.tree().evictions.fetch_add(taken as u64, Ordering::Relaxed);
         taken
     }
 

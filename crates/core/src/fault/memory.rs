@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use super::resolve::swap_entry;
 use super::{Locked, Pager};
-use crate::region::{PageState, Range, RangeFlags, page_ceil};
+use crate::region::{PageEntry, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{PAGE_SIZE, Result};
 
 impl Pager {
@@ -105,12 +105,23 @@ impl Pager {
         &self,
         start: usize,
         end: usize,
+        f: impl FnMut(usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        self.for_each_run(start, end, PageEntry::is_resident, f)
+    }
+
+    /// Calls `f` for each maximal run of pages in `[start, end)` whose words are `wanted`, until it fails.
+    pub(super) fn for_each_run(
+        &self,
+        start: usize,
+        end: usize,
+        wanted: impl Fn(&PageEntry) -> bool,
         mut f: impl FnMut(usize, usize) -> Result<()>,
     ) -> Result<()> {
         let mut run: Option<(usize, usize)> = None;
         let mut result = Ok(());
         self.table.for_each_occupied(start, end, |page, _, e| {
-            if e.state() != PageState::Resident || result.is_err() {
+            if !wanted(e) || result.is_err() {
                 return;
             }
             match &mut run {

@@ -74,6 +74,11 @@ fn cache_events(active: &Active) -> [(Counter, u64); CACHE_EVENTS] {
     ]
 }
 
+// What a range's `prot` is made of.
+const PROT_READ: u32 = 1;
+const PROT_WRITE: u32 = 2;
+const PROT_EXEC: u32 = 4;
+
 /// What the lock protects.
 pub struct State {
     limbo: Limbo,

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
+use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_MAX_PAGES};
 use crate::cache::{LoadError, SwapEntry};
 use crate::control::{Counter, Mechanism as Kind};
 use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
@@ -59,9 +59,6 @@ impl FaultStream {
 const FAULT_PRESENT: u64 = 1;
 /// Page-fault error code: the access was a write.
 pub const FAULT_WRITE: u64 = 2;
-const PROT_READ: u32 = 1;
-const PROT_WRITE: u32 = 2;
-const PROT_EXEC: u32 = 4;
 /// Faults in a row at one page for which there was nothing to do, before they are taken for the program's own.
 const REPEATS_MAX: u32 = 20_000;
 

@@ -21,9 +21,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 
-use super::{Active, Locked, Pager};
+use super::{Active, Locked, PROT_WRITE, Pager};
 use crate::control::Counter;
-use crate::region::{PageState, Range, RangeFlags};
+use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// How long a process may stay over its limit before it must try again to make room.
@@ -32,8 +32,6 @@ const TOLERATED_NS: u64 = 2_000_000;
 const INFANT_NS: u64 = 20_000_000;
 /// Bytes of address space marked or unmarked in one step.
 const STEP_BYTES: usize = crate::region::table::LEAF_BYTES;
-
-const PROT_WRITE: u32 = 2;
 
 /// What this process shares, and what of it does not count.
 pub(super) struct Sharing {
@@ -124,11 +122,7 @@ impl Pager {
             let unit = self.unit_pages() * PAGE_SIZE;
             let start = (page / unit * unit).max(range.start);
             let end = ((page / unit + 1) * unit).min(range.end);
-            // The kernel first: a word that says writable is believed without the lock.
-            let _ = self.for_each_resident_run(start, end, |from, to| {
-                active.mechanism.allow_write(from, to - from, range.prot);
-                Ok(())
-            });
+            self.unprotect(active, range.prot, start, end);
             self.own_all(start, end);
             return 1;
         }
@@ -138,6 +132,19 @@ impl Pager {
         active.mechanism.allow_write(page, n.max(1) * PAGE_SIZE, range.prot);
         self.own_all(page, page + n * PAGE_SIZE);
         n.max(1)
+    }
+
+    /// Lifts the write protection of `[start, end)`, a part of one range with protection `prot`. Before its marks are taken
+    /// off: a word that says writable is believed without the lock.
+    fn unprotect(&self, active: &Active, prot: u32, start: usize, end: usize) {
+        if !active.mechanism.is_protect() {
+            return active.mechanism.allow_write(start, end - start, prot);
+        }
+        // What is not resident is hidden, and stays so.
+        let _ = self.for_each_resident_run(start, end, |from, to| {
+            active.mechanism.allow_write(from, to - from, prot);
+            Ok(())
+        });
     }
 
     /// Takes the marks off `[start, end)`; the pages count from now on.
@@ -173,14 +180,7 @@ impl Pager {
                 self.holds.overlapping(at, stop, |from, to| {
                     let (from, to) = (from.max(at), to.min(stop));
                     // An earlier fork may have protected it: its holder then waits for the lock.
-                    if active.mechanism.is_protect() {
-                        let _ = self.for_each_resident_run(from, to, |from, to| {
-                            active.mechanism.allow_write(from, to - from, range.prot);
-                            Ok(())
-                        });
-                    } else {
-                        active.mechanism.allow_write(from, to - from, range.prot);
-                    }
+                    self.unprotect(active, range.prot, from, to);
                     self.own_all(from, to);
                     false
                 });
@@ -197,28 +197,12 @@ impl Pager {
         if range.prot & PROT_WRITE == 0 && active.mechanism.is_protect() {
             return;
         }
-        let protect = |from: usize, to: usize| {
+        let _ = self.for_each_run(start, end, PageEntry::is_shared, |from, to| {
             if active.mechanism.forbid_write(from, to - from, range.prot).is_err() {
                 self.own_all(from, to);
             }
-        };
-        let mut run: Option<(usize, usize)> = None;
-        self.table.for_each_occupied(start, end, |page, _, e| {
-            if !e.is_shared() {
-                return;
-            }
-            match &mut run {
-                Some((_, to)) if *to == page => *to += PAGE_SIZE,
-                _ => {
-                    if let Some((from, to)) = run.replace((page, page + PAGE_SIZE)) {
-                        protect(from, to);
-                    }
-                }
-            }
+            Ok(())
         });
-        if let Some((from, to)) = run {
-            protect(from, to);
-        }
     }
 
     /// In the child after fork: its ranges are registered again, without the protection; all that is resident or
@@ -240,13 +224,8 @@ impl Pager {
         self.sharing.debt.store(self.used_pages() - self.limbo_pages(), Ordering::Relaxed);
     }
 
-    /// What counts now, to be handed to [`Pager::correct_share`] when the kernel has answered.
-    pub fn counted_pages(&self) -> i64 {
-        self.used_pages()
-    }
-
     /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional part of its
-    /// anonymous memory, asked for when `counted_pages` counted. What happened since stays counted.
+    /// anonymous memory, asked for when `used_pages` gave `counted_pages`. What happened since stays counted.
     pub fn correct_share(&self, counted_pages: i64, pss_pages: i64) {
         let surplus = counted_pages - pss_pages;
         let me = self.slot().pid.load(Ordering::Relaxed);
@@ -312,21 +291,15 @@ impl Pager {
         if self.table.middle(start).is_some_and(|m| m.resident() > 0) {
             let mut any = false;
             self.table.for_each_occupied(start, stop, |_, _, e| any |= e.is_shared());
-            // The kernel first: a word that says writable is believed without the lock.
-            if any && !active.mechanism.is_protect() {
-                active.mechanism.allow_write(start, stop - start, range.prot);
-            } else if any {
-                let _ = self.for_each_resident_run(start, stop, |from, to| {
-                    active.mechanism.allow_write(from, to - from, range.prot);
-                    Ok(())
-                });
+            if any {
+                self.unprotect(active, range.prot, start, stop);
             }
             self.table.for_each_occupied(start, stop, |_, _, e| _ = e.own());
         }
         Some(stop)
     }
 
-    /// Debug form of a page's sharing for `check`.
+    /// Asserts that only a resident page is marked, and only while marks are believed.
     pub(super) fn check_shared(&self, page: usize, state: PageState) {
         assert!(
             !self.is_shared(page)

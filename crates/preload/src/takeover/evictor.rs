@@ -143,17 +143,17 @@ pub fn note_fork() {
 
 /// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when a relative may have
 /// gone.
-fn correct_share(now_or_never: bool) {
+fn correct_share(at_once: bool) {
     let left = RELATIVES.load(Ordering::Acquire);
     if left == 0 {
         return;
     }
     let now = uzswap::sys::now_ns();
     let pause = (SHARE_COST.load(Ordering::Relaxed) * 8).max(TICK_NS);
-    if now - SHARE_AT.load(Ordering::Relaxed) < pause && !now_or_never || !PAGER.may_correct_share() {
+    if now - SHARE_AT.load(Ordering::Relaxed) < pause && !at_once || !PAGER.may_correct_share() {
         return;
     }
-    let counted = PAGER.counted_pages();
+    let counted = PAGER.used_pages();
     let Some((pss, anonymous)) = share_of_anonymous() else { return };
     SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
     SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
