@@ -4,6 +4,7 @@
 //! some calls have consumed their data by then.
 #![allow(unsafe_code)]
 
+use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 use uzswap::control::Counter;
@@ -11,7 +12,7 @@ use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, PID, call, count, raw, runtime};
+use super::{ACTIVE, Answer, Args, PAGER, PID, call, count, raw, runtime, with_own_words};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit.
@@ -40,17 +41,12 @@ fn cut(fd: usize) -> Cut {
     const O_DIRECT: isize = 0o40000;
     const MEMORY_DEVICES: u64 = 1;
     let mut stat = [0u64; 18];
-    // The stack may be paged out at any moment.
-    let mut tries = 0;
-    loop {
-        match call!(nr::FSTAT, fd, stat.as_mut_ptr()) {
-            0 => break,
-            e if e == Errno::EFAULT.as_return() && tries < 8 => {
-                tries += 1;
-                core::hint::black_box(&mut stat).fill(0);
-            }
-            _ => return Cut::Never,
-        }
+    let r = with_own_words(|| {
+        stat = black_box([0; 18]);
+        call!(nr::FSTAT, fd, stat.as_mut_ptr())
+    });
+    if r != 0 {
+        return Cut::Never;
     }
     // st_mode is the first half of the fourth word, st_rdev the sixth.
     match stat[3] as u32 & 0o170000 {
@@ -59,8 +55,11 @@ fn cut(fd: usize) -> Cut {
         // A pipe in packet mode keeps the borders of writes.
         0o010000 if call!(nr::FCNTL, fd, F_GETFL) & O_DIRECT == 0 => Cut::Stream,
         0o140000 => {
-            let (mut kind, mut len) = (0i32, 4u32);
-            let r = call!(nr::GETSOCKOPT, fd, SOL_SOCKET, SO_TYPE, &raw mut kind, &raw mut len);
+            let (mut kind, mut len) = (0i32, 0u32);
+            let r = with_own_words(|| {
+                (kind, len) = black_box((0, 4));
+                call!(nr::GETSOCKOPT, fd, SOL_SOCKET, SO_TYPE, &raw mut kind, &raw mut len)
+            });
             if r == 0 && kind == SOCK_STREAM { Cut::Stream } else { Cut::Never }
         }
         _ => Cut::Never,
@@ -135,13 +134,10 @@ fn read_program(addr: usize, into: &mut [u8]) -> bool {
     true
 }
 
-/// Has the kernel copy between memory of ours and the program's, which it checks. Ours is on the program's stack, which
-/// may be paged out at any moment: so a bad address is one that is bad again and again.
+/// Has the kernel copy between memory of ours and the program's, which it checks.
 fn transfer(number: usize, ours: usize, theirs: usize, len: usize) -> isize {
-    const TRIES: u32 = 8;
     let pid = uzswap::sys::getpid();
-    let mut r = 0;
-    for _ in 0..TRIES {
+    with_own_words(|| {
         for at in [ours, ours + len.max(1) - 1] {
             // SAFETY: a byte of ours: its page is there afterwards, to be written where the kernel will write.
             unsafe {
@@ -151,13 +147,9 @@ fn transfer(number: usize, ours: usize, theirs: usize, len: usize) -> isize {
                 }
             }
         }
-        let (local, remote) = ([ours, len], [theirs, len]);
-        r = call!(number, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0);
-        if r != Errno::EFAULT.as_return() {
-            break;
-        }
-    }
-    r
+        let (local, remote) = black_box(([ours, len], [theirs, len]));
+        call!(number, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+    })
 }
 
 /// Copies a program's argument in, as the kernel would: false where the address is bad.
@@ -247,7 +239,11 @@ pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
 pub(super) fn hold_robust_list(t: &'static ThreadBlock) {
     const ENTRIES_MAX: usize = 2048;
     let (mut head, mut len) = (0usize, 0usize);
-    if call!(nr::GET_ROBUST_LIST, 0, &raw mut head, &raw mut len) != 0 || head == 0 {
+    let r = with_own_words(|| {
+        (head, len) = black_box((0, 0));
+        call!(nr::GET_ROBUST_LIST, 0, &raw mut head, &raw mut len)
+    });
+    if r != 0 || head == 0 {
         return;
     }
     let here = 0u8;
@@ -339,7 +335,10 @@ fn is_own_memory(fd: usize) -> bool {
         n += part.len();
     }
     let mut target = [0u8; 64];
-    let r = call!(nr::READLINK, path.as_ptr(), target.as_mut_ptr(), target.len());
+    let r = with_own_words(|| {
+        (path, target) = black_box((path, [0; 64]));
+        call!(nr::READLINK, path.as_ptr(), target.as_mut_ptr(), target.len())
+    });
     r > 0 && target[..r as usize].starts_with(b"/proc/") && target[..r as usize].ends_with(b"/mem")
 }
 

@@ -5,12 +5,13 @@
 //! lower one that the program sets is only remembered, until it execs.
 #![allow(unsafe_code)]
 
+use core::hint::black_box;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use uzswap::sys::{Errno, nr};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread};
+use super::{Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words};
 
 /// The control block's descriptor.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -123,15 +124,13 @@ static HARD: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The kernel's limits of this process; sets `new` first.
 fn kernel_limits(new: Option<Limits>) -> Result<Limits, isize> {
     let mut old: Limits = [0; 2];
-    let at = new.as_ref().map_or(0, |n| n.as_ptr() as usize);
-    loop {
-        match call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, at, old.as_mut_ptr()) {
-            0 => return Ok(old),
-            // This frame was paged out since it was written.
-            r if r == Errno::EFAULT.as_return() => old = core::hint::black_box([0; 2]),
-            r => return Err(r),
-        }
-    }
+    let r = with_own_words(|| {
+        old = black_box([0; 2]);
+        let new = black_box(new);
+        let at = new.as_ref().map_or(0, |n| n.as_ptr() as usize);
+        call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, at, old.as_mut_ptr())
+    });
+    if r == 0 { Ok(old) } else { Err(r) }
 }
 
 /// Raises the soft limit so that descriptors of ours can be opened, above those of the program; to be given back.

@@ -109,6 +109,20 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     }
 }
 
+/// Makes a call that reads or writes words of ours on the program's stack, which may be paged out between `attempt`'s
+/// touching them and the kernel's: a bad address is one that stays bad. `attempt` writes the words anew each time.
+fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
+    const TRIES: u32 = 8;
+    let mut result = attempt();
+    for _ in 1..TRIES {
+        if result != Errno::EFAULT.as_return() {
+            break;
+        }
+        result = attempt();
+    }
+    result
+}
+
 /// Calls that read or set the limit on descriptors, which the program sees as if ours did not exist.
 const LIMITS: [usize; 3] = [nr::GETRLIMIT, nr::SETRLIMIT, nr::PRLIMIT64];
 
