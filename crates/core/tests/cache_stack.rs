@@ -1,29 +1,11 @@
 //! How much stack the cache takes: it runs on alternate signal stacks of tens of KiB, below the fault
 //! handler's frames.
-#![allow(unsafe_code)]
 
+mod stack;
+
+use stack::{on_a_fresh_stack, stack_bytes_of};
 use uzswap::cache::{CacheConfig, Page, SwapCache};
 use uzswap::store::FileStore;
-
-const PAINT: u8 = 0xc7;
-const PAINTED_BYTES: usize = 192 << 10;
-
-/// The stack that `f` takes below its caller, in bytes. To be called on a thread with enough of it.
-#[inline(never)]
-fn stack_bytes_of(mut f: impl FnMut()) -> usize {
-    let sp: usize;
-    // SAFETY: reads a register.
-    unsafe { std::arch::asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack)) };
-    let (low, high) = (sp - PAINTED_BYTES, sp - 512);
-    for at in (low..high).step_by(8) {
-        // SAFETY: unused stack of this thread, which has more of it.
-        unsafe { std::ptr::write_volatile(at as *mut u64, u64::from_ne_bytes([PAINT; 8])) };
-    }
-    f();
-    // SAFETY: as above.
-    let touched = (low..high).find(|&at| unsafe { std::ptr::read_volatile(at as *const u8) } != PAINT);
-    touched.map_or(512, |at| sp - at)
-}
 
 /// Fills a page without taking stack.
 fn set(p: &mut Page, tag: u64) {
@@ -65,9 +47,7 @@ fn swapping_out_and_in_takes_little_stack() {
         );
         (out, load, free)
     };
-    let (out, load, free) = std::thread::scope(|s| {
-        std::thread::Builder::new().stack_size(1 << 20).spawn_scoped(s, run).unwrap().join().unwrap()
-    });
+    let (out, load, free) = on_a_fresh_stack(run);
     println!("swap_out {out}, swap_in {load}, free {free} bytes");
     assert!(out <= 16 << 10 && load <= 12 << 10 && free <= 8 << 10, "{out} {load} {free}");
 }

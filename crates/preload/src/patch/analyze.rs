@@ -697,7 +697,7 @@ mod tests {
 
     /// What an object's analysis says, for the curious: `OBJECTS="/path /path" cargo test show -- --ignored --nocapture`.
     #[test]
-    #[ignore]
+    #[ignore = "prints what is in OBJECTS and asserts nothing"]
     fn show() {
         for path in std::env::var("OBJECTS").unwrap().split(' ') {
             let file = std::fs::read(path).unwrap();
