@@ -31,20 +31,23 @@ fn main() -> ExitCode {
         });
     }
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
-        let w = workshop.clone();
-        suite.add(format!("churn::{}::{}", user.name(), sandbox.mechanism()), move || {
-            let seconds = if full() { 600 } else { 10 };
-            let run = churn(&w, &seconds.to_string(), seed(), &[])
-                .user(user)
-                .sandbox(sandbox)
-                .managed(managed(CHURN_LIMIT_MIB))
-                .hangs_after(Duration::from_secs(seconds + 240))
-                .run(&w)?;
-            print!("{}", run.stdout);
-            let paged = run.stat("evictions").unwrap_or(0) > 0;
-            let ok = run.succeeded() && run.stdout.contains("clean") && paged;
-            Ok(Verdict::check(ok, || run.report()))
-        });
+        // All steps; and signals on coroutines' stacks while others fork, which is where a stack's pages come and go most.
+        for (name, steps) in [("churn", &[][..]), ("churn_stacks", &["--only", "coroutine,fork"])] {
+            let w = workshop.clone();
+            suite.add(format!("{name}::{}::{}", user.name(), sandbox.mechanism()), move || {
+                let seconds = if full() { 600 } else { 10 };
+                let run = churn(&w, &seconds.to_string(), seed(), steps)
+                    .user(user)
+                    .sandbox(sandbox)
+                    .managed(managed(CHURN_LIMIT_MIB))
+                    .hangs_after(Duration::from_secs(seconds + 240))
+                    .run(&w)?;
+                print!("{}", run.stdout);
+                let paged = run.stat("evictions").unwrap_or(0) > 0;
+                let ok = run.succeeded() && run.stdout.contains("clean") && paged;
+                Ok(Verdict::check(ok, || run.report()))
+            });
+        }
     }
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
         for case in edge_cases(&workshop) {

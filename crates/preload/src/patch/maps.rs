@@ -57,7 +57,8 @@ impl Maps {
         let mut gaps = Vec::new();
         let mut from = LOWEST;
         for m in list {
-            if m.start > from {
+            // Below the stack is where it grows.
+            if m.start > from && m.name != b"[stack]" {
                 gaps.push((from, m.start));
             }
             from = from.max(m.end);
