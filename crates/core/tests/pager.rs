@@ -121,6 +121,47 @@ fn checked() {
     PAGER.check(&s);
 }
 
+/// Writers that hit pages at any moment of their way out and back, mostly just after a read has brought them: each adds to
+/// words of its own and knows what they must be. Most visits only read, so that most pages go out as they came.
+fn no_write_is_lost(base: usize, pages: usize) {
+    const WRITERS: usize = 4;
+    for i in 0..pages {
+        fill(base + i * P, i as u64 * 7919);
+    }
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|t| {
+            std::thread::spawn(move || {
+                let mut seed = 0x8765_4321 + t as u64;
+                let mut added = vec![0u64; pages];
+                let first: Vec<u64> =
+                    (0..pages).map(|i| word(base + i * P + t * 8).load(Ordering::Relaxed)).collect();
+                for round in 0..4 {
+                    for n in 0..pages {
+                        // One pass in order, one at random, so that whole runs and single pages go.
+                        let i = if round % 2 == 0 { n } else { rnd(&mut seed) as usize % pages };
+                        let own = word(base + i * P + t * 8);
+                        assert_eq!(own.load(Ordering::Relaxed), first[i].wrapping_add(added[i]), "page {i}");
+                        if rnd(&mut seed).is_multiple_of(16) {
+                            for _ in 0..rnd(&mut seed) % 400 {
+                                std::hint::spin_loop();
+                            }
+                            own.fetch_add(1, Ordering::Relaxed);
+                            added[i] += 1;
+                        }
+                    }
+                }
+                for i in 0..pages {
+                    let want = first[i].wrapping_add(added[i]);
+                    assert_eq!(word(base + i * P + t * 8).load(Ordering::Relaxed), want, "page {i}");
+                }
+            })
+        })
+        .collect();
+    for w in writers {
+        w.join().unwrap();
+    }
+}
+
 /// Everything in one process and one test: the pager is a process-wide thing.
 fn life(mechanism: Mechanism) {
     const PAGES: usize = 16 << 10;
@@ -131,6 +172,7 @@ fn life(mechanism: Mechanism) {
         static STOP: AtomicBool = AtomicBool::new(false);
         while !STOP.load(Ordering::Relaxed) {
             std::thread::sleep(std::time::Duration::from_millis(1));
+            PAGER.balance_pool();
             PAGER.evict_to_watermark();
         }
     });
@@ -168,6 +210,8 @@ fn life(mechanism: Mechanism) {
         t.join().unwrap();
     }
     checked();
+    no_write_is_lost(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
+    checked();
     // Discard: zero afterwards.
     {
         let mut s = PAGER.lock();
@@ -202,6 +246,9 @@ fn life(mechanism: Mechanism) {
         println!("{} {}", c.name(), slot.get(c));
         assert!(c == Counter::LimboHits || slot.get(c) > 1000, "{}", c.name());
     }
+    // Protection faults do not keep copies.
+    let clean = slot.get(Counter::CleanEvictions);
+    assert_eq!(clean > 1000, mechanism != Mechanism::Protect, "{clean} clean evictions");
     assert!(!LOST.load(Ordering::SeqCst));
 }
 

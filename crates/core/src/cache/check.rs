@@ -1,5 +1,6 @@
 //! The whole-structure checker: every counting equation of the cache.
 
+use super::entry::Ends;
 use super::{AreaState, Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
 use crate::pool::Handle;
 use crate::store::Store;
@@ -18,11 +19,20 @@ impl<S: Store> SwapCache<S> {
         let c = &s.counters_now();
         let (mut same, mut pool, mut stored, mut raw_pages) = (0u64, 0u64, 0u64, 0u64);
         let (mut pool_bytes, mut stored_bytes) = (0, 0);
+        let (mut gone, mut kept, mut kept_in_pool) = (0u64, 0u64, (0u64, 0));
         for id in s.entries.ids() {
             let e = s.entries.get(id);
+            kept += u64::from(e.kept);
+            if e.kept != 0 && matches!(e.location(), Location::Pool(_)) {
+                kept_in_pool = (kept_in_pool.0 + 1, kept_in_pool.1 + usize::from(e.len));
+            }
             match e.location() {
                 Location::Free => continue,
                 Location::Same(_) => same += 1,
+                Location::Gone => {
+                    gone += 1;
+                    assert!(e.kept != 0, "only a copy may be gone");
+                }
                 Location::Pool(raw) => {
                     pool += 1;
                     let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
@@ -38,7 +48,8 @@ impl<S: Store> SwapCache<S> {
             }
             assert!(s.areas[usize::from(e.area)].state != AreaState::Unused, "an entry's area exists");
         }
-        assert_eq!(c.stored_pages, same + pool + stored);
+        assert_eq!(c.stored_pages, same + pool + stored + gone);
+        assert_eq!((c.gone_pages, c.kept_pages), (gone, kept));
         assert_eq!(c.stored_pages, u64::from(s.entries.in_use()));
         assert_eq!((c.same_filled_pages, c.pool_pages, c.store_pages), (same, pool, stored));
         assert_eq!(c.incompressible_pages, raw_pages);
@@ -60,17 +71,21 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(c.cold_stores + rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
-        // The LRU holds the pool's entries, each once.
-        let (mut n, mut prev, mut at) = (0, NONE, s.lru.first);
-        while at != NONE {
-            let e = s.entries.get(at);
-            assert!(matches!(e.location(), Location::Pool(_)) && e.prev == prev, "the LRU");
-            n += 1;
-            assert!(n <= pool, "the LRU is a ring");
-            (prev, at) = (at, e.next);
-        }
-        assert_eq!((n, prev), (pool, s.lru.last));
-        assert_eq!(n, u64::from(s.lru.len));
+        // The LRU and the list of kept copies hold the pool's entries, each once.
+        let in_list = |list: &Ends, is_kept: u8| {
+            let (mut n, mut prev, mut at) = (0, NONE, list.first);
+            while at != NONE {
+                let e = s.entries.get(at);
+                assert!(matches!(e.location(), Location::Pool(_)) && e.prev == prev && e.kept == is_kept);
+                n += 1;
+                assert!(n <= pool, "the list is a ring");
+                (prev, at) = (at, e.next);
+            }
+            assert_eq!((n, prev), (u64::from(list.len), list.last));
+            n
+        };
+        assert_eq!((in_list(&s.kept.list, 1), s.kept.bytes), kept_in_pool);
+        assert_eq!(in_list(&s.lru, 0) + kept_in_pool.0, pool);
 
         // Each cluster's list holds its entries, each once.
         let mut listed = 0;

@@ -21,7 +21,7 @@ macro_rules! counters {
 
 counters! {
     // ---- State: what is there now (zswap's and zram's columns)
-    /// Pages in the cache: same-filled, in the pool, or in the store.
+    /// Pages in the cache: same-filled, in the pool, in the store, or gone.
     stored_pages,
     /// Of these, pages that are one word repeated and take no memory.
     same_filled_pages,
@@ -29,6 +29,12 @@ counters! {
     pool_pages,
     /// Pages in the store, or in a cluster on their way there.
     store_pages,
+    /// Entries whose page is back with its owner; what they hold are copies.
+    kept_pages,
+    /// Of these, entries whose copy was dropped.
+    gone_pages,
+    /// Bytes of the copies in the pool.
+    kept_bytes,
     /// Pages kept as they are, because compressing did not help (all in the store).
     incompressible_pages,
     /// Memory that the pages in memory (pool and same-filled) stand for.
@@ -72,6 +78,12 @@ counters! {
     /// Not taken at all: no record for it, an area that is not there, or all buffers of the store full time
     /// and again.
     reject_no_slot,
+    /// Pages that came again as they had been loaded, so that the copy that was kept still served.
+    unchanged_pages,
+    /// Pages that came again and differed from the copy that was kept.
+    changed_pages,
+    /// Copies dropped because the memory was wanted.
+    dropped_copies,
     /// Times that the pool reached its limit.
     pool_limit_hits,
     /// Pages moved from the pool towards the store, oldest first.

@@ -59,20 +59,25 @@ pub enum Location {
     Pool(u64),
     /// An object of a cluster, in memory or in the file.
     Stored(Place),
+    /// Nowhere: it was the copy of a page that its owner has, and was dropped.
+    Gone,
 }
 
 const FREE: u8 = 0;
 const SAME: u8 = 1;
 const POOL: u8 = 2;
 const STORED: u8 = 3;
+const GONE: u8 = 4;
 
 /// The record. All zero: free.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// The word, the handle, or cluster and offset.
     payload: u64,
-    /// Neighbours in the one list that the entry is in: LRU (in the pool), its cluster's (stored), unused
-    /// (free).
+    /// Of a kept copy: the fingerprint of its page.
+    pub fingerprint: u64,
+    /// Neighbours in the one list that the entry is in: LRU or kept (in the pool), its cluster's (stored),
+    /// unused (free).
     pub prev: u32,
     pub next: u32,
     /// Length of the object.
@@ -83,10 +88,12 @@ pub struct Entry {
     pub pool: u8,
     pub area: u8,
     pub referenced: u8,
-    pad: u8,
+    /// The page is with its owner.
+    pub kept: u8,
 }
 crate::zeroable!(Entry {
     payload: u64,
+    fingerprint: u64,
     prev: u32,
     next: u32,
     len: u16,
@@ -95,9 +102,9 @@ crate::zeroable!(Entry {
     pool: u8,
     area: u8,
     referenced: u8,
-    pad: u8,
+    kept: u8,
 });
-const _: () = assert!(size_of::<Entry>() == 24);
+const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Entry {
     pub fn location(&self) -> Location {
@@ -105,6 +112,7 @@ impl Entry {
             FREE => Location::Free,
             SAME => Location::Same(self.payload),
             POOL => Location::Pool(self.payload),
+            GONE => Location::Gone,
             _ => {
                 Location::Stored(Place { cluster: (self.payload >> 16) as u32, offset: self.payload as u16 })
             }
@@ -114,6 +122,7 @@ impl Entry {
     pub fn set_location(&mut self, location: Location) {
         (self.kind, self.payload) = match location {
             Location::Free => (FREE, 0),
+            Location::Gone => (GONE, 0),
             Location::Same(word) => (SAME, word),
             Location::Pool(handle) => (POOL, handle),
             Location::Stored(p) => (STORED, u64::from(p.cluster) << 16 | u64::from(p.offset)),

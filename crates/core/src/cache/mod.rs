@@ -39,6 +39,7 @@ mod check;
 mod counters;
 mod entry;
 mod fork;
+mod kept;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 mod read;
@@ -59,6 +60,7 @@ use crate::store::{FileStore, Store};
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
+use kept::Fingerprint;
 use read::{Direction, READERS, Reader};
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
@@ -122,6 +124,7 @@ pub struct SwapCache<S: Store = FileStore> {
     writer: Mutex<Writer<S>>,
     readers: [Mutex<Reader>; READERS],
     direction: Direction,
+    fingerprint: Fingerprint,
 }
 
 impl<S: Store> SwapCache<S> {
@@ -135,6 +138,7 @@ impl<S: Store> SwapCache<S> {
             writer: Mutex::new(Writer::new()?),
             readers: make_readers()?,
             direction: Direction::new(),
+            fingerprint: Fingerprint::new()?,
         })
     }
 
@@ -331,9 +335,10 @@ impl<S: Store> SwapCache<S> {
             + self.codecs.dictionary_bytes()
     }
 
-    /// Memory that the pool's objects take, in whole frames: what `max_pool_bytes` limits.
+    /// Memory that the pool's objects take, in whole frames, but for kept copies: what `max_pool_bytes` limits.
     pub fn pool_bytes(&self) -> usize {
-        self.state.lock().pool_bytes()
+        let s = self.state.lock();
+        s.pool_bytes() - s.kept.bytes
     }
 
     pub fn counters(&self) -> Counters {

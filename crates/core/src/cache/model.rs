@@ -10,6 +10,8 @@ const KEYED_AREA: u8 = 3;
 
 struct Model {
     own: Vec<(SwapEntry, u64)>,
+    /// Entries whose page is back with its owner.
+    kept: Vec<(SwapEntry, u64)>,
     keyed: HashMap<u32, u64>,
 }
 
@@ -22,7 +24,7 @@ pub fn run<S: Store>(
     max_pages: usize,
     faulty: bool,
 ) -> u64 {
-    let mut model = Model { own: Vec::new(), keyed: HashMap::new() };
+    let mut model = Model { own: Vec::new(), kept: Vec::new(), keyed: HashMap::new() };
     cache.init(KEYED_AREA).unwrap();
     let (mut read_errors, mut most_used_bytes) = (0, 0);
     let mut page_out = [0u8; PAGE_SIZE];
@@ -48,6 +50,28 @@ pub fn run<S: Store>(
             0..60 if !model.own.is_empty() => {
                 let (e, tag) = model.own[random.below(model.own.len() as u64) as usize];
                 verify(e, tag);
+            }
+            0..68 if !model.own.is_empty() => {
+                let i = random.below(model.own.len() as u64) as usize;
+                let (e, tag) = model.own.swap_remove(i);
+                if cache.keep(e, &any_page(tag)) {
+                    model.kept.push((e, tag));
+                }
+            }
+            0..76 if !model.kept.is_empty() => {
+                let i = random.below(model.kept.len() as u64) as usize;
+                let (e, tag) = model.kept.swap_remove(i);
+                let mut page = any_page(tag);
+                let was_written = random.below(4) == 0;
+                page[random.below(PAGE_SIZE as u64) as usize] ^= u8::from(was_written);
+                if cache.take_back(e, &page) {
+                    assert!(!was_written, "a page that was written is not what it was");
+                    model.own.push((e, tag));
+                }
+            }
+            0..78 if !model.kept.is_empty() => {
+                let i = random.below(model.kept.len() as u64) as usize;
+                cache.free(model.kept.swap_remove(i).0);
             }
             0..80 if !model.own.is_empty() => {
                 let i = random.below(model.own.len() as u64) as usize;
@@ -78,6 +102,7 @@ pub fn run<S: Store>(
             95 => {
                 cache.shrink(random.below(64 << 10) as usize);
             }
+            96 if random.below(2) == 0 => cache.set_max_kept_bytes(random.below(1 << 20) as usize),
             96 => cache.set_max_pool_bytes(random.below(2 << 20) as usize),
             97 => match random.below(3) {
                 0 => cache.set_accept_threshold_percent(random.below(101) as u32),
@@ -100,7 +125,8 @@ pub fn run<S: Store>(
             cache.check();
         }
         let c = cache.counters();
-        assert_eq!(c.stored_pages as usize, model.own.len() + model.keyed.len());
+        assert_eq!(c.stored_pages as usize, model.own.len() + model.kept.len() + model.keyed.len());
+        assert_eq!(c.kept_pages as usize, model.kept.len());
         most_used_bytes = most_used_bytes.max(c.mem_used_bytes);
         assert!(c.mem_used_max_bytes >= most_used_bytes);
     }
@@ -111,7 +137,7 @@ pub fn run<S: Store>(
     for (offset, tag) in &model.keyed {
         verify(SwapEntry::new(KEYED_AREA, *offset), *tag);
     }
-    for (e, _) in model.own {
+    for (e, _) in model.own.into_iter().chain(model.kept) {
         cache.free(e);
     }
     cache.invalidate_area(KEYED_AREA);

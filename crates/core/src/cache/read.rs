@@ -231,6 +231,10 @@ impl<S: Store> SwapCache<S> {
         let e = *e;
         match e.location() {
             Location::Free => unreachable!("looked up"),
+            Location::Gone => {
+                s.counters.missing_loads += 1;
+                Err(LoadError::NotFound)
+            }
             Location::Same(word) => {
                 s.counters.same_filled_loads += 1;
                 drop(guard);

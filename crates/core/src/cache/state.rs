@@ -6,6 +6,7 @@
 use super::Page;
 use super::counters::Counters;
 use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, NONE, OWN_AREA, SwapEntry};
+use super::kept::Kept;
 use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
 use crate::store::Store;
@@ -22,8 +23,9 @@ const FREE_FRAMES_RELEASED: usize = 64;
 pub struct State<S: Store> {
     pub entries: Entries,
     pub areas: [Area; MAX_AREAS],
-    /// Entries in the pool; the first is the youngest.
+    /// Entries in the pool, but for kept ones; the first is the youngest.
     pub lru: Ends,
+    pub kept: Kept,
     /// One pool per kind; the current one takes new objects.
     pub pools: [Pool; 2],
     pub pool: usize,
@@ -78,6 +80,7 @@ impl<S: Store> State<S> {
             entries: Entries::default(),
             areas,
             lru: Ends::default(),
+            kept: Kept::new(),
             pools: [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)],
             pool: pool_index(pool),
             clusters,
@@ -106,6 +109,7 @@ impl<S: Store> State<S> {
     pub fn counters_now(&self) -> Counters {
         let mut c = self.counters;
         c.mem_used_bytes = self.pool_bytes() as u64;
+        c.kept_bytes = self.kept.bytes as u64;
         c.compr_data_bytes = self.pools.iter().map(|p| p.object_bytes() as u64).sum();
         c.orig_data_bytes = (c.pool_pages + c.same_filled_pages) * PAGE_SIZE as u64;
         let store = self.clusters.stats();
@@ -237,14 +241,14 @@ impl<S: Store> State<S> {
     fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
         let e = self.entries.get_mut(id);
         e.set_location(location);
-        (e.area, e.codec, e.len, e.referenced) = (area, codec, len as u16, 0);
+        (e.area, e.codec, e.len, e.referenced, e.kept) = (area, codec, len as u16, 0, 0);
         (e.prev, e.next) = (NONE, NONE);
     }
 
     /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a
     /// store there is nothing that could free it, so then the limit alone counts.
     pub fn accepts(&mut self) -> bool {
-        let used = self.pool_bytes();
+        let used = self.pool_bytes() - self.kept.bytes;
         if self.is_full {
             let threshold = self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
             if used as u128 <= threshold || !self.clusters.is_writable() && used < self.max_pool_bytes {
@@ -285,11 +289,18 @@ impl<S: Store> State<S> {
     /// Drops an entry and the page with it.
     pub fn drop_entry(&mut self, entry: SwapEntry, id: u32) {
         let e = *self.entries.get(id);
+        let was_kept = e.kept != 0;
+        if was_kept {
+            self.unmark_kept(id);
+        }
         match e.location() {
             Location::Free => unreachable!("looked up"),
             Location::Same(_) => self.counters.same_filled_pages -= 1,
+            Location::Gone => self.counters.gone_pages -= 1,
             Location::Pool(raw) => {
-                self.lru.remove(&mut self.entries, id);
+                if !was_kept {
+                    self.lru.remove(&mut self.entries, id);
+                }
                 self.free_object(e.pool, raw);
                 self.counters.pool_pages -= 1;
             }

@@ -112,12 +112,16 @@ impl<S: Store> SwapCache<S> {
                 }
             }
             if !self.write_back(&mut self.writer.lock(), Fill::Yes) {
-                // Nothing more to write, or nowhere to write it: what is left is packed as densely as can be.
+                // Nothing more to write, or nowhere to write it: copies of pages that are back go, and what is left is
+                // packed as densely as can be.
+                let dropped = self.drop_copies(bytes.saturating_sub(freed()));
                 while self.compact_pools() > 0 && freed() < bytes {
                     self.release_frames();
                 }
                 self.release_frames();
-                break;
+                if dropped == 0 || freed() >= bytes {
+                    break;
+                }
             }
         }
         self.settle(&mut self.writer.lock());

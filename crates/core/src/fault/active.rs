@@ -3,6 +3,7 @@
 use crate::cache::{CacheConfig, SwapCache};
 use crate::codec::CodecSpec;
 use crate::control::{Mechanism as Kind, Settings};
+use crate::region::SLOTS_MAX;
 use crate::store::FileStore;
 use crate::store::seal::Encryption;
 use crate::sys::mechanism::Mechanism;
@@ -24,7 +25,7 @@ impl Active {
     /// Opens both. Allocates: called once, outside any fault.
     pub fn open(settings: &Settings) -> Result<Active> {
         let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
-        let slots = (limit_pages / 8).clamp(256, 32 << 10);
+        let slots = (limit_pages / 8).clamp(256, SLOTS_MAX / 2);
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
         let mechanism = Mechanism::open(wanted, slots)?;
         let codec = core::str::from_utf8(settings.compressor()).ok().and_then(|s| CodecSpec::parse(s).ok());

@@ -3,10 +3,15 @@
 //! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which is better shows in what
 //! the faults cost: reads of the store speak for a larger pool, loads from the pool for a smaller one. So the
 //! pool's share follows them, unless the user has fixed it.
+//!
+//! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`) saves compressing it
+//! again, and takes memory that could hold pages. What those would have saved shows in limbo, which holds the
+//! pages that a little more memory would have kept: its hits per page are what a page of memory is worth.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
+use crate::control::Counter;
 use crate::sys::PAGE_SIZE;
 
 /// Bounds of the share, and where it starts, in percent of what the process may use.
@@ -27,6 +32,13 @@ const SHRINK_AFTER: u32 = 100;
 /// Loads in one step that are too few to speak.
 const FEW: u64 = 32;
 
+/// What evicting and loading a page costs, in times of compressing it.
+const RELOAD_COST: i64 = 3;
+/// Where the share of kept copies starts, in parts of what the pool leaves, and its bounds.
+const FIRST_KEPT: i64 = 8;
+const LEAST_KEPT: i64 = 256;
+const MOST_KEPT: i64 = 3;
+
 pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
@@ -36,6 +48,14 @@ pub(super) struct Balance {
     from_pool: AtomicU64,
     /// Steps in a row that spoke for a smaller pool.
     agreeing: AtomicU32,
+    /// Pages of memory that kept copies may take; 0: not begun.
+    kept_pages: AtomicI64,
+    /// Events up to the last step.
+    unchanged: AtomicU64,
+    stored: AtomicU64,
+    limbo_hits: AtomicU64,
+    /// Pages stored since a copy served last.
+    in_vain: AtomicI64,
 }
 
 impl Balance {
@@ -46,7 +66,40 @@ impl Balance {
             from_store: AtomicU64::new(0),
             from_pool: AtomicU64::new(0),
             agreeing: AtomicU32::new(0),
+            kept_pages: AtomicI64::new(0),
+            unchanged: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            limbo_hits: AtomicU64::new(0),
+            in_vain: AtomicI64::new(0),
         }
+    }
+
+    /// One step of the share of kept copies. `room`, `limbo`, `kept`: pages of memory that the pool leaves,
+    /// that limbo holds, that copies take. `events`: totals of copies
+    /// that served, of pages stored, of hits in limbo.
+    fn step_kept(&self, room: i64, limbo: i64, kept: i64, events: [u64; 3]) -> i64 {
+        let counts = [&self.unchanged, &self.stored, &self.limbo_hits];
+        let since = |i: usize| events[i].wrapping_sub(counts[i].swap(events[i], Ordering::Relaxed)) as i64;
+        let (gain, stored, hits) = (since(0), since(1), since(2));
+        let loss = hits.saturating_mul(kept).saturating_mul(RELOAD_COST) / limbo.max(16);
+        let now = match self.kept_pages.load(Ordering::Relaxed) {
+            0 => room / FIRST_KEPT,
+            now => now,
+        };
+        // Full, and of no use though memory has changed hands: what is kept is of pages that never go.
+        let in_vain = if gain > 0 { 0 } else { self.in_vain.load(Ordering::Relaxed) + stored };
+        let is_stuck = in_vain > 2 * room && kept > now / 2;
+        self.in_vain.store(if is_stuck { 0 } else { in_vain }, Ordering::Relaxed);
+        let next = if loss > gain || is_stuck {
+            now - now / 4
+        } else if gain > 0 && kept > now / 2 {
+            now + now / 4
+        } else {
+            now
+        };
+        let next = next.clamp(room / LEAST_KEPT, room / MOST_KEPT);
+        self.kept_pages.store(next, Ordering::Relaxed);
+        next
     }
 
     /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can leave memory.
@@ -107,6 +160,11 @@ impl Pager {
             self.balance.begin(0, false);
         }
         self.limit_pool(active);
+        let kept = c.kept_bytes as usize / PAGE_SIZE;
+        let events = [c.unchanged_pages, c.stores, self.slot().get(Counter::LimboHits)];
+        let room = (self.limit_pages() - self.pool_target_pages()).max(super::MIN_PAGES);
+        let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
+        active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
     }
 
     pub(super) fn limit_pool(&self, active: &Active) {
@@ -137,6 +195,32 @@ mod tests {
         // A program that hardly faults says nothing.
         b.step(store + 20, pool);
         assert_eq!(b.percent(), LEAST_PERCENT);
+    }
+
+    #[test]
+    fn copies_are_kept_while_they_are_worth_more_than_pages() {
+        let b = Balance::new();
+        let (mut unchanged, mut hits, mut now) = (0, 0, 100);
+        // Clean evictions and no use for more pages: as many as may be.
+        for _ in 0..50 {
+            unchanged += 1000;
+            now = b.step_kept(16_000, 1000, now, [unchanged, 0, hits]);
+        }
+        assert_eq!(now, 16_000 / 3);
+        // Each page of memory would have saved some loads.
+        for _ in 0..50 {
+            unchanged += 100;
+            hits += 1000;
+            now = b.step_kept(16_000, 1000, now, [unchanged, 0, hits]);
+        }
+        assert!(now < 200, "{now}");
+        // Copies that never serve, while others have to be compressed.
+        let b2 = Balance::new();
+        let first = b2.step_kept(16_000, 1000, 2000, [0, 0, 0]);
+        assert_eq!(b2.step_kept(16_000, 1000, first, [0, 30_000, 0]), first);
+        assert!(b2.step_kept(16_000, 1000, first, [0, 60_000, 0]) < first);
+        // Nothing happens: nothing changes.
+        assert_eq!(b.step_kept(16_000, 1000, now, [unchanged, 0, hits]), now);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 use core::sync::atomic::{Ordering, fence};
 
 use super::limbo::Stretch;
+use super::resolve::swap_entry;
 use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{SwapEntry, SwapFull};
 use crate::codec::same_filled;
@@ -28,6 +29,8 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 const SWEEP_PAGES: usize = 32;
 /// Pages that one step of a thread that waits for room gives to the cache.
 const DIRECT_PAGES: usize = 8;
+/// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
+pub const EVICTOR_PAGES: usize = 2048;
 /// Words that one sweep step looks at before it lets the lock go.
 const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// What a fruitless step asks the cache to write back.
@@ -93,13 +96,13 @@ impl Pager {
         }
     }
 
-    /// The evictor's work until free pages are above the high mark again. Returns what was done.
+    /// The evictor's work until free pages are above the high mark again, or a portion of it. Returns what was done.
     pub fn evict_to_watermark(&self) -> Reclaimed {
         let mut sum = Reclaimed::default();
         let Some(active) = self.active() else { return sum };
         self.evictor_asked.store(false, Ordering::Release);
         let mut fruitless = 0;
-        loop {
+        while sum.freed < EVICTOR_PAGES {
             if self.is_pool_too_large() {
                 self.shrink_pool(active);
             }
@@ -195,8 +198,13 @@ impl Pager {
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         let mut aged = [Aged::Empty; BATCH_PAGES];
         let mut live = [false; BATCH_PAGES];
-        for (i, l) in live[..stretch.count].iter_mut().enumerate() {
-            *l = s.limbo.page(stretch.slot + i).is_some();
+        // The kept copies become the claimer's: a page that is touched or dropped meanwhile has none any more.
+        let mut copies = [None; BATCH_PAGES];
+        for i in 0..stretch.count {
+            if let Some(page) = s.limbo.page(stretch.slot + i) {
+                live[i] = true;
+                copies[i] = self.word(page, |_, e| e.take_copy());
+            }
         }
         if active.mechanism.is_protect() {
             // In place: the page must not be touched between reading and dropping, so the lock stays.
@@ -206,8 +214,9 @@ impl Pager {
                 if let Some(page) = s.limbo.page(slot)
                     && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
                 {
-                    aged[i] = self.give_to_cache(active, &bytes, s.limbo.is_cold(slot));
+                    aged[i] = self.give_to_cache(active, &bytes, s.limbo.is_cold(slot), copies[i]);
                 } else if live[i] {
+                    self.free_copy(copies[i]);
                     aged[i] = Aged::Refused;
                 }
             }
@@ -217,7 +226,7 @@ impl Pager {
                 if let Some(bytes) = active.mechanism.slot(stretch.slot + i)
                     && live[i]
                 {
-                    aged[i] = self.give_to_cache(active, bytes, false);
+                    aged[i] = self.give_to_cache(active, bytes, false, copies[i]);
                 }
             }
             s = self.lock();
@@ -225,7 +234,15 @@ impl Pager {
         self.publish_aged(s, active, stretch, &aged)
     }
 
-    fn give_to_cache(&self, active: &Active, bytes: &[u8; PAGE_SIZE], cold: bool) -> Aged {
+    /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
+    fn give_to_cache(&self, active: &Active, bytes: &[u8; PAGE_SIZE], cold: bool, copy: Option<u64>) -> Aged {
+        if let Some(entry) = copy.map(swap_entry) {
+            if active.cache.take_back(entry, bytes) {
+                self.add(Counter::CleanEvictions, 1);
+                return Aged::Stored(entry);
+            }
+            self.count_freed();
+        }
         if same_filled(bytes) == Some(0) {
             return Aged::Zero;
         }
@@ -465,6 +482,7 @@ impl Pager {
         if t.next == Next::Absent {
             // The kernel dropped the page under us: it reads as zero.
             self.word(addr + t.pages * PAGE_SIZE, |m, e| {
+                self.free_copy(e.take_copy());
                 e.drop_contents();
                 m.count(-1, -1);
             });
@@ -512,7 +530,8 @@ impl Pager {
             refuse();
             return refused;
         }
-        let aged = self.give_to_cache(active, &bytes, shared);
+        let copy = self.word(addr, |_, e| e.take_copy());
+        let aged = self.give_to_cache(active, &bytes, shared, copy);
         self.recount_own();
         if matches!(aged, Aged::Refused | Aged::Empty) {
             if executable {

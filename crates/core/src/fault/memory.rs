@@ -58,6 +58,7 @@ impl Pager {
                 let whole = first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
                 if whole && a.mechanism.attach(page, PAGE_SIZE).is_ok() {
                     self.count_owned(e.own() as usize);
+                    self.free_copy(e.take_copy());
                     e.drop_contents();
                     m.count(-1, -1);
                     self.resident.fetch_sub(1, Ordering::Relaxed);
@@ -262,6 +263,7 @@ impl Pager {
                 }
             }
         }
+        self.free_copy(e.take_copy());
         e.drop_contents();
     }
 }

@@ -34,7 +34,7 @@ mod shared;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::Active;
-pub use evict::Reclaimed;
+pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use resolve::{Fault, FaultStream};
 
 use crate::control::{Counter, Notice, Slot, Tree};
@@ -55,13 +55,14 @@ pub const BATCH_PAGES: usize = 32;
 const MIN_PAGES: i64 = 256;
 
 /// Counters of the run that the cache counts.
-const CACHE_EVENTS: usize = 11;
+const CACHE_EVENTS: usize = 12;
 
 fn cache_events(active: &Active) -> [(Counter, u64); CACHE_EVENTS] {
     let c = active.cache.counters();
     [
         (Counter::SameFilledPages, c.same_filled_stores),
         (Counter::PoolStores, c.pool_stores),
+        (Counter::ChangedPages, c.changed_pages),
         (Counter::RejectPoor, c.reject_compress_poor),
         (Counter::RejectFull, c.reject_full),
         (Counter::RejectAlloc, c.reject_alloc_failed),
@@ -300,7 +301,10 @@ impl Pager {
         s.set(Counter::OutsidePages, self.outside_pages() as u64);
         s.set(Counter::ManagedBytes, self.ranges.total_bytes() as u64);
         if let Some(a) = self.active() {
-            s.set(Counter::PoolBytes, a.cache.footprint_bytes() as u64);
+            let pool = a.cache.footprint_bytes() as u64;
+            s.set(Counter::PoolBytes, pool);
+            s.max(Counter::PeakPoolBytes, pool);
+            s.max(Counter::PeakKeptBytes, a.cache.counters().kept_bytes);
             for (i, (counter, count)) in cache_events(a).into_iter().enumerate() {
                 s.set(counter, count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)));
             }

@@ -96,6 +96,7 @@ impl Pager {
                 {
                     // The kernel dropped the page unseen: it reads as zero now.
                     self.word(page, |m, e| {
+                        self.free_copy(e.take_copy());
                         e.drop_contents();
                         m.count(-1, -1);
                     });
@@ -341,13 +342,20 @@ impl Pager {
             }
             f => self.filled(f, loaded),
         };
-        for (i, entry) in entries[..n].iter().flatten().enumerate() {
+        let (loaded, _) = s.bounce.as_ref().expect("active").as_slice().as_chunks::<PAGE_SIZE>();
+        for (i, (entry, bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
+            let keeps = active.cache.keep(*entry, bytes);
             self.word(page + i * PAGE_SIZE, |m, e| {
-                e.load();
+                if keeps {
+                    e.load_keeping()
+                } else {
+                    e.load()
+                }
                 m.count(1, 0);
             });
-            self.count_freed();
-            active.cache.free(*entry);
+            if !keeps {
+                self.count_freed();
+            }
         }
         self.recount_own();
         self.resident.fetch_add(n as i64, Ordering::Relaxed);
@@ -472,6 +480,14 @@ impl Pager {
         const UNITS_MAX: usize = 16 << 10;
         let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
         (pages / UNITS_MAX).next_power_of_two().clamp(16, 4096)
+    }
+
+    /// Frees the entry of a kept copy whose page is gone or was written.
+    pub(super) fn free_copy(&self, copy: Option<u64>) {
+        if let (Some(active), Some(copy)) = (self.active(), copy) {
+            self.count_freed();
+            active.cache.free(swap_entry(copy));
+        }
     }
 
     /// Changes an existing word together with its stretch.

@@ -16,6 +16,9 @@
 //! - `Limbo(slot)`: in a frame of ours (a staging slot), or in place behind PROT_NONE.
 //! - `Stored(entry)`: in the swap cache (same-filled word, pool object or backing store).
 //!
+//! Beside the authoritative copy there may be a *kept* one: the swap entry that the page was loaded from. Whether it is
+//! still the same is found out when the page goes out again, by comparing contents (`cache/kept.rs`), and not before.
+//!
 //! Words are atomics because a system call's fast path reads them without the lock (see `fault/hold.rs`);
 //! they are written with the pager's lock held, always through the transitions below, each of which asserts its predecessor.
 
@@ -26,7 +29,14 @@ const HOT_SHIFT: u32 = 3;
 const HOT_MASK: u64 = 0b11 << HOT_SHIFT;
 const STUCK: u64 = 1 << 5;
 const SHARED: u64 = 1 << 6;
-const PAYLOAD_SHIFT: u32 = 8;
+/// The entry field is that of a copy kept by the cache (resident pages and pages in limbo).
+const KEPT: u64 = 1 << 7;
+const ENTRY_SHIFT: u32 = 8;
+const ENTRY_BITS: u32 = 40;
+const COPY_MASK: u64 = KEPT | ((1 << ENTRY_BITS) - 1) << ENTRY_SHIFT;
+const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
+/// Slots of limbo that a word can name.
+pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
 
 /// Highest value of the hot counter: sweeps that a page survives after it proved useful.
 pub const HOT_MAX: u64 = 3;
@@ -61,8 +71,8 @@ impl PageEntry {
         match w & STATE_MASK {
             0 => PageState::None,
             1 => PageState::Resident,
-            2 => PageState::Limbo(w >> PAYLOAD_SHIFT),
-            3 => PageState::Stored(w >> PAYLOAD_SHIFT),
+            2 => PageState::Limbo(w >> SLOT_SHIFT),
+            3 => PageState::Stored(entry_of(w)),
             s => panic!("page word {w:#x} has no state {s}"),
         }
     }
@@ -102,10 +112,31 @@ impl PageEntry {
         shared
     }
 
+    /// The entry of the kept copy, if there is one.
+    pub fn copy(&self) -> Option<u64> {
+        let w = self.word();
+        (w & KEPT != 0).then_some(entry_of(w))
+    }
+
+    /// Takes the kept copy away from the page; the entry is the caller's to free.
+    #[must_use]
+    pub fn take_copy(&self) -> Option<u64> {
+        let copy = self.copy();
+        if copy.is_some() {
+            self.0.store(self.word() & !COPY_MASK, Ordering::SeqCst);
+        }
+        copy
+    }
+
     #[inline]
-    fn set(&self, state: u64, flags: u64, payload: u64) {
-        debug_assert!(payload >> 40 == 0);
-        self.0.store(state | flags | (payload << PAYLOAD_SHIFT), Ordering::SeqCst);
+    fn set(&self, state: u64, flags: u64, slot: u64, copy: u64) {
+        debug_assert!(slot < SLOTS_MAX as u64);
+        self.0.store(state | flags | slot << SLOT_SHIFT | copy, Ordering::SeqCst);
+    }
+
+    /// The part of the word that says which copy is kept.
+    fn copy_bits(&self) -> u64 {
+        self.word() & if self.word() & KEPT != 0 { COPY_MASK } else { 0 }
     }
 
     #[inline]
@@ -116,49 +147,57 @@ impl PageEntry {
     /// First touch: a zero frame was mapped.
     pub fn touch_first(&self) {
         self.expect(self.state() == PageState::None, "first touch");
-        self.set(1, 0, 0);
+        self.set(1, 0, 0, 0);
     }
 
     /// The page was found mapped when its range came under management.
     pub fn adopt(&self) {
         self.expect(self.state() == PageState::None, "adopt");
-        self.set(1, 1 << HOT_SHIFT, 0);
+        self.set(1, 1 << HOT_SHIFT, 0, 0);
     }
 
     /// The sweep takes the page out into a staging slot.
     pub fn enter_limbo(&self, slot: u64) {
         self.expect(self.is_resident(), "enter limbo");
-        self.set(2, 0, slot);
+        self.set(2, 0, slot, self.copy_bits());
     }
 
     /// The page was to enter limbo but could not be taken out: it stays where it was. `stuck`: do not
     /// try again in this round.
     pub fn refuse_limbo(&self, stuck: bool) {
         self.expect(matches!(self.state(), PageState::Limbo(_)), "refuse limbo");
-        self.set(1, if stuck { STUCK } else { 0 }, 0);
+        self.set(1, if stuck { STUCK } else { 0 }, 0, self.copy_bits());
     }
 
     /// The page was touched while in limbo and is mapped again: it has proved useful.
     pub fn leave_limbo(&self) {
         self.expect(matches!(self.state(), PageState::Limbo(_)), "leave limbo");
-        self.set(1, HOT_MAX << HOT_SHIFT, 0);
+        self.set(1, HOT_MAX << HOT_SHIFT, 0, self.copy_bits());
     }
 
     /// The page in limbo was stored.
     pub fn store(&self, entry: u64) {
-        self.expect(matches!(self.state(), PageState::Limbo(_)), "store");
-        self.set(3, 0, entry);
+        self.expect(matches!(self.state(), PageState::Limbo(_)) && self.copy().is_none(), "store");
+        debug_assert!(entry >> ENTRY_BITS == 0);
+        self.set(3, 0, 0, entry << ENTRY_SHIFT);
     }
 
     /// The stored page was loaded and mapped.
     pub fn load(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
-        self.set(1, 1 << HOT_SHIFT, 0);
+        self.set(1, 1 << HOT_SHIFT, 0, 0);
+    }
+
+    /// The stored page was loaded and mapped, and its entry kept.
+    pub fn load_keeping(&self) {
+        self.expect(matches!(self.state(), PageState::Stored(_)), "load");
+        self.set(1, 1 << HOT_SHIFT, 0, KEPT | self.word() & COPY_MASK);
     }
 
     /// The contents are worthless (unmapped, discarded) or all zero.
     pub fn drop_contents(&self) {
-        self.set(0, 0, 0);
+        debug_assert!(self.copy().is_none(), "somebody frees the kept copy");
+        self.set(0, 0, 0, 0);
     }
 
     /// Takes over another page's word (mremap): `self` must have no contents, `from` has none afterwards.
@@ -192,6 +231,10 @@ impl PageEntry {
     }
 }
 
+fn entry_of(word: u64) -> u64 {
+    word >> ENTRY_SHIFT & ((1 << ENTRY_BITS) - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +262,32 @@ mod tests {
         assert!(q.is_resident());
         q.drop_contents();
         assert_eq!(q.state(), PageState::None);
+    }
+
+    #[test]
+    fn a_kept_copy_goes_with_its_page() {
+        let p = new();
+        p.touch_first();
+        assert_eq!(p.copy(), None);
+        p.enter_limbo(SLOTS_MAX as u64 - 1);
+        p.store(0xff_ffff_fffe);
+        assert_eq!(p.copy(), None);
+        p.load_keeping();
+        assert!(p.is_resident() && p.copy() == Some(0xff_ffff_fffe));
+        p.share();
+        assert!(p.own() && !p.cool());
+        p.make_cold();
+        p.enter_limbo(7);
+        assert_eq!((p.state(), p.copy()), (PageState::Limbo(7), Some(0xff_ffff_fffe)));
+        p.refuse_limbo(true);
+        assert!(!p.cool() && p.cool());
+        p.enter_limbo(SLOTS_MAX as u64 - 1);
+        p.leave_limbo();
+        let q = new();
+        q.take_over(&p);
+        assert_eq!((p.copy(), q.take_copy(), q.copy()), (None, Some(0xff_ffff_fffe), None));
+        assert!(q.is_resident());
+        q.drop_contents();
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use uzswap::control::{LEAVING, Slot};
+use uzswap::fault::EVICTOR_PAGES;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 
@@ -112,8 +113,9 @@ extern "C" fn body() -> ! {
     let mut last = uzswap::sys::now_ns();
     loop {
         let word = PAGER.evictor_word.load(Ordering::Acquire);
+        let mut is_done = true;
         if ACTIVE.load(Ordering::Acquire) {
-            PAGER.evict_to_watermark();
+            is_done = PAGER.evict_to_watermark().freed < EVICTOR_PAGES;
             if let Some(active) = PAGER.active() {
                 // Dictionaries, where the codec wants them: at once done when nothing is due.
                 active.cache.train();
@@ -124,7 +126,9 @@ extern "C" fn body() -> ! {
                 last = now;
             }
         }
-        sync::futex_wait(&PAGER.evictor_word, word, Some(TICK_NS));
+        if is_done {
+            sync::futex_wait(&PAGER.evictor_word, word, Some(TICK_NS));
+        }
     }
 }
 

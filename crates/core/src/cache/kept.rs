@@ -1,0 +1,333 @@
+//! Copies that stay though their page is back: a page that has not been written goes out again for nothing.
+//!
+//! ```text
+//!   load, page goes back to its owner       page comes again
+//!   keep(entry, page) ----> kept --------> take_back(entry, page) ----> as it was, nothing compressed or written
+//!                            |                       \-- contents differ: dropped, the page is stored anew
+//!                            | memory is short
+//!                            v
+//!                          gone (the entry stays, without an object)
+//! ```
+//!
+//! Whether a page was written is not asked of the kernel, whose answer may be old before it is there. The contents are
+//! compared: a fingerprint under a secret key, taken of what was loaded and of what comes back when nobody can
+//! write it any more. That two different pages have the same happens once in 2^60 times, to whoever does not know the key.
+//!
+//! A copy in the pool takes memory that could hold a page. So there are as many as the owner allows
+//! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as enough of them turn out to be
+//! of use, and they go when nothing else can. One in the store costs nothing.
+
+use super::entry::{Ends, Location, NONE, SwapEntry};
+use super::state::State;
+use super::{Page, SwapCache};
+use crate::store::Store;
+use crate::sys::PAGE_SIZE;
+use crate::sys::Result;
+use crate::sys::file::fill_random;
+use crate::sys::mem::Mapping;
+
+/// Full marks of [`Kept::score`], and the least for which copies are kept.
+const SCORE_MAX: u32 = 1 << 16;
+const SCORE_LEAST: u32 = SCORE_MAX / 4;
+/// One result moves the score by this part of what is left.
+const SCORE_WEIGHT: u32 = 64;
+/// With a bad score one in so many is kept, to learn when it changes.
+const SAMPLED: u32 = 32;
+
+/// What the cache's lock guards of this.
+pub struct Kept {
+    /// Copies in the pool, the youngest first.
+    pub list: Ends,
+    pub bytes: usize,
+    pub max_bytes: usize,
+    /// How many of the copies were still right, of late.
+    score: u32,
+    offered: u32,
+}
+
+impl Kept {
+    pub fn new() -> Kept {
+        Kept { list: Ends::default(), bytes: 0, max_bytes: 0, score: SCORE_MAX / 2, offered: 0 }
+    }
+
+    fn is_worthwhile(&mut self) -> bool {
+        self.offered = self.offered.wrapping_add(1);
+        self.score >= SCORE_LEAST || self.offered.is_multiple_of(SAMPLED)
+    }
+
+    fn learn(&mut self, was_right: bool) {
+        self.score -= self.score / SCORE_WEIGHT;
+        self.score += if was_right { SCORE_MAX / SCORE_WEIGHT } else { 0 };
+    }
+}
+
+impl<S: Store> SwapCache<S> {
+    /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the entry is for
+    /// [`SwapCache::take_back`] or `free`. False: the entry is freed.
+    pub fn keep(&self, entry: SwapEntry, page: &Page) -> bool {
+        let print = self.fingerprint.of(page);
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a swap entry is kept once");
+        let keeps = s.keep(id, print);
+        if !keeps {
+            s.drop_entry(entry, id);
+        }
+        let discards = s.clusters.has_discards();
+        drop(s);
+        if discards {
+            self.help_discard();
+        }
+        keeps
+    }
+
+    /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`. False: it is not,
+    /// or the copy is gone; the entry is freed, the page not taken.
+    pub fn take_back(&self, entry: SwapEntry, page: &Page) -> bool {
+        let print = self.fingerprint.of(page);
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a kept entry is there");
+        let is_same = s.take_back(id, print);
+        if !is_same {
+            s.drop_entry(entry, id);
+        }
+        let discards = s.clusters.has_discards();
+        drop(s);
+        if discards {
+            self.help_discard();
+        }
+        is_same
+    }
+
+    /// Sets how much memory copies of pages that are back may take; 0 at first.
+    pub fn set_max_kept_bytes(&self, bytes: usize) {
+        let mut s = self.state.lock();
+        s.kept.max_bytes = bytes;
+        while s.kept.bytes > bytes && s.drop_copy() {}
+    }
+
+    /// Drops the oldest copies, `bytes` of them or more; says how many.
+    pub(super) fn drop_copies(&self, bytes: usize) -> usize {
+        let mut s = self.state.lock();
+        let before = s.kept.bytes;
+        while before - s.kept.bytes < bytes && s.drop_copy() {}
+        before - s.kept.bytes
+    }
+}
+
+impl<S: Store> State<S> {
+    fn keep(&mut self, id: u32, print: u64) -> bool {
+        let e = *self.entries.get(id);
+        assert!(e.kept == 0, "a page goes back once");
+        let len = usize::from(e.len);
+        match e.location() {
+            Location::Pool(_) => {
+                // The oldest is that of the page that is most likely to come again soon, so none goes for a new one.
+                let fits = self.kept.bytes + len <= self.kept.max_bytes;
+                if !fits || !self.kept.is_worthwhile() {
+                    return false;
+                }
+                self.lru.remove(&mut self.entries, id);
+                self.kept.list.push_front(&mut self.entries, id);
+                self.kept.bytes += len;
+            }
+            Location::Stored(_) if self.kept.is_worthwhile() => {}
+            _ => return false,
+        }
+        let e = self.entries.get_mut(id);
+        (e.kept, e.fingerprint) = (1, print);
+        self.counters.kept_pages += 1;
+        true
+    }
+
+    fn take_back(&mut self, id: u32, print: u64) -> bool {
+        let e = *self.entries.get(id);
+        assert!(e.kept != 0, "only what was kept comes back like this");
+        if e.location() == Location::Gone {
+            return false;
+        }
+        let is_same = e.fingerprint == print;
+        self.kept.learn(is_same);
+        if !is_same {
+            self.counters.changed_pages += 1;
+            return false;
+        }
+        self.unmark_kept(id);
+        if matches!(e.location(), Location::Pool(_)) {
+            self.lru.push_front(&mut self.entries, id);
+        }
+        self.entries.get_mut(id).referenced = 0;
+        self.counters.unchanged_pages += 1;
+        true
+    }
+
+    /// The entry's copy is an ordinary one from now on, or is about to go. Not in any list then, if it is in the pool.
+    pub(super) fn unmark_kept(&mut self, id: u32) {
+        let e = self.entries.get_mut(id);
+        e.kept = 0;
+        let e = *e;
+        self.counters.kept_pages -= 1;
+        if matches!(e.location(), Location::Pool(_)) {
+            self.kept.list.remove(&mut self.entries, id);
+            self.kept.bytes -= usize::from(e.len);
+        }
+    }
+
+    /// Drops the oldest copy that takes memory. Its entry stays for the owner to find it gone.
+    pub(super) fn drop_copy(&mut self) -> bool {
+        let id = self.kept.list.last;
+        if id == NONE {
+            return false;
+        }
+        let e = *self.entries.get(id);
+        let Location::Pool(raw) = e.location() else { unreachable!("in the list of copies") };
+        self.kept.list.remove(&mut self.entries, id);
+        self.kept.bytes -= usize::from(e.len);
+        self.free_object(e.pool, raw);
+        self.entries.get_mut(id).set_location(Location::Gone);
+        self.counters.pool_pages -= 1;
+        self.counters.gone_pages += 1;
+        self.counters.dropped_copies += 1;
+        true
+    }
+}
+
+/// Fingerprints of pages: NH (the hash of UMAC and VMAC: products of keyed word pairs, summed to 128 bits), then a keyed
+/// polynomial modulo 2^61 - 1. Both are universal: whoever does not know the key cannot make two pages agree.
+pub struct Fingerprint {
+    /// A page of key.
+    key: Mapping,
+    last: [u64; 4],
+}
+
+const PRIME: u64 = (1 << 61) - 1;
+
+impl Fingerprint {
+    pub fn new() -> Result<Fingerprint> {
+        let mut key = Mapping::new(PAGE_SIZE)?;
+        fill_random(key.as_mut_slice())?;
+        let mut last = [0; 4];
+        for word in &mut last {
+            let mut bytes = [0; 8];
+            fill_random(&mut bytes)?;
+            *word = u64::from_le_bytes(bytes) % PRIME;
+        }
+        Ok(Fingerprint { key, last })
+    }
+
+    pub fn of(&self, page: &Page) -> u64 {
+        let (data, _) = page.as_chunks::<16>();
+        let (key, _) = self.key.as_slice().as_chunks::<16>();
+        let mut sum = 0u128;
+        for (d, k) in data.iter().zip(key) {
+            let ([d0, d1], [k0, k1]) = (words(d), words(k));
+            sum = sum.wrapping_add(u128::from(d0.wrapping_add(k0)) * u128::from(d1.wrapping_add(k1)));
+        }
+        let parts = [sum as u32, (sum >> 32) as u32, (sum >> 64) as u32, (sum >> 96) as u32];
+        let poly: u128 = parts.iter().zip(self.last).map(|(&p, k)| u128::from(p) * u128::from(k)).sum();
+        (poly % u128::from(PRIME)) as u64
+    }
+}
+
+fn words(pair: &[u8; 16]) -> [u64; 2] {
+    let both = u128::from_le_bytes(*pair);
+    [both as u64, (both >> 64) as u64]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CacheConfig;
+    use super::super::tests::{in_memory, loaded};
+    use super::*;
+    use crate::testing::{any_page, page};
+
+    #[test]
+    fn a_page_that_is_as_it_was_goes_out_for_nothing() {
+        let (cache, _) = in_memory(1 << 20);
+        let (a, b) = (page(1), page(2));
+        let stored = cache.swap_out(&a).unwrap();
+        assert!(!cache.keep(stored, &a), "no copies are allowed yet, and the entry is gone");
+        cache.set_max_kept_bytes(1 << 20);
+        let kept = cache.swap_out(&a).unwrap();
+        assert!(cache.keep(kept, &a) && cache.take_back(kept, &a));
+        assert_eq!(loaded(&cache, kept), a);
+        cache.check();
+        assert!(cache.keep(kept, &a) && !cache.take_back(kept, &b));
+        let c = cache.counters();
+        assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (1, 1, 0));
+        cache.check();
+    }
+
+    #[test]
+    fn copies_in_the_store_cost_no_memory_and_serve_as_well() {
+        let (cache, _) = in_memory(1 << 20);
+        let a = page(3);
+        let e = cache.swap_out(&a).unwrap();
+        cache.shrink(1 << 20);
+        assert!(cache.keep(e, &a), "though no memory is allowed");
+        assert!(cache.take_back(e, &a));
+        assert_eq!(loaded(&cache, e), a);
+        assert_eq!((cache.counters().store_pages, cache.counters().pool_pages), (1, 0));
+        cache.check();
+    }
+
+    #[test]
+    fn copies_go_when_nothing_else_can() {
+        let cache: SwapCache = SwapCache::new(CacheConfig::default()).unwrap();
+        cache.set_max_kept_bytes(8 << 20);
+        let pages: Vec<_> = (0..1024u64).map(page).collect();
+        let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
+        for (e, p) in entries.iter().zip(&pages).take(512) {
+            assert!(cache.keep(*e, p));
+        }
+        cache.check();
+        cache.shrink(128 << 10);
+        let c = cache.counters();
+        assert!((1..512).contains(&c.dropped_copies), "{c:?}");
+        cache.set_max_kept_bytes(0);
+        assert_eq!((cache.counters().kept_bytes, cache.counters().gone_pages), (0, 512));
+        cache.check();
+        // Gone, and said so; the others are all there.
+        for (i, (e, p)) in entries.iter().zip(&pages).enumerate() {
+            if i < 512 {
+                assert!(!cache.take_back(*e, p));
+            } else {
+                assert_eq!(loaded(&cache, *e), *p);
+            }
+        }
+        assert_eq!(cache.counters().stored_pages, 512);
+        cache.check();
+    }
+
+    #[test]
+    fn every_changed_bit_changes_the_fingerprint() {
+        let f = Fingerprint::new().unwrap();
+        let mut page = any_page(77);
+        let before = f.of(&page);
+        assert_eq!(f.of(&page), before);
+        for bit in 0..PAGE_SIZE * 8 {
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(f.of(&page), before, "bit {bit}");
+            page[bit / 8] ^= 1 << (bit % 8);
+        }
+        // Words that change places, within a pair and between pairs.
+        page[..32].copy_from_slice(&core::array::from_fn::<u8, 32, _>(|i| i as u8));
+        let before = f.of(&page);
+        for (a, b) in [(0, 8), (0, 16), (8, 24)] {
+            let mut other = page;
+            other[a..a + 8].copy_from_slice(&page[b..b + 8]);
+            other[b..b + 8].copy_from_slice(&page[a..a + 8]);
+            assert_ne!(f.of(&other), before, "{a} and {b}");
+        }
+        assert_ne!(Fingerprint::new().unwrap().of(&page), before, "another key");
+    }
+
+    #[test]
+    fn copies_that_are_of_no_use_are_kept_no_more() {
+        let mut k = Kept::new();
+        assert!((0..100).all(|_| k.is_worthwhile()));
+        (0..1000).for_each(|_| k.learn(false));
+        assert_eq!((0..SAMPLED).filter(|_| k.is_worthwhile()).count(), 1);
+        (0..1000).for_each(|_| k.learn(true));
+        assert!((0..100).all(|_| k.is_worthwhile()));
+    }
+}
