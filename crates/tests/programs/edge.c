@@ -7,8 +7,10 @@
 // touched before is cold, and `big_is_right` checks all of it. Nothing that a case prints depends on addresses, times or ids.
 #define _GNU_SOURCE
 #include <aio.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/aio_abi.h>
 #include <poll.h>
 #include <pthread.h>
@@ -905,6 +907,55 @@ static void case_end_in_thread(void) {
     pthread_exit(NULL);
 }
 
+// What /proc says of a thread's user, groups and rights: different values among all threads of this process.
+static int kinds_of_threads(void) {
+    char kinds[16][512];
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *d; (d = readdir(tasks));) {
+        char path[300], line[256], all[512] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", d->d_name);
+        FILE *status = d->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (!status) continue;
+        while (fgets(line, sizeof line, status))
+            if (!strncmp(line, "Uid:", 4) || !strncmp(line, "Gid:", 4) || !strncmp(line, "CapEff:", 7)) strcat(all, line);
+        fclose(status);
+        int k = 0;
+        while (k < n && strcmp(kinds[k], all)) k++;
+        if (k == n && n < 16) strcpy(kinds[n++], all);
+    }
+    closedir(tasks);
+    return n;
+}
+
+static void case_identity(void) {
+    push_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        push_out();
+        int r = unshare(CLONE_NEWUSER);
+        show("a user namespace: %d %s\n", r, r ? strerror(errno) : "");
+        push_out();
+        show("in it: %d, kinds of threads: %d\n", big_is_right(), kinds_of_threads());
+        _exit(0);
+    }
+    wait_for(pid);
+    void *wait_here(void *barrier) { return pthread_barrier_wait(barrier), pthread_barrier_wait(barrier), NULL; }
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_here, &barrier);
+    pthread_barrier_wait(&barrier);
+    uid_t user = getuid() ? getuid() : 65534;
+    show("groups %d\n", getuid() ? 0 : setgroups(1, &(gid_t){65534}));
+    show("user %d\n", setresuid(user, user, user));
+    show("kinds of threads: %d\n", kinds_of_threads());
+    push_out();
+    show("and back: %d %d\n", setresuid(0, 0, 0), big_is_right());
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+}
+
 #define CASE(name) {#name, case_##name}
 static const struct {
     const char *name;
@@ -918,7 +969,7 @@ static const struct {
     CASE(many_threads),  CASE(spawn),          CASE(cold_arguments),   CASE(fork),          CASE(fork_tree),
     CASE(raw_clone),     CASE(fork_with_threads), CASE(daemon),        CASE(close_all),     CASE(exec_again),
     CASE(disarming),     CASE(unwind),         CASE(no_room),          CASE(descriptor_limit),
-    CASE(empty_environment), CASE(shared),     CASE(end_in_thread),
+    CASE(empty_environment), CASE(shared),     CASE(end_in_thread),  CASE(identity),
 };
 
 int main(int argc, char **argv) {

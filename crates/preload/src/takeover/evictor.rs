@@ -19,13 +19,18 @@ use super::{ACTIVE, PAGER, PID, call, memory};
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
-const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000;
+const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
+const FUTEX_WAIT: usize = 0;
+const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
 /// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
+/// The thread is to end. The kernel clears `ALIVE` and wakes its waiters when it has.
+static STOPPING: AtomicBool = AtomicBool::new(false);
+static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Memory of the thread: stack and thread-local area. The thread of a forked child uses it again.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static IN_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
@@ -56,6 +61,7 @@ pub fn start() {
     let all = !0u64;
     let mut old = 0u64;
     let _ = call!(nr::RT_SIGPROCMASK, 2, &raw const all, &raw mut old, 8);
+    ALIVE.store(1, Ordering::Release);
     let result: isize;
     // SAFETY: the child runs on its own stack and never returns from `body`.
     unsafe {
@@ -70,14 +76,37 @@ pub fn start() {
             "2:",
             body = sym body,
             inlateout("rax") nr::CLONE as isize => result,
-            in("rdi") CLONE_FLAGS, in("rsi") stack, in("rdx") 0, in("r10") 0, in("r8") tls,
+            in("rdi") CLONE_FLAGS, in("rsi") stack, in("rdx") 0, in("r10") ALIVE.as_ptr(), in("r8") tls,
             lateout("rcx") _, lateout("r11") _,
         );
     }
     let _ = call!(nr::RT_SIGPROCMASK, 2, &raw const old, 0, 8);
     if result < 0 {
+        ALIVE.store(0, Ordering::Release);
         RUNNING.store(false, Ordering::Release);
     }
+}
+
+pub fn is_running() -> bool {
+    RUNNING.load(Ordering::Acquire)
+}
+
+/// Ends the thread, if it runs, and waits until it has. Without the pager's lock, which the thread may need to get there.
+pub fn stop() {
+    if !is_running() {
+        return;
+    }
+    STOPPING.store(true, Ordering::Release);
+    PAGER.evictor_word.fetch_add(1, Ordering::Release);
+    sync::futex_wake(&PAGER.evictor_word, 1);
+    while ALIVE.load(Ordering::Acquire) != 0 {
+        // The kernel's wake at a thread's end is for waiters that are not private.
+        let timeout = [0, TICK_NS];
+        let _ = call!(nr::FUTEX, ALIVE.as_ptr(), FUTEX_WAIT, 1, timeout.as_ptr());
+    }
+    STOPPING.store(false, Ordering::Release);
+    TID.store(0, Ordering::Relaxed);
+    RUNNING.store(false, Ordering::Release);
 }
 
 /// In the child after fork the thread does not exist.
@@ -111,7 +140,7 @@ extern "C" fn body() -> ! {
         }
     }
     let mut last = uzswap::sys::now_ns();
-    loop {
+    while !STOPPING.load(Ordering::Acquire) {
         let word = PAGER.evictor_word.load(Ordering::Acquire);
         let mut is_done = true;
         if ACTIVE.load(Ordering::Acquire) {
@@ -129,6 +158,9 @@ extern "C" fn body() -> ! {
         if is_done {
             sync::futex_wait(&PAGER.evictor_word, word, Some(TICK_NS));
         }
+    }
+    loop {
+        let _ = call!(nr::EXIT, 0);
     }
 }
 

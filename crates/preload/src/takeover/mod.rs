@@ -24,6 +24,7 @@
 mod buffers;
 mod descriptors;
 mod evictor;
+mod identity;
 mod inflight;
 mod memory;
 mod process;

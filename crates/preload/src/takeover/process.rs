@@ -15,7 +15,9 @@ use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::descriptors::{self, CONTROL_FD};
 use super::thread::{self, ThreadBlock};
-use super::{ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, memory, raw, runtime, signals, start};
+use super::{
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, runtime, signals, start,
+};
 use crate::patch::{self, HookFrame, ThreadStart};
 
 const CLONE_VM: usize = 0x100;
@@ -39,11 +41,11 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args, f: &mut Hook
             process_exit(t);
             Some(Answer::Inline)
         }
-        _ => None,
+        _ => identity::call(t, number, a),
     }
 }
 
-fn is_shared_child() -> bool {
+pub(super) fn is_shared_child() -> bool {
     uzswap::sys::getpid() != PID.load(Ordering::Relaxed)
 }
 
@@ -120,6 +122,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 let tid = uzswap::sys::gettid();
                 thread::after_fork_child(t, tid);
                 evictor::after_fork_child();
+                identity::after_fork_child();
                 super::inflight::after_fork_child();
                 if ACTIVE.load(Ordering::Acquire) {
                     evictor::open_files();

@@ -1,0 +1,90 @@
+//! Calls that change what the calling thread is to the kernel: its user, groups and capabilities, its namespaces.
+//!
+//! The evictor is a thread that the program knows nothing of, and it is in the way of both kinds. A user namespace is refused to a
+//! process of several threads. And libc makes the calls of the first kind for every thread that it knows: the evictor would go
+//! on with rights that the program has given up. So it ends, and starts again from the thread that made the call, as
+//! what that thread is now.
+//!
+//! Not under a seccomp filter that the program has installed: the old thread has none, a new one would inherit it, and what the
+//! evictor needs may kill it there.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use uzswap::sys::{Errno, nr};
+
+use super::thread::ThreadBlock;
+use super::{Answer, Args, buffers, evictor, raw, runtime};
+
+/// Calls that a process of several threads may be refused.
+const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
+
+/// Calls that a thread makes for itself and libc for all of them.
+const RIGHTS: [usize; 10] = [
+    nr::SETUID,
+    nr::SETGID,
+    nr::SETREUID,
+    nr::SETREGID,
+    nr::SETRESUID,
+    nr::SETRESGID,
+    nr::SETFSUID,
+    nr::SETFSGID,
+    nr::SETGROUPS,
+    nr::CAPSET,
+];
+
+/// How often a call is tried again after the evictor has ended: the kernel counts a thread for a moment longer.
+const TRIES: u32 = 1000;
+
+const PR_SET_SECCOMP: usize = 22;
+const SECCOMP_SET_MODE_FILTER: usize = 1;
+
+/// One thread at a time ends and starts the evictor.
+static CHANGING: AtomicBool = AtomicBool::new(false);
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// In the child after fork the thread that was at it does not exist.
+pub(super) fn after_fork_child() {
+    CHANGING.store(false, Ordering::Release);
+}
+
+/// Does the call, if it is one of these.
+pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+    let installs_filter = number == nr::SECCOMP && a[0] == SECCOMP_SET_MODE_FILTER
+        || number == nr::PRCTL && a[0] == PR_SET_SECCOMP;
+    if installs_filter {
+        FILTERED.store(true, Ordering::Relaxed);
+    }
+    let alone = ALONE.contains(&number);
+    let renews = alone || RIGHTS.contains(&number) && !FILTERED.load(Ordering::Relaxed);
+    if !renews || !evictor::is_running() || super::process::is_shared_child() {
+        return None;
+    }
+    let result = buffers::with_held(t, number, &a, || {
+        runtime(t, move || {
+            while CHANGING.swap(true, Ordering::Acquire) {
+                uzswap::sys::yield_now();
+            }
+            let mut r = raw(number, a);
+            if alone {
+                if r == Errno::EINVAL.as_return() {
+                    evictor::stop();
+                    for _ in 0..TRIES {
+                        r = raw(number, a);
+                        if r != Errno::EINVAL.as_return() {
+                            break;
+                        }
+                        uzswap::sys::yield_now();
+                    }
+                    // Refused where new threads belong to another process namespace: then evictions are direct.
+                    evictor::start();
+                }
+            } else if r >= 0 {
+                evictor::stop();
+                evictor::start();
+            }
+            CHANGING.store(false, Ordering::Release);
+            r
+        })
+    });
+    Some(Answer::Result(result))
+}
