@@ -56,7 +56,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "node", limit_mib: 88, argv: node, for_all: true, in_ci: NEVER },
     Program {
         name: "java_g1",
-        limit_mib: 88,
+        limit_mib: 78,
         argv: |w| java(w, "-XX:+UseG1GC"),
         for_all: true,
         in_ci: NEVER,

@@ -15,7 +15,7 @@
 //!
 //! A copy in the pool takes memory that could hold a page. So there are as many as the owner allows
 //! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as enough of them turn out to be
-//! of use, and they go when nothing else can. One in the store costs nothing.
+//! of use, and they go when nothing else can. One in the store costs nothing, and saves a write while the pool is full.
 
 use super::entry::{Ends, Location, NONE, SwapEntry};
 use super::state::State;
@@ -81,7 +81,7 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`. False: it is not,
-    /// or the copy is gone; the entry is freed, the page not taken.
+    /// or the copy is gone or worth replacing; the entry is freed, the page not taken.
     pub fn take_back(&self, entry: SwapEntry, page: &Page) -> bool {
         let print = self.fingerprint.of(page);
         let mut s = self.state.lock();
@@ -149,6 +149,10 @@ impl<S: Store> State<S> {
         self.kept.learn(is_same);
         if !is_same {
             self.counters.changed_pages += 1;
+            return false;
+        }
+        // What was wanted a moment ago is not left on the disk while there is room in memory.
+        if matches!(e.location(), Location::Stored(_)) && self.accepts() {
             return false;
         }
         self.unmark_kept(id);
@@ -258,15 +262,20 @@ mod tests {
     }
 
     #[test]
-    fn copies_in_the_store_cost_no_memory_and_serve_as_well() {
+    fn copies_in_the_store_serve_while_the_pool_is_full() {
         let (cache, _) = in_memory(1 << 20);
         let a = page(3);
         let e = cache.swap_out(&a).unwrap();
         cache.shrink(1 << 20);
-        assert!(cache.keep(e, &a), "though no memory is allowed");
+        assert!(cache.keep(e, &a), "though no memory is allowed for copies");
+        cache.set_max_pool_bytes(0);
         assert!(cache.take_back(e, &a));
         assert_eq!(loaded(&cache, e), a);
         assert_eq!((cache.counters().store_pages, cache.counters().pool_pages), (1, 0));
+        cache.check();
+        assert!(cache.keep(e, &a));
+        cache.set_max_pool_bytes(1 << 20);
+        assert!(!cache.take_back(e, &a), "there is room in memory for it");
         cache.check();
     }
 

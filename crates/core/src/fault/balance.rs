@@ -138,9 +138,14 @@ impl Balance {
 }
 
 impl Pager {
+    /// What pages and pool share: the limit, less memory that is neither.
+    fn divided_pages(&self) -> i64 {
+        (self.limit_pages() - self.outside_pages()).max(super::MIN_PAGES)
+    }
+
     /// Frames that the pool may have.
     pub(super) fn pool_target_pages(&self) -> i64 {
-        (self.limit_pages().max(0) * i64::from(self.balance.percent()) / 100).max(super::MIN_PAGES)
+        (self.divided_pages() * i64::from(self.balance.percent()) / 100).max(super::MIN_PAGES)
     }
 
     /// Whether the pool takes more than its part: relatives may have left it less than it began with.
@@ -162,7 +167,7 @@ impl Pager {
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
         let events = [c.unchanged_pages, c.stores, self.slot().get(Counter::LimboHits)];
-        let room = (self.limit_pages() - self.pool_target_pages()).max(super::MIN_PAGES);
+        let room = (self.divided_pages() - self.pool_target_pages()).max(super::MIN_PAGES);
         let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
     }
