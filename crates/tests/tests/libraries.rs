@@ -85,7 +85,7 @@ fn module(workshop: &Workshop, name: &str) -> Vec<OsString> {
 
 fn cpython(workshop: &Workshop, name: &str) -> Vec<OsString> {
     let mut argv = module(workshop, "test");
-    argv.extend(words(&format!("--junit-xml results.xml --timeout 280 {name}")));
+    argv.extend(words(&format!("--junit-xml results.xml --timeout 1500 {name}")));
     argv
 }
 
@@ -103,7 +103,7 @@ fn compare(
     sandbox: Sandbox,
     memory_mib: u64,
 ) -> Result<Verdict, String> {
-    let job = Job::new(argv).user(User::Ordinary).sandbox(sandbox).hangs_after(Duration::from_secs(900));
+    let job = Job::new(argv).user(User::Ordinary).sandbox(sandbox).hangs_after(Duration::from_secs(1800));
     let managed = Managed { memory_bytes: Some(memory_mib * MIB), ..Managed::default() };
     let job_managed = job.clone().managed(managed);
     let free = job.run(workshop)?;

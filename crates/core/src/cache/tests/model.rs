@@ -26,6 +26,7 @@ fn agrees_with_the_model() {
         assert_eq!(run(&cache, seed, operations(12_000), 300 << (seed % 4), false), 0);
         let c = cache.counters();
         assert!(c.written_back_pages > 0 && c.store_loads > 0 && c.duplicate_entries > 0, "{c:?}");
+        assert!(c.unchanged_pages > 0 && c.changed_pages > 0 && c.dropped_copies > 0, "{c:?}");
     }
 }
 
