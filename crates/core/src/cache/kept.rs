@@ -17,14 +17,10 @@
 //! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as enough of them turn out to be
 //! of use, and they go when nothing else can. One in the store costs nothing, and saves a write while the pool is full.
 
-use super::entry::{Ends, Location, NONE, SwapEntry};
+use super::entry::{Ends, Location, SwapEntry};
 use super::state::State;
 use super::{Page, SwapCache};
 use crate::store::Store;
-use crate::sys::PAGE_SIZE;
-use crate::sys::Result;
-use crate::sys::file::fill_random;
-use crate::sys::mem::Mapping;
 
 /// Full marks of [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
@@ -70,12 +66,7 @@ impl<S: Store> SwapCache<S> {
         let id = s.lookup(entry).expect("a swap entry is kept once");
         let keeps = s.keep(id, print);
         if !keeps {
-            s.drop_entry(entry, id);
-        }
-        let discards = s.clusters.has_discards();
-        drop(s);
-        if discards {
-            self.help_discard();
+            self.drop_entry(s, entry, id);
         }
         keeps
     }
@@ -86,30 +77,25 @@ impl<S: Store> SwapCache<S> {
         let print = self.fingerprint.of(page);
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a kept entry is there");
-        let is_same = s.take_back(id, print);
-        if !is_same {
-            s.drop_entry(entry, id);
+        let serves = s.take_back(id, print);
+        if !serves {
+            self.drop_entry(s, entry, id);
         }
-        let discards = s.clusters.has_discards();
-        drop(s);
-        if discards {
-            self.help_discard();
-        }
-        is_same
+        serves
     }
 
     /// Sets how much memory copies of pages that are back may take; 0 at first.
     pub fn set_max_kept_bytes(&self, bytes: usize) {
         let mut s = self.state.lock();
         s.kept.max_bytes = bytes;
-        while s.kept.bytes > bytes && s.drop_copy() {}
+        s.drop_copies_above(bytes);
     }
 
     /// Drops the oldest copies, `bytes` of them or more; says how many.
     pub(super) fn drop_copies(&self, bytes: usize) -> usize {
         let mut s = self.state.lock();
         let before = s.kept.bytes;
-        while before - s.kept.bytes < bytes && s.drop_copy() {}
+        s.drop_copies_above(before.saturating_sub(bytes));
         before - s.kept.bytes
     }
 }
@@ -176,12 +162,16 @@ impl<S: Store> State<S> {
         }
     }
 
-    /// Drops the oldest copy that takes memory. Its entry stays for the owner to find it gone.
-    pub(super) fn drop_copy(&mut self) -> bool {
-        let id = self.kept.list.last;
-        if id == NONE {
-            return false;
+    /// Drops the oldest copies until the rest takes no more than `bytes`.
+    fn drop_copies_above(&mut self, bytes: usize) {
+        while self.kept.bytes > bytes {
+            self.drop_oldest_copy();
         }
+    }
+
+    /// Drops the oldest copy that takes memory. Its entry stays for the owner to find it gone.
+    fn drop_oldest_copy(&mut self) {
+        let id = self.kept.list.last;
         let e = *self.entries.get(id);
         let Location::Pool(raw) = e.location() else { unreachable!("in the list of copies") };
         self.kept.list.remove(&mut self.entries, id);
@@ -191,50 +181,7 @@ impl<S: Store> State<S> {
         self.counters.pool_pages -= 1;
         self.counters.gone_pages += 1;
         self.counters.dropped_copies += 1;
-        true
     }
-}
-
-/// Fingerprints of pages: NH (the hash of UMAC and VMAC: products of keyed word pairs, summed to 128 bits), then a keyed
-/// polynomial modulo 2^61 - 1. Both are universal: whoever does not know the key cannot make two pages agree.
-pub struct Fingerprint {
-    /// A page of key.
-    key: Mapping,
-    last: [u64; 4],
-}
-
-const PRIME: u64 = (1 << 61) - 1;
-
-impl Fingerprint {
-    pub fn new() -> Result<Fingerprint> {
-        let mut key = Mapping::new(PAGE_SIZE)?;
-        fill_random(key.as_mut_slice())?;
-        let mut last = [0; 4];
-        for word in &mut last {
-            let mut bytes = [0; 8];
-            fill_random(&mut bytes)?;
-            *word = u64::from_le_bytes(bytes) % PRIME;
-        }
-        Ok(Fingerprint { key, last })
-    }
-
-    pub fn of(&self, page: &Page) -> u64 {
-        let (data, _) = page.as_chunks::<16>();
-        let (key, _) = self.key.as_slice().as_chunks::<16>();
-        let mut sum = 0u128;
-        for (d, k) in data.iter().zip(key) {
-            let ([d0, d1], [k0, k1]) = (words(d), words(k));
-            sum = sum.wrapping_add(u128::from(d0.wrapping_add(k0)) * u128::from(d1.wrapping_add(k1)));
-        }
-        let parts = [sum as u32, (sum >> 32) as u32, (sum >> 64) as u32, (sum >> 96) as u32];
-        let poly: u128 = parts.iter().zip(self.last).map(|(&p, k)| u128::from(p) * u128::from(k)).sum();
-        (poly % u128::from(PRIME)) as u64
-    }
-}
-
-fn words(pair: &[u8; 16]) -> [u64; 2] {
-    let both = u128::from_le_bytes(*pair);
-    [both as u64, (both >> 64) as u64]
 }
 
 #[cfg(test)]
@@ -242,7 +189,7 @@ mod tests {
     use super::super::CacheConfig;
     use super::super::tests::{in_memory, loaded};
     use super::*;
-    use crate::testing::{any_page, page};
+    use crate::testing::page;
 
     #[test]
     fn a_page_that_is_as_it_was_goes_out_for_nothing() {
@@ -305,29 +252,6 @@ mod tests {
         }
         assert_eq!(cache.counters().stored_pages, 512);
         cache.check();
-    }
-
-    #[test]
-    fn every_changed_bit_changes_the_fingerprint() {
-        let f = Fingerprint::new().unwrap();
-        let mut page = any_page(77);
-        let before = f.of(&page);
-        assert_eq!(f.of(&page), before);
-        for bit in 0..PAGE_SIZE * 8 {
-            page[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(f.of(&page), before, "bit {bit}");
-            page[bit / 8] ^= 1 << (bit % 8);
-        }
-        // Words that change places, within a pair and between pairs.
-        page[..32].copy_from_slice(&core::array::from_fn::<u8, 32, _>(|i| i as u8));
-        let before = f.of(&page);
-        for (a, b) in [(0, 8), (0, 16), (8, 24)] {
-            let mut other = page;
-            other[a..a + 8].copy_from_slice(&page[b..b + 8]);
-            other[b..b + 8].copy_from_slice(&page[a..a + 8]);
-            assert_ne!(f.of(&other), before, "{a} and {b}");
-        }
-        assert_ne!(Fingerprint::new().unwrap().of(&page), before, "another key");
     }
 
     #[test]

@@ -38,6 +38,7 @@
 mod check;
 mod counters;
 mod entry;
+mod fingerprint;
 mod fork;
 mod kept;
 #[cfg(any(test, feature = "testing"))]
@@ -57,10 +58,10 @@ use crate::pool::PoolKind;
 use crate::store::cluster::Clusters;
 use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
-use crate::sys::sync::Mutex;
+use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
-use kept::Fingerprint;
+use fingerprint::Fingerprint;
 use read::{Direction, READERS, Reader};
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
@@ -161,13 +162,9 @@ impl<S: Store> SwapCache<S> {
 
     /// Drops a page. The entry must be there: freeing twice is a broken invariant.
     pub fn free(&self, entry: SwapEntry) {
-        let mut s = self.state.lock();
+        let s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry is freed once");
-        s.drop_entry(entry, id);
-        if s.clusters.has_discards() {
-            drop(s);
-            self.help_discard();
-        }
+        self.drop_entry(s, entry, id);
     }
 
     // ---- zswap's face: the caller names the entries
@@ -198,13 +195,9 @@ impl<S: Store> SwapCache<S> {
 
     /// Drops the page of a key; says whether there was one.
     pub fn invalidate_page(&self, key: SwapEntry) -> bool {
-        let mut s = self.state.lock();
+        let s = self.state.lock();
         let Some(id) = s.lookup(key) else { return false };
-        s.drop_entry(key, id);
-        if s.clusters.has_discards() {
-            drop(s);
-            self.help_discard();
-        }
+        self.drop_entry(s, key, id);
         true
     }
 
@@ -229,6 +222,16 @@ impl<S: Store> SwapCache<S> {
                 from = offset;
             }
             drop(s);
+            self.help_discard();
+        }
+    }
+
+    /// Drops an entry, and does its share of giving disk space back.
+    fn drop_entry(&self, mut s: MutexGuard<'_, State<S>>, entry: SwapEntry, id: u32) {
+        s.drop_entry(entry, id);
+        let has_discards = s.clusters.has_discards();
+        drop(s);
+        if has_discards {
             self.help_discard();
         }
     }

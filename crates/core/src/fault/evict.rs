@@ -216,7 +216,7 @@ impl Pager {
                 {
                     aged[i] = self.give_to_cache(active, &bytes, s.limbo.is_cold(slot), copies[i]);
                 } else if live[i] {
-                    self.free_copy(copies[i]);
+                    self.free_entry(copies[i]);
                     aged[i] = Aged::Refused;
                 }
             }
@@ -482,7 +482,7 @@ impl Pager {
         if t.next == Next::Absent {
             // The kernel dropped the page under us: it reads as zero.
             self.word(addr + t.pages * PAGE_SIZE, |m, e| {
-                self.free_copy(e.take_copy());
+                self.free_entry(e.take_copy());
                 e.drop_contents();
                 m.count(-1, -1);
             });

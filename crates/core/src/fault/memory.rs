@@ -8,7 +8,6 @@
 
 use core::sync::atomic::Ordering;
 
-use super::resolve::swap_entry;
 use super::{Locked, Pager};
 use crate::region::{PageEntry, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{PAGE_SIZE, Result};
@@ -54,17 +53,12 @@ impl Pager {
         let unit = self.unit_pages() * PAGE_SIZE;
         let (first, last) = (start.next_multiple_of(unit), end / unit * unit);
         self.table.for_each_occupied(start, end, |page, m, e| {
-            if e.state() == PageState::Resident {
+            let hides = || {
                 let whole = first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
-                if whole && a.mechanism.attach(page, PAGE_SIZE).is_ok() {
-                    self.count_owned(e.own() as usize);
-                    self.free_copy(e.take_copy());
-                    e.drop_contents();
-                    m.count(-1, -1);
-                    self.resident.fetch_sub(1, Ordering::Relaxed);
-                }
-            } else {
-                self.discard_word(s, page, m, e);
+                whole && a.mechanism.attach(page, PAGE_SIZE).is_ok()
+            };
+            if e.state() != PageState::Resident || hides() {
+                self.discard_word(s, m, e);
             }
         });
     }
@@ -229,14 +223,13 @@ impl Pager {
     }
 
     fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
-        self.table.for_each_occupied(start, end, |page, m, e| self.discard_word(s, page, m, e));
+        self.table.for_each_occupied(start, end, |_, m, e| self.discard_word(s, m, e));
     }
 
     /// Forgets one page's contents, wherever they are.
     fn discard_word(
         &self,
         s: &mut Locked<'_>,
-        _page: usize,
         m: &crate::region::table::MiddleEntry,
         e: &crate::region::PageEntry,
     ) {
@@ -257,13 +250,10 @@ impl Pager {
             PageState::Stored(raw) => {
                 m.count(0, -1);
                 self.stored.fetch_sub(1, Ordering::Relaxed);
-                if let Some(a) = self.active() {
-                    self.count_freed();
-                    a.cache.free(swap_entry(raw));
-                }
+                self.free_entry(Some(raw));
             }
         }
-        self.free_copy(e.take_copy());
+        self.free_entry(e.take_copy());
         e.drop_contents();
     }
 }

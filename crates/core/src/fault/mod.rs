@@ -37,6 +37,7 @@ pub use active::Active;
 pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use resolve::{Fault, FaultStream};
 
+use crate::cache::Counters as CacheCounters;
 use crate::control::{Counter, Notice, Slot, Tree};
 use crate::region::{PageTable, Ranges};
 use crate::sys::mem::Mapping;
@@ -57,8 +58,7 @@ const MIN_PAGES: i64 = 256;
 /// Counters of the run that the cache counts.
 const CACHE_EVENTS: usize = 12;
 
-fn cache_events(active: &Active) -> [(Counter, u64); CACHE_EVENTS] {
-    let c = active.cache.counters();
+fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
     [
         (Counter::SameFilledPages, c.same_filled_stores),
         (Counter::PoolStores, c.pool_stores),
@@ -304,8 +304,9 @@ impl Pager {
             let pool = a.cache.footprint_bytes() as u64;
             s.set(Counter::PoolBytes, pool);
             s.max(Counter::PeakPoolBytes, pool);
-            s.max(Counter::PeakKeptBytes, a.cache.counters().kept_bytes);
-            for (i, (counter, count)) in cache_events(a).into_iter().enumerate() {
+            let c = a.cache.counters();
+            s.max(Counter::PeakKeptBytes, c.kept_bytes);
+            for (i, (counter, count)) in cache_events(&c).into_iter().enumerate() {
                 s.set(counter, count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)));
             }
             if let Some(e) = a.cache.store_failure() {
@@ -316,7 +317,9 @@ impl Pager {
 
     /// In the child after fork: what the cache counted so far was the parent's doing.
     fn inherit_events(&self, active: &Active) {
-        for (inherited, (_, count)) in self.inherited_events.iter().zip(cache_events(active)) {
+        for (inherited, (_, count)) in
+            self.inherited_events.iter().zip(cache_events(&active.cache.counters()))
+        {
             inherited.store(count, Ordering::Relaxed);
         }
     }

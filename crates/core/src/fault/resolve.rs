@@ -96,7 +96,7 @@ impl Pager {
                 {
                     // The kernel dropped the page unseen: it reads as zero now.
                     self.word(page, |m, e| {
-                        self.free_copy(e.take_copy());
+                        self.free_entry(e.take_copy());
                         e.drop_contents();
                         m.count(-1, -1);
                     });
@@ -443,8 +443,7 @@ impl Pager {
                     shown += 1;
                     self.stored.fetch_sub(1, Ordering::Relaxed);
                     self.add(Counter::Loads, 1);
-                    self.count_freed();
-                    active.cache.free(swap_entry(raw));
+                    self.free_entry(Some(raw));
                 }
                 PageState::Resident => self.count_owned(e.own() as usize),
             });
@@ -482,11 +481,11 @@ impl Pager {
         (pages / UNITS_MAX).next_power_of_two().clamp(16, 4096)
     }
 
-    /// Frees the entry of a kept copy whose page is gone or was written.
-    pub(super) fn free_copy(&self, copy: Option<u64>) {
-        if let (Some(active), Some(copy)) = (self.active(), copy) {
+    /// Frees the swap entry that a page word carried, if it carried one.
+    pub(super) fn free_entry(&self, entry: Option<u64>) {
+        if let (Some(active), Some(raw)) = (self.active(), entry) {
             self.count_freed();
-            active.cache.free(swap_entry(copy));
+            active.cache.free(swap_entry(raw));
         }
     }
 

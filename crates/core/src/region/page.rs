@@ -134,9 +134,9 @@ impl PageEntry {
         self.0.store(state | flags | slot << SLOT_SHIFT | copy, Ordering::SeqCst);
     }
 
-    /// The part of the word that says which copy is kept.
+    /// The part of a resident page's word, or of one in limbo, that says which copy is kept: 0 without one.
     fn copy_bits(&self) -> u64 {
-        self.word() & if self.word() & KEPT != 0 { COPY_MASK } else { 0 }
+        self.word() & COPY_MASK
     }
 
     #[inline]

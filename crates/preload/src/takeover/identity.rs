@@ -7,9 +7,13 @@
 //!
 //! Not under a seccomp filter that the program has installed: the old thread has none, a new one would inherit it, and what the
 //! evictor needs may kill it there.
+#![allow(unsafe_code)]
+// # Safety charter
+// One call: the lock is freed in a forked child, where its holder does not exist.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr};
 
 use super::thread::ThreadBlock;
@@ -39,12 +43,13 @@ const PR_SET_SECCOMP: usize = 22;
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 
 /// One thread at a time ends and starts the evictor.
-static CHANGING: AtomicBool = AtomicBool::new(false);
+static CHANGING: Mutex<()> = Mutex::new(());
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// In the child after fork the thread that was at it does not exist.
 pub(super) fn after_fork_child() {
-    CHANGING.store(false, Ordering::Release);
+    // SAFETY: the only thread of this process is in fork, so it holds no guard; there is no value.
+    unsafe { CHANGING.force_unlock() };
 }
 
 /// Does the call, if it is one of these.
@@ -61,9 +66,7 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
     }
     let result = buffers::with_held(t, number, &a, || {
         runtime(t, move || {
-            while CHANGING.swap(true, Ordering::Acquire) {
-                uzswap::sys::yield_now();
-            }
+            let _one = CHANGING.lock();
             let mut r = raw(number, a);
             if alone {
                 if r == Errno::EINVAL.as_return() {
@@ -82,7 +85,6 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
                 evictor::stop();
                 evictor::start();
             }
-            CHANGING.store(false, Ordering::Release);
             r
         })
     });
