@@ -416,10 +416,10 @@ impl Tree {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn tree() -> Box<Tree> {
+    pub fn tree() -> Box<Tree> {
         // An all-zero Tree is valid: it consists of atomics.
         let layout = std::alloc::Layout::new::<Tree>();
         #[allow(unsafe_code)]

@@ -229,6 +229,18 @@ mod tests {
     }
 
     #[test]
+    fn the_pool_takes_its_part_of_what_memory_outside_leaves() {
+        let tree = Box::leak(crate::control::tests::tree());
+        tree.limit_pages.store(10_000, Ordering::Relaxed);
+        let pager = Pager::new();
+        pager.connect(tree, tree.claim(1).unwrap());
+        pager.balance.begin(60, true);
+        assert_eq!(pager.pool_target_pages(), 6_000);
+        pager.set_outside(4_000);
+        assert_eq!(pager.pool_target_pages(), 3_600);
+    }
+
+    #[test]
     fn what_the_user_says_stays() {
         let b = Balance::new();
         for (said, has_store, percent) in [(30, true, 30), (30, false, 30), (0, false, 90)] {
