@@ -34,7 +34,8 @@ pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 pub const POOL_PERCENT_DEFAULT: &str = "auto";
 pub const POOL_PERCENT_MIN: u32 = 1;
 pub const POOL_PERCENT_MAX: u32 = 90;
-pub const COMPRESSOR_DEFAULT: &str = "lz4";
+pub const COMPRESSOR_DEFAULT: &str = "auto";
+pub const RECOMPRESSOR_DEFAULT: &str = "zstd:level=-1";
 
 pub const MEMORY: OptionSpec = OptionSpec {
     flag: "memory",
@@ -63,11 +64,23 @@ pub const POOL_PERCENT: OptionSpec = OptionSpec {
 pub const COMPRESSOR: OptionSpec = OptionSpec {
     flag: "compressor",
     variable: "UZSWAP_COMPRESSOR",
-    value: Some("NAME"),
-    what: "how pages are compressed: lz4, zstd:level=3 and others (see 'uzswap help compressors')",
+    value: Some("NAME|auto"),
+    what: "how pages are compressed: lz4, zstd:level=3 and others (see 'uzswap help compressors'), or auto",
     default: COMPRESSOR_DEFAULT,
     bounds: "",
-    reason: "lz4 brings pages back fastest",
+    reason: "lz4 brings pages back fastest; auto takes the recompressor at once for a program to which the memory \
+             saved is worth more than the time",
+    hidden: false,
+};
+
+pub const RECOMPRESSOR: OptionSpec = OptionSpec {
+    flag: "recompressor",
+    variable: "UZSWAP_RECOMPRESSOR",
+    value: Some("NAME|none"),
+    what: "how pages are compressed again that have not been asked for in a while, when there is time for it",
+    default: RECOMPRESSOR_DEFAULT,
+    bounds: "",
+    reason: "most of what is in the pool stays there for long: packed more densely it leaves memory for pages",
     hidden: false,
 };
 
@@ -164,6 +177,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &MEMORY,
     &POOL_PERCENT,
     &COMPRESSOR,
+    &RECOMPRESSOR,
     &STORE,
     &STATS,
     &IF_POSSIBLE,

@@ -29,6 +29,8 @@ pub struct RunSettings {
     /// 0: adapts.
     pub pool_percent: u32,
     pub compressor: String,
+    /// `none`: nothing is compressed again.
+    pub recompressor: String,
     pub store: Option<PathBuf>,
     pub stats: Option<StatsFile>,
     pub mechanism: Mechanism,
@@ -67,9 +69,16 @@ impl RunSettings {
             None => 0,
             Some(given) => pool_percent(&given).map_err(wrong)?,
         };
+        let codec = |given: &Given<String>| compressor(given).map_err(wrong);
         let compressor = match text(&options::COMPRESSOR)? {
             None => options::COMPRESSOR_DEFAULT.to_string(),
-            Some(given) => compressor(&given).map_err(wrong)?,
+            Some(given) if given.value == options::COMPRESSOR_DEFAULT => given.value,
+            Some(given) => codec(&given)?,
+        };
+        let recompressor = match text(&options::RECOMPRESSOR)? {
+            None => options::RECOMPRESSOR_DEFAULT.to_string(),
+            Some(given) if given.value == "none" => given.value,
+            Some(given) => codec(&given)?,
         };
         let mechanism = match text(&options::MECHANISM)? {
             None => Mechanism::Auto,
@@ -90,6 +99,7 @@ impl RunSettings {
             memory_origin,
             pool_percent,
             compressor,
+            recompressor,
             store,
             mechanism,
             if_possible: switch(&options::IF_POSSIBLE)?,
@@ -116,6 +126,8 @@ impl RunSettings {
         let bytes =
             |path: &Option<PathBuf>| path.as_ref().map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
         plain.compressor_len = put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
+        let recompressor = if self.recompressor == "none" { "" } else { &self.recompressor };
+        plain.recompressor_len = put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
         plain.store_dir_len = put(&mut plain.store_dir, &bytes(&self.store), "the store directory")?;
         plain.cache_dir_len = put(&mut plain.cache_dir, &bytes(&self.cache), "the cache directory")?;
         plain.preload_len = put(&mut plain.preload, preload.as_os_str().as_bytes(), "the preload library")?;

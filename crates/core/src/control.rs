@@ -79,9 +79,13 @@ pub struct Settings {
     pub encrypt: u32,
     /// 1: print diagnostics of the runtime on stderr (debugging uzswap itself).
     pub debug: u32,
-    pub _reserved: [u32; 5],
+    /// Length of `recompressor`, in bytes; 0: nothing is compressed again.
+    pub recompressor_len: u32,
+    pub _reserved: [u32; 4],
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
+    /// The same for what has not been asked for in a while.
+    pub recompressor: [u8; 128],
     pub store_dir: [u8; PATH_BYTES],
     pub cache_dir: [u8; 1024],
     /// The preload library's own path, put back into the environment at every exec.
@@ -104,8 +108,10 @@ impl Settings {
             if_possible: 0,
             encrypt: 1,
             debug: 0,
-            _reserved: [0; 5],
+            recompressor_len: 0,
+            _reserved: [0; 4],
             compressor: [0; 128],
+            recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],
             cache_dir: [0; 1024],
             preload: [0; PATH_BYTES],
@@ -116,6 +122,7 @@ impl Settings {
     pub fn is_valid(&self) -> bool {
         self.magic == MAGIC
             && self.compressor_len as usize <= self.compressor.len()
+            && self.recompressor_len as usize <= self.recompressor.len()
             && self.store_dir_len as usize <= self.store_dir.len()
             && self.cache_dir_len as usize <= self.cache_dir.len()
             && self.preload_len as usize <= self.preload.len()
@@ -123,6 +130,9 @@ impl Settings {
 
     pub fn compressor(&self) -> &[u8] {
         &self.compressor[..self.compressor_len as usize]
+    }
+    pub fn recompressor(&self) -> &[u8] {
+        &self.recompressor[..self.recompressor_len as usize]
     }
     pub fn store_dir(&self) -> &[u8] {
         &self.store_dir[..self.store_dir_len as usize]
@@ -205,6 +215,8 @@ counters! {
     RejectAlloc "reject_alloc_fail" Sum "pages for which the pool found no memory",
     RejectCodec "reject_compress_fail" Sum "pages on which the compressor failed",
     RejectReclaim "reject_reclaim_fail" Sum "pages refused because writing back older ones failed",
+    RecompressedPages "recompressed_pages" Sum "pages of the pool that had not been asked for in a while and were compressed again, more densely",
+    RecompressedSavedBytes "recompressed_saved_bytes" Sum "memory that this saved (bytes)",
     PoolLimitHits "pool_limit_hit" Sum "times the pool reached its limit",
     WrittenBackPages "written_back_pages" Sum "pages written to the backing store",
     ReadBackPages "read_back_pages" Sum "pages read from the backing store",

@@ -12,6 +12,7 @@ use shuttle::sync::Arc;
 use shuttle::thread;
 use shuttle::{Config, Runner};
 use uzswap::cache::{CacheConfig, LoadError, Page, SwapCache, SwapEntry};
+use uzswap::codec::CodecSpec;
 use uzswap::store::testing::{Fault, MemoryStore};
 use uzswap::testing::{noise, page};
 
@@ -147,6 +148,38 @@ fn a_page_freed_and_stored_again_during_a_load_from_the_file_is_never_another() 
         cache.check();
         (0..KEYS).for_each(|k| assert_eq!(load(&cache, k, &[4]), Some(4)));
         assert_eq!(cache.counters().corrupt_loads, 0, "nothing is wrong with the file");
+    });
+}
+
+#[test]
+fn an_object_is_compressed_again_while_its_page_changes_hands() {
+    schedules(|| {
+        let config = CacheConfig {
+            recompressor: CodecSpec::parse("zstd:level=1").ok(),
+            store: Some(MemoryStore::new()),
+            ..CacheConfig::default()
+        };
+        let cache = Arc::new(SwapCache::new(config).unwrap());
+        cache.init(1).unwrap();
+        const MANY: u32 = 66;
+        (0..MANY).for_each(|k| cache.store(key(k), &content(k, 1)).unwrap());
+        // The two oldest are due.
+        let pack = spawn(&cache, |cache| cache.recompress(2));
+        let change = spawn(&cache, |cache| {
+            cache.invalidate_page(key(0));
+            cache.store(key(0), &content(0, 3)).unwrap();
+            assert_eq!(load(cache, 0, &[3]), Some(3));
+        });
+        let others = spawn(&cache, |cache| {
+            load(cache, 1, &[1]);
+            cache.shrink(1 << 30);
+        });
+        join([pack, change, others]);
+        cache.check();
+        for k in 0..MANY {
+            let version = if k == 0 { 3 } else { 1 };
+            assert_eq!(load(&cache, k, &[version]), Some(version));
+        }
     });
 }
 

@@ -1,6 +1,6 @@
 //! The whole-structure checker: every counting equation of the cache.
 
-use super::entry::Ends;
+use super::entry::{Ends, Mark};
 use super::{AreaState, Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
 use crate::pool::Handle;
 use crate::store::Store;
@@ -71,7 +71,7 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(c.cold_stores + rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
-        // The LRU and the list of kept copies hold the pool's entries, each once.
+        // The lists of the young, the old and the kept hold the pool's entries, each once.
         let in_list = |list: &Ends, is_kept: u8| {
             let (mut n, mut prev, mut at) = (0, NONE, list.first);
             while at != NONE {
@@ -85,7 +85,12 @@ impl<S: Store> SwapCache<S> {
             n
         };
         assert_eq!((in_list(&s.kept.list, 1), s.kept.bytes), kept_in_pool);
-        assert_eq!(in_list(&s.lru, 0) + kept_in_pool.0, pool);
+        assert_eq!(in_list(&s.young, 0) + in_list(&s.old, 0) + kept_in_pool.0, pool);
+        let mut at = s.old.first;
+        while at != NONE {
+            assert!(s.entries.get(at).is(Mark::Old), "an entry knows its list");
+            at = s.entries.get(at).next;
+        }
 
         // Each cluster's list holds its entries, each once.
         let mut listed = 0;

@@ -55,6 +55,10 @@ counters! {
     stores,
     /// Pages that came in as one word repeated.
     same_filled_stores,
+    /// Pages of the pool that were compressed again, by the stronger codec.
+    recompressed_pages,
+    /// Bytes by which that made objects smaller.
+    recompressed_saved_bytes,
     /// Pages that were taken into the pool.
     pool_stores,
     /// Pages that went straight to the store, for one of the causes below.

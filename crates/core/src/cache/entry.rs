@@ -63,6 +63,20 @@ pub enum Location {
     Gone,
 }
 
+/// Marks of an entry.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub enum Mark {
+    /// Loaded since it was looked at last.
+    Referenced = 1,
+    /// In the list of the old rather than in that of the young.
+    Old = 2,
+    /// The recompressor has done for it what it can.
+    Packed = 4,
+    /// The recompressor is working on it.
+    Packing = 8,
+}
+
 const FREE: u8 = 0;
 const SAME: u8 = 1;
 const POOL: u8 = 2;
@@ -76,7 +90,7 @@ pub struct Entry {
     payload: u64,
     /// Of a kept copy: the fingerprint of its page.
     pub fingerprint: u64,
-    /// Neighbours in the one list that the entry is in: LRU or kept (in the pool), its cluster's (stored),
+    /// Neighbours in the one list that the entry is in: young, old or kept (in the pool), its cluster's (stored),
     /// unused (free).
     pub prev: u32,
     pub next: u32,
@@ -87,7 +101,7 @@ pub struct Entry {
     /// Which pool the object is in.
     pub pool: u8,
     pub area: u8,
-    pub referenced: u8,
+    flags: u8,
     /// The page is with its owner.
     pub kept: u8,
 }
@@ -101,12 +115,25 @@ crate::zeroable!(Entry {
     codec: u8,
     pool: u8,
     area: u8,
-    referenced: u8,
+    flags: u8,
     kept: u8,
 });
 const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Entry {
+    pub fn is(&self, mark: Mark) -> bool {
+        self.flags & mark as u8 != 0
+    }
+
+    pub fn mark(&mut self, mark: Mark, on: bool) {
+        self.flags = self.flags & !(mark as u8) | if on { mark as u8 } else { 0 };
+    }
+
+    /// A new object: no marks.
+    pub fn unmark(&mut self) {
+        self.flags = 0;
+    }
+
     pub fn location(&self) -> Location {
         match self.kind {
             FREE => Location::Free,

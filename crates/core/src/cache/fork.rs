@@ -6,6 +6,7 @@
 //! file of its own.
 
 use super::read::{READERS, Reader};
+use super::recompress::Packer;
 use super::writeback::Writer;
 use super::{State, SwapCache};
 use crate::codec::HeldStreams;
@@ -21,12 +22,14 @@ pub struct ForkGuard<'a, S: Store> {
     _streams: HeldStreams<'a>,
     readers: [MutexGuard<'a, Reader>; READERS],
     writer: MutexGuard<'a, Writer<S>>,
+    _packer: MutexGuard<'a, Packer>,
     leash: Leash,
 }
 
 impl<S: Store> SwapCache<S> {
     /// Brings the cache to rest. Until the guard is gone, every other call waits.
     pub fn prepare_fork(&self) -> ForkGuard<'_, S> {
+        let packer = self.packer.lock();
         let mut writer = self.writer.lock();
         self.settle(&mut writer);
         let mut readers = self.readers.each_ref().map(|r| r.lock());
@@ -35,7 +38,7 @@ impl<S: Store> SwapCache<S> {
         let _streams = self.streams.hold_all();
         let mut state = self.state.lock();
         let leash = state.clusters.prepare_fork();
-        ForkGuard { state, _streams, readers, writer, leash }
+        ForkGuard { state, _streams, readers, writer, _packer: packer, leash }
     }
 
     /// In the parent, after a fork that succeeded.

@@ -17,7 +17,7 @@
 //! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as enough of them turn out to be
 //! of use, and they go when nothing else can. One in the store costs nothing, and saves a write while the pool is full.
 
-use super::entry::{Ends, Location, SwapEntry};
+use super::entry::{Ends, Location, Mark, SwapEntry};
 use super::state::State;
 use super::{Page, SwapCache};
 use crate::store::Store;
@@ -112,7 +112,7 @@ impl<S: Store> State<S> {
                 if !fits || !self.kept.is_worthwhile() {
                     return false;
                 }
-                self.lru.remove(&mut self.entries, id);
+                self.unlink_pooled(id);
                 self.kept.list.push_front(&mut self.entries, id);
                 self.kept.bytes += len;
             }
@@ -142,10 +142,10 @@ impl<S: Store> State<S> {
             return false;
         }
         self.unmark_kept(id);
+        self.entries.get_mut(id).mark(Mark::Referenced, false);
         if matches!(e.location(), Location::Pool(_)) {
-            self.lru.push_front(&mut self.entries, id);
+            self.link_young(id);
         }
-        self.entries.get_mut(id).referenced = 0;
         self.counters.unchanged_pages += 1;
         true
     }

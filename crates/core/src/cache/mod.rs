@@ -14,7 +14,7 @@
 //!
 //! An independent engine: keys and pages, no fault handling, no thread. What takes time (writing clusters) is
 //! done by whoever calls, in small portions: a caller that finds the pool full writes one cluster; a
-//! background thread, if there is one, calls [`SwapCache::shrink`].
+//! background thread, if there is one, calls [`SwapCache::shrink`], and [`SwapCache::recompress`] when it has time.
 //!
 //! # Vocabulary
 //! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0 is the
@@ -24,12 +24,13 @@
 //! used objects from the pool to the store. *Load* leaves the entry as it is.
 //!
 //! # Locks, in the order in which they are taken
-//! 1. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in
+//! 1. `packer`: working memory of the recompressor; held while entries are compressed again.
+//! 2. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in
 //!    flight.
-//! 2. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened. A read ahead goes
+//! 3. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened. A read ahead goes
 //!    on without it ([`read`]).
-//! 3. a stream of the codec; never held during I/O (others spin for it).
-//! 4. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
+//! 4. a stream of the codec; never held during I/O (others spin for it).
+//! 5. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
 //!    one cluster.
 //!
 //! No entry is looked at without `state`, and nothing known of one survives its release: who must let go of
@@ -44,6 +45,7 @@ mod kept;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 mod read;
+mod recompress;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -52,6 +54,8 @@ mod writeback;
 pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
+
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::codec::{CodecSpec, Codecs, Streams, Training, fill, same_filled};
 use crate::pool::PoolKind;
@@ -63,6 +67,7 @@ use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
 use read::{Direction, READERS, Reader};
+use recompress::{Choice, Packer};
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
 
@@ -79,6 +84,10 @@ const MAX_RETRIES: u32 = 8;
 #[derive(Clone, Copy)]
 pub struct CacheConfig<S = FileStore> {
     pub codec: CodecSpec,
+    /// The codec for what has not been asked for in a while ([`SwapCache::recompress`]).
+    pub recompressor: Option<CodecSpec>,
+    /// Pages that come in are compressed by the stronger one too where it is much stronger.
+    pub chooses_codec: bool,
     pub pool: PoolKind,
     pub max_pool_bytes: usize,
     /// Once full, the pool takes nothing until it is below this part of its maximum (only while there is a
@@ -93,6 +102,8 @@ impl<S> Default for CacheConfig<S> {
     fn default() -> Self {
         CacheConfig {
             codec: CodecSpec::default(),
+            recompressor: None,
+            chooses_codec: false,
             pool: PoolKind::Zsmalloc,
             max_pool_bytes: usize::MAX,
             accept_threshold_percent: 90,
@@ -122,6 +133,10 @@ pub struct SwapCache<S: Store = FileStore> {
     state: Mutex<State<S>>,
     codecs: Codecs,
     streams: Streams,
+    packer: Mutex<Packer>,
+    choice: Choice,
+    /// What the packer takes, for whoever asks without its lock.
+    packer_bytes: AtomicUsize,
     writer: Mutex<Writer<S>>,
     readers: [Mutex<Reader>; READERS],
     direction: Direction,
@@ -136,6 +151,9 @@ impl<S: Store> SwapCache<S> {
             state: Mutex::new(state),
             codecs: Codecs::new(config.codec),
             streams: Streams::new(STREAM_BYTES)?,
+            packer: Mutex::new(Packer::new(config.recompressor)?),
+            choice: Choice::new(config.chooses_codec),
+            packer_bytes: AtomicUsize::new(0),
             writer: Mutex::new(Writer::new()?),
             readers: make_readers()?,
             direction: Direction::new(),
@@ -279,8 +297,12 @@ impl<S: Store> SwapCache<S> {
         }
         self.streams.with(|stream| {
             let out = &mut stream.out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
-            let content = match self.codecs.compress(&mut stream.scratch, page, out) {
-                Ok(c) => Content::Compressed(c.codec, &out[..c.len]),
+            let codec = self.codec_for_stores();
+            let content = match self.codecs.compress_as(codec, &mut stream.scratch, page, out) {
+                Ok(c) => {
+                    self.compare_codecs(page, codec, c.len);
+                    Content::Compressed(c.codec, &out[..c.len])
+                }
                 Err(why) => Content::Raw(page, why),
             };
             self.state.lock().take(owner, content)
@@ -336,6 +358,7 @@ impl<S: Store> SwapCache<S> {
             + io
             + self.streams.mapped_bytes()
             + self.codecs.dictionary_bytes()
+            + self.packer_bytes.load(Ordering::Relaxed)
     }
 
     /// Memory that the pool's objects take, in whole frames, but for kept copies: what `max_pool_bytes` limits.

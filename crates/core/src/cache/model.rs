@@ -15,6 +15,13 @@ struct Model {
     keyed: HashMap<u32, u64>,
 }
 
+fn out<S: Store>(cache: &SwapCache<S>, kind: u64, page: &[u8; PAGE_SIZE]) -> Result<SwapEntry, SwapFull> {
+    match kind % 4 {
+        0 => cache.swap_out_cold(page),
+        _ => cache.swap_out(page),
+    }
+}
+
 /// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could
 /// not read; wrong bytes and lost pages are never right. Returns how many loads failed.
 pub fn run<S: Store>(
@@ -39,7 +46,7 @@ pub fn run<S: Store>(
         }
         let tag = random.next();
         match random.below(100) {
-            0..40 if model.own.len() < max_pages => match cache.swap_out(&any_page(tag)) {
+            kind @ 0..40 if model.own.len() < max_pages => match out(cache, kind, &any_page(tag)) {
                 Ok(e) => {
                     assert_ne!(e.to_bits(), (1 << SwapEntry::BITS) - 1);
                     assert_eq!(SwapEntry::from_bits(e.to_bits()), Some(e));
@@ -99,12 +106,19 @@ pub fn run<S: Store>(
                 let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
                 assert_eq!(cache.invalidate_page(key), model.keyed.remove(&key.offset()).is_some());
             }
+            95 if random.below(2) == 0 => {
+                cache.recompress(random.below(32) as usize);
+            }
             95 => {
                 cache.shrink(random.below(64 << 10) as usize);
             }
             96 if random.below(2) == 0 => cache.set_max_kept_bytes(random.below(1 << 20) as usize),
             96 => cache.set_max_pool_bytes(random.below(2 << 20) as usize),
-            97 => match random.below(3) {
+            97 => match random.below(4) {
+                2 => {
+                    let names = ["zstd:level=-1", "lz4hc", "deflate", ""];
+                    cache.set_recompressor(CodecSpec::parse(names[random.index(4)]).ok());
+                }
                 0 => cache.set_accept_threshold_percent(random.below(101) as u32),
                 1 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
                 _ => cache.set_codec(

@@ -27,7 +27,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::entry::Entry;
+use super::entry::{Entry, Mark};
 use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill};
 use crate::codec::{CodecId, Scratch};
 use crate::pool::Handle;
@@ -227,8 +227,11 @@ impl<S: Store> SwapCache<S> {
             return Err(LoadError::NotFound);
         };
         let e = s.entries.get_mut(id);
-        e.referenced = 1;
+        e.mark(Mark::Referenced, true);
         let e = *e;
+        if e.is(Mark::Packed) {
+            s.idleness.learn_load();
+        }
         match e.location() {
             Location::Free => unreachable!("looked up"),
             Location::Gone => {

@@ -5,8 +5,9 @@
 
 use super::Page;
 use super::counters::Counters;
-use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, NONE, OWN_AREA, SwapEntry};
+use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, NONE, OWN_AREA, SwapEntry};
 use super::kept::Kept;
+use super::recompress::Idleness;
 use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
 use crate::store::Store;
@@ -23,8 +24,11 @@ const FREE_FRAMES_RELEASED: usize = 64;
 pub struct State<S: Store> {
     pub entries: Entries,
     pub areas: [Area; MAX_AREAS],
-    /// Entries in the pool, but for kept ones; the first is the youngest.
-    pub lru: Ends,
+    /// Entries in the pool, but for kept ones, least recently used last: the young, and after them the old, which the
+    /// recompressor has been at.
+    pub young: Ends,
+    pub old: Ends,
+    pub idleness: Idleness,
     pub kept: Kept,
     /// One pool per kind; the current one takes new objects.
     pub pools: [Pool; 2],
@@ -79,7 +83,9 @@ impl<S: Store> State<S> {
         State {
             entries: Entries::default(),
             areas,
-            lru: Ends::default(),
+            young: Ends::default(),
+            old: Ends::default(),
+            idleness: Idleness::new(),
             kept: Kept::new(),
             pools: [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)],
             pool: pool_index(pool),
@@ -231,7 +237,7 @@ impl<S: Store> State<S> {
         })?;
         self.set(id, area, Location::Pool(handle.to_raw()), codec, object.len());
         self.entries.get_mut(id).pool = self.pool as u8;
-        self.lru.push_front(&mut self.entries, id);
+        self.link_young(id);
         self.counters.pool_stores += 1;
         self.counters.pool_pages += 1;
         self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
@@ -241,8 +247,26 @@ impl<S: Store> State<S> {
     fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
         let e = self.entries.get_mut(id);
         e.set_location(location);
-        (e.area, e.codec, e.len, e.referenced, e.kept) = (area, codec, len as u16, 0, 0);
+        (e.area, e.codec, e.len, e.kept) = (area, codec, len as u16, 0);
+        e.unmark();
         (e.prev, e.next) = (NONE, NONE);
+    }
+
+    /// An object of the pool is the most recently used.
+    pub fn link_young(&mut self, id: u32) {
+        self.entries.get_mut(id).mark(Mark::Old, false);
+        self.young.push_front(&mut self.entries, id);
+    }
+
+    /// Takes an object of the pool out of its list; not a kept one.
+    pub fn unlink_pooled(&mut self, id: u32) {
+        let list = if self.entries.get(id).is(Mark::Old) { &mut self.old } else { &mut self.young };
+        list.remove(&mut self.entries, id);
+    }
+
+    /// The least recently used object of the pool, but for kept ones.
+    pub fn oldest(&self) -> Option<u32> {
+        [self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
     }
 
     /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a
@@ -299,7 +323,7 @@ impl<S: Store> State<S> {
             Location::Gone => self.counters.gone_pages -= 1,
             Location::Pool(raw) => {
                 if !was_kept {
-                    self.lru.remove(&mut self.entries, id);
+                    self.unlink_pooled(id);
                 }
                 self.free_object(e.pool, raw);
                 self.counters.pool_pages -= 1;

@@ -17,8 +17,9 @@
 //! both set under one lock; *use after free outside the lock*: no entry is touched outside it; *counters
 //! after an area's end* are changed by the one function that drops entries.
 
+use super::entry::Mark;
 use super::read::Reader;
-use super::{Location, NONE, Page, State, SwapCache};
+use super::{Location, Page, State, SwapCache};
 use crate::pool::{Handle, Pool};
 use crate::store::cluster::{AppendError, CLUSTER_BYTES, Flush, Place, sealed_range};
 use crate::store::{Progress, QUEUE_BUFFERS, QUEUE_DEPTH, Queue, Store};
@@ -287,15 +288,12 @@ impl<S: Store> State<S> {
         let mut spared = 0;
         let mut scratch: Page = [0; PAGE_SIZE];
         while moved < max && !self.clusters.has_full() && self.clusters.is_writable() {
-            let id = self.lru.last;
-            if id == NONE {
-                break;
-            }
+            let Some(id) = self.oldest() else { break };
             let e = *self.entries.get(id);
-            if e.referenced != 0 && spared < MAX_SPARED {
-                self.entries.get_mut(id).referenced = 0;
-                self.lru.remove(&mut self.entries, id);
-                self.lru.push_front(&mut self.entries, id);
+            if e.is(Mark::Referenced) && spared < MAX_SPARED {
+                self.unlink_pooled(id);
+                self.entries.get_mut(id).mark(Mark::Referenced, false);
+                self.link_young(id);
                 self.counters.second_chances += 1;
                 spared += 1;
                 continue;
@@ -304,7 +302,7 @@ impl<S: Store> State<S> {
             let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
             let object = self.pools[usize::from(e.pool)].read(handle, &mut scratch);
             let Ok(place) = self.clusters.append(object) else { break };
-            self.lru.remove(&mut self.entries, id);
+            self.unlink_pooled(id);
             self.free_object(e.pool, raw);
             self.entries.get_mut(id).set_location(Location::Stored(place));
             self.link_stored(id, place);

@@ -122,10 +122,20 @@ impl Codecs {
         src: &[u8],
         dst: &mut [u8],
     ) -> Result<Compressed, CompressError> {
+        self.compress_as(self.spec(), scratch, src, dst)
+    }
+
+    /// The same with a codec that need not be the one in force.
+    pub fn compress_as(
+        &self,
+        spec: CodecSpec,
+        scratch: &mut Scratch,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Result<Compressed, CompressError> {
         if src.len() > MAX_INPUT_BYTES {
             return Err(CompressError::Failed);
         }
-        let spec = self.spec();
         let done = |codec, len| Ok(Compressed { codec, len });
         match spec.algorithm() {
             Algorithm::None => {

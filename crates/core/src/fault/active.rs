@@ -28,9 +28,11 @@ impl Active {
         let slots = (limit_pages / 8).clamp(256, SLOTS_MAX / 2);
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
         let mechanism = Mechanism::open(wanted, slots)?;
-        let codec = core::str::from_utf8(settings.compressor()).ok().and_then(|s| CodecSpec::parse(s).ok());
+        let codec = |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
         let config = CacheConfig {
-            codec: codec.unwrap_or_default(),
+            codec: codec(settings.compressor()).unwrap_or_default(),
+            recompressor: codec(settings.recompressor()),
+            chooses_codec: settings.compressor() == b"auto",
             // A store that cannot be opened any more (its directory went away) is as good as none.
             store: if settings.store_dir_len == 0 {
                 None

@@ -7,6 +7,9 @@
 //! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`) saves compressing it
 //! again, and takes memory that could hold pages. What those would have saved shows in limbo, which holds the
 //! pages that a little more memory would have kept: its hits per page are what a page of memory is worth.
+//!
+//! And once more for the codec: one that is denser leaves memory for pages and makes each load slower. By the same measure
+//! it is chosen for all pages of a program, or not.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -34,6 +37,12 @@ const FEW: u64 = 32;
 
 /// What evicting and loading a page costs, in times of compressing it.
 const RELOAD_COST: i64 = 3;
+/// What a denser codec costs and what a load less is worth, in microseconds, roughly.
+const DENSE_LOAD_COST: u64 = 2;
+const DENSE_STORE_COST: u64 = 1;
+const LOAD_WORTH: u64 = 12;
+/// Loads and stores that speak for or against a codec.
+const CODEC_PAGES: u64 = 8192;
 /// Where the share of kept copies starts, in parts of what the pool leaves, and its bounds.
 const FIRST_KEPT: i64 = 8;
 const LEAST_KEPT: i64 = 256;
@@ -56,6 +65,18 @@ pub(super) struct Balance {
     limbo_hits: AtomicU64,
     /// Pages stored since a copy served last.
     in_vain: AtomicI64,
+    /// Loads, stores and hits in limbo up to the last choice of a codec, and what was chosen.
+    codec_events: [AtomicU64; 3],
+    is_dense: AtomicBool,
+}
+
+/// What the choice of a codec is made of: totals of loads, stores, and hits in limbo; pages in limbo and in the pool; sizes
+/// of the same pages by the fast codec and by the dense one.
+struct CodecFacts {
+    events: [u64; 3],
+    limbo: u64,
+    pool: u64,
+    sizes: (u32, u32),
 }
 
 impl Balance {
@@ -71,7 +92,28 @@ impl Balance {
             stored: AtomicU64::new(0),
             limbo_hits: AtomicU64::new(0),
             in_vain: AtomicI64::new(0),
+            codec_events: [const { AtomicU64::new(0) }; 3],
+            is_dense: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the denser codec is the better one, if that has changed.
+    fn step_codec(&self, facts: &CodecFacts) -> Option<bool> {
+        let since = |i: usize| facts.events[i].wrapping_sub(self.codec_events[i].load(Ordering::Relaxed));
+        let (loads, stores, hits) = (since(0), since(1), since(2));
+        if loads + stores < CODEC_PAGES {
+            return None;
+        }
+        self.codec_events.iter().zip(facts.events).for_each(|(c, e)| c.store(e, Ordering::Relaxed));
+        let was = self.is_dense.load(Ordering::Relaxed);
+        let (fast, dense) = (u64::from(facts.sizes.0), u64::from(facts.sizes.1));
+        // Memory between the one way and the other, from what the pool takes now.
+        let saved = facts.pool * fast.saturating_sub(dense) / if was { dense } else { fast };
+        let gain = LOAD_WORTH * hits * saved / facts.limbo.max(16);
+        let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
+        let is = if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 };
+        self.is_dense.store(is, Ordering::Relaxed);
+        (is != was).then_some(is)
     }
 
     /// One step of the share of kept copies. `room`, `limbo`, `kept`: pages of memory that the pool leaves,
@@ -170,6 +212,15 @@ impl Pager {
         let room = (self.divided_pages() - self.pool_target_pages()).max(super::MIN_PAGES);
         let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
+        let facts = active.cache.codec_sizes().map(|sizes| CodecFacts {
+            events: [c.pool_loads, c.pool_stores, events[2]],
+            limbo: self.limbo_pages().max(0) as u64,
+            pool: self.pool_pages().max(0) as u64,
+            sizes,
+        });
+        if let Some(dense) = facts.and_then(|f| self.balance.step_codec(&f)) {
+            active.cache.choose_dense(dense);
+        }
     }
 
     pub(super) fn limit_pool(&self, active: &Active) {
@@ -226,6 +277,26 @@ mod tests {
         assert!(b2.step_kept(16_000, 1000, first, [0, 60_000, 0]) < first);
         // Nothing happens: nothing changes.
         assert_eq!(b.step_kept(16_000, 1000, now, [unchanged, 0, hits]), now);
+    }
+
+    #[test]
+    fn the_denser_codec_is_chosen_where_memory_is_worth_more_than_time() {
+        let b = Balance::new();
+        let mut facts = CodecFacts { events: [0; 3], limbo: 1000, pool: 10_000, sizes: (1000, 600) };
+        let step = |loads, stores, hits, facts: &mut CodecFacts| {
+            facts.events.iter_mut().zip([loads, stores, hits]).for_each(|(e, n)| *e += n);
+            b.step_codec(facts)
+        };
+        // Each page of memory would have saved five loads: 4000 pages, 20 000 loads.
+        assert_eq!(step(1000, 1000, 500, &mut facts), None, "too few to speak");
+        assert_eq!(step(20_000, 20_000, 5000, &mut facts), Some(true));
+        facts.pool = 6000;
+        assert_eq!(step(20_000, 20_000, 5000, &mut facts), None, "and so it stays");
+        assert_eq!(step(20_000, 20_000, 500, &mut facts), Some(false));
+        facts.pool = 10_000;
+        assert_eq!(step(20_000, 20_000, 500, &mut facts), None);
+        facts.sizes = (1000, 1100);
+        assert_eq!(step(20_000, 20_000, 50_000, &mut facts), None, "it is not denser at all");
     }
 
     #[test]

@@ -33,6 +33,10 @@ const DIRECT_PAGES: usize = 8;
 pub const EVICTOR_PAGES: usize = 2048;
 /// Words that one sweep step looks at before it lets the lock go.
 const SWEEP_LOOK_PAGES: usize = 32 << 10;
+/// Entries that the evictor compresses again before it sees to its other duties, and before it looks whether memory is
+/// short.
+const PACK_PAGES: usize = 512;
+const PACK_BATCH: usize = 8;
 /// What a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
@@ -127,6 +131,25 @@ impl Pager {
             self.publish(false);
         }
         sum
+    }
+
+    /// Between two rounds of eviction: compresses idle entries again until memory is short, or some 5 ms are over. Says
+    /// whether there is more to do.
+    pub fn recompress_idle(&self) -> bool {
+        let Some(active) = self.active() else { return false };
+        let is_short =
+            || self.evictor_asked.load(Ordering::Acquire) || self.excess(0) + self.watermarks().0 > 0;
+        let mut left = PACK_PAGES;
+        while left > 0 && !is_short() {
+            if active.cache.recompress(PACK_BATCH) < PACK_BATCH {
+                break;
+            }
+            left -= PACK_BATCH;
+        }
+        if left < PACK_PAGES {
+            self.recount_own();
+        }
+        left == 0
     }
 
     /// Frees memory until `pages` more fit, or nothing can be freed any more.

@@ -56,7 +56,7 @@ pub const BATCH_PAGES: usize = 32;
 const MIN_PAGES: i64 = 256;
 
 /// Counters of the run that the cache counts.
-const CACHE_EVENTS: usize = 12;
+const CACHE_EVENTS: usize = 14;
 
 fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
     [
@@ -68,6 +68,8 @@ fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
         (Counter::RejectAlloc, c.reject_alloc_failed),
         (Counter::RejectCodec, c.reject_compress_failed),
         (Counter::RejectReclaim, c.reject_reclaim_failed),
+        (Counter::RecompressedPages, c.recompressed_pages),
+        (Counter::RecompressedSavedBytes, c.recompressed_saved_bytes),
         (Counter::PoolLimitHits, c.pool_limit_hits),
         (Counter::WrittenBackPages, c.written_back_pages),
         (Counter::ReadBackPages, c.store_loads),

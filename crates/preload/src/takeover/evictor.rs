@@ -149,6 +149,9 @@ extern "C" fn body() -> ! {
                 // Dictionaries, where the codec wants them: at once done when nothing is due.
                 active.cache.train();
             }
+            if is_done {
+                is_done = !PAGER.recompress_idle();
+            }
             let now = uzswap::sys::now_ns();
             if now - last >= TICK_NS {
                 tick();

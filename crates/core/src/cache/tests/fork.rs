@@ -1,6 +1,7 @@
 //! Real forks: parent and child go on with copies of one cache and one file.
 
 use super::*;
+use crate::codec::CodecSpec;
 use crate::sys::file::{self, testing};
 
 const PAGES: usize = 1500;
@@ -295,8 +296,15 @@ fn forks_under_traffic_find_the_cache_at_rest() {
                 }
             });
         }
+        s.spawn(|| {
+            cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+            while !stop.load(Ordering::Relaxed) {
+                cache.recompress(5);
+            }
+        });
         for _ in 0..12 {
             let pid = fork(&cache, || {
+                cache.recompress(5);
                 cache.check();
                 world.is_right(&cache)
             });

@@ -1,0 +1,423 @@
+//! Recompression: what has not been asked for in a while is compressed again, more densely.
+//!
+//! ```text
+//!   stored --> YOUNG --the oldest, idle--> compressed by the stronger codec --> OLD --the oldest--> written back
+//!                ^                                                               |
+//!                +--------------------------- loaded ----------------------------+
+//! ```
+//!
+//! A fast codec is right for what comes back soon, a dense one for what does not: most of what is in a pool. So there
+//! are two lists: new objects are young; when the young are more than their part of all, the oldest of them are idle and
+//! due, whoever has time for it. What does not become smaller grows old as it is. If much of what was compressed again
+//! is asked for all the same, it was not idle: the part of the young grows ([`Idleness`]).
+//!
+//! For some programs the stronger codec is the better one for all pages: they become so much smaller that the memory saves
+//! more loads than the slower ones cost. Both are tried on a sample ([`Choice`]); the owner knows what memory is worth, and
+//! chooses ([`SwapCache::choose_dense`]).
+//!
+//! # The race
+//! An object is copied out under the lock, compressed again without it, and replaced under it. In between its entry may be
+//! freed, used for another page, kept, loaded, written back. So it is marked: every new object of an entry
+//! begins without marks, so who finds the mark and the same handle, finds the same object. What was loaded meanwhile is
+//! not idle and stays as it is.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::entry::{Location, Mark, NONE};
+use super::state::State;
+use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
+use crate::codec::{CodecId, CodecSpec, Scratch};
+use crate::pool::Handle;
+use crate::store::Store;
+use crate::sys::mem::Mapping;
+use crate::sys::{PAGE_SIZE, Result};
+
+/// The part of the young, of 16: at first, and its bounds.
+const YOUNG_FIRST: u32 = 8;
+const YOUNG_LEAST_PART: u32 = 4;
+const YOUNG_MOST_PART: u32 = 15;
+/// It is looked at after so many objects were compressed again.
+const LEARNED_FROM: u32 = 512;
+/// So many may be young in any case.
+const YOUNG_LEAST: u32 = 64;
+/// Entries passed over at most while looking for one that is due.
+const MAX_PASSED: u32 = 64;
+/// Objects shorter than this are hardly made smaller by any codec.
+const SHORT_BYTES: usize = 128;
+
+/// Working memory, and the stronger codec.
+pub struct Packer {
+    codec: Option<CodecSpec>,
+    scratch: Scratch,
+    /// The object as it was, its page, and the object as it will be.
+    object: Mapping,
+    page: Mapping,
+    out: Mapping,
+}
+
+impl Packer {
+    /// Frames that the buffers take.
+    pub const BYTES: usize = 3 * PAGE_SIZE;
+
+    pub fn new(codec: Option<CodecSpec>) -> Result<Packer> {
+        let page = || Mapping::new(PAGE_SIZE);
+        Ok(Packer { codec, scratch: Scratch::new(), object: page()?, page: page()?, out: page()? })
+    }
+}
+
+/// How old an object of the pool has to be for being idle.
+pub struct Idleness {
+    /// So many of 16 objects are young.
+    young_part: u32,
+    /// Objects compressed again since the part was looked at, and how many of such were loaded.
+    packed: u32,
+    loaded: u32,
+}
+
+impl Idleness {
+    pub fn new() -> Idleness {
+        Idleness { young_part: YOUNG_FIRST, packed: 0, loaded: 0 }
+    }
+
+    /// An object that was compressed again is loaded.
+    pub fn learn_load(&mut self) {
+        self.loaded += 1;
+    }
+
+    fn learn_packed(&mut self) {
+        self.packed += 1;
+        if self.packed < LEARNED_FROM {
+            return;
+        }
+        if self.loaded > self.packed / 3 {
+            self.young_part = (self.young_part + 1).min(YOUNG_MOST_PART);
+        } else if self.loaded < self.packed / 6 {
+            self.young_part = (self.young_part - 1).max(YOUNG_LEAST_PART);
+        }
+        (self.packed, self.loaded) = (0, 0);
+    }
+
+    /// Whether the oldest of the young is due.
+    fn is_due(&self, young: u32, old: u32) -> bool {
+        let part = (u64::from(young) + u64::from(old)) * u64::from(self.young_part) / 16;
+        young > YOUNG_LEAST && u64::from(young) > part
+    }
+}
+
+/// Pages that come in between two that both codecs are tried on, and samples that say something.
+const SAMPLED: u32 = 64;
+const SAMPLES: u32 = 32;
+
+/// Which of the two codecs pages are compressed with as they come in. Guesses that race are harmless.
+pub struct Choice {
+    /// The owner may choose.
+    is_free: bool,
+    /// The bits of the stronger codec while it is chosen, plus one.
+    dense: AtomicUsize,
+    offered: AtomicU32,
+    samples: AtomicU32,
+    /// Bytes of the samples by one and by the other, older ones fading.
+    fast_bytes: AtomicU32,
+    dense_bytes: AtomicU32,
+}
+
+impl Choice {
+    pub fn new(is_free: bool) -> Choice {
+        Choice {
+            is_free,
+            dense: AtomicUsize::new(0),
+            offered: AtomicU32::new(0),
+            samples: AtomicU32::new(0),
+            fast_bytes: AtomicU32::new(0),
+            dense_bytes: AtomicU32::new(0),
+        }
+    }
+
+    fn dense(&self) -> Option<CodecSpec> {
+        let bits = self.dense.load(Ordering::Relaxed).checked_sub(1)?;
+        CodecSpec::from_bits(bits as u32)
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_free && self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    }
+
+    /// One page takes so many bytes by one and by the other.
+    fn learn(&self, by_fast: usize, by_dense: usize) {
+        let fast = self.fast_bytes.fetch_add(by_fast as u32, Ordering::Relaxed) + by_fast as u32;
+        let dense = self.dense_bytes.fetch_add(by_dense as u32, Ordering::Relaxed) + by_dense as u32;
+        if self.samples.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * SAMPLES {
+            self.samples.store(SAMPLES, Ordering::Relaxed);
+            self.fast_bytes.store(fast / 2, Ordering::Relaxed);
+            self.dense_bytes.store(dense / 2, Ordering::Relaxed);
+        }
+    }
+
+    fn sizes(&self) -> Option<(u32, u32)> {
+        let sizes = (self.fast_bytes.load(Ordering::Relaxed), self.dense_bytes.load(Ordering::Relaxed));
+        (self.samples.load(Ordering::Relaxed) >= SAMPLES && sizes.0 > 0 && sizes.1 > 0).then_some(sizes)
+    }
+}
+
+/// An object that is being compressed again.
+struct Job {
+    id: u32,
+    raw: u64,
+    codec: CodecId,
+    len: usize,
+}
+
+impl<S: Store> SwapCache<S> {
+    /// Compresses up to `pages` idle entries of the pool again. Says how many were dealt with; fewer than asked: no more
+    /// are due, or somebody else is at it.
+    pub fn recompress(&self, pages: usize) -> usize {
+        let Some(mut packer) = self.packer.try_lock() else { return 0 };
+        let Some(codec) = packer.codec else { return 0 };
+        if codec == self.codec_for_stores() {
+            return 0;
+        }
+        for done in 0..pages {
+            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice()) else {
+                return done;
+            };
+            let Packer { scratch, object, page, out, .. } = &mut *packer;
+            let page = page.as_mut_slice();
+            // A copy that cannot be read is found out by whoever asks for it.
+            let is_whole =
+                self.codecs.decompress(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
+            let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+            let packed = is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
+            let packed = packed.map(|c| (c.codec, &out[..c.len]));
+            self.state.lock().end_packing(&job, packed);
+        }
+        self.packer_bytes.store(packer.scratch.mapped_bytes() + Packer::BYTES, Ordering::Relaxed);
+        pages
+    }
+
+    /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`: not known, or there is no
+    /// choice.
+    pub fn codec_sizes(&self) -> Option<(u32, u32)> {
+        self.choice.sizes()
+    }
+
+    /// Compresses what comes in by the stronger codec from now on, or by the one in force again.
+    pub fn choose_dense(&self, dense: bool) {
+        let bits = self.packer.lock().codec.filter(|_| dense).map_or(0, |c| c.to_bits() as usize + 1);
+        self.choice.dense.store(bits, Ordering::Relaxed);
+    }
+
+    /// The codec for a page that comes in: the stronger one, if it has been chosen for all.
+    pub(super) fn codec_for_stores(&self) -> CodecSpec {
+        self.choice.dense().unwrap_or_else(|| self.codecs.spec())
+    }
+
+    /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec is tried on it, to learn
+    /// which is better.
+    pub(super) fn compare_codecs(&self, page: &Page, codec: CodecSpec, bytes: usize) {
+        if !self.choice.is_due() {
+            return;
+        }
+        let Some(mut packer) = self.packer.try_lock() else { return };
+        let Some(dense) = packer.codec else { return };
+        let fast = self.codecs.spec();
+        if fast == dense {
+            return;
+        }
+        let other = if codec == dense { fast } else { dense };
+        let Packer { scratch, out, .. } = &mut *packer;
+        let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+        let other_bytes = self.codecs.compress_as(other, scratch, page, out).map_or(PAGE_SIZE, |c| c.len);
+        let (by_fast, by_dense) = if codec == dense { (other_bytes, bytes) } else { (bytes, other_bytes) };
+        self.choice.learn(by_fast, by_dense);
+    }
+
+    /// Sets the stronger codec; without one, nothing is compressed again.
+    pub fn set_recompressor(&self, codec: Option<CodecSpec>) {
+        self.packer.lock().codec = codec;
+    }
+}
+
+impl<S: Store> State<S> {
+    /// The oldest young entry if it is due, with a copy of its object.
+    fn begin_packing(&mut self, object: &mut [u8]) -> Option<Job> {
+        for _ in 0..MAX_PASSED {
+            if !self.idleness.is_due(self.young.len, self.old.len) {
+                return None;
+            }
+            let id = self.young.last;
+            debug_assert!(id != NONE);
+            let e = *self.entries.get(id);
+            if e.is(Mark::Referenced) {
+                self.unlink_pooled(id);
+                self.entries.get_mut(id).mark(Mark::Referenced, false);
+                self.link_young(id);
+                continue;
+            }
+            let Location::Pool(raw) = e.location() else { unreachable!("in a list of the pool") };
+            let len = usize::from(e.len);
+            if e.is(Mark::Packed) || len < SHORT_BYTES {
+                self.grow_old(id);
+                continue;
+            }
+            let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
+            let mut scratch: Page = [0; PAGE_SIZE];
+            let bytes = self.pools[usize::from(e.pool)].read(handle, &mut scratch);
+            object[..len].copy_from_slice(bytes);
+            self.entries.get_mut(id).mark(Mark::Packing, true);
+            return Some(Job { id, raw, codec: e.codec, len });
+        }
+        None
+    }
+
+    /// The object of `job` becomes what it was packed into, if it is still there and idle, and that is smaller.
+    fn end_packing(&mut self, job: &Job, packed: Option<(CodecId, &[u8])>) {
+        let e = *self.entries.get(job.id);
+        if !e.is(Mark::Packing) || e.location() != Location::Pool(job.raw) {
+            return;
+        }
+        self.entries.get_mut(job.id).mark(Mark::Packing, false);
+        if e.kept != 0 || e.is(Mark::Old) || e.is(Mark::Referenced) {
+            return;
+        }
+        if let Some((codec, object)) = packed
+            && object.len() + object.len() / 16 < job.len
+            && let Ok(handle) = self.pools[self.pool].store(object)
+        {
+            self.free_object(e.pool, job.raw);
+            let pool = self.pool as u8;
+            let e = self.entries.get_mut(job.id);
+            e.set_location(Location::Pool(handle.to_raw()));
+            (e.codec, e.len, e.pool) = (codec, object.len() as u16, pool);
+            self.counters.recompressed_pages += 1;
+            self.counters.recompressed_saved_bytes += (job.len - object.len()) as u64;
+            self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+        }
+        self.idleness.learn_packed();
+        self.grow_old(job.id);
+    }
+
+    /// A young entry becomes the youngest of the old.
+    fn grow_old(&mut self, id: u32) {
+        self.unlink_pooled(id);
+        let e = self.entries.get_mut(id);
+        e.mark(Mark::Old, true);
+        e.mark(Mark::Packed, true);
+        self.old.push_front(&mut self.entries, id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CacheConfig;
+    use super::super::tests::loaded;
+    use super::*;
+    use crate::testing::page;
+
+    fn cache() -> SwapCache {
+        let recompressor = CodecSpec::parse("zstd:level=1").ok();
+        SwapCache::new(CacheConfig { recompressor, ..CacheConfig::default() }).unwrap()
+    }
+
+    #[test]
+    fn what_is_idle_takes_less_and_is_the_same() {
+        let cache = cache();
+        let pages: Vec<_> = (0..1024u64).map(page).collect();
+        let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
+        // The oldest is asked for: it is not idle.
+        assert_eq!(loaded(&cache, entries[0]), pages[0]);
+        let before = cache.counters().compr_data_bytes;
+        let done = cache.recompress(usize::MAX);
+        cache.check();
+        let c = cache.counters();
+        assert!((511..=640).contains(&done), "half of them: {done}");
+        assert_eq!(c.recompressed_pages as usize, done);
+        assert_eq!(before - c.compr_data_bytes, c.recompressed_saved_bytes);
+        assert!(c.recompressed_saved_bytes > 64 << 10);
+        assert_eq!(cache.recompress(10), 0, "nothing is due any more");
+        for (e, p) in entries.iter().zip(&pages) {
+            assert_eq!(loaded(&cache, *e), *p);
+            cache.free(*e);
+        }
+        cache.check();
+    }
+
+    #[test]
+    fn an_object_that_changes_hands_meanwhile_is_left_alone() {
+        let cache = cache();
+        let entries: Vec<_> = (0..200u64).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
+        let mut object = [0u8; PAGE_SIZE];
+        let mut begin = || cache.state.lock().begin_packing(&mut object).unwrap();
+        let end = |job: &Job| cache.state.lock().end_packing(job, Some((0, &[1, 2, 3])));
+        // Freed, and the entry used again: the same id and perhaps the same handle.
+        let job = begin();
+        cache.free(entries[0]);
+        let again = cache.swap_out(&page(1000)).unwrap();
+        assert_eq!(u64::from(job.id), again.to_bits());
+        end(&job);
+        assert_eq!(loaded(&cache, again), page(1000));
+        // Loaded.
+        let job = begin();
+        assert_eq!(loaded(&cache, entries[1]), page(1));
+        end(&job);
+        assert_eq!(loaded(&cache, entries[1]), page(1));
+        // Kept.
+        cache.set_max_kept_bytes(1 << 20);
+        let job = begin();
+        assert_eq!(u64::from(job.id), entries[2].to_bits());
+        assert!(cache.keep(entries[2], &page(2)));
+        end(&job);
+        assert!(cache.take_back(entries[2], &page(2)));
+        assert_eq!(loaded(&cache, entries[2]), page(2));
+        cache.check();
+        assert_eq!(cache.counters().recompressed_pages, 0);
+    }
+
+    #[test]
+    fn what_comes_back_all_the_same_was_not_idle() {
+        let mut i = Idleness::new();
+        assert!(!i.is_due(64, 0) && !i.is_due(499, 501) && i.is_due(501, 499));
+        (0..100 * LEARNED_FROM).for_each(|_| i.learn_packed());
+        assert!(i.is_due(251, 749) && !i.is_due(250, 750));
+        for _ in 0..100 * LEARNED_FROM {
+            i.learn_load();
+            i.learn_packed();
+        }
+        assert!(!i.is_due(937, 63) && i.is_due(938, 62));
+    }
+
+    #[test]
+    fn both_codecs_are_tried_on_a_sample() {
+        let recompressor = CodecSpec::parse("zstd:level=1").ok();
+        let config = CacheConfig { recompressor, chooses_codec: true, ..CacheConfig::default() };
+        let cache: SwapCache = SwapCache::new(config).unwrap();
+        assert_eq!(cache.codec_sizes(), None);
+        let store = |n: u64| cache.free(cache.swap_out(&page(n)).unwrap());
+        (0..u64::from(SAMPLED * SAMPLES)).for_each(store);
+        let (fast, dense) = cache.codec_sizes().unwrap();
+        assert!(dense < fast);
+        cache.choose_dense(true);
+        let e = cache.swap_out(&page(1)).unwrap();
+        let by_dense = cache.counters().compr_data_bytes;
+        assert_eq!(loaded(&cache, e), page(1));
+        cache.free(e);
+        (0..u64::from(4 * SAMPLED * SAMPLES)).for_each(store);
+        let (fast, dense) = cache.codec_sizes().unwrap();
+        assert!(dense < fast, "the other way round");
+        cache.choose_dense(false);
+        let _ = cache.swap_out(&page(1)).unwrap();
+        assert!(by_dense < cache.counters().compr_data_bytes);
+        cache.check();
+    }
+
+    #[test]
+    fn without_a_stronger_codec_nothing_is_done() {
+        let cache = cache();
+        cache.set_codec(CodecSpec::parse("zstd:level=1").unwrap());
+        let entries: Vec<_> = (0..200u64).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
+        assert_eq!(cache.recompress(100), 0);
+        cache.set_codec(CodecSpec::default());
+        cache.set_recompressor(None);
+        assert_eq!(cache.recompress(100), 0);
+        assert_eq!(loaded(&cache, entries[0]), page(0));
+    }
+}
