@@ -1,8 +1,9 @@
 //! `uzswap bench`: measurements of uzswap itself, beside its peers in the kernel.
 //!
 //! ```text
-//!  faults ───> arms: uzswap │ zswap │ zram │ swap     (peers: switched on, and put back by guards)
-//!                 └──> worker, an ordinary process     (pages, histogram)
+//!  faults ─────┐                                         ┌──> worker, an ordinary process   (pages, histogram)
+//!  swap-w-seq ─┼─> arms: uzswap │ zswap │ zram │ swap ───┼──> writers, several processes
+//!  programs ───┘   (peers: on, and put back by guards)   └──> real programs, and a client   (scratch)
 //!  overhead ─> pairs: plain │ under `uzswap run`
 //!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
 //!        all ─> record: machine, commit, raw runs as JSON;  plot: SVG
@@ -12,6 +13,7 @@
 //! the median over rounds. Arms are interleaved because a machine is never quiet for long: what
 //! disturbs, disturbs all of them, and their ratios stay.
 
+mod arms;
 mod cache;
 mod codecs;
 mod corpus;
@@ -24,11 +26,15 @@ mod peers;
 mod plot;
 mod pools;
 mod process;
+mod programs;
 mod record;
 mod same_filled;
+mod scratch;
 mod store;
 mod streams;
+mod swap_w_seq;
 mod worker;
+mod writers;
 
 use crate::Failure;
 
@@ -37,6 +43,10 @@ use crate::Failure;
 pub enum BenchCommand {
     /// What a page costs that comes back, beside zswap, zram and swap of the kernel
     Faults(faults::FaultsArguments),
+    /// Several processes that write more than there is memory for, beside zswap, zram and swap of the kernel
+    SwapWSeq(swap_w_seq::SwapWSeqArguments),
+    /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the kernel
+    Programs(programs::ProgramsArguments),
     /// What uzswap costs a program that fits its limit
     Overhead(overhead::OverheadArguments),
     /// Make page corpora from the heaps of CPython, g++, node and redis, for the benches below
@@ -56,12 +66,20 @@ pub enum BenchCommand {
     /// The process that 'faults' measures
     #[command(hide = true)]
     Worker(worker::WorkerArguments),
+    /// The processes that 'swap-w-seq' measures
+    #[command(hide = true)]
+    Writers(writers::WriterArguments),
+    /// One of them
+    #[command(hide = true)]
+    Writer(writers::WriterArguments),
 }
 
 /// Runs one measurement.
 pub fn run(command: BenchCommand) -> Result<u8, Failure> {
     match command {
         BenchCommand::Faults(arguments) => faults::run(arguments),
+        BenchCommand::SwapWSeq(arguments) => swap_w_seq::run(arguments),
+        BenchCommand::Programs(arguments) => programs::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
         BenchCommand::Corpus(arguments) => corpus::run(arguments),
         BenchCommand::Codecs(arguments) => codecs::run(arguments),
@@ -71,5 +89,7 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Pools(arguments) => pools::run(arguments),
         BenchCommand::Store(arguments) => store::run(arguments),
         BenchCommand::Worker(arguments) => worker::run(arguments),
+        BenchCommand::Writers(arguments) => writers::run_all(arguments),
+        BenchCommand::Writer(arguments) => writers::run_one(arguments),
     }
 }

@@ -13,19 +13,17 @@
 //! | redis | redis-benchmark against redis-server over a Unix socket: each command's time, and the processor time of both |
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Map, Value, json};
 
-use super::pages::Random;
-use super::process::{Interrupt, Running};
+use super::process::{Interrupt, Running, children_seconds, find};
 use super::record::{Record, median, quartiles};
+use super::scratch::Scratch;
 use crate::Failure;
 use crate::program::reason;
 use crate::report;
@@ -61,7 +59,8 @@ type Workload<'a> = &'a dyn Fn(Side) -> Result<Figures, String>;
 
 pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
     let record = Record::begin(&arguments.out, "overhead")?;
-    let bench = Bench { arguments: &arguments, interrupt: Interrupt::install(), scratch: Scratch::new()? };
+    let bench =
+        Bench { arguments: &arguments, interrupt: Interrupt::install(), scratch: Scratch::new("overhead")? };
     let workloads: [(&str, u32, Workload); 4] = [
         ("start", arguments.starts, &|side| bench.start(side)),
         ("CPython", arguments.rounds, &|side| bench.python(side)),
@@ -135,10 +134,14 @@ impl Bench<'_> {
         if side == Side::Plain {
             return Ok(());
         }
-        let path = self.scratch.stats();
+        let path = self.stats();
         let text = fs::read_to_string(&path).map_err(|e| format!("--stats: {}", reason(&e)))?;
         let _ = fs::remove_file(&path);
         judge(&serde_json::from_str(&text).map_err(|e| format!("--stats: {e}"))?)
+    }
+
+    fn stats(&self) -> PathBuf {
+        self.scratch.path().join("stats.json")
     }
 
     /// The command, under uzswap or not.
@@ -150,7 +153,7 @@ impl Bench<'_> {
                 let own = std::env::current_exe().map_err(|e| reason(&e))?;
                 let mut command = Command::new(own);
                 command.args(["run", "--quiet", "--memory", &self.arguments.memory, "--stats"]);
-                command.arg(self.scratch.stats()).arg("--").arg(path);
+                command.arg(self.stats()).arg("--").arg(path);
                 command
             }
         };
@@ -190,12 +193,12 @@ impl Bench<'_> {
 
     fn redis(&self, side: Side) -> Result<Figures, String> {
         find("redis-benchmark")?;
-        let socket = self.scratch.0.join("redis.socket");
+        let socket = self.scratch.path().join("redis.socket");
         let _ = fs::remove_file(&socket);
         let before = children_seconds();
         let mut server = self.command(side, "redis-server")?;
         server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-        let mut server = Running::start(server.current_dir(&self.scratch.0))?;
+        let mut server = Running::start(server.current_dir(self.scratch.path()))?;
         let started = Instant::now();
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             if !server.is_alive() || started.elapsed() > Duration::from_secs(20) {
@@ -250,60 +253,6 @@ fn timed(command: &mut Command) -> Result<Figures, String> {
     Running::start(command)?.wait()?;
     let wall = started.elapsed().as_secs_f64();
     Ok([("wall".to_string(), wall), ("CPU".to_string(), children_seconds() - before)].into())
-}
-
-fn children_seconds() -> f64 {
-    let of = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
-    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |u| of(u.user_time()) + of(u.system_time()))
-}
-
-/// The program's real file: the system's own before the search path, which may lead to a script that starts it.
-fn find(program: &str) -> Result<PathBuf, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = ["/usr/bin".into(), "/bin".into()].into_iter().chain(std::env::split_paths(&path));
-    let mut files = directories.map(|directory: PathBuf| directory.join(program));
-    files.find(|file| file.is_file()).ok_or(format!("{program} is not installed"))
-}
-
-/// A directory that goes away again.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch, Failure> {
-        let path = Path::new("/var/tmp").join(format!("uzswap-overhead-{}", std::process::id()));
-        match fs::create_dir(&path) {
-            Ok(()) => Ok(Scratch(path)),
-            Err(e) => Err(Failure::environment(format!("{}: {}", path.display(), reason(&e)))),
-        }
-    }
-
-    fn stats(&self) -> PathBuf {
-        self.0.join("stats.json")
-    }
-
-    /// A text to sort, 64 MiB.
-    fn lines(&self) -> Result<PathBuf, String> {
-        const LINES: u32 = 1_200_000;
-        let path = self.0.join("lines");
-        if !path.exists() {
-            let mut random = Random(1);
-            let mut write = || -> std::io::Result<()> {
-                let mut out = BufWriter::new(File::create(&path)?);
-                for line in 0..LINES {
-                    writeln!(out, "{:016x} line {line:07} {:024x}", random.next(), random.next())?;
-                }
-                out.flush()
-            };
-            write().map_err(|e| reason(&e))?;
-        }
-        Ok(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// For every figure: both medians, their ratio and difference. Where there are several, the geometric mean of
@@ -412,14 +361,5 @@ mod tests {
         let figures = timed(&mut busy).unwrap();
         assert!(figures["CPU"] > 0.0, "the grandchild's time is missing");
         assert!(timed(Command::new("sh").args(["-c", "exit 5"])).is_err());
-    }
-
-    #[test]
-    fn the_scratch_directory_goes_away() {
-        let scratch = Scratch::new().unwrap();
-        let lines = scratch.lines().unwrap();
-        assert!(fs::metadata(&lines).unwrap().len() > 60 << 20);
-        drop(scratch);
-        assert!(!lines.exists() && !lines.parent().unwrap().exists());
     }
 }

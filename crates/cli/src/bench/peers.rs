@@ -150,6 +150,14 @@ impl Peer {
         }
     }
 
+    /// How many processes of the group the kernel has killed because they found no memory.
+    pub fn out_of_memory_kills(&self) -> u64 {
+        // The first is of cgroup v1, the second of v2.
+        let files = ["memory.oom_control", "memory.events"];
+        let texts = files.iter().filter_map(|file| fs::read_to_string(self.group.join(file)).ok());
+        texts.map(|text| value_of(&text, "oom_kill ")).sum()
+    }
+
     /// Puts everything back. What could not be is said.
     pub fn put_back(mut self) -> Result<(), String> {
         match self.undo.run() {
@@ -166,7 +174,11 @@ pub fn pool_is_charged(kind: Kind) -> bool {
 
 /// The value of a line such as `Zswap:  12 kB`.
 pub fn kib_of(path: &str, key: &str) -> u64 {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    value_of(&fs::read_to_string(path).unwrap_or_default(), key)
+}
+
+/// The number behind `key` at the start of a line; 0 without one.
+fn value_of(text: &str, key: &str) -> u64 {
     (text.lines().filter_map(|line| line.strip_prefix(key)))
         .find_map(|rest| rest.split_whitespace().next()?.parse().ok())
         .unwrap_or(0)
@@ -404,5 +416,6 @@ mod tests {
     fn values_of_meminfo() {
         assert!(kib_of("/proc/meminfo", "MemTotal:") > 1000);
         assert_eq!(kib_of("/proc/meminfo", "NoSuchThing:"), 0);
+        assert_eq!(value_of("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "oom_kill "), 3);
     }
 }

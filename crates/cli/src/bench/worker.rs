@@ -9,7 +9,6 @@
 //! written, so that a read is checked by one addition, and at the end every byte of every page is
 //! compared with what it must be. Nothing here knows about uzswap or the kernel's swap: one program, any arm.
 
-use std::fs;
 use std::hint::black_box;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
@@ -41,9 +40,6 @@ pub struct WorkerArguments {
     /// Only these phases, by name (to profile one)
     #[arg(long, value_name = "NAME")]
     phase: Vec<String>,
-    /// Memory cgroup to enter before anything is filled
-    #[arg(long)]
-    cgroup: Option<PathBuf>,
 }
 
 /// A way to touch pages.
@@ -66,9 +62,6 @@ pub fn run(arguments: WorkerArguments) -> Result<u8, Failure> {
         let what = what.to_string();
         move |e: io::Error| Failure::environment(format!("{what}: {}", reason(&e)))
     };
-    if let Some(group) = &arguments.cgroup {
-        fs::write(group.join("cgroup.procs"), "0").map_err(failed(&group.display().to_string()))?;
-    }
     let pages = match &arguments.corpus {
         None => Pages::Synthetic,
         Some(path) => Pages::from_file(path).map_err(failed(&path.display().to_string()))?,
@@ -206,7 +199,7 @@ fn content(pages: &Pages, page: u32, version: u64, bytes: &mut [u8; PAGE_BYTES])
     Ok(())
 }
 
-fn mark(page: u32, version: u64) -> u64 {
+pub fn mark(page: u32, version: u64) -> u64 {
     Random(version << 32 | u64::from(page)).next()
 }
 
@@ -216,7 +209,7 @@ fn mark_offset(page: u32) -> usize {
 }
 
 /// Processor time of all our threads.
-fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     let of = |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
     getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |u| of(u.user_time()) + of(u.system_time()))
 }
