@@ -57,7 +57,7 @@ pub const POOL_PERCENT: OptionSpec = OptionSpec {
     default: POOL_PERCENT_DEFAULT,
     bounds: "1 to 90",
     reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use; what is better shows \
-             in the faults, so it adapts between 25 and 85",
+             in the faults, so it adapts between 10 and 85",
     hidden: false,
 };
 

@@ -102,7 +102,9 @@ counters! {
     buffer_loads,
     /// Pages read back: from the file.
     store_loads,
-    /// Of these, pages found in blocks that an earlier read had brought.
+    /// Of these, pages that are kept as they are.
+    incompressible_loads,
+    /// Of the pages read back, those found in blocks that an earlier read had brought.
     read_ahead_hits,
     /// Loads of an entry that is not there.
     missing_loads,

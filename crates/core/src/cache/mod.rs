@@ -152,7 +152,7 @@ impl<S: Store> SwapCache<S> {
             codecs: Codecs::new(config.codec),
             streams: Streams::new(STREAM_BYTES)?,
             packer: Mutex::new(Packer::new(config.recompressor)?),
-            choice: Choice::new(config.chooses_codec),
+            choice: Choice::new(config.chooses_codec, config.recompressor),
             packer_bytes: AtomicUsize::new(0),
             writer: Mutex::new(Writer::new()?),
             readers: make_readers()?,
@@ -303,7 +303,11 @@ impl<S: Store> SwapCache<S> {
                     self.compare_codecs(page, codec, c.len);
                     Content::Compressed(c.codec, &out[..c.len])
                 }
-                Err(why) => Content::Raw(page, why),
+                // Some content is a matter of entropy coding: the stronger codec makes it smaller, the fast one not.
+                Err(why) => match self.compress_densely(page, codec, &mut out[..]) {
+                    Some(c) => Content::Compressed(c.codec, &out[..c.len]),
+                    None => Content::Raw(page, why),
+                },
             };
             self.state.lock().take(owner, content)
         })

@@ -279,6 +279,7 @@ impl<S: Store> SwapCache<S> {
         match read {
             Ok(read_bytes) => {
                 s.counters.store_loads += 1;
+                s.counters.incompressible_loads += u64::from(e.codec == RAW);
                 s.counters.read_ahead_hits += u64::from(read_bytes == 0);
                 s.counters.store_reads += u64::from(read_bytes > 0);
                 s.counters.store_read_bytes += read_bytes as u64;

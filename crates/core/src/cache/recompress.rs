@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::entry::{Location, Mark, NONE};
 use super::state::State;
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
-use crate::codec::{CodecId, CodecSpec, Scratch};
+use crate::codec::{Algorithm, CodecId, CodecSpec, Compressed, Scratch};
 use crate::pool::Handle;
 use crate::store::Store;
 use crate::sys::mem::Mapping;
@@ -49,6 +49,8 @@ const SHORT_BYTES: usize = 128;
 pub struct Packer {
     codec: Option<CodecSpec>,
     scratch: Scratch,
+    /// For the codec of [`with_entropy_coding`], which is in turns with the other.
+    entropy_scratch: Scratch,
     /// The object as it was, its page, and the object as it will be.
     object: Mapping,
     page: Mapping,
@@ -61,7 +63,18 @@ impl Packer {
 
     pub fn new(codec: Option<CodecSpec>) -> Result<Packer> {
         let page = || Mapping::new(PAGE_SIZE);
-        Ok(Packer { codec, scratch: Scratch::new(), object: page()?, page: page()?, out: page()? })
+        let (scratch, entropy_scratch) = (Scratch::new(), Scratch::new());
+        Ok(Packer { codec, scratch, entropy_scratch, object: page()?, page: page()?, out: page()? })
+    }
+}
+
+/// The codec, with literals coded by their frequency: zstd leaves that out at negative levels, and it is all that helps with
+/// digits or text without repetitions.
+fn with_entropy_coding(codec: CodecSpec) -> CodecSpec {
+    if codec.algorithm() == Algorithm::Zstd && codec.level() < 0 {
+        CodecSpec::parse("zstd:level=1").unwrap_or(codec)
+    } else {
+        codec
     }
 }
 
@@ -108,12 +121,23 @@ impl Idleness {
 const SAMPLED: u32 = 64;
 const SAMPLES: u32 = 32;
 
+/// Pages that neither codec makes smaller, four to each that the stronger one does, after which it is not asked any more.
+const HOPELESS: u32 = 16;
+
+/// A codec in a word; 0: none.
+fn to_word(codec: Option<CodecSpec>) -> usize {
+    codec.map_or(0, |c| c.to_bits() as usize + 1)
+}
+
 /// Which of the two codecs pages are compressed with as they come in. Guesses that race are harmless.
 pub struct Choice {
     /// The owner may choose.
     is_free: bool,
-    /// The bits of the stronger codec while it is chosen, plus one.
+    /// The stronger codec, and the same while it is chosen for all pages: see `to_word`.
+    stronger: AtomicUsize,
     dense: AtomicUsize,
+    /// How often of late the stronger codec could do nothing with what the fast one could not make smaller.
+    failures: AtomicU32,
     offered: AtomicU32,
     samples: AtomicU32,
     /// Bytes of the samples by one and by the other, older ones fading.
@@ -122,10 +146,12 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub fn new(is_free: bool) -> Choice {
+    pub fn new(is_free: bool, stronger: Option<CodecSpec>) -> Choice {
         Choice {
             is_free,
+            stronger: AtomicUsize::new(to_word(stronger)),
             dense: AtomicUsize::new(0),
+            failures: AtomicU32::new(0),
             offered: AtomicU32::new(0),
             samples: AtomicU32::new(0),
             fast_bytes: AtomicU32::new(0),
@@ -136,6 +162,18 @@ impl Choice {
     fn dense(&self) -> Option<CodecSpec> {
         let bits = self.dense.load(Ordering::Relaxed).checked_sub(1)?;
         CodecSpec::from_bits(bits as u32)
+    }
+
+    /// Whether the stronger codec may help where the fast one did not: always, or for a sample.
+    fn may_help(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) < HOPELESS
+            || self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    }
+
+    fn learn_help(&self, helped: bool) {
+        let failures = self.failures.load(Ordering::Relaxed);
+        let next = if helped { failures.saturating_sub(4) } else { (failures + 1).min(2 * HOPELESS) };
+        self.failures.store(next, Ordering::Relaxed);
     }
 
     fn is_due(&self) -> bool {
@@ -156,6 +194,12 @@ impl Choice {
     fn sizes(&self) -> Option<(u32, u32)> {
         let sizes = (self.fast_bytes.load(Ordering::Relaxed), self.dense_bytes.load(Ordering::Relaxed));
         (self.samples.load(Ordering::Relaxed) >= SAMPLES && sizes.0 > 0 && sizes.1 > 0).then_some(sizes)
+    }
+}
+
+impl Packer {
+    fn memory_bytes(&self) -> usize {
+        self.scratch.mapped_bytes() + self.entropy_scratch.mapped_bytes() + Packer::BYTES
     }
 }
 
@@ -190,7 +234,7 @@ impl<S: Store> SwapCache<S> {
             let packed = packed.map(|c| (c.codec, &out[..c.len]));
             self.state.lock().end_packing(&job, packed);
         }
-        self.packer_bytes.store(packer.scratch.mapped_bytes() + Packer::BYTES, Ordering::Relaxed);
+        self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
         pages
     }
 
@@ -202,13 +246,35 @@ impl<S: Store> SwapCache<S> {
 
     /// Compresses what comes in by the stronger codec from now on, or by the one in force again.
     pub fn choose_dense(&self, dense: bool) {
-        let bits = self.packer.lock().codec.filter(|_| dense).map_or(0, |c| c.to_bits() as usize + 1);
-        self.choice.dense.store(bits, Ordering::Relaxed);
+        let codec = self.packer_codec().filter(|_| dense);
+        self.choice.dense.store(to_word(codec), Ordering::Relaxed);
     }
 
     /// The codec for a page that comes in: the stronger one, if it has been chosen for all.
     pub(super) fn codec_for_stores(&self) -> CodecSpec {
         self.choice.dense().unwrap_or_else(|| self.codecs.spec())
+    }
+
+    /// What `codec` could not make smaller, by the stronger codec: tried always as long as that helps, now and then
+    /// when it does not, and not if somebody else is using it.
+    pub(super) fn compress_densely(
+        &self,
+        page: &Page,
+        codec: CodecSpec,
+        out: &mut [u8],
+    ) -> Option<Compressed> {
+        let dense = with_entropy_coding(self.packer_codec()?);
+        if dense == codec || !self.choice.may_help() {
+            return None;
+        }
+        let mut packer = self.packer.try_lock()?;
+        let c = self.codecs.compress_as(dense, &mut packer.entropy_scratch, page, out).ok();
+        self.choice.learn_help(c.is_some());
+        c
+    }
+
+    fn packer_codec(&self) -> Option<CodecSpec> {
+        CodecSpec::from_bits(self.choice.stronger.load(Ordering::Relaxed).checked_sub(1)? as u32)
     }
 
     /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec is tried on it, to learn
@@ -234,6 +300,7 @@ impl<S: Store> SwapCache<S> {
     /// Sets the stronger codec; without one, nothing is compressed again.
     pub fn set_recompressor(&self, codec: Option<CodecSpec>) {
         self.packer.lock().codec = codec;
+        self.choice.stronger.store(to_word(codec), Ordering::Relaxed);
     }
 }
 
@@ -311,7 +378,7 @@ mod tests {
     use super::super::CacheConfig;
     use super::super::tests::loaded;
     use super::*;
-    use crate::testing::page;
+    use crate::testing::{Choices, page};
 
     fn cache() -> SwapCache {
         let recompressor = CodecSpec::parse("zstd:level=1").ok();
@@ -407,6 +474,26 @@ mod tests {
         let _ = cache.swap_out(&page(1)).unwrap();
         assert!(by_dense < cache.counters().compr_data_bytes);
         cache.check();
+    }
+
+    #[test]
+    fn what_only_the_stronger_codec_makes_smaller_stays_in_memory() {
+        // Hexadecimal digits: no repetitions, half the entropy.
+        let mut random = crate::testing::Random::new(1);
+        let mut hex = || core::array::from_fn(|_| b"0123456789abcdef"[random.index(16)]);
+        let cache = cache();
+        let pages: Vec<Page> = (0..100).map(|_| hex()).collect();
+        let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
+        assert_eq!(cache.counters().pool_pages, 100);
+        for (e, p) in entries.iter().zip(&pages) {
+            assert_eq!(loaded(&cache, *e), *p);
+        }
+        cache.check();
+        let c = Choice::new(true, None);
+        (0..HOPELESS).for_each(|_| c.learn_help(false));
+        assert_eq!((0..SAMPLED).filter(|_| c.may_help()).count(), 1, "it does not help: a sample");
+        c.learn_help(true);
+        assert!((0..SAMPLED).all(|_| c.may_help()));
     }
 
     #[test]

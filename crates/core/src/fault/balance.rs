@@ -1,12 +1,13 @@
 //! How the memory is divided between pages as they are and compressed ones.
 //!
-//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which is better shows in what
-//! the faults cost: reads of the store speak for a larger pool, loads from the pool for a smaller one. So the
-//! pool's share follows them, unless the user has fixed it.
+//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which is better shows at the
+//! borders. Limbo holds the pages that a little more memory would have kept: its hits per page are the loads that a page of
+//! memory saves. The store holds what a little more pool would have kept: its loads per page, times the pages that a
+//! page of pool holds, are the reads that a page of pool saves. The pool's share moves to where more is saved, unless the user
+//! has fixed it. While nothing is in the store, it tries.
 //!
 //! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`) saves compressing it
-//! again, and takes memory that could hold pages. What those would have saved shows in limbo, which holds the
-//! pages that a little more memory would have kept: its hits per page are what a page of memory is worth.
+//! again, and takes memory that could hold pages.
 //!
 //! And once more for the codec: one that is denser leaves memory for pages and makes each load slower. By the same measure
 //! it is chosen for all pages of a program, or not.
@@ -18,29 +19,25 @@ use crate::control::Counter;
 use crate::sys::PAGE_SIZE;
 
 /// Bounds of the share, and where it starts, in percent of what the process may use.
-const LEAST_PERCENT: u32 = 25;
+const LEAST_PERCENT: u32 = 10;
 const MOST_PERCENT: u32 = 85;
 const FIRST_PERCENT: u32 = 60;
 /// The share where there is no store, or it fails.
 const WITHOUT_STORE_PERCENT: u32 = 90;
-/// What bringing a page back costs, roughly: only the ratio counts.
-const STORE_COST: u64 = 8;
-const POOL_COST: u64 = 1;
-/// The share grows when reads of the store take more than this part of the time that loads take.
-const GROW_ABOVE: u64 = 4;
-/// It shrinks when there were hardly any in so many steps in a row: then what is coldest in the pool may well be
-/// out of memory. Slowly, since that has to be found out by reading it again.
-const SHRINK_BELOW: u64 = 1024;
-const SHRINK_AFTER: u32 = 100;
-/// Loads in one step that are too few to speak.
-const FEW: u64 = 32;
+/// What a load is worth that does not happen, and what one from the store costs more than one from the pool: microseconds,
+/// roughly.
+const LOAD_WORTH: u64 = 12;
+const STORE_WORTH: u64 = 100;
+/// Loads and hits in limbo that speak for one border or the other.
+const FEW: u64 = 1024;
+/// With fewer pages in the store, nothing is known of those that would go there.
+const FEW_STORED: u64 = 512;
 
 /// What evicting and loading a page costs, in times of compressing it.
 const RELOAD_COST: i64 = 3;
-/// What a denser codec costs and what a load less is worth, in microseconds, roughly.
+/// What a denser codec costs, in microseconds, roughly.
 const DENSE_LOAD_COST: u64 = 2;
 const DENSE_STORE_COST: u64 = 1;
-const LOAD_WORTH: u64 = 12;
 /// Loads and stores that speak for or against a codec.
 const CODEC_PAGES: u64 = 8192;
 /// Where the share of kept copies starts, in parts of what the pool leaves, and its bounds.
@@ -52,11 +49,8 @@ pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
-    /// Loads up to the last step.
-    from_store: AtomicU64,
-    from_pool: AtomicU64,
-    /// Steps in a row that spoke for a smaller pool.
-    agreeing: AtomicU32,
+    /// Loads from the store and hits in limbo up to the last step.
+    border_events: [AtomicU64; 2],
     /// Pages of memory that kept copies may take; 0: not begun.
     kept_pages: AtomicI64,
     /// Events up to the last step.
@@ -68,6 +62,15 @@ pub(super) struct Balance {
     /// Loads, stores and hits in limbo up to the last choice of a codec, and what was chosen.
     codec_events: [AtomicU64; 3],
     is_dense: AtomicBool,
+}
+
+/// What is known of the border between pages and pool: totals of loads from the store and of hits in limbo; pages in the
+/// store, in limbo, and compressed ones in 16 frames of the pool.
+struct BorderFacts {
+    events: [u64; 2],
+    stored: u64,
+    limbo: u64,
+    per_16_frames: u64,
 }
 
 /// What the choice of a codec is made of: totals of loads, stores, and hits in limbo; pages in limbo and in the pool; sizes
@@ -84,9 +87,7 @@ impl Balance {
         Balance {
             percent: AtomicU32::new(FIRST_PERCENT),
             is_fixed: AtomicBool::new(false),
-            from_store: AtomicU64::new(0),
-            from_pool: AtomicU64::new(0),
-            agreeing: AtomicU32::new(0),
+            border_events: [const { AtomicU64::new(0) }; 2],
             kept_pages: AtomicI64::new(0),
             unchanged: AtomicU64::new(0),
             stored: AtomicU64::new(0),
@@ -156,26 +157,26 @@ impl Balance {
         self.percent.load(Ordering::Relaxed)
     }
 
-    /// One step: `from_store` and `from_pool` are loads so far.
-    fn step(&self, from_store: u64, from_pool: u64) {
-        let store = from_store.wrapping_sub(self.from_store.swap(from_store, Ordering::Relaxed));
-        let pool = from_pool.wrapping_sub(self.from_pool.swap(from_pool, Ordering::Relaxed));
-        if self.is_fixed.load(Ordering::Relaxed) || store + pool < FEW {
+    /// One step of the pool's share.
+    fn step(&self, facts: &BorderFacts) {
+        let since = |i: usize| facts.events[i].wrapping_sub(self.border_events[i].load(Ordering::Relaxed));
+        let (loads, hits) = (since(0), since(1));
+        if self.is_fixed.load(Ordering::Relaxed) || loads + hits < FEW {
             return;
         }
+        self.border_events.iter().zip(facts.events).for_each(|(c, e)| c.store(e, Ordering::Relaxed));
+        // Of one page of memory, in 1/1024 us.
+        let as_page = ((hits * LOAD_WORTH) << 10) / facts.limbo.max(16);
+        let as_pool = ((loads * STORE_WORTH * facts.per_16_frames) << 6) / facts.stored.max(FEW_STORED);
         let percent = self.percent();
-        let (store, pool) = (store * STORE_COST, pool * POOL_COST);
-        if store * GROW_ABOVE > pool {
-            self.agreeing.store(0, Ordering::Relaxed);
-            self.percent.store((percent + 2).min(MOST_PERCENT), Ordering::Relaxed);
-        } else if store * SHRINK_BELOW < pool {
-            if self.agreeing.fetch_add(1, Ordering::Relaxed) >= SHRINK_AFTER {
-                self.agreeing.store(0, Ordering::Relaxed);
-                self.percent.store((percent - 1).max(LEAST_PERCENT), Ordering::Relaxed);
-            }
+        let next = if as_pool > as_page + as_page / 2 {
+            (percent + 2).min(MOST_PERCENT)
+        } else if as_pool < as_page - as_page / 3 {
+            (percent - 1).max(LEAST_PERCENT)
         } else {
-            self.agreeing.store(0, Ordering::Relaxed);
-        }
+            percent
+        };
+        self.percent.store(next, Ordering::Relaxed);
     }
 }
 
@@ -201,14 +202,22 @@ impl Pager {
     pub fn balance_pool(&self) {
         let Some(active) = self.active() else { return };
         let c = active.cache.counters();
-        self.balance.step(c.store_loads, c.pool_loads);
+        let limbo_hits = self.slot().get(Counter::LimboHits);
+        let frames = (self.pool_pages() as u64).max(1);
+        self.balance.step(&BorderFacts {
+            // What does not compress is not the pool's.
+            events: [c.store_loads - c.incompressible_loads.min(c.store_loads), limbo_hits],
+            stored: c.store_pages - c.incompressible_pages.min(c.store_pages),
+            limbo: self.limbo_pages().max(0) as u64,
+            per_16_frames: (c.pool_pages * 16 / frames).clamp(16, 16 * 16),
+        });
         if active.cache.store_failure().is_some() {
             // What stays in memory compressed is still less than what it was.
             self.balance.begin(0, false);
         }
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
-        let events = [c.unchanged_pages, c.stores, self.slot().get(Counter::LimboHits)];
+        let events = [c.unchanged_pages, c.stores, limbo_hits];
         let room = (self.divided_pages() - self.pool_target_pages()).max(super::MIN_PAGES);
         let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
@@ -233,24 +242,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_of_the_store_make_the_pool_grow_and_loads_from_it_shrink() {
+    fn the_border_moves_to_where_memory_saves_more() {
         let b = Balance::new();
         b.begin(0, true);
-        let (mut store, mut pool) = (0, 0);
-        for _ in 0..100 {
-            store += 100;
-            pool += 10;
-            b.step(store, pool);
-        }
-        assert_eq!(b.percent(), MOST_PERCENT);
-        for _ in 0..10_000 {
-            pool += 1000;
-            b.step(store, pool);
-        }
-        assert_eq!(b.percent(), LEAST_PERCENT);
-        // A program that hardly faults says nothing.
-        b.step(store + 20, pool);
-        assert_eq!(b.percent(), LEAST_PERCENT);
+        let mut facts = BorderFacts { events: [0; 2], stored: 10_000, limbo: 1000, per_16_frames: 40 };
+        let steps = |n: usize, loads: u64, hits: u64, facts: &mut BorderFacts| {
+            for _ in 0..n {
+                facts.events = [facts.events[0] + loads, facts.events[1] + hits];
+                b.step(facts);
+            }
+            b.percent()
+        };
+        // What goes to the store comes back: 0.1 loads of each page, 25 us of a page of pool; 12 us of a page as it is.
+        assert_eq!(steps(100, 1000, 1000, &mut facts), MOST_PERCENT);
+        // It does not: 0.01 loads.
+        assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
+        // In between nothing moves; a program that hardly faults says nothing.
+        assert_eq!(steps(100, 500, 1000, &mut facts), LEAST_PERCENT);
+        assert_eq!(steps(1, FEW - 1, 0, &mut facts), LEAST_PERCENT);
+        // Nothing is in the store: it tries.
+        assert_eq!(steps(10, 1000, 1000, &mut facts), LEAST_PERCENT + 20);
+        facts.stored = 0;
+        assert_eq!(steps(5, 0, 1024, &mut facts), LEAST_PERCENT + 15);
     }
 
     #[test]
@@ -316,9 +329,9 @@ mod tests {
         let b = Balance::new();
         for (said, has_store, percent) in [(30, true, 30), (30, false, 30), (0, false, 90)] {
             b.begin(said, has_store);
-            b.step(0, 0);
-            b.step(100_000, 0);
-            b.step(200_000, 1_000_000);
+            for loads in [0, 100_000, 200_000] {
+                b.step(&BorderFacts { events: [loads, 0], stored: 1000, limbo: 1000, per_16_frames: 40 });
+            }
             assert_eq!(b.percent(), percent);
         }
     }

@@ -20,14 +20,18 @@ fn operations(default: u64) -> u64 {
 
 #[test]
 fn agrees_with_the_model() {
+    let (mut dropped, mut recompressed) = (0, 0);
     for seed in 0..8 {
         let (cache, store) = in_memory(1 << 20);
         store.set_late(seed % 2 == 1);
         assert_eq!(run(&cache, seed, operations(12_000), 300 << (seed % 4), false), 0);
         let c = cache.counters();
         assert!(c.written_back_pages > 0 && c.store_loads > 0 && c.duplicate_entries > 0, "{c:?}");
-        assert!(c.unchanged_pages > 0 && c.changed_pages > 0 && c.dropped_copies > 0, "{c:?}");
+        assert!(c.unchanged_pages > 0 && c.changed_pages > 0, "{c:?}");
+        dropped += c.dropped_copies;
+        recompressed += c.recompressed_pages;
     }
+    assert!(dropped > 0 && recompressed > 0, "not in every run, but in some");
 }
 
 #[test]
