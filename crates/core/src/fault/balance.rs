@@ -30,6 +30,8 @@ const LOAD_WORTH: u64 = 12;
 const STORE_WORTH: u64 = 100;
 /// Loads and hits in limbo that speak for one border or the other.
 const FEW: u64 = 1024;
+/// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can go.
+const TRY_ABOVE: u64 = 16;
 /// With fewer pages in the store, nothing is known of those that would go there.
 const FEW_STORED: u64 = 512;
 
@@ -49,8 +51,8 @@ pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
-    /// Loads from the store and hits in limbo up to the last step.
-    border_events: [AtomicU64; 2],
+    /// Loads from the store, hits in limbo, and loads from the pool up to the last step.
+    border_events: [AtomicU64; 3],
     /// Pages of memory that kept copies may take; 0: not begun.
     kept_pages: AtomicI64,
     /// Events up to the last step.
@@ -64,10 +66,10 @@ pub(super) struct Balance {
     is_dense: AtomicBool,
 }
 
-/// What is known of the border between pages and pool: totals of loads from the store and of hits in limbo; pages in the
-/// store, in limbo, and compressed ones in 16 frames of the pool.
+/// What is known of the border between pages and pool: totals of loads from the store, hits in limbo, loads from the pool;
+/// pages in the store, in limbo, and compressed ones in 16 frames of the pool.
 struct BorderFacts {
-    events: [u64; 2],
+    events: [u64; 3],
     stored: u64,
     limbo: u64,
     per_16_frames: u64,
@@ -87,7 +89,7 @@ impl Balance {
         Balance {
             percent: AtomicU32::new(FIRST_PERCENT),
             is_fixed: AtomicBool::new(false),
-            border_events: [const { AtomicU64::new(0) }; 2],
+            border_events: [const { AtomicU64::new(0) }; 3],
             kept_pages: AtomicI64::new(0),
             unchanged: AtomicU64::new(0),
             stored: AtomicU64::new(0),
@@ -160,7 +162,7 @@ impl Balance {
     /// One step of the pool's share.
     fn step(&self, facts: &BorderFacts) {
         let since = |i: usize| facts.events[i].wrapping_sub(self.border_events[i].load(Ordering::Relaxed));
-        let (loads, hits) = (since(0), since(1));
+        let (loads, hits, pool_loads) = (since(0), since(1), since(2));
         if self.is_fixed.load(Ordering::Relaxed) || loads + hits < FEW {
             return;
         }
@@ -171,6 +173,9 @@ impl Balance {
         let percent = self.percent();
         let next = if as_pool > as_page + as_page / 2 {
             (percent + 2).min(MOST_PERCENT)
+        } else if facts.stored < FEW_STORED && hits * TRY_ABOVE < pool_loads {
+            // More memory would save next to nothing: nothing to try for.
+            percent
         } else if as_pool < as_page - as_page / 3 {
             (percent - 1).max(LEAST_PERCENT)
         } else {
@@ -206,7 +211,7 @@ impl Pager {
         let frames = (self.pool_pages() as u64).max(1);
         self.balance.step(&BorderFacts {
             // What does not compress is not the pool's.
-            events: [c.store_loads - c.incompressible_loads.min(c.store_loads), limbo_hits],
+            events: [c.store_loads - c.incompressible_loads.min(c.store_loads), limbo_hits, c.pool_loads],
             stored: c.store_pages - c.incompressible_pages.min(c.store_pages),
             limbo: self.limbo_pages().max(0) as u64,
             per_16_frames: (c.pool_pages * 16 / frames).clamp(16, 16 * 16),
@@ -245,10 +250,10 @@ mod tests {
     fn the_border_moves_to_where_memory_saves_more() {
         let b = Balance::new();
         b.begin(0, true);
-        let mut facts = BorderFacts { events: [0; 2], stored: 10_000, limbo: 1000, per_16_frames: 40 };
+        let mut facts = BorderFacts { events: [0; 3], stored: 10_000, limbo: 1000, per_16_frames: 40 };
         let steps = |n: usize, loads: u64, hits: u64, facts: &mut BorderFacts| {
             for _ in 0..n {
-                facts.events = [facts.events[0] + loads, facts.events[1] + hits];
+                facts.events = [facts.events[0] + loads, facts.events[1] + hits, facts.events[2] + 8 * hits];
                 b.step(facts);
             }
             b.percent()
@@ -264,6 +269,9 @@ mod tests {
         assert_eq!(steps(10, 1000, 1000, &mut facts), LEAST_PERCENT + 20);
         facts.stored = 0;
         assert_eq!(steps(5, 0, 1024, &mut facts), LEAST_PERCENT + 15);
+        // But not where memory would save nothing.
+        facts.events[2] += 1 << 20;
+        assert_eq!(steps(1, 0, 1024, &mut facts), LEAST_PERCENT + 15);
     }
 
     #[test]
@@ -330,7 +338,7 @@ mod tests {
         for (said, has_store, percent) in [(30, true, 30), (30, false, 30), (0, false, 90)] {
             b.begin(said, has_store);
             for loads in [0, 100_000, 200_000] {
-                b.step(&BorderFacts { events: [loads, 0], stored: 1000, limbo: 1000, per_16_frames: 40 });
+                b.step(&BorderFacts { events: [loads, 0, 0], stored: 1000, limbo: 1000, per_16_frames: 40 });
             }
             assert_eq!(b.percent(), percent);
         }
