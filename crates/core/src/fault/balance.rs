@@ -32,6 +32,8 @@ const STORE_WORTH: u64 = 100;
 const FEW: u64 = 1024;
 /// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can go.
 const TRY_ABOVE: u64 = 16;
+/// Loads from the store that are enough to speak for a larger pool.
+const FEW_LOADS: u64 = 32;
 /// With fewer pages in the store, nothing is known of those that would go there.
 const FEW_STORED: u64 = 512;
 
@@ -163,15 +165,17 @@ impl Balance {
     fn step(&self, facts: &BorderFacts) {
         let since = |i: usize| facts.events[i].wrapping_sub(self.border_events[i].load(Ordering::Relaxed));
         let (loads, hits, pool_loads) = (since(0), since(1), since(2));
-        if self.is_fixed.load(Ordering::Relaxed) || loads + hits < FEW {
-            return;
-        }
-        self.border_events.iter().zip(facts.events).for_each(|(c, e)| c.store(e, Ordering::Relaxed));
         // Of one page of memory, in 1/1024 us.
         let as_page = ((hits * LOAD_WORTH) << 10) / facts.limbo.max(16);
         let as_pool = ((loads * STORE_WORTH * facts.per_16_frames) << 6) / facts.stored.max(FEW_STORED);
+        // A pool that is too small goes to the disk and back: that is seen to at once.
+        let grows = loads >= FEW_LOADS && as_pool > as_page + as_page / 2;
+        if self.is_fixed.load(Ordering::Relaxed) || loads + hits < FEW && !grows {
+            return;
+        }
+        self.border_events.iter().zip(facts.events).for_each(|(c, e)| c.store(e, Ordering::Relaxed));
         let percent = self.percent();
-        let next = if as_pool > as_page + as_page / 2 {
+        let next = if grows {
             (percent + 2).min(MOST_PERCENT)
         } else if facts.stored < FEW_STORED && hits * TRY_ABOVE < pool_loads {
             // More memory would save next to nothing: nothing to try for.
@@ -264,7 +268,7 @@ mod tests {
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
         // In between nothing moves; a program that hardly faults says nothing.
         assert_eq!(steps(100, 500, 1000, &mut facts), LEAST_PERCENT);
-        assert_eq!(steps(1, FEW - 1, 0, &mut facts), LEAST_PERCENT);
+        assert_eq!(steps(1, FEW_LOADS - 1, 0, &mut facts), LEAST_PERCENT);
         // Nothing is in the store: it tries.
         assert_eq!(steps(10, 1000, 1000, &mut facts), LEAST_PERCENT + 20);
         facts.stored = 0;
