@@ -41,7 +41,7 @@ const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "python_procs",
-        limit_mib: 104,
+        limit_mib: 118,
         argv: |w| python(w, "procs.py", "1.5"),
         for_all: true,
         in_ci: OPEN,
@@ -56,7 +56,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "node", limit_mib: 88, argv: node, for_all: true, in_ci: NEVER },
     Program {
         name: "java_g1",
-        limit_mib: 78,
+        limit_mib: 76,
         argv: |w| java(w, "-XX:+UseG1GC"),
         for_all: true,
         in_ci: NEVER,
