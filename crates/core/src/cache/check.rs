@@ -1,6 +1,6 @@
 //! The whole-structure checker: every counting equation of the cache.
 
-use super::entry::{Ends, Mark};
+use super::entry::{Ends, Entry, Mark};
 use super::{AreaState, Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
 use crate::pool::Handle;
 use crate::store::Store;
@@ -72,11 +72,11 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
         // The lists of the young, the old and the kept hold the pool's entries, each once.
-        let in_list = |list: &Ends, is_kept: u8| {
+        let in_list = |list: &Ends, belongs: fn(&Entry) -> bool| {
             let (mut n, mut prev, mut at) = (0, NONE, list.first);
             while at != NONE {
                 let e = s.entries.get(at);
-                assert!(matches!(e.location(), Location::Pool(_)) && e.prev == prev && e.kept == is_kept);
+                assert!(matches!(e.location(), Location::Pool(_)) && e.prev == prev && belongs(e));
                 n += 1;
                 assert!(n <= pool, "the list is a ring");
                 (prev, at) = (at, e.next);
@@ -84,13 +84,10 @@ impl<S: Store> SwapCache<S> {
             assert_eq!((n, prev), (u64::from(list.len), list.last));
             n
         };
-        assert_eq!((in_list(&s.kept.list, 1), s.kept.bytes), kept_in_pool);
-        assert_eq!(in_list(&s.young, 0) + in_list(&s.old, 0) + kept_in_pool.0, pool);
-        let mut at = s.old.first;
-        while at != NONE {
-            assert!(s.entries.get(at).is(Mark::Old), "an entry knows its list");
-            at = s.entries.get(at).next;
-        }
+        assert_eq!((in_list(&s.kept.list, |e| e.kept == 1), s.kept.bytes), kept_in_pool);
+        let young = in_list(&s.young, |e| e.kept == 0 && !e.is(Mark::Old));
+        let old = in_list(&s.old, |e| e.kept == 0 && e.is(Mark::Old));
+        assert_eq!(young + old + kept_in_pool.0, pool);
 
         // Each cluster's list holds its entries, each once.
         let mut listed = 0;

@@ -151,7 +151,7 @@ impl<S: Store> SwapCache<S> {
             state: Mutex::new(state),
             codecs: Codecs::new(config.codec),
             streams: Streams::new(STREAM_BYTES)?,
-            packer: Mutex::new(Packer::new(config.recompressor)?),
+            packer: Mutex::new(Packer::new()?),
             choice: Choice::new(config.chooses_codec, config.recompressor),
             packer_bytes: AtomicUsize::new(0),
             writer: Mutex::new(Writer::new()?),

@@ -28,9 +28,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::{Entry, Mark};
-use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill};
+use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill, state};
 use crate::codec::{CodecId, Scratch};
-use crate::pool::Handle;
 use crate::store::cluster::{CLUSTER_BYTES, Place, Source, blocks_of, sealed_range};
 use crate::store::seal::TAG_BYTES;
 use crate::store::{BLOCK_BYTES, ReadQueue, Store};
@@ -246,8 +245,7 @@ impl<S: Store> SwapCache<S> {
             }
             Location::Pool(raw) => {
                 s.counters.pool_loads += 1;
-                let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
-                let bytes = s.pools[usize::from(e.pool)].read(handle, scratch);
+                let bytes = state::object(&s.pools, e.pool, raw, scratch);
                 out[..bytes.len()].copy_from_slice(bytes);
                 Ok(Seen::Copied(e.codec, bytes.len()))
             }

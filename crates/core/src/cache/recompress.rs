@@ -21,13 +21,12 @@
 //! begins without marks, so who finds the mark and the same handle, finds the same object. What was loaded meanwhile is
 //! not idle and stays as it is.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::entry::{Location, Mark, NONE};
-use super::state::State;
+use super::state::{self, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
 use crate::codec::{Algorithm, CodecId, CodecSpec, Compressed, Scratch};
-use crate::pool::Handle;
 use crate::store::Store;
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
@@ -45,9 +44,8 @@ const MAX_PASSED: u32 = 64;
 /// Objects shorter than this are hardly made smaller by any codec.
 const SHORT_BYTES: usize = 128;
 
-/// Working memory, and the stronger codec.
+/// Working memory.
 pub struct Packer {
-    codec: Option<CodecSpec>,
     scratch: Scratch,
     /// For the codec of [`with_entropy_coding`], which is in turns with the other.
     entropy_scratch: Scratch,
@@ -58,13 +56,15 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Frames that the buffers take.
-    pub const BYTES: usize = 3 * PAGE_SIZE;
-
-    pub fn new(codec: Option<CodecSpec>) -> Result<Packer> {
+    pub fn new() -> Result<Packer> {
         let page = || Mapping::new(PAGE_SIZE);
         let (scratch, entropy_scratch) = (Scratch::new(), Scratch::new());
-        Ok(Packer { codec, scratch, entropy_scratch, object: page()?, page: page()?, out: page()? })
+        Ok(Packer { scratch, entropy_scratch, object: page()?, page: page()?, out: page()? })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let buffers = [&self.object, &self.page, &self.out].map(Mapping::len);
+        self.scratch.mapped_bytes() + self.entropy_scratch.mapped_bytes() + buffers.iter().sum::<usize>()
     }
 }
 
@@ -124,18 +124,14 @@ const SAMPLES: u32 = 32;
 /// Pages that neither codec makes smaller, four to each that the stronger one does, after which it is not asked any more.
 const HOPELESS: u32 = 16;
 
-/// A codec in a word; 0: none.
-fn to_word(codec: Option<CodecSpec>) -> usize {
-    codec.map_or(0, |c| c.to_bits() as usize + 1)
-}
-
 /// Which of the two codecs pages are compressed with as they come in. Guesses that race are harmless.
 pub struct Choice {
     /// The owner may choose.
     is_free: bool,
-    /// The stronger codec, and the same while it is chosen for all pages: see `to_word`.
-    stronger: AtomicUsize,
-    dense: AtomicUsize,
+    /// The bits of the stronger codec plus one; 0: there is none.
+    stronger: AtomicU64,
+    /// It is chosen for all pages.
+    is_dense: AtomicBool,
     /// How often of late the stronger codec could do nothing with what the fast one could not make smaller.
     failures: AtomicU32,
     offered: AtomicU32,
@@ -147,21 +143,26 @@ pub struct Choice {
 
 impl Choice {
     pub fn new(is_free: bool, stronger: Option<CodecSpec>) -> Choice {
-        Choice {
+        let choice = Choice {
             is_free,
-            stronger: AtomicUsize::new(to_word(stronger)),
-            dense: AtomicUsize::new(0),
+            stronger: AtomicU64::new(0),
+            is_dense: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             offered: AtomicU32::new(0),
             samples: AtomicU32::new(0),
             fast_bytes: AtomicU32::new(0),
             dense_bytes: AtomicU32::new(0),
-        }
+        };
+        choice.set_stronger(stronger);
+        choice
     }
 
-    fn dense(&self) -> Option<CodecSpec> {
-        let bits = self.dense.load(Ordering::Relaxed).checked_sub(1)?;
-        CodecSpec::from_bits(bits as u32)
+    fn set_stronger(&self, codec: Option<CodecSpec>) {
+        self.stronger.store(codec.map_or(0, |c| u64::from(c.to_bits()) + 1), Ordering::Relaxed);
+    }
+
+    fn stronger(&self) -> Option<CodecSpec> {
+        CodecSpec::from_bits(self.stronger.load(Ordering::Relaxed).checked_sub(1)? as u32)
     }
 
     /// Whether the stronger codec may help where the fast one did not: always, or for a sample.
@@ -197,12 +198,6 @@ impl Choice {
     }
 }
 
-impl Packer {
-    fn memory_bytes(&self) -> usize {
-        self.scratch.mapped_bytes() + self.entropy_scratch.mapped_bytes() + Packer::BYTES
-    }
-}
-
 /// An object that is being compressed again.
 struct Job {
     id: u32,
@@ -215,15 +210,11 @@ impl<S: Store> SwapCache<S> {
     /// Compresses up to `pages` idle entries of the pool again. Says how many were dealt with; fewer than asked: no more
     /// are due, or somebody else is at it.
     pub fn recompress(&self, pages: usize) -> usize {
+        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codec_for_stores()) else { return 0 };
         let Some(mut packer) = self.packer.try_lock() else { return 0 };
-        let Some(codec) = packer.codec else { return 0 };
-        if codec == self.codec_for_stores() {
-            return 0;
-        }
-        for done in 0..pages {
-            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice()) else {
-                return done;
-            };
+        let mut done = 0;
+        while done < pages {
+            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice()) else { break };
             let Packer { scratch, object, page, out, .. } = &mut *packer;
             let page = page.as_mut_slice();
             // A copy that cannot be read is found out by whoever asks for it.
@@ -233,9 +224,10 @@ impl<S: Store> SwapCache<S> {
             let packed = is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
             let packed = packed.map(|c| (c.codec, &out[..c.len]));
             self.state.lock().end_packing(&job, packed);
+            done += 1;
         }
         self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
-        pages
+        done
     }
 
     /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`: not known, or there is no
@@ -246,13 +238,13 @@ impl<S: Store> SwapCache<S> {
 
     /// Compresses what comes in by the stronger codec from now on, or by the one in force again.
     pub fn choose_dense(&self, dense: bool) {
-        let codec = self.packer_codec().filter(|_| dense);
-        self.choice.dense.store(to_word(codec), Ordering::Relaxed);
+        self.choice.is_dense.store(dense, Ordering::Relaxed);
     }
 
     /// The codec for a page that comes in: the stronger one, if it has been chosen for all.
     pub(super) fn codec_for_stores(&self) -> CodecSpec {
-        self.choice.dense().unwrap_or_else(|| self.codecs.spec())
+        let dense = if self.choice.is_dense.load(Ordering::Relaxed) { self.choice.stronger() } else { None };
+        dense.unwrap_or_else(|| self.codecs.spec())
     }
 
     /// What `codec` could not make smaller, by the stronger codec: tried always as long as that helps, now and then
@@ -263,7 +255,7 @@ impl<S: Store> SwapCache<S> {
         codec: CodecSpec,
         out: &mut [u8],
     ) -> Option<Compressed> {
-        let dense = with_entropy_coding(self.packer_codec()?);
+        let dense = with_entropy_coding(self.choice.stronger()?);
         if dense == codec || !self.choice.may_help() {
             return None;
         }
@@ -273,22 +265,15 @@ impl<S: Store> SwapCache<S> {
         c
     }
 
-    fn packer_codec(&self) -> Option<CodecSpec> {
-        CodecSpec::from_bits(self.choice.stronger.load(Ordering::Relaxed).checked_sub(1)? as u32)
-    }
-
     /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec is tried on it, to learn
     /// which is better.
     pub(super) fn compare_codecs(&self, page: &Page, codec: CodecSpec, bytes: usize) {
         if !self.choice.is_due() {
             return;
         }
-        let Some(mut packer) = self.packer.try_lock() else { return };
-        let Some(dense) = packer.codec else { return };
         let fast = self.codecs.spec();
-        if fast == dense {
-            return;
-        }
+        let Some(dense) = self.choice.stronger().filter(|dense| *dense != fast) else { return };
+        let Some(mut packer) = self.packer.try_lock() else { return };
         let other = if codec == dense { fast } else { dense };
         let Packer { scratch, out, .. } = &mut *packer;
         let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
@@ -299,8 +284,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Sets the stronger codec; without one, nothing is compressed again.
     pub fn set_recompressor(&self, codec: Option<CodecSpec>) {
-        self.packer.lock().codec = codec;
-        self.choice.stronger.store(to_word(codec), Ordering::Relaxed);
+        self.choice.set_stronger(codec);
     }
 }
 
@@ -315,9 +299,7 @@ impl<S: Store> State<S> {
             debug_assert!(id != NONE);
             let e = *self.entries.get(id);
             if e.is(Mark::Referenced) {
-                self.unlink_pooled(id);
-                self.entries.get_mut(id).mark(Mark::Referenced, false);
-                self.link_young(id);
+                self.spare(id);
                 continue;
             }
             let Location::Pool(raw) = e.location() else { unreachable!("in a list of the pool") };
@@ -326,10 +308,8 @@ impl<S: Store> State<S> {
                 self.grow_old(id);
                 continue;
             }
-            let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
             let mut scratch: Page = [0; PAGE_SIZE];
-            let bytes = self.pools[usize::from(e.pool)].read(handle, &mut scratch);
-            object[..len].copy_from_slice(bytes);
+            object[..len].copy_from_slice(state::object(&self.pools, e.pool, raw, &mut scratch));
             self.entries.get_mut(id).mark(Mark::Packing, true);
             return Some(Job { id, raw, codec: e.codec, len });
         }

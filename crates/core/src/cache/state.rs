@@ -264,6 +264,13 @@ impl<S: Store> State<S> {
         list.remove(&mut self.entries, id);
     }
 
+    /// An object that was asked for since it was looked at last has another chance.
+    pub fn spare(&mut self, id: u32) {
+        self.unlink_pooled(id);
+        self.entries.get_mut(id).mark(Mark::Referenced, false);
+        self.link_young(id);
+    }
+
     /// The least recently used object of the pool, but for kept ones.
     pub fn oldest(&self) -> Option<u32> {
         [self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
@@ -350,6 +357,12 @@ impl<S: Store> State<S> {
             pool.release_some(FREE_FRAMES_RELEASED);
         }
     }
+}
+
+/// The bytes of a pool's object, put together in `scratch` if they are in two frames.
+pub fn object<'a>(pools: &'a [Pool; 2], pool: u8, raw: u64, scratch: &'a mut [u8]) -> &'a [u8] {
+    let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
+    pools[usize::from(pool)].read(handle, scratch)
 }
 
 pub fn pool_index(kind: PoolKind) -> usize {

@@ -19,8 +19,8 @@
 
 use super::entry::Mark;
 use super::read::Reader;
-use super::{Location, Page, State, SwapCache};
-use crate::pool::{Handle, Pool};
+use super::{Location, Page, State, SwapCache, state};
+use crate::pool::Pool;
 use crate::store::cluster::{AppendError, CLUSTER_BYTES, Flush, Place, sealed_range};
 use crate::store::{Progress, QUEUE_BUFFERS, QUEUE_DEPTH, Queue, Store};
 use crate::sys::{PAGE_SIZE, Result};
@@ -291,16 +291,13 @@ impl<S: Store> State<S> {
             let Some(id) = self.oldest() else { break };
             let e = *self.entries.get(id);
             if e.is(Mark::Referenced) && spared < MAX_SPARED {
-                self.unlink_pooled(id);
-                self.entries.get_mut(id).mark(Mark::Referenced, false);
-                self.link_young(id);
+                self.spare(id);
                 self.counters.second_chances += 1;
                 spared += 1;
                 continue;
             }
-            let Location::Pool(raw) = e.location() else { unreachable!("on the LRU") };
-            let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
-            let object = self.pools[usize::from(e.pool)].read(handle, &mut scratch);
+            let Location::Pool(raw) = e.location() else { unreachable!("in a list of the pool") };
+            let object = state::object(&self.pools, e.pool, raw, &mut scratch);
             let Ok(place) = self.clusters.append(object) else { break };
             self.unlink_pooled(id);
             self.free_object(e.pool, raw);

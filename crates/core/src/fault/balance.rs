@@ -49,22 +49,38 @@ const FIRST_KEPT: i64 = 8;
 const LEAST_KEPT: i64 = 256;
 const MOST_KEPT: i64 = 3;
 
+/// Totals of events, as of when they were looked at last.
+struct Seen([AtomicU64; 3]);
+
+impl Seen {
+    const fn new() -> Seen {
+        Seen([const { AtomicU64::new(0) }; 3])
+    }
+
+    /// What has happened since.
+    fn since(&self, totals: [u64; 3]) -> [u64; 3] {
+        core::array::from_fn(|i| totals[i].wrapping_sub(self.0[i].load(Ordering::Relaxed)))
+    }
+
+    fn settle(&self, totals: [u64; 3]) {
+        self.0.iter().zip(totals).for_each(|(seen, total)| seen.store(total, Ordering::Relaxed));
+    }
+}
+
 pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
-    /// Loads from the store, hits in limbo, and loads from the pool up to the last step.
-    border_events: [AtomicU64; 3],
+    /// Loads from the store, hits in limbo, loads from the pool.
+    border_seen: Seen,
     /// Pages of memory that kept copies may take; 0: not begun.
     kept_pages: AtomicI64,
-    /// Events up to the last step.
-    unchanged: AtomicU64,
-    stored: AtomicU64,
-    limbo_hits: AtomicU64,
+    /// Copies that served, pages stored, hits in limbo.
+    kept_seen: Seen,
     /// Pages stored since a copy served last.
     in_vain: AtomicI64,
-    /// Loads, stores and hits in limbo up to the last choice of a codec, and what was chosen.
-    codec_events: [AtomicU64; 3],
+    /// Loads, stores and hits in limbo; and which codec was chosen last.
+    codec_seen: Seen,
     is_dense: AtomicBool,
 }
 
@@ -91,25 +107,22 @@ impl Balance {
         Balance {
             percent: AtomicU32::new(FIRST_PERCENT),
             is_fixed: AtomicBool::new(false),
-            border_events: [const { AtomicU64::new(0) }; 3],
+            border_seen: Seen::new(),
             kept_pages: AtomicI64::new(0),
-            unchanged: AtomicU64::new(0),
-            stored: AtomicU64::new(0),
-            limbo_hits: AtomicU64::new(0),
+            kept_seen: Seen::new(),
             in_vain: AtomicI64::new(0),
-            codec_events: [const { AtomicU64::new(0) }; 3],
+            codec_seen: Seen::new(),
             is_dense: AtomicBool::new(false),
         }
     }
 
     /// Whether the denser codec is the better one, if that has changed.
     fn step_codec(&self, facts: &CodecFacts) -> Option<bool> {
-        let since = |i: usize| facts.events[i].wrapping_sub(self.codec_events[i].load(Ordering::Relaxed));
-        let (loads, stores, hits) = (since(0), since(1), since(2));
+        let [loads, stores, hits] = self.codec_seen.since(facts.events);
         if loads + stores < CODEC_PAGES {
             return None;
         }
-        self.codec_events.iter().zip(facts.events).for_each(|(c, e)| c.store(e, Ordering::Relaxed));
+        self.codec_seen.settle(facts.events);
         let was = self.is_dense.load(Ordering::Relaxed);
         let (fast, dense) = (u64::from(facts.sizes.0), u64::from(facts.sizes.1));
         // Memory between the one way and the other, from what the pool takes now.
@@ -125,9 +138,8 @@ impl Balance {
     /// that limbo holds, that copies take. `events`: totals of copies
     /// that served, of pages stored, of hits in limbo.
     fn step_kept(&self, room: i64, limbo: i64, kept: i64, events: [u64; 3]) -> i64 {
-        let counts = [&self.unchanged, &self.stored, &self.limbo_hits];
-        let since = |i: usize| events[i].wrapping_sub(counts[i].swap(events[i], Ordering::Relaxed)) as i64;
-        let (gain, stored, hits) = (since(0), since(1), since(2));
+        let [gain, stored, hits] = self.kept_seen.since(events).map(|n| n as i64);
+        self.kept_seen.settle(events);
         let loss = hits.saturating_mul(kept).saturating_mul(RELOAD_COST) / limbo.max(16);
         let now = match self.kept_pages.load(Ordering::Relaxed) {
             0 => room / FIRST_KEPT,
@@ -163,8 +175,7 @@ impl Balance {
 
     /// One step of the pool's share.
     fn step(&self, facts: &BorderFacts) {
-        let since = |i: usize| facts.events[i].wrapping_sub(self.border_events[i].load(Ordering::Relaxed));
-        let (loads, hits, pool_loads) = (since(0), since(1), since(2));
+        let [loads, hits, pool_loads] = self.border_seen.since(facts.events);
         // Of one page of memory, in 1/1024 us.
         let as_page = ((hits * LOAD_WORTH) << 10) / facts.limbo.max(16);
         let as_pool = ((loads * STORE_WORTH * facts.per_16_frames) << 6) / facts.stored.max(FEW_STORED);
@@ -173,7 +184,7 @@ impl Balance {
         if self.is_fixed.load(Ordering::Relaxed) || loads + hits < FEW && !grows {
             return;
         }
-        self.border_events.iter().zip(facts.events).for_each(|(c, e)| c.store(e, Ordering::Relaxed));
+        self.border_seen.settle(facts.events);
         let percent = self.percent();
         let next = if grows {
             (percent + 2).min(MOST_PERCENT)
@@ -231,7 +242,7 @@ impl Pager {
         let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
         let facts = active.cache.codec_sizes().map(|sizes| CodecFacts {
-            events: [c.pool_loads, c.pool_stores, events[2]],
+            events: [c.pool_loads, c.pool_stores, limbo_hits],
             limbo: self.limbo_pages().max(0) as u64,
             pool: self.pool_pages().max(0) as u64,
             sizes,
