@@ -25,7 +25,7 @@ use super::peers::{self, Kind, Lock, Peer, Plan};
 use super::process::{self, Interrupt};
 use crate::Failure;
 use crate::report;
-use crate::size::{self, Size};
+use crate::size::{self, Size, human};
 
 /// What every bench with arms can be told.
 #[derive(clap::Args, Debug)]
@@ -135,14 +135,35 @@ impl Bench<'_> {
         arms
     }
 
+    /// All runs of all arms, in turn: what `run` does for an arm and a round. Round 0 is a calibration, where one is
+    /// asked for. `what` is measured, for whoever waits.
+    pub fn rounds(
+        &self,
+        what: &str,
+        arms: &mut [Arm],
+        need_bytes: u64,
+        run: impl Fn(&Arm, u32) -> Result<Value, Failure>,
+    ) -> Result<Vec<Value>, Failure> {
+        let mut runs = Vec::new();
+        self.count_pool(arms, need_bytes, &mut runs, |arm| run(arm, 0))?;
+        let rounds = self.arguments.rounds;
+        for round in 1..=rounds {
+            for arm in &*arms {
+                report::say(&format!("{what}round {round} of {rounds}: {}", arm.name));
+                runs.push(run(arm, round)?);
+            }
+        }
+        Ok(runs)
+    }
+
     /// If that is asked for, lowers the limits so that limit and pool together are what was asked for, by the ratio that
     /// a calibration has. `run` is one run of an arm.
-    pub fn count_pool(
+    fn count_pool(
         &self,
         arms: &mut [Arm],
         need_bytes: u64,
         runs: &mut Vec<Value>,
-        mut run: impl FnMut(&Arm) -> Result<Value, Failure>,
+        run: impl Fn(&Arm) -> Result<Value, Failure>,
     ) -> Result<(), Failure> {
         for arm in arms.iter_mut().filter(|_| self.arguments.count_pool) {
             let before = arm.clone();
@@ -319,6 +340,15 @@ fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Value 
 /// The runs of an arm that count: no calibrations, no failures.
 pub fn counted<'a>(runs: &'a [Value], arm: &Arm) -> Vec<&'a Value> {
     runs.iter().filter(|run| run["arm"] == *arm.name && run["round"] != 0 && run["error"].is_null()).collect()
+}
+
+/// The memory that an arm held, in words, by its summary; `memory` is the limit that was asked for.
+pub fn held(summary: &Value, memory: u64) -> String {
+    let size = |key: &str| summary[key].as_f64().map(|bytes| human(bytes as u64));
+    match (size("limit_bytes"), size("pool_bytes")) {
+        (Some(limit), Some(pool)) => format!("{limit} and a pool of {pool}"),
+        _ => format!("{} with its pool", human(memory)),
+    }
 }
 
 /// An error if a run under uzswap failed, once all is written down.

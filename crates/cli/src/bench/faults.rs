@@ -19,7 +19,6 @@ use super::plot;
 use super::record::{Record, median};
 use super::worker::PHASES;
 use crate::Failure;
-use crate::report;
 use crate::size::human;
 
 #[derive(clap::Args, Debug)]
@@ -50,7 +49,6 @@ pub fn run(arguments: FaultsArguments) -> Result<u8, Failure> {
     let record = Record::begin(&arguments.arms.out, "faults")?;
     let bench = Bench::begin(&arguments.arms);
     let mut arms = bench.arms(arguments.memory);
-    let mut runs = Vec::new();
     let run = |arm: &Arm, round: u32| -> Result<Value, Failure> {
         let own = arms::own_path()?;
         let mut run = json!({"round": round});
@@ -65,21 +63,14 @@ pub fn run(arguments: FaultsArguments) -> Result<u8, Failure> {
         })?;
         Ok(run)
     };
-    bench.count_pool(&mut arms, arguments.size, &mut runs, |arm| run(arm, 0))?;
-    let rounds = arguments.arms.rounds;
-    for round in 1..=rounds {
-        for arm in &arms {
-            report::say(&format!("round {round} of {rounds}: {}", arm.name));
-            runs.push(run(arm, round)?);
-        }
-    }
+    let runs = bench.rounds("", &mut arms, arguments.size, run)?;
     let summary = summarize(&arms, &runs);
     print!("{}", table(&arguments, &arms, &summary));
     let json = record.write_json(json!({
         "settings": {
             "memory_bytes": arguments.memory,
             "size_bytes": arguments.size,
-            "rounds": rounds,
+            "rounds": arguments.arms.rounds,
             "passes": arguments.passes,
             "content": corpus.as_ref().map_or("made up like a heap".into(), |p| p.display().to_string()),
             "count_pool": arguments.arms.count_pool,
@@ -185,11 +176,7 @@ fn table(arguments: &FaultsArguments, arms: &[Arm], summary: &Value) -> String {
     text += "\nmemory and filling\n";
     for arm in arms {
         let own = &summary[&arm.name];
-        let mib = |key: &str| own[key].as_f64().map(|bytes| human(bytes as u64));
-        let held = match (mib("limit_bytes"), mib("pool_bytes")) {
-            (Some(limit), Some(pool)) => format!("{limit} and a pool of {pool}"),
-            _ => format!("{} with its pool", human(arguments.memory)),
-        };
+        let held = arms::held(own, arguments.memory);
         text += &format!("  {:<9} {held}; {} us to fill a page\n", arm.name, us(&own["fill_ns_per_page"]));
     }
     text

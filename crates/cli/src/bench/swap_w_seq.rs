@@ -18,7 +18,6 @@ use super::plot;
 use super::record::{Record, median};
 use super::writers::{self, WriterArguments};
 use crate::Failure;
-use crate::report;
 use crate::size::human;
 
 #[derive(clap::Args, Debug)]
@@ -43,7 +42,6 @@ pub fn run(arguments: SwapWSeqArguments) -> Result<u8, Failure> {
     let record = Record::begin(&arguments.arms.out, "swap-w-seq")?;
     let bench = Bench::begin(&arguments.arms);
     let mut arms = bench.arms(arguments.memory);
-    let mut runs = Vec::new();
     let run = |arm: &Arm, round: u32| -> Result<Value, Failure> {
         let own = arms::own_path()?;
         let mut run = json!({"round": round});
@@ -54,14 +52,7 @@ pub fn run(arguments: SwapWSeqArguments) -> Result<u8, Failure> {
         })?;
         Ok(run)
     };
-    bench.count_pool(&mut arms, need_bytes, &mut runs, |arm| run(arm, 0))?;
-    let rounds = arguments.arms.rounds;
-    for round in 1..=rounds {
-        for arm in &arms {
-            report::say(&format!("round {round} of {rounds}: {}", arm.name));
-            runs.push(run(arm, round)?);
-        }
-    }
+    let runs = bench.rounds("", &mut arms, need_bytes, run)?;
     let pages = need_bytes / PAGE_BYTES as u64 * u64::from(writers.rounds_of_writing);
     let summary = summarize(&arms, &runs, pages);
     print!("{}", table(&arguments, &arms, &summary));
@@ -73,7 +64,7 @@ pub fn run(arguments: SwapWSeqArguments) -> Result<u8, Failure> {
             "rounds_of_writing": writers.rounds_of_writing,
             "huge": writers.huge.map(writers::name),
             "content": writers::name(writers.content),
-            "rounds": rounds,
+            "rounds": arguments.arms.rounds,
             "count_pool": arguments.arms.count_pool,
         },
         "summary": summary,
@@ -154,11 +145,7 @@ fn table(arguments: &SwapWSeqArguments, arms: &[Arm], summary: &Map<String, Valu
     );
     for arm in arms {
         let own = &summary[&arm.name];
-        let mib = |key: &str| own[key].as_f64().map(|bytes| human(bytes as u64));
-        let held = match (mib("limit_bytes"), mib("pool_bytes")) {
-            (Some(limit), Some(pool)) => format!("{limit} and a pool of {pool}"),
-            _ => format!("{} with its pool", human(arguments.memory)),
-        };
+        let held = arms::held(own, arguments.memory);
         text += &format!(
             "{:<9} {:>8} {:>8} {:>12} {:>8} {:>5}%   {held}\n",
             arm.name,

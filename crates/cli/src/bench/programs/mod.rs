@@ -116,7 +116,6 @@ impl Measuring<'_> {
         };
         let mut parts = Map::new();
         for &part in &self.arguments.parts {
-            let mut of_part = Vec::new();
             let mut arms = self.bench.arms(free.need_bytes * u64::from(part) / 100);
             let run = |arm: &Arm, round: u32| -> Result<Value, Failure> {
                 let mut run = json!({"program": program.name, "part_percent": part, "round": round});
@@ -127,17 +126,8 @@ impl Measuring<'_> {
                 })?;
                 Ok(run)
             };
-            self.bench.count_pool(&mut arms, free.need_bytes, &mut of_part, |arm| run(arm, 0))?;
-            let rounds = self.arguments.arms.rounds;
-            for round in 1..=rounds {
-                for arm in &arms {
-                    report::say(&format!(
-                        "{} at {part} %, round {round} of {rounds}: {}",
-                        program.name, arm.name
-                    ));
-                    of_part.push(run(arm, round)?);
-                }
-            }
+            let what = format!("{} at {part} %, ", program.name);
+            let of_part = self.bench.rounds(&what, &mut arms, free.need_bytes, run)?;
             parts.insert(part.to_string(), summarize(&arms, &of_part, free.run.wall));
             runs.extend(of_part);
         }
