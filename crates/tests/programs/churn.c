@@ -51,6 +51,7 @@ static void *worker_main(void *argument) {
     }
     self->doing = "scratch at the end";
     scratch_check(0, SCRATCH_BYTES);
+    ticks_check();
     return NULL;
 }
 
@@ -105,9 +106,9 @@ int main(int argc, char **argv) {
     regions_check(), lanes_check();
     printf("churn: seed %llu clean:", (unsigned long long)seed);
     for (int i = 0; i < STEPS; i++) printf(" %s %lu,", step_names[i], steps_done[i]);
-    unsigned long hits = 0, interrupts = 0;
+    unsigned long hits = 0, interrupts = 0, left = 0;
     for (int i = 0; i < REGIONS; i++) hits += regions[i].barrier_hits;
-    for (int i = 0; i < threads; i++) interrupts += ticks[i]->count;
-    printf(" write barrier %lu, ticks %lu\n", hits, interrupts);
+    for (int i = 0; i < threads; i++) interrupts += ticks[i]->count, left += ticks[i]->left;
+    printf(" write barrier %lu, ticks %lu, left halfway %lu\n", hits, interrupts, left);
     return 0;
 }

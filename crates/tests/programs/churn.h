@@ -142,3 +142,15 @@ static void page_check(const uint64_t *page, uint64_t uid, uint64_t index, uint3
          (unsigned long long)index, version, (void *)page, i, (unsigned long long)got, (unsigned long long)expected,
          what, again < 0 ? " (right when read again)" : "");
 }
+
+// For a page whose filling was cut short: each word is that of `version` or of the one after it.
+static void page_check_filling(const uint64_t *page, uint64_t uid, uint64_t index, uint32_t version) {
+    uint64_t key = page_key(uid, index, version), next = page_key(uid, index, version + 1);
+    for (unsigned i = 0; i < WORDS; i++) {
+        uint64_t got = page[i], old = version ? page_word(key, key % 4, i) : 0, fresh = page_word(next, next % 4, i);
+        if (got != old && got != fresh)
+            fail("region %llu page %llu between versions %u and %u at %p: word %u is %#llx, expected %#llx or %#llx",
+                 (unsigned long long)uid, (unsigned long long)index, version, version + 1, (void *)page, i,
+                 (unsigned long long)got, (unsigned long long)old, (unsigned long long)fresh);
+    }
+}

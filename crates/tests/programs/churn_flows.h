@@ -21,18 +21,54 @@ enum { ON_ALTERNATE, ON_OWN_STACK, NESTING, TICK_KINDS };
 typedef struct {
     uint64_t *pages[TICK_KINDS];
     uint32_t version[TICK_KINDS][TICK_PAGES];
+    volatile size_t filling[TICK_KINDS]; // 1 + the page that a handler is filling, else 0
     char *alternate;
-    uint64_t count;
+    uint64_t count, left;
     volatile int nested;
 } Ticks;
 
 static Ticks *ticks[MAX_THREADS];
 
+static uint64_t tick_uid(int kind) { return 1000000 + self->id * 10 + kind; }
+
 static void touch_tick_pages(Ticks *t, int kind) {
     size_t i = t->count++ % TICK_PAGES;
-    uint64_t uid = 1000000 + self->id * 10 + kind;
+    uint64_t uid = tick_uid(kind);
     page_check(t->pages[kind] + i * WORDS, uid, i, t->version[kind][i]);
-    page_fill(t->pages[kind] + i * WORDS, uid, i, ++t->version[kind][i]);
+    // An escape may jump out of the middle of this: see ticks_leave.
+    t->filling[kind] = i + 1;
+    atomic_signal_fence(memory_order_seq_cst);
+    page_fill(t->pages[kind] + i * WORDS, uid, i, t->version[kind][i] + 1);
+    atomic_signal_fence(memory_order_seq_cst);
+    t->version[kind][i]++;
+    atomic_signal_fence(memory_order_seq_cst);
+    t->filling[kind] = 0;
+}
+
+// Ends what this thread's handlers were doing, for a handler above them that is about to jump out of them all. Every word of a
+// page that was being filled must be the old or the new one. No tick interferes: a kind with a page in hand is still
+// blocked here, or kept away by `nested`.
+static void ticks_leave(void) {
+    Ticks *t = ticks[self->id];
+    for (int kind = 0; kind < TICK_KINDS; kind++) {
+        if (!t->filling[kind]) continue;
+        size_t i = t->filling[kind] - 1;
+        uint64_t uid = tick_uid(kind), *page = t->pages[kind] + i * WORDS;
+        uint32_t version = t->version[kind][i];
+        page_check_filling(page, uid, i, version);
+        page_fill(page, uid, i, version + 1);
+        t->version[kind][i] = version + 1, t->filling[kind] = 0, t->left++;
+    }
+    atomic_signal_fence(memory_order_seq_cst);
+    t->nested = 0;
+}
+
+// Outside of handlers, none is at work.
+static void ticks_check(void) {
+    Ticks *t = ticks[self->id];
+    for (int kind = 0; kind < TICK_KINDS; kind++)
+        if (t->filling[kind]) fail("a handler of kind %d never ended", kind);
+    if (t->nested) fail("%d nesting handlers never ended", t->nested);
 }
 
 static void on_tick(int number, siginfo_t *info, void *context) {
@@ -186,7 +222,9 @@ static __thread sigjmp_buf *escape;
 
 static void on_escape(int number) {
     (void)number;
-    if (escape) siglongjmp(*escape, 1);
+    if (!escape) return;
+    ticks_leave(); // this signal interrupts ticks too
+    siglongjmp(*escape, 1);
 }
 
 static void escape_step(int fd) {
