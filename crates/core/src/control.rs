@@ -12,6 +12,8 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use crate::sys::{fd, thread_exists};
+
 /// The environment variable that names the control descriptor.
 pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
 /// Where `Tree` begins in the memfd, in bytes.
@@ -232,8 +234,11 @@ counters! {
     PeakMappings "peak_mappings" Max "largest number of kernel mappings made by protection faults (an estimate)",
 }
 
-/// Bit of [`Slot::mechanism`]: the process ends; a relative that may share memory with it takes its slot away.
-pub const LEAVING: u32 = 1 << 31;
+/// A process that exec'd while relatives had memory in common with it leaves a slot with this in its `pid`: what it
+/// counted of that counts until they have looked.
+const DEPARTED: u32 = 1 << 31;
+/// The slot of a child that is being forked has this and the parent's id.
+const UNBORN: u32 = 1 << 30;
 
 /// One process of the tree.
 #[repr(C)]
@@ -248,9 +253,13 @@ pub struct Slot {
     pub needed_pages: AtomicI64,
     /// The parent of a forked process whose memory the parent still counts, and when it was forked; 0: nobody.
     pub counted_by: AtomicU32,
+    /// 1: the process holds the lock on the slot's byte of the control block (see [`Tree::lock_offset`]).
+    pub is_locked: AtomicU32,
     pub forked_at_ns: AtomicU64,
     /// Pages of memory shared by fork that the parent has made this process count.
     pub charged_pages: AtomicI64,
+    /// When the process last asked the kernel what of its memory is its own; 0: it shares none.
+    pub looked_at_ns: AtomicU64,
     pub counters: [AtomicU64; Counter::COUNT],
 }
 
@@ -337,7 +346,12 @@ impl Tree {
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
         let high = (self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES);
         if let Some(s) = self.slots[..high].iter().find(|s| s.pid.load(Ordering::Acquire) == pid) {
-            self.retire(s, pid);
+            if s.charged_pages.load(Ordering::Acquire) > 0 {
+                s.is_locked.store(0, Ordering::Release);
+                s.pid.store(DEPARTED | pid, Ordering::Release);
+            } else {
+                self.retire(s, pid);
+            }
         }
         for (i, s) in self.slots.iter().enumerate() {
             if s.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -366,10 +380,46 @@ impl Tree {
                 Fold::Gauge => {}
             }
         }
+        s.is_locked.store(0, Ordering::Release);
         s.counted_by.store(0, Ordering::Release);
         s.charged_pages.store(0, Ordering::Release);
+        s.looked_at_ns.store(0, Ordering::Release);
         self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.pid.store(0, Ordering::Release);
+    }
+
+    /// Claims a slot for the child that `parent` is about to fork.
+    pub fn claim_for_child(&self, parent: u32) -> Option<&Slot> {
+        self.claim(UNBORN | parent)
+    }
+
+    /// The child exists: said by itself and by its parent, whoever runs first.
+    pub fn born(&self, s: &Slot, parent: u32, child: u32) {
+        let _ = s.pid.compare_exchange(UNBORN | parent, child, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// There is no child after all.
+    pub fn not_born(&self, s: &Slot, parent: u32) {
+        self.retire(s, UNBORN | parent);
+    }
+
+    /// Where in the control block's file the lock of a slot's process lies: behind its end, one byte each. None: a slot
+    /// that is not of this tree.
+    pub fn lock_offset(&self, s: &Slot) -> Option<usize> {
+        let i = self.slots.element_offset(s)?;
+        Some(CONTROL_BYTES + i)
+    }
+
+    /// Whether a slot's process is gone, and its memory with it. `control_fd` is the control block's file. A process
+    /// that could take no lock (or has not yet) is gone when its id is.
+    pub fn is_gone(&self, s: &Slot, control_fd: i32) -> bool {
+        let pid = s.pid.load(Ordering::Acquire);
+        let locked = s.is_locked.load(Ordering::Acquire) != 0;
+        match self.lock_offset(s).filter(|_| locked).map(|at| fd::is_byte_locked(control_fd, at)) {
+            // The lock may have gone to the next process in the slot meanwhile.
+            Some(Ok(held)) => !held && s.pid.load(Ordering::Acquire) == pid,
+            _ => pid & DEPARTED != 0 || !thread_exists(pid & !UNBORN),
+        }
     }
 
     /// The slots of processes that exist, or did a moment ago.
@@ -383,6 +433,14 @@ impl Tree {
     pub fn reserve(&self, s: &Slot, used_pages: i64) {
         let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
         self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel);
+    }
+
+    /// Has a process count so many pages more, of memory that it shares with the caller: in the sum at once, whenever
+    /// the process itself comes to notice.
+    pub fn charge(&self, s: &Slot, pages: i64) {
+        s.charged_pages.fetch_add(pages, Ordering::AcqRel);
+        s.used_pages.fetch_add(pages, Ordering::AcqRel);
+        self.used_pages.fetch_add(pages, Ordering::AcqRel);
     }
 
     /// Publishes what a process holds now; the sums and peaks follow. Reservations of other, dormant processes
@@ -469,6 +527,36 @@ pub(crate) mod tests {
         let a = t.claim(10).unwrap() as *const Slot;
         t.publish(t.claim(10).unwrap(), 5, 5);
         assert_eq!(t.claim(10).unwrap() as *const Slot, a);
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_child_has_a_slot_before_it_exists() {
+        let t = tree();
+        let me = std::process::id();
+        let s = t.claim_for_child(me).unwrap();
+        assert!(!t.is_gone(s, -1));
+        t.born(s, me, 77);
+        t.born(s, me, 77);
+        assert_eq!(s.pid.load(Ordering::Relaxed), 77);
+        let s = t.claim_for_child(me).unwrap();
+        t.not_born(s, me);
+        assert_eq!(t.live_slots().count(), 1);
+    }
+
+    #[test]
+    fn what_a_process_counted_for_relatives_outlives_its_exec() {
+        let t = tree();
+        let me = std::process::id();
+        let old = t.claim(me).unwrap();
+        t.publish(old, 500, 500);
+        old.charged_pages.store(300, Ordering::Relaxed);
+        t.reserve(old, 300);
+        let new = t.claim(me).unwrap();
+        assert!(!std::ptr::eq(old, new) && !t.is_gone(new, -1));
+        assert!(t.is_gone(old, -1));
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 300);
+        t.retire(old, old.pid.load(Ordering::Relaxed));
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
     }
 

@@ -41,7 +41,7 @@ const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "python_procs",
-        limit_mib: 118,
+        limit_mib: 104,
         argv: |w| python(w, "procs.py", "1.5"),
         for_all: true,
         in_ci: OPEN,

@@ -109,7 +109,6 @@ pub struct Pager {
     inherited_events: [AtomicU64; CACHE_EVENTS],
     sharing: Sharing,
     balance: Balance,
-    published: AtomicI64,
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
     evictor_asked: AtomicBool,
@@ -143,7 +142,6 @@ impl Pager {
             inherited_events: [const { AtomicU64::new(0) }; CACHE_EVENTS],
             sharing: Sharing::new(),
             balance: Balance::new(),
-            published: AtomicI64::new(0),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
             tree: AtomicPtr::new(core::ptr::null_mut()),
@@ -248,7 +246,7 @@ impl Pager {
     /// The limit that the tree leaves to this process.
     pub fn limit_pages(&self) -> i64 {
         let t = self.tree();
-        let others = t.used_pages.load(Ordering::Relaxed) - self.published.load(Ordering::Relaxed);
+        let others = t.used_pages.load(Ordering::Relaxed) - self.published_pages();
         t.limit_pages.load(Ordering::Relaxed) - others.max(0)
     }
 
@@ -261,25 +259,26 @@ impl Pager {
         by_tree.min(by_floor)
     }
 
+    /// What the tree believes that this process uses.
+    fn published_pages(&self) -> i64 {
+        self.slot().used_pages.load(Ordering::Relaxed)
+    }
+
     /// Publishes what this process uses, when it has changed enough to matter.
     pub fn publish(&self, always: bool) {
         let used = self.used_pages();
-        let old = self.published.load(Ordering::Relaxed);
-        if always || (used - old).abs() >= 32 {
-            self.published.store(used, Ordering::Relaxed);
+        if always || (used - self.published_pages()).abs() >= 32 {
             self.tree().publish(self.slot(), used, self.needed_pages());
         }
     }
 
     /// For a dormant process: reserves what it could use at most.
     pub fn reserve(&self, pages: i64) {
-        self.published.store(pages, Ordering::Relaxed);
         self.tree().reserve(self.slot(), pages);
     }
 
     /// For a dormant process that ends: what it held, by the kernel's count.
     pub fn publish_final(&self, pages: i64) {
-        self.published.store(pages, Ordering::Relaxed);
         self.tree().publish(self.slot(), pages, pages);
     }
 

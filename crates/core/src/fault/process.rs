@@ -75,9 +75,17 @@ impl Pager {
 
     /// Before fork, with the lock held: nothing in the cache may be half done when memory is copied. The guard goes
     /// to one of the two functions below, in the parent and in the child.
-    pub fn prepare_fork(&self, _s: &mut Locked<'_>) -> Option<ForkGuard<'static, FileStore>> {
+    /// `child` is the child's slot, if there is one.
+    pub fn prepare_fork(
+        &self,
+        _s: &mut Locked<'_>,
+        child: Option<&Slot>,
+    ) -> Option<ForkGuard<'static, FileStore>> {
         let a = self.active()?;
         self.add(Counter::Forks, 1);
+        if let Some(child) = child {
+            self.count_for_child(child);
+        }
         self.share_all(a);
         Some(a.cache.prepare_fork())
     }
@@ -110,9 +118,7 @@ impl Pager {
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);
         }
-        let parent_pid = self.slot().pid.load(Ordering::Relaxed);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-        self.published.store(0, Ordering::Relaxed);
         self.holds.after_fork_child(mine, tid);
         self.evictor_word.store(0, Ordering::Relaxed);
         self.evictor_asked.store(false, Ordering::Relaxed);
@@ -138,7 +144,7 @@ impl Pager {
                 active.mechanism.attach(r.start, r.len())?;
             }
         }
-        self.share_in_child(active, parent_pid);
+        self.share_in_child(active);
         self.publish(true);
         Ok(())
     }

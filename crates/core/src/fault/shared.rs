@@ -11,10 +11,11 @@
 //! ```
 //! The parent's count may pass the truth this way, never fall below it: when the parent writes, the old frame is
 //! the child's. What the kernel says is each one's share (Pss) puts the count right at the evictor's ticks: the first time the
-//! parent hands over what the child has to count from then on, so that the sum stays as it is.
+//! parent hands over what the child has to count from then on; later a process counts less only when its relatives
+//! have looked, too. The sum never falls below the truth.
 //!
-//! The pool and the tables are shared too, but written by us alone: a frame for each page that is freed. (What comes in goes
-//! to frames that are counted when they are taken.)
+//! The pool is shared too, but written by us alone: a frame for each page that is freed. (What comes in goes
+//! to frames that are counted when they are taken.) All else, tables, stacks and data, counts on both sides from the start.
 //!
 //! Evicting a shared page frees nothing while relatives have it, and its compressed copy would come on top: so it goes to
 //! the store at once, if there is one. It needs no limbo, being stable behind its write protection.
@@ -22,7 +23,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 
 use super::{Active, Locked, PROT_WRITE, Pager};
-use crate::control::Counter;
+use crate::control::{Counter, Slot};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -33,6 +34,9 @@ const INFANT_NS: u64 = 20_000_000;
 /// Bytes of address space marked or unmarked in one step.
 const STEP_BYTES: usize = crate::region::table::LEAF_BYTES;
 
+/// How long a process waits for its relatives to look at their share before it counts less itself.
+const WAIT_FOR_OTHERS_NS: u64 = 1_000_000_000;
+
 /// What this process shares, and what of it does not count.
 pub(super) struct Sharing {
     /// Pages that are counted by relatives; negative: pages counted here that they hold.
@@ -42,6 +46,9 @@ pub(super) struct Sharing {
     /// Pages over the limit that are let pass until `tolerated_until_ns`.
     tolerated: AtomicI64,
     tolerated_until_ns: AtomicU64,
+    /// Pages that count until relatives have looked at their share, which may have them now; and since when.
+    handed_over: AtomicI64,
+    handed_over_at_ns: AtomicU64,
     /// Some page is marked.
     marked: AtomicBool,
     /// Counts forks, so that unmarking notices one.
@@ -55,6 +62,8 @@ impl Sharing {
             cache_frames: AtomicI64::new(0),
             tolerated: AtomicI64::new(0),
             tolerated_until_ns: AtomicU64::new(0),
+            handed_over: AtomicI64::new(0),
+            handed_over_at_ns: AtomicU64::new(0),
             marked: AtomicBool::new(false),
             forks: AtomicU64::new(0),
         }
@@ -205,13 +214,17 @@ impl Pager {
         });
     }
 
-    /// In the child after fork: its ranges are registered again, without the protection; all that is resident or
-    /// in the cache is counted by the parent.
-    pub(super) fn share_in_child(&self, active: &Active, parent_pid: u32) {
+    /// Before fork: the child's slot says that this process counts for it. From now on, or a relative could see that it
+    /// shares with one more, and count less, before anybody counts for that one.
+    pub(super) fn count_for_child(&self, child: &Slot) {
+        child.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
+        child.counted_by.store(self.slot().pid.load(Ordering::Relaxed), Ordering::Release);
+    }
+
+    /// In the child after fork: its ranges are registered again, without the protection; what is resident or
+    /// in the pool is counted by the parent.
+    pub(super) fn share_in_child(&self, active: &Active) {
         self.inherit_events(active);
-        let slot = self.slot();
-        slot.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
-        slot.counted_by.store(parent_pid, Ordering::Release);
         if !active.mechanism.is_protect() {
             for i in 0..self.ranges.len() {
                 let range = self.ranges.at(i);
@@ -220,22 +233,51 @@ impl Pager {
         }
         self.sharing.tolerated.store(0, Ordering::Relaxed);
         self.sharing.debt.store(0, Ordering::Relaxed);
-        // Limbo's frames count here: the parent gives them back without asking.
-        self.sharing.debt.store(self.used_pages() - self.limbo_pages(), Ordering::Relaxed);
+        // The rest counts here from now on. Limbo: the parent gives its frames back without asking. Tables, stacks, the
+        // program's data and ours are not marked: much of it will be written at once, nobody sees what.
+        self.sharing.debt.store(self.resident_pages() + self.pool_pages(), Ordering::Relaxed);
     }
 
     /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional part of its
-    /// anonymous memory, asked for when `used_pages` gave `counted_pages`. What happened since stays counted.
-    pub fn correct_share(&self, counted_pages: i64, pss_pages: i64) {
+    /// anonymous memory, asked for at `asked_ns` when `used_pages` gave `counted_pages`. What happened since stays counted.
+    ///
+    /// The tree's sum must not fall below the truth: what this process has no longer may be a relative's alone now. So
+    /// more counts at once, less only when the relatives have looked, too.
+    pub fn correct_share(&self, asked_ns: u64, counted_pages: i64, pss_pages: i64) {
+        let (shared, slot) = (&self.sharing, self.slot());
         let surplus = counted_pages - pss_pages;
-        let me = self.slot().pid.load(Ordering::Relaxed);
+        let me = slot.pid.load(Ordering::Relaxed);
         let children = || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
         let count = children().count() as i64;
         for s in children() {
-            s.charged_pages.fetch_add(surplus.max(0) / count, Ordering::AcqRel);
+            self.tree().charge(s, surplus.max(0) / count);
+            // It shares memory, and has not looked.
+            s.looked_at_ns.fetch_max(1, Ordering::AcqRel);
             s.counted_by.store(0, Ordering::Release);
         }
-        self.sharing.debt.fetch_add(surplus, Ordering::Relaxed);
+        if count > 0 || surplus <= 0 {
+            shared.debt.fetch_add(surplus, Ordering::Relaxed);
+            shared.handed_over.store(0, Ordering::Relaxed);
+        } else {
+            let since = shared.handed_over_at_ns.load(Ordering::Relaxed);
+            let late = asked_ns > since + WAIT_FOR_OTHERS_NS;
+            if shared.handed_over.load(Ordering::Relaxed) == 0 || late || self.have_relatives_looked(since) {
+                let handed_over = shared.handed_over.swap(surplus, Ordering::Relaxed).min(surplus);
+                shared.handed_over_at_ns.store(asked_ns, Ordering::Relaxed);
+                shared.handed_over.fetch_sub(handed_over, Ordering::Relaxed);
+                shared.debt.fetch_add(handed_over, Ordering::Relaxed);
+            }
+        }
+        slot.looked_at_ns.store(asked_ns, Ordering::Release);
+    }
+
+    /// Whether all others that may share memory know what they had after `since`.
+    fn have_relatives_looked(&self, since_ns: u64) -> bool {
+        let others = || self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
+        others().all(|s| {
+            let looked = s.looked_at_ns.load(Ordering::Acquire);
+            looked > since_ns || looked == 0 && s.counted_by.load(Ordering::Acquire) == 0
+        })
     }
 
     /// Whether the kernel's answer may be used now: not while the parent counts for this process, nor while a child is so
@@ -258,6 +300,8 @@ impl Pager {
         let s = &self.sharing;
         s.debt.store(0, Ordering::Relaxed);
         s.cache_frames.store(0, Ordering::Relaxed);
+        s.handed_over.store(0, Ordering::Relaxed);
+        self.slot().looked_at_ns.store(0, Ordering::Release);
         self.slot().charged_pages.store(0, Ordering::Relaxed);
         if !s.marked.load(Ordering::Relaxed) {
             return;
@@ -306,5 +350,43 @@ impl Pager {
                 || (state == PageState::Resident && self.sharing.marked.load(Ordering::Relaxed)),
             "page {page:#x} is marked as shared"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tests::tree;
+
+    #[test]
+    fn less_counts_only_when_relatives_have_looked() {
+        let tree: &'static _ = Box::leak(tree());
+        let [parent, child] = [10, 11].map(|pid| {
+            let pager = Pager::new();
+            pager.connect(tree, tree.claim(pid).unwrap());
+            pager.set_outside(1000);
+            pager
+        });
+        // What fork leaves: the parent counts for both.
+        parent.count_for_child(child.slot());
+        child.sharing.debt.store(1000, Ordering::Relaxed);
+        let counts = || [parent.used_pages(), child.used_pages()];
+        assert_eq!(counts(), [1000, 0]);
+        parent.correct_share(1, counts()[0], 500);
+        assert_eq!(counts(), [500, 500]);
+        // The parent gave up 200 shared pages, which are the child's alone now.
+        parent.correct_share(2, counts()[0], 300);
+        assert_eq!(counts(), [500, 500]);
+        parent.correct_share(3, counts()[0], 300);
+        assert_eq!(counts(), [500, 500], "the child has not looked");
+        child.correct_share(4, counts()[1], 700);
+        assert_eq!(counts(), [500, 700]);
+        parent.correct_share(5, counts()[0], 250);
+        assert_eq!(counts(), [300, 700], "the rest is handed over next time");
+        // A child that does not look (stopped, for instance) is not waited for without end.
+        parent.correct_share(6 + WAIT_FOR_OTHERS_NS, counts()[0], 250);
+        assert_eq!(counts(), [250, 700]);
+        child.set_unshared();
+        assert_eq!(counts(), [250, 1000]);
     }
 }

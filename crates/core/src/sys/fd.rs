@@ -62,3 +62,42 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes at most buf.len() bytes.
     unsafe { uz_syscall!(nr::READ, fd, buf.as_mut_ptr(), buf.len()) }
 }
+
+const F_GETLK: usize = 5;
+const F_SETLK: usize = 6;
+const F_WRLCK: i16 = 1;
+const F_UNLCK: i16 = 2;
+
+/// A record lock as the kernel takes it (`struct flock`): from `start`, `len` bytes, 0 for all that follow.
+#[repr(C)]
+struct RecordLock {
+    kind: i16,
+    whence: i16,
+    start: i64,
+    len: i64,
+    pid: i32,
+}
+
+fn record_lock(fd: i32, command: usize, kind: i16, start: usize, len: usize) -> Result<i16> {
+    let mut lock = RecordLock { kind, whence: 0, start: start as i64, len: len as i64, pid: 0 };
+    // SAFETY: the kernel reads the structure and may write it.
+    unsafe { uz_syscall!(nr::FCNTL, fd, command, &raw mut lock) }?;
+    Ok(lock.kind)
+}
+
+/// Makes the byte at `at` of the file the one that this process has locked, instead of any from `first` on. The kernel
+/// gives the lock back when the process has gone, however it ended: after its memory.
+pub fn lock_only_byte(fd: i32, first: usize, at: usize) -> Result<()> {
+    record_lock(fd, F_SETLK, F_UNLCK, first, 0)?;
+    lock_byte(fd, at)
+}
+
+/// Locks one byte of the file for this process, if no other has.
+pub fn lock_byte(fd: i32, at: usize) -> Result<()> {
+    record_lock(fd, F_SETLK, F_WRLCK, at, 1).map(drop)
+}
+
+/// Whether another process has that byte locked.
+pub fn is_byte_locked(fd: i32, at: usize) -> Result<bool> {
+    record_lock(fd, F_GETLK, F_WRLCK, at, 1).map(|kind| kind != F_UNLCK)
+}

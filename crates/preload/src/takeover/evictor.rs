@@ -2,20 +2,19 @@
 //!
 //! It is made with a bare clone, so libc knows nothing of it; it has a stack, a thread-local area and a block of its
 //! own, blocks every signal, and never touches managed memory. It also keeps time: the kernel's count of
-//! the process's anonymous memory, the debt after fork, the gauges.
+//! the process's anonymous memory, what relatives share (`relatives.rs`), the gauges.
 #![allow(unsafe_code)]
 // # Safety charter
 // The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its thread-local area
 // is zero but for the self pointer and the stack guard that compiled C code reads.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use uzswap::control::{LEAVING, Slot};
 use uzswap::fault::EVICTOR_PAGES;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 
-use super::{ACTIVE, PAGER, PID, call, memory};
+use super::{ACTIVE, PAGER, call, memory, relatives};
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
@@ -112,7 +111,7 @@ pub fn stop() {
 /// In the child after fork the thread does not exist.
 pub fn after_fork_child() {
     RUNNING.store(false, Ordering::Release);
-    note_fork();
+    relatives::note_fork();
     IN_FORKED_CHILD.store(true, Ordering::Release);
 }
 
@@ -133,8 +132,7 @@ extern "C" fn body() -> ! {
         if !ACTIVE.load(Ordering::Acquire) {
             let mut s = PAGER.lock();
             PAGER.reserve(memory::dormant_pages());
-            let tree = PAGER.tree();
-            if tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed) {
+            if relatives::is_tree_full() {
                 memory::activate(&mut s);
             }
         }
@@ -164,45 +162,6 @@ extern "C" fn body() -> ! {
     }
     loop {
         let _ = call!(nr::EXIT, 0);
-    }
-}
-
-/// Relatives by fork may share memory with this process: ticks left until it is believed that none does.
-static RELATIVES: AtomicU32 = AtomicU32::new(0);
-/// Ticks for which a process with nothing shared goes on looking.
-const RELATIVES_TICKS: u32 = 100;
-/// When the kernel's share was last asked for, and how long that took, in nanoseconds.
-static SHARE_AT: AtomicU64 = AtomicU64::new(0);
-static SHARE_COST: AtomicU64 = AtomicU64::new(0);
-
-/// The process has forked, or is the child of a fork.
-pub fn note_fork() {
-    RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
-}
-
-/// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when a relative may have
-/// gone.
-fn correct_share(at_once: bool) {
-    let left = RELATIVES.load(Ordering::Acquire);
-    if left == 0 {
-        return;
-    }
-    let now = uzswap::sys::now_ns();
-    let pause = (SHARE_COST.load(Ordering::Relaxed) * 8).max(TICK_NS);
-    if now - SHARE_AT.load(Ordering::Relaxed) < pause && !at_once || !PAGER.may_correct_share() {
-        return;
-    }
-    let counted = PAGER.used_pages();
-    let Some((pss, anonymous)) = share_of_anonymous() else { return };
-    SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
-    SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
-    // Within a hundredth nothing is shared: the relatives have gone, or have copies of their own.
-    if pss + anonymous / 100 < anonymous {
-        PAGER.correct_share(counted, pss);
-        RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
-    } else {
-        PAGER.set_unshared();
-        let _ = RELATIVES.compare_exchange(left, left - 1, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -236,7 +195,7 @@ fn read_file(which: usize, text: &mut [u8]) -> Option<usize> {
 }
 
 /// Proportional share and whole of the anonymous memory, in pages.
-fn share_of_anonymous() -> Option<(i64, i64)> {
+pub(super) fn share_of_anonymous() -> Option<(i64, i64)> {
     let mut text = [0u8; 4096];
     let n = read_file(1, &mut text)?;
     let kib = |name: &[u8]| number_after(&text[..n], name);
@@ -245,48 +204,19 @@ fn share_of_anonymous() -> Option<(i64, i64)> {
 
 fn tick() {
     // What the dead shared with this process counts here before it stops counting there.
-    let dead = any_dead();
+    let gone = relatives::any_gone();
     if let Some(pages) = anonymous_pages() {
         PAGER.set_outside(pages);
     }
-    correct_share(dead);
+    relatives::correct_share(gone);
     PAGER.balance_pool();
     super::inflight::release_finished();
     PAGER.publish(true);
     PAGER.publish_gauges();
-    if dead {
-        reap_dead();
+    if gone {
+        relatives::reap(PAGER.tree());
     }
-}
-
-/// Whether a slot's process is gone, or will be in a moment.
-fn is_dead(s: &Slot) -> bool {
-    let leaving = s.mechanism.load(Ordering::Acquire) & LEAVING != 0;
-    leaving || !uzswap::sys::thread_exists(s.pid.load(Ordering::Acquire))
-}
-
-fn any_dead() -> bool {
-    PAGER.tree().live_slots().any(is_dead)
-}
-
-/// Processes that are gone give back their share.
-fn reap_dead() {
-    for s in PAGER.tree().live_slots().filter(|s| is_dead(s)) {
-        PAGER.tree().retire(s, s.pid.load(Ordering::Acquire));
-    }
-}
-
-/// The process ends. A relative may share memory with it: then its share counts until that one has looked.
-pub fn leave() {
-    let me = PAGER.slot();
-    let pages = |s: &Slot| s.mechanism.load(Ordering::Relaxed) != 0 && !is_dead(s);
-    if RELATIVES.load(Ordering::Acquire) > 0
-        && PAGER.tree().live_slots().any(|s| !core::ptr::eq(s, me) && pages(s))
-    {
-        me.mechanism.fetch_or(LEAVING, Ordering::AcqRel);
-    } else {
-        PAGER.tree().retire(me, PID.load(Ordering::Relaxed));
-    }
+    relatives::stay_alive();
 }
 
 /// Anonymous memory of this process, in pages, as the kernel counts it.

@@ -13,7 +13,9 @@ use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_TYPE, PROT_EXE
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, runtime, start};
+use super::{
+    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, runtime, start,
+};
 use crate::patch;
 
 const MAP_GROWSDOWN: usize = 0x100;
@@ -77,8 +79,7 @@ pub fn grown(s: &mut Locked<'_>) {
     }
     let pages = dormant_pages();
     PAGER.reserve(pages);
-    let tree = PAGER.tree();
-    if tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed) {
+    if relatives::is_tree_full() {
         activate(s);
     }
 }

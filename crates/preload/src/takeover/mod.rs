@@ -28,6 +28,7 @@ mod identity;
 mod inflight;
 mod memory;
 mod process;
+mod relatives;
 mod signals;
 mod start;
 pub use start::constructor;

@@ -16,7 +16,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, nr};
 use super::descriptors::{self, CONTROL_FD};
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, runtime, signals, start,
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, relatives, runtime,
+    signals, start,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -112,12 +113,14 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
         runtime(t, move || {
             patch::before_fork();
             let mut s = PAGER.lock();
-            let guard = PAGER.prepare_fork(&mut s);
+            let (parent, child) = (PID.load(Ordering::Relaxed), relatives::expect_child());
+            let guard = PAGER.prepare_fork(&mut s, child);
             let r = raw(number, a);
             patch::after_fork();
             if r == 0 {
                 let room = descriptors::make_room();
                 let pid = uzswap::sys::getpid();
+                relatives::child_born(child, parent, pid as isize);
                 PID.store(pid, Ordering::Release);
                 let tid = uzswap::sys::gettid();
                 thread::after_fork_child(t, tid);
@@ -128,16 +131,14 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                     evictor::open_files();
                 }
                 let tree = PAGER.tree();
-                let slot = tree.claim(pid).unwrap_or_else(|| {
-                    tree.notice(Notice::TooManyProcesses, 0);
-                    start::spare_slot()
-                });
+                let slot = child.unwrap_or_else(start::spare_slot);
                 slot.add(Counter::Processes, 1);
                 if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot) {
                     // Without a userfaultfd of its own the child would read zeros: stop it here.
                     tree.notice(Notice::NoMechanism, e.0);
                     super::fatal("a forked child could not register its memory");
                 }
+                relatives::come_alive();
                 descriptors::give_back(room);
                 descriptors::refresh();
                 let limit = tree.limit_pages.load(Ordering::Relaxed);
@@ -146,8 +147,9 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                     evictor::start();
                 }
             } else {
+                relatives::child_born(child, parent, r);
                 PAGER.after_fork_parent(&mut s, guard, r > 0);
-                evictor::note_fork();
+                relatives::note_fork();
                 descriptors::refresh();
             }
             drop(s);
@@ -204,7 +206,7 @@ fn process_exit(t: &'static ThreadBlock) {
     }
     runtime(t, || {
         finish_counters();
-        evictor::leave();
+        relatives::leave();
     });
 }
 
@@ -234,7 +236,7 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
         if !shared {
             runtime(t, || {
                 finish_counters();
-                PAGER.reserve(0);
+                PAGER.reserve(PAGER.slot().charged_pages.load(Ordering::Relaxed));
             });
         }
         let mut b = a;

@@ -10,9 +10,7 @@
 
 use core::sync::atomic::Ordering;
 
-use uzswap::control::{
-    CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, TREE_OFFSET, Tree,
-};
+use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Settings, Slot, TREE_OFFSET, Tree};
 use uzswap::region::{RangeFlags, page_ceil};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
@@ -20,7 +18,7 @@ use uzswap::sys::{PAGE_SIZE, check, fd, nr};
 
 use super::descriptors::{self, CONTROL_FD};
 use super::thread::ThreadBlock;
-use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, signals};
+use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals};
 use crate::patch;
 
 /// Mappings from before us that are worth managing: small ones hold what the loader and the kernel use.
@@ -63,22 +61,20 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     // SAFETY: the mapping is as large as the block and is never unmapped; Tree consists of atomics.
     let tree: &'static Tree = unsafe { &*((map + TREE_OFFSET) as *const Tree) };
     let pid = uzswap::sys::getpid();
-    let slot = tree.claim(pid).unwrap_or_else(|| {
-        tree.notice(Notice::TooManyProcesses, 0);
-        spare_slot()
-    });
+    PID.store(pid, Ordering::Release);
+    CONTROL_FD.store(control, Ordering::Release);
+    let slot = relatives::claim(tree, pid);
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
     super::DEBUG.store(settings.debug != 0, Ordering::Relaxed);
     SETTINGS.store(Box::leak(Box::new(settings)), Ordering::Release);
-    PID.store(pid, Ordering::Release);
     // The first process of the run sets the limit; a change while running is kept.
     let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
     let _ = tree.limit_pages.compare_exchange(0, limit, Ordering::AcqRel, Ordering::Relaxed);
     PAGER.connect(tree, slot);
     const F_SETFD: usize = 2;
     let _ = call!(nr::FCNTL, control, F_SETFD, 1);
-    CONTROL_FD.store(control, Ordering::Release);
+    relatives::come_alive();
     descriptors::refresh();
 
     let kind = Mechanism::from_u32(settings.mechanism).unwrap_or(Mechanism::Protect);

@@ -1,0 +1,141 @@
+//! The other processes of the run: which of them are alive, and what memory is shared with those that are relatives by fork.
+//!
+//! **Alive.** Each process locks a byte of the control block's file. The kernel gives the lock back after it has freed the process's
+//! memory, whatever ended it, before its parent has waited for it and in any pid namespace. So a share goes back
+//! to the tree neither before there is memory to be had for it nor much later. Whoever looks takes the slot away.
+//!
+//! **Shared.** The kernel knows each process's proportional part of what relatives have in common; asking takes
+//! milliseconds, so it is asked now and then, and at once when one of them is gone.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use uzswap::control::{CONTROL_BYTES, Notice, Slot, Tree};
+use uzswap::sys::fd;
+
+use super::descriptors::CONTROL_FD;
+use super::{PAGER, PID, evictor, start};
+
+/// The least time between two questions after the share, in nanoseconds.
+const ASK_AGAIN_NS: u64 = 10_000_000;
+
+/// Relatives by fork may share memory with this process: ticks left until it is believed that none does.
+static RELATIVES: AtomicU32 = AtomicU32::new(0);
+/// Ticks for which a process with nothing shared goes on looking.
+const RELATIVES_TICKS: u32 = 100;
+/// When the kernel's share was last asked for, and how long that took, in nanoseconds.
+static SHARE_AT: AtomicU64 = AtomicU64::new(0);
+static SHARE_COST: AtomicU64 = AtomicU64::new(0);
+
+/// The process has forked, or is the child of a fork.
+pub fn note_fork() {
+    RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
+}
+
+/// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when a relative may have
+/// gone.
+pub fn correct_share(at_once: bool) {
+    let left = RELATIVES.load(Ordering::Acquire);
+    if left == 0 {
+        return;
+    }
+    let now = uzswap::sys::now_ns();
+    let pause = (SHARE_COST.load(Ordering::Relaxed) * 8).max(ASK_AGAIN_NS);
+    if now - SHARE_AT.load(Ordering::Relaxed) < pause && !at_once || !PAGER.may_correct_share() {
+        return;
+    }
+    let counted = PAGER.used_pages();
+    let Some((pss, anonymous)) = evictor::share_of_anonymous() else { return };
+    SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
+    SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
+    // Within a hundredth nothing is shared: the relatives have gone, or have copies of their own.
+    if pss + anonymous / 100 < anonymous {
+        PAGER.correct_share(now, counted, pss);
+        RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
+    } else {
+        PAGER.set_unshared();
+        let _ = RELATIVES.compare_exchange(left, left - 1, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Takes a slot of the tree: what `claim` gives, now or after those that are gone have given theirs back.
+fn claim_by(tree: &'static Tree, claim: impl Fn() -> Option<&'static Slot>) -> Option<&'static Slot> {
+    let slot = claim().or_else(|| {
+        reap(tree);
+        claim()
+    });
+    if slot.is_none() {
+        tree.notice(Notice::TooManyProcesses, 0);
+    }
+    slot
+}
+
+/// A slot for this process, or one outside the tree where there is none: its counters are lost then, nothing else.
+pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
+    claim_by(tree, || tree.claim(pid)).unwrap_or_else(start::spare_slot)
+}
+
+/// Before fork: a slot for the child.
+pub fn expect_child() -> Option<&'static Slot> {
+    let (tree, me) = (PAGER.tree(), PID.load(Ordering::Relaxed));
+    claim_by(tree, || tree.claim_for_child(me))
+}
+
+/// After fork, in the parent, and in the child with its own id: `child` as `expect_child` gave it. A negative id: there is none.
+pub fn child_born(slot: Option<&'static Slot>, parent: u32, child: isize) {
+    let (tree, Some(slot)) = (PAGER.tree(), slot) else { return };
+    match u32::try_from(child) {
+        Ok(pid) => tree.born(slot, parent, pid),
+        Err(_) => tree.not_born(slot, parent),
+    }
+}
+
+/// This process has taken its slot: locks the slot's byte, and no other.
+pub fn come_alive() {
+    let (tree, slot) = (PAGER.tree(), PAGER.slot());
+    let Some(at) = tree.lock_offset(slot) else { return };
+    if fd::lock_only_byte(CONTROL_FD.load(Ordering::Relaxed), CONTROL_BYTES, at).is_ok() {
+        slot.is_locked.store(1, Ordering::Release);
+    }
+}
+
+/// From a thread that stays as long as the process does: the lock belongs to a table of descriptors, and the program may
+/// have moved to another one (unshare).
+pub fn stay_alive() {
+    if let Some(at) = PAGER.tree().lock_offset(PAGER.slot()) {
+        let _ = fd::lock_byte(CONTROL_FD.load(Ordering::Relaxed), at);
+    }
+}
+
+/// The slots of processes that are gone. Not this process's own, whose lock nobody sees from here.
+fn gone(tree: &'static Tree) -> impl Iterator<Item = &'static Slot> {
+    let (me, control) = (PID.load(Ordering::Relaxed), CONTROL_FD.load(Ordering::Relaxed));
+    tree.live_slots().filter(move |s| s.pid.load(Ordering::Acquire) != me && tree.is_gone(s, control))
+}
+
+pub fn any_gone() -> bool {
+    gone(PAGER.tree()).next().is_some()
+}
+
+/// Processes that are gone give back their share.
+pub fn reap(tree: &'static Tree) {
+    gone(tree).for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
+}
+
+/// Whether what the processes hold, or have reserved, is more than the limit. Those that are gone hold nothing.
+pub fn is_tree_full() -> bool {
+    let tree = PAGER.tree();
+    let is_full = || tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed);
+    is_full() && {
+        reap(tree);
+        is_full()
+    }
+}
+
+/// The process ends. If it was paging, its memory is not free yet: its share counts until somebody sees that it has gone.
+pub fn leave() {
+    let me = PAGER.slot();
+    let is_seen_to = me.is_locked.load(Ordering::Relaxed) != 0 && PAGER.active().is_some();
+    if !is_seen_to {
+        PAGER.tree().retire(me, PID.load(Ordering::Relaxed));
+    }
+}
