@@ -84,6 +84,18 @@ pub const RECOMPRESSOR: OptionSpec = OptionSpec {
     hidden: false,
 };
 
+pub const HUGE_PAGES: OptionSpec = OptionSpec {
+    flag: "huge-pages",
+    variable: "UZSWAP_HUGE_PAGES",
+    value: Some("always|madvise|never"),
+    what: "which memory goes out and comes in as whole huge pages of 2 MiB: all that could, what the program asks for \
+           (MADV_HUGEPAGE), or none",
+    default: "madvise",
+    bounds: "needs userfaultfd with MOVE, and 32M of memory or more",
+    reason: "a huge page is one fault instead of 512, but all of it comes in for any part of it",
+    hidden: false,
+};
+
 pub const STORE: OptionSpec = OptionSpec {
     flag: "store",
     variable: "UZSWAP_STORE",
@@ -178,6 +190,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &POOL_PERCENT,
     &COMPRESSOR,
     &RECOMPRESSOR,
+    &HUGE_PAGES,
     &STORE,
     &STATS,
     &IF_POSSIBLE,

@@ -200,6 +200,7 @@ fn statistics(outcome: &Outcome) -> Value {
             },
             "compressor": settings.compressor,
             "recompressor": settings.recompressor,
+            "huge_pages": settings.huge_pages.name(),
             "store": path(&settings.store),
             "mechanism": settings.mechanism.name(),
             "encrypt": settings.encrypt,
@@ -267,7 +268,7 @@ pub fn stats_help() -> String {
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
-    use uzswap::control::Settings;
+    use uzswap::control::{HugePages, Settings};
 
     const MIB: u64 = 1 << 20;
 
@@ -300,6 +301,7 @@ mod tests {
             pool_percent: 50,
             compressor: "lz4".to_string(),
             recompressor: "zstd:level=-1".to_string(),
+            huge_pages: HugePages::Madvise,
             store: Some("/var/tmp".into()),
             stats: None,
             mechanism: Mechanism::Auto,

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use uzswap::codec::CodecSpec;
-use uzswap::control::{Mechanism, Settings};
+use uzswap::control::{HugePages, Mechanism, Settings};
 
 use crate::Failure;
 use crate::budget::Budget;
@@ -31,6 +31,7 @@ pub struct RunSettings {
     pub compressor: String,
     /// `none`: nothing is compressed again.
     pub recompressor: String,
+    pub huge_pages: HugePages,
     pub store: Option<PathBuf>,
     pub stats: Option<StatsFile>,
     pub mechanism: Mechanism,
@@ -84,6 +85,10 @@ impl RunSettings {
             None => Mechanism::Auto,
             Some(given) => mechanism(&given).map_err(wrong)?,
         };
+        let huge_pages = match text(&options::HUGE_PAGES)? {
+            None => HugePages::Madvise,
+            Some(given) => huge_pages(&given).map_err(wrong)?,
+        };
         let store = store(raw, env, &mut remarks)?;
         let cache = match raw.text(&options::CACHE, env) {
             None => place::default_cache(env),
@@ -100,6 +105,7 @@ impl RunSettings {
             pool_percent,
             compressor,
             recompressor,
+            huge_pages,
             store,
             mechanism,
             if_possible: switch(&options::IF_POSSIBLE)?,
@@ -118,6 +124,7 @@ impl RunSettings {
             memory_bytes: self.memory_bytes,
             pool_percent: self.pool_percent,
             mechanism: self.mechanism as u32,
+            huge_pages: self.huge_pages as u32,
             if_possible: self.if_possible as u32,
             encrypt: self.encrypt as u32,
             debug: self.debug as u32,
@@ -226,6 +233,13 @@ fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
     Mechanism::ALL.into_iter().find(|m| m.name() == given.value).ok_or_else(|| {
         format!("{}: there is no mechanism '{}': take one of {}", given.origin, given.value, names.join(", "))
     })
+}
+
+fn huge_pages(given: &Given<String>) -> Result<HugePages, String> {
+    HugePages::ALL
+        .into_iter()
+        .find(|h| h.name() == given.value)
+        .ok_or_else(|| format!("{}: '{}' is none of always, madvise and never", given.origin, given.value))
 }
 
 /// The compressor with its parameters, all said.

@@ -56,6 +56,32 @@ impl Mechanism {
     }
 }
 
+/// Which memory goes out and comes in as huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum HugePages {
+    Never = 0,
+    /// What the program asks for (MADV_HUGEPAGE).
+    Madvise = 1,
+    Always = 2,
+}
+
+impl HugePages {
+    pub const ALL: [HugePages; 3] = [HugePages::Never, HugePages::Madvise, HugePages::Always];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            HugePages::Never => "never",
+            HugePages::Madvise => "madvise",
+            HugePages::Always => "always",
+        }
+    }
+
+    pub fn from_u32(v: u32) -> Option<HugePages> {
+        Self::ALL.into_iter().find(|h| *h as u32 == v)
+    }
+}
+
 /// What `uzswap run` decided, as plain data.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -83,7 +109,9 @@ pub struct Settings {
     pub debug: u32,
     /// Length of `recompressor`, in bytes; 0: nothing is compressed again.
     pub recompressor_len: u32,
-    pub _reserved: [u32; 4],
+    /// A [`HugePages`].
+    pub huge_pages: u32,
+    pub _reserved: [u32; 3],
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
     /// The same for what has not been asked for in a while.
@@ -111,7 +139,8 @@ impl Settings {
             encrypt: 1,
             debug: 0,
             recompressor_len: 0,
-            _reserved: [0; 4],
+            huge_pages: HugePages::Madvise as u32,
+            _reserved: [0; 3],
             compressor: [0; 128],
             recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],
@@ -202,6 +231,8 @@ counters! {
     LimboHits "limbo_hits" Sum "of these, pages that were still in limbo",
     Loads "loads" Sum "pages brought back from the swap cache",
     FaultAroundPages "fault_around_pages" Sum "pages mapped beside the one that faulted",
+    HugeFaults "huge_faults" Sum "faults that brought a whole huge page (2 MiB) in",
+    HugeEvictions "huge_evictions" Sum "huge pages taken out as a whole",
     HeldPages "held_pages" Sum "pages brought in for a system call's buffers",
     Evictions "evictions" Sum "pages taken out of the program",
     CleanEvictions "clean_evictions" Sum "of these, pages that were as they had been loaded: nothing to compress or to write",

@@ -83,7 +83,94 @@ static int wait_for(pid_t pid) {
 
 #define show(...) (printf(__VA_ARGS__), fflush(stdout))
 
+#define HUGE (2ul << 20)
+
+static int holds_words(const uint64_t *p, size_t from, size_t to, uint64_t seed) {
+    for (size_t i = from / 8; i < to / 8; i++)
+        if (p[i] != (i ^ seed) * 0x9e3779b97f4a7c15ull >> 20) return 0;
+    return 1;
+}
+
+static void put_words(uint64_t *p, size_t from, size_t to, uint64_t seed) {
+    for (size_t i = from / 8; i < to / 8; i++) p[i] = (i ^ seed) * 0x9e3779b97f4a7c15ull >> 20;
+}
+
+static int is_zero(const unsigned char *p, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++)
+        if (p[i]) return 0;
+    return 1;
+}
+
 // ---- mappings
+
+// Huge pages of which parts go different ways.
+static void case_huge(void) {
+    const size_t n = 12, bytes = n * HUGE;
+    unsigned char *p = map(bytes + HUGE);
+    p = (unsigned char *)(((uintptr_t)p + HUGE - 1) / HUGE * HUGE);
+    show("advice %d\n", madvise(p, bytes, MADV_HUGEPAGE));
+    put_words((uint64_t *)p, 0, bytes - HUGE, 1); // The last is never written before it goes out.
+    push_out();
+    show("whole %d %d\n", holds_words((uint64_t *)p, 0, bytes - HUGE, 1), is_zero(p, bytes - HUGE, bytes));
+    push_out();
+    // Each operation below meets a huge page that is out, and then one that is in.
+    for (int in = 0; in < 2; in++) {
+        unsigned char *q = p + in * 5 * HUGE;
+        if (in) holds_words((uint64_t *)p, 0, bytes - HUGE, 1);
+        int r = madvise(q + 5 * PAGE, 9 * PAGE, MADV_DONTNEED);
+        show("dropped %d %d %d %d\n", r, is_zero(q + 5 * PAGE, 0, 9 * PAGE),
+             holds_words((uint64_t *)p, q - p, q - p + 5 * PAGE, 1),
+             holds_words((uint64_t *)p, q - p + 14 * PAGE, q - p + HUGE, 1));
+        put_words((uint64_t *)p, q - p + 5 * PAGE, q - p + 14 * PAGE, 1);
+        q += HUGE;
+        r = mprotect(q + 100 * PAGE, PAGE, PROT_READ);
+        push_out();
+        show("protected %d %d\n", r, holds_words((uint64_t *)p, q - p, q - p + HUGE, 1));
+        r = mprotect(q + 100 * PAGE, PAGE, PROT_READ | PROT_WRITE);
+        put_words((uint64_t *)p, q - p, q - p + HUGE, 1);
+        q += HUGE;
+        unsigned char *moved = mremap(q + 7 * PAGE, 300 * PAGE, 301 * PAGE, MREMAP_MAYMOVE);
+        memmove(q + 7 * PAGE == mmap(q + 7 * PAGE, 300 * PAGE, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
+                    ? q + 7 * PAGE : NULL, moved, 300 * PAGE);
+        push_out();
+        show("moved %d %d\n", holds_words((uint64_t *)p, q - p, q - p + HUGE, 1), is_zero(moved, 300 * PAGE, 301 * PAGE));
+        q += HUGE;
+        munmap(q, HUGE);
+        mmap(q, HUGE, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        madvise(q, HUGE, MADV_HUGEPAGE);
+        int zero = is_zero(q, 0, HUGE);
+        put_words((uint64_t *)p, q - p, q - p + HUGE, 1);
+        push_out();
+        show("anew %d %d\n", zero, holds_words((uint64_t *)p, q - p, q - p + HUGE, 1));
+        push_out();
+        // A system call reads the one, another writes it, across its end.
+        q += HUGE;
+        int zeros = open("/dev/zero", O_RDONLY), pair[2];
+        r = read(zeros, q - 3 * PAGE, 6 * PAGE) == 6 * PAGE && is_zero(q - 3 * PAGE, 0, 6 * PAGE);
+        put_words((uint64_t *)p, q - p - 3 * PAGE, q - p + 3 * PAGE, 1);
+        push_out();
+        pipe(pair);
+        char got[100];
+        r &= write(pair[1], q - 50, 100) == 100 && read(pair[0], got, 100) == 100 && !memcmp(got, q - 50, 100);
+        close(zeros), close(pair[0]), close(pair[1]);
+        show("calls %d\n", r);
+    }
+    fflush(stdout);
+    push_out();
+    pid_t pid = fork();
+    if (pid == 0) {
+        int ok = holds_words((uint64_t *)p, 0, 4 * HUGE, 1);
+        put_words((uint64_t *)p, 2 * HUGE, 6 * HUGE, 2);
+        push_out();
+        ok &= holds_words((uint64_t *)p, 0, 2 * HUGE, 1) && holds_words((uint64_t *)p, 2 * HUGE, 6 * HUGE, 2);
+        _exit(!(ok & holds_words((uint64_t *)p, 6 * HUGE, bytes - HUGE, 1)));
+    }
+    put_words((uint64_t *)p, HUGE, 3 * HUGE, 3);
+    push_out();
+    int ok = holds_words((uint64_t *)p, 0, HUGE, 1) && holds_words((uint64_t *)p, HUGE, 3 * HUGE, 3);
+    ok &= holds_words((uint64_t *)p, 3 * HUGE, bytes - HUGE, 1);
+    show("fork %d child %d big %d\n", ok, wait_for(pid), big_is_right());
+}
 
 static void case_grow(void) {
     unsigned char *p = cold(4 << 20);
@@ -961,6 +1048,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
+    CASE(huge),
     CASE(grow),          CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
     CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
     CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),

@@ -49,6 +49,28 @@ fn main() -> ExitCode {
             });
         }
     }
+    let w = workshop.clone();
+    suite.add("churn_huge::user::userfaultfd", move || {
+        let seconds = if full() { 600 } else { 10 };
+        // Regions of some huge pages each, under a limit that has room for some.
+        let managed = Managed {
+            memory_bytes: Some(2 * CHURN_LIMIT_MIB * MIB),
+            options: vec!["--huge-pages".into(), "always".into()],
+        };
+        let mut argv = vec![w.program("churn").into_os_string()];
+        argv.extend(
+            [seconds.to_string(), seed().to_string(), (2 * CHURN_MIB).to_string(), "6".into()]
+                .map(Into::into),
+        );
+        let run = Job::new(argv)
+            .user(User::Ordinary)
+            .managed(managed)
+            .hangs_after(Duration::from_secs(seconds + 240))
+            .run(&w)?;
+        print!("{}", run.stdout);
+        let huge = run.stat("huge_faults").unwrap_or(0) > 0 && run.stat("huge_evictions").unwrap_or(0) > 0;
+        Ok(Verdict::check(run.succeeded() && run.stdout.contains("clean") && huge, || run.report()))
+    });
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
         for case in edge_cases(&workshop) {
             let w = workshop.clone();
@@ -84,10 +106,13 @@ fn edge(workshop: &Workshop, case: &str, user: User, sandbox: Sandbox) -> Result
     let job = Job::new([workshop.program("edge").as_os_str(), case.as_ref()])
         .user(user)
         .sandbox(sandbox)
-        .hangs_after(Duration::from_secs(60));
+        .hangs_after(Duration::from_secs(300));
     let free = job.clone().run(workshop)?;
-    let run = job.managed(managed(EDGE_LIMIT_MIB)).run(workshop)?;
-    let paged = run.stat("evictions").unwrap_or(0) > 0;
+    // Huge pages need some room.
+    let limit_mib = if case == "huge" { 2 * EDGE_LIMIT_MIB } else { EDGE_LIMIT_MIB };
+    let run = job.managed(managed(limit_mib)).run(workshop)?;
+    let whole = case != "huge" || sandbox != Sandbox::Open || run.stat("huge_faults").unwrap_or(0) > 0;
+    let paged = whole && run.stat("evictions").unwrap_or(0) > 0;
     let ok = run.status == free.status && run.hung.is_none() && run.stdout == free.stdout && paged;
     Ok(Verdict::check(ok, || format!("{}expected:\n{}", run.report(), free.report())))
 }

@@ -1,13 +1,17 @@
 //! What exists only while paging is on: the mechanism and the swap cache, made from the run's settings.
 
+use super::limbo::BLOCKS_MAX;
 use crate::cache::{CacheConfig, SwapCache};
 use crate::codec::CodecSpec;
-use crate::control::{Mechanism as Kind, Settings};
+use crate::control::{HugePages, Mechanism as Kind, Settings};
 use crate::region::SLOTS_MAX;
 use crate::store::FileStore;
 use crate::store::seal::Encryption;
 use crate::sys::mechanism::Mechanism;
-use crate::sys::{Errno, PAGE_SIZE, Result};
+use crate::sys::{Errno, HUGE_PAGES, PAGE_SIZE, Result};
+
+/// Blocks for huge pages in limbo; with room for less than these there are none.
+const BLOCKS_MIN: usize = 2;
 
 /// The mechanism and the cache of an active pager.
 pub struct Active {
@@ -16,6 +20,9 @@ pub struct Active {
     pub kind: Kind,
     /// Staging slots for limbo.
     pub slots: usize,
+    /// The same for huge pages, in blocks of their size; 0: there will be none.
+    pub blocks: usize,
+    pub huge_pages: HugePages,
     /// The pool's share of what the process may use; 0: adapts.
     pub pool_percent: u32,
     pub has_store: bool,
@@ -26,8 +33,12 @@ impl Active {
     pub fn open(settings: &Settings) -> Result<Active> {
         let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
         let slots = (limit_pages / 8).clamp(256, SLOTS_MAX / 2);
+        let huge_pages = HugePages::from_u32(settings.huge_pages).unwrap_or(HugePages::Never);
+        // A limit of a few huge pages has no room to move them about.
+        let blocks = if huge_pages == HugePages::Never { 0 } else { limit_pages / HUGE_PAGES / 8 };
+        let blocks = if blocks < BLOCKS_MIN { 0 } else { blocks.min(BLOCKS_MAX) };
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
-        let mechanism = Mechanism::open(wanted, slots)?;
+        let mechanism = Mechanism::open(wanted, slots, blocks)?;
         let codec = |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
         let config = CacheConfig {
             codec: codec(settings.compressor()).unwrap_or_default(),
@@ -45,11 +56,12 @@ impl Active {
         let kind = mechanism.kind();
         let has_store = config.store.is_some();
         let cache = SwapCache::new(config)?;
-        Ok(Active { mechanism, cache, kind, slots, pool_percent: settings.pool_percent, has_store })
+        let pool_percent = settings.pool_percent;
+        Ok(Active { mechanism, cache, kind, slots, blocks, huge_pages, pool_percent, has_store })
     }
 
     /// Which mechanism would be opened, without keeping it.
     pub fn probe(wanted: Kind) -> Result<Kind> {
-        Mechanism::open(wanted, 1).map(|m| m.kind())
+        Mechanism::open(wanted, 1, 0).map(|m| m.kind())
     }
 }

@@ -23,7 +23,7 @@ use crate::control::{Counter, Notice};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::mechanism::{Next, Taken};
 use crate::sys::sync::futex_wake;
-use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages that one sweep step takes at most: one lock hold, a few flushes.
 const SWEEP_PAGES: usize = 32;
@@ -156,7 +156,10 @@ impl Pager {
     pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
         let fruitless_max = if self.tolerates() { FRUITLESS_AGAIN } else { FRUITLESS_MAX };
-        while self.excess(pages) > 0 {
+        let has_room = |s: &Locked<'_>| {
+            self.excess(pages) <= 0 || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
+        };
+        while !has_room(&s) {
             if self.is_pool_too_large() {
                 drop(s);
                 self.shrink_pool(active);
@@ -164,7 +167,7 @@ impl Pager {
             }
             let r;
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
-            if r.is_fruitless() {
+            if r.is_fruitless() && !self.give_frame_back(&mut s, active) {
                 // What others have claimed is on its way to the cache, or to the disk: wait for it.
                 fruitless += if s.limbo.claimed() > 0 { 0 } else { 1 };
                 waits += 1;
@@ -210,7 +213,11 @@ impl Pager {
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
         let batch = if direct { DIRECT_PAGES } else { BATCH_PAGES };
-        let (s, aged, refused) = self.age_out(s, active, want.min(batch));
+        let (s, aged, refused) = if s.limbo.has_more_in_blocks() {
+            self.age_out_block(s, active)
+        } else {
+            self.age_out(s, active, want.min(batch))
+        };
         (r.freed, r.refused) = (aged, refused);
         (s, r)
     }
@@ -220,15 +227,7 @@ impl Pager {
     fn age_out<'a>(&'a self, mut s: Locked<'a>, active: &Active, want: usize) -> (Locked<'a>, usize, usize) {
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         let mut aged = [Aged::Empty; BATCH_PAGES];
-        let mut live = [false; BATCH_PAGES];
-        // The kept copies become the claimer's: a page that is touched or dropped meanwhile has none any more.
-        let mut copies = [None; BATCH_PAGES];
-        for i in 0..stretch.count {
-            if let Some(page) = s.limbo.page(stretch.slot + i) {
-                live[i] = true;
-                copies[i] = self.word(page, |_, e| e.take_copy());
-            }
-        }
+        let (live, copies) = self.look_at_slots(&s, stretch.slot, stretch.count);
         if active.mechanism.is_protect() {
             // In place: the page must not be touched between reading and dropping, so the lock stays.
             let mut bytes = [0u8; PAGE_SIZE];
@@ -245,16 +244,70 @@ impl Pager {
             }
         } else {
             drop(s);
-            for i in 0..stretch.count {
-                if let Some(bytes) = active.mechanism.slot(stretch.slot + i)
-                    && live[i]
-                {
-                    aged[i] = self.give_to_cache(active, bytes, false, copies[i]);
-                }
-            }
+            self.give_slots_to_cache(active, stretch.slot, &live[..stretch.count], &copies, &mut aged);
             s = self.lock();
         }
         self.publish_aged(s, active, stretch, &aged)
+    }
+
+    /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The copies become the
+    /// claimer's: a page that is touched or dropped meanwhile has none any more.
+    fn look_at_slots(
+        &self,
+        s: &Locked<'_>,
+        slot: usize,
+        count: usize,
+    ) -> ([bool; BATCH_PAGES], [Option<u64>; BATCH_PAGES]) {
+        let (mut live, mut copies) = ([false; BATCH_PAGES], [None; BATCH_PAGES]);
+        for i in 0..count {
+            if let Some(page) = s.limbo.page(slot + i) {
+                live[i] = true;
+                copies[i] = self.word(page, |_, e| e.take_copy());
+            }
+        }
+        (live, copies)
+    }
+
+    /// Compresses the pages of claimed slots, without the lock.
+    fn give_slots_to_cache(
+        &self,
+        active: &Active,
+        slot: usize,
+        live: &[bool],
+        copies: &[Option<u64>],
+        aged: &mut [Aged],
+    ) {
+        for (i, _) in live.iter().enumerate().filter(|(_, live)| **live) {
+            if let Some(bytes) = active.mechanism.slot(slot + i) {
+                aged[i] = self.give_to_cache(active, bytes, false, copies[i]);
+            }
+        }
+    }
+
+    /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch by batch, so that
+    /// a touch of one need not wait for all. As `age_out`.
+    fn age_out_block<'a>(&'a self, mut s: Locked<'a>, active: &Active) -> (Locked<'a>, usize, usize) {
+        let Some(block) = s.limbo.claim_block() else { return (s, 0, 0) };
+        let mut refused = 0;
+        for slot in (block..block + HUGE_PAGES).step_by(BATCH_PAGES) {
+            let (live, copies) = self.look_at_slots(&s, slot, BATCH_PAGES);
+            drop(s);
+            let mut aged = [Aged::Empty; BATCH_PAGES];
+            self.give_slots_to_cache(active, slot, &live, &copies, &mut aged);
+            s = self.lock();
+            refused += self.publish_slots(&s, active, slot, &aged);
+        }
+        // The slots hold no page any more and are still ours: the frame is for the next huge page, or goes back
+        // without the lock.
+        if s.limbo.keep_frame(block) {
+            return (s, HUGE_PAGES - refused, refused);
+        }
+        drop(s);
+        active.mechanism.release_slots(block, HUGE_PAGES);
+        s = self.lock();
+        s.limbo.finish_block(block);
+        self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
+        (s, HUGE_PAGES - refused, refused)
     }
 
     /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
@@ -284,10 +337,29 @@ impl Pager {
         stretch: Stretch,
         aged: &[Aged; BATCH_PAGES],
     ) -> (Locked<'a>, usize, usize) {
-        let (mut freed, mut refused) = (0, 0);
+        let refused = self.publish_slots(&s, active, stretch.slot, &aged[..stretch.count]);
+        if active.mechanism.is_protect() {
+            let freed =
+                aged[..stretch.count].iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
+            s.limbo.finish(stretch);
+            return (s, freed, refused);
+        }
+        // The slots hold no page any more and are still ours: their frames go back without the lock.
+        drop(s);
+        active.mechanism.release_slots(stretch.slot, stretch.count);
+        let s = self.lock();
+        s.limbo.finish(stretch);
+        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
+        (s, stretch.count - refused, refused)
+    }
+
+    /// Gives the pages of the slots from `first` on their new state, as far as they are still there. Returns how many stay
+    /// in the program.
+    fn publish_slots(&self, s: &Locked<'_>, active: &Active, first: usize, aged: &[Aged]) -> usize {
+        let mut refused = 0;
         self.recount_own();
-        for (i, aged) in aged[..stretch.count].iter().enumerate() {
-            let slot = stretch.slot + i;
+        for (i, aged) in aged.iter().enumerate() {
+            let slot = first + i;
             let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
             let Some(page) = page else {
                 // Touched or dropped meanwhile: the copy is not needed.
@@ -321,20 +393,9 @@ impl Pager {
             if active.mechanism.is_protect() {
                 let _ = active.mechanism.drop_in_place(page, 1);
                 self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
-                freed += 1;
             }
         }
-        if active.mechanism.is_protect() {
-            s.limbo.finish(stretch);
-            return (s, freed, refused);
-        }
-        // The slots hold no page any more and are still ours: their frames go back without the lock.
-        drop(s);
-        active.mechanism.release_slots(stretch.slot, stretch.count);
-        let s = self.lock();
-        s.limbo.finish(stretch);
-        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
-        (s, stretch.count - refused, refused)
+        refused
     }
 
     /// A page that nobody takes goes back to the program.
@@ -353,6 +414,7 @@ impl Pager {
             e.refuse_limbo(true);
             m.count(1, 0);
         });
+        self.note_small(page);
         self.resident.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -404,6 +466,16 @@ impl Pager {
                 continue;
             }
             looked += 1;
+            if let Some(start) = self.huge_page(active, &range, addr) {
+                let Some(pages) = self.sweep_huge(s, active, start) else {
+                    // Limbo is full: leave the rest for the next time.
+                    return (start, taken, SWEEP_LOOK_PAGES);
+                };
+                taken += pages;
+                looked += 8;
+                addr = start + LEAF_BYTES;
+                continue;
+            }
             if self.state_of(addr) != PageState::Resident {
                 addr += PAGE_SIZE;
                 continue;

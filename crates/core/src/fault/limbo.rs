@@ -9,12 +9,14 @@
 //!   ...........|==========|#######.####.##########|..............
 //!            tail       claim                    head             (positions count up for ever; slot = position % len)
 //! ```
+//! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order in which they came.
+//!
 //! All methods need the pager's lock, except that a claimed stretch belongs to its claimer until `finish`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::mem::Table;
-use crate::sys::{PAGE_SHIFT, Result};
+use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, Result};
 
 /// A slot whose frame is gone: the tail may pass.
 const FREED: u64 = u64::MAX;
@@ -23,14 +25,27 @@ const DEAD: u64 = 0;
 /// Bit of a slot: the page goes to the store rather than the pool.
 const COLD: u64 = 1 << 62;
 
-/// The ring. Slots hold the page number of their page, or one of the marks above.
-#[derive(Default)]
+/// Blocks for huge pages there are at most.
+pub const BLOCKS_MAX: usize = 64;
+/// A block that is free; one whose contents somebody is giving to the cache; and one whose frame is kept for the next huge
+/// page that comes in.
+const BLOCK_FREE: u64 = 0;
+const BLOCK_CLAIMED: u64 = u64::MAX;
+const BLOCK_STOCK: u64 = u64::MAX - 1;
+/// Frames kept at most.
+const STOCK_MAX: usize = 2;
+
+/// The ring and the blocks. Slots hold the page number of their page, or one of the marks above.
 pub struct Limbo {
     owner: Table<AtomicU64>,
     slots: u64,
     tail: u64,
     claim: u64,
     head: u64,
+    /// For each block of a huge page when it came (counted from 1), or one of the marks.
+    blocks: [u64; BLOCKS_MAX],
+    blocks_len: usize,
+    blocks_came: u64,
 }
 
 /// A stretch of consecutive slots.
@@ -43,12 +58,23 @@ pub struct Stretch {
 
 impl Limbo {
     pub const fn new() -> Limbo {
-        Limbo { owner: Table::new(), slots: 0, tail: 0, claim: 0, head: 0 }
+        Limbo {
+            owner: Table::new(),
+            slots: 0,
+            tail: 0,
+            claim: 0,
+            head: 0,
+            blocks: [BLOCK_FREE; BLOCKS_MAX],
+            blocks_len: 0,
+            blocks_came: 0,
+        }
     }
 
-    /// Sets the number of slots, once.
-    pub fn init(&mut self, slots: usize) -> Result<()> {
+    /// Sets the number of slots of the ring, and of blocks, once.
+    pub fn init(&mut self, slots: usize, blocks: usize) -> Result<()> {
         self.slots = slots as u64;
+        self.blocks_len = blocks;
+        let slots = slots + blocks * HUGE_PAGES;
         for i in (0..slots).step_by(Table::<AtomicU64>::PER_SEGMENT) {
             self.owner.ensure(i)?;
         }
@@ -56,23 +82,109 @@ impl Limbo {
     }
 
     fn owner(&self, position: u64) -> &AtomicU64 {
-        self.owner.get((position % self.slots) as usize).expect("slot of the ring")
+        self.of_slot((position % self.slots) as usize)
     }
 
-    /// Slots between tail and head.
+    fn of_slot(&self, slot: usize) -> &AtomicU64 {
+        self.owner.get(slot).expect("a slot")
+    }
+
+    /// Slots between tail and head, and in blocks that are not free.
     pub fn in_use(&self) -> usize {
-        (self.head - self.tail) as usize
+        let blocks = self.blocks[..self.blocks_len].iter().filter(|b| **b != BLOCK_FREE).count();
+        (self.head - self.tail) as usize + blocks * HUGE_PAGES
     }
 
     /// Slots that are neither free nor claimed.
     pub fn ready(&self) -> usize {
-        (self.head - self.claim) as usize
+        (self.head - self.claim) as usize + self.blocks_ready() * HUGE_PAGES
+    }
+
+    fn waits(block: u64) -> bool {
+        !matches!(block, BLOCK_FREE | BLOCK_CLAIMED | BLOCK_STOCK)
+    }
+
+    fn blocks_ready(&self) -> usize {
+        self.blocks[..self.blocks_len].iter().filter(|b| Self::waits(**b)).count()
     }
 
     /// Slots that somebody has claimed and not finished.
     pub fn claimed(&mut self) -> usize {
         self.advance_tail();
-        (self.claim - self.tail) as usize
+        let blocks = self.blocks[..self.blocks_len].iter().filter(|b| **b == BLOCK_CLAIMED).count();
+        (self.claim - self.tail) as usize + blocks * HUGE_PAGES
+    }
+
+    /// First slot of a block.
+    fn block_slot(&self, block: usize) -> usize {
+        self.slots as usize + block * HUGE_PAGES
+    }
+
+    /// The block that a slot is in; none: it is the ring's.
+    fn block_of(&self, slot: usize) -> Option<usize> {
+        slot.checked_sub(self.slots as usize).map(|behind| behind / HUGE_PAGES)
+    }
+
+    /// First slot of a free block, not yet taken.
+    pub fn peek_free_block(&self) -> Option<usize> {
+        let free = self.blocks[..self.blocks_len].iter().position(|b| *b == BLOCK_FREE);
+        free.map(|block| self.block_slot(block))
+    }
+
+    /// Takes the block of `slot` for the first `pages` of the huge page at `addr`; the others stayed where they were.
+    pub fn take_block(&mut self, slot: usize, addr: usize, pages: usize) {
+        for i in 0..HUGE_PAGES {
+            let page = if i < pages { (addr >> PAGE_SHIFT) as u64 + i as u64 } else { DEAD };
+            self.of_slot(slot + i).store(page, Ordering::Release);
+        }
+        self.blocks_came += 1;
+        let block = self.block_of(slot).expect("a block's slot");
+        self.blocks[block] = self.blocks_came;
+    }
+
+    /// Whether huge pages are the larger part of what waits.
+    pub fn has_more_in_blocks(&self) -> bool {
+        let blocks = self.blocks_ready() * HUGE_PAGES;
+        blocks > 0 && blocks >= (self.head - self.claim) as usize
+    }
+
+    /// Claims the block that came first.
+    pub fn claim_block(&mut self) -> Option<usize> {
+        let blocks = self.blocks[..self.blocks_len].iter().copied().enumerate();
+        let (block, _) = blocks.filter(|b| Self::waits(b.1)).min_by_key(|b| b.1)?;
+        self.blocks[block] = BLOCK_CLAIMED;
+        Some(self.block_slot(block))
+    }
+
+    /// Whether the block of `slot` waits, and holds the whole huge page at `addr`.
+    pub fn is_whole(&self, slot: usize, addr: usize) -> bool {
+        let Some(block) = self.block_of(slot) else { return false };
+        let first = self.block_slot(block);
+        Self::waits(self.blocks[block])
+            && (0..HUGE_PAGES).all(|i| self.page(first + i) == Some(addr + i * PAGE_SIZE))
+    }
+
+    /// A claimed block has given its pages to the cache: its frame is kept if few are. Else the caller gives it back.
+    pub fn keep_frame(&mut self, slot: usize) -> bool {
+        let block = self.block_of(slot).expect("a block's slot");
+        let kept = self.blocks[..self.blocks_len].iter().filter(|b| **b == BLOCK_STOCK).count();
+        let keeps = kept < STOCK_MAX.min(self.blocks_len / 2);
+        if keeps {
+            self.blocks[block] = BLOCK_STOCK;
+        }
+        keeps
+    }
+
+    /// First slot of a block with a frame that was kept. It stays one until `finish_block`.
+    pub fn kept_frame(&self) -> Option<usize> {
+        let block = self.blocks[..self.blocks_len].iter().position(|b| *b == BLOCK_STOCK)?;
+        Some(self.block_slot(block))
+    }
+
+    /// The block of `slot` has given its frames back.
+    pub fn finish_block(&mut self, slot: usize) {
+        let block = self.block_of(slot).expect("a block's slot");
+        self.blocks[block] = BLOCK_FREE;
     }
 
     fn advance_tail(&mut self) {
@@ -111,7 +223,7 @@ impl Limbo {
 
     /// The address of the page in a slot, if it still has one.
     pub fn page(&self, slot: usize) -> Option<usize> {
-        match self.owner(slot as u64).load(Ordering::Acquire) {
+        match self.of_slot(slot).load(Ordering::Acquire) {
             DEAD | FREED => None,
             n => Some(((n & !COLD) as usize) << PAGE_SHIFT),
         }
@@ -119,18 +231,18 @@ impl Limbo {
 
     /// Whether the slot's page goes to the store rather than the pool.
     pub fn is_cold(&self, slot: usize) -> bool {
-        let n = self.owner(slot as u64).load(Ordering::Acquire);
+        let n = self.of_slot(slot).load(Ordering::Acquire);
         n != FREED && n & COLD != 0
     }
 
     /// The slot's page was moved to another address (mremap).
     pub fn moved(&self, slot: usize, addr: usize) {
-        self.owner(slot as u64).store((addr >> PAGE_SHIFT) as u64, Ordering::Release);
+        self.of_slot(slot).store((addr >> PAGE_SHIFT) as u64, Ordering::Release);
     }
 
     /// The slot's page is elsewhere now, or worthless.
     pub fn kill(&self, slot: usize) {
-        self.owner(slot as u64).store(DEAD, Ordering::Release);
+        self.of_slot(slot).store(DEAD, Ordering::Release);
     }
 
     /// A claimed stretch has given its frames back.
@@ -150,6 +262,12 @@ impl Limbo {
                 self.owner(p).store(DEAD, Ordering::Release);
             }
         }
+        for block in 0..self.blocks_len {
+            if self.blocks[block] == BLOCK_CLAIMED {
+                self.blocks_came += 1;
+                self.blocks[block] = self.blocks_came;
+            }
+        }
     }
 
     /// Asserts the order of the marks.
@@ -165,7 +283,7 @@ mod tests {
     #[test]
     fn slots_go_round_in_order() {
         let mut l = Limbo::new();
-        l.init(10).unwrap();
+        l.init(10, 0).unwrap();
         let mut next_page = 1usize;
         let mut expected = std::collections::VecDeque::new();
         for round in 0..100 {
@@ -191,9 +309,38 @@ mod tests {
     }
 
     #[test]
+    fn blocks_are_claimed_in_the_order_in_which_they_came() {
+        let mut l = Limbo::new();
+        l.init(4, 3).unwrap();
+        let addr = |i: usize| i * crate::sys::HUGE_BYTES;
+        let slots: Vec<_> = (1..=3)
+            .map(|i| {
+                let slot = l.peek_free_block().unwrap();
+                l.take_block(slot, addr(i), HUGE_PAGES);
+                slot
+            })
+            .collect();
+        assert!(l.peek_free_block().is_none() && l.has_more_in_blocks());
+        assert!(l.is_whole(slots[1] + 7, addr(2)) && !l.is_whole(slots[1], addr(3)));
+        assert_eq!(l.page(slots[2] + 5), Some(addr(3) + 5 * PAGE_SIZE));
+        l.kill(slots[2]);
+        assert!(!l.is_whole(slots[2], addr(3)));
+        assert_eq!(l.claim_block(), Some(slots[0]));
+        assert!(!l.is_whole(slots[0], addr(1)));
+        assert_eq!((l.ready(), l.claimed(), l.in_use()), (2 * HUGE_PAGES, HUGE_PAGES, 3 * HUGE_PAGES));
+        assert!(l.keep_frame(slots[0]) && l.kept_frame() == Some(slots[0]) && l.peek_free_block().is_none());
+        assert_eq!((l.ready(), l.claimed(), l.in_use()), (2 * HUGE_PAGES, 0, 3 * HUGE_PAGES));
+        l.finish_block(slots[0]);
+        l.take_block(slots[0], addr(9), 3);
+        assert_eq!((l.page(slots[0] + 2), l.page(slots[0] + 3)), (Some(addr(9) + 2 * PAGE_SIZE), None));
+        assert_eq!([l.claim_block(), l.claim_block(), l.claim_block()], [1, 2, 0].map(|i| Some(slots[i])));
+        assert_eq!(l.claim_block(), None);
+    }
+
+    #[test]
     fn a_full_ring_gives_nothing_until_the_tail_moves() {
         let mut l = Limbo::new();
-        l.init(4).unwrap();
+        l.init(4, 0).unwrap();
         l.take(4, 0x1000, true);
         assert!(l.peek_free(1).is_none());
         let a = l.claim(2).unwrap();

@@ -9,19 +9,27 @@
 use core::sync::atomic::Ordering;
 
 use super::{Locked, Pager};
-use crate::region::{PageEntry, PageState, Range, RangeFlags, page_ceil};
+use crate::region::table::LEAF_BYTES;
+use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{PAGE_SIZE, Result};
 
 impl Pager {
     /// Private anonymous memory was mapped at `[start, end)`; its pages are not touched yet.
     pub fn note_mapped(&self, s: &mut Locked<'_>, start: usize, end: usize, prot: u32, flags: RangeFlags) {
         self.note_unmapped(s, start, end);
+        self.table.for_each_stretch(start, end, |at, m| {
+            let whole = start <= at && at + LEAF_BYTES <= end;
+            m.set_mapped(if whole { Mapped::Empty } else { Mapped::Small });
+        });
         let mut range = Range { start, end, prot, flags };
         if let Some(a) = self.active()
             && a.mechanism.attach(start, end - start).is_err()
         {
             // Stays resident: it is not evicted, and its pages never fault.
             range.flags = range.flags.with(RangeFlags::UNREGISTERED, true);
+        }
+        if let Some(a) = self.active() {
+            self.want_huge(a, &range);
         }
         // Without memory for the list the range is simply not managed; attached, it would read as faults.
         if self.ranges.add(range).is_err()
@@ -206,6 +214,8 @@ impl Pager {
                 s.limbo.moved(slot as usize, to);
             }
         });
+        // The kernel moves what it can as huge pages; which, it does not say.
+        self.table.for_each_stretch(new, new + common, |_, m| m.set_mapped(Mapped::Small));
         self.after_move(new, new + common);
         if keep_old {
             self.discard_words(s, old, old + old_len);

@@ -25,6 +25,7 @@ mod active;
 mod balance;
 mod evict;
 pub mod hold;
+mod huge;
 mod limbo;
 mod memory;
 mod process;
@@ -175,7 +176,7 @@ impl Pager {
 
     /// Switches paging on. The caller attaches the ranges (`activate_ranges`) under the same lock.
     pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
-        s.limbo.init(active.slots)?;
+        s.limbo.init(active.slots, active.blocks)?;
         let mut bounce = Mapping::new(WINDOW_MAX_PAGES * PAGE_SIZE)?;
         bounce.as_mut_slice().fill(0);
         s.bounce = Some(bounce);

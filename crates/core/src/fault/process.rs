@@ -13,7 +13,7 @@ use super::hold::ThreadHolds;
 use super::{Active, Locked, Pager};
 use crate::cache::ForkGuard;
 use crate::control::{Counter, Slot};
-use crate::region::{PageState, RangeFlags};
+use crate::region::{Mapped, PageState, RangeFlags};
 use crate::store::FileStore;
 use crate::sys::program::mincore;
 use crate::sys::{PAGE_SIZE, Result};
@@ -34,6 +34,7 @@ impl Pager {
                 i = self.ranges.index_from(range.end);
                 continue;
             }
+            self.want_huge(active, &range);
             self.adopt(s, active, range.start, range.end, range.prot);
         }
         self.publish(true);
@@ -70,6 +71,8 @@ impl Pager {
                 self.resident.fetch_add(1, Ordering::Relaxed);
             }
         }
+        // What was mapped while nobody looked may be small pages.
+        self.table.for_each_stretch(from, to, |_, m| m.set_mapped(Mapped::Small));
         let _ = active.mechanism.expose(from, to - from, prot);
     }
 
@@ -78,7 +81,7 @@ impl Pager {
     /// `child` is the child's slot, if there is one.
     pub fn prepare_fork(
         &self,
-        _s: &mut Locked<'_>,
+        s: &mut Locked<'_>,
         child: Option<&Slot>,
     ) -> Option<ForkGuard<'static, FileStore>> {
         let a = self.active()?;
@@ -86,6 +89,7 @@ impl Pager {
         if let Some(child) = child {
             self.count_for_child(child);
         }
+        while self.give_frame_back(s, a) {}
         self.share_all(a);
         Some(a.cache.prepare_fork())
     }

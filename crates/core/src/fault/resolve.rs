@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_MAX_PAGES};
 use crate::cache::{LoadError, SwapEntry};
 use crate::control::{Counter, Mechanism as Kind};
-use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
+use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -64,11 +64,13 @@ const REPEATS_MAX: u32 = 20_000;
 
 /// Attempts to make room for the copy of a shared page; then it is copied all the same.
 const OWN_TRIES: u32 = 4;
+/// Attempts to make room for a huge page.
+const HUGE_TRIES: u32 = 8;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
 
 /// What one attempt to serve came to.
-enum Serve {
+pub(super) enum Serve {
     Done(usize),
     NeedRoom(i64),
     Again,
@@ -130,7 +132,9 @@ impl Pager {
                 want = stream.window(page);
                 self.add(Counter::Faults, 1);
             }
-            match self.serve(&mut s, active, range, page, want) {
+            // Where room for a huge page is hard to come by, a small one will do.
+            let huge = tries <= HUGE_TRIES;
+            match self.serve(&mut s, active, range, page, want, huge) {
                 Serve::Done(pages) => {
                     stream.next = page + pages * PAGE_SIZE;
                     stream.repeats = 0;
@@ -164,7 +168,7 @@ impl Pager {
     pub fn make_resident<'a>(&'a self, mut s: Locked<'a>, start: usize, end: usize) -> (Locked<'a>, bool) {
         let Some(active) = self.active() else { return (s, true) };
         let (mut page, end) = (page_floor(start), page_ceil(end));
-        let mut tries = 0;
+        let (mut tries, mut rooms) = (0, 0);
         while page < end {
             let i = self.ranges.index_from(page);
             if i >= self.ranges.len() || self.ranges.at(i).start >= end {
@@ -196,12 +200,16 @@ impl Pager {
                 continue;
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
-            match self.serve(&mut s, active, range, page, want) {
+            match self.serve(&mut s, active, range, page, want, rooms <= HUGE_TRIES) {
                 Serve::Done(pages) => {
                     self.add(Counter::HeldPages, pages as u64);
                     page += pages * PAGE_SIZE;
+                    rooms = 0;
                 }
-                Serve::NeedRoom(pages) => s = self.make_room(s, active, pages),
+                Serve::NeedRoom(pages) => {
+                    rooms += 1;
+                    s = self.make_room(s, active, pages);
+                }
                 Serve::Again => {
                     tries += 1;
                     if tries > AGAIN_MAX {
@@ -224,10 +232,22 @@ impl Pager {
         self.table.get(page).map_or(PageState::None, |e| e.state())
     }
 
-    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way.
-    fn serve(&self, s: &mut Locked<'_>, active: &Active, range: Range, page: usize, want: usize) -> Serve {
+    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way, or, if `huge` says so,
+    /// the huge page that they belong to.
+    fn serve(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: Range,
+        page: usize,
+        want: usize,
+        huge: bool,
+    ) -> Serve {
         if active.mechanism.is_protect() {
             return self.serve_unit(s, active, range, page, want);
+        }
+        if huge && let Some(served) = self.serve_huge(s, active, &range, page) {
+            return served;
         }
         let most = ((range.end - page) >> PAGE_SHIFT).min(want);
         let first = self.state_of(page);
@@ -251,6 +271,9 @@ impl Pager {
                 pages -= excess as usize;
             }
         }
+        // A window may reach into the next stretch.
+        self.note_small(page);
+        self.note_small(page + (pages - 1) * PAGE_SIZE);
         match first {
             PageState::None => self.serve_zero(active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
@@ -282,6 +305,7 @@ impl Pager {
             self.word(page + i * PAGE_SIZE, |m, e| {
                 e.touch_first();
                 m.count(1, 1);
+                m.set_mapped(Mapped::Small);
             });
         }
         self.resident.fetch_add(n as i64, Ordering::Relaxed);

@@ -171,6 +171,7 @@ impl Pager {
     pub(super) fn share_all(&self, active: &Active) {
         self.sharing.marked.store(true, Ordering::Relaxed);
         self.sharing.forks.fetch_add(1, Ordering::Relaxed);
+        self.note_all_small();
         for i in 0..self.ranges.len() {
             let range = self.ranges.at(i);
             if range.flags.has(RangeFlags::UNREGISTERED) || range.flags.has(RangeFlags::DONTFORK) {

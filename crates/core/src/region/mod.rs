@@ -9,7 +9,7 @@ pub mod table;
 
 pub use page::{PageEntry, PageState, SLOTS_MAX};
 pub use ranges::{Range, RangeFlags, Ranges};
-pub use table::PageTable;
+pub use table::{Mapped, PageTable};
 
 use crate::sys::PAGE_SIZE;
 

@@ -24,6 +24,10 @@ impl RangeFlags {
     pub const UNREGISTERED: RangeFlags = RangeFlags(8);
     /// Guard pages (MADV_GUARD_INSTALL): every access is the program's own fault.
     pub const GUARD: RangeFlags = RangeFlags(16);
+    /// The program asked for huge pages (MADV_HUGEPAGE).
+    pub const HUGE: RangeFlags = RangeFlags(32);
+    /// The program asked for none (MADV_NOHUGEPAGE).
+    pub const NOT_HUGE: RangeFlags = RangeFlags(64);
 
     pub const fn has(self, other: RangeFlags) -> bool {
         self.0 & other.0 == other.0

@@ -32,9 +32,28 @@ pub struct MiddleEntry {
     resident: AtomicU32,
     /// Pages in any state but None.
     occupied: AtomicU32,
+    /// How the kernel maps it, as far as known: a [`Mapped`].
+    mapped: AtomicU32,
 }
 
-crate::zeroable!(MiddleEntry { leaf: AtomicU32, resident: AtomicU32, occupied: AtomicU32 });
+crate::zeroable!(MiddleEntry {
+    leaf: AtomicU32,
+    resident: AtomicU32,
+    occupied: AtomicU32,
+    mapped: AtomicU32,
+});
+
+/// How the kernel maps a stretch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mapped {
+    /// Not at all since the program mapped it: it may become huge.
+    Empty = 0,
+    /// Page by page, or it was: there is a table of small pages, which a huge page cannot replace.
+    Small = 1,
+    /// By one huge page, when it is resident.
+    Huge = 2,
+}
 
 impl MiddleEntry {
     pub fn resident(&self) -> u32 {
@@ -42,6 +61,16 @@ impl MiddleEntry {
     }
     pub fn occupied(&self) -> u32 {
         self.occupied.load(Ordering::Relaxed)
+    }
+    pub fn mapped(&self) -> Mapped {
+        match self.mapped.load(Ordering::Relaxed) {
+            0 => Mapped::Empty,
+            1 => Mapped::Small,
+            _ => Mapped::Huge,
+        }
+    }
+    pub fn set_mapped(&self, mapped: Mapped) {
+        self.mapped.store(mapped as u32, Ordering::Relaxed);
     }
     /// Adjusts the counts when a page changes state.
     #[inline]
@@ -100,6 +129,21 @@ impl PageTable {
         }
         let leaf = self.leaf(m).ok_or(Errno::ENOMEM)?;
         Ok((m, &leaf[addr >> PAGE_SHIFT & (LEAF_PAGES - 1)]))
+    }
+
+    /// Calls `f` for every stretch that touches `[start, end)` and was ever used, with its address.
+    pub fn for_each_stretch(&self, start: usize, end: usize, mut f: impl FnMut(usize, &MiddleEntry)) {
+        let mut addr = start / LEAF_BYTES * LEAF_BYTES;
+        let end = end.min(ADDRESS_END);
+        while addr < end {
+            match self.middle(addr) {
+                Some(m) => {
+                    f(addr, m);
+                    addr += LEAF_BYTES;
+                }
+                None => addr = (addr / SKIP_BYTES + 1) * SKIP_BYTES,
+            }
+        }
     }
 
     /// Calls `f(address, stretch, word)` for every page of `[start, end)` that has contents. Empty stretches are

@@ -55,6 +55,16 @@ pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
     Ok(addr)
 }
 
+/// Maps room for `count` huge pages, aligned to their size; a touch maps one where the kernel has one to give. For ever.
+pub fn map_huge(count: usize) -> Result<usize> {
+    let len = count * super::HUGE_BYTES;
+    let start =
+        map_anonymous(len + super::HUGE_BYTES, PROT_READ | PROT_WRITE)?.next_multiple_of(super::HUGE_BYTES);
+    // SAFETY: a mapping of our own.
+    unsafe { super::program::advise_huge(start, len) };
+    Ok(start)
+}
+
 /// Zero-initialised private memory, page-aligned, owned; given back when dropped.
 pub struct Mapping {
     addr: usize,

@@ -29,6 +29,9 @@ pub use syscall::{Errno, Result, check, six, syscall};
 pub const PAGE_SIZE: usize = 4096;
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
+/// A huge page of x86-64, in bytes and in pages.
+pub const HUGE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGES: usize = HUGE_BYTES / PAGE_SIZE;
 
 /// Lets another thread run.
 pub fn yield_now() {

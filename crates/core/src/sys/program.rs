@@ -32,6 +32,16 @@ pub unsafe fn page_at<'a>(addr: usize) -> &'a [u8; PAGE_SIZE] {
     unsafe { &*(addr as *const [u8; PAGE_SIZE]) }
 }
 
+/// The same, to be written.
+///
+/// # Safety
+/// The page must be memory of ours, readable and writable, and nobody else may use it while the reference lives.
+#[inline]
+pub unsafe fn page_at_mut<'a>(addr: usize) -> &'a mut [u8; PAGE_SIZE] {
+    // SAFETY: the caller vouches.
+    unsafe { &mut *(addr as *mut [u8; PAGE_SIZE]) }
+}
+
 /// Which of `pages` pages from `addr` are mapped to a frame: one byte each, bit 0.
 pub fn mincore(addr: usize, vec: &mut [u8]) -> Result<()> {
     // SAFETY: the kernel writes one byte per page into vec, which has that many.
@@ -51,6 +61,16 @@ pub fn is_present(addr: usize) -> bool {
 pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
     // SAFETY: the caller vouches.
     unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED) }.map(drop)
+}
+
+/// Lets the kernel map a range with huge pages. Where it has none the advice is refused, and nothing changes.
+///
+/// # Safety
+/// Missing pages must be the pager's to bring: the kernel would map 2 MiB for a touch of any of them.
+pub unsafe fn advise_huge(addr: usize, len: usize) {
+    const MADV_HUGEPAGE: usize = 14;
+    // SAFETY: the caller vouches.
+    let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_HUGEPAGE) };
 }
 
 /// Changes the protection of a range of the program.

@@ -271,6 +271,16 @@ fn madvise(a: Args) -> Option<isize> {
         DOFORK => return flag(RangeFlags::DONTFORK, false),
         WIPEONFORK => return flag(RangeFlags::WIPEONFORK, true),
         KEEPONFORK => return flag(RangeFlags::WIPEONFORK, false),
+        HUGEPAGE | NOHUGEPAGE => {
+            // Dormant, the kernel makes huge pages; active, the pager does, if it makes any.
+            let kernels = !active || PAGER.makes_huge_pages() || advice == NOHUGEPAGE;
+            let r = if kernels { raw(nr::MADVISE, a) } else { 0 };
+            if r == 0 {
+                PAGER.note_flag(start, end, RangeFlags::HUGE, advice == HUGEPAGE);
+                PAGER.note_flag(start, end, RangeFlags::NOT_HUGE, advice == NOHUGEPAGE);
+            }
+            return Some(r);
+        }
         _ if !active => return None,
         _ => {}
     }
@@ -308,7 +318,7 @@ fn madvise(a: Args) -> Option<isize> {
             Some(r)
         }
         // How pages are kept is the pager's to decide here.
-        MERGEABLE | HUGEPAGE | NOHUGEPAGE | COLLAPSE | COLD | PAGEOUT => Some(0),
+        MERGEABLE | COLLAPSE | COLD | PAGEOUT => Some(0),
         POPULATE_READ | POPULATE_WRITE => {
             let (guard, ok) = PAGER.make_resident(s, start, end);
             drop(guard);

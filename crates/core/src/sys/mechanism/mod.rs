@@ -62,15 +62,16 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Opens the wanted mechanism, or with `Auto` the best that works. `slots`: staging slots for limbo.
-    pub fn open(kind: Kind, slots: usize) -> Result<Mechanism> {
+    /// Opens the wanted mechanism, or with `Auto` the best that works. `slots`: staging slots for limbo, and `huge_slots` for
+    /// huge pages, which follow those.
+    pub fn open(kind: Kind, slots: usize, huge_slots: usize) -> Result<Mechanism> {
         match kind {
-            Kind::Userfaultfd => Uffd::open(true, slots).map(Mechanism::Uffd),
-            Kind::UserfaultfdCopy => Uffd::open(false, slots).map(Mechanism::Uffd),
+            Kind::Userfaultfd => Uffd::open(true, slots, huge_slots).map(Mechanism::Uffd),
+            Kind::UserfaultfdCopy => Uffd::open(false, slots, 0).map(Mechanism::Uffd),
             Kind::Protect => ProtectFaults::open().map(Mechanism::Protect),
-            Kind::Auto => Self::open(Kind::Userfaultfd, slots)
-                .or_else(|_| Self::open(Kind::UserfaultfdCopy, slots))
-                .or_else(|_| Self::open(Kind::Protect, slots)),
+            Kind::Auto => Self::open(Kind::Userfaultfd, slots, huge_slots)
+                .or_else(|_| Self::open(Kind::UserfaultfdCopy, slots, huge_slots))
+                .or_else(|_| Self::open(Kind::Protect, slots, huge_slots)),
         }
     }
 
@@ -129,6 +130,20 @@ impl Mechanism {
                 Err(_) => Taken { pages: 0, next: Next::Stuck },
             },
         }
+    }
+
+    /// By userfaultfd with MOVE: what huge pages need.
+    pub fn as_huge(&self) -> Option<&Uffd> {
+        match self {
+            Mechanism::Uffd(u) if u.has_huge() => Some(u),
+            _ => None,
+        }
+    }
+
+    /// Tells the kernel that a range of the program may have huge pages.
+    pub fn want_huge(&self, addr: usize, len: usize) {
+        // SAFETY: the pages of the range that are missing fault as before.
+        unsafe { super::program::advise_huge(addr, len) }
     }
 
     /// Copies a page in limbo (its slot, or in place at `addr`) to `into`.

@@ -4,14 +4,17 @@
 //! destination. Slots are empty (absent) until a page is moved in and must be emptied before they are used again.
 //! Where the kernel has no MOVE (5.11 to 6.7), a run is write-protected, copied and dropped; a write in between is a
 //! SIGBUS, which waits for the pager's lock.
+//!
+//! Huge pages go both ways by one MOVE, which keeps them whole if neither side has small pages there: so they have slots of their
+//! own, behind the others, and a dock, where one is filled before it goes in. The dock is not registered: a touch maps a huge page.
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`; sources of COPY are staging, zeros, or buffers borrowed from the caller.
 
 use super::{Filled, Next, Taken};
-use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous};
+use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous, map_huge};
 use crate::sys::program::{self, ProcMem};
 use crate::sys::userfaultfd::{FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd};
-use crate::sys::{Errno, PAGE_SIZE, Result};
+use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SIZE, Result};
 
 /// Pages of zeros kept for first touches.
 const ZERO_PAGES: usize = 64;
@@ -24,7 +27,10 @@ pub struct Uffd {
     fd: Userfaultfd,
     has_move: bool,
     staging: usize,
+    /// Slots of one page, and behind them of huge pages, which begin at `huge` and end at the dock.
     slots: usize,
+    huge: usize,
+    huge_slots: usize,
     /// One page with the protection of JIT code, mapped when first needed.
     executable: usize,
     zeros: Mapping,
@@ -37,14 +43,27 @@ impl Uffd {
         FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 }
     }
 
-    pub fn open(has_move: bool, slots: usize) -> Result<Uffd> {
+    /// `slots`: staging slots for single pages; `huge_slots`: for huge ones, if the kernel can move pages.
+    pub fn open(has_move: bool, slots: usize, huge_slots: usize) -> Result<Uffd> {
         let fd = Userfaultfd::open(Self::features(has_move))?;
+        let huge_slots = if has_move { huge_slots } else { 0 };
+        let huge = if huge_slots > 0 { map_huge(huge_slots + 1)? } else { 0 };
         let staging = map_anonymous(slots * PAGE_SIZE, PROT_READ | PROT_WRITE)?;
         let executable = map_anonymous(PAGE_SIZE, PROT_READ | PROT_WRITE | PROT_EXEC).unwrap_or(0);
         let mut zeros = Mapping::new(ZERO_PAGES * PAGE_SIZE)?;
         // Touched, so that COPY reads frames and not the shared zero page through a fault each time.
         zeros.as_mut_slice().fill(0);
-        let u = Uffd { fd, has_move, staging, slots, executable, zeros, proc_mem: ProcMem::open().ok() };
+        let u = Uffd {
+            fd,
+            has_move,
+            staging,
+            slots,
+            huge,
+            huge_slots,
+            executable,
+            zeros,
+            proc_mem: ProcMem::open().ok(),
+        };
         u.attach_own()?;
         Ok(u)
     }
@@ -52,6 +71,9 @@ impl Uffd {
     fn attach_own(&self) -> Result<()> {
         if self.has_move {
             self.attach(self.staging, self.slots * PAGE_SIZE)?;
+            if self.huge_slots > 0 {
+                self.attach(self.huge, self.huge_slots * HUGE_BYTES)?;
+            }
             if self.executable != 0 {
                 self.attach(self.executable, PAGE_SIZE)?;
             }
@@ -71,6 +93,10 @@ impl Uffd {
         self.has_move
     }
 
+    pub fn has_huge(&self) -> bool {
+        self.huge_slots > 0
+    }
+
     pub fn fds(&self) -> [i32; 2] {
         [self.fd.fd(), self.proc_mem.as_ref().map_or(-1, ProcMem::fd)]
     }
@@ -84,8 +110,61 @@ impl Uffd {
     }
 
     fn slot_addr(&self, slot: usize) -> usize {
-        assert!(slot < self.slots);
-        self.staging + slot * PAGE_SIZE
+        if slot < self.slots {
+            return self.staging + slot * PAGE_SIZE;
+        }
+        let behind = slot - self.slots;
+        assert!(behind < self.huge_slots * HUGE_PAGES);
+        self.huge + behind * PAGE_SIZE
+    }
+
+    fn dock(&self) -> usize {
+        self.huge + self.huge_slots * HUGE_BYTES
+    }
+
+    /// Page `i` of the huge page that is being filled, in the dock or in slots from `kept` on whose frames are kept. The first
+    /// touch of any page in the dock maps all of it, zero. The caller holds the pager's lock and has no other.
+    pub fn with_page_to_fill<T>(
+        &self,
+        kept: Option<usize>,
+        i: usize,
+        f: impl FnOnce(&mut [u8; PAGE_SIZE]) -> T,
+    ) -> T {
+        assert!(i < HUGE_PAGES && self.huge_slots > 0);
+        let start = kept.map_or(self.dock(), |slot| self.slot_addr(slot));
+        // SAFETY: memory of ours that nobody else uses (the caller's part of the contract: one at a time).
+        f(unsafe { program::page_at_mut(start + i * PAGE_SIZE) })
+    }
+
+    /// Moves a huge page from the dock, or from the slots from `from` on, to an empty place of the program. Returns how many
+    /// pages have gone in; they are the program's from that instant.
+    pub fn fill_huge(&self, addr: usize, from: Option<usize>) -> usize {
+        let src = from.map_or(self.dock(), |slot| self.slot_addr(slot));
+        let mut done = 0;
+        for _ in 0..AGAIN_TRIES {
+            let (to, at) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE);
+            // SAFETY: charter; the source is staging of ours.
+            let t = unsafe { self.fd.move_pages(to, at, HUGE_PAGES - done) };
+            done += t.done_pages;
+            if t.stop == Stop::Present && done < HUGE_PAGES {
+                // As in `move_out`: moved, and not counted.
+                let (to, at) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE);
+                if program::is_present(to) && !program::is_present(at) {
+                    done += 1;
+                    continue;
+                }
+            }
+            if done == HUGE_PAGES || t.stop != Stop::Again {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Empties the dock.
+    pub fn clear_dock(&self) {
+        // SAFETY: nothing in it is needed.
+        let _ = unsafe { program::drop_pages(self.dock(), HUGE_BYTES) };
     }
 
     pub fn slot(&self, slot: usize) -> &[u8; PAGE_SIZE] {
@@ -257,5 +336,39 @@ impl Uffd {
             let _ = unsafe { program::drop_pages(self.executable, PAGE_SIZE) };
         }
         t
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_go_out_and_come_in_by_one_move() {
+        const SLOTS: usize = 8;
+        let u = match Uffd::open(true, SLOTS, 3) {
+            Ok(u) => u,
+            Err(e) => return println!("SKIPPED: userfaultfd with MOVE: {e}"),
+        };
+        let program = map_huge(4).unwrap();
+        u.attach(program, 4 * HUGE_BYTES).unwrap();
+        for round in 0..3u8 {
+            for n in 0..4usize {
+                let at = program + n * HUGE_BYTES;
+                for i in (0..HUGE_PAGES).step_by(7) {
+                    u.with_page_to_fill(None, i, |bytes| bytes.fill(round ^ n as u8 ^ i as u8));
+                }
+                assert_eq!(u.fill_huge(at, None), HUGE_PAGES, "round {round}, page {n}");
+            }
+            for n in 0..4usize {
+                let (at, slot) = (program + n * HUGE_BYTES, SLOTS + (n % 3) * HUGE_PAGES);
+                assert_eq!(u.take_out(at, HUGE_PAGES, slot), Taken { pages: HUGE_PAGES, next: Next::End });
+                let value = |i: usize| if i.is_multiple_of(7) { round ^ n as u8 ^ i as u8 } else { 0 };
+                assert!((0..HUGE_PAGES).all(|i| *u.slot(slot + i) == [value(i); PAGE_SIZE]));
+                assert_eq!(u.fill_huge(at, Some(slot)), HUGE_PAGES);
+                assert_eq!(u.take_out(at, HUGE_PAGES, slot).pages, HUGE_PAGES);
+                u.release_slots(slot, HUGE_PAGES);
+            }
+        }
     }
 }
