@@ -297,6 +297,9 @@ impl<S: Store> SwapCache<S> {
         }
         self.streams.with(|stream| {
             let out = &mut stream.out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+            if let Some(c) = self.codecs.compress_sparse(page, out) {
+                return self.state.lock().take(owner, Content::Compressed(c.codec, &out[..c.len]));
+            }
             let codec = self.codec_for_stores();
             let content = match self.codecs.compress_as(codec, &mut stream.scratch, page, out) {
                 Ok(c) => {

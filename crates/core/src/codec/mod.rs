@@ -11,8 +11,8 @@
 //!                 Streams                       one Scratch and one output buffer per CPU
 //! ```
 //!
-//! Architecture invariant: this module knows slices only: nothing of pages, pools, entries, threads. The one
-//! exception is [`same_filled`], which is about pages and cheaper than any codec.
+//! Architecture invariant: this module knows slices only: nothing of pages, pools, entries, threads. The
+//! exceptions are [`same_filled`] and `sparse`, which are about pages and cheaper than any codec.
 //!
 //! Architecture invariant: a compressed form is trusted no more than a file: `decompress` stays inside its
 //! slices whatever the bytes are, and answers [`Corrupt`] unless exactly `dst.len()` bytes came out.
@@ -34,6 +34,7 @@ mod ibm842;
 mod lzo;
 mod same_filled;
 mod scratch;
+mod sparse;
 mod spec;
 mod streams;
 
@@ -62,6 +63,7 @@ const FORMAT_LZO: CodecId = 2;
 const FORMAT_ZSTD: CodecId = 3;
 const FORMAT_DEFLATE: CodecId = 4;
 const FORMAT_842: CodecId = 5;
+const FORMAT_SPARSE: CodecId = 6;
 
 /// A compression that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +125,12 @@ impl Codecs {
         dst: &mut [u8],
     ) -> Result<Compressed, CompressError> {
         self.compress_as(self.spec(), scratch, src, dst)
+    }
+
+    /// Compresses a page that is one word repeated, but for a few: before any codec, and cheaper.
+    #[inline]
+    pub fn compress_sparse(&self, page: &[u8], dst: &mut [u8]) -> Option<Compressed> {
+        sparse::compress(page, dst).map(|len| Compressed { codec: FORMAT_SPARSE, len })
     }
 
     /// The same with a codec that need not be the one in force.
@@ -208,6 +216,7 @@ impl Codecs {
                 Some(src.len())
             }
             FORMAT_LZ4 => codec_ffi::lz4_decompress(src, dst),
+            FORMAT_SPARSE => sparse::decompress(src, dst),
             FORMAT_LZO => lzo::decompress(src, dst),
             FORMAT_842 => ibm842::decompress(src, dst),
             FORMAT_DEFLATE => scratch.inflate().ok_or(Corrupt)?.decompress(src, dst),
