@@ -129,7 +129,7 @@ impl Codecs {
 
     /// Compresses a page that is one word repeated, but for a few: before any codec, and cheaper.
     #[inline]
-    pub fn compress_sparse(&self, page: &[u8], dst: &mut [u8]) -> Option<Compressed> {
+    pub fn compress_sparse(&self, page: &[u8; crate::sys::PAGE_SIZE], dst: &mut [u8]) -> Option<Compressed> {
         sparse::compress(page, dst).map(|len| Compressed { codec: FORMAT_SPARSE, len })
     }
 

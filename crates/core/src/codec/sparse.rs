@@ -6,37 +6,38 @@
 //!   | word that is repeated: 8 bytes | index: 2 | word: 8 | index: 2 | word: 8 | ...
 //! ```
 
+use crate::sys::{PAGE_SIZE, simd};
+
 const WORD_BYTES: usize = 8;
 const OTHER_BYTES: usize = 2 + WORD_BYTES;
+const LINE_WORDS: usize = 8;
 /// Words that may differ. Above that a codec makes less of them.
 const OTHERS_MAX: usize = 8;
-/// Words that are compared at once.
-const BLOCK_WORDS: usize = 16;
 
-/// Writes `src` to the start of `dst`, if it is such a page. Returns the length of what was written.
+/// Writes `page` to the start of `dst`, if it is such a page. Returns the length of what was written.
 #[inline]
-pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    let (words, rest) = src.as_chunks::<WORD_BYTES>();
-    if !rest.is_empty() || words.len() < 4 * BLOCK_WORDS || words.len() > usize::from(u16::MAX) {
-        return None;
-    }
+pub fn compress(page: &[u8; PAGE_SIZE], dst: &mut [u8]) -> Option<usize> {
+    let (words, _) = page.as_chunks::<WORD_BYTES>();
     // Of three words far apart two are the repeated one: else it is not worth the search.
     let [a, b, c] = [1, 2, 3].map(|quarter| words[words.len() * quarter / 4 - 1]);
     let repeated = if a == b || a == c { a } else { (b == c).then_some(b)? };
+    let mut lines = simd::other_lines(page, u64::from_ne_bytes(repeated));
+    if lines.count_ones() as usize > OTHERS_MAX {
+        return None;
+    }
     let mut len = WORD_BYTES;
     dst.get_mut(..len)?.copy_from_slice(&repeated);
-    let fill = u64::from_ne_bytes(repeated);
-    for (k, block) in words.chunks(BLOCK_WORDS).enumerate() {
-        if block.iter().fold(0, |sum, word| sum | (u64::from_ne_bytes(*word) ^ fill)) == 0 {
-            continue;
-        }
-        for (i, word) in block.iter().enumerate().filter(|(_, word)| **word != repeated) {
+    while lines != 0 {
+        let first = lines.trailing_zeros() as usize * LINE_WORDS;
+        lines &= lines - 1;
+        for (i, word) in
+            words[first..][..LINE_WORDS].iter().enumerate().filter(|(_, word)| **word != repeated)
+        {
             if len == WORD_BYTES + OTHERS_MAX * OTHER_BYTES {
                 return None;
             }
-            let index = (k * BLOCK_WORDS + i) as u16;
             let other = dst.get_mut(len..len + OTHER_BYTES)?;
-            other[..2].copy_from_slice(&index.to_le_bytes());
+            other[..2].copy_from_slice(&((first + i) as u16).to_le_bytes());
             other[2..].copy_from_slice(word);
             len += OTHER_BYTES;
         }
@@ -49,28 +50,30 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (repeated, others) = src.split_first_chunk::<WORD_BYTES>()?;
     let (others, rest) = others.as_chunks::<OTHER_BYTES>();
-    let (words, odd) = dst.as_chunks_mut::<WORD_BYTES>();
-    if !rest.is_empty() || !odd.is_empty() {
+    let page: &mut [u8; PAGE_SIZE] = dst.try_into().ok()?;
+    if !rest.is_empty() {
         return None;
     }
-    words.fill(*repeated);
+    simd::fill(page, u64::from_ne_bytes(*repeated));
+    let (words, _) = page.as_chunks_mut::<WORD_BYTES>();
     for other in others {
         let index = u16::from_le_bytes([other[0], other[1]]);
         words.get_mut(usize::from(index))?.copy_from_slice(&other[2..]);
     }
-    Some(words.len() * WORD_BYTES)
+    Some(PAGE_SIZE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn page(fill: u64, others: &[(usize, u64)]) -> Vec<u8> {
+    fn page(fill: u64, others: &[(usize, u64)]) -> [u8; PAGE_SIZE] {
         let mut words = vec![fill; 512];
         for (i, word) in others {
             words[*i] = *word;
         }
-        words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        bytes.try_into().unwrap()
     }
 
     #[test]
@@ -97,9 +100,8 @@ mod tests {
         let mut out = [0; 200];
         let many: Vec<_> = (0..9).map(|i| (i * 50 + 3, 1)).collect();
         assert_eq!(compress(&page(0, &many), &mut out), None);
-        let text: Vec<u8> = (0..4096u32).map(|i| (i * i >> 7) as u8).collect();
+        let text = core::array::from_fn(|i| (i * i >> 7) as u8);
         assert_eq!(compress(&text, &mut out), None);
-        assert_eq!(compress(&[0; 100], &mut out), None);
     }
 
     #[test]

@@ -167,7 +167,8 @@ impl Pager {
             }
             let r;
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
-            if r.is_fruitless() && !self.give_frame_back(&mut s, active) {
+            let idle = r.is_fruitless() && s.limbo.claimed() == 0;
+            if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
                 // What others have claimed is on its way to the cache, or to the disk: wait for it.
                 fruitless += if s.limbo.claimed() > 0 { 0 } else { 1 };
                 waits += 1;

@@ -1,4 +1,4 @@
-//! Vector loops over one page: is it filled with one word, and fill it with one.
+//! Vector loops over one page: is it filled with one word, where is it not, and fill it with one.
 //!
 //! The plain loops are what the compiler makes of them for any x86-64 (SSE2); the AVX2 and AVX-512 ones are chosen
 //! at run time. Callers run with the program's vector state saved, or in a signal handler, where
@@ -28,6 +28,20 @@ pub fn is_filled(page: &[u8; PAGE_BYTES], word: u64) -> bool {
     }
 }
 
+/// The lines of 64 bytes of `page` that are not `word` repeated: one bit each.
+#[inline]
+pub fn other_lines(page: &[u8; PAGE_BYTES], word: u64) -> u64 {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature was found.
+        unsafe { other_lines_avx512(page, word) }
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature was found.
+        unsafe { other_lines_avx2(page, word) }
+    } else {
+        other_lines_plain(page, word)
+    }
+}
+
 /// Fills `page` with `word`.
 #[inline]
 pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
@@ -52,6 +66,44 @@ fn is_filled_plain(page: &[u8; PAGE_BYTES], word: u64) -> bool {
 fn fill_plain(page: &mut [u8; PAGE_BYTES], word: u64) {
     let (words, _) = page.as_chunks_mut::<8>();
     words.fill(word.to_ne_bytes());
+}
+
+fn other_lines_plain(page: &[u8; PAGE_BYTES], word: u64) -> u64 {
+    let (words, _) = page.as_chunks::<8>();
+    let (lines, _) = words.as_chunks::<8>();
+    lines.iter().enumerate().fold(0, |others, (i, line)| {
+        let difference = line.iter().fold(0, |d, w| d | (u64::from_ne_bytes(*w) ^ word));
+        others | u64::from(difference != 0) << i
+    })
+}
+
+#[target_feature(enable = "avx2")]
+fn other_lines_avx2(page: &[u8; PAGE_BYTES], word: u64) -> u64 {
+    let pattern = _mm256_set1_epi64x(word as i64);
+    let (lines, _) = page.as_chunks::<64>();
+    let mut others = 0;
+    for (i, line) in lines.iter().enumerate() {
+        // SAFETY: the line has the 64 bytes of the two loads, which need no alignment.
+        let (a, b) = unsafe {
+            (_mm256_loadu_si256(line.as_ptr().cast()), _mm256_loadu_si256(line.as_ptr().add(32).cast()))
+        };
+        let d = _mm256_or_si256(_mm256_xor_si256(a, pattern), _mm256_xor_si256(b, pattern));
+        others |= u64::from(_mm256_testz_si256(d, d) == 0) << i;
+    }
+    others
+}
+
+#[target_feature(enable = "avx512f")]
+fn other_lines_avx512(page: &[u8; PAGE_BYTES], word: u64) -> u64 {
+    let pattern = _mm512_set1_epi64(word as i64);
+    let (lines, _) = page.as_chunks::<64>();
+    let mut others = 0;
+    for (i, line) in lines.iter().enumerate() {
+        // SAFETY: the line has the 64 bytes of the load, which needs no alignment.
+        let v = unsafe { _mm512_loadu_si512(line.as_ptr().cast()) };
+        others |= u64::from(_mm512_cmpneq_epi64_mask(v, pattern) != 0) << i;
+    }
+    others
 }
 
 #[target_feature(enable = "avx2")]
@@ -134,6 +186,32 @@ mod tests {
             fills.push(|p, w| unsafe { fill_avx512(p, w) });
         }
         (filled, fills)
+    }
+
+    #[test]
+    fn every_line_that_differs_is_found() {
+        let mut variants: Vec<fn(&[u8; PAGE_BYTES], u64) -> u64> = vec![other_lines, other_lines_plain];
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the feature was found.
+            variants.push(|p, w| unsafe { other_lines_avx2(p, w) });
+        }
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the feature was found.
+            variants.push(|p, w| unsafe { other_lines_avx512(p, w) });
+        }
+        for word in [0u64, 0x0123_4567_89ab_cdef] {
+            let mut page = [0u8; PAGE_BYTES];
+            fill(&mut page, word);
+            for at in 0..PAGE_BYTES {
+                page[at] ^= 1;
+                page[PAGE_BYTES - 1] ^= 2;
+                let expected = 1 << (at / 64) | 1 << 63;
+                assert!(variants.iter().all(|v| v(&page, word) == expected), "byte {at}");
+                page[at] ^= 1;
+                page[PAGE_BYTES - 1] ^= 2;
+            }
+            assert!(variants.iter().all(|v| v(&page, word) == 0));
+        }
     }
 
     #[test]
