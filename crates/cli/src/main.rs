@@ -7,6 +7,7 @@
 //!  main ─> run ─> settings ─> options, size, budget, place
 //!           │ ─> program, mechanism     (can it be taken over, here?)
 //!           │ ─> supervise ─> report
+//!           │ ─> observe               (metrics, samples, the page of --report)
 //!           └──> os                     (all unsafe code)
 //! ```
 #![cfg_attr(not(test), no_main)]
@@ -16,6 +17,7 @@ mod bench;
 mod budget;
 mod doctor;
 mod mechanism;
+mod observe;
 mod options;
 mod os;
 mod place;

@@ -118,6 +118,29 @@ pub const STATS: OptionSpec = OptionSpec {
     hidden: false,
 };
 
+pub const METRICS: OptionSpec = OptionSpec {
+    flag: "metrics",
+    variable: "UZSWAP_METRICS",
+    value: Some("unix:PATH|HOST:PORT|PORT"),
+    what: "serve metrics for Prometheus over HTTP while the program runs, on a Unix socket or a TCP port",
+    default: "not served",
+    bounds: "a free address; without a host only this machine can reach it",
+    reason: "a socket file is its owner's alone; a port has no password, so whoever reaches it reads the names and memory \
+             of processes. Port 0 takes a free one and says which",
+    hidden: false,
+};
+
+pub const REPORT: OptionSpec = OptionSpec {
+    flag: "report",
+    variable: "UZSWAP_REPORT",
+    value: Some("FILE.html"),
+    what: "write a page about the run at the end, with plots over time, in one file that needs nothing else",
+    default: "not written",
+    bounds: "a file that can be made",
+    reason: "tried before the program starts, and written however the program ends",
+    hidden: false,
+};
+
 pub const IF_POSSIBLE: OptionSpec = OptionSpec {
     flag: "if-possible",
     variable: "UZSWAP_IF_POSSIBLE",
@@ -193,6 +216,8 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &HUGE_PAGES,
     &STORE,
     &STATS,
+    &METRICS,
+    &REPORT,
     &IF_POSSIBLE,
     &MECHANISM,
     &NO_ENCRYPT,

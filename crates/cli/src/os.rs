@@ -2,7 +2,8 @@
 //! the program, probes. The only file of the command with unsafe code.
 //!
 //! # Safety charter
-//! The command is an ordinary process with one thread, and every function here is safe to call from it.
+//! The command is an ordinary process, and every function here is safe to call from its main thread. There is no other before the
+//! program has been started; those of `observe` come then, with all signals blocked, and call nothing of this file.
 //! Pointers given to libc point to live locals or to memory that this file owns. Between fork and exec
 //! the child calls async-signal-safe functions only and allocates nothing. The control block is
 //! mapped for the life of the process and sealed against shrinking, so references to it stay valid whatever
@@ -300,8 +301,7 @@ pub fn start(
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     // SAFETY: both ends were just opened.
     let (from_child, to_parent) = unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
-    // SAFETY: one thread, so the child is a full copy; it calls async-signal-safe functions only, on memory made
-    // before the fork, and leaves by exec or _exit.
+    // SAFETY: the child calls async-signal-safe functions only, on memory made before the fork, and leaves by exec or _exit.
     let pid = unsafe {
         let parent = libc::getpid();
         let pid = check(libc::fork())?;

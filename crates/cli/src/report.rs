@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
+use uzswap::latency::{FaultKind, Histogram, upper_ns};
 
+use crate::observe::page;
+use crate::observe::sampler::Series;
 use crate::options;
 use crate::os;
 use crate::program::reason;
@@ -24,8 +27,20 @@ pub struct Outcome<'a> {
     /// The shared counters; none if the program ran unmanaged.
     pub tree: Option<&'a Tree>,
     pub end: End,
+    pub started_at: SystemTime,
     pub wall_time: Duration,
     pub pid: i32,
+    /// What was sampled, if a report is wanted.
+    pub series: Option<&'a Series>,
+}
+
+/// What was said of the run, for the report to say again.
+pub struct Told {
+    pub summary: String,
+    pub warnings: Vec<String>,
+    pub peak_used_bytes: u64,
+    pub peak_needed_bytes: u64,
+    pub ratio: f64,
 }
 
 /// One line on stderr. Whether anybody reads it is not our concern: the program has closed what it liked.
@@ -33,25 +48,43 @@ pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("uzswap: {line}\n").as_bytes());
 }
 
-/// Prints warnings and the summary, and writes the statistics.
+/// Prints warnings and the summary, and writes the statistics and the report.
 pub fn finish(outcome: &Outcome) {
+    let mut warnings = Vec::new();
     if let Some(tree) = outcome.tree {
         let errno = tree.notice_errno.load(Ordering::Acquire) as i32;
         for notice in notices(tree) {
+            let warning = explain(notice, errno, outcome.settings);
             // Failures are said in any case; that a helper program ran unmanaged belongs to the summary.
             if notice != Notice::Unmanaged || !outcome.settings.quiet {
-                say(&explain(notice, errno, outcome.settings));
+                say(&warning);
             }
+            warnings.push(warning);
         }
     }
+    let numbers = outcome.tree.map(Numbers::of);
+    let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes);
     if !outcome.settings.quiet {
-        let numbers = outcome.tree.map(Numbers::of);
-        say(&summary(numbers.as_ref(), outcome.settings.memory_bytes));
+        say(&summary);
     }
     if let Some(stats) = &outcome.settings.stats {
         let text = format!("{:#}\n", statistics(outcome));
         if let Err(e) = (&stats.file).write_all(text.as_bytes()) {
             say(&format!("--stats: {}: {}", stats.path.display(), reason(&e)));
+        }
+    }
+    if let Some(path) = &outcome.settings.report {
+        let numbers = numbers.unwrap_or_default();
+        let told = Told {
+            summary,
+            warnings,
+            peak_used_bytes: numbers.peak_used_bytes,
+            peak_needed_bytes: numbers.peak_needed_bytes,
+            ratio: numbers.ratio(),
+        };
+        let none = Series::default();
+        if let Err(e) = page::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none))) {
+            say(&format!("--report: {}: {}", path.display(), reason(&e)));
         }
     }
 }
@@ -163,11 +196,42 @@ fn notice_name(notice: Notice) -> &'static str {
     }
 }
 
+/// How long the faults of one kind took. Buckets are pairs of the longest time (null: without end) and the count.
+fn latency_json(histogram: &Histogram) -> Value {
+    let counts = histogram.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+    json!({
+        "count": histogram.count(),
+        "mean_ns": histogram.mean_ns(),
+        "p50_ns": histogram.quantile_ns(0.5),
+        "p99_ns": histogram.quantile_ns(0.99),
+        "p999_ns": histogram.quantile_ns(0.999),
+        "buckets": counts.map(|(index, count)| json!([upper_ns(index), count])).collect::<Vec<_>>(),
+    })
+}
+
+/// The options as they were resolved.
+pub fn settings_json(settings: &RunSettings) -> Value {
+    let path = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
+    json!({
+        "memory_bytes": settings.memory_bytes,
+        "memory_from": settings.memory_origin,
+        "pool_percent": match settings.pool_percent {
+            0 => json!(options::POOL_PERCENT_DEFAULT),
+            fixed => json!(fixed),
+        },
+        "compressor": settings.compressor,
+        "recompressor": settings.recompressor,
+        "huge_pages": settings.huge_pages.name(),
+        "store": path(&settings.store),
+        "mechanism": settings.mechanism.name(),
+        "encrypt": settings.encrypt,
+        "cache": path(&settings.cache),
+    })
+}
+
 /// The JSON of `--stats`. [`DOCUMENTED`] explains it.
 fn statistics(outcome: &Outcome) -> Value {
-    let settings = outcome.settings;
     let numbers = outcome.tree.map(Numbers::of).unwrap_or_default();
-    let path = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
     let (code, signal) = match outcome.end.how {
         How::Exited(code) => (Some(code), None),
         How::Killed(signal) => (None, Some(os::signal_name(signal))),
@@ -178,6 +242,13 @@ fn statistics(outcome: &Outcome) -> Value {
     };
     let mechanisms: Vec<&str> =
         outcome.tree.map(|t| t.mechanisms_used().map(Mechanism::name).collect()).unwrap_or_default();
+    let latency: Map<String, Value> = match outcome.tree {
+        None => Map::new(),
+        Some(tree) => {
+            let of = |kind: FaultKind| (kind.name().to_string(), latency_json(&tree.latency(kind)));
+            FaultKind::ALL.into_iter().map(of).collect()
+        }
+    };
     let names: Vec<&str> = outcome.tree.map(|t| notices(t).map(notice_name).collect()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -191,22 +262,9 @@ fn statistics(outcome: &Outcome) -> Value {
         "peak_used_bytes": numbers.peak_used_bytes,
         "peak_needed_bytes": numbers.peak_needed_bytes,
         "ratio": numbers.ratio(),
-        "settings": {
-            "memory_bytes": settings.memory_bytes,
-            "memory_from": settings.memory_origin,
-            "pool_percent": match settings.pool_percent {
-                0 => json!(options::POOL_PERCENT_DEFAULT),
-                fixed => json!(fixed),
-            },
-            "compressor": settings.compressor,
-            "recompressor": settings.recompressor,
-            "huge_pages": settings.huge_pages.name(),
-            "store": path(&settings.store),
-            "mechanism": settings.mechanism.name(),
-            "encrypt": settings.encrypt,
-            "cache": path(&settings.cache),
-        },
+        "settings": settings_json(outcome.settings),
         "notices": names,
+        "fault_latency": latency,
         "counters": counters,
     })
 }
@@ -234,6 +292,12 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     (
         "notices",
         "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged",
+    ),
+    (
+        "fault_latency",
+        "how long faults took in uzswap's handler, by first_touch, limbo_hit, pool_load, store_load: count, mean_ns, p50_ns, \
+         p99_ns, p999_ns, and buckets as pairs of the longest time (ns, null: without end) and the count; all zero where the \
+         processor's time stamp counter cannot be used",
     ),
     ("counters", "the counters below, over all processes of the run"),
 ];
@@ -304,6 +368,8 @@ mod tests {
             huge_pages: HugePages::Madvise,
             store: Some("/var/tmp".into()),
             stats: None,
+            metrics: None,
+            report: None,
             mechanism: Mechanism::Auto,
             if_possible: false,
             encrypt: true,
@@ -321,6 +387,7 @@ mod tests {
         let slot = tree.claim(1).unwrap();
         slot.add(Counter::Processes, 1);
         slot.add(Counter::Faults, 7);
+        slot.latency.record(FaultKind::PoolLoad, 3000);
         slot.mechanism.store(Mechanism::UserfaultfdCopy as u32, Ordering::Relaxed);
         tree.publish(slot, 10, 30);
         tree.notice(Notice::StoreFailed, libc::ENOSPC);
@@ -331,14 +398,20 @@ mod tests {
             command: &command,
             tree: Some(tree),
             end: End { pid: 1, how: How::Killed(libc::SIGTERM) },
+            started_at: SystemTime::UNIX_EPOCH,
             wall_time: Duration::from_millis(1500),
             pid: 1,
+            series: None,
         };
         let json = statistics(&outcome);
         let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(keys, DOCUMENTED.iter().map(|(k, _)| *k).collect::<Vec<_>>());
         assert_eq!(json["counters"].as_object().unwrap().len(), Counter::COUNT);
         assert_eq!(json["counters"]["faults"], 7);
+        let loads = &json["fault_latency"]["pool_load"];
+        assert_eq!((&loads["count"], &loads["mean_ns"]), (&json!(1), &json!(3000.0)));
+        assert_eq!(loads["buckets"], json!([[3072, 1]]));
+        assert_eq!(json["fault_latency"].as_object().unwrap().len(), FaultKind::ALL.len());
         assert_eq!(json["peak_used_bytes"], 40960);
         assert_eq!(json["ratio"], 3.0);
         assert_eq!(json["mechanisms"], json!(["userfaultfd-copy"]));

@@ -3,27 +3,31 @@
 //! ```text
 //!  RawOptions ─> RunSettings ─┬─> ControlBlock (memfd) ──fd number in UZSWAP_CONTROL_FD──┐
 //!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <──┘
-//!                                        │ supervise: signals to it, stops from it
+//!                                        │ supervise: signals to it, stops from it; observe: metrics, samples
 //!                                        v
-//!                                 summary, notices, --stats; then we end as it ended
+//!                                 summary, notices, --stats, --report; then we end as it ended
 //! ```
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
+
+use std::sync::atomic::Ordering;
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
 use crate::Failure;
 use crate::mechanism::{Probe, Refusal};
+use crate::observe::clock::TickWatch;
+use crate::observe::{self, Watched};
 use crate::options::RawOptions;
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, reason};
 use crate::report::{self, Outcome};
 use crate::settings::RunSettings;
-use crate::supervise::{self, End};
+use crate::supervise;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -39,6 +43,7 @@ pub struct RunArguments {
 
 /// Runs the program and ends as it ended.
 pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
+    let ticks = TickWatch::start();
     let env = |name: &str| std::env::var_os(name);
     let mut settings = RunSettings::resolve(&arguments.options, &env)?;
     let program = Program::find(&arguments.command, env("PATH"))?;
@@ -68,15 +73,29 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     }
 
     let environment = environment(managed.as_ref());
-    let started = Instant::now();
-    let end = launch(&program, environment)?;
+    let tree = managed.as_ref().map(|(_, block)| block.tree());
+    if let Some(tree) = tree {
+        tree.tick_ns_q32.store(ticks.tick_ns_q32(), Ordering::Release);
+    }
+    let listener = settings.metrics.take();
+    let watched = Watched {
+        tree,
+        memory_bytes: settings.memory_bytes,
+        started: Instant::now(),
+        started_at: SystemTime::now(),
+    };
+    let pid = launch(&program, environment)?;
+    let (end, series) =
+        observe::during(watched, listener, settings.report.is_some(), || supervise::wait(pid));
     let outcome = Outcome {
         settings: &settings,
         command: &arguments.command,
-        tree: managed.as_ref().map(|(_, block)| block.tree()),
+        tree,
         end,
-        wall_time: started.elapsed(),
+        started_at: watched.started_at,
+        wall_time: watched.started.elapsed(),
         pid: end.pid,
+        series: series.as_ref(),
     };
     report::finish(&outcome);
     Ok(supervise::end_alike(end))
@@ -108,7 +127,8 @@ fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
     Probe::run().check(mechanism)
 }
 
-fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<End, Failure> {
+/// Starts the program. From here on our signals are its.
+fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<os::Pid, Failure> {
     let shown = program.path.display();
     let refused = |e: std::io::Error| {
         let message = format!("{shown}: {}", reason(&e));
@@ -135,6 +155,5 @@ fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<E
         .collect::<Result<Vec<CString>, _>>()
         .map_err(refused)?;
     let inherited = os::take_signals();
-    let pid = os::start(&path, &arguments, &environment, &inherited).map_err(refused)?;
-    Ok(supervise::wait(pid))
+    os::start(&path, &arguments, &environment, &inherited).map_err(refused)
 }

@@ -13,6 +13,8 @@ use uzswap::control::{HugePages, Mechanism, Settings};
 
 use crate::Failure;
 use crate::budget::Budget;
+use crate::observe::address::Listener;
+use crate::observe::page;
 use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
 use crate::place;
 use crate::program::reason;
@@ -34,6 +36,10 @@ pub struct RunSettings {
     pub huge_pages: HugePages,
     pub store: Option<PathBuf>,
     pub stats: Option<StatsFile>,
+    /// Where `--metrics` listens: taken out when it begins.
+    pub metrics: Option<Listener>,
+    /// The page of `--report`, as an absolute path that could be written.
+    pub report: Option<PathBuf>,
     pub mechanism: Mechanism,
     pub if_possible: bool,
     pub encrypt: bool,
@@ -52,7 +58,7 @@ pub struct StatsFile {
 }
 
 impl RunSettings {
-    /// Completes and checks the options. The stats file is opened last: a wrong option leaves it alone.
+    /// Completes and checks the options. Files and sockets are made last: a wrong option leaves them alone.
     pub fn resolve(raw: &RawOptions, env: Env) -> Result<RunSettings, Failure> {
         let mut remarks = Vec::new();
         let wrong = Failure::usage;
@@ -113,8 +119,10 @@ impl RunSettings {
             cache,
             quiet: switch(&options::QUIET)?,
             debug: switch(&options::DEBUG)?,
-            remarks,
+            report: report(raw, env)?,
+            metrics: metrics(raw, env, &mut remarks)?,
             stats: stats(raw, env)?,
+            remarks,
         })
     }
 
@@ -293,18 +301,41 @@ fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option
     }
 }
 
+fn report(raw: &RawOptions, env: Env) -> Result<Option<PathBuf>, Failure> {
+    let Some(given) = raw.text(&options::REPORT, env) else { return Ok(None) };
+    let path = absolute(&given)?;
+    match page::try_path(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(e) => Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e)))),
+    }
+}
+
+fn metrics(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option<Listener>, Failure> {
+    let Some(given) = raw.text(&options::METRICS, env) else { return Ok(None) };
+    let listener =
+        Listener::open(&given.value).map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
+    // Nobody knows a port that the kernel has chosen.
+    if given.value == "0" || given.value.as_bytes().ends_with(b":0") {
+        remarks.push(format!("metrics at {}", listener.name()));
+    }
+    Ok(Some(listener))
+}
+
+/// Why a file cannot be made.
+fn file_fault(e: &std::io::Error) -> String {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => "its directory does not exist".to_string(),
+        std::io::ErrorKind::IsADirectory => "is a directory".to_string(),
+        _ => reason(e),
+    }
+}
+
 fn stats(raw: &RawOptions, env: Env) -> Result<Option<StatsFile>, Failure> {
     let Some(given) = raw.text(&options::STATS, env) else { return Ok(None) };
     let path = PathBuf::from(&given.value);
     match File::create(&path) {
         Ok(file) => Ok(Some(StatsFile { path, file })),
-        Err(e) => {
-            let why = match e.kind() {
-                std::io::ErrorKind::NotFound => "its directory does not exist".to_string(),
-                _ => reason(&e),
-            };
-            Err(Failure::usage(format!("{}: {}: {why}", given.origin, path.display())))
-        }
+        Err(e) => Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e)))),
     }
 }
 

@@ -12,6 +12,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use crate::latency::{FaultKind, Histogram, Latency};
 use crate::sys::{fd, thread_exists};
 
 /// The environment variable that names the control descriptor.
@@ -292,6 +293,10 @@ pub struct Slot {
     /// When the process last asked the kernel what of its memory is its own; 0: it shares none.
     pub looked_at_ns: AtomicU64,
     pub counters: [AtomicU64; Counter::COUNT],
+    /// How long the faults of this process took.
+    pub latency: Latency,
+    /// How often the slot was claimed: tells a process from the next one in it, which may have the same id after an exec.
+    pub claims: AtomicU64,
 }
 
 impl Slot {
@@ -310,6 +315,11 @@ impl Slot {
     #[inline]
     pub fn get(&self, c: Counter) -> u64 {
         self.counters[c as usize].load(Ordering::Relaxed)
+    }
+
+    /// The process whose slot it is; `None`: nobody's, or that of one that is coming or going.
+    pub fn process_id(&self) -> Option<u32> {
+        Some(self.pid.load(Ordering::Acquire)).filter(|pid| *pid != 0 && pid & (DEPARTED | UNBORN) == 0)
     }
 }
 
@@ -334,8 +344,12 @@ pub struct Tree {
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.
     pub mechanisms: AtomicU32,
+    /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not known, faults are not timed.
+    pub tick_ns_q32: AtomicU64,
     /// Counters of processes that ended.
     pub totals: [AtomicU64; Counter::COUNT],
+    /// How long the faults of processes that ended took.
+    pub latency: Latency,
     pub slots: [Slot; MAX_PROCESSES],
 }
 
@@ -386,6 +400,7 @@ impl Tree {
         }
         for (i, s) in self.slots.iter().enumerate() {
             if s.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                s.claims.fetch_add(1, Ordering::AcqRel);
                 self.slots_high.fetch_max(i as u32 + 1, Ordering::AcqRel);
                 return Some(s);
             }
@@ -411,6 +426,7 @@ impl Tree {
                 Fold::Gauge => {}
             }
         }
+        s.latency.fold_into(&self.latency);
         s.is_locked.store(0, Ordering::Release);
         s.counted_by.store(0, Ordering::Release);
         s.charged_pages.store(0, Ordering::Release);
@@ -487,19 +503,33 @@ impl Tree {
         s.max(Counter::PeakNeededPages, needed_pages.max(0) as u64);
     }
 
-    /// The value of a counter over the whole run: ended processes and live ones.
+    /// The slots that were ever used: to look at the others would be to allocate their memory.
+    pub fn used_slots(&self) -> &[Slot] {
+        &self.slots[..(self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES)]
+    }
+
+    /// The value of a counter over the whole run: ended processes and live ones. What is folded at this moment may be
+    /// missing, but counts nowhere twice: the ended ones are looked at first.
     pub fn total(&self, c: Counter) -> u64 {
-        let live = self.slots.iter().filter(|s| s.pid.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
-        let ended = self.totals[c as usize].load(Ordering::Relaxed);
+        let ended = self.totals[c as usize].load(Ordering::Acquire);
+        let live = self.used_slots().iter().filter(|s| s.pid.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
         match c.fold() {
             Fold::Max => live.fold(ended, u64::max),
             Fold::Sum | Fold::Gauge => live.fold(ended, u64::wrapping_add),
         }
     }
 
+    /// How long the faults of one kind took, over the whole run; as [`Tree::total`].
+    pub fn latency(&self, kind: FaultKind) -> Histogram {
+        let mut histogram = Histogram::default();
+        self.latency.add_to(kind, &mut histogram);
+        self.used_slots().iter().for_each(|s| s.latency.add_to(kind, &mut histogram));
+        histogram
+    }
+
     /// The mechanisms that were used in this run, by processes ended or alive.
     pub fn mechanisms_used(&self) -> impl Iterator<Item = Mechanism> {
-        let live = self.slots.iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
+        let live = self.used_slots().iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
         let bits = live.fold(self.mechanisms.load(Ordering::Acquire), |all: u32, one| all | one);
         // Zero is a process that stayed dormant.
         Mechanism::ALL.into_iter().filter(move |m| *m != Mechanism::Auto && bits & 1 << *m as u32 != 0)
@@ -542,6 +572,8 @@ pub(crate) mod tests {
         assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
         a.add(Counter::Faults, 7);
         b.add(Counter::Faults, 1);
+        a.latency.record(FaultKind::PoolLoad, 3000);
+        b.latency.record(FaultKind::PoolLoad, 5000);
         a.mechanism.store(Mechanism::Protect as u32, Ordering::Release);
         t.retire(a, 10);
         t.retire(a, 10);
@@ -550,6 +582,9 @@ pub(crate) mod tests {
         assert_eq!(t.peak_needed_pages.load(Ordering::Relaxed), 450);
         assert_eq!(t.total(Counter::Faults), 8);
         assert_eq!(t.total(Counter::PeakNeededPages), 400);
+        assert_eq!(t.latency(FaultKind::PoolLoad).count(), 2);
+        assert_eq!(t.latency(FaultKind::PoolLoad).sum_ns, 8000);
+        assert_eq!(a.latency.count(FaultKind::PoolLoad), 0);
     }
 
     #[test]

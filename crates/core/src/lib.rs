@@ -16,6 +16,7 @@ pub mod cache;
 pub mod codec;
 pub mod control;
 pub mod fault;
+pub mod latency;
 pub mod pool;
 pub mod region;
 pub mod store;

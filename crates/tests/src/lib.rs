@@ -20,6 +20,7 @@
 //! directory of `uzswap` and `libuzswap_preload.so` (default: beside the test's own `deps/`);
 //! `UZSWAP_TEST_SEED=N` repeats a stress run; `UZSWAP_TEST_KEEP=1` keeps the workshop.
 
+pub mod exposition;
 pub mod group;
 pub mod job;
 pub mod junit;

@@ -27,7 +27,7 @@ mod plot;
 mod pools;
 mod process;
 mod programs;
-mod record;
+pub mod record;
 mod same_filled;
 mod scratch;
 mod store;

@@ -54,7 +54,7 @@ impl Record {
 }
 
 /// The machine, as far as times depend on it.
-fn machine() -> Value {
+pub fn machine() -> Value {
     let read = |path: &str| fs::read_to_string(path).map_or(String::new(), |text| text.trim().to_string());
     let cpuinfo = read("/proc/cpuinfo");
     let cpu = |key: &str| {
@@ -93,7 +93,7 @@ fn commit() -> Value {
 }
 
 /// Seconds since 1970 as `2026-11-21T23:21:34Z`.
-fn utc(seconds: u64) -> String {
+pub fn utc(seconds: u64) -> String {
     // Howard Hinnant's days-to-civil: years begin in March, eras have 400 of them.
     let (day, second) = (seconds / 86400, seconds % 86400);
     let shifted = day + 719_468;

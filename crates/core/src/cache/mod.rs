@@ -66,6 +66,7 @@ use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
+pub use read::Origin;
 use read::{Direction, READERS, Reader};
 use recompress::{Choice, Packer};
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
@@ -175,6 +176,11 @@ impl<S: Store> SwapCache<S> {
 
     /// Brings a page back. The entry stays valid.
     pub fn swap_in(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
+        self.swap_in_from(entry, page).map(drop)
+    }
+
+    /// The same, and says where the page was.
+    pub fn swap_in_from(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<Origin, LoadError> {
         self.load_entry(entry, page)
     }
 
@@ -208,7 +214,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Brings the page of a key back. It stays stored.
     pub fn load(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
-        self.load_entry(key, page)
+        self.load_entry(key, page).map(drop)
     }
 
     /// Drops the page of a key; says whether there was one.

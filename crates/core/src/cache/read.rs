@@ -170,6 +170,15 @@ impl Direction {
     }
 }
 
+/// Where a page was that was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// In the pool, in a buffer on its way to the store, or in the entry itself.
+    Memory,
+    /// In the store.
+    Store,
+}
+
 /// What the lock let us see of an entry.
 enum Seen {
     Done,
@@ -186,7 +195,11 @@ enum Failure {
 }
 
 impl<S: Store> SwapCache<S> {
-    pub(super) fn load_entry(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
+    pub(super) fn load_entry(
+        &self,
+        key: SwapEntry,
+        page: &mut Page,
+    ) -> core::result::Result<Origin, LoadError> {
         loop {
             let done = self.streams.with(|stream| {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
@@ -200,10 +213,10 @@ impl<S: Store> SwapCache<S> {
                 }
             })?;
             if done {
-                return Ok(());
+                return Ok(Origin::Memory);
             }
             match self.load_from_file(key, page) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(Origin::Store),
                 Err(Failure::Load(why)) => return Err(why),
                 Err(Failure::Changed) => {}
             }

@@ -16,8 +16,9 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::resolve::{Serve, swap_entry};
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::LoadError;
+use crate::cache::{LoadError, Origin};
 use crate::control::{Counter, HugePages};
+use crate::latency::FaultKind;
 use crate::region::{Mapped, PageState, Range, RangeFlags};
 use crate::sys::mechanism::{Next, Uffd};
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SIZE};
@@ -109,6 +110,7 @@ impl Pager {
             return None;
         }
         let kept = s.limbo.kept_frame();
+        let mut kind = FaultKind::LimboHit;
         let block = match self.contents(s, start) {
             Contents::Mixed => return None,
             Contents::Block(slot) => Some(slot),
@@ -117,12 +119,13 @@ impl Pager {
             }
             contents => {
                 let zero = matches!(contents, Contents::Zero);
-                if self.fill_frame(active, mechanism, kept, start, zero).is_err() {
+                let Ok(from) = self.fill_frame(active, mechanism, kept, start, zero) else {
                     // Whoever touches the page that cannot be loaded will hear of it.
                     mechanism.clear_dock();
                     m.set_mapped(Mapped::Small);
                     return None;
-                }
+                };
+                kind = from;
                 kept
             }
         };
@@ -168,11 +171,11 @@ impl Pager {
             return None;
         }
         self.add(Counter::HugeFaults, 1);
-        Some(Serve::Done((start + filled * PAGE_SIZE - page) / PAGE_SIZE))
+        Some(Serve::Done((start + filled * PAGE_SIZE - page) / PAGE_SIZE, kind))
     }
 
-    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock. A page that cannot be loaded
-    /// is an error.
+    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock. Says where it came from; a page
+    /// that cannot be loaded is an error.
     fn fill_frame(
         &self,
         active: &Active,
@@ -180,21 +183,26 @@ impl Pager {
         kept: Option<usize>,
         start: usize,
         zero: bool,
-    ) -> Result<(), LoadError> {
+    ) -> Result<FaultKind, LoadError> {
         if zero && kept.is_none() {
             // The kernel's own zeros.
             mechanism.with_page_to_fill(None, 0, |bytes| bytes[0] = 0);
-            return Ok(());
+            return Ok(FaultKind::FirstTouch);
         }
+        let mut kind = if zero { FaultKind::FirstTouch } else { FaultKind::PoolLoad };
         for i in 0..HUGE_PAGES {
             match self.state_of(start + i * PAGE_SIZE) {
-                PageState::Stored(raw) => mechanism
-                    .with_page_to_fill(kept, i, |bytes| active.cache.swap_in(swap_entry(raw), bytes))?,
+                PageState::Stored(raw) => {
+                    let load = |bytes: &mut _| active.cache.swap_in_from(swap_entry(raw), bytes);
+                    if mechanism.with_page_to_fill(kept, i, load)? == Origin::Store {
+                        kind = FaultKind::StoreLoad;
+                    }
+                }
                 _ if kept.is_some() => mechanism.with_page_to_fill(kept, i, |bytes| bytes.fill(0)),
                 _ => {}
             }
         }
-        Ok(())
+        Ok(kind)
     }
 
     /// A frame that was kept for a huge page goes back to the kernel, if there is one. Says so.

@@ -31,6 +31,7 @@ mod memory;
 mod process;
 mod resolve;
 mod shared;
+mod timing;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -181,6 +182,7 @@ impl Pager {
         bounce.as_mut_slice().fill(0);
         s.bounce = Some(bounce);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
+        crate::sys::tsc::ask();
         self.add(Counter::Activations, 1);
         self.balance.begin(active.pool_percent, active.has_store);
         self.limit_pool(active);

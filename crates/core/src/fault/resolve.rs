@@ -7,8 +7,9 @@
 use core::sync::atomic::Ordering;
 
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_MAX_PAGES};
-use crate::cache::{LoadError, SwapEntry};
+use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::{Counter, Mechanism as Kind};
+use crate::latency::FaultKind;
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -71,7 +72,8 @@ const AGAIN_MAX: u32 = 2000;
 
 /// What one attempt to serve came to.
 pub(super) enum Serve {
-    Done(usize),
+    /// So many pages are there now; of the kind that took longest.
+    Done(usize, FaultKind),
     NeedRoom(i64),
     Again,
     Lost,
@@ -80,6 +82,7 @@ pub(super) enum Serve {
 impl Pager {
     /// Serves the fault at `addr`. `error_code` is the processor's.
     pub fn fault(&self, addr: usize, error_code: u64, stream: &mut FaultStream) -> Fault {
+        let began = self.fault_begins();
         let page = page_floor(addr);
         let Some(active) = self.active() else { return Fault::NotOurs };
         let write = error_code & FAULT_WRITE != 0;
@@ -135,12 +138,13 @@ impl Pager {
             // Where room for a huge page is hard to come by, a small one will do.
             let huge = tries <= HUGE_TRIES;
             match self.serve(&mut s, active, range, page, want, huge) {
-                Serve::Done(pages) => {
+                Serve::Done(pages, kind) => {
                     stream.next = page + pages * PAGE_SIZE;
                     stream.repeats = 0;
                     self.publish(false);
                     drop(s);
                     self.ask_evictor();
+                    self.fault_ends(began, kind);
                     return Fault::Served;
                 }
                 Serve::NeedRoom(pages) => {
@@ -201,7 +205,7 @@ impl Pager {
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
             match self.serve(&mut s, active, range, page, want, rooms <= HUGE_TRIES) {
-                Serve::Done(pages) => {
+                Serve::Done(pages, _) => {
                     self.add(Counter::HeldPages, pages as u64);
                     page += pages * PAGE_SIZE;
                     rooms = 0;
@@ -278,7 +282,8 @@ impl Pager {
             PageState::None => self.serve_zero(active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
             PageState::Stored(_) => self.serve_stored(s, active, page, pages),
-            PageState::Resident => Serve::Done(1),
+            // Nobody asks for a page that is there.
+            PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
         }
     }
 
@@ -310,7 +315,7 @@ impl Pager {
         }
         self.resident.fetch_add(n as i64, Ordering::Relaxed);
         self.add(Counter::FirstTouches, n as u64);
-        if again { Serve::Again } else { Serve::Done(n) }
+        if again { Serve::Again } else { Serve::Done(n, FaultKind::FirstTouch) }
     }
 
     fn serve_limbo(
@@ -338,19 +343,21 @@ impl Pager {
         // The frames in the slots are still there until the tail passes, so they go on counting.
         self.resident.fetch_add(n as i64, Ordering::Relaxed);
         self.add(Counter::LimboHits, n as u64);
-        if again { Serve::Again } else { Serve::Done(n) }
+        if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
     }
 
     fn serve_stored(&self, s: &mut Locked<'_>, active: &Active, page: usize, pages: usize) -> Serve {
         let mut entries = [None; WINDOW_MAX_PAGES];
         let mut loaded = 0;
+        let mut kind = FaultKind::PoolLoad;
         let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
         for i in 0..pages {
             let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else { break };
             let entry = swap_entry(raw);
             let (into, _) = bounce[i * PAGE_SIZE..].as_chunks_mut::<PAGE_SIZE>();
-            match active.cache.swap_in(entry, &mut into[0]) {
-                Ok(()) => {}
+            match active.cache.swap_in_from(entry, &mut into[0]) {
+                Ok(Origin::Memory) => {}
+                Ok(Origin::Store) => kind = FaultKind::StoreLoad,
                 Err(e) if loaded == 0 => return self.lost(e),
                 // A neighbour that cannot be read is nobody's business before it is touched.
                 Err(_) => break,
@@ -386,7 +393,7 @@ impl Pager {
         self.stored.fetch_sub(n as i64, Ordering::Relaxed);
         self.add(Counter::Loads, n as u64);
         self.add(Counter::FaultAroundPages, (n as u64).saturating_sub(1));
-        if again { Serve::Again } else { Serve::Done(n) }
+        if again { Serve::Again } else { Serve::Done(n, kind) }
     }
 
     fn lost(&self, e: LoadError) -> Serve {
@@ -425,10 +432,17 @@ impl Pager {
                 return Serve::NeedRoom(((end - start) >> PAGE_SHIFT) as i64);
             }
         }
+        let mut kind = match self.state_of(page) {
+            PageState::None => FaultKind::FirstTouch,
+            PageState::Limbo(_) | PageState::Resident => FaultKind::LimboHit,
+            PageState::Stored(_) => FaultKind::PoolLoad,
+        };
         let mut low = start;
         loop {
-            if let Some(r) = self.fill_behind(s, active, low, end) {
-                return r;
+            match self.fill_behind(s, active, low, end) {
+                Ok(Origin::Memory) => {}
+                Ok(Origin::Store) => kind = FaultKind::StoreLoad,
+                Err(r) => return r,
             }
             if active.mechanism.expose(low, end - low, range.prot).is_ok() {
                 break;
@@ -475,27 +489,36 @@ impl Pager {
         }
         self.recount_own();
         self.resident.fetch_add(shown, Ordering::Relaxed);
-        Serve::Done((end - page) >> PAGE_SHIFT)
+        Serve::Done((end - page) >> PAGE_SHIFT, kind)
     }
 
-    /// Writes the stored pages of a hidden run into place. `Some` is how it failed.
-    fn fill_behind(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize) -> Option<Serve> {
+    /// Writes the stored pages of a hidden run into place, and says whether one came from the store. `Err` is how it failed.
+    fn fill_behind(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        start: usize,
+        end: usize,
+    ) -> core::result::Result<Origin, Serve> {
+        let mut from = Origin::Memory;
         let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
         for at in (start..end).step_by(PAGE_SIZE) {
             if self.table.ensure(at).is_err() {
-                return Some(Serve::Again);
+                return Err(Serve::Again);
             }
             if let PageState::Stored(raw) = self.state_of(at) {
                 let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
-                if let Err(e) = active.cache.swap_in(swap_entry(raw), &mut into[0]) {
-                    return Some(self.lost(e));
+                match active.cache.swap_in_from(swap_entry(raw), &mut into[0]) {
+                    Ok(Origin::Memory) => {}
+                    Ok(Origin::Store) => from = Origin::Store,
+                    Err(e) => return Err(self.lost(e)),
                 }
                 if active.mechanism.fill(at, &into[0]) != Filled::All {
-                    return Some(Serve::Again);
+                    return Err(Serve::Again);
                 }
             }
         }
-        None
+        Ok(from)
     }
 
     /// Pages that protection faults handle together: as many as keep the kernel's mappings few.

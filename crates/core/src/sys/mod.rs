@@ -21,6 +21,7 @@ pub mod program;
 pub mod simd;
 pub mod slot;
 pub mod sync;
+pub mod tsc;
 pub mod userfaultfd;
 
 pub use syscall::{Errno, Result, check, six, syscall};

@@ -14,7 +14,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use uzswap::sys::sync::Mutex;
-use uzswap::sys::{Errno, nr};
+use uzswap::sys::{Errno, nr, tsc};
 
 use super::thread::ThreadBlock;
 use super::{Answer, Args, buffers, evictor, raw, runtime};
@@ -58,6 +58,9 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         || number == nr::PRCTL && a[0] == PR_SET_SECCOMP;
     if installs_filter {
         FILTERED.store(true, Ordering::Relaxed);
+    }
+    if number == nr::PRCTL && a[0] == tsc::PR_SET_TSC {
+        tsc::forbid();
     }
     let alone = ALONE.contains(&number);
     let renews = alone || RIGHTS.contains(&number) && !FILTERED.load(Ordering::Relaxed);
