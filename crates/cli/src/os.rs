@@ -2,7 +2,7 @@
 //! the program, probes. The only file of the command with unsafe code.
 //!
 //! # Safety charter
-//! The command is an ordinary process with one thread, and every function here is safe to call from it.
+//! The command is an ordinary process; it forks once before it has threads, and every function here is safe to call from it.
 //! Pointers given to libc point to live locals or to memory that this file owns. Between fork and exec
 //! the child calls async-signal-safe functions only and allocates nothing. The control block is
 //! mapped for the life of the process and sealed against shrinking, so references to it stay valid whatever
@@ -88,7 +88,7 @@ impl ControlBlock {
     }
 
     /// The shared counters.
-    pub fn tree(&self) -> &Tree {
+    pub fn tree(&self) -> &'static Tree {
         // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, inside CONTROL_BYTES; all
         // fields are atomics, for which any bytes are valid.
         unsafe { &*self.addr.add(TREE_OFFSET).cast::<Tree>() }

@@ -4,6 +4,7 @@
 //!  RawOptions ─> RunSettings ─┬─> ControlBlock (memfd) ──fd number in UZSWAP_CONTROL_FD──┐
 //!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <──┘
 //!                                        │ supervise: signals to it, stops from it
+//!                                        │ control: a thread beside that answers ps, top, set, reclaim
 //!                                        v
 //!                                 summary, notices, --stats; then we end as it ended
 //! ```
@@ -11,11 +12,13 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
 use crate::Failure;
+use crate::control::{self, Run, Server};
 use crate::mechanism::{Probe, Refusal};
 use crate::options::RawOptions;
 use crate::os::{self, ControlBlock};
@@ -69,7 +72,13 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
 
     let environment = environment(managed.as_ref());
     let started = Instant::now();
-    let end = launch(&program, environment)?;
+    let run = managed.as_ref().map(|(_, block)| Run {
+        tree: block.tree(),
+        control_fd: block.fd(),
+        command: arguments.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        started,
+    });
+    let end = launch(&program, environment, || serve(run?, &settings))?;
     let outcome = Outcome {
         settings: &settings,
         command: &arguments.command,
@@ -108,7 +117,28 @@ fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
     Probe::run().check(mechanism)
 }
 
-fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<End, Failure> {
+/// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a place for its socket
+/// a run is none the worse.
+fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
+    let run = Arc::new(run);
+    control::watch_idle(&run, settings.idle_after);
+    match Server::start(run, &|name| std::env::var_os(name)) {
+        Ok(server) => Some(server),
+        Err(why) => {
+            if settings.debug {
+                report::say(&format!("debug: ps, top, set and reclaim will not see this run: {why}"));
+            }
+            None
+        }
+    }
+}
+
+/// Starts the program, does `beside` once it runs (from then on there may be threads), and waits for its end.
+fn launch<T>(
+    program: &Program,
+    environment: Vec<(OsString, OsString)>,
+    beside: impl FnOnce() -> T,
+) -> Result<End, Failure> {
     let shown = program.path.display();
     let refused = |e: std::io::Error| {
         let message = format!("{shown}: {}", reason(&e));
@@ -136,5 +166,6 @@ fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<E
         .map_err(refused)?;
     let inherited = os::take_signals();
     let pid = os::start(&path, &arguments, &environment, &inherited).map_err(refused)?;
+    let _beside = beside();
     Ok(supervise::wait(pid))
 }

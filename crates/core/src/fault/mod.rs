@@ -28,6 +28,7 @@ pub mod hold;
 mod limbo;
 mod memory;
 mod process;
+mod reclaim;
 mod resolve;
 mod shared;
 
@@ -35,6 +36,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64,
 
 pub use active::Active;
 pub use evict::{EVICTOR_PAGES, Reclaimed};
+pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
 
 use crate::cache::Counters as CacheCounters;
