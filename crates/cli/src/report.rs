@@ -15,7 +15,7 @@ use crate::settings::RunSettings;
 use crate::size::{grouped, human};
 use crate::supervise::{End, How};
 
-const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// A run that has ended.
 pub struct Outcome<'a> {

@@ -13,6 +13,7 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
@@ -24,7 +25,7 @@ use crate::options::RawOptions;
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, reason};
-use crate::report::{self, Outcome};
+use crate::report::{self, Outcome, PAGE_BYTES};
 use crate::settings::RunSettings;
 use crate::supervise::{self, End};
 
@@ -72,6 +73,10 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
 
     let environment = environment(managed.as_ref());
     let started = Instant::now();
+    if let Some((_, block)) = &managed {
+        // The first process would set it; who asks before that sees it, too.
+        block.tree().limit_pages.store((settings.memory_bytes / PAGE_BYTES) as i64, Ordering::Release);
+    }
     let run = managed.as_ref().map(|(_, block)| Run {
         tree: block.tree(),
         control_fd: block.fd(),

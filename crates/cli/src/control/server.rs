@@ -122,7 +122,11 @@ impl Run {
                 let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
                 let part = |all| (all as u128 * p.used_bytes as u128 / whole_bytes.max(1) as u128) as u64;
                 let pages = bytes.map_or(ALL_PAGES, |all| part(all).div_ceil(PAGE_BYTES));
-                let fault = (!slot.orders.has_listener()).then_some("is too small to be paged");
+                let fault = match () {
+                    () if !slot.orders.has_listener() => Some("is too small to be paged"),
+                    () if state::is_stopped(p.pid) => Some("is stopped"),
+                    () => None,
+                };
                 let number = if fault.is_none() { slot.orders.ask_reclaim(pages) } else { 0 };
                 Asked { pid: p.pid, slot, number, before_bytes, fault }
             })
@@ -148,8 +152,11 @@ fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Value {
         if now() < least_bytes {
             (least_bytes, moved) = (now(), Instant::now());
         }
+        if slot.process() != Some(pid) || state::anonymous_bytes(pid).is_none() {
+            fault = Some("has ended, or become another program");
+        }
         if moved.elapsed() > STUCK_AFTER {
-            fault = Some("does not react (is it stopped?)");
+            fault = Some("does not react");
         }
         if is_given_up() {
             fault = Some("was not waited for");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uzswap::control::{Counter, Mechanism, Slot, Tree};
 
-pub const PAGE_BYTES: u64 = 4096;
+pub use crate::report::PAGE_BYTES;
 
 /// One process.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -52,6 +52,14 @@ pub fn anonymous_bytes(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let mut fields = text.split(' ').skip(1).map(|f| f.parse::<u64>().unwrap_or(0));
     Some(fields.next()?.saturating_sub(fields.next()?) * PAGE_BYTES)
+}
+
+/// Whether a process was stopped, and does nothing that is asked of it.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The second field is the name in parentheses and may contain anything.
+    let end = stat.iter().rposition(|b| *b == b')');
+    end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
 }
 
 /// The name of a process, without what could disturb a terminal.

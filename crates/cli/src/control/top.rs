@@ -79,9 +79,12 @@ fn watch(
 ) -> std::io::Result<()> {
     let mut screen = Screen::default();
     let mut looked = Instant::now();
+    let mut is_new = true;
     screen.look(Runs::find(), Duration::ZERO);
     while !ended.load(Ordering::Relaxed) {
-        terminal.draw(|frame| screen.draw(frame))?;
+        if is_new {
+            terminal.draw(|frame| screen.draw(frame))?;
+        }
         let left = delay.saturating_sub(looked.elapsed());
         // A signal interrupts the wait, and is seen at the loop's head.
         let has_event = match event::poll(left.min(POLL)) {
@@ -91,6 +94,7 @@ fn watch(
         if has_event && !screen.react(&event::read()?) {
             break;
         }
+        is_new = has_event || looked.elapsed() >= delay;
         if looked.elapsed() >= delay {
             let (runs, now) = (Runs::find(), Instant::now());
             screen.look(runs, now - looked);
