@@ -73,7 +73,7 @@ impl Live {
         user: User,
         options: &[&str],
     ) -> Result<Live, String> {
-        let python = suite::command("python3")?;
+        suite::command("python3")?;
         let dir = workshop.job_dir(user);
         fs::create_dir(dir.join("runtime")).expect("our directory");
         if user == User::Ordinary {
@@ -81,7 +81,7 @@ impl Live {
             chown(dir.join("runtime"), id, id).expect("root can give a directory away");
         }
         let script = workshop.script("idle.py");
-        let argv = [python, script, DATA_MIB.to_string().into(), dir.clone()];
+        let argv = ["python3".into(), script, DATA_MIB.to_string().into(), dir.clone()];
         let managed =
             Managed { memory_bytes: Some(FIRST_LIMIT), options: options.iter().map(|o| o.into()).collect() };
         let job = Job::new(&argv)
@@ -93,11 +93,18 @@ impl Live {
         let job = std::thread::spawn(move || job.run(&w));
         let workshop = workshop.clone();
         let mut live = Live { workshop, user, dir, hash: String::new(), answers: 0, job };
-        live.hash = live.next_answer()?;
+        match live.next_answer() {
+            Ok(hash) => live.hash = hash,
+            // An error skips the case: the job itself cannot be run here. Else something is wrong with it.
+            Err(why) => {
+                let run = live.job.join().expect("a job does not panic")?;
+                panic!("{why}\n{}", run.report());
+            }
+        }
         Ok(live)
     }
 
-    /// Waits for the program's next line. An error skips the case: the job itself could not be run.
+    /// Waits for the program's next line.
     fn next_answer(&mut self) -> Result<String, String> {
         let mut line = None;
         let until = Instant::now() + PATIENCE;
