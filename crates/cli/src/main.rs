@@ -1,13 +1,14 @@
 //! `uzswap`: any program in less memory.
 //!
 //! A command goes through three steps: raw arguments (clap, `options`), resolved settings (`settings`), a command that
-//! acts (`run`, `doctor`, `bench`). This file maps the result to an exit code and does nothing else.
+//! acts (`run`, `control`, `doctor`, `bench`). This file maps the result to an exit code and does nothing else.
 //!
 //! ```text
 //!  main ─> run ─> settings ─> options, size, budget, place
 //!           │ ─> program, mechanism     (can it be taken over, here?)
 //!           │ ─> supervise ─> report
 //!           │ ─> observe               (metrics, samples, the page of --report)
+//!           │ ─> control           (ps, top, set, reclaim talk to it)
 //!           └──> os                     (all unsafe code)
 //! ```
 #![cfg_attr(not(test), no_main)]
@@ -15,7 +16,9 @@
 
 mod bench;
 mod budget;
+mod control;
 mod doctor;
+mod duration;
 mod mechanism;
 mod observe;
 mod options;
@@ -82,6 +85,14 @@ struct Arguments {
 enum Command {
     /// Run a program in less memory than it needs
     Run(run::RunArguments),
+    /// Show the programs that run under uzswap, and what they hold
+    Ps(control::PsArguments),
+    /// The same as a screen that is kept up to date
+    Top(control::TopArguments),
+    /// Change the limit of a run
+    Set(control::SetArguments),
+    /// Take memory from a process that does not need it now; it comes back as it is touched
+    Reclaim(control::ReclaimArguments),
     /// Say what this machine allows, and how to fix what it does not
     Doctor(doctor::DoctorArguments),
     /// Measure uzswap on this machine
@@ -91,7 +102,7 @@ enum Command {
     },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, doctor, bench, stats or compressors
+        /// run, ps, top, set, reclaim, doctor, bench, stats or compressors
         topic: Option<String>,
     },
 }
@@ -103,13 +114,18 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, doctor, bench or help (see 'uzswap --help')".to_string(),
+                "what to do? run, ps, top, set, reclaim, doctor, bench or help (see 'uzswap --help')"
+                    .to_string(),
             ));
         }
         Err(e) => return fail(Failure::usage(one_line(&e))),
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Ps(arguments) => control::ps(arguments),
+        Command::Top(arguments) => control::top(arguments),
+        Command::Set(arguments) => control::set(arguments),
+        Command::Reclaim(arguments) => control::reclaim(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench { command } => bench::run(command),
         Command::Help { topic } => return help(topic.as_deref()),

@@ -5,6 +5,7 @@
 //! names in error messages are all made from [`OPTIONS`].
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
@@ -185,6 +186,21 @@ pub const CACHE: OptionSpec = OptionSpec {
     hidden: false,
 };
 
+pub const IDLE_AFTER_DEFAULT: &str = "never";
+pub const IDLE_AFTER_LEAST: Duration = Duration::from_secs(1);
+
+pub const IDLE_AFTER: OptionSpec = OptionSpec {
+    flag: "idle-after",
+    variable: "UZSWAP_IDLE_AFTER",
+    value: Some("TIME|never"),
+    what: "take all memory of a process that has had no fault and no processor time (a thousandth of it at most) for \
+           so long: 30s, 10m, 2h; it comes back as it is touched",
+    default: IDLE_AFTER_DEFAULT,
+    bounds: "at least 1s",
+    reason: "memory that is not used for minutes is worth more to others, but the program's next step waits for it",
+    hidden: false,
+};
+
 pub const QUIET: OptionSpec = OptionSpec {
     flag: "quiet",
     variable: "UZSWAP_QUIET",
@@ -222,6 +238,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &MECHANISM,
     &NO_ENCRYPT,
     &CACHE,
+    &IDLE_AFTER,
     &QUIET,
     &DEBUG,
 ];

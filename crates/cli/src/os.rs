@@ -2,8 +2,8 @@
 //! the program, probes. The only file of the command with unsafe code.
 //!
 //! # Safety charter
-//! The command is an ordinary process, and every function here is safe to call from its main thread. There is no other before the
-//! program has been started; those of `observe` come then, with all signals blocked, and call nothing of this file.
+//! The command is an ordinary process; it forks once before it has threads, and every function here is safe to call from its main
+//! thread. Others come after that, with all signals blocked.
 //! Pointers given to libc point to live locals or to memory that this file owns. Between fork and exec
 //! the child calls async-signal-safe functions only and allocates nothing. The control block is
 //! mapped for the life of the process and sealed against shrinking, so references to it stay valid whatever
@@ -89,7 +89,7 @@ impl ControlBlock {
     }
 
     /// The shared counters.
-    pub fn tree(&self) -> &Tree {
+    pub fn tree(&self) -> &'static Tree {
         // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, inside CONTROL_BYTES; all
         // fields are atomics, for which any bytes are valid.
         unsafe { &*self.addr.add(TREE_OFFSET).cast::<Tree>() }

@@ -18,7 +18,7 @@ use crate::settings::RunSettings;
 use crate::size::{grouped, human};
 use crate::supervise::{End, How};
 
-const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// A run that has ended.
 pub struct Outcome<'a> {
@@ -63,7 +63,7 @@ pub fn finish(outcome: &Outcome) {
         }
     }
     let numbers = outcome.tree.map(Numbers::of);
-    let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes);
+    let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes, outcome.tree.map(limit_bytes));
     if !outcome.settings.quiet {
         say(&summary);
     }
@@ -124,8 +124,17 @@ impl Numbers {
     }
 }
 
-fn summary(numbers: Option<&Numbers>, memory_bytes: u64) -> String {
-    let memory = human(memory_bytes);
+/// The limit at the end; 0: no process has started.
+fn limit_bytes(tree: &Tree) -> u64 {
+    tree.limit_pages.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES
+}
+
+/// `last_bytes`: the limit at the end, which `uzswap set` may have changed.
+fn summary(numbers: Option<&Numbers>, memory_bytes: u64, last_bytes: Option<u64>) -> String {
+    let memory = match last_bytes.filter(|l| *l != 0 && *l / PAGE_BYTES != memory_bytes / PAGE_BYTES) {
+        None => human(memory_bytes),
+        Some(last) => format!("{} (set to {} while it ran)", human(memory_bytes), human(last)),
+    };
     match numbers {
         None => "ran unmanaged".to_string(),
         Some(n) if n.processes == 0 => {
@@ -222,6 +231,7 @@ pub fn settings_json(settings: &RunSettings) -> Value {
         "compressor": settings.compressor,
         "recompressor": settings.recompressor,
         "huge_pages": settings.huge_pages.name(),
+        "idle_after_seconds": settings.idle_after.map(|d| d.as_secs_f64()),
         "store": path(&settings.store),
         "mechanism": settings.mechanism.name(),
         "encrypt": settings.encrypt,
@@ -347,14 +357,18 @@ mod tests {
             written_back_pages: 78_901,
         };
         assert_eq!(
-            summary(Some(&n), 512 * MIB),
+            summary(Some(&n), 512 * MIB, Some(512 * MIB)),
             "peak 498 MiB of 512 MiB for 1.9 GiB (3.9x), 123 456 faults, 78 901 pages written back"
         );
         n.activations = 0;
-        assert_eq!(summary(Some(&n), 512 * MIB), "fitted: peak 498 MiB of 512 MiB");
+        assert_eq!(summary(Some(&n), 512 * MIB, Some(0)), "fitted: peak 498 MiB of 512 MiB");
+        assert_eq!(
+            summary(Some(&n), 512 * MIB, Some(1 << 30)),
+            "fitted: peak 498 MiB of 512 MiB (set to 1.0 GiB while it ran)"
+        );
         n.processes = 0;
-        assert!(summary(Some(&n), 512 * MIB).starts_with("ran unmanaged: the preload library"));
-        assert_eq!(summary(None, 512 * MIB), "ran unmanaged");
+        assert!(summary(Some(&n), 512 * MIB, None).starts_with("ran unmanaged: the preload library"));
+        assert_eq!(summary(None, 512 * MIB, None), "ran unmanaged");
         assert_eq!(Numbers::default().ratio(), 1.0);
     }
 
@@ -376,6 +390,7 @@ mod tests {
             cache: None,
             quiet: false,
             debug: false,
+            idle_after: None,
             remarks: vec![],
         }
     }

@@ -4,6 +4,7 @@
 //!  RawOptions ─> RunSettings ─┬─> ControlBlock (memfd) ──fd number in UZSWAP_CONTROL_FD──┐
 //!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <──┘
 //!                                        │ supervise: signals to it, stops from it; observe: metrics, samples
+//!                                        │ control: a thread beside that answers ps, top, set, reclaim
 //!                                        v
 //!                                 summary, notices, --stats, --report; then we end as it ended
 //! ```
@@ -11,13 +12,14 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime};
-
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime};
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
 use crate::Failure;
+use crate::control::{self, Run, Server};
 use crate::mechanism::{Probe, Refusal};
 use crate::observe::clock::TickWatch;
 use crate::observe::{self, Watched};
@@ -25,7 +27,7 @@ use crate::options::RawOptions;
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, reason};
-use crate::report::{self, Outcome};
+use crate::report::{self, Outcome, PAGE_BYTES};
 use crate::settings::RunSettings;
 use crate::supervise;
 
@@ -76,6 +78,8 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let tree = managed.as_ref().map(|(_, block)| block.tree());
     if let Some(tree) = tree {
         tree.tick_ns_q32.store(ticks.tick_ns_q32(), Ordering::Release);
+        // The first process would set it; who asks before that sees it, too.
+        tree.limit_pages.store((settings.memory_bytes / PAGE_BYTES) as i64, Ordering::Release);
     }
     let listener = settings.metrics.take();
     let watched = Watched {
@@ -84,9 +88,18 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         started: Instant::now(),
         started_at: SystemTime::now(),
     };
+    let run = managed.as_ref().map(|(_, block)| Run {
+        tree: block.tree(),
+        control_fd: block.fd(),
+        command: arguments.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        started: watched.started,
+    });
     let pid = launch(&program, environment)?;
+    // From here on there are threads.
+    let server = run.and_then(|run| serve(run, &settings));
     let (end, series) =
         observe::during(watched, listener, settings.report.is_some(), || supervise::wait(pid));
+    drop(server);
     let outcome = Outcome {
         settings: &settings,
         command: &arguments.command,
@@ -125,6 +138,22 @@ fn environment(managed: Option<&(PathBuf, ControlBlock)>) -> Vec<(OsString, OsSt
 fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
     program.takeover.clone()?;
     Probe::run().check(mechanism)
+}
+
+/// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a place for its socket
+/// a run is none the worse.
+fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
+    let run = Arc::new(run);
+    control::watch_idle(&run, settings.idle_after);
+    match Server::start(run, &|name| std::env::var_os(name)) {
+        Ok(server) => Some(server),
+        Err(why) => {
+            if settings.debug {
+                report::say(&format!("debug: ps, top, set and reclaim will not see this run: {why}"));
+            }
+            None
+        }
+    }
 }
 
 /// Starts the program. From here on our signals are its.

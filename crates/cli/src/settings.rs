@@ -7,12 +7,14 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use uzswap::codec::CodecSpec;
 use uzswap::control::{HugePages, Mechanism, Settings};
 
 use crate::Failure;
 use crate::budget::Budget;
+use crate::duration;
 use crate::observe::address::Listener;
 use crate::observe::page;
 use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
@@ -46,6 +48,8 @@ pub struct RunSettings {
     pub cache: Option<PathBuf>,
     pub quiet: bool,
     pub debug: bool,
+    /// Processes that do nothing for so long give their memory back.
+    pub idle_after: Option<Duration>,
     /// Lines worth saying before the program starts.
     pub remarks: Vec<String>,
 }
@@ -121,6 +125,7 @@ impl RunSettings {
             debug: switch(&options::DEBUG)?,
             report: report(raw, env)?,
             metrics: metrics(raw, env, &mut remarks)?,
+            idle_after: idle_after(text(&options::IDLE_AFTER)?).map_err(wrong)?,
             stats: stats(raw, env)?,
             remarks,
         })
@@ -159,7 +164,8 @@ fn put(field: &mut [u8], bytes: &[u8], what: &str) -> Result<u32, Failure> {
     Ok(bytes.len() as u32)
 }
 
-fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result<(u64, String), Failure> {
+/// The limit as somebody wants it, checked against what there is here, and where it came from.
+pub fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result<(u64, String), Failure> {
     let budget = Budget::read().map_err(Failure::environment)?;
     let least = size::human(MIN_MEMORY_BYTES);
     let Some(given) = given else {
@@ -234,6 +240,20 @@ fn pool_percent(given: &Given<String>) -> Result<u32, String> {
             range.end()
         )),
     }
+}
+
+fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> {
+    let Some(given) = given.filter(|g| g.value.trim() != options::IDLE_AFTER_DEFAULT) else {
+        return Ok(None);
+    };
+    let duration = duration::parse(&given.value).map_err(|why| format!("{}: {why}", given.origin))?;
+    if duration < options::IDLE_AFTER_LEAST {
+        return Err(format!(
+            "{}: '{}' is less than a second, the least that works",
+            given.origin, given.value
+        ));
+    }
+    Ok(Some(duration))
 }
 
 fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
@@ -355,6 +375,15 @@ mod tests {
         for wrong in ["0", "91", "-1", "", "half", "4294967346"] {
             assert!(pool_percent(&given(wrong)).unwrap_err().contains("from 1 to 90"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn times_of_idleness() {
+        let idle = |text: &str| idle_after(Some(given(text)));
+        assert_eq!(idle("10m"), Ok(Some(Duration::from_secs(600))));
+        assert_eq!((idle("never"), idle_after(None)), (Ok(None), Ok(None)));
+        assert!(idle("0.5s").unwrap_err().contains("less than a second"));
+        assert!(idle("soon").unwrap_err().starts_with("--x: 'soon'"));
     }
 
     #[test]

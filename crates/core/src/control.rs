@@ -10,10 +10,13 @@
 //! folded into the totals by whoever finds it. Nothing here is trusted for addresses: a process that
 //! scribbles over the block can spoil the accounting of its own tree and nothing else.
 
+pub mod orders;
+
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::latency::{FaultKind, Histogram, Latency};
 use crate::sys::{fd, thread_exists};
+use orders::Orders;
 
 /// The environment variable that names the control descriptor.
 pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
@@ -292,6 +295,8 @@ pub struct Slot {
     pub charged_pages: AtomicI64,
     /// When the process last asked the kernel what of its memory is its own; 0: it shares none.
     pub looked_at_ns: AtomicU64,
+    /// What is asked of the process from outside.
+    pub orders: Orders,
     pub counters: [AtomicU64; Counter::COUNT],
     /// How long the faults of this process took.
     pub latency: Latency,
@@ -300,6 +305,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// The process in the slot, if one is: not one that is being forked, ends, or has left for another program.
+    pub fn process(&self) -> Option<u32> {
+        let pid = self.pid.load(Ordering::Acquire);
+        (pid != 0 && pid & (DEPARTED | UNBORN) == 0).then_some(pid)
+    }
+
     #[inline]
     pub fn add(&self, c: Counter, n: u64) {
         self.counters[c as usize].fetch_add(n, Ordering::Relaxed);
@@ -334,7 +345,7 @@ pub struct Tree {
     pub needed_pages: AtomicI64,
     /// Largest value of `needed_pages`.
     pub peak_needed_pages: AtomicI64,
-    /// The limit now, in pages (a later `set` may change it).
+    /// The limit now, in pages: `uzswap set` changes it.
     pub limit_pages: AtomicI64,
     /// A message code for `uzswap run` to print once, see [`Notice`]; bit set.
     pub notices: AtomicU64,
@@ -431,6 +442,7 @@ impl Tree {
         s.counted_by.store(0, Ordering::Release);
         s.charged_pages.store(0, Ordering::Release);
         s.looked_at_ns.store(0, Ordering::Release);
+        s.orders.clear();
         self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.pid.store(0, Ordering::Release);
     }

@@ -5,6 +5,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use uzswap::control::orders::ALL_PAGES;
 use uzswap::control::{Counter, Mechanism, Settings, Tree};
 use uzswap::fault::{Active, Fault, FaultStream, Pager};
 use uzswap::region::RangeFlags;
@@ -162,6 +163,30 @@ fn no_write_is_lost(base: usize, pages: usize) {
     }
 }
 
+/// Memory that somebody wants although it is not short: everything goes, as far as the disk, and is back when it is touched.
+fn on_demand(base: usize, pages: usize) {
+    PAGER.tree().limit_pages.store(1 << 20, Ordering::SeqCst);
+    let reclaim = |wanted| {
+        let mut reclaim = PAGER.begin_reclaim(wanted);
+        while !PAGER.reclaim_portion(&mut reclaim) {}
+    };
+    let all_are_right = || (0..pages).for_each(|i| check(base + i * P, (i + pages) as u64));
+    all_are_right();
+    assert!(PAGER.resident_pages() >= pages as i64);
+    reclaim(ALL_PAGES);
+    let left = PAGER.resident_pages() + PAGER.limbo_pages();
+    let pool_bytes = PAGER.active().unwrap().cache.pool_bytes();
+    assert!(left < 64 && pool_bytes < 1 << 20, "{left} pages, {pool_bytes} bytes in the pool");
+    checked();
+    all_are_right();
+    let used = PAGER.used_pages();
+    // Compressed, a page takes half of what it took.
+    reclaim(pages as u64 / 8);
+    let now = PAGER.used_pages();
+    assert!(now <= used - pages as i64 / 8 && PAGER.resident_pages() > 64, "used {used}, then {now}");
+    all_are_right();
+}
+
 /// Everything in one process and one test: the pager is a process-wide thing.
 fn life(mechanism: Mechanism) {
     const PAGES: usize = 16 << 10;
@@ -241,6 +266,7 @@ fn life(mechanism: Mechanism) {
         assert_eq!(word(to + (1000 + i) * P).load(Ordering::Relaxed), 0);
     }
     checked();
+    on_demand(to, 1000);
     let slot = PAGER.slot();
     for c in [Counter::Faults, Counter::Evictions, Counter::Stores, Counter::Loads, Counter::LimboHits] {
         println!("{} {}", c.name(), slot.get(c));

@@ -850,6 +850,9 @@ static void case_raw_clone(void) {
     unsigned char *stack = cold(1 << 20);
     pid = clone(child, stack + (1 << 20) - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, stack + 3);
     show("clone vm %d right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
+    // The same with a copy of our memory: it ends by exit, not by exit_group.
+    pid = clone(child, stack + (1 << 20) - 64, SIGCHLD, stack + 3);
+    show("clone copy %d right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
 }
 
 static void case_fork_with_threads(void) {

@@ -193,6 +193,18 @@ impl Terminal {
         check(unsafe { libc::ioctl(fd, libc::TIOCSWINSZ, &size) }).unwrap();
     }
 
+    /// Whether the terminal collects lines and echoes, as a shell expects it.
+    pub fn is_in_order(&self) -> bool {
+        let fd = self.keyboard.as_ref().unwrap().as_raw_fd();
+        // SAFETY: fills the local.
+        let settings = unsafe {
+            let mut settings: libc::termios = std::mem::zeroed();
+            check(libc::tcgetattr(fd, &mut settings)).unwrap();
+            settings
+        };
+        settings.c_lflag & (libc::ICANON | libc::ECHO) == libc::ICANON | libc::ECHO
+    }
+
     /// Pulls the plug.
     pub fn hang_up(&mut self) {
         self.keyboard = None;

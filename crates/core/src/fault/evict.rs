@@ -26,13 +26,13 @@ use crate::sys::sync::futex_wake;
 use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages that one sweep step takes at most: one lock hold, a few flushes.
-const SWEEP_PAGES: usize = 32;
+pub(super) const SWEEP_PAGES: usize = 32;
 /// Pages that one step of a thread that waits for room gives to the cache.
 const DIRECT_PAGES: usize = 8;
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
 /// Words that one sweep step looks at before it lets the lock go.
-const SWEEP_LOOK_PAGES: usize = 32 << 10;
+pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// Entries that the evictor compresses again before it sees to its other duties, and before it looks whether memory is
 /// short.
 const PACK_PAGES: usize = 512;
@@ -82,7 +82,9 @@ enum Aged {
 impl Pager {
     /// Pages that limbo holds when memory is short.
     pub fn limbo_target(&self) -> i64 {
-        (self.limit_pages() / 16).clamp(16, 16384)
+        // A limit that was raised meanwhile does not make the ring larger.
+        let most = self.active().map_or(16384, |a| (a.slots as i64 / 2).min(16384));
+        (self.limit_pages() / 16).clamp(16, most)
     }
 
     /// Free pages below which the evictor starts, and up to which it works.
@@ -225,7 +227,12 @@ impl Pager {
 
     /// Claims up to `want` of limbo's oldest pages and gives them to the swap cache. Returns the frames freed and the
     /// pages refused.
-    fn age_out<'a>(&'a self, mut s: Locked<'a>, active: &Active, want: usize) -> (Locked<'a>, usize, usize) {
+    pub(super) fn age_out<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        want: usize,
+    ) -> (Locked<'a>, usize, usize) {
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         let mut aged = [Aged::Empty; BATCH_PAGES];
         let (live, copies) = self.look_at_slots(&s, stretch.slot, stretch.count);
@@ -420,7 +427,7 @@ impl Pager {
     }
 
     /// Takes up to `want` cold pages out of the program, going on from where the last sweep stopped.
-    fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
+    pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
         let (mut taken, mut looked) = (0, 0);
         let mut wraps = 0;
         while taken < want && looked < SWEEP_LOOK_PAGES && wraps < 2 {

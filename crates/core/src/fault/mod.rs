@@ -29,6 +29,7 @@ mod huge;
 mod limbo;
 mod memory;
 mod process;
+mod reclaim;
 mod resolve;
 mod shared;
 mod timing;
@@ -37,6 +38,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64,
 
 pub use active::Active;
 pub use evict::{EVICTOR_PAGES, Reclaimed};
+pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
 
 use crate::cache::Counters as CacheCounters;

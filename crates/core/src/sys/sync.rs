@@ -44,6 +44,23 @@ pub fn futex_wake(word: &AtomicU32, count: u32) {
     let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE_PRIVATE, count) };
 }
 
+const FUTEX_WAIT: usize = 0;
+const FUTEX_WAKE: usize = 1;
+
+/// As `futex_wait`, on a word that lies in memory shared with other processes.
+pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    let ts = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
+    let ts_ptr = ts.as_ref().map_or(0, |t| t.as_ptr() as usize);
+    // SAFETY: the word and the timespec outlive the call, which only reads them.
+    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, expected, ts_ptr) };
+}
+
+/// Wakes up to `count` sleepers of `word`, in any process.
+pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
+    // SAFETY: FUTEX_WAKE only uses the address as a key.
+    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE, count) };
+}
+
 /// A mutual exclusion lock of one word. Not reentrant; no poisoning (a panic stops the process).
 pub struct Mutex<T> {
     word: AtomicU32,

@@ -3,6 +3,9 @@
 //! It is made with a bare clone, so libc knows nothing of it; it has a stack, a thread-local area and a block of its
 //! own, blocks every signal, and never touches managed memory. It also keeps time: the kernel's count of
 //! the process's anonymous memory, what relatives share (`relatives.rs`), the gauges.
+//!
+//! A dormant process that could hold much has it, too, asleep without end until somebody outside wants something of the process
+//! (`control/orders.rs`): less memory than it may have had so far, or some of it back.
 #![allow(unsafe_code)]
 // # Safety charter
 // The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its thread-local area
@@ -21,6 +24,8 @@ const TLS_BYTES: usize = 64 << 10;
 const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
 const FUTEX_WAIT: usize = 0;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
+/// A dormant process that could hold so many pages listens to orders; what others could give is not worth a thread.
+const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
 /// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
@@ -34,9 +39,18 @@ static ALIVE: AtomicU32 = AtomicU32::new(0);
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static IN_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Starts the thread if it does not run. Called with all signals blocked, so that it inherits that.
+/// A dormant process could hold so many pages: worth listening to orders or not.
+pub fn listen_from(pages: i64) {
+    if pages >= LISTENS_PAGES && !is_running() {
+        start();
+    }
+}
+
+/// Starts the thread if it does not run; one that listens notices that paging is on. Called with all signals blocked, so that
+/// it inherits that.
 pub fn start() {
     if RUNNING.swap(true, Ordering::AcqRel) {
+        PAGER.slot().orders.ring();
         return;
     }
     if BASE.load(Ordering::Acquire) == 0 {
@@ -98,6 +112,7 @@ pub fn stop() {
     STOPPING.store(true, Ordering::Release);
     PAGER.evictor_word.fetch_add(1, Ordering::Release);
     sync::futex_wake(&PAGER.evictor_word, 1);
+    PAGER.slot().orders.ring();
     while ALIVE.load(Ordering::Acquire) != 0 {
         // The kernel's wake at a thread's end is for waiters that are not private.
         let timeout = [0, TICK_NS];
@@ -105,6 +120,7 @@ pub fn stop() {
     }
     STOPPING.store(false, Ordering::Release);
     TID.store(0, Ordering::Relaxed);
+    PAGER.slot().orders.set_listener(false);
     RUNNING.store(false, Ordering::Release);
 }
 
@@ -126,35 +142,30 @@ extern "C" fn body() -> ! {
     TID.store(uzswap::sys::gettid(), Ordering::Relaxed);
     let name = b"uzswap-evict\0";
     let _ = call!(nr::PRCTL, 15, name.as_ptr());
-    if IN_FORKED_CHILD.load(Ordering::Acquire) && !ACTIVE.load(Ordering::Acquire) {
-        let grace = [0u64, FORK_GRACE_NS];
-        let _ = call!(nr::NANOSLEEP, grace.as_ptr(), 0);
-        if !ACTIVE.load(Ordering::Acquire) {
-            let mut s = PAGER.lock();
-            PAGER.reserve(memory::dormant_pages());
-            if relatives::is_tree_full() {
-                memory::activate(&mut s);
-            }
-        }
+    PAGER.slot().orders.set_listener(true);
+    if IN_FORKED_CHILD.load(Ordering::Acquire) {
+        begin_to_count();
     }
     let mut last = uzswap::sys::now_ns();
+    let mut reclaim = None;
     while !STOPPING.load(Ordering::Acquire) {
+        if !ACTIVE.load(Ordering::Acquire) {
+            listen();
+            continue;
+        }
         let word = PAGER.evictor_word.load(Ordering::Acquire);
-        let mut is_done = true;
-        if ACTIVE.load(Ordering::Acquire) {
-            is_done = PAGER.evict_to_watermark().freed < EVICTOR_PAGES;
-            if let Some(active) = PAGER.active() {
-                // Dictionaries, where the codec wants them: at once done when nothing is due.
-                active.cache.train();
-            }
-            if is_done {
-                is_done = !PAGER.recompress_idle();
-            }
-            let now = uzswap::sys::now_ns();
-            if now - last >= TICK_NS {
-                tick();
-                last = now;
-            }
+        let mut is_done = PAGER.evict_to_watermark().freed < EVICTOR_PAGES;
+        if let Some(active) = PAGER.active() {
+            // Dictionaries, where the codec wants them: at once done when nothing is due.
+            active.cache.train();
+        }
+        if is_done {
+            is_done = obey(&mut reclaim) && !PAGER.recompress_idle();
+        }
+        let now = uzswap::sys::now_ns();
+        if now - last >= TICK_NS {
+            tick();
+            last = now;
         }
         if is_done {
             sync::futex_wait(&PAGER.evictor_word, word, Some(TICK_NS));
@@ -163,6 +174,62 @@ extern "C" fn body() -> ! {
     loop {
         let _ = call!(nr::EXIT, 0);
     }
+}
+
+/// Whether there is nothing left to do for the thread as long as the process is dormant.
+fn may_sleep() -> bool {
+    !ACTIVE.load(Ordering::Acquire) && !STOPPING.load(Ordering::Acquire)
+}
+
+/// In the fresh child of a dormant process: after a while its inherited memory counts.
+fn begin_to_count() {
+    let orders = &PAGER.slot().orders;
+    let until = uzswap::sys::now_ns() + FORK_GRACE_NS;
+    loop {
+        let (rung, now) = (orders.rung(), uzswap::sys::now_ns());
+        if !may_sleep() {
+            return;
+        }
+        if now >= until {
+            break;
+        }
+        orders.wait(rung, Some(until - now));
+    }
+    let mut s = PAGER.lock();
+    memory::grown(&mut s);
+}
+
+/// One round of a dormant process's listening: whether paging must be switched on after all, and sleep.
+fn listen() {
+    let orders = &PAGER.slot().orders;
+    let rung = orders.rung();
+    let wanted = orders.wanted();
+    if wanted.is_some() || relatives::is_tree_full() {
+        memory::activate(&mut PAGER.lock());
+        if let (Some((number, _)), false) = (wanted, ACTIVE.load(Ordering::Acquire)) {
+            // It cannot be paged: nothing will come of it.
+            orders.finish(number);
+        }
+    }
+    if may_sleep() {
+        orders.wait(rung, None);
+    }
+}
+
+/// A portion of what is asked of the process. True: nothing is.
+fn obey(reclaim: &mut Option<(u32, uzswap::fault::Reclaim)>) -> bool {
+    let orders = &PAGER.slot().orders;
+    let Some((number, pages)) = orders.wanted() else {
+        *reclaim = None;
+        return true;
+    };
+    if reclaim.as_ref().is_none_or(|(n, _)| *n != number) {
+        *reclaim = Some((number, PAGER.begin_reclaim(pages)));
+    }
+    if reclaim.as_mut().is_some_and(|(_, r)| PAGER.reclaim_portion(r)) {
+        orders.finish(number);
+    }
+    false
 }
 
 /// What the evictor reads again and again, opened once by a thread of the program: a descriptor that came and went beside the

@@ -81,6 +81,8 @@ pub fn grown(s: &mut Locked<'_>) {
     PAGER.reserve(pages);
     if relatives::is_tree_full() {
         activate(s);
+    } else {
+        evictor::listen_from(pages);
     }
 }
 

@@ -85,6 +85,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     block.saved_mask.store(mask, Ordering::Relaxed);
     t.saved_mask.store(mask, Ordering::Relaxed);
     signals::inherit(t, block);
+    thread::came();
     Answer::CloneThread(core::ptr::from_ref(block).cast_mut())
 }
 
@@ -103,6 +104,7 @@ pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
     let mask = thread::current().saved_mask.load(Ordering::Relaxed);
     if result < 0 {
         b.tid.store(0, Ordering::Release);
+        thread::went();
     }
     signals::restore(mask);
 }
@@ -142,9 +144,11 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 descriptors::give_back(room);
                 descriptors::refresh();
                 let limit = tree.limit_pages.load(Ordering::Relaxed);
-                let whole = tree.used_pages.load(Ordering::Relaxed) + memory::dormant_pages();
-                if ACTIVE.load(Ordering::Acquire) || whole > limit {
+                let pages = memory::dormant_pages();
+                if ACTIVE.load(Ordering::Acquire) || tree.used_pages.load(Ordering::Relaxed) + pages > limit {
                     evictor::start();
+                } else {
+                    evictor::listen_from(pages);
                 }
             } else {
                 relatives::child_born(child, parent, r);
@@ -196,6 +200,15 @@ fn thread_exit(t: &'static ThreadBlock) {
     }
     if ACTIVE.load(Ordering::Acquire) {
         buffers::hold_robust_list(t);
+    }
+    // A process ends with its last thread, and that must not be ours: not every program ends by exit_group, what clone(2) of
+    // libc starts as a process does not.
+    let is_own = t.tid.load(Ordering::Relaxed) == uzswap::sys::gettid();
+    if is_own && thread::went() && evictor::is_running() {
+        runtime(t, || {
+            finish_counters();
+            evictor::stop();
+        });
     }
     t.retire();
 }

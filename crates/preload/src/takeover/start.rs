@@ -17,7 +17,7 @@ use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
 use uzswap::sys::{PAGE_SIZE, check, fd, nr};
 
 use super::descriptors::{self, CONTROL_FD};
-use super::thread::ThreadBlock;
+use super::thread::{self, ThreadBlock};
 use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals};
 use crate::patch;
 
@@ -81,6 +81,7 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     signals::start(uzswap::sys::mechanism::Mechanism::signal(kind));
     let main = ThreadBlock::allocate();
     main.adopt(uzswap::sys::gettid());
+    thread::came();
     note_early_memory();
     super::set_classes(false);
     patch::set_hooks(patch::Hooks {

@@ -203,6 +203,19 @@ impl ThreadBlock {
     }
 }
 
+/// Threads of the program that are alive, or about to be.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
+/// The program has one thread more.
+pub fn came() {
+    THREADS.fetch_add(1, Ordering::AcqRel);
+}
+
+/// One less. True: it was the last.
+pub fn went() -> bool {
+    THREADS.fetch_sub(1, Ordering::AcqRel) == 1
+}
+
 /// The block of the calling thread; made now for a thread that came in a way we did not see.
 #[inline]
 pub fn current() -> &'static ThreadBlock {
@@ -226,6 +239,7 @@ fn adopt_unknown() -> &'static ThreadBlock {
     let mask = super::signals::block_all();
     let b = ThreadBlock::allocate();
     b.adopt(uzswap::sys::gettid());
+    came();
     super::signals::restore(mask);
     b
 }
@@ -241,4 +255,5 @@ pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
         p = b.next.load(Ordering::Acquire);
     }
     mine.tid.store(tid, Ordering::Release);
+    THREADS.store(1, Ordering::Release);
 }

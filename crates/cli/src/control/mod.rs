@@ -1,0 +1,34 @@
+//! Control of programs that are running: who they are, what they hold, and what their users want of them.
+//!
+//! ```text
+//!  uzswap ps, top, set, reclaim                                uzswap run
+//!     client ── one JSON line ──> DIRECTORY/RUN.sock ──> server ──> the control block: limit, orders ──> evictors
+//!            <── one JSON line ──                                   idle (--idle-after) ────^
+//! ```
+//!
+//! - *Run*: one `uzswap run` and its processes, named by the process id of `uzswap run`.
+//! - *Directory* (`directory.rs`): where the sockets are; nobody but the user can enter.
+//! - *Protocol* (`protocol.rs`): a request and its reply, one line each.
+//! - *State* (`state.rs`): what a run and its processes hold, as `ps` and `top` show it.
+//!
+//! A run without a socket (no directory to be had) is none the worse: it cannot be seen or controlled, that is all.
+
+mod client;
+mod commands;
+mod directory;
+mod idle;
+mod protocol;
+mod server;
+mod state;
+mod top;
+
+pub use commands::{PsArguments, ReclaimArguments, SetArguments, ps, reclaim, set};
+pub use server::{Run, Server};
+pub use top::{TopArguments, top};
+
+/// Begins to watch for idle processes of a run, if it wants that.
+pub fn watch_idle(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>) {
+    if let Some(idle_after) = idle_after {
+        idle::start(run.clone(), idle_after);
+    }
+}

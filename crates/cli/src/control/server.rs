@@ -1,0 +1,386 @@
+//! The server of one run: threads of `uzswap run` beside the one that supervises the program.
+//!
+//! ```text
+//!  accept ──> one thread per connection: is it the user? ─> a line, in time ─> Run does it ─> a line back
+//! ```
+//! Only the user and root get an answer, whatever the file permissions are worth (a file system may have none). Connections are
+//! few at a time and short; what is too much is turned away, so that the run itself is never in question.
+//!
+//! The threads are made with all signals blocked, as the supervisor has them: signals are its business.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
+use serde_json::{Value, json};
+use uzswap::control::orders::ALL_PAGES;
+use uzswap::control::{Slot, Tree};
+
+use super::directory::{self, Named};
+use super::protocol::{self, REQUEST_BYTES, Request};
+use super::state::{self, PAGE_BYTES, ProcessState, RunState};
+use crate::options::Given;
+use crate::{os, settings, size};
+
+/// Connections at one time.
+const CONNECTIONS_MAX: usize = 16;
+/// In which a request must be there, and a reply be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STACK_BYTES: usize = 256 << 10;
+/// How often the progress of a reclaim is looked at, and after how long without any it is given up.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// After an error of accept, for instance too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// The run that is served.
+#[derive(Clone)]
+pub struct Run {
+    pub tree: &'static Tree,
+    pub control_fd: i32,
+    pub command: Vec<String>,
+    pub started: Instant,
+}
+
+/// A reclaim that was asked of one process.
+struct Asked<'a> {
+    pid: u32,
+    slot: &'a Slot,
+    number: u32,
+    before_bytes: u64,
+    /// Why nothing will come of it.
+    fault: Option<&'static str>,
+}
+
+impl Run {
+    pub fn state(&self) -> RunState {
+        let limit_pages = self.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
+        RunState {
+            run: std::process::id(),
+            command: self.command.clone(),
+            limit_bytes: limit_pages * PAGE_BYTES,
+            age: self.started.elapsed(),
+            processes: self.live().filter_map(|(pid, slot)| ProcessState::of(pid, slot)).collect(),
+        }
+    }
+
+    /// The processes that are there.
+    pub fn live(&self) -> impl Iterator<Item = (u32, &'static Slot)> {
+        state::live(self.tree, self.control_fd)
+    }
+
+    fn answer(&self, request: Request, stream: &UnixStream) -> Result<Value, String> {
+        match request {
+            Request::List => Ok(self.state().to_json()),
+            Request::Set { memory } => self.set(memory),
+            Request::Reclaim { pid, amount } => self.reclaim(pid, &amount, &|| has_gone(stream)),
+        }
+    }
+
+    /// Changes the limit. Who is above it notices: the active within a tick, the dormant by the ring.
+    fn set(&self, memory: String) -> Result<Value, String> {
+        let mut remarks = Vec::new();
+        let given = Given { value: memory, origin: "--memory".to_string() };
+        let (bytes, _) = settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?;
+        let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
+        let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
+        self.live().for_each(|(_, slot)| slot.orders.ring());
+        Ok(json!({
+            "run": std::process::id(),
+            "before_bytes": before.max(0) as u64 * PAGE_BYTES,
+            "limit_bytes": pages as u64 * PAGE_BYTES,
+            "remarks": remarks,
+        }))
+    }
+
+    /// Has memory reclaimed from a process, or from all, and waits until that is done. An amount for all is spread by what
+    /// they hold.
+    fn reclaim(
+        &self,
+        pid: Option<u32>,
+        amount: &str,
+        is_given_up: &dyn Fn() -> bool,
+    ) -> Result<Value, String> {
+        let targets: Vec<_> = self
+            .live()
+            .filter(|(p, _)| pid.is_none_or(|pid| pid == *p))
+            .filter_map(|(p, slot)| Some((slot, ProcessState::of(p, slot)?)))
+            .collect();
+        if let Some(pid) = pid.filter(|_| targets.is_empty()) {
+            return Err(format!("process {pid} is not in run {}", std::process::id()));
+        }
+        let whole_bytes: u64 = targets.iter().map(|(_, p)| p.used_bytes).sum();
+        let bytes = parse_amount(amount)?.map(|size| size.of(whole_bytes));
+        let asked: Vec<Asked> = targets
+            .iter()
+            .map(|(slot, p)| {
+                let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
+                let part = |all| (all as u128 * p.used_bytes as u128 / whole_bytes.max(1) as u128) as u64;
+                let pages = bytes.map_or(ALL_PAGES, |all| part(all).div_ceil(PAGE_BYTES));
+                let fault = match () {
+                    () if !slot.orders.has_listener() => Some("is too small to be paged"),
+                    () if state::is_stopped(p.pid) => Some("is stopped"),
+                    () => None,
+                };
+                let number = if fault.is_none() { slot.orders.ask_reclaim(pages) } else { 0 };
+                Asked { pid: p.pid, slot, number, before_bytes, fault }
+            })
+            .collect();
+        Ok(asked.into_iter().map(|a| wait(a, is_given_up)).collect())
+    }
+}
+
+/// What to reclaim; none: all.
+pub fn parse_amount(text: &str) -> Result<Option<size::Size>, String> {
+    match text.trim() {
+        "all" => Ok(None),
+        other => size::parse(other).map(Some).map_err(|why| format!("{why}, or all")),
+    }
+}
+
+/// Waits until a process has done what was asked of it, as long as there is progress; the outcome for the reply.
+fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Value {
+    let Asked { pid, slot, number, before_bytes, mut fault } = asked;
+    let now = || state::anonymous_bytes(pid).unwrap_or(0);
+    let (mut least_bytes, mut moved) = (before_bytes, Instant::now());
+    while fault.is_none() && !slot.orders.is_done(number) {
+        if now() < least_bytes {
+            (least_bytes, moved) = (now(), Instant::now());
+        }
+        if slot.process() != Some(pid) || state::anonymous_bytes(pid).is_none() {
+            fault = Some("has ended, or become another program");
+        }
+        if moved.elapsed() > STUCK_AFTER {
+            fault = Some("does not react");
+        }
+        if is_given_up() {
+            fault = Some("was not waited for");
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    if fault.is_none() && slot.process() == Some(pid) && slot.mechanism.load(Ordering::Relaxed) == 0 {
+        fault = Some("cannot be paged here (see 'uzswap doctor')");
+    }
+    json!({
+        "pid": pid,
+        "before_bytes": before_bytes,
+        "after_bytes": now(),
+        "fault": fault,
+    })
+}
+
+/// Whether the other side has closed the connection.
+fn has_gone(stream: &UnixStream) -> bool {
+    use std::os::fd::AsRawFd;
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    matches!(recv(stream.as_raw_fd(), &mut [0], flags), Ok(0))
+}
+
+/// The thread that answers, until the process ends. The name of its socket goes when this does.
+pub struct Server {
+    named: Arc<Named>,
+}
+
+impl Server {
+    /// Begins to serve a run. The error says why it cannot be reached.
+    pub fn start(run: Arc<Run>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Server, String> {
+        let named = Arc::new(directory::listen(env, std::process::id())?);
+        let listening = named.clone();
+        thread::Builder::new()
+            .name("uzswap-control".to_string())
+            .stack_size(STACK_BYTES)
+            .spawn(move || accept(&run, &listening))
+            .map_err(|e| format!("no thread for it: {e}"))?;
+        Ok(Server { named })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The thread that accepts holds the other reference until the process ends, so the name goes here.
+        self.named.unlink();
+    }
+}
+
+fn accept(run: &Arc<Run>, named: &Named) {
+    static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+    /// Counts a connection as long as it lives.
+    struct Place;
+    impl Drop for Place {
+        fn drop(&mut self) {
+            CONNECTIONS.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    loop {
+        let stream = match named.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => {
+                thread::sleep(ACCEPT_AGAIN);
+                continue;
+            }
+        };
+        CONNECTIONS.fetch_add(1, Ordering::AcqRel);
+        let place = Place;
+        // Who is turned away is not even told why: nothing may wait here.
+        if CONNECTIONS.load(Ordering::Acquire) > CONNECTIONS_MAX || !is_allowed(&stream) {
+            continue;
+        }
+        let run = run.clone();
+        let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+            let _place = place;
+            serve(&run, &stream);
+        });
+    }
+}
+
+/// Whether the other side is the user, or root.
+fn is_allowed(stream: &UnixStream) -> bool {
+    getsockopt(stream, PeerCredentials).is_ok_and(|peer| may_control(peer.uid(), os::identity().user))
+}
+
+fn may_control(peer: u32, user: u32) -> bool {
+    peer == user || peer == 0
+}
+
+fn serve(run: &Run, stream: &UnixStream) {
+    let line = protocol::read_line(stream, REQUEST_BYTES, Some(Instant::now() + PATIENCE));
+    let reply = match line {
+        Ok(line) => Request::parse(&line).and_then(|request| run.answer(request, stream)),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e.to_string()),
+        // Too slow, or gone.
+        Err(_) => return,
+    };
+    let _ = protocol::write_line(stream, &protocol::reply_line(reply), Instant::now() + PATIENCE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::ControlBlock;
+    use uzswap::control::Settings;
+
+    fn run() -> Run {
+        // Kept for ever: its mapping is.
+        let block: &'static ControlBlock =
+            Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
+        let command = vec!["/bin/prog".to_string()];
+        Run { tree: block.tree(), control_fd: block.fd(), command, started: Instant::now() }
+    }
+
+    fn never() -> bool {
+        false
+    }
+
+    #[test]
+    fn only_the_user_and_root_may() {
+        assert!(may_control(1000, 1000) && may_control(0, 1000));
+        assert!(!may_control(1001, 1000) && !may_control(1000, 0));
+        let (a, _b) = UnixStream::pair().unwrap();
+        assert!(is_allowed(&a));
+    }
+
+    #[test]
+    fn a_limit_is_checked_and_set() {
+        let run = run();
+        run.tree.limit_pages.store(1 << 18, Ordering::Relaxed);
+        let slot = run.tree.claim(std::process::id()).unwrap();
+        let rung = slot.orders.rung();
+        let done = run.set("64M".into()).unwrap();
+        assert_eq!(
+            (done["before_bytes"].as_u64(), done["limit_bytes"].as_u64()),
+            (Some(1 << 30), Some(64 << 20))
+        );
+        assert_eq!(run.state().limit_bytes, 64 << 20);
+        assert_ne!(slot.orders.rung(), rung, "the dormant are woken");
+        for (text, word) in [("15M", "16 MiB"), ("much", "no size"), ("", "empty"), ("-1G", "negative")] {
+            let error = run.set(text.into()).unwrap_err();
+            assert!(error.contains(word) && error.contains(text) && !error.contains('\n'), "{error}");
+        }
+        assert_eq!(run.state().limit_bytes, 64 << 20);
+    }
+
+    #[test]
+    fn a_reclaim_is_asked_of_the_process_and_waited_for() {
+        let run = run();
+        let me = std::process::id();
+        let slot = run.tree.claim(me).unwrap();
+        let error = run.reclaim(Some(1), "all", &never).unwrap_err();
+        assert!(error.contains("process 1 is not in run"), "{error}");
+        assert!(run.reclaim(None, "some", &never).unwrap_err().contains("or all"));
+        let reply = run.reclaim(Some(me), "all", &never).unwrap();
+        assert!(reply[0]["fault"].as_str().unwrap().contains("too small"), "nobody listens");
+        slot.orders.set_listener(true);
+        slot.mechanism.store(1, Ordering::Relaxed);
+        for (amount, pages) in [("all", ALL_PAGES), ("1M", 256)] {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (number, wanted) = loop {
+                        if let Some(order) = slot.orders.wanted() {
+                            break order;
+                        }
+                        thread::yield_now();
+                    };
+                    slot.orders.finish(number);
+                    assert_eq!(wanted, pages);
+                });
+                slot.used_pages.store(1 << 20, Ordering::Relaxed);
+                let reply = run.reclaim(None, amount, &never).unwrap();
+                assert_eq!((reply[0]["pid"].as_u64(), reply[0]["fault"].as_str()), (Some(me.into()), None));
+            });
+        }
+        let reply = run.reclaim(None, "50%", &|| true).unwrap();
+        assert!(reply[0]["fault"].as_str().unwrap().contains("not waited for"));
+        assert_eq!(slot.orders.wanted().unwrap().1, 1 << 19);
+    }
+
+    /// One connection, answered by a thread as the server would.
+    fn exchange(send: impl FnOnce(UnixStream) -> Option<UnixStream>) -> Option<Result<Value, String>> {
+        let (a, b) = UnixStream::pair().unwrap();
+        let server = thread::spawn(move || serve(&run(), &b));
+        let answer = send(a).map(|a| {
+            let line = protocol::read_line(
+                &a,
+                protocol::REPLY_BYTES,
+                Some(Instant::now() + Duration::from_secs(30)),
+            );
+            protocol::parse_reply(&line.unwrap())
+        });
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn hostile_input_is_answered_or_dropped() {
+        let soon = || Instant::now() + Duration::from_secs(30);
+        let say = |text: String| {
+            exchange(move |s| {
+                let _ = protocol::write_line(&s, &text, soon());
+                Some(s)
+            })
+            .unwrap()
+        };
+        assert!(say("garbage\0\x7f\n".into()).unwrap_err().contains("no JSON"));
+        assert!(say("x".repeat(REQUEST_BYTES + 1)).unwrap_err().contains("too long"));
+        assert_eq!(say(Request::List.to_line()).unwrap()["command"][0], "/bin/prog");
+        assert_eq!(
+            exchange(|s| {
+                drop(s);
+                None
+            }),
+            None
+        );
+        assert_eq!(
+            exchange(|s| {
+                let _ = protocol::write_line(&s, "{\"do\":", soon());
+                None
+            }),
+            None
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! What a run and its processes hold now, as `ps` and `top` show it.
+//!
+//! Two sources. The kernel says what anonymous memory a process has. An active process's slot says the rest: what of
+//! that is compressed, what was written, how many faults it had. Of a dormant process the slot knows only what it
+//! could hold at most, so there the kernel's figure stands for all.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use uzswap::control::{Counter, Mechanism, Slot, Tree};
+
+pub use crate::report::PAGE_BYTES;
+
+/// One process.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ProcessState {
+    pub pid: u32,
+    pub name: String,
+    /// The mechanism that pages it; none while it is dormant.
+    pub mechanism: Option<String>,
+    /// Memory of pages as they are, by the kernel's count.
+    pub resident_bytes: u64,
+    /// Memory of compressed pages, tables included.
+    pub pool_bytes: u64,
+    /// Written to the store so far.
+    pub written_bytes: u64,
+    /// What counts against the limit.
+    pub used_bytes: u64,
+    /// What it would hold without uzswap.
+    pub needed_bytes: u64,
+    /// Faults served so far.
+    pub faults: u64,
+    /// Whether memory can be reclaimed: a process that could not hold much has no thread for it.
+    pub listens: bool,
+}
+
+/// One run.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RunState {
+    pub run: u32,
+    pub command: Vec<String>,
+    pub limit_bytes: u64,
+    /// How long it runs.
+    pub age: Duration,
+    pub processes: Vec<ProcessState>,
+}
+
+/// Anonymous memory of a process, by the kernel's count; none if it has gone.
+pub fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut fields = text.split(' ').skip(1).map(|f| f.parse::<u64>().unwrap_or(0));
+    Some(fields.next()?.saturating_sub(fields.next()?) * PAGE_BYTES)
+}
+
+/// Whether a process was stopped, and does nothing that is asked of it.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The second field is the name in parentheses and may contain anything.
+    let end = stat.iter().rposition(|b| *b == b')');
+    end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
+}
+
+/// The name of a process, without what could disturb a terminal.
+fn name_of(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    printable(String::from_utf8_lossy(&name).trim_end_matches('\n'))
+}
+
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The processes of a tree that are there, with their slots. `control_fd`: the control block's file.
+pub fn live(tree: &'static Tree, control_fd: i32) -> impl Iterator<Item = (u32, &'static Slot)> {
+    tree.live_slots()
+        .filter_map(|s| s.process().map(|pid| (pid, s)))
+        .filter(move |(_, s)| !tree.is_gone(s, control_fd))
+}
+
+impl ProcessState {
+    /// None: it has gone meanwhile.
+    pub fn of(pid: u32, slot: &Slot) -> Option<ProcessState> {
+        let anonymous = anonymous_bytes(pid)?;
+        let mechanism =
+            Mechanism::from_u32(slot.mechanism.load(Ordering::Relaxed)).filter(|m| *m != Mechanism::Auto);
+        let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
+        let is_active = mechanism.is_some();
+        let pool_bytes = if is_active { slot.get(Counter::PoolBytes) } else { 0 };
+        Some(ProcessState {
+            pid,
+            name: name_of(pid),
+            mechanism: mechanism.map(|m| m.name().to_string()),
+            resident_bytes: anonymous.saturating_sub(pool_bytes),
+            pool_bytes,
+            written_bytes: slot.get(Counter::WrittenBackPages) * PAGE_BYTES,
+            used_bytes: if is_active { pages(&slot.used_pages) } else { anonymous },
+            needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
+            faults: slot.get(Counter::Faults),
+            listens: slot.orders.has_listener(),
+        })
+    }
+
+    /// How many times more it would hold without uzswap.
+    pub fn ratio(&self) -> f64 {
+        if self.used_bytes == 0 { 1.0 } else { self.needed_bytes as f64 / self.used_bytes as f64 }
+    }
+
+    pub fn state(&self) -> &'static str {
+        if self.mechanism.is_some() { "active" } else { "dormant" }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "pid": self.pid,
+            "name": self.name,
+            "state": self.state(),
+            "mechanism": self.mechanism,
+            "resident_bytes": self.resident_bytes,
+            "pool_bytes": self.pool_bytes,
+            "written_bytes": self.written_bytes,
+            "used_bytes": self.used_bytes,
+            "needed_bytes": self.needed_bytes,
+            "faults": self.faults,
+            "can_reclaim": self.listens,
+        })
+    }
+
+    fn from_json(v: &Value) -> Option<ProcessState> {
+        let number = |key: &str| v.get(key)?.as_u64();
+        Some(ProcessState {
+            pid: number("pid")?.try_into().ok()?,
+            name: printable(v.get("name")?.as_str()?),
+            mechanism: v.get("mechanism")?.as_str().map(printable),
+            resident_bytes: number("resident_bytes")?,
+            pool_bytes: number("pool_bytes")?,
+            written_bytes: number("written_bytes")?,
+            used_bytes: number("used_bytes")?,
+            needed_bytes: number("needed_bytes")?,
+            faults: number("faults")?,
+            listens: v.get("can_reclaim")?.as_bool()?,
+        })
+    }
+}
+
+impl RunState {
+    pub fn used_bytes(&self) -> u64 {
+        self.processes.iter().map(|p| p.used_bytes).sum()
+    }
+
+    /// The name of its program.
+    pub fn name(&self) -> &str {
+        self.command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c))
+    }
+
+    pub fn to_json(&self) -> Value {
+        json!({
+            "run": self.run,
+            "command": self.command,
+            "limit_bytes": self.limit_bytes,
+            "used_bytes": self.used_bytes(),
+            "seconds": self.age.as_secs_f64(),
+            "processes": self.processes.iter().map(ProcessState::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    pub fn from_json(v: &Value) -> Option<RunState> {
+        let words = v.get("command")?.as_array()?.iter().filter_map(Value::as_str);
+        Some(RunState {
+            run: v.get("run")?.as_u64()?.try_into().ok()?,
+            command: words.map(printable).collect(),
+            limit_bytes: v.get("limit_bytes")?.as_u64()?,
+            age: Duration::try_from_secs_f64(v.get("seconds")?.as_f64()?).ok()?,
+            processes: v.get("processes")?.as_array()?.iter().filter_map(ProcessState::from_json).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::ControlBlock;
+    use uzswap::control::Settings;
+
+    #[test]
+    fn states_come_back_as_they_were() {
+        let process = ProcessState {
+            pid: 7,
+            name: "python3".into(),
+            mechanism: Some("userfaultfd".into()),
+            resident_bytes: 1,
+            pool_bytes: 2,
+            written_bytes: 3,
+            used_bytes: 4,
+            needed_bytes: 5,
+            faults: 6,
+            listens: true,
+        };
+        let dormant = ProcessState { mechanism: None, ..process.clone() };
+        let run = RunState {
+            run: 6,
+            command: vec!["/usr/bin/python3".into(), "x".into()],
+            limit_bytes: 1 << 30,
+            age: Duration::from_millis(1500),
+            processes: vec![process, dormant],
+        };
+        assert_eq!(RunState::from_json(&run.to_json()), Some(run.clone()));
+        assert_eq!((run.name(), run.used_bytes()), ("python3", 8));
+        assert_eq!(RunState::from_json(&json!({"run": 1})), None);
+    }
+
+    #[test]
+    fn a_process_is_what_the_kernel_and_its_slot_say() {
+        let block = ControlBlock::create(&Settings::new()).unwrap();
+        let (tree, me) = (block.tree(), std::process::id());
+        let slot = tree.claim(me).unwrap();
+        tree.claim_for_child(me).unwrap();
+        slot.set(Counter::PoolBytes, 4096);
+        tree.publish(slot, 100, 250);
+        let one = |tree: &'static Tree| {
+            let all: Vec<_> = live(tree, block.fd()).collect();
+            assert_eq!(all.len(), 1, "who is not born yet is not shown");
+            ProcessState::of(all[0].0, all[0].1).unwrap()
+        };
+        let dormant = one(tree);
+        assert_eq!((dormant.pid, dormant.state(), dormant.pool_bytes), (me, "dormant", 0));
+        assert!(dormant.resident_bytes > 0 && dormant.used_bytes == dormant.resident_bytes);
+        slot.mechanism.store(Mechanism::Protect as u32, Ordering::Relaxed);
+        let active = one(tree);
+        assert_eq!((active.state(), active.pool_bytes, active.used_bytes), ("active", 4096, 409_600));
+        assert_eq!(active.ratio(), 2.5);
+    }
+
+    #[test]
+    fn names_do_not_disturb_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
+    }
+}

@@ -1,0 +1,116 @@
+//! Reclaim on demand: somebody outside wants memory of this process, whether or not it is short (`uzswap reclaim`).
+//!
+//! ```text
+//!   Pages: sweep, age out, as the evictor does, but on and on ──> Limbo: age out what is left ──> Pool: write it back,
+//!                                                                                            or pack it without a store
+//! ```
+//!
+//! It ends when enough is free, or when every page that was there at the beginning had its turn: a program that
+//! goes on running brings pages back, and is not chased. It is done in portions, between which the evictor sees to its other
+//! duties.
+
+use super::evict::{SWEEP_LOOK_PAGES, SWEEP_PAGES};
+use super::{Active, BATCH_PAGES, Pager};
+use crate::control::orders::ALL_PAGES;
+use crate::region::table::LEAF_BYTES;
+
+/// How long a portion takes, roughly.
+const PORTION_NS: u64 = 8_000_000;
+/// What is written back in one step: enough to keep a disk busy.
+const WRITE_BYTES: usize = 4 << 20;
+/// Entries packed in one step.
+const PACK_PAGES: usize = 32;
+/// Fruitless steps in a row after which the rest of limbo is left alone.
+const FRUITLESS_MAX: u32 = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Pages,
+    Limbo,
+    Pool,
+}
+
+/// A reclaim that is under way.
+pub struct Reclaim {
+    stage: Stage,
+    /// Used pages at which it is enough.
+    enough: i64,
+    /// Pages that may still be taken out.
+    left: i64,
+    /// Sweeps that took nothing, and the number of them after which nothing is left to take.
+    barren: usize,
+    barren_max: usize,
+    fruitless: u32,
+}
+
+impl Pager {
+    /// Begins to free so many pages of what counts against the limit, or [`ALL_PAGES`].
+    pub fn begin_reclaim(&self, pages: u64) -> Reclaim {
+        let enough = match pages {
+            ALL_PAGES => i64::MIN,
+            _ => self.used_pages().saturating_sub_unsigned(pages),
+        };
+        // A page is hot three times at most, and a sweep looks at so many words.
+        let words = self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
+        Reclaim {
+            stage: Stage::Pages,
+            enough,
+            left: self.resident_pages(),
+            barren: 0,
+            barren_max: 16 + 8 * words / SWEEP_LOOK_PAGES,
+            fruitless: 0,
+        }
+    }
+
+    /// Does a portion. True: it has ended.
+    pub fn reclaim_portion(&self, r: &mut Reclaim) -> bool {
+        let Some(active) = self.active() else { return true };
+        let until = crate::sys::now_ns() + PORTION_NS;
+        let is_done = loop {
+            if self.used_pages() <= r.enough || self.reclaim_step(active, r) {
+                break true;
+            }
+            self.publish(false);
+            if crate::sys::now_ns() >= until {
+                break false;
+            }
+        };
+        self.publish(true);
+        is_done
+    }
+
+    fn reclaim_step(&self, active: &Active, r: &mut Reclaim) -> bool {
+        match r.stage {
+            Stage::Pages => {
+                let mut s = self.lock();
+                let taken = self.sweep(&mut s, active, SWEEP_PAGES);
+                let (s, freed, _) = self.age_out(s, active, BATCH_PAGES);
+                drop(s);
+                r.left -= taken as i64;
+                r.barren = if taken + freed > 0 { 0 } else { r.barren + 1 };
+                if r.left <= 0 || r.barren > r.barren_max {
+                    r.stage = Stage::Limbo;
+                }
+            }
+            Stage::Limbo => {
+                let (s, freed, refused) = self.age_out(self.lock(), active, BATCH_PAGES);
+                let is_empty = s.limbo.ready() == 0;
+                drop(s);
+                r.fruitless = if freed > 0 && refused == 0 { 0 } else { r.fruitless + 1 };
+                if is_empty || r.fruitless > FRUITLESS_MAX {
+                    r.stage = Stage::Pool;
+                }
+            }
+            Stage::Pool => {
+                let is_done = if active.has_store && active.cache.store_failure().is_none() {
+                    active.cache.shrink(WRITE_BYTES) == 0
+                } else {
+                    active.cache.recompress(PACK_PAGES) < PACK_PAGES
+                };
+                self.recount_own();
+                return is_done;
+            }
+        }
+        false
+    }
+}
