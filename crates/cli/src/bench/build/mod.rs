@@ -184,7 +184,6 @@ fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
         let over_runs = |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
         let figure = |key: &str| over_runs(&|run| run[key].as_f64());
         let io = |key: &str| over_runs(&|run| run["io"][key].as_f64());
-        // Of a process of uzswap's, the largest; of the kernel, all.
         let (wall, sum) = (figure("wall_seconds"), io("sum_pages"));
         let base = summary.values().next();
         let change = |own: Option<f64>, key: &str| Some(own? / base?[key].as_f64()? - 1.0);
@@ -214,7 +213,7 @@ fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
 
 fn table(jobs: u32, limit_bytes: u64, summary: &Value) -> String {
     let mut text = format!(
-        "\nmake -j{jobs} in {}\n  {:<9} {:>12} {:>7} {:>10} {:>9} {:>7} {:>6}  memory\n",
+        "\nmake -j{jobs} in {}\n  {:<9} {:>12} {:>7} {:>10} {:>9} {:>7} {:>6} {:>6}  memory\n",
         human(limit_bytes),
         "",
         "I/O pages",
@@ -222,7 +221,8 @@ fn table(jobs: u32, limit_bytes: u64, summary: &Value) -> String {
         "disk",
         "seconds",
         "",
-        "CPU"
+        "CPU",
+        "CPU s"
     );
     let mut failures = String::new();
     for (arm, figures) in summary.as_object().into_iter().flatten() {
@@ -237,12 +237,13 @@ fn table(jobs: u32, limit_bytes: u64, summary: &Value) -> String {
         let change =
             |key: &str| figures[key].as_f64().map_or(String::new(), |part| format!("{:+.0} %", part * 100.0));
         text += &format!(
-            "  {arm:<9} {:>12} {:>7} {:>10} {wall:>9.1} {:>7} {:>4.0} %  {}\n",
+            "  {arm:<9} {:>12} {:>7} {:>10} {wall:>9.1} {:>7} {:>4.0} % {:>6.1}  {}\n",
             grouped(whole("io_pages")),
             change("io_change"),
             human(whole("disk_bytes")),
             change("wall_change"),
             figures["cpu_percent"].as_f64().unwrap_or(f64::NAN),
+            figures["cpu_seconds"].as_f64().unwrap_or(f64::NAN),
             arms::held(figures, limit_bytes),
         );
     }
