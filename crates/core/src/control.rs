@@ -224,7 +224,7 @@ counters! {
     PoolBytes "pool_bytes" Gauge "memory of the compressed pool and its tables (bytes)",
     PeakPoolBytes "peak_pool_bytes" Max "largest pool of one process, with its tables (bytes)",
     PeakKeptBytes "peak_kept_bytes" Max "of it, the most that compressed copies of pages that were mapped again took (bytes)",
-    OutsidePages "outside_pages" Gauge "anonymous memory of the process that is not managed: stacks, small data, uzswap's own (4 KiB pages)",
+    OutsidePages "outside_pages" Gauge "memory of the process that is not managed: stacks, small data, uzswap's own, and what the kernel needs for it (4 KiB pages)",
     ManagedBytes "managed_bytes" Gauge "address space under management (bytes)",
     PeakUsedPages "peak_used_pages" Max "largest memory of one process counted against the limit (4 KiB pages)",
     PeakNeededPages "peak_needed_pages" Max "largest memory one process would have needed without uzswap (4 KiB pages)",

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use crate::kills::{Killer, Kills};
 use crate::watch::{Peaks, Watch};
 use crate::{Group, MIB, Sandbox, User, Workshop, workshop};
 
@@ -35,6 +36,7 @@ pub struct Job {
     limit_bytes: Option<u64>,
     managed: Option<Managed>,
     hangs_after: Duration,
+    kills: Option<Kills>,
 }
 
 /// What came of a job. Its directory lives as long as this does.
@@ -53,6 +55,10 @@ pub struct Outcome {
     /// The state of every process when the job was given up.
     pub hung: Option<String>,
     pub elapsed: Duration,
+    /// How many of its processes we have killed.
+    pub killed: u32,
+    /// The processes that were still there a while after the first one had ended.
+    pub left_behind: Vec<String>,
     dir: JobDir,
 }
 
@@ -77,6 +83,7 @@ impl Job {
             limit_bytes: None,
             managed: None,
             hangs_after: HANGS_AFTER,
+            kills: None,
         }
     }
 
@@ -109,6 +116,12 @@ impl Job {
     /// For jobs that are meant to run long.
     pub fn hangs_after(mut self, duration: Duration) -> Job {
         self.hangs_after = duration;
+        self
+    }
+
+    /// Processes of the job are killed while it runs.
+    pub fn kills(mut self, kills: Kills) -> Job {
+        self.kills = Some(kills);
         self
     }
 
@@ -154,8 +167,11 @@ impl Job {
         let start = Instant::now();
         let mut child = command.spawn().expect("the jail starts");
         let watch = Watch::start(group.clone());
-        let (status, hung) = wait(&mut child, &group, start + self.hangs_after);
+        let mut killer = self.kills.map(Killer::new);
+        let (status, hung) = wait(&mut child, &group, start + self.hangs_after, &mut killer);
         let elapsed = start.elapsed();
+        // Whose parents were killed may have work to finish.
+        let left_behind = if killer.is_some() { wait_for_the_rest(&group) } else { Vec::new() };
         let peaks = watch.finish();
         let oom_kills = group.oom_kills();
         // Ends what the program left behind, before its output is read.
@@ -172,13 +188,20 @@ impl Job {
             stats: fs::read(&stats_file).ok().and_then(|b| serde_json::from_slice(&b).ok()),
             hung,
             elapsed,
+            killed: killer.map_or(0, |killer| killer.done),
+            left_behind,
             dir,
         })
     }
 }
 
 /// Waits for the job's first process; at `deadline` notes what everybody was doing and ends the group.
-fn wait(child: &mut Child, group: &Group, deadline: Instant) -> (ExitStatus, Option<String>) {
+fn wait(
+    child: &mut Child,
+    group: &Group,
+    deadline: Instant,
+    killer: &mut Option<Killer>,
+) -> (ExitStatus, Option<String>) {
     let mut hung = None;
     loop {
         if let Some(status) = child.try_wait().expect("our child") {
@@ -188,6 +211,21 @@ fn wait(child: &mut Child, group: &Group, deadline: Instant) -> (ExitStatus, Opt
             hung = Some(group.members().into_iter().map(describe).collect());
             group.kill_members();
             let _ = child.kill();
+        }
+        if let Some(killer) = killer {
+            killer.turn(group, child.id());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until nobody is left, and says who is after a minute.
+fn wait_for_the_rest(group: &Group) -> Vec<String> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let members = group.members();
+        if members.is_empty() || Instant::now() > end {
+            return members.into_iter().map(describe).collect();
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -257,6 +295,9 @@ impl Outcome {
             self.peaks.tree_bytes / MIB,
             self.peaks.group_bytes / MIB,
         );
+        for left in &self.left_behind {
+            text += &format!("left behind: {left}");
+        }
         if let Some(hung) = &self.hung {
             text += &format!("gave up waiting; the processes then:\n{hung}");
         }

@@ -24,12 +24,14 @@ pub mod exposition;
 pub mod group;
 pub mod job;
 pub mod junit;
+pub mod kills;
 pub mod suite;
 pub mod watch;
 pub mod workshop;
 
 pub use group::Group;
 pub use job::{Job, Managed, Outcome};
+pub use kills::Kills;
 pub use suite::{Case, Suite, Verdict};
 pub use workshop::Workshop;
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  uzswap:            uzswap run --memory LIMIT --stats FILE -- │ PROGRAM ARGS...
+//!     or, in a group without swap:  uzswap run --stats FILE -- │ PROGRAM ARGS...
 //!  kernel:  peer on ─> sh enters the memory cgroup, and becomes │ PROGRAM ARGS... ─> peer put back
 //! ```
 //!
@@ -21,7 +22,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::pages::PAGE_BYTES;
-use super::peers::{self, Kind, Lock, Peer, Plan};
+use super::peers::{self, Fence, Kind, Lock, Peer, Plan};
 use super::process::{self, Interrupt};
 use crate::Failure;
 use crate::report;
@@ -87,8 +88,19 @@ pub struct Arm {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Backing {
-    Uzswap { limit_bytes: u64 },
-    Kernel { kind: Kind, page_cluster: u32, limit_bytes: u64 },
+    Uzswap {
+        limit_bytes: u64,
+    },
+    /// uzswap in a memory cgroup without swap, with what `--memory` is there by default: not a page over the limit, the
+    /// kernel's own memory for the processes included.
+    UzswapInGroup {
+        limit_bytes: u64,
+    },
+    Kernel {
+        kind: Kind,
+        page_cluster: u32,
+        limit_bytes: u64,
+    },
 }
 
 /// What the work came to: its figures, or why there are none. Only an interrupt is a failure.
@@ -193,7 +205,12 @@ impl Bench<'_> {
     ) -> Result<(), Failure> {
         run["arm"] = arm.name.clone().into();
         let result = match arm.backing {
-            Backing::Uzswap { limit_bytes } => under_uzswap(limit_bytes, run, work)?,
+            Backing::Uzswap { limit_bytes } => {
+                let mut command = own_run()?;
+                command.args(["--memory", &limit_bytes.to_string()]);
+                under_uzswap(command, "activations", run, work)?
+            }
+            Backing::UzswapInGroup { limit_bytes } => in_group(limit_bytes, run, work)?,
             Backing::Kernel { kind, page_cluster, limit_bytes } => {
                 let plan = Plan {
                     kind,
@@ -231,9 +248,7 @@ impl Bench<'_> {
             Ok(peer) => peer,
             Err(why) => return Ok(Err(why)),
         };
-        let mut command = Command::new("sh");
-        // The shell becomes the program: whatever the program allocates is counted from the first page on.
-        command.args(["-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\""]).arg(peer.group());
+        let command = entering(peer.group());
         let before = vmstat();
         let mut pool_bytes = 0;
         let mut look = || pool_bytes = peer.pool_bytes().max(pool_bytes);
@@ -273,21 +288,59 @@ fn with_fresh_statistics<T>(group: &Path, work: impl FnOnce() -> T) -> T {
     })
 }
 
-fn under_uzswap(
+/// The beginning of `uzswap run`.
+fn own_run() -> Result<Command, Failure> {
+    let mut command = Command::new(own_path()?);
+    command.args(["run", "--quiet"]);
+    Ok(command)
+}
+
+fn in_group(
     limit_bytes: u64,
     run: &mut Value,
     work: impl FnOnce(Command, &mut dyn FnMut()) -> Outcome,
 ) -> Outcome {
+    let fence = match Fence::put_up(limit_bytes) {
+        Ok(fence) => fence,
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut command = entering(fence.group());
+    command.arg(own_path()?).args(["run", "--quiet"]);
+    // It may well fit: then its processes are taken over, and that is all.
+    let mut result = under_uzswap(command, "processes", run, work)?;
+    run["limit_bytes"] = limit_bytes.into();
+    if let (Err(why), 1..) = (&mut result, fence.out_of_memory_kills()) {
+        *why = format!("out of memory: {why}");
+    }
+    match fence.put_back() {
+        Ok(()) => Ok(result),
+        Err(failures) => Err(Failure::failed(format!("not put back: {failures}"))),
+    }
+}
+
+/// The beginning of a command line that runs in a memory cgroup.
+fn entering(group: &Path) -> Command {
+    let mut command = Command::new("sh");
+    // The shell becomes the program: whatever the program allocates is counted from the first page on.
+    command.args(["-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\""]).arg(group);
+    command
+}
+
+/// The work under `uzswap run`, whose command line has begun. Without `sign`, a counter, uzswap was not there.
+fn under_uzswap(
+    mut command: Command,
+    sign: &str,
+    run: &mut Value,
+    work: impl FnOnce(Command, &mut dyn FnMut()) -> Outcome,
+) -> Outcome {
     let stats = std::env::temp_dir().join(format!("uzswap-bench-{}.json", std::process::id()));
-    let mut command = Command::new(own_path()?);
-    command.args(["run", "--quiet", "--memory", &limit_bytes.to_string(), "--stats"]);
-    command.arg(&stats).arg("--");
+    command.arg("--stats").arg(&stats).arg("--");
     let result = work(command, &mut || ());
     let text = std::fs::read_to_string(&stats).unwrap_or_default();
     let _ = std::fs::remove_file(&stats);
     run["stats"] = serde_json::from_str(&text).unwrap_or(Value::Null);
-    let activations = run["stats"]["counters"]["activations"].as_u64();
-    result.map(|result| match activations {
+    let signs = run["stats"]["counters"][sign].as_u64();
+    result.map(|result| match signs {
         // A run that was not managed measures nothing, however good its figures.
         Some(0) | None if result.is_ok() => Err("it ran unmanaged".to_string()),
         _ => result,

@@ -101,7 +101,7 @@ fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
             let plain = |key: &str| figure(&|p| p[key].as_f64());
             let of_uzswap = |key: &str| summary.get("uzswap")?["phases"][phase.name][key].as_f64();
             let ratio = |key: &str, own: Option<f64>| match arm.backing {
-                Backing::Uzswap { .. } => own.map(|_| 1.0),
+                Backing::Uzswap { .. } | Backing::UzswapInGroup { .. } => own.map(|_| 1.0),
                 Backing::Kernel { .. } => Some(own? / of_uzswap(key)?),
             };
             let (touch, refault) = (by_touch("wall_ns"), plain("refault_mean_ns"));

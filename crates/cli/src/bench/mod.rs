@@ -3,7 +3,8 @@
 //! ```text
 //!  faults ─────┐                                         ┌──> worker, an ordinary process   (pages, histogram)
 //!  swap-w-seq ─┼─> arms: uzswap │ zswap │ zram │ swap ───┼──> writers, several processes
-//!  programs ───┘   (peers: on, and put back by guards)   └──> real programs, and a client   (scratch)
+//!  programs ───┤   (peers: on, and put back by guards)   ├──> real programs, and a client   (scratch)
+//!  build ──────┘                                         └──> make -jN of a source tree     (source)
 //!  overhead ─> pairs: plain │ under `uzswap run`
 //!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
 //!        all ─> record: machine, commit, raw runs as JSON;  plot: SVG
@@ -14,6 +15,7 @@
 //! disturbs, disturbs all of them, and their ratios stay.
 
 mod arms;
+mod build;
 mod cache;
 mod codecs;
 mod corpus;
@@ -47,6 +49,8 @@ pub enum BenchCommand {
     SwapWSeq(swap_w_seq::SwapWSeqArguments),
     /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the kernel
     Programs(programs::ProgramsArguments),
+    /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the kernel
+    Build(build::BuildArguments),
     /// What uzswap costs a program that fits its limit
     Overhead(overhead::OverheadArguments),
     /// Make page corpora from the heaps of CPython, g++, node and redis, for the benches below
@@ -80,6 +84,7 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Faults(arguments) => faults::run(arguments),
         BenchCommand::SwapWSeq(arguments) => swap_w_seq::run(arguments),
         BenchCommand::Programs(arguments) => programs::run(arguments),
+        BenchCommand::Build(arguments) => build::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
         BenchCommand::Corpus(arguments) => corpus::run(arguments),
         BenchCommand::Codecs(arguments) => codecs::run(arguments),

@@ -152,10 +152,7 @@ impl Peer {
 
     /// How many processes of the group the kernel has killed because they found no memory.
     pub fn out_of_memory_kills(&self) -> u64 {
-        // The first is of cgroup v1, the second of v2.
-        let files = ["memory.oom_control", "memory.events"];
-        let texts = files.iter().filter_map(|file| fs::read_to_string(self.group.join(file)).ok());
-        texts.map(|text| value_of(&text, "oom_kill ")).sum()
+        out_of_memory_kills(&self.group)
     }
 
     /// Puts everything back. What could not be is said.
@@ -165,6 +162,50 @@ impl Peer {
             failures => Err(failures.join("; ")),
         }
     }
+}
+
+/// A memory cgroup that may not swap: for a program that does its own paging.
+pub struct Fence {
+    undo: UndoList,
+    group: PathBuf,
+}
+
+impl Fence {
+    pub fn put_up(limit_bytes: u64) -> Result<Fence, String> {
+        let mut undo = UndoList::default();
+        let group = group(&mut undo, limit_bytes)?;
+        // The first is of cgroup v1, the second of v2, where the kernel counts swap.
+        let file = ["memory.swappiness", "memory.swap.max"].map(|name| group.join(name));
+        match file.iter().find(|file| file.exists()) {
+            Some(file) => fs::write(file, "0").map_err(|e| format!("{}: {}", file.display(), reason(&e)))?,
+            None => return Err(format!("{} cannot be kept from swapping", group.display())),
+        }
+        Ok(Fence { undo, group })
+    }
+
+    pub fn group(&self) -> &Path {
+        &self.group
+    }
+
+    /// How many processes of the group the kernel has killed because they found no memory.
+    pub fn out_of_memory_kills(&self) -> u64 {
+        out_of_memory_kills(&self.group)
+    }
+
+    /// Removes the group; an error says what could not be undone.
+    pub fn put_back(mut self) -> Result<(), String> {
+        match self.undo.run() {
+            failures if failures.is_empty() => Ok(()),
+            failures => Err(failures.join("; ")),
+        }
+    }
+}
+
+fn out_of_memory_kills(group: &Path) -> u64 {
+    // The first is of cgroup v1, the second of v2.
+    let files = ["memory.oom_control", "memory.events"];
+    let texts = files.iter().filter_map(|file| fs::read_to_string(group.join(file)).ok());
+    texts.map(|text| value_of(&text, "oom_kill ")).sum()
 }
 
 /// Whether the kernel counts zswap's pool against the memory cgroup (cgroup v2 does, v1 does not; zram's never is).

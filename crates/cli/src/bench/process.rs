@@ -150,6 +150,11 @@ pub fn children_seconds() -> f64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |u| of(u.user_time()) + of(u.system_time()))
 }
 
+/// Page faults, of all processes that we have waited for and theirs, that waited for a disk or came from swap.
+pub fn children_major_faults() -> u64 {
+    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.major_page_faults().max(0) as u64)
+}
+
 /// The program's real file: the system's own before the search path, which may lead to a script that starts it.
 pub fn find(program: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -180,9 +180,8 @@ impl Pager {
     /// Switches paging on. The caller attaches the ranges (`activate_ranges`) under the same lock.
     pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
         s.limbo.init(active.slots, active.blocks)?;
-        let mut bounce = Mapping::new(WINDOW_MAX_PAGES * PAGE_SIZE)?;
-        bounce.as_mut_slice().fill(0);
-        s.bounce = Some(bounce);
+        // Its frames are taken as windows grow: in a tree of many processes most never need them all.
+        s.bounce = Some(Mapping::new(WINDOW_MAX_PAGES * PAGE_SIZE)?);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
         crate::sys::tsc::ask();
         self.add(Counter::Activations, 1);

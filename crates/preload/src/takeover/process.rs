@@ -225,8 +225,7 @@ fn process_exit(t: &'static ThreadBlock) {
 
 /// Brings the shared counters up to date before the process goes.
 fn finish_counters() {
-    if let Some(pages) = evictor::anonymous_pages() {
-        PAGER.set_outside(pages);
+    if let Some(pages) = evictor::look_outside() {
         if ACTIVE.load(Ordering::Acquire) {
             PAGER.publish(true);
         } else {

@@ -93,8 +93,7 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     // SAFETY: one thread, before the program runs.
     let report = unsafe { patch::patch_all_loaded(cache) };
     slot.add(Counter::UnpatchedSites, report.unpatched as u64);
-    let anonymous = evictor::anonymous_pages().unwrap_or(0);
-    PAGER.set_outside(anonymous);
+    evictor::look_outside();
     super::runtime(main, || {
         let mut s = PAGER.lock();
         memory::grown(&mut s);

@@ -50,20 +50,11 @@ impl Uffd {
         let huge = if huge_slots > 0 { map_huge(huge_slots + 1)? } else { 0 };
         let staging = map_anonymous(slots * PAGE_SIZE, PROT_READ | PROT_WRITE)?;
         let executable = map_anonymous(PAGE_SIZE, PROT_READ | PROT_WRITE | PROT_EXEC).unwrap_or(0);
-        let mut zeros = Mapping::new(ZERO_PAGES * PAGE_SIZE)?;
-        // Touched, so that COPY reads frames and not the shared zero page through a fault each time.
-        zeros.as_mut_slice().fill(0);
-        let u = Uffd {
-            fd,
-            has_move,
-            staging,
-            slots,
-            huge,
-            huge_slots,
-            executable,
-            zeros,
-            proc_mem: ProcMem::open().ok(),
-        };
+        let zeros = Mapping::new(ZERO_PAGES * PAGE_SIZE)?;
+        // Read, so that COPY does not fault on them each time. Not written: the kernel's one zero page is enough for all processes.
+        zeros.as_slice().iter().step_by(PAGE_SIZE).for_each(|byte| _ = core::hint::black_box(*byte));
+        let proc_mem = ProcMem::open().ok();
+        let u = Uffd { fd, has_move, staging, slots, huge, huge_slots, executable, zeros, proc_mem };
         u.attach_own()?;
         Ok(u)
     }
