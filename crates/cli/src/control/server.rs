@@ -195,7 +195,10 @@ impl Server {
             .name("uzswap-control".to_string())
             .stack_size(STACK_BYTES)
             .spawn(move || accept(&run, &listening))
-            .map_err(|e| format!("no thread for it: {e}"))?;
+            .map_err(|e| {
+                named.unlink();
+                format!("no thread for it: {e}")
+            })?;
         Ok(Server { named })
     }
 }
