@@ -494,6 +494,18 @@ impl Tree {
         self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel);
     }
 
+    /// The same, if it fits: what nobody will hold at a time must not be seen by others as if it were held.
+    pub fn try_reserve(&self, s: &Slot, pages: i64) -> bool {
+        let more = pages - s.used_pages.load(Ordering::Acquire);
+        let limit = self.limit_pages.load(Ordering::Acquire);
+        let add = |used: i64| (more <= 0 || used + more <= limit).then_some(used + more);
+        let fits = self.used_pages.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok();
+        if fits {
+            s.used_pages.fetch_add(more, Ordering::AcqRel);
+        }
+        fits
+    }
+
     /// Has a process count so many pages more, of memory that it shares with the caller: in the sum at once, whenever
     /// the process itself comes to notice.
     pub fn charge(&self, s: &Slot, pages: i64) {
@@ -636,6 +648,20 @@ pub(crate) mod tests {
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 300);
         t.retire(old, old.pid.load(Ordering::Relaxed));
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_reservation_that_does_not_fit_is_not_made() {
+        let t = tree();
+        let (a, b) = (t.claim(10).unwrap(), t.claim(11).unwrap());
+        t.limit_pages.store(100, Ordering::Relaxed);
+        assert!(
+            t.try_reserve(a, 60) && t.try_reserve(a, 70) && !t.try_reserve(b, 31) && t.try_reserve(b, 30)
+        );
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 100);
+        t.limit_pages.store(50, Ordering::Relaxed);
+        assert!(t.try_reserve(a, 40), "less always fits");
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 70);
     }
 
     #[test]

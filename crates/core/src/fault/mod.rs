@@ -281,6 +281,11 @@ impl Pager {
         self.tree().reserve(self.slot(), pages);
     }
 
+    /// The same, if the tree's limit leaves room for it.
+    pub fn try_reserve(&self, pages: i64) -> bool {
+        self.tree().try_reserve(self.slot(), pages)
+    }
+
     /// For a dormant process that ends: what it held, by the kernel's count.
     pub fn publish_final(&self, pages: i64) {
         self.tree().publish(self.slot(), pages, pages);

@@ -78,11 +78,10 @@ pub fn grown(s: &mut Locked<'_>) {
         return;
     }
     let pages = dormant_pages();
-    PAGER.reserve(pages);
-    if relatives::is_tree_full() {
-        activate(s);
-    } else {
+    if relatives::reserve(pages) {
         evictor::listen_from(pages);
+    } else {
+        activate(s);
     }
 }
 
@@ -115,6 +114,7 @@ pub fn activate(s: &mut Locked<'_>) {
 
 fn unmanaged(e: Errno) {
     UNMANAGED.store(true, Ordering::Release);
+    PAGER.reserve(dormant_pages());
     PAGER.tree().notice(uzswap::control::Notice::NoMechanism, e.0);
 }
 

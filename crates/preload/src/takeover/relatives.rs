@@ -121,6 +121,14 @@ pub fn reap(tree: &'static Tree) {
     gone(tree).for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
 }
 
+/// Reserves so many pages for this dormant process, if they fit beside what the others hold or have reserved.
+pub fn reserve(pages: i64) -> bool {
+    PAGER.try_reserve(pages) || {
+        reap(PAGER.tree());
+        PAGER.try_reserve(pages)
+    }
+}
+
 /// Whether what the processes hold, or have reserved, is more than the limit. Those that are gone hold nothing.
 pub fn is_tree_full() -> bool {
     let tree = PAGER.tree();
