@@ -100,7 +100,7 @@ mod tests {
         let mut out = [0; 200];
         let many: Vec<_> = (0..9).map(|i| (i * 50 + 3, 1)).collect();
         assert_eq!(compress(&page(0, &many), &mut out), None);
-        let text = core::array::from_fn(|i| (i * i >> 7) as u8);
+        let text = core::array::from_fn(|i| ((i * i) >> 7) as u8);
         assert_eq!(compress(&text, &mut out), None);
     }
 
