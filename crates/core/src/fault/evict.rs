@@ -225,14 +225,17 @@ impl Pager {
         (s, r)
     }
 
-    /// Claims up to `want` of limbo's oldest pages and gives them to the swap cache. Returns the frames freed and the
-    /// pages refused.
+    /// Claims up to `want` of limbo's oldest pages, or the oldest huge page if more of those wait, and gives them to the
+    /// swap cache. Returns the frames freed and the pages refused.
     pub(super) fn age_out<'a>(
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
         want: usize,
     ) -> (Locked<'a>, usize, usize) {
+        if s.limbo.has_more_in_blocks() {
+            return self.age_out_block(s, active);
+        }
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
         let mut aged = [Aged::Empty; BATCH_PAGES];
         let (live, copies) = self.look_at_slots(&s, stretch.slot, stretch.count);

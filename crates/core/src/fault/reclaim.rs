@@ -93,8 +93,9 @@ impl Pager {
                 }
             }
             Stage::Limbo => {
-                let (s, freed, refused) = self.age_out(self.lock(), active, BATCH_PAGES);
+                let (mut s, freed, refused) = self.age_out(self.lock(), active, BATCH_PAGES);
                 let is_empty = s.limbo.ready() == 0;
+                while is_empty && self.give_frame_back(&mut s, active) {}
                 drop(s);
                 r.fruitless = if freed > 0 && refused == 0 { 0 } else { r.fruitless + 1 };
                 if is_empty || r.fruitless > FRUITLESS_MAX {
