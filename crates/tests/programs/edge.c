@@ -130,13 +130,13 @@ static void case_huge(void) {
         put_words((uint64_t *)p, q - p, q - p + HUGE, 1);
         q += HUGE;
         unsigned char *moved = mremap(q + 7 * PAGE, 300 * PAGE, 301 * PAGE, MREMAP_MAYMOVE);
-        memmove(q + 7 * PAGE == mmap(q + 7 * PAGE, 300 * PAGE, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
-                    ? q + 7 * PAGE : NULL, moved, 300 * PAGE);
+        mmap(q + 7 * PAGE, 300 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memcpy(q + 7 * PAGE, moved, 300 * PAGE);
         push_out();
         show("moved %d %d\n", holds_words((uint64_t *)p, q - p, q - p + HUGE, 1), is_zero(moved, 300 * PAGE, 301 * PAGE));
         q += HUGE;
         munmap(q, HUGE);
-        mmap(q, HUGE, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        mmap(q, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         madvise(q, HUGE, MADV_HUGEPAGE);
         int zero = is_zero(q, 0, HUGE);
         put_words((uint64_t *)p, q - p, q - p + HUGE, 1);
