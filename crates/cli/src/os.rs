@@ -565,6 +565,12 @@ impl Drop for ForbiddenPage {
     }
 }
 
+/// The name of a process; empty if it has gone.
+pub fn name_of(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end_matches('\n').to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -328,9 +328,9 @@ impl Slot {
         self.counters[c as usize].load(Ordering::Relaxed)
     }
 
-    /// The process whose slot it is; `None`: nobody's, or that of one that is coming or going.
-    pub fn process_id(&self) -> Option<u32> {
-        Some(self.pid.load(Ordering::Acquire)).filter(|pid| *pid != 0 && pid & (DEPARTED | UNBORN) == 0)
+    /// How the process is paged; `None` while it is dormant.
+    pub fn mechanism(&self) -> Option<Mechanism> {
+        Mechanism::from_u32(self.mechanism.load(Ordering::Relaxed)).filter(|m| *m != Mechanism::Auto)
     }
 }
 
@@ -400,8 +400,7 @@ impl Notice {
 impl Tree {
     /// Claims a slot for `pid`. A slot already carrying it (the process exec'd) is folded and reused.
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
-        let high = (self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES);
-        if let Some(s) = self.slots[..high].iter().find(|s| s.pid.load(Ordering::Acquire) == pid) {
+        if let Some(s) = self.used_slots().iter().find(|s| s.pid.load(Ordering::Acquire) == pid) {
             if s.charged_pages.load(Ordering::Acquire) > 0 {
                 s.is_locked.store(0, Ordering::Release);
                 s.pid.store(DEPARTED | pid, Ordering::Release);
@@ -483,8 +482,7 @@ impl Tree {
 
     /// The slots of processes that exist, or did a moment ago.
     pub fn live_slots(&self) -> impl Iterator<Item = &Slot> {
-        let high = (self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES);
-        self.slots[..high].iter().filter(|s| !matches!(s.pid.load(Ordering::Acquire), 0 | u32::MAX))
+        self.used_slots().iter().filter(|s| !matches!(s.pid.load(Ordering::Acquire), 0 | u32::MAX))
     }
 
     /// Reserves for a dormant process what it could hold at most: it counts against the limit, but nobody

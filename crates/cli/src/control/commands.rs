@@ -116,18 +116,10 @@ fn table(runs: &[RunState], rates: &HashMap<(u32, u32), u64>) -> String {
     }
     for run in runs {
         for p in &run.processes {
-            rows.push([
-                run.run.to_string(),
-                p.pid.to_string(),
-                p.name.clone(),
-                p.state().to_string(),
-                human(p.resident_bytes),
-                human(p.pool_bytes),
-                human(p.written_bytes),
-                format!("{:.1}x", p.ratio()),
-                size::grouped(rates.get(&(run.run, p.pid)).copied().unwrap_or(0)),
-                human(run.limit_bytes),
-            ]);
+            let [pid, name, state, resident, pool, written, ratio, rate] =
+                p.cells(rates.get(&(run.run, p.pid)).copied().unwrap_or(0));
+            let (run, limit) = (run.run.to_string(), human(run.limit_bytes));
+            rows.push([run, pid, name, state, resident, pool, written, ratio, rate, limit]);
         }
     }
     let widths: [usize; COLUMNS.len()] =

@@ -9,7 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uzswap::control::{Counter, Mechanism, Slot, Tree};
+use uzswap::control::{Counter, Slot, Tree};
+
+use crate::os;
+use crate::size::{grouped, human};
 
 pub use crate::report::PAGE_BYTES;
 
@@ -62,12 +65,7 @@ pub fn is_stopped(pid: u32) -> bool {
     end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
 }
 
-/// The name of a process, without what could disturb a terminal.
-fn name_of(pid: u32) -> String {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    printable(String::from_utf8_lossy(&name).trim_end_matches('\n'))
-}
-
+/// Without what could disturb a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -83,14 +81,13 @@ impl ProcessState {
     /// None: it has gone meanwhile.
     pub fn of(pid: u32, slot: &Slot) -> Option<ProcessState> {
         let anonymous = anonymous_bytes(pid)?;
-        let mechanism =
-            Mechanism::from_u32(slot.mechanism.load(Ordering::Relaxed)).filter(|m| *m != Mechanism::Auto);
+        let mechanism = slot.mechanism();
         let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
         let is_active = mechanism.is_some();
         let pool_bytes = if is_active { slot.get(Counter::PoolBytes) } else { 0 };
         Some(ProcessState {
             pid,
-            name: name_of(pid),
+            name: printable(&os::name_of(pid)),
             mechanism: mechanism.map(|m| m.name().to_string()),
             resident_bytes: anonymous.saturating_sub(pool_bytes),
             pool_bytes,
@@ -105,6 +102,20 @@ impl ProcessState {
     /// How many times more it would hold without uzswap.
     pub fn ratio(&self) -> f64 {
         if self.used_bytes == 0 { 1.0 } else { self.needed_bytes as f64 / self.used_bytes as f64 }
+    }
+
+    /// What `ps` and `top` both show of it, in this order; `rate`: faults in a second.
+    pub fn cells(&self, rate: u64) -> [String; 8] {
+        [
+            self.pid.to_string(),
+            self.name.clone(),
+            self.state().to_string(),
+            human(self.resident_bytes),
+            human(self.pool_bytes),
+            human(self.written_bytes),
+            format!("{:.1}x", self.ratio()),
+            grouped(rate),
+        ]
     }
 
     pub fn state(&self) -> &'static str {
@@ -181,7 +192,7 @@ impl RunState {
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
-    use uzswap::control::Settings;
+    use uzswap::control::{Mechanism, Settings};
 
     #[test]
     fn states_come_back_as_they_were() {

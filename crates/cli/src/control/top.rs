@@ -24,7 +24,7 @@ use super::client::Runs;
 use super::commands::fault_rates;
 use super::state::{ProcessState, RunState};
 use crate::duration;
-use crate::size::{grouped, human};
+use crate::size::human;
 use crate::{Failure, program::reason};
 
 const KEPT: usize = 512;
@@ -200,18 +200,9 @@ impl Screen {
 
     fn row(&self, run: &RunState, p: &ProcessState) -> Row<'static> {
         let share = share(p.used_bytes, run.limit_bytes);
-        let cells = [
-            p.pid.to_string(),
-            p.name.clone(),
-            p.state().to_string(),
-            human(p.resident_bytes),
-            human(p.pool_bytes),
-            human(p.written_bytes),
-            format!("{:.1}x", p.ratio()),
-            grouped(self.rates.get(&(run.run, p.pid)).copied().unwrap_or(0)),
-            format!("{}.{} %", share / 10, share % 10),
-        ];
-        Row::new(cells.map(Cell::from))
+        let cells = p.cells(self.rates.get(&(run.run, p.pid)).copied().unwrap_or(0));
+        let share = format!("{}.{} %", share / 10, share % 10);
+        Row::new(cells.into_iter().chain([share]).map(Cell::from))
     }
 }
 

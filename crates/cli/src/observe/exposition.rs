@@ -9,7 +9,6 @@
 
 use std::collections::HashSet;
 use std::fmt::{Display, Write};
-use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
 
@@ -17,8 +16,8 @@ use uzswap::control::{Counter, Fold, Slot, Tree};
 use uzswap::latency::{BUCKETS, FaultKind, Histogram, upper_ns};
 
 use super::Watched;
-
-const PAGE_BYTES: u64 = 4096;
+use crate::os;
+use crate::report::PAGE_BYTES;
 
 /// Of the buckets of a fault's time every fourth is given for the run: powers of two. Of a process every eighth.
 const RUN_STEP: usize = 4;
@@ -126,20 +125,18 @@ struct Process {
 impl Process {
     /// `None`: it came or went while we looked.
     fn of(slot: &Slot) -> Option<Process> {
-        let pid = slot.process_id()?;
+        let pid = slot.process()?;
         let claims = slot.claims.load(Ordering::Acquire);
-        let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let name = String::from_utf8_lossy(&name);
         let mut latency = Histogram::default();
         FaultKind::ALL.iter().for_each(|kind| slot.latency.add_to(*kind, &mut latency));
         let process = Process {
-            labels: format!("pid=\"{pid}\",name=\"{}\"", escape(name.trim_end_matches('\n'))),
+            labels: format!("pid=\"{pid}\",name=\"{}\"", escape(&os::name_of(pid))),
             counters: OF_PROCESSES.map(|c| slot.get(c)),
             used_pages: slot.used_pages.load(Ordering::Relaxed),
             needed_pages: slot.needed_pages.load(Ordering::Relaxed),
             latency,
         };
-        let is_same = slot.process_id() == Some(pid) && slot.claims.load(Ordering::Acquire) == claims;
+        let is_same = slot.process() == Some(pid) && slot.claims.load(Ordering::Acquire) == claims;
         is_same.then_some(process)
     }
 }
@@ -260,18 +257,9 @@ fn of_processes(text: &mut Text, processes: &[&Process]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::tests::watched;
     use crate::os::ControlBlock;
-    use std::time::{Instant, SystemTime};
     use uzswap::control::Settings;
-
-    fn watched(block: &ControlBlock) -> Watched<'_> {
-        Watched {
-            tree: Some(block.tree()),
-            memory_bytes: 64 << 20,
-            started: Instant::now(),
-            started_at: SystemTime::now(),
-        }
-    }
 
     #[test]
     fn names_have_their_units_and_types() {

@@ -81,3 +81,19 @@ pub fn during<T>(
         (result, series)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::ControlBlock;
+
+    /// A run of 64 MiB that begins now.
+    pub fn watched(block: &ControlBlock) -> Watched<'_> {
+        Watched {
+            tree: Some(block.tree()),
+            memory_bytes: 64 << 20,
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+        }
+    }
+}

@@ -22,11 +22,11 @@ use uzswap::latency::{BUCKETS, FaultKind, Histogram, upper_ns};
 use super::sampler::{Sample, Seen, Series};
 use crate::bench::record::{machine, utc};
 use crate::os;
+use crate::report::PAGE_BYTES;
 use crate::report::{Outcome, Told};
 use crate::size::{grouped, human};
 use crate::supervise::How;
 
-const PAGE_BYTES: u64 = 4096;
 /// Processes in the table; of more only the largest are shown.
 const ROWS_MAX: usize = 200;
 

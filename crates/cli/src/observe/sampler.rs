@@ -14,13 +14,13 @@ use uzswap::control::{Counter, Mechanism, Tree};
 use uzswap::latency::FaultKind;
 
 use super::Watched;
+use crate::report::PAGE_BYTES;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLES_MAX: usize = 1000;
 /// Processes that are remembered; beyond twice as many the smallest of those that ended are forgotten.
 const PROCESSES_MAX: usize = 500;
 const COMMAND_BYTES_MAX: usize = 300;
-const PAGE_BYTES: u64 = 4096;
 
 /// The run at one moment. Pages are of 4 KiB.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -138,10 +138,9 @@ impl<'a> Sampler<'a> {
             for kind in FaultKind::ALL {
                 sample.faults[kind as usize] += slot.latency.count(kind);
             }
-            let Some(pid) = slot.process_id() else { continue };
+            let Some(pid) = slot.process() else { continue };
             let used = pages(&slot.used_pages);
-            let mechanism = Mechanism::from_u32(slot.mechanism.load(Ordering::Relaxed));
-            let mechanism = mechanism.filter(|m| *m != Mechanism::Auto);
+            let mechanism = slot.mechanism();
             sample.processes += 1;
             match mechanism {
                 Some(_) => {
@@ -224,18 +223,9 @@ fn command_of(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::tests::watched;
     use crate::os::ControlBlock;
-    use std::time::SystemTime;
     use uzswap::control::Settings;
-
-    fn watched(block: &ControlBlock) -> Watched<'_> {
-        Watched {
-            tree: Some(block.tree()),
-            memory_bytes: 64 << 20,
-            started: Instant::now(),
-            started_at: SystemTime::now(),
-        }
-    }
 
     #[test]
     fn a_long_run_has_no_more_samples_than_a_short_one() {

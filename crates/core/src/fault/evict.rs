@@ -216,11 +216,7 @@ impl Pager {
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
         let batch = if direct { DIRECT_PAGES } else { BATCH_PAGES };
-        let (s, aged, refused) = if s.limbo.has_more_in_blocks() {
-            self.age_out_block(s, active)
-        } else {
-            self.age_out(s, active, want.min(batch))
-        };
+        let (s, aged, refused) = self.age_out(s, active, want.min(batch));
         (r.freed, r.refused) = (aged, refused);
         (s, r)
     }
@@ -586,13 +582,7 @@ impl Pager {
             self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == t.pages));
         }
         if t.next == Next::Absent {
-            // The kernel dropped the page under us: it reads as zero.
-            self.word(addr + t.pages * PAGE_SIZE, |m, e| {
-                self.free_entry(e.take_copy());
-                e.drop_contents();
-                m.count(-1, -1);
-            });
-            self.resident.fetch_sub(1, Ordering::Relaxed);
+            self.note_dropped(addr + t.pages * PAGE_SIZE);
         }
         for i in 0..t.pages {
             self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));

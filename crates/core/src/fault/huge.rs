@@ -130,31 +130,32 @@ impl Pager {
             }
         };
         let filled = mechanism.fill_huge(start, block);
+        let (mut touched, mut loaded, mut hits) = (0, 0, 0);
         for i in 0..filled {
-            let at = start + i * PAGE_SIZE;
-            self.word(at, |m, e| match e.state() {
+            self.word(start + i * PAGE_SIZE, |_, e| match e.state() {
                 PageState::None => {
                     e.touch_first();
-                    m.count(1, 1);
-                    self.add(Counter::FirstTouches, 1);
+                    touched += 1;
                 }
                 PageState::Stored(raw) => {
                     e.load();
-                    m.count(1, 0);
-                    self.stored.fetch_sub(1, Ordering::Relaxed);
-                    self.add(Counter::Loads, 1);
+                    loaded += 1;
                     self.free_entry(Some(raw));
                 }
                 PageState::Limbo(slot) => {
                     e.leave_limbo();
-                    m.count(1, 0);
                     s.limbo.kill(slot as usize);
-                    self.add(Counter::LimboHits, 1);
+                    hits += 1;
                 }
                 PageState::Resident => unreachable!("no page of the stretch is resident"),
             });
         }
+        m.count(filled as i32, touched);
         self.resident.fetch_add(filled as i64, Ordering::Relaxed);
+        self.stored.fetch_sub(loaded, Ordering::Relaxed);
+        self.add(Counter::FirstTouches, touched as u64);
+        self.add(Counter::Loads, loaded as u64);
+        self.add(Counter::LimboHits, hits);
         m.set_mapped(if filled == HUGE_PAGES { Mapped::Huge } else { Mapped::Small });
         match block {
             Some(slot) if filled == HUGE_PAGES => {
@@ -257,13 +258,7 @@ impl Pager {
         let t = active.mechanism.take_out(start, HUGE_PAGES, slot);
         each(t.pages, &|_, e| e.refuse_limbo(true));
         if t.next == Next::Absent {
-            // The kernel dropped a page under us: it reads as zero.
-            self.word(start + t.pages * PAGE_SIZE, |m, e| {
-                self.free_entry(e.take_copy());
-                e.drop_contents();
-                m.count(-1, -1);
-            });
-            self.resident.fetch_sub(1, Ordering::Relaxed);
+            self.note_dropped(start + t.pages * PAGE_SIZE);
         }
         if t.pages < HUGE_PAGES {
             self.note_small(start);

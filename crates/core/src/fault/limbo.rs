@@ -91,7 +91,7 @@ impl Limbo {
 
     /// Slots between tail and head, and in blocks that are not free.
     pub fn in_use(&self) -> usize {
-        let blocks = self.blocks[..self.blocks_len].iter().filter(|b| **b != BLOCK_FREE).count();
+        let blocks = self.count_blocks(|b| b != BLOCK_FREE);
         (self.head - self.tail) as usize + blocks * HUGE_PAGES
     }
 
@@ -104,14 +104,30 @@ impl Limbo {
         !matches!(block, BLOCK_FREE | BLOCK_CLAIMED | BLOCK_STOCK)
     }
 
+    fn count_blocks(&self, are: impl Fn(u64) -> bool) -> usize {
+        self.blocks[..self.blocks_len].iter().filter(|b| are(**b)).count()
+    }
+
     fn blocks_ready(&self) -> usize {
-        self.blocks[..self.blocks_len].iter().filter(|b| Self::waits(**b)).count()
+        self.count_blocks(Self::waits)
+    }
+
+    /// First slot of a block with that mark.
+    fn find_block(&self, mark: u64) -> Option<usize> {
+        let block = self.blocks[..self.blocks_len].iter().position(|b| *b == mark)?;
+        Some(self.block_slot(block))
+    }
+
+    /// The mark of the block that `slot` is in.
+    fn block_mut(&mut self, slot: usize) -> &mut u64 {
+        let block = self.block_of(slot).expect("a block's slot");
+        &mut self.blocks[block]
     }
 
     /// Slots that somebody has claimed and not finished.
     pub fn claimed(&mut self) -> usize {
         self.advance_tail();
-        let blocks = self.blocks[..self.blocks_len].iter().filter(|b| **b == BLOCK_CLAIMED).count();
+        let blocks = self.count_blocks(|b| b == BLOCK_CLAIMED);
         (self.claim - self.tail) as usize + blocks * HUGE_PAGES
     }
 
@@ -127,8 +143,7 @@ impl Limbo {
 
     /// First slot of a free block, not yet taken.
     pub fn peek_free_block(&self) -> Option<usize> {
-        let free = self.blocks[..self.blocks_len].iter().position(|b| *b == BLOCK_FREE);
-        free.map(|block| self.block_slot(block))
+        self.find_block(BLOCK_FREE)
     }
 
     /// Takes the block of `slot` for the first `pages` of the huge page at `addr`; the others stayed where they were.
@@ -138,8 +153,7 @@ impl Limbo {
             self.of_slot(slot + i).store(page, Ordering::Release);
         }
         self.blocks_came += 1;
-        let block = self.block_of(slot).expect("a block's slot");
-        self.blocks[block] = self.blocks_came;
+        *self.block_mut(slot) = self.blocks_came;
     }
 
     /// Whether huge pages are the larger part of what waits.
@@ -166,25 +180,21 @@ impl Limbo {
 
     /// A claimed block has given its pages to the cache: its frame is kept if few are. Else the caller gives it back.
     pub fn keep_frame(&mut self, slot: usize) -> bool {
-        let block = self.block_of(slot).expect("a block's slot");
-        let kept = self.blocks[..self.blocks_len].iter().filter(|b| **b == BLOCK_STOCK).count();
-        let keeps = kept < STOCK_MAX.min(self.blocks_len / 2);
+        let keeps = self.count_blocks(|b| b == BLOCK_STOCK) < STOCK_MAX.min(self.blocks_len / 2);
         if keeps {
-            self.blocks[block] = BLOCK_STOCK;
+            *self.block_mut(slot) = BLOCK_STOCK;
         }
         keeps
     }
 
     /// First slot of a block with a frame that was kept. It stays one until `finish_block`.
     pub fn kept_frame(&self) -> Option<usize> {
-        let block = self.blocks[..self.blocks_len].iter().position(|b| *b == BLOCK_STOCK)?;
-        Some(self.block_slot(block))
+        self.find_block(BLOCK_STOCK)
     }
 
     /// The block of `slot` has given its frames back.
     pub fn finish_block(&mut self, slot: usize) {
-        let block = self.block_of(slot).expect("a block's slot");
-        self.blocks[block] = BLOCK_FREE;
+        *self.block_mut(slot) = BLOCK_FREE;
     }
 
     fn advance_tail(&mut self) {

@@ -10,7 +10,7 @@ use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_MAX_
 use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::{Counter, Mechanism as Kind};
 use crate::latency::FaultKind;
-use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
+use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -99,13 +99,7 @@ impl Pager {
                     && !active.mechanism.is_protect()
                     && !crate::sys::program::is_present(page)
                 {
-                    // The kernel dropped the page unseen: it reads as zero now.
-                    self.word(page, |m, e| {
-                        self.free_entry(e.take_copy());
-                        e.drop_contents();
-                        m.count(-1, -1);
-                    });
-                    self.resident.fetch_sub(1, Ordering::Relaxed);
+                    self.note_dropped(page);
                     continue;
                 }
                 if write && self.is_shared(page) {
@@ -275,16 +269,29 @@ impl Pager {
                 pages -= excess as usize;
             }
         }
-        // A window may reach into the next stretch.
-        self.note_small(page);
-        self.note_small(page + (pages - 1) * PAGE_SIZE);
-        match first {
+        let served = match first {
             PageState::None => self.serve_zero(active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
             PageState::Stored(_) => self.serve_stored(s, active, page, pages),
             // Nobody asks for a page that is there.
             PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
+        };
+        if active.blocks > 0 {
+            // A window may reach into the next stretch.
+            self.note_small(page);
+            self.note_small(page + (pages - 1) * PAGE_SIZE);
         }
+        served
+    }
+
+    /// The kernel dropped a resident page unseen: it reads as zero now.
+    pub(super) fn note_dropped(&self, page: usize) {
+        self.word(page, |m, e| {
+            self.free_entry(e.take_copy());
+            e.drop_contents();
+            m.count(-1, -1);
+        });
+        self.resident.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// How many of `pages` were filled, and whether to try again.
@@ -310,7 +317,6 @@ impl Pager {
             self.word(page + i * PAGE_SIZE, |m, e| {
                 e.touch_first();
                 m.count(1, 1);
-                m.set_mapped(Mapped::Small);
             });
         }
         self.resident.fetch_add(n as i64, Ordering::Relaxed);

@@ -13,12 +13,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{ADDRESS_END, PageEntry};
 use crate::sys::mem::Table;
-use crate::sys::{Errno, PAGE_SHIFT, PAGE_SIZE, Result};
+use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, Result};
 
-/// Pages of a leaf.
-pub const LEAF_PAGES: usize = 512;
-/// Bytes that a leaf describes.
-pub const LEAF_BYTES: usize = LEAF_PAGES * PAGE_SIZE;
+/// Pages of a leaf, and bytes that it describes: as many as a huge page has.
+pub const LEAF_PAGES: usize = HUGE_PAGES;
+pub const LEAF_BYTES: usize = HUGE_BYTES;
 /// Bytes that one segment of the table of stretches describes: what an empty search skips at once.
 const SKIP_BYTES: usize = Table::<MiddleEntry>::PER_SEGMENT * LEAF_BYTES;
 

@@ -19,8 +19,10 @@ const FREE: u32 = 0;
 const LOCKED: u32 = 1;
 const CONTENDED: u32 = 2;
 
-const FUTEX_WAIT_PRIVATE: usize = 128;
-const FUTEX_WAKE_PRIVATE: usize = 1 | 128;
+const FUTEX_WAIT: usize = 0;
+const FUTEX_WAKE: usize = 1;
+/// The word is this process's alone.
+const FUTEX_PRIVATE: usize = 128;
 
 /// A point at which another thread may run first. Nothing outside of shuttle's tests.
 #[inline(always)]
@@ -32,33 +34,35 @@ pub fn point() {
 /// Sleeps while `*word == expected`, for at most `timeout_ns` (`None`: until woken). Spurious returns are
 /// allowed, so callers loop.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
-    let ts = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
-    let ts_ptr = ts.as_ref().map_or(0, |t| t.as_ptr() as usize);
-    // SAFETY: the word and the timespec outlive the call, which only reads them.
-    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT_PRIVATE, expected, ts_ptr) };
+    wait(FUTEX_WAIT | FUTEX_PRIVATE, word, expected, timeout_ns);
 }
 
 /// Wakes up to `count` sleepers of `word`.
 pub fn futex_wake(word: &AtomicU32, count: u32) {
-    // SAFETY: FUTEX_WAKE only uses the address as a key.
-    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE_PRIVATE, count) };
+    wake(FUTEX_WAKE | FUTEX_PRIVATE, word, count);
 }
 
-const FUTEX_WAIT: usize = 0;
-const FUTEX_WAKE: usize = 1;
-
-/// As `futex_wait`, on a word that lies in memory shared with other processes.
+/// As `futex_wait`, on a word that others than this process's threads wake: in memory shared with other processes, or
+/// cleared by the kernel at a thread's end.
 pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
-    let ts = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
-    let ts_ptr = ts.as_ref().map_or(0, |t| t.as_ptr() as usize);
-    // SAFETY: the word and the timespec outlive the call, which only reads them.
-    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, expected, ts_ptr) };
+    wait(FUTEX_WAIT, word, expected, timeout_ns);
 }
 
 /// Wakes up to `count` sleepers of `word`, in any process.
 pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
-    // SAFETY: FUTEX_WAKE only uses the address as a key.
-    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE, count) };
+    wake(FUTEX_WAKE, word, count);
+}
+
+fn wait(operation: usize, word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    let ts = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
+    let ts_ptr = ts.as_ref().map_or(0, |t| t.as_ptr() as usize);
+    // SAFETY: the word and the timespec outlive the call, which only reads them.
+    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), operation, expected, ts_ptr) };
+}
+
+fn wake(operation: usize, word: &AtomicU32, count: u32) {
+    // SAFETY: a wake only uses the address as a key.
+    let _ = unsafe { uz_syscall!(nr::FUTEX, word.as_ptr(), operation, count) };
 }
 
 /// A mutual exclusion lock of one word. Not reentrant; no poisoning (a panic stops the process).

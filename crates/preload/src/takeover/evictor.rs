@@ -22,7 +22,6 @@ use super::{ACTIVE, PAGER, call, memory, relatives};
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
 const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
-const FUTEX_WAIT: usize = 0;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 /// A dormant process that could hold so many pages listens to orders; what others could give is not worth a thread.
 const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
@@ -115,8 +114,7 @@ pub fn stop() {
     PAGER.slot().orders.ring();
     while ALIVE.load(Ordering::Acquire) != 0 {
         // The kernel's wake at a thread's end is for waiters that are not private.
-        let timeout = [0, TICK_NS];
-        let _ = call!(nr::FUTEX, ALIVE.as_ptr(), FUTEX_WAIT, 1, timeout.as_ptr());
+        sync::futex_wait_shared(&ALIVE, 1, Some(TICK_NS));
     }
     STOPPING.store(false, Ordering::Release);
     TID.store(0, Ordering::Relaxed);

@@ -23,6 +23,12 @@ const BUSY_TRIES: u32 = 4;
 /// Tries of a transfer that makes no progress before it is given up for now.
 const AGAIN_TRIES: u32 = 200;
 
+/// The batched MOVE of 6.18 and later can move a page without counting it and then complain that it is there. Both sides
+/// say what happened.
+fn has_moved(from: usize, to: usize) -> bool {
+    !program::is_present(from) && program::is_present(to)
+}
+
 pub struct Uffd {
     fd: Userfaultfd,
     has_move: bool,
@@ -137,16 +143,10 @@ impl Uffd {
             // SAFETY: charter; the source is staging of ours.
             let t = unsafe { self.fd.move_pages(to, at, HUGE_PAGES - done) };
             done += t.done_pages;
-            if t.stop == Stop::Present && done < HUGE_PAGES {
-                // As in `move_out`: moved, and not counted.
-                let (to, at) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE);
-                if program::is_present(to) && !program::is_present(at) {
-                    done += 1;
-                    continue;
-                }
-            }
-            if done == HUGE_PAGES || t.stop != Stop::Again {
-                break;
+            match t.stop {
+                Stop::Again => {}
+                Stop::Present if has_moved(src + done * PAGE_SIZE, addr + done * PAGE_SIZE) => done += 1,
+                _ => break,
             }
         }
         done
@@ -190,16 +190,11 @@ impl Uffd {
                     }
                     Next::Stuck
                 }
-                // The batched MOVE of 6.18 and later can move a page without counting it and then complain
-                // that it is there. Both sides say what happened.
-                Stop::Present => {
-                    let (src, dst) = (addr + done * PAGE_SIZE, to + done * PAGE_SIZE);
-                    if !program::is_present(src) && program::is_present(dst) {
-                        done += 1;
-                        continue;
-                    }
-                    Next::Stuck
+                Stop::Present if has_moved(addr + done * PAGE_SIZE, to + done * PAGE_SIZE) => {
+                    done += 1;
+                    continue;
                 }
+                Stop::Present => Next::Stuck,
                 Stop::Busy => {
                     busy += 1;
                     if busy <= BUSY_TRIES && program::break_sharing(addr + done * PAGE_SIZE).is_ok() {
