@@ -157,10 +157,7 @@ impl Peer {
 
     /// Puts everything back. What could not be is said.
     pub fn put_back(mut self) -> Result<(), String> {
-        match self.undo.run() {
-            failures if failures.is_empty() => Ok(()),
-            failures => Err(failures.join("; ")),
-        }
+        self.undo.put_back()
     }
 }
 
@@ -194,10 +191,7 @@ impl Fence {
 
     /// Removes the group; an error says what could not be undone.
     pub fn put_back(mut self) -> Result<(), String> {
-        match self.undo.run() {
-            failures if failures.is_empty() => Ok(()),
-            failures => Err(failures.join("; ")),
-        }
+        self.undo.put_back()
     }
 }
 
@@ -236,6 +230,14 @@ struct UndoList(Vec<(String, Step)>);
 impl UndoList {
     fn push(&mut self, what: impl Into<String>, step: impl FnMut() -> io::Result<()> + 'static) {
         self.0.push((what.into(), Box::new(step)));
+    }
+
+    /// Works the list off; an error says what could not be undone.
+    fn put_back(&mut self) -> Result<(), String> {
+        match self.run() {
+            failures if failures.is_empty() => Ok(()),
+            failures => Err(failures.join("; ")),
+        }
     }
 
     /// Works the list off, last first; returns what failed.
