@@ -19,13 +19,13 @@ fn main() -> ExitCode {
 
     let w = workshop.clone();
     suite.add("churn::passes_unmanaged", move || {
-        let run = churn(&w, "3", seed(), &[]).run(&w)?;
+        let run = churn(&w, CHURN_MIB, "3", seed(), &[]).run(&w)?;
         Ok(Verdict::check(run.succeeded() && run.stdout.contains("clean"), || run.report()))
     });
     for spoiled in [1, 2] {
         let w = workshop.clone();
         suite.add(format!("churn::finds_a_spoiled_byte::{spoiled}"), move || {
-            let run = churn(&w, "20", spoiled, &["--spoil"]).run(&w)?;
+            let run = churn(&w, CHURN_MIB, "20", spoiled, &["--spoil"]).run(&w)?;
             let found = run.status.code() == Some(3) && run.stderr.contains(&format!("seed {spoiled}:"));
             Ok(Verdict::check(found, || run.report()))
         });
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             let w = workshop.clone();
             suite.add(format!("{name}::{}::{}", user.name(), sandbox.mechanism()), move || {
                 let seconds = if full() { 600 } else { 10 };
-                let run = churn(&w, &seconds.to_string(), seed(), steps)
+                let run = churn(&w, CHURN_MIB, &seconds.to_string(), seed(), steps)
                     .user(user)
                     .sandbox(sandbox)
                     .managed(managed(CHURN_LIMIT_MIB))
@@ -57,12 +57,7 @@ fn main() -> ExitCode {
             memory_bytes: Some(2 * CHURN_LIMIT_MIB * MIB),
             options: vec!["--huge-pages".into(), "always".into()],
         };
-        let mut argv = vec![w.program("churn").into_os_string()];
-        argv.extend(
-            [seconds.to_string(), seed().to_string(), (2 * CHURN_MIB).to_string(), "6".into()]
-                .map(Into::into),
-        );
-        let run = Job::new(argv)
+        let run = churn(&w, 2 * CHURN_MIB, &seconds.to_string(), seed(), &[])
             .user(User::Ordinary)
             .managed(managed)
             .hangs_after(Duration::from_secs(seconds + 240))
@@ -87,9 +82,9 @@ fn managed(memory_mib: u64) -> Managed {
     Managed { memory_bytes: Some(memory_mib * MIB), ..Managed::default() }
 }
 
-fn churn(workshop: &Workshop, seconds: &str, seed: u64, more: &[&str]) -> Job {
+fn churn(workshop: &Workshop, mib: u64, seconds: &str, seed: u64, more: &[&str]) -> Job {
     let mut argv = vec![workshop.program("churn").into_os_string(), seconds.into()];
-    argv.extend([seed.to_string().into(), CHURN_MIB.to_string().into(), "6".into()]);
+    argv.extend([seed.to_string().into(), mib.to_string().into(), "6".into()]);
     argv.extend(more.iter().map(Into::into));
     Job::new(argv)
 }
