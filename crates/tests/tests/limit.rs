@@ -15,15 +15,21 @@ fn main() -> ExitCode {
         for threads in [1, 2, 4] {
             let w = workshop.clone();
             suite.add(format!("holds::{}::{threads}_threads", sandbox.mechanism()), move || {
-                holds(&w, sandbox, threads)
+                holds(&w, sandbox, threads, false)
             });
         }
+    }
+    for threads in [1, 2] {
+        let w = workshop.clone();
+        suite.add(format!("holds::userfaultfd::{threads}_threads_in_huge_pages"), move || {
+            holds(&w, Sandbox::Open, threads, true)
+        });
     }
     drop(workshop);
     suite.main()
 }
 
-fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32) -> Result<Verdict, String> {
+fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32, huge: bool) -> Result<Verdict, String> {
     let rounds = if full() { "6" } else { "2" };
     let (size, threads) = ((3 * MEMORY_MIB).to_string(), threads.to_string());
     let argv = [workshop.program("touch").into_os_string(), size.into(), threads.into(), rounds.into()];
@@ -32,7 +38,10 @@ fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32) -> Result<Verdict,
     let run = Job::new(&argv)
         .user(User::Ordinary)
         .sandbox(sandbox)
-        .managed(Managed { memory_bytes: Some(memory_bytes), ..Managed::default() })
+        .managed(Managed {
+            memory_bytes: Some(memory_bytes),
+            options: if huge { vec!["--huge-pages".into(), "always".into()] } else { vec![] },
+        })
         .run(workshop)?;
     let allowed_bytes = memory_bytes + memory_bytes / 20 + 16 * MIB;
     println!(
@@ -51,6 +60,8 @@ fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32) -> Result<Verdict,
         "the program is smaller than it should be"
     } else if run.peaks.samples < 10 {
         "too few samples to say anything"
+    } else if huge && run.stat("huge_evictions").unwrap_or(0) == 0 {
+        "no huge page went out"
     } else if run.peaks.tree_bytes > allowed_bytes {
         "the limit does not hold"
     } else {
