@@ -201,6 +201,19 @@ pub const IDLE_AFTER: OptionSpec = OptionSpec {
     hidden: false,
 };
 
+pub const NO_TURNS: OptionSpec = OptionSpec {
+    flag: "no-turns",
+    variable: "UZSWAP_NO_TURNS",
+    value: None,
+    what: "let all processes run at any time, also when they need so much memory together that they do little but page; \
+           without this only so many of them run at a time as fit, by turns of 0.4 to 8 s",
+    default: "turns",
+    bounds: "",
+    reason: "a build by 24 compilers in memory for six takes a tenth of the processor time; a server that must answer \
+             at once may rather be slow all the time than wait for its turn",
+    hidden: false,
+};
+
 pub const QUIET: OptionSpec = OptionSpec {
     flag: "quiet",
     variable: "UZSWAP_QUIET",
@@ -239,6 +252,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &NO_ENCRYPT,
     &CACHE,
     &IDLE_AFTER,
+    &NO_TURNS,
     &QUIET,
     &DEBUG,
 ];

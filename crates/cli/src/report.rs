@@ -232,6 +232,7 @@ pub fn settings_json(settings: &RunSettings) -> Value {
         "recompressor": settings.recompressor,
         "huge_pages": settings.huge_pages.name(),
         "idle_after_seconds": settings.idle_after.map(|d| d.as_secs_f64()),
+        "turns": settings.takes_turns,
         "store": path(&settings.store),
         "mechanism": settings.mechanism.name(),
         "encrypt": settings.encrypt,
@@ -391,6 +392,7 @@ mod tests {
             quiet: false,
             debug: false,
             idle_after: None,
+            takes_turns: true,
             remarks: vec![],
         }
     }

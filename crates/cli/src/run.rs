@@ -144,7 +144,7 @@ fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
 /// a run is none the worse.
 fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
     let run = Arc::new(run);
-    control::watch_idle(&run, settings.idle_after);
+    control::watch(&run, settings.idle_after, settings.takes_turns);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
         Err(why) => {

@@ -50,6 +50,8 @@ pub struct RunSettings {
     pub debug: bool,
     /// Processes that do nothing for so long give their memory back.
     pub idle_after: Option<Duration>,
+    /// Where processes need more at a time than fits, they run by turns.
+    pub takes_turns: bool,
     /// Lines worth saying before the program starts.
     pub remarks: Vec<String>,
 }
@@ -126,6 +128,7 @@ impl RunSettings {
             report: report(raw, env)?,
             metrics: metrics(raw, env, &mut remarks)?,
             idle_after: idle_after(text(&options::IDLE_AFTER)?).map_err(wrong)?,
+            takes_turns: !switch(&options::NO_TURNS)?,
             stats: stats(raw, env)?,
             remarks,
         })

@@ -11,12 +11,14 @@
 //! scribbles over the block can spoil the accounting of its own tree and nothing else.
 
 pub mod orders;
+pub mod turns;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::latency::{FaultKind, Histogram, Latency};
 use crate::sys::{fd, thread_exists};
 use orders::Orders;
+use turns::Turn;
 
 /// The environment variable that names the control descriptor.
 pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
@@ -260,6 +262,8 @@ counters! {
     StoreErrors "store_errors" Sum "failed operations on the backing store",
     MoveBusy "move_busy" Sum "pages that the kernel would not move (shared or pinned)",
     MoveUncounted "move_uncounted" Sum "pages that the kernel moved without counting them (its bug, worked around)",
+    Pauses "pauses" Sum "faults that waited for the process's turn (see --no-turns)",
+    PausedNs "paused_ns" Sum "how long they waited, all together (ns)",
     EfaultRetries "efault_retries" Sum "system calls repeated after EFAULT (the safety net)",
     HookedCalls "hooked_calls" Sum "system calls that passed through uzswap",
     Forks "forks" Sum "forks of a process with managed memory",
@@ -295,8 +299,12 @@ pub struct Slot {
     pub charged_pages: AtomicI64,
     /// When the process last asked the kernel what of its memory is its own; 0: it shares none.
     pub looked_at_ns: AtomicU64,
+    /// When somebody saw that the process is gone; 0: nobody has.
+    gone_at_ns: AtomicU64,
     /// What is asked of the process from outside.
     pub orders: Orders,
+    /// Whether it is the process's turn to run.
+    pub turn: Turn,
     pub counters: [AtomicU64; Counter::COUNT],
     /// How long the faults of this process took.
     pub latency: Latency,
@@ -355,6 +363,9 @@ pub struct Tree {
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.
     pub mechanisms: AtomicU32,
+    /// When somebody last looked for processes that are gone, and when one was found.
+    gone_looked_at_ns: AtomicU64,
+    gone_found_at_ns: AtomicU64,
     /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not known, faults are not timed.
     pub tick_ns_q32: AtomicU64,
     /// Counters of processes that ended.
@@ -441,7 +452,9 @@ impl Tree {
         s.counted_by.store(0, Ordering::Release);
         s.charged_pages.store(0, Ordering::Release);
         s.looked_at_ns.store(0, Ordering::Release);
+        s.gone_at_ns.store(0, Ordering::Release);
         s.orders.clear();
+        s.turn.clear();
         self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.pid.store(0, Ordering::Release);
     }
@@ -478,6 +491,39 @@ impl Tree {
             Some(Ok(held)) => !held && s.pid.load(Ordering::Acquire) == pid,
             _ => pid & DEPARTED != 0 || !thread_exists(pid & !UNBORN),
         }
+    }
+
+    /// Looks for processes that are gone, unless somebody did within `notice_ns`, which is enough for all. They are retired
+    /// so long after they were first seen to be gone: till then relatives can look at what they shared.
+    pub fn look_for_gone(&self, now_ns: u64, notice_ns: u64, is_gone: impl Fn(&Slot) -> bool) {
+        let at = self.gone_looked_at_ns.load(Ordering::Acquire);
+        let looks = at + notice_ns <= now_ns
+            && self
+                .gone_looked_at_ns
+                .compare_exchange(at, now_ns, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if !looks {
+            return;
+        }
+        for s in self.live_slots() {
+            let pid = s.pid.load(Ordering::Acquire);
+            if !is_gone(s) {
+                continue;
+            }
+            match s.gone_at_ns.load(Ordering::Acquire) {
+                0 => {
+                    s.gone_at_ns.store(now_ns, Ordering::Release);
+                    self.gone_found_at_ns.fetch_max(now_ns, Ordering::AcqRel);
+                }
+                since if since + notice_ns <= now_ns => self.retire(s, pid),
+                _ => {}
+            }
+        }
+    }
+
+    /// When a process was last found to be gone.
+    pub fn gone_found_at_ns(&self) -> u64 {
+        self.gone_found_at_ns.load(Ordering::Acquire)
     }
 
     /// The slots of processes that exist, or did a moment ago.
@@ -607,6 +653,25 @@ pub(crate) mod tests {
         assert_eq!(t.latency(FaultKind::PoolLoad).count(), 2);
         assert_eq!(t.latency(FaultKind::PoolLoad).sum_ns, 8000);
         assert_eq!(a.latency.count(FaultKind::PoolLoad), 0);
+    }
+
+    #[test]
+    fn who_is_gone_is_noticed_once_for_all_and_counts_until_relatives_have_looked() {
+        let t = tree();
+        let a = t.claim(10).unwrap();
+        t.publish(a, 100, 100);
+        t.publish(t.claim(11).unwrap(), 50, 50);
+        let is_gone = |s: &Slot| s.pid.load(Ordering::Relaxed) == 10;
+        let looks = |now: u64| {
+            t.look_for_gone(now, 10, is_gone);
+            (t.gone_found_at_ns(), t.used_pages.load(Ordering::Relaxed))
+        };
+        assert_eq!(looks(1000), (1000, 150));
+        t.look_for_gone(1005, 10, |_| panic!("somebody has just looked"));
+        assert_eq!(looks(1010), (1000, 50), "after its time");
+        let b = t.claim(10).unwrap();
+        t.publish(b, 30, 30);
+        assert_eq!(looks(1020), (1020, 80), "the next in the slot has a time of its own");
     }
 
     #[test]

@@ -34,10 +34,13 @@ const CPYTHON: &[(&str, bool)] = &[
     ("test_pickle", false),
 ];
 
-/// Above what an interpreter holds at its start, below that and the ballast; for NumPy, and for modules of many
-/// processes, which share it, twice that.
+/// Above what an interpreter holds at its start, below that and the ballast; for modules of many processes, which share it,
+/// twice that.
 const MEMORY_MIB: u64 = 24;
 const BALLAST_MIB: u64 = 24;
+/// The same for NumPy, whose tests hold more themselves, up to 2.3 GiB, and are many thousands that all read the ballast.
+const NUMPY_MEMORY_MIB: u64 = 128;
+const NUMPY_BALLAST_MIB: u64 = 16;
 
 fn main() -> ExitCode {
     let workshop = Arc::new(Workshop::new());
@@ -64,7 +67,7 @@ fn main() -> ExitCode {
                         return Err(format!("{needed} is not installed for {PYTHON}"));
                     }
                 }
-                compare(&w, &numpy(&w, directory), sandbox, 2 * MEMORY_MIB)
+                compare(&w, &numpy(&w, directory), sandbox, NUMPY_MEMORY_MIB)
             });
         }
     }
@@ -77,20 +80,20 @@ fn words(line: &str) -> Vec<OsString> {
 }
 
 /// `python3 -m MODULE`, with ballast.
-fn module(workshop: &Workshop, name: &str) -> Vec<OsString> {
-    let mut argv = words(&format!("{PYTHON} BALLAST {BALLAST_MIB} {name}"));
+fn module(workshop: &Workshop, name: &str, ballast_mib: u64) -> Vec<OsString> {
+    let mut argv = words(&format!("{PYTHON} BALLAST {ballast_mib} {name}"));
     argv[1] = workshop.script("ballast.py").into();
     argv
 }
 
 fn cpython(workshop: &Workshop, name: &str) -> Vec<OsString> {
-    let mut argv = module(workshop, "test");
+    let mut argv = module(workshop, "test", BALLAST_MIB);
     argv.extend(words(&format!("--junit-xml results.xml --timeout 1500 {name}")));
     argv
 }
 
 fn numpy(workshop: &Workshop, directory: &Path) -> Vec<OsString> {
-    let mut argv = module(workshop, "pytest");
+    let mut argv = module(workshop, "pytest", NUMPY_BALLAST_MIB);
     // The cache would be written beside the tests. The slow ones need gigabytes, also unmanaged.
     argv.extend(words("-q -p no:cacheprovider --junitxml results.xml -m"));
     argv.extend(["not slow".into(), directory.into()]);

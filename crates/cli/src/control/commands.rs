@@ -199,6 +199,7 @@ mod tests {
             needed_bytes: 1000 * MIB,
             faults,
             listens: true,
+            is_paused: false,
         };
         let small = ProcessState { pid: 12, name: "sh".into(), resident_bytes: 4096, ..Default::default() };
         vec![RunState {

@@ -4,6 +4,7 @@
 //!  uzswap ps, top, set, reclaim                                uzswap run
 //!     client ── one JSON line ──> DIRECTORY/RUN.sock ──> server ──> the control block: limit, orders ──> evictors
 //!            <── one JSON line ──                                   idle (--idle-after) ────^
+//!                                                                    turns ──> the control block: who waits ──> faults
 //! ```
 //!
 //! - *Run*: one `uzswap run` and its processes, named by the process id of `uzswap run`.
@@ -21,14 +22,18 @@ mod protocol;
 mod server;
 mod state;
 mod top;
+mod turns;
 
 pub use commands::{PsArguments, ReclaimArguments, SetArguments, ps, reclaim, set};
 pub use server::{Run, Server};
 pub use top::{TopArguments, top};
 
-/// Begins to watch for idle processes of a run, if it wants that.
-pub fn watch_idle(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>) {
+/// Begins to watch the processes of a run: for idle ones, if it wants that, and for more of them than fit.
+pub fn watch(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>, takes_turns: bool) {
     if let Some(idle_after) = idle_after {
         idle::start(run.clone(), idle_after);
+    }
+    if takes_turns {
+        turns::start(run.clone());
     }
 }

@@ -37,6 +37,8 @@ pub struct ProcessState {
     pub faults: u64,
     /// Whether memory can be reclaimed: a process that could not hold much has no thread for it.
     pub listens: bool,
+    /// Others have their turn.
+    pub is_paused: bool,
 }
 
 /// One run.
@@ -96,6 +98,7 @@ impl ProcessState {
             needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
             faults: slot.get(Counter::Faults),
             listens: slot.orders.has_listener(),
+            is_paused: slot.turn.is_paused(),
         })
     }
 
@@ -119,7 +122,11 @@ impl ProcessState {
     }
 
     pub fn state(&self) -> &'static str {
-        if self.mechanism.is_some() { "active" } else { "dormant" }
+        match self.mechanism {
+            None => "dormant",
+            Some(_) if self.is_paused => "waits",
+            Some(_) => "active",
+        }
     }
 
     fn to_json(&self) -> Value {
@@ -151,6 +158,7 @@ impl ProcessState {
             needed_bytes: number("needed_bytes")?,
             faults: number("faults")?,
             listens: v.get("can_reclaim")?.as_bool()?,
+            is_paused: v.get("state")? == "waits",
         })
     }
 }
@@ -207,6 +215,7 @@ mod tests {
             needed_bytes: 5,
             faults: 6,
             listens: true,
+            is_paused: true,
         };
         let dormant = ProcessState { mechanism: None, ..process.clone() };
         let run = RunState {

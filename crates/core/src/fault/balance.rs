@@ -9,6 +9,9 @@
 //! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`) saves compressing it
 //! again, and takes memory that could hold pages.
 //!
+//! In a tree of processes the pool's part is one of the whole tree's memory: a process that sleeps is all pool, and that is as it
+//! should be. Where all pools together are too large each gives back in proportion.
+//!
 //! And once more for the codec: one that is denser leaves memory for pages and makes each load slower. By the same measure
 //! it is chosen for all pages of a program, or not.
 
@@ -68,6 +71,7 @@ impl Seen {
 }
 
 pub(super) struct Balance {
+    others: Others,
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
@@ -82,6 +86,12 @@ pub(super) struct Balance {
     /// Loads, stores and hits in limbo; and which codec was chosen last.
     codec_seen: Seen,
     is_dense: AtomicBool,
+}
+
+/// What the other processes of the tree hold of what pages and pools share, in pages, as of the last tick.
+struct Others {
+    pages: AtomicI64,
+    pools: AtomicI64,
 }
 
 /// What is known of the border between pages and pool: totals of loads from the store, hits in limbo, loads from the pool;
@@ -105,6 +115,7 @@ struct CodecFacts {
 impl Balance {
     pub const fn new() -> Balance {
         Balance {
+            others: Others { pages: AtomicI64::new(0), pools: AtomicI64::new(0) },
             percent: AtomicU32::new(FIRST_PERCENT),
             is_fixed: AtomicBool::new(false),
             border_seen: Seen::new(),
@@ -206,9 +217,27 @@ impl Pager {
         (self.limit_pages() - self.outside_pages()).max(super::MIN_PAGES)
     }
 
-    /// Frames that the pool may have.
+    /// Frames that the pool may have: what the others leave of the tree's part, or this one's share of it.
     pub(super) fn pool_target_pages(&self) -> i64 {
-        (self.divided_pages() * i64::from(self.balance.percent()) / 100).max(super::MIN_PAGES)
+        let Others { pages, pools } = &self.balance.others;
+        let (pages, pools) = (pages.load(Ordering::Relaxed), pools.load(Ordering::Relaxed));
+        let all = (self.divided_pages() + pages) * i64::from(self.balance.percent()) / 100;
+        let mine = self.pool_pages();
+        (all - pools).max(all * mine / (mine + pools).max(1)).max(super::MIN_PAGES)
+    }
+
+    /// Looks what the others hold. A dormant process holds nothing of this; what is shared by fork counts where it counts.
+    fn look_at_others(&self) {
+        let (mut pages, mut pools) = (0, 0);
+        let others = self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
+        for s in others.filter(|s| s.mechanism().is_some()) {
+            let outside = s.get(Counter::OutsidePages) as i64;
+            let managed = (s.used_pages.load(Ordering::Relaxed) - outside).max(0);
+            pages += managed;
+            pools += managed.min((s.get(Counter::PoolBytes) / PAGE_SIZE as u64) as i64);
+        }
+        self.balance.others.pages.store(pages, Ordering::Relaxed);
+        self.balance.others.pools.store(pools, Ordering::Relaxed);
     }
 
     /// Whether the pool takes more than its part: relatives may have left it less than it began with.
@@ -221,6 +250,7 @@ impl Pager {
     /// The evictor's tick: moves the border.
     pub fn balance_pool(&self) {
         let Some(active) = self.active() else { return };
+        self.look_at_others();
         let c = active.cache.counters();
         let limbo_hits = self.slot().get(Counter::LimboHits);
         let frames = (self.pool_pages() as u64).max(1);
@@ -238,7 +268,8 @@ impl Pager {
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
         let events = [c.unchanged_pages, c.stores, limbo_hits];
-        let room = (self.divided_pages() - self.pool_target_pages()).max(super::MIN_PAGES);
+        let room = self.divided_pages() * i64::from(100 - self.balance.percent()) / 100;
+        let room = room.max(super::MIN_PAGES);
         let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
         let facts = active.cache.codec_sizes().map(|sizes| CodecFacts {

@@ -39,6 +39,10 @@ const PACK_PAGES: usize = 512;
 const PACK_BATCH: usize = 8;
 /// What a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
+/// Pages that limbo holds at least when memory is short.
+const LIMBO_LEAST: i64 = 16;
+/// A process that waits for its turn gives memory away as long as less than this part of the limit is free.
+pub const PAUSED_AHEAD: i64 = 16;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
 /// The same when it went over the limit a moment ago.
@@ -82,13 +86,21 @@ enum Aged {
 impl Pager {
     /// Pages that limbo holds when memory is short.
     pub fn limbo_target(&self) -> i64 {
+        if self.slot().turn.is_paused() {
+            return LIMBO_LEAST;
+        }
         // A limit that was raised meanwhile does not make the ring larger.
         let most = self.active().map_or(16384, |a| (a.slots as i64 / 2).min(16384));
-        (self.limit_pages() / 16).clamp(16, most)
+        (self.limit_pages() / 16).clamp(LIMBO_LEAST, most)
     }
 
     /// Free pages below which the evictor starts, and up to which it works.
     pub fn watermarks(&self) -> (i64, i64) {
+        if self.slot().turn.is_paused() {
+            // Those whose turn it is lose nothing before all of this is gone.
+            let ahead = self.tree().limit_pages.load(Ordering::Relaxed) / PAUSED_AHEAD;
+            return (ahead, ahead);
+        }
         let limit = self.limit_pages();
         ((limit / 64).clamp(32, 4096), (limit / 32).clamp(64, 8192))
     }

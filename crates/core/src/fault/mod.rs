@@ -37,7 +37,7 @@ mod timing;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::Active;
-pub use evict::{EVICTOR_PAGES, Reclaimed};
+pub use evict::{EVICTOR_PAGES, PAUSED_AHEAD, Reclaimed};
 pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
 
@@ -58,6 +58,8 @@ pub const WINDOW_MAX_PAGES: usize = 64;
 pub const BATCH_PAGES: usize = 32;
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
+/// The same while it waits for its turn.
+const PAUSED_PAGES: i64 = 32;
 
 /// Counters of the run that the cache counts.
 const CACHE_EVENTS: usize = 14;
@@ -259,8 +261,24 @@ impl Pager {
     pub fn excess(&self, extra: i64) -> i64 {
         let by_tree = self.used_pages() + extra - self.limit_pages();
         // However full the tree is, a process keeps enough to make progress.
-        let by_floor = self.resident_pages() + self.limbo_pages() + extra - MIN_PAGES;
+        // One that waits for its turn makes none.
+        let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };
+        let by_floor = self.resident_pages() + self.limbo_pages() + extra - least;
         by_tree.min(by_floor)
+    }
+
+    /// Before a fault: waits while it is not this process's turn, as long as `may_wait` allows it.
+    #[inline]
+    pub fn wait_for_turn(&self, may_wait: impl Fn() -> bool) {
+        if self.active().is_some() && self.slot().turn.is_paused() {
+            self.add(Counter::Pauses, 1);
+            self.add(Counter::PausedNs, self.slot().turn.wait(may_wait));
+        }
+    }
+
+    /// Whether the process waits for its turn and has given away what it could.
+    pub fn is_drained(&self) -> bool {
+        self.slot().turn.is_paused() && self.resident_pages() + self.limbo_pages() <= 2 * PAUSED_PAGES
     }
 
     /// What the tree believes that this process uses.

@@ -27,6 +27,8 @@ const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
+/// The same, in ticks, while the process waits for its turn and has nothing more to give.
+const DRAINED_TICKS: u64 = 5;
 /// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
@@ -166,7 +168,8 @@ extern "C" fn body() -> ! {
             last = now;
         }
         if is_done {
-            sync::futex_wait(&PAGER.evictor_word, word, Some(TICK_NS));
+            let ticks = if PAGER.is_drained() { DRAINED_TICKS } else { 1 };
+            sync::futex_wait(&PAGER.evictor_word, word, Some(ticks * TICK_NS));
         }
     }
     loop {
@@ -269,16 +272,13 @@ pub(super) fn share_of_anonymous() -> Option<(i64, i64)> {
 
 fn tick() {
     // What the dead shared with this process counts here before it stops counting there.
-    let gone = relatives::any_gone();
+    let gone = relatives::has_one_gone(uzswap::sys::now_ns(), TICK_NS);
     look_outside();
     relatives::correct_share(gone);
     PAGER.balance_pool();
     super::inflight::release_finished();
     PAGER.publish(true);
     PAGER.publish_gauges();
-    if gone {
-        relatives::reap(PAGER.tree());
-    }
     relatives::stay_alive();
 }
 

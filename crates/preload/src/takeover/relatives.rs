@@ -112,11 +112,18 @@ fn gone(tree: &'static Tree) -> impl Iterator<Item = &'static Slot> {
     tree.live_slots().filter(move |s| s.pid.load(Ordering::Acquire) != me && tree.is_gone(s, control))
 }
 
-pub fn any_gone() -> bool {
-    gone(PAGER.tree()).next().is_some()
+/// When the process last heard that another is gone.
+static HEARD_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether another has gone since this was last asked. One process of the tree looks for all, once in `notice_ns`.
+pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
+    let (tree, control) = (PAGER.tree(), CONTROL_FD.load(Ordering::Relaxed));
+    tree.look_for_gone(now_ns, notice_ns, |s| !core::ptr::eq(s, PAGER.slot()) && tree.is_gone(s, control));
+    let found = tree.gone_found_at_ns();
+    HEARD_AT.swap(found, Ordering::Relaxed) != found
 }
 
-/// Processes that are gone give back their share.
+/// Processes that are gone give back their share, at once.
 pub fn reap(tree: &'static Tree) {
     gone(tree).for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
 }

@@ -302,6 +302,13 @@ fn write_u64(addr: usize, v: u64) {
     unsafe { (addr as *mut u64).write_unaligned(v) }
 }
 
+/// The signals that wait for this thread, as bits.
+fn pending() -> u64 {
+    let mut set = 0u64;
+    let _ = call!(nr::RT_SIGPENDING, &raw mut set, 8);
+    set
+}
+
 /// Every handled signal comes here, on the thread's alternate stack, with all signals blocked.
 extern "C" fn entry(sig: i32, info: usize, context: usize) {
     let si_code = read_u64(info + 8) as i32;
@@ -310,6 +317,8 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
         && let Some(t) = thread::existing()
     {
         let (addr, error) = (read_u64(info + 16) as usize, read_u64(context + UC_ERR));
+        // A signal that the program would take now goes first.
+        PAGER.wait_for_turn(|| pending() & !read_u64(context + UC_SIGMASK) == 0);
         // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
         match PAGER.fault(addr, error, unsafe { &mut *t.stream.get() }) {
             Fault::Served => return,

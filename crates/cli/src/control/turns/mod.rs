@@ -1,0 +1,123 @@
+//! Turns: where the processes of a tree need more memory at a time than there is, only so many run as fit.
+//!
+//! A build by 24 compilers on two processors with memory for six is the example. Each gets a processor for a few milliseconds, brings
+//! back what the others have pushed out, and pushes out what they will need next: nearly all time goes to paging. Nobody
+//! gains by running 24 of two at a time. So while paging takes more of the processors than it should, a few processes run and the
+//! others wait, at their next fault (`uzswap::control::turns`), until a turn is over:
+//!
+//! ```text
+//!   look: what faults cost ──> policy: how many, which ──> pause (renewed at each look) or resume
+//! ```
+//!
+//! `policy.rs` decides; this file looks and tells. Without news from here every process runs, and what waits goes on
+//! when a signal comes. A tree that fits, or a single process, never gets here.
+
+mod policy;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use uzswap::control::{Counter, Slot};
+
+use super::server::Run;
+use policy::{Policy, Room, Sight, Verdict};
+
+/// How often it is looked: while processes take turns, and while they do not.
+const BUSY_LOOK: Duration = Duration::from_millis(50);
+const CALM_LOOK: Duration = Duration::from_millis(100);
+/// What paging costs, roughly: a page brought back, with the eviction that made room for it, one that was still in limbo, and one
+/// that had to be read from the store.
+const LOAD_COST: Duration = Duration::from_micros(20);
+const HIT_COST: Duration = Duration::from_micros(4);
+const READ_COST: Duration = Duration::from_micros(100);
+/// How long a pause lasts without news.
+const PAUSE: Duration = Duration::from_millis(500);
+const STACK_BYTES: usize = 128 << 10;
+
+/// Watches the processes of a run. Without a thread for it all of them run, that is all.
+pub fn start(run: Arc<Run>) {
+    let builder = thread::Builder::new().name("uzswap-turns".to_string()).stack_size(STACK_BYTES);
+    let _ = builder.spawn(move || {
+        let cores = thread::available_parallelism().map_or(1, |n| n.get());
+        let mut policy = Policy::new(cores);
+        loop {
+            thread::sleep(if policy.is_on() { BUSY_LOOK } else { CALM_LOOK });
+            look(&run, &mut policy);
+        }
+    });
+}
+
+fn look(run: &Run, policy: &mut Policy) {
+    let slots: Vec<(u32, &Slot)> = run.live().filter(|(_, slot)| slot.mechanism().is_some()).collect();
+    if slots.len() < 2 && !policy.is_on() {
+        return policy.forget();
+    }
+    let sights: Vec<Sight> = slots.iter().map(|(pid, slot)| sight(*pid, slot)).collect();
+    let limit = run.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
+    let used = run.tree.used_pages.load(Ordering::Relaxed).max(0) as u64;
+    let room = Room { limit_pages: limit, free_pages: limit.saturating_sub(used) };
+    let verdicts: HashMap<_, _> = policy.step(Instant::now(), room, &sights).into_iter().collect();
+    let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
+    for ((_, slot), sight) in slots.iter().zip(&sights) {
+        match verdicts.get(&sight.key) {
+            Some(Verdict::Wait) => slot.turn.pause(until_ns),
+            _ => slot.turn.resume(),
+        }
+    }
+}
+
+fn sight(pid: u32, slot: &Slot) -> Sight {
+    let cost = |c: Counter, each: Duration| Duration::from_nanos(slot.get(c) * each.as_nanos() as u64);
+    let outside = slot.get(Counter::OutsidePages);
+    let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64;
+    Sight {
+        key: (pid, slot.claims.load(Ordering::Relaxed)),
+        paging: cost(Counter::Loads, LOAD_COST)
+            + cost(Counter::LimboHits, HIT_COST)
+            + cost(Counter::ReadBackPages, READ_COST),
+        needed_pages: pages(&slot.needed_pages).saturating_sub(outside),
+        resident_pages: slot.get(Counter::ResidentPages) + slot.get(Counter::LimboPages),
+        is_waiting: slot.turn.is_waiting(),
+        processor: processor_time(pid),
+    }
+}
+
+/// Processor time that a process had. None where it cannot be seen from here.
+fn processor_time(pid: u32) -> Option<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
+    clock_gettime(clock).ok().map(Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_whether_a_process_ran() {
+        let me = std::process::id();
+        let before = processor_time(me).unwrap();
+        assert!(before > Duration::ZERO && processor_time(me).unwrap() > before);
+        assert_eq!(processor_time(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_that_waits_is_seen_and_goes_on_when_all_run() {
+        let block = crate::os::ControlBlock::create(&uzswap::control::Settings::new()).unwrap();
+        let slot = block.tree().claim(std::process::id()).unwrap();
+        slot.turn.pause(u64::MAX);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| slot.turn.wait(|| true));
+            while !sight(1, slot).is_waiting {
+                thread::sleep(Duration::from_millis(1));
+            }
+            slot.turn.resume();
+            waiter.join().unwrap();
+        });
+        assert!(!sight(1, slot).is_waiting);
+    }
+}

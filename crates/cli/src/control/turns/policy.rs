@@ -1,0 +1,367 @@
+//! Who runs: how many at a time, and for how long.
+//!
+//! **How many.** *Pressure* is what paging costs of the processor time that the processes have. Above a quarter there are turns; as many
+//! processes run as would fit by half of what they need, then fewer while pressure stays high and memory full, and one more
+//! while pressure is low or there is room. When all could run and pressure is low, turns are over.
+//!
+//! **Which.** Who waits longest comes next. A turn is long beside the time that it takes to bring a process's memory back, so that
+//! little of it is lost; a process that ends within its turn, as compilers do, never has to come back at all. One that sleeps
+//! holds no place: what it sleeps for may be the work of one that waits.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// What it costs to bring a page of a process's memory back at the beginning of its turn, and to take it out at the end.
+const RELOAD_COST: Duration = Duration::from_micros(12);
+/// Pressure at which turns begin, and between which the number of those that run stays.
+const BEGIN: f64 = 0.25;
+const TOO_MUCH: f64 = 0.20;
+const LITTLE: f64 = 0.08;
+/// What the processes are taken to use of the processors at least: less, and they wait for each other or a disk.
+const LEAST_USE: f64 = 0.2;
+/// The time over which pressure is averaged, and after which what a change has brought is believed.
+const AVERAGE: Duration = Duration::from_millis(300);
+const SETTLED: Duration = Duration::from_millis(400);
+/// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those that run fill it by themselves.
+const AHEAD: u64 = uzswap::fault::PAUSED_AHEAD as u64;
+/// A turn in times of what it costs to bring the memory back, and its bounds.
+const TURN_RELOADS: u32 = 25;
+const SHORTEST_TURN: Duration = Duration::from_millis(400);
+const LONGEST_TURN: Duration = Duration::from_secs(8);
+/// Without processor time for so long a process sleeps.
+const ASLEEP: Duration = Duration::from_millis(200);
+/// A process that has not paged for so long does not take part in what is counted.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// Process id and the slot's count of claims: one program of one process.
+pub type Key = (u32, u64);
+
+/// What is seen of a process.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    pub key: Key,
+    /// What bringing pages back has cost so far.
+    pub paging: Duration,
+    /// Pages that it would hold if it could, and those it holds.
+    pub needed_pages: u64,
+    pub resident_pages: u64,
+    /// A thread waits for the turn.
+    pub is_waiting: bool,
+    /// Processor time so far; None: not known.
+    pub processor: Option<Duration>,
+}
+
+/// The limit, and the memory that nobody holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub limit_pages: u64,
+    pub free_pages: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Run,
+    Wait,
+}
+
+/// One process, over time.
+struct Contender {
+    paging: Duration,
+    processor: Duration,
+    /// When it last paged or wanted to, and when it last ran or wanted to.
+    paged_at: Instant,
+    ran_at: Instant,
+    is_waiting: bool,
+    /// Whose turn it is: since when and for how long. Else: since when it waits.
+    turn: Option<Duration>,
+    since: Instant,
+}
+
+pub struct Policy {
+    cores: f64,
+    contenders: HashMap<Key, Contender>,
+    looked_at: Option<Instant>,
+    pressure: f64,
+    /// How many may run at a time; None: all.
+    allowed: Option<usize>,
+    changed_at: Option<Instant>,
+}
+
+impl Policy {
+    pub fn new(cores: usize) -> Policy {
+        Policy {
+            cores: cores as f64,
+            contenders: HashMap::new(),
+            looked_at: None,
+            pressure: 0.0,
+            allowed: None,
+            changed_at: None,
+        }
+    }
+
+    /// Whether processes take turns now.
+    pub fn is_on(&self) -> bool {
+        self.allowed.is_some()
+    }
+
+    /// Nobody competes.
+    pub fn forget(&mut self) {
+        *self = Policy::new(self.cores as usize);
+    }
+
+    /// One look: what each process may do until the next.
+    pub fn step(&mut self, now: Instant, room: Room, sights: &[Sight]) -> Vec<(Key, Verdict)> {
+        let (paging, processor) = self.see(now, sights);
+        self.average(now, paging, processor);
+        self.decide(now, room, sights);
+        let Some(allowed) = self.allowed else {
+            return sights.iter().map(|s| (s.key, Verdict::Run)).collect();
+        };
+        self.take_turns(now, allowed, sights);
+        let verdict = |c: &Contender| if c.turn.is_some() { Verdict::Run } else { Verdict::Wait };
+        self.contenders.iter().map(|(key, c)| (*key, verdict(c))).collect()
+    }
+
+    /// Notes what has happened since the last look: what paging took, and processor time, of all.
+    fn see(&mut self, now: Instant, sights: &[Sight]) -> (Duration, Duration) {
+        self.contenders.retain(|key, _| sights.iter().any(|s| s.key == *key));
+        let mut all = (Duration::ZERO, Duration::ZERO);
+        for s in sights {
+            let c = self.contenders.entry(s.key).or_insert(Contender {
+                paging: s.paging,
+                processor: s.processor.unwrap_or_default(),
+                paged_at: now,
+                ran_at: now,
+                is_waiting: false,
+                turn: None,
+                since: now,
+            });
+            let paging = s.paging.saturating_sub(c.paging);
+            let processor = s.processor.unwrap_or_default().saturating_sub(c.processor);
+            all = (all.0 + paging, all.1 + processor);
+            let pages = !paging.is_zero() || s.is_waiting;
+            if pages {
+                c.paged_at = now;
+            }
+            // Who cannot be seen is taken to run.
+            if pages || s.processor.is_none() || processor > Duration::ZERO {
+                c.ran_at = now;
+            }
+            (c.paging, c.processor) = (s.paging, s.processor.unwrap_or_default());
+            c.is_waiting = s.is_waiting;
+        }
+        all
+    }
+
+    fn average(&mut self, now: Instant, paging: Duration, processor: Duration) {
+        if let Some(before) = self.looked_at.filter(|b| *b < now) {
+            let passed = (now - before).as_secs_f64();
+            let used = processor.as_secs_f64().max(passed * self.cores * LEAST_USE);
+            let weight = (passed / AVERAGE.as_secs_f64()).min(1.0);
+            self.pressure += (paging.as_secs_f64() / used - self.pressure) * weight;
+        }
+        self.looked_at = Some(now);
+    }
+
+    /// How many may run from now on.
+    fn decide(&mut self, now: Instant, room: Room, sights: &[Sight]) {
+        let contending = self.contenders.values().filter(|c| now - c.paged_at < AWAY).count();
+        let Some(allowed) = self.allowed else {
+            if self.pressure > BEGIN && contending > 1 {
+                self.allowed = Some(fitting(room, sights).clamp(1, contending - 1));
+                self.changed_at = Some(now);
+            }
+            return;
+        };
+        if self.changed_at.is_some_and(|at| now - at < SETTLED) {
+            return;
+        }
+        let ahead = room.limit_pages / AHEAD;
+        let next = if self.pressure > TOO_MUCH && room.free_pages < ahead {
+            (allowed * 2 / 3).max(1)
+        } else if allowed < contending
+            && (self.pressure < LITTLE || room.free_pages > ahead + self.next_needs(sights))
+        {
+            allowed + 1
+        } else {
+            allowed
+        };
+        if next != allowed {
+            self.changed_at = Some(now);
+        }
+        let is_over = next >= contending && self.pressure < TOO_MUCH;
+        self.allowed = (!is_over).then_some(next);
+        if is_over {
+            self.contenders.values_mut().for_each(|c| c.turn = None);
+        }
+    }
+
+    /// What the process needs that comes next, if one waits.
+    fn next_needs(&self, sights: &[Sight]) -> u64 {
+        let waiting = sights.iter().filter(|s| s.is_waiting);
+        waiting.min_by_key(|s| self.contenders.get(&s.key).map(|c| c.since)).map_or(0, |s| s.needed_pages)
+    }
+
+    /// Ends turns that are over, and gives the free places to who waits longest.
+    fn take_turns(&mut self, now: Instant, allowed: usize, sights: &[Sight]) {
+        let is_wanted = self.contenders.values().any(|c| c.turn.is_none() && c.is_waiting);
+        for c in self.contenders.values_mut().filter(|_| is_wanted) {
+            if c.turn.is_some_and(|turn| now - c.since >= turn) {
+                (c.turn, c.since) = (None, now);
+            }
+        }
+        let runs = |c: &Contender| c.turn.is_some() && now - c.ran_at < ASLEEP;
+        let mut running: Vec<Key> =
+            self.contenders.iter().filter(|(_, c)| runs(c)).map(|(key, _)| *key).collect();
+        if running.len() > allowed {
+            // Who came last has lost least; it will be the first again.
+            running.sort_by_key(|key| (self.contenders[key].since, *key));
+            for key in running.drain(allowed..) {
+                self.contenders.entry(key).and_modify(|c| c.turn = None);
+            }
+        }
+        let waits = |c: &Contender| c.turn.is_none() && c.is_waiting;
+        let mut waiting: Vec<Key> =
+            self.contenders.iter().filter(|(_, c)| waits(c)).map(|(key, _)| *key).collect();
+        waiting.sort_by_key(|key| (self.contenders[key].since, *key));
+        for key in waiting.into_iter().take(allowed.saturating_sub(running.len())) {
+            let pages = sights.iter().find(|s| s.key == key).map_or(0, |s| s.needed_pages);
+            self.contenders.entry(key).and_modify(|c| {
+                (c.turn, c.since, c.ran_at) = (Some(turn(pages)), now, now);
+            });
+        }
+    }
+}
+
+/// How long the turn of a process is that needs so many pages.
+fn turn(needed_pages: u64) -> Duration {
+    let reload = RELOAD_COST * u32::try_from(needed_pages).unwrap_or(u32::MAX);
+    (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN)
+}
+
+/// How many of the processes would run in the memory that all of them hold, with half of what each needs.
+fn fitting(room: Room, sights: &[Sight]) -> usize {
+    let held: u64 = sights.iter().map(|s| s.resident_pages).sum();
+    let needed: u64 = sights.iter().map(|s| s.needed_pages / 2).sum();
+    ((held + room.free_pages) * sights.len() as u64 / needed.max(1)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOK: Duration = Duration::from_millis(50);
+    const PAGES: u64 = 4096;
+    const ROOM: Room = Room { limit_pages: 1 << 20, free_pages: 4 * PAGES / 2 };
+
+    /// Compilers that need so much, on two processors: each that may run pages heavily when more than `fit` do.
+    struct Build {
+        policy: Policy,
+        now: Instant,
+        sights: Vec<Sight>,
+        verdicts: HashMap<Key, Verdict>,
+        fit: usize,
+        asleep: Option<Key>,
+    }
+
+    impl Build {
+        fn new(processes: u32, fit: usize) -> Build {
+            let sight = |pid| Sight {
+                key: (pid, 1),
+                paging: Duration::ZERO,
+                needed_pages: PAGES,
+                resident_pages: 0,
+                is_waiting: false,
+                processor: Some(Duration::ZERO),
+            };
+            let sights = (1..=processes).map(sight).collect();
+            let (policy, verdicts) = (Policy::new(2), HashMap::new());
+            Build { policy, now: Instant::now(), sights, verdicts, fit, asleep: None }
+        }
+
+        fn may_run(&self, key: Key) -> bool {
+            self.verdicts.get(&key) != Some(&Verdict::Wait)
+        }
+
+        fn running(&self) -> Vec<Key> {
+            self.sights.iter().map(|s| s.key).filter(|k| self.may_run(*k)).collect()
+        }
+
+        fn look(&mut self) {
+            let running = self.running();
+            for s in &mut self.sights {
+                let runs = running.contains(&s.key);
+                let sleeps = self.asleep == Some(s.key);
+                s.is_waiting = !runs && !sleeps;
+                if runs && !sleeps {
+                    let time = LOOK * 2 / running.len() as u32;
+                    s.processor = s.processor.map(|p| p + time);
+                    s.paging += if running.len() > self.fit { time / 2 } else { Duration::ZERO };
+                }
+            }
+            self.now += LOOK;
+            self.verdicts = self.policy.step(self.now, ROOM, &self.sights).into_iter().collect();
+        }
+
+        fn look_for(&mut self, time: Duration) {
+            (0..time.as_millis() / LOOK.as_millis()).for_each(|_| self.look());
+        }
+    }
+
+    #[test]
+    fn what_fits_is_left_alone() {
+        let mut b = Build::new(24, 24);
+        b.look_for(Duration::from_secs(5));
+        assert!(!b.policy.is_on());
+        assert_eq!(b.running().len(), 24);
+        let mut one = Build::new(1, 0);
+        one.look_for(Duration::from_secs(5));
+        assert!(!one.policy.is_on(), "one process takes no turns with itself");
+    }
+
+    #[test]
+    fn where_too_many_page_as_many_run_as_fit_and_everybody_gets_a_turn() {
+        let mut b = Build::new(24, 4);
+        b.look_for(Duration::from_secs(2));
+        assert!((3..=5).contains(&b.running().len()), "{:?}", b.running());
+        let mut had = std::collections::HashSet::new();
+        for _ in 0..20 * 24 / 4 * 2 {
+            b.look();
+            had.extend(b.running());
+            assert!((3..=5).contains(&b.running().len()), "{:?}", b.running());
+        }
+        assert_eq!(had.len(), 24);
+    }
+
+    #[test]
+    fn who_ends_or_sleeps_leaves_its_place() {
+        let mut b = Build::new(24, 4);
+        b.look_for(Duration::from_secs(2));
+        let sleeper = b.running()[0];
+        b.asleep = Some(sleeper);
+        b.look_for(ASLEEP + LOOK);
+        assert!(b.running().iter().filter(|k| **k != sleeper).count() >= 4);
+        let gone = b.running()[1];
+        b.sights.retain(|s| s.key != gone);
+        b.look();
+        assert!(b.running().len() >= 4);
+    }
+
+    #[test]
+    fn when_the_rest_fits_all_run() {
+        let mut b = Build::new(8, 4);
+        b.look_for(Duration::from_secs(2));
+        assert!(b.policy.is_on());
+        b.sights.truncate(4);
+        b.look_for(Duration::from_secs(5));
+        assert!(!b.policy.is_on());
+        assert_eq!(b.running().len(), 4);
+    }
+
+    #[test]
+    fn a_turn_is_long_beside_what_it_costs() {
+        assert_eq!(turn(0), SHORTEST_TURN);
+        assert_eq!(turn(10_000), Duration::from_secs(3));
+        assert_eq!(turn(u64::MAX), LONGEST_TURN);
+    }
+}

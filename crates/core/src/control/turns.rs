@@ -1,0 +1,123 @@
+//! Whose turn it is, while the processes of a tree need more memory at a time than there is.
+//!
+//! Where more processes run than fit, each takes from the others what they will touch next, and all of them do little but page.
+//! Then `uzswap run` lets some run and has the others wait, by turns (`cli/src/control/turns`):
+//!
+//! ```text
+//!   uzswap run                       the process
+//!   pause(until) ──────────────────> the next fault waits; the evictor takes its memory, before others lose theirs
+//!   pause(until later), ...          (without news it runs again: a pause ends by itself)
+//!   resume ─────────────────────────> goes on
+//! ```
+//!
+//! Only faults wait: a process that finds all that it touches runs on, and one that sleeps does not notice.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::sys::now_ns;
+use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
+
+/// How long a wait lasts at most before it is looked whether it should go on: a signal may have come.
+const SLICE_NS: u64 = 20_000_000;
+/// How long a fault waits at most, whatever the shared block says.
+const WAIT_MAX_NS: u64 = 60_000_000_000;
+
+/// The turn of one process. All-zero: it runs.
+#[repr(C)]
+pub struct Turn {
+    /// It waits until then; 0: it does not.
+    paused_until_ns: AtomicU64,
+    /// Bumped and woken when it need not wait any longer.
+    bell: AtomicU32,
+    /// Threads that wait now.
+    waiting: AtomicU32,
+}
+
+impl Turn {
+    pub fn pause(&self, until_ns: u64) {
+        self.paused_until_ns.store(until_ns, Ordering::Release);
+    }
+
+    pub fn resume(&self) {
+        if self.paused_until_ns.swap(0, Ordering::AcqRel) != 0 {
+            self.bell.fetch_add(1, Ordering::AcqRel);
+            futex_wake_shared(&self.bell, u32::MAX >> 1);
+        }
+    }
+
+    #[inline]
+    pub fn is_paused(&self) -> bool {
+        let until = self.paused_until_ns.load(Ordering::Acquire);
+        until != 0 && now_ns() < until
+    }
+
+    /// Whether a thread would run if it could.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits for the turn, as long as `may_wait` allows it. Returns how long that took, in nanoseconds.
+    pub fn wait(&self, may_wait: impl Fn() -> bool) -> u64 {
+        let began = now_ns();
+        let mut now = began;
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        while now - began < WAIT_MAX_NS {
+            let rung = self.bell.load(Ordering::Acquire);
+            let until = self.paused_until_ns.load(Ordering::Acquire);
+            if now >= until || !may_wait() {
+                break;
+            }
+            futex_wait_shared(&self.bell, rung, Some((until - now).min(SLICE_NS)));
+            now = now_ns();
+        }
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        now - began
+    }
+
+    /// The process has ended.
+    pub(super) fn clear(&self) {
+        self.paused_until_ns.store(0, Ordering::Release);
+        self.waiting.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::control::tests::tree;
+
+    #[test]
+    fn a_pause_ends_by_itself_or_when_it_is_said() {
+        let t = tree();
+        let turn = &t.claim(10).unwrap().turn;
+        assert!(!turn.is_paused());
+        turn.pause(now_ns() + 5_000_000);
+        assert!(turn.wait(|| true) >= 4_000_000);
+        assert!(!turn.is_paused() && !turn.is_waiting());
+        thread::scope(|scope| {
+            turn.pause(u64::MAX);
+            let waiter = scope.spawn(|| turn.wait(|| true));
+            while !turn.is_waiting() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(turn.is_paused());
+            turn.resume();
+            waiter.join().unwrap();
+        });
+        assert!(!turn.is_paused() && !turn.is_waiting());
+    }
+
+    #[test]
+    fn a_wait_ends_when_something_else_is_to_be_done() {
+        let t = tree();
+        let s = t.claim(10).unwrap();
+        s.turn.pause(u64::MAX);
+        s.turn.wait(|| false);
+        assert!(s.turn.is_paused(), "and stays a pause");
+        t.retire(s, 10);
+        assert!(!s.turn.is_paused());
+    }
+}
