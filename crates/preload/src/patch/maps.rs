@@ -7,10 +7,10 @@
 use std::vec::Vec;
 
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE};
-use uzswap::sys::{PAGE_SIZE, Result, fd, nr};
+use uzswap::sys::{PAGE_SIZE, fd, file, nr};
 use uzswap::uz_syscall;
 
-use super::table::{open_path, read_all};
+use super::cache::{open_path, read_all};
 
 const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 /// Nothing may be mapped lower by an ordinary process.
@@ -39,7 +39,7 @@ pub struct Maps {
 
 impl Maps {
     pub fn list(&mut self) -> &[Mapping] {
-        self.list.get_or_insert_with(|| read_maps().unwrap_or_default())
+        self.list.get_or_insert_with(read_maps)
     }
 
     /// The list as it is now.
@@ -88,11 +88,36 @@ impl Maps {
     }
 }
 
-fn read_maps() -> Result<Vec<Mapping>> {
-    let fd = open_path(b"/proc/self/maps", 0)?;
-    let text = read_all(fd, 16 << 10);
+/// Whether the pages of a private mapping of a file are all as they are in the file: none was written, neither by the process
+/// nor by a debugger. Where the kernel does not tell, the answer is no.
+pub fn is_unwritten(start: usize, end: usize) -> bool {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const OF_FILE: u64 = 1 << 61;
+    let Ok(fd) = open_path(b"/proc/self/pagemap", 0) else { return false };
+    let mut entries = [0u8; 4096];
+    let (mut page, last) = (start / PAGE_SIZE, end / PAGE_SIZE);
+    let mut unwritten = true;
+    while unwritten && page < last {
+        let some = &mut entries[..((last - page) * 8).min(4096)];
+        let known = file::read_exact_at(fd, some, page as u64 * 8).is_ok();
+        let as_in_file =
+            |e: u64| e & (PRESENT | SWAPPED) == 0 || e & (PRESENT | OF_FILE) == PRESENT | OF_FILE;
+        unwritten = known && some.as_chunks().0.iter().all(|e| as_in_file(u64::from_le_bytes(*e)));
+        page += some.len() / 8;
+    }
     fd::close(fd);
-    Ok(text?.split(|&b| b == b'\n').filter_map(parse_line).collect())
+    unwritten
+}
+
+/// All mappings, lowest first; none if the kernel does not tell.
+pub fn read_maps() -> Vec<Mapping> {
+    let Ok(fd) = open_path(b"/proc/self/maps", 0) else { return Vec::new() };
+    let text = read_all(fd, 8 << 10).unwrap_or_default();
+    fd::close(fd);
+    let mut list = Vec::with_capacity(text.len() / 80);
+    list.extend(text.split(|&b| b == b'\n').filter_map(parse_line));
+    list
 }
 
 /// `start-end perms offset major:minor inode   name`
