@@ -32,6 +32,7 @@ const S_IFMT: u32 = 0o170000;
 const S_IFREG: u32 = 0o100000;
 const S_IFDIR: u32 = 0o040000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+const ST_RDONLY: u64 = 1;
 const ST_NOEXEC: u64 = 8;
 const CLOCK_REALTIME: usize = 0;
 
@@ -196,12 +197,16 @@ impl CacheDir {
         }
     }
 
-    /// Whether files here can be executed, and mapped for as long as a process likes.
-    pub fn holds_code(&self) -> bool {
+    /// Whether a file of `bytes` finds room here, can be executed, and mapped for as long as a process likes.
+    pub fn can_hold_code(&self, bytes: u64) -> bool {
         let mut raw = [0u64; 15];
         // SAFETY: the buffer has the size of struct statfs.
         let known = unsafe { uz_syscall!(nr::FSTATFS, self.fd, raw.as_mut_ptr()) }.is_ok();
-        known && DEPENDABLE.contains(&raw[0]) && raw[10] & ST_NOEXEC == 0
+        let [kind, block_bytes, _, _, free_blocks, _, _, _, _, _, flags, ..] = raw;
+        known
+            && DEPENDABLE.contains(&kind)
+            && flags & (ST_NOEXEC | ST_RDONLY) == 0
+            && free_blocks.saturating_mul(block_bytes) > bytes
     }
 
     /// Keeps a file of these pieces.

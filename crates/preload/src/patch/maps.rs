@@ -95,11 +95,11 @@ pub fn is_unwritten(start: usize, end: usize) -> bool {
     const SWAPPED: u64 = 1 << 62;
     const OF_FILE: u64 = 1 << 61;
     let Ok(fd) = open_path(b"/proc/self/pagemap", 0) else { return false };
-    let mut entries = [0u8; 4096];
+    let mut entries = [0u8; 1024];
     let (mut page, last) = (start / PAGE_SIZE, end / PAGE_SIZE);
     let mut unwritten = true;
     while unwritten && page < last {
-        let some = &mut entries[..((last - page) * 8).min(4096)];
+        let some = &mut entries[..((last - page) * 8).min(1024)];
         let known = file::read_exact_at(fd, some, page as u64 * 8).is_ok();
         let as_in_file =
             |e: u64| e & (PRESENT | SWAPPED) == 0 || e & (PRESENT | OF_FILE) == PRESENT | OF_FILE;

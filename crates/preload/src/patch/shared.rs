@@ -154,6 +154,10 @@ impl<'a> Shared<'a> {
         self.text.end - self.text.start
     }
 
+    fn file_bytes(&self) -> u64 {
+        (PAGE_SIZE + self.slot_bytes() + self.text_bytes()) as u64
+    }
+
     /// The head of a file made at `ns`.
     fn head(&self, ns: u64) -> Vec<u8> {
         let mut words = Vec::with_capacity(HEAD_WORDS);
@@ -175,8 +179,7 @@ impl<'a> Shared<'a> {
     unsafe fn map(&self, slots: &mut Slots, source: Source) -> Mapped {
         let Some((fd, stat)) = self.cache.open_file(&self.name) else { return Mapped::Missing };
         let mut head = [0; HEAD_WORDS * 8];
-        let bytes = PAGE_SIZE + self.slot_bytes() + self.text_bytes();
-        let fits = stat.bytes == bytes as u64
+        let fits = stat.bytes == self.file_bytes()
             && file::read_exact_at(fd, &mut head, 0).is_ok()
             && head[..] == self.head(stat.modified_ns);
         // SAFETY: the caller's; the file was made for this.
@@ -217,7 +220,7 @@ impl<'a> Shared<'a> {
         // Whole seconds: file systems that know no others keep them.
         let now = now_ns() / 1_000_000_000 * 1_000_000_000;
         let changed = self.object.modified_ns.max(self.object.changed_ns);
-        if changed.saturating_add(OBJECT_REST_NS) > now || !self.cache.holds_code() {
+        if changed.saturating_add(OBJECT_REST_NS) > now || !self.cache.can_hold_code(self.file_bytes()) {
             return false;
         }
         // SAFETY: the caller's: mapped, readable, and nobody writes it.
@@ -233,8 +236,7 @@ impl<'a> Shared<'a> {
         let mut head = self.head(now);
         head.resize(PAGE_SIZE, 0);
         let pieces: [&[u8]; 3] = [&head, &patch.slots, &copy];
-        let bytes = pieces.iter().map(|p| p.len() as u64).sum();
-        self.cache.make_room(MARK, bytes, LARGEST_BYTES, REST_NS)
+        self.cache.make_room(MARK, self.file_bytes(), LARGEST_BYTES, REST_NS)
             && self.cache.save(&self.name, &pieces, Lasting::Dated { ns: now }).is_ok()
     }
 }
