@@ -32,6 +32,7 @@ const S_IFMT: u32 = 0o170000;
 const S_IFREG: u32 = 0o100000;
 const S_IFDIR: u32 = 0o040000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+const W_OK: usize = 2;
 const ST_RDONLY: u64 = 1;
 const ST_NOEXEC: u64 = 8;
 const CLOCK_REALTIME: usize = 0;
@@ -197,11 +198,14 @@ impl CacheDir {
         }
     }
 
-    /// Whether a file of `bytes` finds room here, can be executed, and mapped for as long as a process likes.
+    /// Whether a file of `bytes` can be made here, executed, and mapped for as long as a process likes.
     pub fn can_hold_code(&self, bytes: u64) -> bool {
         let mut raw = [0u64; 15];
-        // SAFETY: the buffer has the size of struct statfs.
-        let known = unsafe { uz_syscall!(nr::FSTATFS, self.fd, raw.as_mut_ptr()) }.is_ok();
+        // SAFETY: a terminated name; the buffer has the size of struct statfs.
+        let known = unsafe {
+            uz_syscall!(nr::FACCESSAT, self.fd, c".".as_ptr(), W_OK).is_ok()
+                && uz_syscall!(nr::FSTATFS, self.fd, raw.as_mut_ptr()).is_ok()
+        };
         let [kind, block_bytes, _, _, free_blocks, _, _, _, _, _, flags, ..] = raw;
         known
             && DEPENDABLE.contains(&kind)

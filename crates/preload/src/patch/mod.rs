@@ -65,7 +65,7 @@ use analyze::analyze;
 use apply::{Source, Text, redirect};
 use cache::CacheDir;
 use elf::Image;
-use maps::{Mapping, Maps};
+use maps::{Mapping, Maps, Pagemap};
 use shared::Shared;
 use slot::Slots;
 use table::{Analysis, Counts};
@@ -150,6 +150,7 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     let cache = cache_dir.and_then(CacheDir::open);
     let mut maps = Maps::default();
     let list = maps::read_maps();
+    let mut pagemap = if cache.is_some() { Pagemap::open() } else { None };
     let own = list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
     let own = own.map(|m| (m.device, m.inode));
     let mut report = Report::default();
@@ -181,12 +182,17 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         let kept = cache.as_ref().zip(name.as_deref());
         let analysis = OnceCell::new();
         let whole = || analysis.get_or_init(|| load_or_analyze(&image, kept));
-        let counts = kept.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
-        let shared = kept.filter(|_| counts.sites > 0 && !is_vdso);
+        // Of what has a file, the head of the table may be enough.
+        let kept_of_file = kept.filter(|_| !is_vdso);
+        let counts = kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
+        let shared = kept_of_file.filter(|_| counts.sites > 0);
         let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, &patcher.slots));
         let slots = &mut patcher.slots;
-        // SAFETY: one thread, and it is here.
-        let served = shared.is_some_and(|s| unsafe { s.serve(slots, source, bias, whole) });
+        let served = match (shared, &mut pagemap) {
+            // SAFETY: one thread, and it is here.
+            (Some(s), Some(p)) => unsafe { s.serve(slots, p, source, bias, whole) },
+            _ => false,
+        };
         let patched = if served || counts.sites == 0 {
             counts.sites
         } else {

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The head takes a page, and so do the links, the one page that is the process's own. Where objects lie is random. The slots'
-//! place is chosen such that the distance is, in most processes, a multiple of the array's length
-//! (`Slots::place_for`): a handful of files serves all programs.
+//! place is chosen such that the distance is, in most processes, a multiple of 2 MiB (`Slots::place_for`): a handful of files
+//! serves all programs.
 //!
 //! # When a file is used
 //! - Its head names everything that its bytes depend on, the *key*: the distance and the object's file (its place, length,
@@ -40,7 +40,7 @@ use uzswap::uz_syscall;
 use super::apply::{Patch, Source, Text, is_near, map_again, sites_in};
 use super::cache::{CacheDir, Lasting, Stat, now_ns, push_hex, stat_path};
 use super::entry::CLASS_COUNT;
-use super::maps::{Mapping, is_unwritten};
+use super::maps::{Mapping, Pagemap};
 use super::slot::{Links, Slots, pages_for};
 use super::table::{self, Analysis, Counts, SEED, sum};
 
@@ -126,11 +126,12 @@ impl<'a> Shared<'a> {
     pub unsafe fn serve<'t>(
         &self,
         slots: &mut Slots,
+        pagemap: &mut Pagemap,
         source: Source,
         bias: u64,
         table: impl FnOnce() -> &'t Analysis,
     ) -> bool {
-        if !is_unwritten(self.text.start, self.text.end) {
+        if !pagemap.is_unwritten(self.text.start, self.text.end) {
             return false;
         }
         // SAFETY: the caller's.
@@ -194,8 +195,6 @@ impl<'a> Shared<'a> {
         let (text, slots_at) = (self.text, self.slots());
         // Also if something fails: the pages are not what they were.
         slots.assign(text, (self.place, 1 + pages_for(self.sites)), (0, 0));
-        // SAFETY: the first of the pages, which are free, never used and thus writable.
-        unsafe { (self.place as *mut Links).write(Links::new()) };
         // SAFETY: pages of the array that are free; text as the caller says.
         let map = |at: usize, len: usize, from: usize| unsafe {
             uz_syscall!(nr::MMAP, at, len, READ_EXECUTE, MAP_PRIVATE | MAP_FIXED, fd, from).is_ok()
@@ -203,6 +202,8 @@ impl<'a> Shared<'a> {
         if !map(slots_at, self.slot_bytes(), PAGE_SIZE) {
             return Mapped::Refused;
         }
+        // SAFETY: the first of the pages, which were free, never used and thus writable.
+        unsafe { (self.place as *mut Links).write(Links::new()) };
         if !map(text.start, self.text_bytes(), PAGE_SIZE + self.slot_bytes()) {
             // It may have gone on the way.
             // SAFETY: the caller's.

@@ -45,9 +45,11 @@ pub const SLOT_BYTES: usize = 128;
 /// Where a slot keeps the address of the original instruction, from the slot.
 const ORIGIN_AT: usize = 120;
 const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
-/// 2 MiB: what kernels align large objects to, this library among them, is then the same as the array's length.
-const SLOT_PAGES: usize = 512;
-/// How many places a shared text's slots have to choose from.
+/// Somewhat less than 2 MiB, so that nowhere a huge page fits in.
+const SLOT_PAGES: usize = 448;
+/// Between shared texts and their slots lie multiples of this: 2 MiB, as kernels align large objects, this library among them.
+const STEP_PAGES: usize = 512;
+/// How many places a shared text's slots have to choose from, where the first is taken or not in the array.
 const PLACES: usize = 8;
 const ARRAY_BYTES: usize = SLOT_PAGES * PAGE_SIZE;
 
@@ -170,11 +172,11 @@ impl Slots {
     }
 
     /// Where the slots of a text are to lie so that what leads from one to the other is the same in most processes: at a
-    /// distance that is a multiple of the array's length, or some pages more where that is taken. Never used before.
+    /// distance that is a multiple of the step, or some pages more where that is taken. Never used before.
     pub fn place_for(&self, text: &Text, pages: usize) -> Option<usize> {
         let array = slot_range().start;
-        let same = (text.start.wrapping_sub(array) / PAGE_SIZE) % SLOT_PAGES;
-        let first = (0..PLACES).map(|n| (same + n * SLOT_PAGES / PLACES) % SLOT_PAGES);
+        let same = (text.start.wrapping_sub(array) / PAGE_SIZE) % STEP_PAGES;
+        let first = (0..PLACES).map(|n| (same + n * STEP_PAGES / PLACES) % STEP_PAGES);
         let is_new = |first: usize| (first..first + pages).all(|page| !bit(&self.filled, page));
         let mut first = first.filter(|&first| self.is_free(first, pages) && is_new(first));
         first.next().map(|first| array + first * PAGE_SIZE)
@@ -554,8 +556,8 @@ mod tests {
     fn places_are_at_few_distances() {
         let array = slot_range();
         let mut distances = std::collections::HashSet::new();
-        for n in 0..2 * SLOT_PAGES {
-            let start = array.start + 4 * ARRAY_BYTES + n * PAGE_SIZE;
+        for n in 0..2 * STEP_PAGES {
+            let start = array.start + (4 * STEP_PAGES + n) * PAGE_SIZE;
             let text = Text { start, end: start + PAGE_SIZE, prot: 5 };
             let mut slots = Slots::new();
             let mut taken = Vec::new();

@@ -12,11 +12,12 @@
 //! for, which are compared with the text before a byte is changed.
 #![forbid(unsafe_code)]
 
+use std::vec;
 use std::vec::Vec;
 
 use uzswap::sys::{fd, file};
 
-use super::cache::{CacheDir, Lasting, read_all};
+use super::cache::{CacheDir, Lasting};
 
 /// The longest piece of code that one site replaces.
 pub const SITE_BYTES: usize = 40;
@@ -207,9 +208,10 @@ pub struct Counts {
 pub fn load(cache: &CacheDir, name: &[u8]) -> Option<Analysis> {
     let (fd, stat) = cache.open_file(name)?;
     let largest = (HEADER_BYTES + MAX_SITES * (RECORD_BYTES + 8)) as u64;
-    let bytes = if stat.bytes <= largest { read_all(fd, stat.bytes as usize + 1).ok() } else { None };
+    let mut bytes = vec![0; stat.bytes.min(largest) as usize];
+    let whole = file::read_exact_at(fd, &mut bytes, 0).is_ok();
     fd::close(fd);
-    Analysis::from_bytes(&bytes?)
+    if whole { Analysis::from_bytes(&bytes) } else { None }
 }
 
 /// What the table kept under `name` says of itself, for the price of its head. A hint, but that there is nothing at all in
