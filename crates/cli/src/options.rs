@@ -179,10 +179,10 @@ pub const CACHE: OptionSpec = OptionSpec {
     flag: "cache",
     variable: "UZSWAP_CACHE",
     value: Some("DIR|none"),
-    what: "directory where the analysis of libraries is kept between starts",
+    what: "directory where the analysis of libraries and their patched code, 128 MiB at most, are kept between starts",
     default: "$XDG_CACHE_HOME/uzswap, ~/.cache/uzswap or /tmp/uzswap-UID",
     bounds: "a directory that nobody else can write",
-    reason: "without it every start takes some 100 ms longer",
+    reason: "without it every start takes some 100 ms longer and every process has its own copies of that code",
     hidden: false,
 };
 

@@ -78,7 +78,7 @@ pub fn store_fault(error: &io::Error) -> String {
     }
 }
 
-// ---------------------------------------------------------------- the cache of patch tables
+// ---------------------------------------------------------------- the cache of patch tables and texts
 
 /// Makes the directory if it is missing, and checks that only we can write there: what it holds is executed, in
 /// effect, by every program that we run.
@@ -103,7 +103,7 @@ pub fn private_directory(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Where patch tables are kept when nobody said; none if no place is private.
+/// Where patch tables and texts are kept when nobody said; none if no place is private.
 pub fn default_cache(env: Env) -> Option<PathBuf> {
     let base = env("XDG_CACHE_HOME")
         .map(PathBuf::from)

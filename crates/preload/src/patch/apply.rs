@@ -17,7 +17,7 @@ use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
 use super::maps::Maps;
-use super::slot::{SLOT_BYTES, Slots, emit_slot, fill, slot_range};
+use super::slot::{SLOT_BYTES, Slots, common_links, emit_slot, fill, pages_for, slot_range};
 use super::table::{NO_RIP, SITE_BYTES, Site};
 
 const STUB_BYTES: usize = 16;
@@ -55,6 +55,95 @@ pub enum Source<'a> {
     None,
 }
 
+/// Those of `sites` that lie in `text` and are there what the analysis saw.
+///
+/// # Safety
+/// `text` must be mapped like that, and nobody may write it meanwhile.
+pub unsafe fn sites_in<'a>(sites: &'a [Site], bias: u64, text: &Text) -> Vec<&'a Site> {
+    let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
+    let inside =
+        |at: usize, len: usize| at >= text.start && len <= text.end - text.start && at <= text.end - len;
+    let is_here = |s: &&Site| {
+        let at = address(s.start);
+        let covered = s.len as usize + if s.stays_in_place() { 2 } else { 0 };
+        let pad_fits = s.pad == 0 || inside(address(s.pad), 5);
+        // SAFETY: checked to lie in mapped, readable text that nobody writes.
+        let original = || unsafe { core::slice::from_raw_parts(at as *const u8, covered) };
+        inside(at, covered)
+            && pad_fits
+            && original()[..s.len as usize] == s.original[..s.len as usize]
+            && (!s.stays_in_place() || original()[s.len as usize..] == [0x0f, 0x05])
+    };
+    sites.iter().filter(is_here).collect()
+}
+
+/// Whether jumps reach from everywhere in `text` to the slots and back.
+pub fn is_near(text: &Text) -> bool {
+    let range = slot_range();
+    range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH
+}
+
+/// What redirects sites: the code of their slots and stubs, and what is to be written into the text.
+pub struct Patch {
+    /// Whole pages.
+    pub slots: Vec<u8>,
+    stubs: Vec<u8>,
+    writes: Vec<Write>,
+}
+
+impl Patch {
+    /// Redirects `sites` of an object at its virtual addresses plus `bias` to the slots from `first_slot` on, by stubs in
+    /// `stub_area` where they are far. `links`: where the slots' links are.
+    pub fn new(
+        sites: &[&Site],
+        bias: u64,
+        first_slot: usize,
+        stub_area: Option<usize>,
+        links: usize,
+    ) -> Patch {
+        let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
+        let mut slots = Vec::new();
+        slots.resize(pages_for(sites.len()) * PAGE_SIZE, 0xcc);
+        let mut writes = Vec::with_capacity(sites.len() + 8);
+        let mut stubs = Vec::new();
+        for (i, site) in sites.iter().enumerate() {
+            let slot = first_slot + i * SLOT_BYTES;
+            let code = emit_slot(site, slot, bias, stub_area.is_none(), links);
+            slots[i * SLOT_BYTES..(i + 1) * SLOT_BYTES].copy_from_slice(&code);
+            let target = match stub_area {
+                None => slot,
+                Some(area) => {
+                    stubs.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp [rip]
+                    stubs.extend(slot.to_le_bytes());
+                    stubs.extend([0xcc; 2]);
+                    area + i * STUB_BYTES
+                }
+            };
+            let start = address(site.start);
+            // What follows the jump is never run: if it is, better a trap than half an instruction.
+            let mut write = Write { at: start, len: site.len as usize, bytes: [0xcc; SITE_BYTES] };
+            if site.pad == 0 {
+                write.bytes[..5].copy_from_slice(&jump(start, target));
+            } else {
+                let pad = address(site.pad);
+                let mut long = Write { at: pad, len: 5, bytes: [0xcc; SITE_BYTES] };
+                long.bytes[..5].copy_from_slice(&jump(pad, target));
+                writes.push(long);
+                write.bytes[..2].copy_from_slice(&[0xeb, pad.wrapping_sub(start + 2) as u8]);
+            }
+            writes.push(write);
+        }
+        Patch { slots, stubs, writes }
+    }
+
+    /// Writes the jumps into a copy of the text that begins at `start`.
+    pub fn write_to(&self, copy: &mut [u8], start: usize) {
+        for w in &self.writes {
+            copy[w.at - start..][..w.len].copy_from_slice(&w.bytes[..w.len]);
+        }
+    }
+}
+
 /// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they are within
 /// `text`; answers how many were.
 ///
@@ -69,39 +158,16 @@ pub unsafe fn redirect(
     source: Source,
     maps: &mut Maps,
 ) -> usize {
-    let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
-    let inside =
-        |at: usize, len: usize| at >= text.start && len <= text.end - text.start && at <= text.end - len;
-    let here: Vec<&Site> = sites
-        .iter()
-        .filter(|s| {
-            let at = address(s.start);
-            let covered = s.len as usize + if s.stays_in_place() { 2 } else { 0 };
-            let pad_fits = s.pad == 0 || inside(address(s.pad), 5);
-            // SAFETY: checked to lie in mapped, readable text that nobody writes.
-            let original = || unsafe { core::slice::from_raw_parts(at as *const u8, covered) };
-            inside(at, covered)
-                && pad_fits
-                && original()[..s.len as usize] == s.original[..s.len as usize]
-                && (!s.stays_in_place() || original()[s.len as usize..] == [0x0f, 0x05])
-        })
-        .collect();
-    if here.is_empty() {
-        return 0;
-    }
-    let range = slot_range();
-    let near = range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH;
-    let here: Vec<&Site> = here.into_iter().filter(|s| near || s.rip == [NO_RIP; 2]).collect();
+    // SAFETY: the caller's.
+    let mut here = unsafe { sites_in(sites, bias, &text) };
+    let near = is_near(&text);
+    here.retain(|s| near || s.rip == [NO_RIP; 2]);
     if here.is_empty() {
         return 0;
     }
     // What was mapped here before is not any more.
     slots.forget(|t| t.start < text.end && text.start < t.end);
     let Some((first_slot, pages)) = slots.take(here.len(), maps) else { return 0 };
-    let mut code = Vec::new();
-    code.resize(pages * PAGE_SIZE, 0xcc);
-    let mut writes = Vec::with_capacity(here.len() + 8);
-    let mut stubs = Vec::new();
     let stub_bytes = if near { 0 } else { (here.len() * STUB_BYTES).next_multiple_of(PAGE_SIZE) };
     let stub_area = if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
     // From here on the pages are the object's, also if something below fails: they may have become executable.
@@ -113,44 +179,18 @@ pub unsafe fn redirect(
     if !near && stub_area.is_none() {
         return 0;
     }
-    for (i, site) in here.iter().enumerate() {
-        let slot = first_slot + i * SLOT_BYTES;
-        let image = emit_slot(site, slot, bias, near);
-        code[i * SLOT_BYTES..(i + 1) * SLOT_BYTES].copy_from_slice(&image);
-        let target = match stub_area {
-            None => slot,
-            Some(area) => {
-                stubs.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp [rip]
-                stubs.extend(slot.to_le_bytes());
-                stubs.extend([0xcc; 2]);
-                area + i * STUB_BYTES
-            }
-        };
-        let start = address(site.start);
-        // What follows the jump is never run: if it is, better a trap than half an instruction.
-        let mut write = Write { at: start, len: site.len as usize, bytes: [0xcc; SITE_BYTES] };
-        if site.pad == 0 {
-            write.bytes[..5].copy_from_slice(&jump(start, target));
-        } else {
-            let pad = address(site.pad);
-            let mut long = Write { at: pad, len: 5, bytes: [0xcc; SITE_BYTES] };
-            long.bytes[..5].copy_from_slice(&jump(pad, target));
-            writes.push(long);
-            write.bytes[..2].copy_from_slice(&[0xeb, pad.wrapping_sub(start + 2) as u8]);
-        }
-        writes.push(write);
-    }
+    let patch = Patch::new(&here, bias, first_slot, stub_area, common_links());
     // SAFETY: the pages were just taken or mapped for this; the writes are within text, checked above.
     unsafe {
-        if fill(first_slot, &code).is_err() {
+        if fill(first_slot, &patch.slots).is_err() {
             return 0;
         }
         if let Some(area) = stub_area
-            && fill(area, &stubs).is_err()
+            && fill(area, &patch.stubs).is_err()
         {
             return 0;
         }
-        if change_text(&writes, text, source).is_err() {
+        if change_text(&patch.writes, text, source).is_err() {
             return 0;
         }
     }
@@ -198,7 +238,7 @@ unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()
 /// # Safety
 /// As for `change_text`. Calls nothing but the kernel.
 #[cold]
-unsafe fn map_again(text: Text, source: Source) {
+pub unsafe fn map_again(text: Text, source: Source) {
     const MAP_PRIVATE_FIXED: usize = 0x12;
     const O_CLOEXEC: usize = 0o2000000;
     const AT_FDCWD: isize = -100;

@@ -143,11 +143,6 @@ pub fn set_hooks(hooks: Hooks) {
     CLONE_PARENT.store(hooks.clone_parent as *mut (), Ordering::Release);
 }
 
-/// The address that slots jump to when a call has a class.
-pub(super) fn slow_path_address() -> usize {
-    uzswap_patch_slow as *const () as usize
-}
-
 // ---- vector state ------------------------------------------------------------------------------------------
 
 /// x87, SSE, AVX, and the three parts of AVX-512. Nothing else can be touched by compiled Rust here.
@@ -217,7 +212,8 @@ const RED_ZONE: usize = 128;
 const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
 
 unsafe extern "C" {
-    fn uzswap_patch_slow();
+    /// Where slots go when a call has a class.
+    pub(super) fn uzswap_patch_slow();
     fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
     fn uzswap_call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
 }

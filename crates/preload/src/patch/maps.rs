@@ -4,17 +4,20 @@
 //! Maps memory only where nothing is mapped (`MAP_FIXED_NOREPLACE`).
 #![allow(unsafe_code)]
 
+use std::vec;
 use std::vec::Vec;
 
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE};
-use uzswap::sys::{PAGE_SIZE, Result, fd, nr};
+use uzswap::sys::{PAGE_SIZE, fd, file, nr};
 use uzswap::uz_syscall;
 
-use super::table::{open_path, read_all};
+use super::cache::{open_path, read_all};
 
 const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 /// Nothing may be mapped lower by an ordinary process.
 const LOWEST: usize = 1 << 16;
+/// How much is read at a time.
+const READ_BYTES: usize = 8 << 10;
 /// Room left above an object for the heap that may grow behind it.
 const HEAP_ROOM: usize = 1 << 30;
 
@@ -39,7 +42,7 @@ pub struct Maps {
 
 impl Maps {
     pub fn list(&mut self) -> &[Mapping] {
-        self.list.get_or_insert_with(|| read_maps().unwrap_or_default())
+        self.list.get_or_insert_with(read_maps)
     }
 
     /// The list as it is now.
@@ -88,11 +91,53 @@ impl Maps {
     }
 }
 
-fn read_maps() -> Result<Vec<Mapping>> {
-    let fd = open_path(b"/proc/self/maps", 0)?;
-    let text = read_all(fd, 16 << 10);
+/// What the kernel tells of single pages.
+pub struct Pagemap {
+    fd: i32,
+    entries: Vec<u8>,
+}
+
+impl Pagemap {
+    pub fn open() -> Option<Pagemap> {
+        let fd = open_path(b"/proc/self/pagemap", 0).ok()?;
+        Some(Pagemap { fd, entries: vec![0; READ_BYTES] })
+    }
+
+    /// Whether the pages of a private mapping of a file are all as they are in the file: none was written, neither by the
+    /// process nor by a debugger. Where the kernel does not tell, the answer is no.
+    pub fn is_unwritten(&mut self, start: usize, end: usize) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const OF_FILE: u64 = 1 << 61;
+        let as_in_file =
+            |e: u64| e & (PRESENT | SWAPPED) == 0 || e & (PRESENT | OF_FILE) == PRESENT | OF_FILE;
+        let (mut page, last) = (start / PAGE_SIZE, end / PAGE_SIZE);
+        while page < last {
+            let some = &mut self.entries[..((last - page) * 8).min(READ_BYTES)];
+            let known = file::read_exact_at(self.fd, some, page as u64 * 8).is_ok();
+            if !known || !some.as_chunks().0.iter().all(|e| as_in_file(u64::from_le_bytes(*e))) {
+                return false;
+            }
+            page += some.len() / 8;
+        }
+        true
+    }
+}
+
+impl Drop for Pagemap {
+    fn drop(&mut self) {
+        fd::close(self.fd);
+    }
+}
+
+/// All mappings, lowest first; none if the kernel does not tell.
+pub fn read_maps() -> Vec<Mapping> {
+    let Ok(fd) = open_path(b"/proc/self/maps", 0) else { return Vec::new() };
+    let text = read_all(fd, READ_BYTES).unwrap_or_default();
     fd::close(fd);
-    Ok(text?.split(|&b| b == b'\n').filter_map(parse_line).collect())
+    let mut list = Vec::with_capacity(text.len() / 80);
+    list.extend(text.split(|&b| b == b'\n').filter_map(parse_line));
+    list
 }
 
 /// `start-end perms offset major:minor inode   name`
@@ -165,5 +210,26 @@ mod tests {
             assert!(!(m.start..m.end).contains(&at));
         }
         assert!(a.abs_diff(b) >= PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_written_page_is_noticed() {
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let Some(mut pagemap) = Pagemap::open() else { return };
+        const PAGES: usize = 2500; // more than are asked for at a time
+        let (len, writable) = (PAGES * PAGE_SIZE, PROT_READ | PROT_WRITE);
+        // SAFETY: a new private mapping; what is touched lies in the file.
+        unsafe {
+            let at = uz_syscall!(nr::MMAP, 0, len, writable, MAP_PRIVATE, fd, 0).unwrap();
+            assert!(pagemap.is_unwritten(at, at + len), "nothing is there");
+            core::ptr::read_volatile((at + 3 * PAGE_SIZE) as *const u8);
+            assert!(pagemap.is_unwritten(at, at + len), "it was read");
+            core::ptr::write_volatile((at + 3 * PAGE_SIZE) as *mut u8, 1);
+            assert!(!pagemap.is_unwritten(at, at + len));
+            assert!(pagemap.is_unwritten(at, at + 3 * PAGE_SIZE));
+            assert!(pagemap.is_unwritten(at + 4 * PAGE_SIZE, at + len));
+            uz_syscall!(nr::MUNMAP, at, len).unwrap();
+        }
     }
 }

@@ -11,8 +11,10 @@
 //!  elf.rs      an object's segments, identity, function bounds
 //!  analyze.rs  object -> where the instructions are and how each can be replaced
 //!  table.rs    ... that, kept in a file so that it is done once per object and machine
+//!  cache.rs    the directory of such files
 //!  slot.rs     ... that -> the code that is jumped to
 //!  apply.rs    ... and the jumps
+//!  shared.rs   both as a file's pages, the same for all processes
 //!  entry.rs    from a slot to the hook and back
 //!  alloc.rs    memory for all of it
 //!  mem.rs      memcpy and its kin, so that they are not libc's
@@ -34,13 +36,16 @@
 pub mod alloc;
 mod analyze;
 mod apply;
+mod cache;
 mod elf;
 mod entry;
 mod maps;
 mod mem;
+mod shared;
 mod slot;
 mod table;
 
+use core::cell::OnceCell;
 use core::ops::Range;
 use std::vec::Vec;
 
@@ -58,10 +63,12 @@ pub use entry::{
 
 use analyze::analyze;
 use apply::{Source, Text, redirect};
+use cache::CacheDir;
 use elf::Image;
-use maps::{Mapping, Maps};
+use maps::{Mapping, Maps, Pagemap};
+use shared::Shared;
 use slot::Slots;
-use table::{Analysis, CacheDir};
+use table::{Analysis, Counts};
 
 struct Patcher {
     slots: Slots,
@@ -96,8 +103,8 @@ pub struct Report {
 }
 
 impl Report {
-    fn add(&mut self, analysis: &Analysis, patched: usize, name: &[u8]) {
-        let sites = (analysis.sites.len() + analysis.unpatchable.len()) as u32;
+    fn add(&mut self, counts: Counts, patched: usize, name: &[u8]) {
+        let sites = (counts.sites + counts.unpatchable) as u32;
         let object = ObjectReport { name: name.into(), sites, patched: patched as u32 };
         self.objects += 1;
         self.sites += object.sites;
@@ -132,7 +139,7 @@ pub fn trampoline_range() -> Range<usize> {
     slot::slot_range()
 }
 
-/// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch tables are
+/// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch tables and texts are
 /// kept, made if missing; without it, or if it cannot be trusted, every object is analysed anew.
 ///
 /// # Safety
@@ -142,11 +149,14 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     patcher.cache_path = cache_dir.unwrap_or_default().into();
     let cache = cache_dir.and_then(CacheDir::open);
     let mut maps = Maps::default();
-    let list: Vec<Mapping> = maps.list().into();
-    let own = list.iter().find(|m| (m.start..m.end).contains(&entry::slow_path_address()));
+    let list = maps::read_maps();
+    let mut pagemap = if cache.is_some() { Pagemap::open() } else { None };
+    let own = list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
     let own = own.map(|m| (m.device, m.inode));
     let mut report = Report::default();
-    for m in &list {
+    // What is private takes the first slots that are free, so what is shared comes first: it needs those at its distance.
+    let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) = list.iter().rev().partition(|m| m.name == b"[vdso]");
+    for m in files.into_iter().chain(vdso) {
         let is_vdso = m.name == b"[vdso]";
         let is_text = m.prot & PROT_EXEC != 0 && m.prot & PROT_READ != 0 && m.private;
         if !is_text || !(m.inode != 0 || is_vdso) || Some((m.device, m.inode)) == own {
@@ -165,19 +175,31 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         }
         let text = Text { start: m.start, end: m.end, prot: m.prot };
         let bias = image.bias().unwrap_or(0);
-        let name = cache_name(&image, || {
-            let fd = table::open_path(&m.name, 0).ok()?;
-            let stat = table::stat_fd(fd).ok().filter(|s| s.inode == m.inode);
-            uzswap::sys::fd::close(fd);
-            stat
-        });
-        let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
+        let name = cache_name(&image, || cache::stat_path(&m.name).ok().filter(|s| s.inode == m.inode));
         let mut path = m.name.clone();
         path.push(0);
         let source = if is_vdso { Source::None } else { Source::Path { path: &path, offset: m.offset } };
-        // SAFETY: one thread, and it is here.
-        let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, source, &mut maps) };
-        report.add(&analysis, patched, &m.name);
+        let kept = cache.as_ref().zip(name.as_deref());
+        let analysis = OnceCell::new();
+        let whole = || analysis.get_or_init(|| load_or_analyze(&image, kept));
+        // Of what has a file, the head of the table may be enough.
+        let kept_of_file = kept.filter(|_| !is_vdso);
+        let counts = kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
+        let shared = kept_of_file.filter(|_| counts.sites > 0);
+        let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, &patcher.slots));
+        let slots = &mut patcher.slots;
+        let served = match (shared, &mut pagemap) {
+            // SAFETY: one thread, and it is here.
+            (Some(s), Some(p)) => unsafe { s.serve(slots, p, source, bias, whole) },
+            _ => false,
+        };
+        let patched = if served || counts.sites == 0 {
+            counts.sites
+        } else {
+            // SAFETY: as above.
+            unsafe { redirect(slots, &whole().sites, bias, text, source, &mut maps) }
+        };
+        report.add(counts, patched, &m.name);
     }
     report
 }
@@ -205,8 +227,8 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     let text = Text { start: addr, end: addr + (end - from) as usize, prot };
     let mut patcher = PATCHER.lock();
     let cache = if patcher.cache_path.is_empty() { None } else { CacheDir::open(&patcher.cache_path) };
-    let name = cache_name(&image, || table::stat_fd(fd).ok());
-    let analysis = load_or_analyze(&image, cache.as_ref(), name.as_deref());
+    let name = cache_name(&image, || cache::stat_fd(fd).ok());
+    let analysis = load_or_analyze(&image, cache.as_ref().zip(name.as_deref()));
     let (source, mut maps) = (Source::Fd { fd, offset }, Maps::default());
     // What is shared would be changed in the file.
     if !analysis.sites.is_empty()
@@ -216,7 +238,7 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     }
     // SAFETY: the caller's.
     let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, source, &mut maps) };
-    report.add(&analysis, patched, b"");
+    report.add(analysis.counts(), patched, b"");
     report
 }
 
@@ -235,29 +257,30 @@ fn is_completely_mapped(image: &Image, list: &[Mapping]) -> bool {
     })
 }
 
-fn load_or_analyze(image: &Image, cache: Option<&CacheDir>, name: Option<&[u8]>) -> Analysis {
-    let (Some(cache), Some(name)) = (cache, name) else { return analyze(image) };
-    cache.load(name).unwrap_or_else(|| {
+/// An object's analysis, `kept` in a directory under a name.
+fn load_or_analyze(image: &Image, kept: Option<(&CacheDir, &[u8])>) -> Analysis {
+    let Some((cache, name)) = kept else { return analyze(image) };
+    table::load(cache, name).unwrap_or_else(|| {
         let analysis = analyze(image);
-        cache.save(name, &analysis);
+        table::save(cache, name, &analysis);
         analysis
     })
 }
 
 /// The name of an object's patch table: its build id, or else what identifies its file.
-fn cache_name(image: &Image, stat: impl FnOnce() -> Option<table::Stat>) -> Option<Vec<u8>> {
+fn cache_name(image: &Image, stat: impl FnOnce() -> Option<cache::Stat>) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     match image.build_id() {
-        Some(id) => table::push_hex(&mut name, id),
+        Some(id) => cache::push_hex(&mut name, id),
         None => {
             let s = stat()?;
             for part in [s.device, s.inode, s.bytes, s.modified_ns] {
-                table::push_hex(&mut name, &part.to_be_bytes());
+                cache::push_hex(&mut name, &part.to_be_bytes());
             }
         }
     }
     name.push(b'-');
-    table::push_hex(&mut name, &image.span().to_be_bytes());
+    cache::push_hex(&mut name, &image.span().to_be_bytes());
     Some(name)
 }
 
@@ -269,7 +292,7 @@ struct FileBytes {
 
 impl FileBytes {
     fn map(fd: i32) -> Option<FileBytes> {
-        let len = usize::try_from(table::stat_fd(fd).ok()?.bytes).ok().filter(|&l| l >= 64)?;
+        let len = usize::try_from(cache::stat_fd(fd).ok()?.bytes).ok().filter(|&l| l >= 64)?;
         // SAFETY: a new mapping hits nothing.
         let addr = unsafe { uz_syscall!(nr::MMAP, 0, len, PROT_READ, MAP_PRIVATE, fd, 0) }.ok()?;
         Some(FileBytes { addr, len })
@@ -305,7 +328,7 @@ mod tests {
             let cache = CacheDir::open(path).unwrap();
             for _ in 0..2 {
                 let name = cache_name(&image, || None);
-                *sites = load_or_analyze(&image, Some(&cache), name.as_deref()).sites.len() as u32;
+                *sites = load_or_analyze(&image, Some(&cache).zip(name.as_deref())).sites.len() as u32;
             }
             std::fs::remove_dir_all(dir).unwrap();
         }

@@ -3,20 +3,24 @@
 //! ```text
 //!  slot, 128 bytes
 //!    0  moved neighbours (before the instruction)
-//!       cmp byte ptr [class of the number], 0
+//!       mov r11, [classes]; cmp byte ptr [r11 + number], 0
 //!       jne slow
 //!       syscall                               or, where it stayed in place, a jump to it
 //!       moved neighbours (after it); jmp back
 //!  slow: lea rcx, [after the syscall]
-//!       jmp uzswap_patch_slow
-//!  120  address of the original instruction
+//!       jmp [slow path]
+//!  120  how far from here the original instruction is
 //! ```
 //!
 //! All slots lie in one array in this library's own .bss, made executable page by page as they are filled, and the
 //! array is covered by a single entry of call-frame information: it says that whoever is found in a
-//! slot is, as far as the stack goes, at the address in the slot's last word. So an unwinder that meets an
+//! slot is, as far as the stack goes, where the slot's last word says. So an unwinder that meets an
 //! interrupted system call, which for glibc is how a thread is cancelled, finds its way back into the function
 //! that made it.
+//!
+//! What a slot needs of this library it finds by two addresses, its [`Links`], and the rest it names by distance. So the slots of
+//! a near object are the same in all processes where object, slots and links lie at the same distances: pages of
+//! a file (`shared.rs`), for which `place_for` chooses the place in the array.
 //!
 //! # Safety charter
 //! Each object has pages of its own in the array. They are filled before a jump leads to them, and written again only
@@ -24,6 +28,8 @@
 #![allow(unsafe_code)]
 
 use core::arch::global_asm;
+use core::mem::offset_of;
+use core::sync::atomic::AtomicU8;
 use std::vec::Vec;
 
 use uzswap::sys::mem::{PROT_EXEC, PROT_READ, PROT_WRITE};
@@ -31,15 +37,21 @@ use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
 use super::apply::Text;
-use super::entry::{CLASS_COUNT, CLASS_TABLE, slow_path_address};
+use super::entry::{CLASS_COUNT, CLASS_TABLE, uzswap_patch_slow};
 use super::maps::Maps;
 use super::table::{NO_NUMBER, NO_RIP, Site, Tail};
 
 pub const SLOT_BYTES: usize = 128;
-/// Where a slot keeps the address of the original instruction.
+/// Where a slot keeps the address of the original instruction, from the slot.
 const ORIGIN_AT: usize = 120;
-const SLOT_COUNT: usize = 8192;
 const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
+/// Somewhat less than 2 MiB, so that nowhere a huge page fits in.
+const SLOT_PAGES: usize = 448;
+/// Between shared texts and their slots lie multiples of this: 2 MiB, as kernels align large objects, this library among them.
+const STEP_PAGES: usize = 512;
+/// How many places a shared text's slots have to choose from, where the first is taken or not in the array.
+const PLACES: usize = 8;
+const ARRAY_BYTES: usize = SLOT_PAGES * PAGE_SIZE;
 
 global_asm!(
     ".pushsection .bss.uzswap_patch_slots,\"aw\",@nobits",
@@ -52,32 +64,57 @@ global_asm!(
     "    .cfi_startproc",
     "    .cfi_signal_frame",
     "    .cfi_def_cfa rsp, 0",
-    // The return address (column 16) is the value of: [(rip & -128) + 120].
-    // DW_CFA_val_expression 16, 8 bytes: breg16 0, const1s -128, and, plus_uconst 120, deref
-    "    .cfi_escape 0x16, 0x10, 0x08, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x23, {origin}, 0x06",
+    // The return address (column 16) is the value of: slot + [slot + 120], where slot is rip & -128.
+    // DW_CFA_val_expression 16, 10 bytes: breg16 0, const1s -128, and, dup, plus_uconst 120, deref, plus
+    "    .cfi_escape 0x16, 0x10, 0x0a, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x12, 0x23, {origin}, 0x06, 0x22",
     "    .zero {bytes}",
     "    .cfi_endproc",
     ".popsection",
-    bytes = const SLOT_COUNT * SLOT_BYTES,
+    bytes = const ARRAY_BYTES,
     origin = const ORIGIN_AT,
 );
 
 unsafe extern "C" {
-    static uzswap_patch_slots: [u8; SLOT_COUNT * SLOT_BYTES];
+    static uzswap_patch_slots: [u8; ARRAY_BYTES];
 }
 
 /// The addresses of all slots.
 pub fn slot_range() -> core::ops::Range<usize> {
     let start = &raw const uzswap_patch_slots as usize;
-    start..start + SLOT_COUNT * SLOT_BYTES
+    start..start + ARRAY_BYTES
 }
+
+/// What slots refer to.
+#[repr(C)]
+pub struct Links {
+    classes: *const AtomicU8,
+    slow_path: unsafe extern "C" fn(),
+}
+
+// SAFETY: two constants.
+unsafe impl Sync for Links {}
+
+impl Links {
+    pub const fn new() -> Links {
+        Links { classes: CLASS_TABLE.as_ptr(), slow_path: uzswap_patch_slow }
+    }
+}
+
+/// Those of all slots that are not shared.
+static LINKS: Links = Links::new();
+
+pub fn common_links() -> usize {
+    &raw const LINKS as usize
+}
+
+/// One bit for each page of the array.
+type PageBits = [u64; SLOT_PAGES / 64];
 
 /// Which slots are used, by what. Guarded by the patcher's lock.
 pub struct Slots {
-    /// Pages of the array that were never used begin here.
-    fresh_page: usize,
-    /// Pages whose object has gone: address and number.
-    free: Vec<(usize, usize)>,
+    used: PageBits,
+    /// Pages that had an object once: they are not writable.
+    filled: PageBits,
     objects: Vec<Object>,
 }
 
@@ -89,42 +126,67 @@ struct Object {
     stubs: (usize, usize),
 }
 
+/// Whole pages for so many slots.
+pub fn pages_for(slots: usize) -> usize {
+    slots.div_ceil(SLOTS_PER_PAGE)
+}
+
+fn bit(bits: &PageBits, page: usize) -> bool {
+    bits[page / 64] & 1 << (page % 64) != 0
+}
+
+fn set_bits(bits: &mut PageBits, first: usize, pages: usize, to: bool) {
+    for page in first..first + pages {
+        bits[page / 64] = bits[page / 64] & !(1 << (page % 64)) | (to as u64) << (page % 64);
+    }
+}
+
+fn page_of(slots: usize) -> usize {
+    (slots - slot_range().start) / PAGE_SIZE
+}
+
 impl Slots {
     pub const fn new() -> Slots {
-        Slots { fresh_page: 0, free: Vec::new(), objects: Vec::new() }
+        Slots { used: [0; SLOT_PAGES / 64], filled: [0; SLOT_PAGES / 64], objects: Vec::new() }
     }
 
-    /// Whole pages for `count` slots that nobody executes: their address and number.
+    fn is_free(&self, first: usize, pages: usize) -> bool {
+        first + pages <= SLOT_PAGES && !(first..first + pages).any(|page| bit(&self.used, page))
+    }
+
+    /// Whole pages for `count` slots that nobody executes, writable: their address and number.
     pub fn take(&mut self, count: usize, maps: &mut Maps) -> Option<(usize, usize)> {
-        let pages = count.div_ceil(SLOTS_PER_PAGE);
-        if let Some(taken) = self.take_free(pages) {
-            return Some(taken);
-        }
-        if self.fresh_page + pages > SLOT_COUNT / SLOTS_PER_PAGE {
+        let pages = pages_for(count);
+        let find = |s: &Slots| (0..SLOT_PAGES).find(|&first| s.is_free(first, pages));
+        let first = find(self).or_else(|| {
             let mapped: Vec<_> = maps.reread().iter().filter(|m| m.prot & PROT_EXEC != 0).cloned().collect();
             self.forget(|t| !mapped.iter().any(|m| m.start < t.end && t.start < m.end));
-            return self.take_free(pages);
+            find(self)
+        })?;
+        let at = slot_range().start + first * PAGE_SIZE;
+        if (first..first + pages).any(|page| bit(&self.filled, page)) {
+            // SAFETY: slots of an object that is not mapped any more, or none; nobody comes here.
+            unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) }.ok()?;
         }
-        let at = slot_range().start + self.fresh_page * PAGE_SIZE;
-        self.fresh_page += pages;
         Some((at, pages))
+    }
+
+    /// Where the slots of a text are to lie so that what leads from one to the other is the same in most processes: at a
+    /// distance that is a multiple of the step, or some pages more where that is taken. Never used before.
+    pub fn place_for(&self, text: &Text, pages: usize) -> Option<usize> {
+        let array = slot_range().start;
+        let same = (text.start.wrapping_sub(array) / PAGE_SIZE) % STEP_PAGES;
+        let first = (0..PLACES).map(|n| (same + n * STEP_PAGES / PLACES) % STEP_PAGES);
+        let is_new = |first: usize| (first..first + pages).all(|page| !bit(&self.filled, page));
+        let mut first = first.filter(|&first| self.is_free(first, pages) && is_new(first));
+        first.next().map(|first| array + first * PAGE_SIZE)
     }
 
     /// Notes whose the pages are, until the text has gone. `stubs`: address and length, 0 where there are none.
     pub fn assign(&mut self, text: Text, (slots, pages): (usize, usize), stubs: (usize, usize)) {
+        set_bits(&mut self.used, page_of(slots), pages, true);
+        set_bits(&mut self.filled, page_of(slots), pages, true);
         self.objects.push(Object { text, slots, pages, stubs });
-    }
-
-    fn take_free(&mut self, pages: usize) -> Option<(usize, usize)> {
-        let best =
-            (0..self.free.len()).filter(|&i| self.free[i].1 >= pages).min_by_key(|&i| self.free[i].1)?;
-        let (at, have) = self.free.swap_remove(best);
-        if have > pages {
-            self.free.push((at + pages * PAGE_SIZE, have - pages));
-        }
-        // SAFETY: slots of an object that is not mapped any more; nobody comes here.
-        let writable = unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) };
-        writable.ok().map(|_| (at, pages))
     }
 
     /// Takes the slots of objects back whose text is known to have gone.
@@ -136,7 +198,7 @@ impl Slots {
                 continue;
             }
             let o = self.objects.swap_remove(i);
-            self.free.push((o.slots, o.pages));
+            set_bits(&mut self.used, page_of(o.slots), o.pages, false);
             if o.stubs.1 > 0 {
                 // SAFETY: only the object's text led there.
                 let _ = unsafe { uz_syscall!(nr::MUNMAP, o.stubs.0, o.stubs.1) };
@@ -181,6 +243,12 @@ impl Assembler {
         self.bytes(&d.to_le_bytes());
     }
 
+    /// `mov r11, [links.classes]`
+    fn classes(&mut self, links: usize) {
+        self.bytes(&[0x4c, 0x8b, 0x1d]);
+        self.distance(links + offset_of!(Links, classes), 0);
+    }
+
     fn jump(&mut self, to: usize, near: bool) {
         if near {
             self.bytes(&[0xe9]);
@@ -216,20 +284,21 @@ impl Assembler {
     }
 }
 
-/// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach between them.
-pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool) -> [u8; SLOT_BYTES] {
+/// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach between them. `links`: where
+/// its links are, near the slot.
+pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool, links: usize) -> [u8; SLOT_BYTES] {
     let mut a = Assembler { at: slot, code: [0xcc; SLOT_BYTES], len: 0 };
     let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
     let (syscall, copied) = (site.syscall as usize, site.copied as usize);
     let resume = address(site.start) + site.len as usize;
-    let classes = CLASS_TABLE.as_ptr() as usize;
 
     a.moved(site, bias, 0, syscall);
     let mut unknown = None;
     if site.number != NO_NUMBER {
         if (site.number as usize) < CLASS_COUNT {
-            a.bytes(&[0x80, 0x3d]); // cmp byte ptr [rip + class], 0
-            a.distance(classes + site.number as usize, 1);
+            a.classes(links);
+            a.bytes(&[0x41, 0x80, 0xbb]); // cmp byte ptr [r11 + number], 0
+            a.bytes(&(site.number as u32).to_le_bytes());
             a.bytes(&[0]);
         } else {
             a.bytes(&[0x39, 0xc0]); // cmp eax, eax
@@ -239,8 +308,7 @@ pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool) -> [u8; SLOT_B
         a.bytes(&[0x81, 0xf9]); // cmp ecx, CLASS_COUNT
         a.bytes(&(CLASS_COUNT as u32).to_le_bytes());
         unknown = Some(a.short_branch(0x73)); // jae
-        a.bytes(&[0x4c, 0x8d, 0x1d]); // lea r11, [rip + classes]
-        a.distance(classes, 0);
+        a.classes(links);
         a.bytes(&[0x41, 0x80, 0x3c, 0x0b, 0x00]); // cmp byte ptr [r11 + rcx], 0
     }
     let slow = a.short_branch(0x75); // jne
@@ -275,9 +343,11 @@ pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool) -> [u8; SLOT_B
         a.bytes(&[0x48, 0xb9]); // mov rcx, after
         a.bytes(&after.to_le_bytes());
     }
-    a.jump(slow_path_address(), true);
+    a.bytes(&[0xff, 0x25]); // jmp [links.slow_path]
+    a.distance(links + offset_of!(Links, slow_path), 0);
     assert!(a.len <= ORIGIN_AT);
-    a.code[ORIGIN_AT..].copy_from_slice(&address(site.syscall_vaddr()).to_le_bytes());
+    let origin = address(site.syscall_vaddr()).wrapping_sub(slot);
+    a.code[ORIGIN_AT..].copy_from_slice(&origin.to_le_bytes());
     a.code
 }
 
@@ -287,7 +357,7 @@ mod tests {
     use super::super::elf::Image;
     use super::super::table::SITE_BYTES;
     use super::*;
-    use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
+    use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Register};
     use std::string::String;
 
     fn libc_path() -> String {
@@ -323,7 +393,8 @@ mod tests {
 
     /// Reads a slot as a processor would, and compares with the code it stands for.
     fn check_slot(site: &Site, slot: u64, bias: u64, near: bool) {
-        let code = emit_slot(site, slot as usize, bias, near);
+        let links = slot - PAGE_SIZE as u64;
+        let code = emit_slot(site, slot as usize, bias, near, links as usize);
         let start = bias + site.start;
         let len = site.len as usize;
         let mut bytes = site.original[..len].to_vec();
@@ -346,14 +417,17 @@ mod tests {
             assert_eq!((compare.code(), compare.immediate32()), (Code::Cmp_rm32_imm32, CLASS_COUNT as u32));
             let jae = next();
             assert_eq!(jae.code(), Code::Jae_rel8_64);
-            let lea = next();
-            assert_eq!(lea.ip_rel_memory_address(), CLASS_TABLE.as_ptr() as u64);
+            let load = next();
+            assert_eq!((load.code(), load.ip_rel_memory_address()), (Code::Mov_r64_rm64, links));
             i = next();
-            assert_eq!(i.code(), Code::Cmp_rm8_imm8);
+            assert_eq!((i.code(), i.memory_index()), (Code::Cmp_rm8_imm8, Register::RCX));
             Some(jae.near_branch_target())
         } else if (site.number as usize) < CLASS_COUNT {
-            assert_eq!(i.code(), Code::Cmp_rm8_imm8);
-            assert_eq!(i.ip_rel_memory_address(), CLASS_TABLE.as_ptr() as u64 + site.number as u64);
+            assert_eq!((i.code(), i.ip_rel_memory_address()), (Code::Mov_r64_rm64, links));
+            let load = i;
+            i = next();
+            assert_eq!((i.code(), i.memory_base()), (Code::Cmp_rm8_imm8, load.op0_register()));
+            assert_eq!(i.memory_displacement64(), site.number as u64);
             None
         } else {
             assert_eq!(i.code(), Code::Cmp_rm32_r32);
@@ -403,8 +477,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(given, after);
-        assert_eq!(slow[1].near_branch_target(), slow_path_address() as u64);
-        assert_eq!(code[ORIGIN_AT..], (bias + site.syscall_vaddr()).to_le_bytes());
+        assert_eq!((slow[1].code(), slow[1].ip_rel_memory_address()), (Code::Jmp_rm64, links + 8));
+        assert_eq!(code[ORIGIN_AT..], (bias + site.syscall_vaddr()).wrapping_sub(slot).to_le_bytes());
     }
 
     #[test]
@@ -474,6 +548,31 @@ mod tests {
             seen.insert(at);
             slots.assign(text(n), (at, pages), (0, 0));
         }
-        assert!(seen.len() <= SLOT_COUNT / SLOTS_PER_PAGE / 2);
+        assert!(seen.len() <= SLOT_PAGES / 2);
+    }
+
+    /// Wherever a text lies: its slots' place is free, in the array, and one of few distances away.
+    #[test]
+    fn places_are_at_few_distances() {
+        let array = slot_range();
+        let mut distances = std::collections::HashSet::new();
+        for n in 0..2 * STEP_PAGES {
+            let start = array.start + (4 * STEP_PAGES + n) * PAGE_SIZE;
+            let text = Text { start, end: start + PAGE_SIZE, prot: 5 };
+            let mut slots = Slots::new();
+            let mut taken = Vec::new();
+            for _ in 0..3 {
+                let place = slots.place_for(&text, 18).unwrap();
+                assert!(place >= array.start && place + 18 * PAGE_SIZE <= array.end);
+                assert!(taken.iter().all(|&t: &usize| place.abs_diff(t) >= 18 * PAGE_SIZE));
+                slots.assign(text, (place, 18), (0, 0));
+                taken.push(place);
+                distances.insert(start - place);
+            }
+            // What was used once is not writable, and not asked for again.
+            slots.forget(|_| true);
+            assert!(!taken.contains(&slots.place_for(&text, 18).unwrap()));
+        }
+        assert!(distances.len() < 5 * PLACES, "{}", distances.len());
     }
 }

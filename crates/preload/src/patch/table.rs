@@ -2,25 +2,22 @@
 //!
 //! Analysing libc takes tens of milliseconds, which every short process of a build or a shell script would pay.
 //! So the result is kept in a file per object, named by the linker's fingerprint (or, where there is none, by
-//! the file's identity), in a directory that only the user can write:
+//! the file's identity), in the cache directory (`cache.rs`):
 //!
 //! ```text
 //!  magic  format  sites  unpatchable  sum   then 88 bytes for each site, 8 for each unpatchable address
 //! ```
 //!
-//! The file is trusted only as far as it must be: directory and file must belong to the user and be writable by nobody
-//! else, the sum must fit, and each site carries the bytes that it was made for, which are
-//! compared with the text before a byte is changed. It is written under another name and renamed.
-//!
-//! # Safety charter
-//! Raw system calls on paths and buffers of this file's own.
-#![allow(unsafe_code)]
+//! The file is trusted only as far as it must be: the sum must fit, and each site carries the bytes that it was made
+//! for, which are compared with the text before a byte is changed.
+#![forbid(unsafe_code)]
 
 use std::vec;
 use std::vec::Vec;
 
-use uzswap::sys::{Errno, Result, fd, file, nr};
-use uzswap::uz_syscall;
+use uzswap::sys::{fd, file};
+
+use super::cache::{CacheDir, Lasting};
 
 /// The longest piece of code that one site replaces.
 pub const SITE_BYTES: usize = 40;
@@ -100,14 +97,14 @@ pub struct Analysis {
 
 const MAGIC: [u8; 4] = *b"uzpt";
 /// To be raised whenever the analysis or the layout changes.
-const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = 24;
 const RECORD_BYTES: usize = 88;
 const MAX_SITES: usize = 1 << 16;
-const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+pub const SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// A checksum against torn files, not against forgers. `seed` continues a sum over whole words.
-fn sum(seed: u64, bytes: &[u8]) -> u64 {
+pub fn sum(seed: u64, bytes: &[u8]) -> u64 {
     let mut h = seed;
     let (words, rest) = bytes.as_chunks::<8>();
     for w in words {
@@ -117,6 +114,10 @@ fn sum(seed: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Analysis {
+    pub fn counts(&self) -> Counts {
+        Counts { sites: self.sites.len(), unpatchable: self.unpatchable.len() }
+    }
+
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + self.sites.len() * RECORD_BYTES);
         out.extend(MAGIC);
@@ -148,7 +149,7 @@ impl Analysis {
     pub fn from_bytes(bytes: &[u8]) -> Option<Analysis> {
         let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let (count, unpatchable) = (u32_at(8)? as usize, u32_at(12)? as usize);
-        if bytes[..4] != MAGIC || u32_at(4)? != FORMAT || count > MAX_SITES || unpatchable > MAX_SITES {
+        if bytes.get(..4)? != MAGIC || u32_at(4)? != FORMAT || count > MAX_SITES || unpatchable > MAX_SITES {
             return None;
         }
         let records_end = HEADER_BYTES + count * RECORD_BYTES;
@@ -194,195 +195,44 @@ impl Analysis {
     }
 }
 
-// ---- on disk -----------------------------------------------------------------------------------------------
+// ---- in the cache ------------------------------------------------------------------------------------------
 
-const AT_FDCWD: isize = -100;
-const RLIMIT_FSIZE: usize = 1;
-const O_WRONLY: usize = 1;
-const O_CREAT: usize = 0o100;
-const O_EXCL: usize = 0o200;
-const O_NONBLOCK: usize = 0o4000;
-const O_DIRECTORY: usize = 0o200000;
-const O_NOFOLLOW: usize = 0o400000;
-const O_CLOEXEC: usize = 0o2000000;
-const S_IFMT: u32 = 0o170000;
-const S_IFREG: u32 = 0o100000;
-const S_IFDIR: u32 = 0o040000;
-const WRITABLE_BY_OTHERS: u32 = 0o022;
-
-/// The parts of `struct stat` that matter here.
-pub struct Stat {
-    pub device: u64,
-    pub inode: u64,
-    mode: u32,
-    uid: u32,
-    pub bytes: u64,
-    pub modified_ns: u64,
+/// How many system-call instructions an object has: what one need know of it when its text is shared.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    pub sites: usize,
+    pub unpatchable: usize,
 }
 
-fn stat_from(raw: &[u64; 18]) -> Stat {
-    Stat {
-        device: raw[0],
-        inode: raw[1],
-        mode: raw[3] as u32,
-        uid: (raw[3] >> 32) as u32,
-        bytes: raw[6],
-        modified_ns: raw[11].wrapping_mul(1_000_000_000).wrapping_add(raw[12]),
-    }
+/// The table kept under `name`, if there is one that can be trusted.
+pub fn load(cache: &CacheDir, name: &[u8]) -> Option<Analysis> {
+    let (fd, stat) = cache.open_file(name)?;
+    let largest = (HEADER_BYTES + MAX_SITES * (RECORD_BYTES + 8)) as u64;
+    let mut bytes = vec![0; stat.bytes.min(largest) as usize];
+    let whole = file::read_exact_at(fd, &mut bytes, 0).is_ok();
+    fd::close(fd);
+    if whole { Analysis::from_bytes(&bytes) } else { None }
 }
 
-pub fn stat_fd(fd: i32) -> Result<Stat> {
-    let mut raw = [0u64; 18];
-    // SAFETY: the buffer has the size of struct stat.
-    unsafe { uz_syscall!(nr::FSTAT, fd, raw.as_mut_ptr()) }?;
-    Ok(stat_from(&raw))
+/// What the table kept under `name` says of itself, for the price of its head. A hint, but that there is nothing at all in
+/// an object is certain.
+pub fn counts(cache: &CacheDir, name: &[u8]) -> Option<Counts> {
+    let (fd, stat) = cache.open_file(name)?;
+    let mut head = [0; HEADER_BYTES];
+    let whole = file::read_exact_at(fd, &mut head, 0).is_ok();
+    fd::close(fd);
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
+    let counts = Counts { sites: word(8), unpatchable: word(12) };
+    let known =
+        head[..4] == MAGIC && word(4) == FORMAT as usize && counts.sites.max(counts.unpatchable) <= MAX_SITES;
+    let bytes = HEADER_BYTES + counts.sites * RECORD_BYTES + counts.unpatchable * 8;
+    let sound = counts != Counts::default() || Analysis::from_bytes(&head).is_some();
+    (whole && known && bytes as u64 == stat.bytes && sound).then_some(counts)
 }
 
-/// Opens a path of bytes for reading.
-pub fn open_path(path: &[u8], flags: usize) -> Result<i32> {
-    let path = terminated(path)?;
-    // SAFETY: a terminated path of our own.
-    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), flags | O_CLOEXEC) }.map(|fd| fd as i32)
-}
-
-fn terminated(path: &[u8]) -> Result<Vec<u8>> {
-    if path.is_empty() || path.contains(&0) || path.len() > 4095 {
-        return Err(Errno::EINVAL);
-    }
-    let mut z = Vec::with_capacity(path.len() + 1);
-    z.extend_from_slice(path);
-    z.push(0);
-    Ok(z)
-}
-
-/// Reads a whole descriptor from its start.
-pub fn read_all(fd: i32, hint: usize) -> Result<Vec<u8>> {
-    let mut out = vec![0; hint.max(64)];
-    let mut len = 0;
-    loop {
-        if len == out.len() {
-            out.resize(len * 2, 0);
-        }
-        match fd::read(fd, &mut out[len..]) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(Errno::EINTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    out.truncate(len);
-    Ok(out)
-}
-
-/// An open cache directory that nobody else can write to.
-pub struct CacheDir {
-    fd: i32,
-    uid: u32,
-}
-
-impl Drop for CacheDir {
-    fn drop(&mut self) {
-        fd::close(self.fd);
-    }
-}
-
-impl CacheDir {
-    /// Opens the directory, made (with its missing parents, mode 0700) if need be.
-    pub fn open(path: &[u8]) -> Option<CacheDir> {
-        let flags = O_DIRECTORY | O_NOFOLLOW;
-        let fd = match open_path(path, flags) {
-            Err(Errno::ENOENT) => {
-                for end in (1..=path.len()).filter(|&i| i == path.len() || path[i] == b'/') {
-                    let dir = terminated(&path[..end]).ok()?;
-                    // SAFETY: a terminated path of our own. That it exists is no failure.
-                    let _ = unsafe { uz_syscall!(nr::MKDIR, dir.as_ptr(), 0o700) };
-                }
-                open_path(path, flags).ok()?
-            }
-            other => other.ok()?,
-        };
-        // SAFETY: no argument.
-        let uid = unsafe { uz_syscall!(nr::GETEUID) }.ok()? as u32;
-        let dir = CacheDir { fd, uid };
-        let stat = stat_fd(fd).ok()?;
-        let trusted = stat.mode & S_IFMT == S_IFDIR && stat.uid == uid && stat.mode & WRITABLE_BY_OTHERS == 0;
-        trusted.then_some(dir)
-    }
-
-    /// The analysis kept under `name`, if there is one that can be trusted.
-    pub fn load(&self, name: &[u8]) -> Option<Analysis> {
-        let name = terminated(name).ok()?;
-        let flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-        // SAFETY: a terminated name of our own.
-        let fd = unsafe { uz_syscall!(nr::OPENAT, self.fd, name.as_ptr(), flags) }.ok()? as i32;
-        let analysis = self.load_from(fd);
-        fd::close(fd);
-        analysis
-    }
-
-    fn load_from(&self, fd: i32) -> Option<Analysis> {
-        let stat = stat_fd(fd).ok()?;
-        let largest = (HEADER_BYTES + MAX_SITES * (RECORD_BYTES + 8)) as u64;
-        let trusted =
-            stat.mode & S_IFMT == S_IFREG && stat.uid == self.uid && stat.mode & WRITABLE_BY_OTHERS == 0;
-        if !trusted || stat.bytes > largest {
-            return None;
-        }
-        Analysis::from_bytes(&read_all(fd, stat.bytes as usize + 1).ok()?)
-    }
-
-    /// Keeps an analysis. A cache that cannot be written costs time, nothing else.
-    pub fn save(&self, name: &[u8], analysis: &Analysis) {
-        let _ = self.try_save(name, &analysis.to_bytes());
-    }
-
-    fn try_save(&self, name: &[u8], bytes: &[u8]) -> Result<()> {
-        // Beyond RLIMIT_FSIZE the kernel not only refuses, it kills.
-        let mut file_size_limit = [0u64; 2];
-        // SAFETY: the kernel writes two words.
-        unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_FSIZE, 0, file_size_limit.as_mut_ptr()) }?;
-        if file_size_limit[0] < bytes.len() as u64 {
-            return Err(Errno::ENOSPC);
-        }
-        let final_name = terminated(name)?;
-        let mut random = [0; 8];
-        file::fill_random(&mut random)?;
-        let mut temporary = Vec::from(name);
-        temporary.push(b'.');
-        push_hex(&mut temporary, &random);
-        temporary.push(0);
-        let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-        // SAFETY: terminated names of our own and a borrowed buffer; all live until the calls return.
-        unsafe {
-            let fd = uz_syscall!(nr::OPENAT, self.fd, temporary.as_ptr(), flags, 0o600)? as i32;
-            let mut left = bytes;
-            let mut outcome = Ok(());
-            while !left.is_empty() && outcome.is_ok() {
-                match uz_syscall!(nr::WRITE, fd, left.as_ptr(), left.len()) {
-                    Ok(n) if n > 0 => left = &left[n..],
-                    Err(Errno::EINTR) => {}
-                    Ok(_) => outcome = Err(Errno::ENOSPC),
-                    Err(e) => outcome = Err(e),
-                }
-            }
-            fd::close(fd);
-            if outcome.is_ok() {
-                outcome =
-                    uz_syscall!(nr::RENAMEAT, self.fd, temporary.as_ptr(), self.fd, final_name.as_ptr())
-                        .map(drop);
-            }
-            if outcome.is_err() {
-                let _ = uz_syscall!(nr::UNLINKAT, self.fd, temporary.as_ptr(), 0);
-            }
-            outcome
-        }
-    }
-}
-
-pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    for b in bytes {
-        out.extend([b"0123456789abcdef"[(b >> 4) as usize], b"0123456789abcdef"[(b & 15) as usize]]);
-    }
+/// Keeps a table. A cache that cannot be written costs time, nothing else.
+pub fn save(cache: &CacheDir, name: &[u8], analysis: &Analysis) {
+    let _ = cache.save(name, &[&analysis.to_bytes()], Lasting::No);
 }
 
 #[cfg(test)]
@@ -454,5 +304,29 @@ mod tests {
             break_it(&mut a.sites[0]);
             assert_eq!(Analysis::from_bytes(&a.to_bytes()), None);
         }
+    }
+
+    #[test]
+    fn the_head_tells_how_many_sites_there_are() {
+        let path = std::env::temp_dir().join(std::format!("uzswap-counts-{}", std::process::id()));
+        let cache = CacheDir::open(path.as_os_str().as_encoded_bytes()).unwrap();
+        for a in [example(), Analysis::default()] {
+            save(&cache, b"table", &a);
+            assert_eq!(
+                (counts(&cache, b"table"), load(&cache, b"table")),
+                (Some(a.counts()), Some(a.clone()))
+            );
+            // That there is nothing must be true; all else is found out.
+            let good = a.to_bytes();
+            for bit in 0..HEADER_BYTES * 8 {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                std::fs::write(path.join("table"), &bad).unwrap();
+                assert_ne!((counts(&cache, b"table"), bad.len()), (Some(Counts::default()), HEADER_BYTES));
+            }
+            std::fs::write(path.join("table"), &good[..good.len() - 1]).unwrap();
+            assert_eq!(counts(&cache, b"table"), None);
+        }
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
     long magic = hooked() ? MAGIC_ANSWER : -38;
     pthread_t t;
     pthread_create(&t, NULL, busy, NULL);
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < 300; round++) {
         for (int i = 1; i < argc; i++) {
             void *lib = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
             if (!lib) fprintf(stderr, "%s\n", dlerror());
