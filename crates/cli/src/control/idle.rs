@@ -43,7 +43,8 @@ pub fn start(run: Arc<Run>, idle_after: Duration) {
 
 fn look(run: &Run, idle_after: Duration, seen: &mut HashMap<u32, Watch>) {
     let mut there = HashMap::new();
-    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener()) {
+    // Who waits for a turn has something to do.
+    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !slot.turn.is_paused()) {
         let Some(activity) = Activity::of(pid, slot) else { continue };
         let now = Instant::now();
         let mut watch = seen.remove(&pid).unwrap_or(Watch::new(now, activity));
