@@ -8,7 +8,7 @@
 //! The *time* of a limit is the median of the runs under `uzswap run --memory` by that of the free runs; the estimate's is its median, too.
 //! A run that fails, or takes more than twenty times as long (at least 30 seconds), has no time: all that is known is that it is longer.
 //!
-//! The *ratio* is that of all pages of the program when they are compressed: in a run with as much memory as it needs and without a store,
+//! The *ratio* is that of all pages of the program when they are compressed: in a run with as much memory as it needs, without a store and with one codec,
 //! `reclaim all` takes them out every now and then, and `ps` says what they were and what they have become.
 
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
         scratch: Scratch::new("estimate")?,
         own: own_path()?,
     };
-    let (mut summary, mut runs) = (Map::new(), Vec::new());
+    let (mut summary, mut runs, mut json) = (Map::new(), Vec::new(), PathBuf::new());
     for program in &arguments.programs {
         let own = match program.line(&bench.scratch) {
             Ok(line) => bench.program(program, &line, &mut runs)?,
@@ -67,12 +67,13 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
         };
         print!("{}", table(program.name, &own));
         summary.insert(program.name.to_string(), own);
+        // After each: it takes minutes, and what is known shall not be lost.
+        json = record.write_json(json!({
+            "settings": {"parts_percent": arguments.parts, "rounds": arguments.rounds},
+            "summary": summary,
+            "runs": runs,
+        }))?;
     }
-    let json = record.write_json(json!({
-        "settings": {"parts_percent": arguments.parts, "rounds": arguments.rounds},
-        "summary": summary,
-        "runs": runs,
-    }))?;
     println!("\n{}", json.display());
     Ok(0)
 }
@@ -117,10 +118,12 @@ impl Bench<'_> {
             }
             let ample = (2 * need_bytes + (64 << 20)).to_string();
             let mut taken = Taken::new();
-            let figures =
-                self.managed(line, first, &["--memory", &ample, "--store", "none"], &mut |tree| {
-                    taken.take(tree)
-                })?;
+            let figures = self.managed(
+                line,
+                first,
+                &["--memory", &ample, "--store", "none", "--recompressor", "none"],
+                &mut |tree| taken.take(tree),
+            )?;
             note("compressed", taken.into_figures(figures));
         }
         Ok(summarize(&runs[first_of_all..], &self.arguments.parts, need_bytes))

@@ -14,16 +14,19 @@
 use serde_json::{Value, json};
 
 use super::cost::Costs;
-use super::curve;
+use super::curve::{self, Step};
 use super::density::Density;
 use super::watch::Observation;
 
 /// What a process that pages takes for uzswap itself (`docs/performance.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
-/// Shares of the memory that the pool may have, in percent: as `fault/balance.rs` bounds them.
-const POOL_PERCENT: std::ops::RangeInclusive<u32> = 10..=85;
+/// Shares of the memory that the pool may have, in percent: in `fault/balance.rs` it begins at 60, moves slowly, and grows faster than
+/// it shrinks.
+const POOL_PERCENT: std::ops::RangeInclusive<u32> = 40..=85;
 const POOL_STEP: usize = 5;
+/// Part of what the pool leaves that goes to copies of pages that have come back, where that begins (`fault/balance.rs`).
+const KEPT: f64 = 1.0 / 8.0;
 
 /// What a program would be at a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,11 +78,18 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     let memory = (memory_bytes as f64 - own_bytes).max(PROCESS_BYTES) / PAGE_BYTES;
     let peak = seen.peak_bytes as f64 / PAGE_BYTES;
     let seconds = seen.seconds.max(1e-9);
-    let first: f64 =
-        (seen.steps.iter()).filter(|step| step.anonymous_pages > memory).map(|step| step.new_pages).sum();
+    // Pages go beside the program, unless it asks for new ones faster than they go.
+    let first = |step: &Step| {
+        let own_ns = 1e9 * step.seconds / step.new_pages.max(1.0);
+        step.new_pages * (costs.first_touch_most_ns - own_ns).max(costs.first_touch_ns)
+    };
+    let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
     let with = |density: &Density, slower_ns: f64, pool_percent: u32| {
         let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
-        let loads = curve::refaults(&seen.steps, &|anonymous| divide(anonymous).resident);
+        let loads = curve::refaults(&seen.steps, &|anonymous| {
+            let division = divide(anonymous);
+            if division.resident < anonymous { division.resident * (1.0 - KEPT) } else { anonymous }
+        });
         let from_store = curve::refaults(&seen.steps, &|anonymous| {
             let division = divide(anonymous);
             division.resident + division.compressed
@@ -88,7 +98,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         let from_store = from_store.max(loads * density.incompressible).min(loads);
         let time = |load_ns: f64| {
             let by_store = from_store * (costs.store_load_ns - costs.load_ns);
-            (first * costs.first_touch_ns + loads * (load_ns + slower_ns) + by_store) / 1e9
+            (first_ns + loads * (load_ns + slower_ns) + by_store) / 1e9
         };
         let times = [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(time);
         let at_peak = divide(peak);
@@ -131,7 +141,6 @@ impl Forecast {
 
 #[cfg(test)]
 pub mod tests {
-    use super::super::curve::Step;
     use super::*;
 
     pub fn density(stored: f64) -> Density {
@@ -140,6 +149,7 @@ pub mod tests {
 
     pub const COSTS: Costs = Costs {
         first_touch_ns: 5000.0,
+        first_touch_most_ns: 9000.0,
         load_ns: 10_000.0,
         load_least_ns: 4000.0,
         load_most_ns: 12_000.0,
@@ -179,7 +189,7 @@ pub mod tests {
             [(1000.0, 750.0, 0.0), (1000.0, 500.0, 0.0), (1000.0, 250.0, 0.1), (1000.0, 100.0, 1.0)]
         {
             let density = Density { incompressible, ..density(0.25) };
-            for share in [10, 50, 85] {
+            for share in [40, 85] {
                 let d = Division::of(anonymous, memory, &density, share);
                 assert!(d.resident > 0.0 && d.compressed >= 0.0 && d.stored >= -1e-9, "{d:?}");
                 assert!((d.resident + d.compressed + d.stored - anonymous).abs() < 1e-6, "{d:?}");
@@ -223,7 +233,12 @@ pub mod tests {
         let steps = seen.steps.len() as f64;
         let both = [density(0.25); 2];
         let slowdown = forecast(&seen, &both, &COSTS, 128 << 20).slowdown[0];
+        // 600 in 0.6 s: there is time for them to go.
         assert!((slowdown - 1.0 - steps * 600.0 * 5e-6 / seen.seconds).abs() < 1e-6, "{slowdown}");
+        seen.steps.iter_mut().for_each(|step| step.new_pages = 300_000.0);
+        let slowdown = forecast(&seen, &both, &COSTS, 128 << 20).slowdown[0];
+        // Two us between two of them, and each needs nine to go.
+        assert!((slowdown - 1.0 - steps * 300_000.0 * 7e-6 / seen.seconds).abs() < 1e-6, "{slowdown}");
         assert_eq!(forecast(&seen, &both, &COSTS, 300 << 20).slowdown[0], 1.0);
     }
 }
