@@ -32,15 +32,19 @@ pub struct Density {
     /// Memory that a compressible page takes, in pages, tables included: mean, and how far the sample leaves that open.
     pub stored: f64,
     pub stored_error: f64,
+    /// What the cache takes besides: buffers, working memory of the codecs.
+    pub buffer_bytes: f64,
     /// Of putting one page in and taking it out, as measured here.
     pub page_ns: f64,
 }
 
 impl Density {
-    /// How many times more memory the pages take as they are: the mean, and between what it is by the sample (95 %).
-    pub fn ratio(&self) -> [f64; 3] {
+    /// How many times more memory so many pages take as they are: the mean, and between what it is by the sample (95 %). What a run
+    /// shows has the cache's own buffers in it.
+    pub fn ratio(&self, pages: f64) -> [f64; 3] {
+        let buffers = self.buffer_bytes / (pages.max(1.0) * PAGE_BYTES as f64);
         [self.stored, self.stored + self.stored_error, self.stored - self.stored_error]
-            .map(|stored| 1.0 / stored.max(1e-3))
+            .map(|stored| 1.0 / (stored + buffers).max(1e-3))
     }
 }
 
@@ -96,6 +100,7 @@ fn density(pages: &[Box<PageBytes>], dense: bool) -> Result<Density, String> {
         incompressible: counters.failed_stores as f64 / all,
         stored: own.min(1.0),
         stored_error: CONFIDENT * standard_error(&bytes) / PAGE_BYTES as f64,
+        buffer_bytes: (cache.footprint_bytes() as f64 - own * in_memory * PAGE_BYTES as f64).max(0.0),
         page_ns,
     })
 }
@@ -140,9 +145,11 @@ mod tests {
             assert_eq!(density.sampled_pages, 900);
             assert!((density.same_filled - 1.0 / 3.0).abs() < 0.01, "{density:?}");
             assert!((density.incompressible - 1.0 / 3.0).abs() < 0.01, "{density:?}");
-            let [ratio, least, most] = density.ratio();
+            let [ratio, least, most] = density.ratio(1e9);
             assert!(least < ratio && ratio < most, "{density:?}");
         }
+        let few = fast.ratio(1000.0)[0];
+        assert!(few < fast.ratio(1e6)[0] && fast.buffer_bytes < 8e6, "{fast:?}");
         // A heap-like page is about a third, and half of what is kept takes nothing.
         assert!((0.12..0.22).contains(&fast.stored), "{fast:?}");
         assert!(dense.stored < fast.stored, "{dense:?}");

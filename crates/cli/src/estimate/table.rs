@@ -25,13 +25,13 @@ impl Estimate {
     pub fn text(&self) -> String {
         let (seen, [fast, dense]) = (&self.seen, &self.densities);
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-        let [ratio, least, most] = fast.ratio();
+        let [ratio, least, most] = fast.ratio(self.peak_pages());
         let mut text = format!("needs {}, watched for {:.1} s\n", human(seen.peak_bytes), seen.seconds);
         text += &format!(
             "its pages compress {ratio:.2}x ({least:.2} to {most:.2}; {} sampled), {:.2}x by the denser codec; {} are one word repeated, \
              {} do not compress\n\n",
             grouped(fast.sampled_pages as u64),
-            dense.ratio()[0],
+            dense.ratio(self.peak_pages())[0],
             percent(fast.same_filled),
             percent(fast.incompressible),
         );
@@ -70,6 +70,10 @@ impl Estimate {
         text
     }
 
+    fn peak_pages(&self) -> f64 {
+        self.seen.peak_bytes as f64 / 4096.0
+    }
+
     fn cells(&self, forecast: &Forecast) -> [String; 6] {
         let part = forecast.memory_bytes as f64 / self.seen.peak_bytes.max(1) as f64;
         let bytes = |bytes: f64| if bytes < 1.0 { "-".to_string() } else { human(bytes as u64) };
@@ -94,7 +98,7 @@ impl Estimate {
     pub fn to_json(&self) -> Value {
         let (seen, [fast, dense]) = (&self.seen, &self.densities);
         let density = |density: &Density| {
-            let [ratio, least, most] = density.ratio();
+            let [ratio, least, most] = density.ratio(self.peak_pages());
             json!({"ratio": ratio, "ratio_least": least, "ratio_most": most, "page_ns": density.page_ns})
         };
         json!({
