@@ -9,6 +9,7 @@
 //!           │ ─> supervise ─> report
 //!           │ ─> observe               (metrics, samples, the page of --report)
 //!           │ ─> control           (ps, top, set, reclaim talk to it)
+//!       estimate ─> run            (starts a program without the runtime, and watches it)
 //!           └──> os                     (all unsafe code)
 //! ```
 #![cfg_attr(not(test), no_main)]
@@ -19,6 +20,7 @@ mod budget;
 mod control;
 mod doctor;
 mod duration;
+mod estimate;
 mod mechanism;
 mod observe;
 mod options;
@@ -85,6 +87,8 @@ struct Arguments {
 enum Command {
     /// Run a program in less memory than it needs
     Run(run::RunArguments),
+    /// Watch a program as it is, and say what it would be like in less memory
+    Estimate(estimate::EstimateArguments),
     /// Show the programs that run under uzswap, and what they hold
     Ps(control::PsArguments),
     /// The same as a screen that is kept up to date
@@ -102,7 +106,7 @@ enum Command {
     },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, ps, top, set, reclaim, doctor, bench, stats or compressors
+        /// run, estimate, ps, top, set, reclaim, doctor, bench, stats or compressors
         topic: Option<String>,
     },
 }
@@ -114,7 +118,7 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, ps, top, set, reclaim, doctor, bench or help (see 'uzswap --help')"
+                "what to do? run, estimate, ps, top, set, reclaim, doctor, bench or help (see 'uzswap --help')"
                     .to_string(),
             ));
         }
@@ -122,6 +126,7 @@ pub fn main_of_command() -> i32 {
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Estimate(arguments) => estimate::run(arguments),
         Command::Ps(arguments) => control::ps(arguments),
         Command::Top(arguments) => control::top(arguments),
         Command::Set(arguments) => control::set(arguments),

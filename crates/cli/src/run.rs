@@ -157,7 +157,7 @@ fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
 }
 
 /// Starts the program. From here on our signals are its.
-fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<os::Pid, Failure> {
+pub fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<os::Pid, Failure> {
     let shown = program.path.display();
     let refused = |e: std::io::Error| {
         let message = format!("{shown}: {}", reason(&e));

@@ -5,6 +5,7 @@
 //!  swap-w-seq ─┼─> arms: uzswap │ zswap │ zram │ swap ───┼──> writers, several processes
 //!  programs ───┤   (peers: on, and put back by guards)   ├──> real programs, and a client   (scratch)
 //!  build ──────┘                                         └──> make -jN of a source tree     (source)
+//!  estimate ─> what `uzswap estimate` says of the real programs │ what they do under `uzswap run`
 //!  overhead ─> pairs: plain │ under `uzswap run`
 //!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
 //!        all ─> record: machine, commit, raw runs as JSON;  plot: SVG
@@ -14,20 +15,21 @@
 //! the median over rounds. Arms are interleaved because a machine is never quiet for long: what
 //! disturbs, disturbs all of them, and their ratios stay.
 
-mod arms;
+pub mod arms;
 mod build;
 mod cache;
 mod codecs;
 mod corpus;
 mod engine;
+mod estimate;
 mod faults;
 mod histogram;
 mod overhead;
-mod pages;
+pub mod pages;
 mod peers;
 mod plot;
 mod pools;
-mod process;
+pub mod process;
 mod programs;
 pub mod record;
 mod same_filled;
@@ -49,6 +51,8 @@ pub enum BenchCommand {
     SwapWSeq(swap_w_seq::SwapWSeqArguments),
     /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the kernel
     Programs(programs::ProgramsArguments),
+    /// What 'uzswap estimate' says of real programs, beside what then happens
+    Estimate(estimate::EstimateArguments),
     /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the kernel
     Build(build::BuildArguments),
     /// What uzswap costs a program that fits its limit
@@ -84,6 +88,7 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Faults(arguments) => faults::run(arguments),
         BenchCommand::SwapWSeq(arguments) => swap_w_seq::run(arguments),
         BenchCommand::Programs(arguments) => programs::run(arguments),
+        BenchCommand::Estimate(arguments) => estimate::run(arguments),
         BenchCommand::Build(arguments) => build::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
         BenchCommand::Corpus(arguments) => corpus::run(arguments),

@@ -56,6 +56,11 @@ impl Random {
         z ^ z >> 31
     }
 
+    /// A number from 0 to `end`, which is not 0; the bias does not matter where `end` is small against 2^64.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
     /// Fisher and Yates. The bias of the modulus is 2^-32 for any order that fits in memory here.
     pub fn shuffle(&mut self, order: &mut [u32]) {
         for i in (1..order.len()).rev() {

@@ -109,6 +109,11 @@ impl Tree {
         }
     }
 
+    /// Its first process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// What it writes, if that was piped.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()

@@ -14,11 +14,11 @@
 //!
 //! A run without a socket (no directory to be had) is none the worse: it cannot be seen or controlled, that is all.
 
-mod client;
+pub mod client;
 mod commands;
 mod directory;
 mod idle;
-mod protocol;
+pub mod protocol;
 mod server;
 mod state;
 mod top;

@@ -16,9 +16,9 @@
 //! where uzswap is faster than whatever the kernel can be set to, zero where only uzswap failed; where all peers failed
 //! there is none. Over programs, the median of those ratios.
 
-mod catalogue;
+pub mod catalogue;
 mod redis;
-mod watch;
+pub mod watch;
 
 use std::time::Duration;
 

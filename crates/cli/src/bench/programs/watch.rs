@@ -51,8 +51,8 @@ pub fn watch(
 ) -> Result<Result<Run, String>, Failure> {
     const PAUSE: Duration = Duration::from_millis(2);
     const LOOK_EVERY: u32 = 25;
-    // How long a server that ends may be seen to hang up before it is seen to end.
-    const GRACE: Duration = Duration::from_secs(5);
+    // How long a server that ends may be seen to hang up before it is seen to end; what measures it may have work to do then.
+    const GRACE: Duration = Duration::from_secs(60);
     let stdout = if line.socket.is_some() { Stdio::null() } else { Stdio::piped() };
     let cpu_before = children_seconds();
     let started = Instant::now();

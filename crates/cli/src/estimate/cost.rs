@@ -1,0 +1,210 @@
+//! What a fault costs here and now: the engine itself, at work on the sampled pages.
+//!
+//! Three runs of a small process that touches 64 MiB of such pages, in order and at random (`bench/worker.rs`): free, with room for two
+//! fifths of them beside the compressed rest, and with hardly any room for compressed ones, so that pages come from the disk.
+//! A cost is the time a touch takes longer than it does in the free run. The eviction that makes room is in it as far as the program waits for
+//! it; so the figures hold for a machine that is as busy as it is now.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde_json::{Value, json};
+
+use super::density::Density;
+use crate::Failure;
+use crate::bench::arms::own_path;
+use crate::bench::pages::{PAGE_BYTES, PageBytes};
+use crate::bench::process::{Interrupt, one_line};
+use crate::program::reason;
+
+const PAGES: u64 = 16_384;
+/// With fewer sampled pages made-up ones stand for them.
+const SAMPLE_LEAST: usize = 256;
+/// Part of the pages that has room as it is.
+const RESIDENT: f64 = 0.4;
+/// Passes over the pages in each way to touch them.
+const PASSES: u32 = 2;
+
+/// Nanoseconds for a page, over what it takes anyway.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// First touch when another page has to go for it: where that goes on beside, and for a program that does nothing else, which waits
+    /// until it has gone.
+    pub first_touch_ns: f64,
+    pub first_touch_most_ns: f64,
+    /// From the pool: at random, and between in order, where one fault brings several, and the dearest way.
+    pub load_ns: f64,
+    pub load_least_ns: f64,
+    pub load_most_ns: f64,
+    /// From the disk.
+    pub store_load_ns: f64,
+}
+
+impl Costs {
+    pub fn measure(
+        pages: &[Box<PageBytes>],
+        density: &Density,
+        interrupt: &Interrupt,
+    ) -> Result<Costs, Failure> {
+        let bench = Calibration { corpus: corpus(pages)?, interrupt };
+        let all = (PAGES * PAGE_BYTES as u64) as f64;
+        let room = (RESIDENT + (1.0 - RESIDENT) * density.stored).min(0.7);
+        let own = super::model::PROCESS_BYTES;
+        let free = bench.run(None)?;
+        let squeezed = bench.run(Some(&["--memory", &format!("{:.0}", all * room + own)]))?;
+        let small = format!("{:.0}", all * 0.3 + own);
+        let stored = bench.run(Some(&["--memory", &small, "--pool-percent", "10"]))?;
+        Ok(Costs::of(&free, &squeezed, &stored))
+    }
+
+    fn of(free: &Value, squeezed: &Value, stored: &Value) -> Costs {
+        let number = |v: &Value| v.as_f64().unwrap_or(0.0);
+        let phase = |run: &Value, name: &str| run["phases"][name].clone();
+        // By refault, or where one fault serves many touches by touch.
+        let longer = |name: &str, by: &str| {
+            let (without, with) = (phase(free, name), phase(squeezed, name));
+            let extra = number(&with["wall_ns"]) - number(&without["wall_ns"]);
+            (extra / number(&with[by]).max(1.0)).max(0.0)
+        };
+        // A hit in limbo is a refault, but no page that had to come back: what it costs belongs to those that had to.
+        let count = |name: &str| number(&squeezed["stats"]["counters"][name]);
+        let (loads, hits) = (count("loads"), count("limbo_hits"));
+        let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
+        let at_random = ["random read", "random write"].map(|name| longer(name, "refaults") / part);
+        let load_ns = (at_random[0] + at_random[1]) / 2.0;
+        let load_least_ns = longer("sequential read", "touches").min(load_ns);
+        // The handler's time by what it did; the signal in and out is the same for all.
+        let handler = |run: &Value, kind: &str| number(&run["stats"]["fault_latency"][kind]["mean_ns"]);
+        let from_store = handler(stored, "store_load");
+        let longer_from_store = (from_store - handler(stored, "pool_load")).max(0.0);
+        // What comes on top of the handler: the signal, in and out.
+        let signal = (load_ns - handler(squeezed, "pool_load")).max(0.0);
+        // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought
+        // many pages; a page is never dearer than one that has to be decompressed as well.
+        let first_touch = number(&squeezed["stats"]["fault_latency"]["first_touch"]["p50_ns"]);
+        let first_touch_ns = (first_touch + signal).min(load_ns);
+        let fill = number(&squeezed["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
+        Costs {
+            first_touch_ns,
+            // The first pages found room.
+            first_touch_most_ns: (fill / (1.0 - RESIDENT)).max(first_touch_ns),
+            load_ns,
+            load_least_ns,
+            load_most_ns: at_random[0].max(at_random[1]),
+            store_load_ns: load_ns + longer_from_store,
+        }
+    }
+
+    pub fn to_json(self) -> Value {
+        json!({
+            "first_touch_ns": self.first_touch_ns,
+            "first_touch_most_ns": self.first_touch_most_ns,
+            "load_ns": self.load_ns,
+            "load_least_ns": self.load_least_ns,
+            "load_most_ns": self.load_most_ns,
+            "store_load_ns": self.store_load_ns,
+        })
+    }
+}
+
+struct Calibration<'a> {
+    corpus: Option<File>,
+    interrupt: &'a Interrupt,
+}
+
+impl Calibration<'_> {
+    /// What the worker says, with the statistics of the run under uzswap.
+    fn run(&self, options: Option<&[&str]>) -> Result<Value, Failure> {
+        let own = own_path()?;
+        let mut command = Command::new(&own);
+        let stats = memory_file()?;
+        if let Some(options) = options {
+            command.args(["run", "--quiet", "--stats"]).arg(path(&stats)).args(options).arg("--").arg(&own);
+        }
+        command.args(["bench", "worker", "--pages", &PAGES.to_string(), "--passes", &PASSES.to_string()]);
+        if let Some(corpus) = &self.corpus {
+            command.arg("--corpus").arg(path(corpus));
+        }
+        let failed = |why| {
+            Failure::failed(format!("what a fault costs could not be measured: {why} (see 'uzswap doctor')"))
+        };
+        let line = one_line(&mut command, self.interrupt, || ())?.map_err(failed)?;
+        let mut result: Value = serde_json::from_str(&line).map_err(|e| failed(e.to_string()))?;
+        if options.is_some() {
+            let text = std::fs::read_to_string(path(&stats)).unwrap_or_default();
+            result["stats"] = serde_json::from_str(&text).map_err(|e| failed(e.to_string()))?;
+        }
+        Ok(result)
+    }
+}
+
+/// What the worker fills its memory with. In memory only: these are somebody's data.
+fn corpus(pages: &[Box<PageBytes>]) -> Result<Option<File>, Failure> {
+    if pages.len() < SAMPLE_LEAST {
+        return Ok(None);
+    }
+    let mut file = memory_file()?;
+    let written = pages.iter().try_for_each(|page| file.write_all(&page[..]));
+    written.map_err(|e| Failure::environment(format!("memory for the sampled pages: {}", reason(&e))))?;
+    Ok(Some(file))
+}
+
+fn memory_file() -> Result<File, Failure> {
+    let made = memfd_create(c"uzswap-estimate", MFdFlags::MFD_CLOEXEC);
+    made.map(File::from).map_err(|e| Failure::environment(format!("memory for a file: {e}")))
+}
+
+/// Under which others can open it as long as we have it.
+fn path(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_what_a_touch_takes_longer() {
+        let run = |fill: f64, us: f64| {
+            let phase = |us: f64| json!({"touches": 1000, "refaults": 500, "wall_ns": us * 1e6});
+            json!({"fill_ns_per_page": fill, "phases": {
+                "sequential read": phase(us), "sequential write": phase(us),
+                "random read": phase(us), "random write": phase(2.0 * us),
+            }})
+        };
+        let with = |mut run: Value, first: f64, pool: f64, store: f64| {
+            let mean = |ns: f64| json!({"mean_ns": ns, "p50_ns": ns});
+            run["stats"] = json!({"counters": {"loads": 300, "limbo_hits": 100}, "fault_latency":
+                {"first_touch": mean(first), "pool_load": mean(pool), "store_load": mean(store)}});
+            run
+        };
+        let costs = Costs::of(
+            &run(500.0, 0.0),
+            &with(run(6500.0, 4.0), 1000.0, 8000.0, 0.0),
+            &with(run(0.0, 0.0), 0.0, 5000.0, 45_000.0),
+        );
+        assert_eq!(
+            costs,
+            Costs {
+                first_touch_ns: 9000.0,
+                first_touch_most_ns: 10_000.0,
+                load_ns: 16_000.0,
+                load_least_ns: 4000.0,
+                load_most_ns: 16_000.0 / 0.75,
+                store_load_ns: 56_000.0,
+            }
+        );
+    }
+
+    #[test]
+    fn the_sampled_pages_can_be_opened_by_others() {
+        assert!(corpus(&[]).unwrap().is_none());
+        let pages: Vec<Box<PageBytes>> = (0..300).map(|i| Box::new([i as u8; PAGE_BYTES])).collect();
+        let file = corpus(&pages).unwrap().unwrap();
+        let bytes = std::fs::read(path(&file)).unwrap();
+        assert_eq!((bytes.len(), bytes[5 * PAGE_BYTES]), (300 * PAGE_BYTES, 5));
+    }
+}

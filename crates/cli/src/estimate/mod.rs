@@ -1,0 +1,221 @@
+//! `uzswap estimate`: what a program would be like in less memory, from watching it run as it is.
+//!
+//! ```text
+//!  PROGRAM, unmanaged ──> watch (look, sample) ──┬─> curve: how many pages would have to come back
+//!                                                └─> density: how small its pages become
+//!                    the engine on these pages ────> cost: what bringing one back takes here
+//!                                                           │
+//!                                            model: for each limit ──> table, JSON
+//! ```
+//!
+//! The program is one that runs already (`estimate PID`) or one that is started as `run` does (`estimate -- COMMAND`); nothing of
+//! uzswap is in it, so static programs can be estimated as well. What it is *not*: a promise. It knows how much memory is touched in a
+//! time, not which pages, nor in which order; faults of several threads at a time are counted as if they came one after the other.
+
+mod cost;
+mod curve;
+mod density;
+mod look;
+mod model;
+mod sample;
+mod table;
+mod watch;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::cost::Costs;
+use self::table::Estimate;
+use self::watch::{Observation, Watch};
+use crate::bench::process::Interrupt;
+use crate::program::{Program, reason};
+use crate::size::{Size, human};
+use crate::{Failure, duration, report, run, size, supervise};
+
+/// Arguments of `uzswap estimate`.
+#[derive(clap::Args, Debug)]
+#[command(
+    override_usage = "uzswap estimate [OPTIONS] PID\n       uzswap estimate [OPTIONS] -- COMMAND...",
+    after_help = "Counted are the process and all that it starts; memory that they share by fork counts in each of them. The target runs as it \
+                  is; looking takes a tenth of a processor at most, in which it may have to wait when it maps memory."
+)]
+pub struct EstimateArguments {
+    /// A process that runs
+    #[arg(value_name = "PID", conflicts_with = "command")]
+    pid: Option<String>,
+    /// A program to start, and its arguments; it is watched to its end
+    #[arg(value_name = "COMMAND", last = true)]
+    command: Vec<OsString>,
+    /// Limits to look at: sizes, or parts of the most memory that it is seen to need
+    #[arg(long, value_name = "SIZE|PERCENT,...", default_value = "75%,50%,25%", value_delimiter = ',', value_parser = size::parse)]
+    memory: Vec<Size>,
+    /// How long to watch a process that runs; Ctrl-C ends it earlier [default: 10s]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, conflicts_with = "command")]
+    duration: Option<Duration>,
+    /// Write the same as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+const WATCHED_FOR: Duration = Duration::from_secs(10);
+/// With less to go by nothing is said.
+const LOOKS_LEAST: u32 = 5;
+const NEED_LEAST_BYTES: u64 = 1 << 20;
+
+pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
+    let mut json = arguments.json.as_ref().map(create).transpose()?;
+    if arguments.command.is_empty() {
+        let Some(pid) = &arguments.pid else {
+            return Err(Failure::usage(
+                "what to estimate? a process id, or a program behind --: uzswap estimate -- COMMAND"
+                    .to_string(),
+            ));
+        };
+        let (pid, interrupt) = (process(pid)?, Interrupt::install());
+        let seen = watch_process(pid, arguments.duration.unwrap_or(WATCHED_FOR), &interrupt);
+        // From here on an interrupt means the end.
+        let interrupt = Interrupt::install();
+        let name = vec![crate::os::name_of(pid)];
+        conclude(seen, name, &arguments.memory, &interrupt, json.as_mut())?;
+        return Ok(0);
+    }
+    let program = Program::find(&arguments.command, std::env::var_os("PATH"))?;
+    let (end, seen) = watch_command(&program)?;
+    let interrupt = Interrupt::install();
+    accept_signals();
+    let words = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    // The program has done its work, whatever we know of it.
+    if let Err(failure) = conclude(seen, words, &arguments.memory, &interrupt, json.as_mut()) {
+        report::say(&failure.message);
+    }
+    Ok(supervise::end_alike(end))
+}
+
+fn create(path: &PathBuf) -> Result<(PathBuf, File), Failure> {
+    match File::create(path) {
+        Ok(file) => Ok((path.clone(), file)),
+        Err(e) => Err(Failure::usage(format!("--json: {}: {}", path.display(), reason(&e)))),
+    }
+}
+
+fn process(text: &str) -> Result<u32, Failure> {
+    let pid = text.parse().map_err(|_| {
+        Failure::usage(format!(
+            "'{text}' is no process id: give one ('ps -e' shows them), or a program behind --: uzswap estimate -- {text}"
+        ))
+    })?;
+    look::permit(pid).map_err(Failure::environment)?;
+    Ok(pid)
+}
+
+fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observation {
+    let (end, stop) = mpsc::channel::<()>();
+    let mut line = Progress::new();
+    thread::scope(|scope| {
+        let line = &mut line;
+        let watching = scope.spawn(move || {
+            Watch::new(pid).run(&stop, |elapsed, bytes| {
+                let (done, all) = (elapsed.as_secs_f64(), longest.as_secs_f64());
+                line.show(&format!(
+                    "watching: {done:.1} of {all:.1} s, {} now; Ctrl-C ends it here",
+                    human(bytes)
+                ));
+            })
+        });
+        let started = Instant::now();
+        while started.elapsed() < longest && interrupt.check().is_ok() && !watching.is_finished() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        drop(end);
+        watching.join().expect("a panic ends the process")
+    })
+}
+
+/// Runs the program to its end. Its terminal is its own: no progress is shown.
+fn watch_command(program: &Program) -> Result<(supervise::End, Observation), Failure> {
+    let pid = run::launch(program, std::env::vars_os().collect())?;
+    let (end, stop) = mpsc::channel::<()>();
+    Ok(thread::scope(|scope| {
+        let watching = scope.spawn(move || Watch::new(pid.number() as u32).run(&stop, |_, _| ()));
+        let how = supervise::wait(pid);
+        drop(end);
+        (how, watching.join().expect("a panic ends the process"))
+    }))
+}
+
+/// While the program ran, signals were its. Now they are ours again.
+fn accept_signals() {
+    let none = nix::sys::signal::SigSet::empty();
+    // It cannot fail with a mask that is one.
+    let _ = none.thread_set_mask();
+}
+
+fn conclude(
+    mut seen: Observation,
+    command: Vec<String>,
+    limits: &[Size],
+    interrupt: &Interrupt,
+    json: Option<&mut (PathBuf, File)>,
+) -> Result<(), Failure> {
+    if seen.looks < LOOKS_LEAST || seen.peak_bytes < NEED_LEAST_BYTES || seen.pages.is_empty() {
+        return Err(Failure::failed(format!(
+            "no estimate: {} looks in {:.2} s saw {} of memory: it must run longer, or needs no less",
+            seen.looks,
+            seen.seconds,
+            human(seen.peak_bytes)
+        )));
+    }
+    let mut line = Progress::new();
+    let pages = std::mem::take(&mut seen.pages);
+    line.show("compressing the sampled pages");
+    let densities = density::densities(&pages).map_err(Failure::failed)?;
+    line.show("measuring what a fault costs here");
+    let costs = Costs::measure(&pages, &densities[0], interrupt)?;
+    drop(line);
+    let forecast = |limit: &Size| model::forecast(&seen, &densities, &costs, limit.of(seen.peak_bytes));
+    let forecasts = limits.iter().map(forecast).collect();
+    let estimate = Estimate { command, seen, densities, costs, forecasts };
+    report::say(estimate.text().trim_end());
+    if let Some((path, file)) = json {
+        let written = file.write_all(format!("{:#}\n", estimate.to_json()).as_bytes());
+        written.map_err(|e| Failure::failed(format!("--json: {}: {}", path.display(), reason(&e))))?;
+    }
+    Ok(())
+}
+
+/// One line on a terminal that is written over, and gone in the end.
+struct Progress {
+    is_shown: bool,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { is_shown: std::io::stderr().is_terminal(), last: None }
+    }
+
+    fn show(&mut self, text: &str) {
+        const EVERY: Duration = Duration::from_millis(200);
+        if self.is_shown && self.last.is_none_or(|last| last.elapsed() >= EVERY) {
+            self.last = Some(Instant::now());
+            self.write(text);
+        }
+    }
+
+    fn write(&self, text: &str) {
+        let _ = std::io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.last.is_some() {
+            self.write("");
+        }
+    }
+}

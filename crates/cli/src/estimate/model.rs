@@ -1,0 +1,244 @@
+//! What a limit would mean: who gets the memory, what has to be brought back, what that costs.
+//!
+//! ```text
+//!  limit - what uzswap itself takes:   | resident pages |  compressed pages  |      and the rest on the disk
+//!                                      '-- used last ---'-- used before -----'------- used longest ago
+//! ```
+//!
+//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, or where it is worth it, the pool's share is the
+//! one that takes the least time, which is what `--pool-percent auto` looks for; and the codec is the one that takes the least
+//! time, which is what `--compressor auto` looks for. Pages brought back come from the pool down to where resident and compressed pages
+//! end, from the disk below (`curve` says how many). The program waits for each of them, one at a time: for one that has
+//! more threads than faults to wait for this is too much.
+
+use serde_json::{Value, json};
+
+use super::cost::Costs;
+use super::curve::{self, Step};
+use super::density::Density;
+use super::watch::Observation;
+
+/// What a process that pages takes for uzswap itself (`docs/performance.md`).
+pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
+const PAGE_BYTES: f64 = 4096.0;
+/// Shares of the memory that the pool may have, in percent: in `fault/balance.rs` it begins at 60, moves slowly, and grows faster than
+/// it shrinks.
+const POOL_PERCENT: std::ops::RangeInclusive<u32> = 40..=85;
+const POOL_STEP: usize = 5;
+/// Part of what the pool leaves that goes to copies of pages that have come back, where that begins (`fault/balance.rs`).
+const KEPT: f64 = 1.0 / 8.0;
+
+/// What a program would be at a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    pub memory_bytes: u64,
+    /// At the peak: pages as they are, memory of compressed ones, memory of the program that would be on the disk.
+    pub resident_bytes: f64,
+    pub compressed_bytes: f64,
+    pub stored_bytes: f64,
+    /// Pages brought back in a second of the program's own time.
+    pub faults_by_second: f64,
+    /// Its time by that without uzswap: expected, at least, at most.
+    pub slowdown: [f64; 3],
+    /// By the denser codec.
+    pub is_dense: bool,
+}
+
+/// How so much memory is divided, in pages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Division {
+    resident: f64,
+    pool: f64,
+    compressed: f64,
+    stored: f64,
+}
+
+impl Division {
+    /// Of `anonymous` pages that the program has, in `memory` pages, of which the pool may take `pool_percent`.
+    fn of(anonymous: f64, memory: f64, density: &Density, pool_percent: u32) -> Division {
+        if anonymous <= memory {
+            return Division { resident: anonymous, pool: 0.0, compressed: 0.0, stored: 0.0 };
+        }
+        let size = density.stored.clamp(0.001, 1.0);
+        let compressible = 1.0 - density.incompressible;
+        // resident + (anonymous - resident) * by_page = memory
+        let by_page = compressible * size;
+        let all_in_memory =
+            if by_page < 1.0 { (memory - anonymous * by_page) / (1.0 - by_page) } else { 0.0 };
+        let resident = all_in_memory.max(memory * (1.0 - f64::from(pool_percent) / 100.0)).max(1.0);
+        let out = anonymous - resident;
+        let compressed = ((memory - resident).max(0.0) / size).min(out * compressible);
+        Division { resident, pool: compressed * size, compressed, stored: out - compressed }
+    }
+}
+
+/// What is expected at a limit of `memory_bytes`.
+pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, memory_bytes: u64) -> Forecast {
+    let own_bytes = PROCESS_BYTES * f64::from(seen.large_processes.max(1));
+    let memory = (memory_bytes as f64 - own_bytes).max(PROCESS_BYTES) / PAGE_BYTES;
+    let peak = seen.peak_bytes as f64 / PAGE_BYTES;
+    let seconds = seen.seconds.max(1e-9);
+    // Pages go beside the program, unless it asks for new ones faster than they go.
+    let first = |step: &Step| {
+        let own_ns = 1e9 * step.seconds / step.new_pages.max(1.0);
+        step.new_pages * (costs.first_touch_most_ns - own_ns).max(costs.first_touch_ns)
+    };
+    let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
+    let with = |density: &Density, slower_ns: f64, pool_percent: u32| {
+        let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
+        let loads = curve::refaults(&seen.steps, &|anonymous| {
+            let division = divide(anonymous);
+            if division.resident < anonymous { division.resident * (1.0 - KEPT) } else { anonymous }
+        });
+        let from_store = curve::refaults(&seen.steps, &|anonymous| {
+            let division = divide(anonymous);
+            division.resident + division.compressed
+        });
+        // What does not compress is not in the pool, however often it is used.
+        let from_store = from_store.max(loads * density.incompressible).min(loads);
+        let time = |load_ns: f64| {
+            let by_store = from_store * (costs.store_load_ns - costs.load_ns);
+            (first_ns + loads * (load_ns + slower_ns) + by_store) / 1e9
+        };
+        let times = [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(time);
+        let at_peak = divide(peak);
+        Forecast {
+            memory_bytes,
+            resident_bytes: at_peak.resident * PAGE_BYTES,
+            compressed_bytes: at_peak.pool * PAGE_BYTES,
+            stored_bytes: at_peak.stored * PAGE_BYTES,
+            faults_by_second: loads / seconds,
+            slowdown: times.map(|time| 1.0 + time / seconds),
+            is_dense: slower_ns > 0.0,
+        }
+    };
+    let [fast, dense] = densities;
+    let slower_ns = (dense.page_ns - fast.page_ns).max(1.0);
+    let shares = || POOL_PERCENT.step_by(POOL_STEP);
+    let all = shares()
+        .map(|share| with(fast, 0.0, share))
+        .chain(shares().map(|share| with(dense, slower_ns, share)));
+    // Of equals the first: the fast codec.
+    all.reduce(|best, next| if next.slowdown[0] < best.slowdown[0] { next } else { best }).expect("some")
+}
+
+impl Forecast {
+    pub fn to_json(self) -> Value {
+        let [expected, least, most] = self.slowdown;
+        json!({
+            "memory_bytes": self.memory_bytes,
+            "resident_bytes": self.resident_bytes as u64,
+            "compressed_bytes": self.compressed_bytes as u64,
+            "stored_bytes": self.stored_bytes as u64,
+            "faults_per_second": self.faults_by_second,
+            "slowdown": expected,
+            "slowdown_least": least,
+            "slowdown_most": most,
+            "dense_codec": self.is_dense,
+        })
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn density(stored: f64) -> Density {
+        Density { sampled_pages: 1000, stored, stored_error: 0.01, page_ns: 5000.0, ..Density::default() }
+    }
+
+    pub const COSTS: Costs = Costs {
+        first_touch_ns: 5000.0,
+        first_touch_most_ns: 9000.0,
+        load_ns: 10_000.0,
+        load_least_ns: 4000.0,
+        load_most_ns: 12_000.0,
+        store_load_ns: 100_000.0,
+    };
+
+    /// A program of 256 MiB that touches all of it in a loop, `pages_by_second`, for 10 seconds.
+    pub fn looping(pages_by_second: f64) -> Observation {
+        let step = |before: f64, touched: f64| Step {
+            seconds: (touched - before) / pages_by_second,
+            anonymous_pages: 65_536.0,
+            touched_before_pages: before,
+            touched_pages: touched,
+            again_pages: touched - before,
+            new_pages: 0.0,
+        };
+        let round: Vec<Step> =
+            (0..10).map(|i| step(6000.0 * f64::from(i), 6000.0 * f64::from(i + 1))).collect();
+        let seconds: f64 = round.iter().map(|step| step.seconds).sum();
+        let steps = vec![round; (10.0 / seconds).round() as usize].concat();
+        Observation {
+            seconds: steps.iter().map(|step| step.seconds).sum(),
+            steps,
+            pages: Vec::new(),
+            peak_bytes: 256 << 20,
+            peak_huge_bytes: 0,
+            large_processes: 1,
+            looks: 100,
+            look_seconds: 0.2,
+            clear_seconds: 0.1,
+        }
+    }
+
+    #[test]
+    fn memory_is_divided_without_a_rest() {
+        for (anonymous, memory, incompressible) in
+            [(1000.0, 750.0, 0.0), (1000.0, 500.0, 0.0), (1000.0, 250.0, 0.1), (1000.0, 100.0, 1.0)]
+        {
+            let density = Density { incompressible, ..density(0.25) };
+            for share in [40, 85] {
+                let d = Division::of(anonymous, memory, &density, share);
+                assert!(d.resident > 0.0 && d.compressed >= 0.0 && d.stored >= -1e-9, "{d:?}");
+                assert!((d.resident + d.compressed + d.stored - anonymous).abs() < 1e-6, "{d:?}");
+                assert!(d.resident + d.pool <= memory + 1.0, "{d:?}");
+                assert!(d.pool <= memory * f64::from(share) / 100.0 + 1e-6, "{d:?}");
+            }
+        }
+        // All fits: 2/3 of 1000 in 750, the rest by a quarter.
+        let d = Division::of(1000.0, 750.0, &density(0.25), 85);
+        assert!((d.resident - 2000.0 / 3.0).abs() < 1e-6 && d.stored.abs() < 1e-6, "{d:?}");
+        assert_eq!(Division::of(10.0, 10.0, &density(0.25), 50).resident, 10.0);
+    }
+
+    #[test]
+    fn a_loop_pays_for_every_page() {
+        let both = [density(0.25), Density { page_ns: 9000.0, ..density(0.2) }];
+        let at = |memory: u64| forecast(&looping(10_000.0), &both, &COSTS, memory << 20);
+        let half = at(128);
+        assert!((half.faults_by_second - 10_000.0).abs() < 500.0, "{half:?}");
+        // 10 000 times 10 us, and between 4 and 12.
+        for (found, expected) in half.slowdown.iter().zip([1.1, 1.04, 1.12]) {
+            assert!((found - expected).abs() < 0.01, "{half:?}");
+        }
+        assert_eq!((half.stored_bytes, half.is_dense), (0.0, false));
+        let all = at(300);
+        assert_eq!((all.slowdown, all.faults_by_second), ([1.0; 3], 0.0));
+    }
+
+    #[test]
+    fn the_denser_codec_is_taken_where_it_saves_the_disk() {
+        let both = [density(0.5), Density { page_ns: 9000.0, ..density(0.2) }];
+        let forecast = forecast(&looping(10_000.0), &both, &COSTS, 80 << 20);
+        assert!(forecast.is_dense && forecast.stored_bytes < 1.0, "{forecast:?}");
+        assert!((forecast.slowdown[0] - 1.14).abs() < 0.01, "{forecast:?}");
+    }
+
+    #[test]
+    fn first_touches_cost_once_the_memory_is_full() {
+        let mut seen = looping(10_000.0);
+        seen.steps.iter_mut().for_each(|step| (step.again_pages, step.new_pages) = (0.0, 600.0));
+        let steps = seen.steps.len() as f64;
+        let both = [density(0.25); 2];
+        let slowdown = forecast(&seen, &both, &COSTS, 128 << 20).slowdown[0];
+        // 600 in 0.6 s: there is time for them to go.
+        assert!((slowdown - 1.0 - steps * 600.0 * 5e-6 / seen.seconds).abs() < 1e-6, "{slowdown}");
+        seen.steps.iter_mut().for_each(|step| step.new_pages = 300_000.0);
+        let slowdown = forecast(&seen, &both, &COSTS, 128 << 20).slowdown[0];
+        // Two us between two of them, and each needs nine to go.
+        assert!((slowdown - 1.0 - steps * 300_000.0 * 7e-6 / seen.seconds).abs() < 1e-6, "{slowdown}");
+        assert_eq!(forecast(&seen, &both, &COSTS, 300 << 20).slowdown[0], 1.0);
+    }
+}

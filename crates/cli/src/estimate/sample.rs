@@ -1,0 +1,123 @@
+//! Pages of a running program, drawn at random: every page has the same chance at every moment that it is there.
+//!
+//! How many there will be is not known before, and their memory is bounded, so they go into a *reservoir*: each page gets a
+//! random key that is the larger the more memory and time it stands for, and the largest keys stay (Efraimidis and Spirakis,
+//! Weighted random sampling with a reservoir, 2006). What is in the end in it is a sample of all memory over all the time,
+//! in which each page counts the same.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::look::Area;
+use crate::bench::pages::{PAGE_BYTES, PageBytes, Random};
+
+/// Enough for a ratio that is right to 2 %, in 16 MiB.
+const RESERVOIR_PAGES: usize = 4096;
+/// Places that are tried for one page that is there: areas may be hardly used.
+const TRIES: u32 = 200;
+const PRESENT: u64 = 1 << 63;
+
+pub struct Reservoir {
+    random: Random,
+    pages: Vec<(f64, Box<PageBytes>)>,
+}
+
+impl Reservoir {
+    pub fn new() -> Reservoir {
+        Reservoir { random: Random(1), pages: Vec::new() }
+    }
+
+    pub fn into_pages(self) -> Vec<Box<PageBytes>> {
+        self.pages.into_iter().map(|(_, page)| page).collect()
+    }
+
+    /// Draws `count` pages of the areas of a process, which stand for `weight` together: memory times time. What cannot be read has
+    /// just gone.
+    pub fn draw(&mut self, pid: u32, areas: &[Area], count: u32, weight: f64) {
+        let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
+        let (Ok(map), Ok(memory)) = (open("pagemap"), open("mem")) else { return };
+        let total_kib: u64 = areas.iter().map(|area| area.anonymous_kib).sum();
+        if total_kib == 0 || count == 0 {
+            return;
+        }
+        for _ in 0..count {
+            let mut at = self.random.below(total_kib);
+            let area = areas.iter().find(|area| {
+                let is_here = at < area.anonymous_kib;
+                at = at.saturating_sub(area.anonymous_kib);
+                is_here
+            });
+            let mut page = Box::new([0; PAGE_BYTES]);
+            let place = area.and_then(|area| self.place(&map, area));
+            if place.is_some_and(|place| memory.read_exact_at(&mut page[..], place).is_ok()) {
+                self.add(page, weight / f64::from(count));
+            }
+        }
+    }
+
+    /// The address of some page of the area that is there.
+    fn place(&mut self, map: &File, area: &Area) -> Option<u64> {
+        let pages = (area.end - area.start) / PAGE_BYTES as u64;
+        (0..TRIES).find_map(|_| {
+            let place = area.start + self.random.below(pages) * PAGE_BYTES as u64;
+            let mut entry = [0; 8];
+            map.read_exact_at(&mut entry, place / PAGE_BYTES as u64 * 8).ok()?;
+            (u64::from_ne_bytes(entry) & PRESENT != 0).then_some(place)
+        })
+    }
+
+    fn add(&mut self, page: Box<PageBytes>, weight: f64) {
+        // The logarithm of u^(1/weight), which would be 0 for small weights.
+        let u = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let key = u.max(f64::MIN_POSITIVE).ln() / weight.max(f64::MIN_POSITIVE);
+        if self.pages.len() < RESERVOIR_PAGES {
+            self.pages.push((key, page));
+            return;
+        }
+        let least = self.pages.iter_mut().min_by(|a, b| a.0.total_cmp(&b.0)).expect("it is full");
+        if least.0 < key {
+            *least = (key, page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(byte: u8) -> Box<PageBytes> {
+        Box::new([byte; PAGE_BYTES])
+    }
+
+    #[test]
+    fn pages_stay_by_what_they_stand_for() {
+        let mut reservoir = Reservoir::new();
+        for i in 0..40_000 {
+            // A quarter of all memory over time is in pages of threes.
+            let (byte, weight) = if i % 2 == 0 { (1, 3.0) } else { (3, 1.0) };
+            reservoir.add(page(byte), weight);
+        }
+        let pages = reservoir.into_pages();
+        assert_eq!(pages.len(), RESERVOIR_PAGES);
+        let threes = pages.iter().filter(|page| page[0] == 3).count();
+        // Five standard deviations.
+        assert!(threes.abs_diff(RESERVOIR_PAGES / 4) < 140, "{threes}");
+    }
+
+    #[test]
+    fn pages_of_this_process_are_read() {
+        let mut memory = memmap2::MmapMut::map_anon(512 * PAGE_BYTES).unwrap();
+        // Half of it is there.
+        memory[..256 * PAGE_BYTES].fill(0x77);
+        let start = memory.as_ptr().addr() as u64;
+        let end = start + memory.len() as u64;
+        let area = Area { start, end, anonymous_kib: 1024, referenced_kib: 0, huge_kib: 0 };
+        let mut reservoir = Reservoir::new();
+        reservoir.draw(std::process::id(), &[area], 100, 1.0);
+        let pages = reservoir.into_pages();
+        // The other half may be there, too, as huge pages are.
+        assert_eq!(pages.len(), 100);
+        assert!(pages.iter().all(|page| matches!(page[..], [0x77, ..] | [0, ..])));
+        assert!(pages.iter().any(|page| page[..] == [0x77; PAGE_BYTES][..]));
+    }
+}

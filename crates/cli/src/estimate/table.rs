@@ -1,0 +1,176 @@
+//! What is said in the end: a few lines and a table for people, and the same as JSON.
+
+use serde_json::{Value, json};
+
+use super::cost::Costs;
+use super::density::Density;
+use super::model::Forecast;
+use super::watch::Observation;
+use crate::options::MIN_MEMORY_BYTES;
+use crate::size::{grouped, human};
+
+/// Everything that is known in the end.
+pub struct Estimate {
+    pub command: Vec<String>,
+    pub seen: Observation,
+    pub densities: [Density; 2],
+    pub costs: Costs,
+    pub forecasts: Vec<Forecast>,
+}
+
+/// From here on huge pages blur the figures.
+const HUGE_SHARE: f64 = 0.25;
+
+impl Estimate {
+    pub fn text(&self) -> String {
+        let (seen, [fast, dense]) = (&self.seen, &self.densities);
+        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        let [ratio, least, most] = fast.ratio(self.peak_pages());
+        let mut text = format!("needs {}, watched for {:.1} s\n", human(seen.peak_bytes), seen.seconds);
+        text += &format!(
+            "its pages compress {ratio:.2}x ({least:.2} to {most:.2}; {} sampled), {:.2}x by the denser codec; {} are one word repeated, \
+             {} do not compress\n\n",
+            grouped(fast.sampled_pages as u64),
+            dense.ratio(self.peak_pages())[0],
+            percent(fast.same_filled),
+            percent(fast.incompressible),
+        );
+        let row = |cells: [String; 6]| {
+            let [memory, resident, compressed, stored, faults, slowdown] = cells;
+            let line = format!(
+                "  {memory:<16} {resident:>10} {compressed:>10} {stored:>10} {faults:>10}   {slowdown}"
+            );
+            line.trim_end().to_string() + "\n"
+        };
+        let heads = ["memory", "resident", "compressed", "on disk", "faults/s", "time"];
+        text += &row(heads.map(String::from));
+        for forecast in &self.forecasts {
+            text += &row(self.cells(forecast));
+        }
+        text += &format!(
+            "\na page that comes back takes {} here, {} to {} by how it is touched, {} from the disk; a first touch {} more\n",
+            us(self.costs.load_ns),
+            us(self.costs.load_least_ns),
+            us(self.costs.load_most_ns),
+            us(self.costs.store_load_ns),
+            us(self.costs.first_touch_ns),
+        );
+        text += &format!(
+            "looked {} times, which took {:.1} % of the time ({:.1} % clearing)\n",
+            grouped(seen.looks.into()),
+            100.0 * seen.look_seconds / seen.seconds.max(1e-9),
+            100.0 * seen.clear_seconds / seen.seconds.max(1e-9),
+        );
+        if seen.peak_huge_bytes as f64 > HUGE_SHARE * seen.peak_bytes as f64 {
+            text += &format!(
+                "{} of the memory is huge pages, of which any touch counts for 2 MiB: the times may be too high\n",
+                human(seen.peak_huge_bytes)
+            );
+        }
+        text
+    }
+
+    fn peak_pages(&self) -> f64 {
+        self.seen.peak_bytes as f64 / 4096.0
+    }
+
+    fn cells(&self, forecast: &Forecast) -> [String; 6] {
+        let part = forecast.memory_bytes as f64 / self.seen.peak_bytes.max(1) as f64;
+        let bytes = |bytes: f64| if bytes < 1.0 { "-".to_string() } else { human(bytes as u64) };
+        let [expected, least, most] = forecast.slowdown;
+        let time = match most {
+            _ if forecast.memory_bytes < MIN_MEMORY_BYTES => {
+                format!("too little: {} is the least", human(MIN_MEMORY_BYTES))
+            }
+            most if most < 1.005 => "as without".to_string(),
+            _ => format!("{expected:.2}x ({least:.2} to {most:.2})"),
+        };
+        [
+            format!("{} ({:.0} %)", human(forecast.memory_bytes), 100.0 * part),
+            bytes(forecast.resident_bytes),
+            bytes(forecast.compressed_bytes),
+            bytes(forecast.stored_bytes),
+            grouped(forecast.faults_by_second.round() as u64),
+            time,
+        ]
+    }
+
+    pub fn to_json(&self) -> Value {
+        let (seen, [fast, dense]) = (&self.seen, &self.densities);
+        let density = |density: &Density| {
+            let [ratio, least, most] = density.ratio(self.peak_pages());
+            json!({"ratio": ratio, "ratio_least": least, "ratio_most": most, "page_ns": density.page_ns})
+        };
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "command": self.command,
+            "seconds": seen.seconds,
+            "peak_bytes": seen.peak_bytes,
+            "peak_huge_bytes": seen.peak_huge_bytes,
+            "sampled_pages": fast.sampled_pages,
+            "same_filled": fast.same_filled,
+            "incompressible": fast.incompressible,
+            "codec": density(fast),
+            "dense_codec": density(dense),
+            "costs": self.costs.to_json(),
+            "looks": seen.looks,
+            "look_seconds": seen.look_seconds,
+            "clear_seconds": seen.clear_seconds,
+            "limits": self.forecasts.iter().map(|forecast| forecast.to_json()).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn us(ns: f64) -> String {
+    format!("{:.1} us", ns / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::forecast;
+    use super::super::model::tests::{COSTS, density, looping};
+    use super::*;
+
+    fn estimate() -> Estimate {
+        let (seen, densities) = (looping(10_000.0), [density(0.25), density(0.2)]);
+        let forecasts = [300, 128, 32].map(|mib| forecast(&seen, &densities, &COSTS, mib << 20)).to_vec();
+        Estimate { command: vec!["it".to_string()], seen, densities, costs: COSTS, forecasts }
+    }
+
+    #[test]
+    fn columns_are_under_their_heads() {
+        let text = estimate().text();
+        assert!(text.starts_with("needs 256 MiB, watched for "), "{text}");
+        assert!(
+            text.contains("compress 4.00x (3.85 to 4.17; 1 000 sampled), 5.00x by the denser codec"),
+            "{text}"
+        );
+        let table: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
+        let [head, fits, half, eighth] = table[..] else { panic!("{text}") };
+        assert!(fits.starts_with("  300 MiB (117 %) ") && fits.ends_with("as without"), "{fits}");
+        assert!(
+            half.starts_with("  128 MiB (50 %) ") && half.contains("   1.1") && half.ends_with(")"),
+            "{half}"
+        );
+        for name in ["resident", "compressed", "on disk", "faults/s"] {
+            let end = head.find(name).unwrap() + name.len();
+            for line in [fits, half, eighth] {
+                assert!(!line[..end].ends_with(' ') && line[end..].starts_with(' '), "{name}: {line}");
+            }
+        }
+        assert!(!text.contains("huge"), "{text}");
+        let mut huge = estimate();
+        huge.seen.peak_huge_bytes = 128 << 20;
+        assert!(huge.text().contains("128 MiB of the memory is huge pages"));
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let estimate = estimate();
+        let json = estimate.to_json();
+        assert_eq!(json["limits"][1]["memory_bytes"], 128 << 20);
+        assert_eq!(json["limits"][1]["slowdown"], estimate.forecasts[1].slowdown[0]);
+        assert_eq!(json["codec"]["ratio"], 4.0);
+        assert_eq!(json["command"], json!(["it"]));
+    }
+}

@@ -1,0 +1,279 @@
+//! Watches a program while it runs: memory, how fast it is touched, and sampled pages.
+//!
+//! ```text
+//!  clear   look  look    look         look                clear  look ...
+//!  |--3ms--|-----|-------|------------|------------------||------|--...
+//!  '------------------- one epoch, until a share of the memory is touched, or for long enough
+//!  20 %, then 50 %, then 90 %, and again
+//! ```
+//!
+//! Each look walks the page tables of the program, which may have to wait meanwhile to map memory (milliseconds for each GiB), and after a
+//! clearing the processor marks each page anew. So looks and clearings together may take a tenth of the time, and what they
+//! took is said (of a processor: how long they had to wait for one is not the program's loss). Counted are the process and its descendants; memory that processes share by fork counts in each.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::curve::Step;
+use super::look::{self, Area};
+use super::sample::Reservoir;
+
+/// The first look after a clearing.
+const FIRST: Duration = Duration::from_millis(3);
+/// Part of the time that looks may take.
+const DUTY: f64 = 0.1;
+/// Epochs, in turn: they end when so much of the memory is touched, or after so much of the time so far.
+const EPOCHS: [(f64, f64); 3] = [(0.2, 0.03), (0.5, 0.1), (0.9, 0.3)];
+/// ... but not before this.
+const EPOCH_LEAST: Duration = Duration::from_millis(30);
+/// Pages drawn at each look.
+const DRAWN: u32 = 128;
+/// How long the list of processes is good for.
+const LIST_FOR: Duration = Duration::from_millis(50);
+const KIB_BY_PAGE: f64 = 4.0;
+
+/// What was seen of a program.
+pub struct Observation {
+    pub seconds: f64,
+    pub steps: Vec<Step>,
+    pub pages: Vec<Box<crate::bench::pages::PageBytes>>,
+    pub peak_bytes: u64,
+    /// Of that, in huge pages.
+    pub peak_huge_bytes: u64,
+    /// The most processes at a time that hold enough to be paged.
+    pub large_processes: u32,
+    pub looks: u32,
+    /// Taken by looks, and of that by clearings.
+    pub look_seconds: f64,
+    pub clear_seconds: f64,
+}
+
+/// A process between two looks.
+#[derive(Default)]
+struct Known {
+    areas: Vec<Area>,
+    minor_faults: u64,
+}
+
+pub struct Watch {
+    root: u32,
+    started: Instant,
+    listed: Option<Instant>,
+    processes: HashMap<u32, Known>,
+    reservoir: Reservoir,
+    seen: Observation,
+    /// Which epoch it is, when it began, and what was known at the last look.
+    epoch: usize,
+    epoch_began: Instant,
+    looked: Instant,
+    touched_pages: f64,
+}
+
+impl Watch {
+    pub fn new(root: u32) -> Watch {
+        let now = Instant::now();
+        Watch {
+            root,
+            started: now,
+            listed: None,
+            processes: HashMap::new(),
+            reservoir: Reservoir::new(),
+            seen: Observation {
+                seconds: 0.0,
+                steps: Vec::new(),
+                pages: Vec::new(),
+                peak_bytes: 0,
+                peak_huge_bytes: 0,
+                large_processes: 0,
+                looks: 0,
+                look_seconds: 0.0,
+                clear_seconds: 0.0,
+            },
+            epoch: 0,
+            epoch_began: now,
+            looked: now,
+            touched_pages: 0.0,
+        }
+    }
+
+    /// Watches until the program has gone, or the other end of `stop` has. `progress` hears after each look how long it has been, and how much
+    /// memory there is.
+    pub fn run(mut self, stop: &Receiver<()>, mut progress: impl FnMut(Duration, u64)) -> Observation {
+        self.clear();
+        let mut wait = FIRST;
+        while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
+            let Some(bytes) = self.look() else { break };
+            progress(self.started.elapsed(), bytes);
+            if self.is_epoch_over(bytes) {
+                self.epoch += 1;
+                self.clear();
+                wait = FIRST;
+            } else {
+                // Looks are the farther apart the longer the epoch, and as far as their cost makes them.
+                let owed = self.seen.look_seconds / DUTY - self.started.elapsed().as_secs_f64();
+                wait = (self.epoch_began.elapsed() / 2).max(Duration::from_secs_f64(owed.clamp(0.002, 1.0)));
+            }
+        }
+        self.seen.seconds = self.started.elapsed().as_secs_f64();
+        self.seen.pages = self.reservoir.into_pages();
+        self.seen
+    }
+
+    fn is_epoch_over(&self, bytes: u64) -> bool {
+        let (share, part) = EPOCHS[self.epoch % EPOCHS.len()];
+        let longest = self.started.elapsed().mul_f64(part).max(EPOCH_LEAST);
+        let pages = bytes as f64 / 4096.0;
+        // Each epoch has one look at least; the next one may be clearing's only when the last is paid for.
+        let owed = self.seen.look_seconds / DUTY > self.started.elapsed().as_secs_f64();
+        !owed && (self.touched_pages >= share * pages || self.epoch_began.elapsed() >= longest)
+    }
+
+    fn clear(&mut self) {
+        self.list();
+        let spent = own_time();
+        for (pid, known) in &mut self.processes {
+            // Who has gone is found out by the next look.
+            let _ = look::clear(*pid);
+            known.areas.iter_mut().for_each(|area| area.referenced_kib = 0);
+        }
+        self.epoch_began = Instant::now();
+        let took = (own_time() - spent).as_secs_f64();
+        self.seen.clear_seconds += took;
+        self.seen.look_seconds += took;
+        self.looked = self.epoch_began;
+        self.touched_pages = 0.0;
+    }
+
+    /// Looks at all processes and notes what has happened since the last look. Returns their memory in bytes; none if none is left.
+    fn look(&mut self) -> Option<u64> {
+        self.list();
+        let (began, spent) = (Instant::now(), own_time());
+        let mut step = Step { touched_before_pages: self.touched_pages, ..Step::default() };
+        let (mut total, mut huge, mut touched, mut large) = (0, 0, 0, 0);
+        let mut looked_at = Vec::new();
+        self.processes.retain(|pid, known| {
+            let Ok(areas) = look::look(*pid) else { return false };
+            let minor_faults = minor_faults(*pid);
+            step.again_pages += look::touched_again_kib(&known.areas, &areas) as f64 / KIB_BY_PAGE;
+            step.new_pages += minor_faults.saturating_sub(known.minor_faults) as f64;
+            let sum = |of: fn(&Area) -> u64| areas.iter().map(of).sum::<u64>();
+            let anonymous = sum(|area| area.anonymous_kib);
+            total += anonymous;
+            huge += sum(|area| area.huge_kib);
+            touched += sum(|area| area.referenced_kib);
+            large += u32::from(anonymous >= LARGE_KIB);
+            looked_at.push((*pid, anonymous));
+            *known = Known { areas, minor_faults };
+            true
+        });
+        let (ended, spent) = (Instant::now(), own_time() - spent);
+        // The walk goes on while the program does: what it sees is of the middle of it.
+        let now = began + (ended - began) / 2;
+        step.seconds = now.saturating_duration_since(self.looked).as_secs_f64();
+        step.anonymous_pages = total as f64 / KIB_BY_PAGE;
+        step.touched_pages = touched as f64 / KIB_BY_PAGE;
+        self.looked = now;
+        self.touched_pages = step.touched_pages;
+        for (pid, anonymous) in looked_at {
+            let drawn = (u64::from(DRAWN) * anonymous).div_ceil(total.max(1)) as u32;
+            let weight = anonymous as f64 * step.seconds;
+            self.reservoir.draw(pid, &self.processes[&pid].areas, drawn, weight);
+        }
+        let seen = &mut self.seen;
+        seen.steps.push(step);
+        if total * 1024 > seen.peak_bytes {
+            (seen.peak_bytes, seen.peak_huge_bytes) = (total * 1024, huge * 1024);
+        }
+        seen.large_processes = seen.large_processes.max(large);
+        seen.looks += 1;
+        seen.look_seconds += spent.as_secs_f64();
+        (!self.processes.is_empty()).then_some(total * 1024)
+    }
+
+    /// Brings the list of processes up to date, now and then.
+    fn list(&mut self) {
+        if self.listed.is_some_and(|at| at.elapsed() < LIST_FOR) {
+            return;
+        }
+        let is_first = self.listed.is_none();
+        self.listed = Some(Instant::now());
+        let pids = with_descendants(self.root);
+        self.processes.retain(|pid, _| pids.contains(pid));
+        for pid in pids {
+            // What a process did before we came is not counted; all that one does that started while we watch is.
+            let minor_faults = if is_first { minor_faults(pid) } else { 0 };
+            self.processes.entry(pid).or_insert_with(|| Known { minor_faults, ..Known::default() });
+        }
+    }
+}
+
+/// From here on a process pages: below it uzswap leaves it alone.
+const LARGE_KIB: u64 = 32 << 10;
+
+fn with_descendants(root: u32) -> Vec<u32> {
+    let (mut all, mut at) = (vec![root], 0);
+    while let Some(pid) = all.get(at) {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let children: Vec<u32> = lists
+            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        all.extend(children);
+        at += 1;
+    }
+    all
+}
+
+/// Processor time of this thread.
+fn own_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Page faults of a process, nearly all of them first touches.
+fn minor_faults(pid: u32) -> u64 {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    // The second field is the name in parentheses and may contain anything; the faults are the tenth.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().nth(7).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_watched_with_what_it_starts() {
+        // Something that holds memory, touches it, and starts another one that does.
+        let script = "i=0; a=$(seq 30000); (b=$(seq 90000); sleep 0.3); for i in $a; do :; done";
+        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
+        let (_end, stop) = mpsc::channel();
+        let watch = Watch::new(child.id());
+        let reaper = std::thread::spawn(move || child.wait());
+        let mut most = 0;
+        let seen = watch.run(&stop, |_, bytes| most = most.max(bytes));
+        assert!(reaper.join().unwrap().unwrap().success());
+        assert_eq!(seen.peak_bytes, most);
+        assert!(most > 300 << 10, "{most}");
+        assert!(!seen.pages.is_empty() && seen.looks > 2);
+        let steps = seen.steps.iter();
+        let new: f64 = steps.clone().map(|step| step.new_pages).sum();
+        assert!(new > 100.0, "{new}");
+        assert!(steps.clone().all(|step| step.seconds >= 0.0));
+        assert!(seen.clear_seconds <= seen.look_seconds);
+    }
+
+    #[test]
+    fn the_end_of_the_channel_ends_it() {
+        let (end, stop) = mpsc::channel();
+        drop(end);
+        assert_eq!(Watch::new(std::process::id()).run(&stop, |_, _| ()).looks, 0);
+    }
+}

@@ -1,0 +1,141 @@
+//! `uzswap estimate`: what it says of a program's pages is what `uzswap run` makes of them, the program notices nothing, and what
+//! cannot be estimated is said in one line.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Output};
+use std::sync::Arc;
+
+use serde_json::Value;
+use uzswap_tests::suite::command;
+use uzswap_tests::{Suite, Verdict, Workshop};
+
+/// How far the ratio may be off.
+const WITHIN: f64 = 1.1;
+
+fn main() -> ExitCode {
+    let workshop = Arc::new(Workshop::new());
+    let mut suite = Suite::new();
+    type Case = fn(&Workshop) -> Result<Verdict, String>;
+    let cases: [(&str, Case); 4] = [
+        ("the_ratio_is_that_of_a_run", ratio),
+        ("a_process_that_runs", running),
+        ("a_program_under_uzswap_already", managed_already),
+        ("what_cannot_be_estimated_is_said", refused),
+    ];
+    for (name, case) in cases {
+        let w = workshop.clone();
+        suite.add(name, move || case(&w));
+    }
+    drop(workshop);
+    suite.main()
+}
+
+fn output(command: &mut Command) -> Result<Output, String> {
+    command.output().map_err(|e| format!("{}: {e}", command.get_program().display()))
+}
+
+fn estimate(workshop: &Workshop) -> Command {
+    let mut command = Command::new(workshop.uzswap());
+    command.arg("estimate");
+    command
+}
+
+fn half(workshop: &Workshop, mib: &str, seconds: &str) -> Result<Vec<std::ffi::OsString>, String> {
+    let python = command("python3")?.into_os_string();
+    Ok(vec![python, "-I".into(), workshop.script("half.py").into(), mib.into(), seconds.into()])
+}
+
+fn json(path: &Path) -> Result<Value, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn number(value: &Value, what: &str) -> Result<f64, String> {
+    value.as_f64().ok_or_else(|| format!("there is no {what}"))
+}
+
+/// Half of each page is random: the ratio is nearly two, whoever compresses.
+fn ratio(workshop: &Workshop) -> Result<Verdict, String> {
+    let (estimated, stats) = (workshop.dir().join("estimate.json"), workshop.dir().join("half-stats.json"));
+    let line = half(workshop, "128", "1")?;
+    let watched = output(estimate(workshop).arg("--json").arg(&estimated).arg("--").args(&line))?;
+    let said = String::from_utf8_lossy(&watched.stderr);
+    if watched.status.code() != Some(7) || watched.stdout != b"held\n" {
+        return Ok(Verdict::Failed(format!("the program is another one: {:?}\n{said}", watched.status)));
+    }
+    let mut run = Command::new(workshop.uzswap());
+    run.args(["run", "--memory", "96M", "--store", "none", "--stats"]).arg(&stats).arg("--").args(&line);
+    if output(&mut run)?.status.code() != Some(7) {
+        return Ok(Verdict::Failed("it did not run under uzswap".to_string()));
+    }
+    let (estimated, stats) = (json(&estimated)?, json(&stats)?);
+    let counter = |name: &str| number(&stats["counters"][name], name);
+    let measured = counter("stored_pages")? * 4096.0 / counter("pool_bytes")?;
+    let expected = number(&estimated["codec"]["ratio"], "ratio")?;
+    println!("ratio: {expected:.2} expected, {measured:.2} measured\n{said}");
+    let is_near = expected / measured < WITHIN && measured / expected < WITHIN;
+    let need = number(&estimated["peak_bytes"], "peak")?;
+    let limits = estimated["limits"].as_array().map_or(0, Vec::len);
+    Ok(Verdict::check(is_near && (120e6..200e6).contains(&need) && limits == 3, || {
+        format!("{expected} expected, {measured} measured, {need} bytes, {limits} limits")
+    }))
+}
+
+fn running(workshop: &Workshop) -> Result<Verdict, String> {
+    let line = half(workshop, "64", "100")?;
+    let mut program = Command::new(&line[0]).args(&line[1..]).spawn().map_err(|e| e.to_string())?;
+    // Filling takes a moment.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pid = program.id().to_string();
+    let watched = output(estimate(workshop).args([&pid, "--for", "1s", "--memory", "40M,1G"]));
+    let is_alive = matches!(program.try_wait(), Ok(None));
+    let _ = program.kill();
+    let _ = program.wait();
+    let watched = watched?;
+    let said = String::from_utf8_lossy(&watched.stderr);
+    println!("{said}");
+    // With more memory than it has, nothing changes.
+    let is_right = watched.status.success()
+        && said.lines().any(|line| line.starts_with("  40 MiB ("))
+        && said.lines().any(|line| line.starts_with("  1.0 GiB (") && line.ends_with("as without"));
+    Ok(Verdict::check(is_right && is_alive, || format!("alive: {is_alive}\n{said}")))
+}
+
+fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
+    let line = half(workshop, "48", "100")?;
+    let mut run = Command::new(workshop.uzswap());
+    let mut run = run.args(["run", "--memory", "1G", "--"]).args(&line).spawn().map_err(|e| e.to_string())?;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
+    let pid = children.unwrap_or_default().trim().to_string();
+    let watched = output(estimate(workshop).args([&pid, "--for", "1s"]));
+    let _ = run.kill();
+    let _ = run.wait();
+    let watched = watched?;
+    let said = String::from_utf8_lossy(&watched.stderr).into_owned();
+    let is_right = watched.status.code() == Some(2) && said.contains("is under uzswap already");
+    Ok(Verdict::check(is_right && said.lines().count() == 1, || said))
+}
+
+fn refused(workshop: &Workshop) -> Result<Verdict, String> {
+    for (arguments, code, words) in [
+        (&["4194303"][..], 2, "there is no process 4194303"),
+        (&["2"], 2, "a thread of the kernel"),
+        (&["python3"], 2, "'python3' is no process id"),
+        (&[], 2, "what to estimate?"),
+        (&["--memory", "x", "1"], 2, "no size"),
+        (&["--", "/no/such/program"], 127, "no such file"),
+        (&["--json", "/no/such/file", "--", "true"], 2, "--json: /no/such/file"),
+        // It is over before it can be looked at.
+        (&["--", "true"], 0, "no estimate"),
+    ] {
+        let refused = output(estimate(workshop).args(arguments))?;
+        let said = String::from_utf8_lossy(&refused.stderr);
+        let is_right =
+            refused.status.code() == Some(code) && said.contains(words) && said.lines().count() == 1;
+        if !is_right {
+            return Ok(Verdict::Failed(format!("{arguments:?}: {:?}, {said}", refused.status)));
+        }
+    }
+    Ok(Verdict::Passed)
+}
