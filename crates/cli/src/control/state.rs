@@ -217,7 +217,7 @@ mod tests {
             listens: true,
             is_paused: true,
         };
-        let dormant = ProcessState { mechanism: None, ..process.clone() };
+        let dormant = ProcessState { mechanism: None, is_paused: false, ..process.clone() };
         let run = RunState {
             run: 6,
             command: vec!["/usr/bin/python3".into(), "x".into()],

@@ -72,6 +72,9 @@ impl Division {
     }
 }
 
+/// Larger memories that are asked, in times of the one in question.
+const LARGER: [f64; 5] = [1.0, 1.5, 2.0, 3.0, 4.5];
+
 /// What is expected at a limit of `memory_bytes`.
 pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, memory_bytes: u64) -> Forecast {
     let own_bytes = PROCESS_BYTES * f64::from(seen.large_processes.max(1));
@@ -86,11 +89,11 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
     let with = |density: &Density, slower_ns: f64, pool_percent: u32| {
         let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
-        let loads = curve::refaults(&seen.steps, &|anonymous| {
+        let loads = refaults_at_least(seen, &|anonymous| {
             let division = divide(anonymous);
             if division.resident < anonymous { division.resident * (1.0 - KEPT) } else { anonymous }
         });
-        let from_store = curve::refaults(&seen.steps, &|anonymous| {
+        let from_store = refaults_at_least(seen, &|anonymous| {
             let division = divide(anonymous);
             division.resident + division.compressed
         });
@@ -120,6 +123,13 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         .chain(shares().map(|share| with(dense, slower_ns, share)));
     // Of equals the first: the fast codec.
     all.reduce(|best, next| if next.slowdown[0] < best.slowdown[0] { next } else { best }).expect("some")
+}
+
+/// Refaults with so much memory resident, and no fewer than with more of it: what a larger memory misses a smaller one does, too. Looks
+/// are too far apart for small memories to show all that they miss.
+fn refaults_at_least(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
+    let with = |times: &f64| curve::refaults(&seen.steps, &|anonymous| resident(anonymous) * times);
+    LARGER.iter().map(with).fold(0.0, f64::max)
 }
 
 impl Forecast {
