@@ -172,6 +172,13 @@ fn on_demand(base: usize, pages: usize) {
     };
     let all_are_right = || (0..pages).for_each(|i| check(base + i * P, (i + pages) as u64));
     all_are_right();
+    // The evictor may have been in the middle of a step when the limit was raised.
+    for _ in 0..100 {
+        if PAGER.resident_pages() < pages as i64 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            all_are_right();
+        }
+    }
     assert!(PAGER.resident_pages() >= pages as i64);
     reclaim(ALL_PAGES);
     let left = PAGER.resident_pages() + PAGER.limbo_pages();

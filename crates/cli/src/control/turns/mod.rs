@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 use uzswap::control::{Counter, Slot};
 
 use super::server::Run;
-use policy::{Policy, Room, Sight, Verdict};
+use policy::{Key, Policy, Room, Sight, Verdict};
 
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(50);
@@ -37,6 +37,8 @@ const HIT_COST: Duration = Duration::from_micros(4);
 const READ_COST: Duration = Duration::from_micros(100);
 /// How long a pause lasts without news.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Who needs fewer pages is never in anybody's way.
+const LEAST_PAGES: i64 = 256;
 const STACK_BYTES: usize = 128 << 10;
 
 /// Watches the processes of a run. Without a thread for it all of them run, that is all.
@@ -53,22 +55,34 @@ pub fn start(run: Arc<Run>) {
 }
 
 fn look(run: &Run, policy: &mut Policy) {
-    let slots: Vec<(u32, &Slot)> = run.live().filter(|(_, slot)| slot.mechanism().is_some()).collect();
-    if slots.len() < 2 && !policy.is_on() {
+    let active: Vec<(u32, &Slot)> = run.live().filter(|(_, slot)| slot.mechanism().is_some()).collect();
+    if active.len() < 2 && !policy.is_on() {
         return policy.forget();
     }
-    let sights: Vec<Sight> = slots.iter().map(|(pid, slot)| sight(*pid, slot)).collect();
+    let sights: Vec<Sight> =
+        active.iter().filter(|(_, slot)| competes(slot)).map(|(pid, slot)| sight(*pid, slot)).collect();
     let limit = run.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
     let used = run.tree.used_pages.load(Ordering::Relaxed).max(0) as u64;
     let room = Room { limit_pages: limit, free_pages: limit.saturating_sub(used) };
     let verdicts: HashMap<_, _> = policy.step(Instant::now(), room, &sights).into_iter().collect();
     let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
-    for ((_, slot), sight) in slots.iter().zip(&sights) {
-        match verdicts.get(&sight.key) {
+    for (pid, slot) in &active {
+        match verdicts.get(&key(*pid, slot)) {
             Some(Verdict::Wait) => slot.turn.pause(until_ns),
             _ => slot.turn.resume(),
         }
     }
+}
+
+/// Whether it matters that the process runs: not if it needs next to nothing, nor while its memory is still its parent's; most
+/// such children exec at once.
+fn competes(slot: &Slot) -> bool {
+    let needed = slot.needed_pages.load(Ordering::Relaxed) - slot.get(Counter::OutsidePages) as i64;
+    needed >= LEAST_PAGES && slot.counted_by.load(Ordering::Acquire) == 0
+}
+
+fn key(pid: u32, slot: &Slot) -> Key {
+    (pid, slot.claims.load(Ordering::Relaxed))
 }
 
 fn sight(pid: u32, slot: &Slot) -> Sight {
@@ -76,7 +90,7 @@ fn sight(pid: u32, slot: &Slot) -> Sight {
     let outside = slot.get(Counter::OutsidePages);
     let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64;
     Sight {
-        key: (pid, slot.claims.load(Ordering::Relaxed)),
+        key: key(pid, slot),
         paging: cost(Counter::Loads, LOAD_COST)
             + cost(Counter::LimboHits, HIT_COST)
             + cost(Counter::ReadBackPages, READ_COST),
@@ -103,6 +117,20 @@ mod tests {
         let before = processor_time(me).unwrap();
         assert!(before > Duration::ZERO && processor_time(me).unwrap() > before);
         assert_eq!(processor_time(u32::MAX), None);
+    }
+
+    #[test]
+    fn who_needs_nothing_of_its_own_does_not_compete() {
+        let block = crate::os::ControlBlock::create(&uzswap::control::Settings::new()).unwrap();
+        let slot = block.tree().claim(10).unwrap();
+        let needs = |pages: i64| {
+            slot.needed_pages.store(pages, Ordering::Relaxed);
+            competes(slot)
+        };
+        slot.set(Counter::OutsidePages, 100);
+        assert!(!needs(100 + LEAST_PAGES - 1) && needs(100 + LEAST_PAGES));
+        slot.counted_by.store(9, Ordering::Relaxed);
+        assert!(!needs(100_000));
     }
 
     #[test]

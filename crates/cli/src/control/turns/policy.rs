@@ -2,13 +2,14 @@
 //!
 //! **How many.** *Pressure* is what paging costs of the processor time that the processes have. Above a quarter there are turns; as many
 //! processes run as would fit by half of what they need, then fewer while pressure stays high and memory full, and one more
-//! while pressure is low or there is room. When all could run and pressure is low, turns are over.
+//! while pressure is low or there is room. When all could run and pressure is low, turns are over. They are of no use either where one of
+//! those that page would do so alone.
 //!
 //! **Which.** Who waits longest comes next. A turn is long beside the time that it takes to bring a process's memory back, so that
 //! little of it is lost; a process that ends within its turn, as compilers do, never has to come back at all. One that sleeps
 //! holds no place: what it sleeps for may be the work of one that waits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// What it costs to bring a page of a process's memory back at the beginning of its turn, and to take it out at the end.
@@ -124,7 +125,8 @@ impl Policy {
 
     /// Notes what has happened since the last look: what paging took, and processor time, of all.
     fn see(&mut self, now: Instant, sights: &[Sight]) -> (Duration, Duration) {
-        self.contenders.retain(|key, _| sights.iter().any(|s| s.key == *key));
+        let there: HashSet<Key> = sights.iter().map(|s| s.key).collect();
+        self.contenders.retain(|key, _| there.contains(key));
         let mut all = (Duration::ZERO, Duration::ZERO);
         for s in sights {
             let c = self.contenders.entry(s.key).or_insert(Contender {
@@ -165,14 +167,19 @@ impl Policy {
 
     /// How many may run from now on.
     fn decide(&mut self, now: Instant, room: Room, sights: &[Sight]) {
-        let contending = self.contenders.values().filter(|c| now - c.paged_at < AWAY).count();
+        let contends = |s: &&Sight| self.contenders.get(&s.key).is_some_and(|c| now - c.paged_at < AWAY);
+        let contending = sights.iter().filter(contends).count();
+        let fitting = fitting(room, sights, sights.iter().filter(contends));
         let Some(allowed) = self.allowed else {
-            if self.pressure > BEGIN && contending > 1 {
-                self.allowed = Some(fitting(room, sights).clamp(1, contending - 1));
+            if self.pressure > BEGIN && contending > 1 && fitting > 0 {
+                self.allowed = Some(fitting.clamp(1, contending - 1));
                 self.changed_at = Some(now);
             }
             return;
         };
+        if fitting == 0 {
+            return self.end();
+        }
         if self.changed_at.is_some_and(|at| now - at < SETTLED) {
             return;
         }
@@ -192,8 +199,13 @@ impl Policy {
         let is_over = next >= contending && self.pressure < TOO_MUCH;
         self.allowed = (!is_over).then_some(next);
         if is_over {
-            self.contenders.values_mut().for_each(|c| c.turn = None);
+            self.end();
         }
+    }
+
+    fn end(&mut self) {
+        self.allowed = None;
+        self.contenders.values_mut().for_each(|c| c.turn = None);
     }
 
     /// What the process needs that comes next, if one waits.
@@ -239,11 +251,17 @@ fn turn(needed_pages: u64) -> Duration {
     (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN)
 }
 
-/// How many of the processes would run in the memory that all of them hold, with half of what each needs.
-fn fitting(room: Room, sights: &[Sight]) -> usize {
-    let held: u64 = sights.iter().map(|s| s.resident_pages).sum();
-    let needed: u64 = sights.iter().map(|s| s.needed_pages / 2).sum();
-    ((held + room.free_pages) * sights.len() as u64 / needed.max(1)) as usize
+/// How many of those that contend would run in the memory that all processes hold, with half of what each needs. None if one of
+/// them would not even alone: it goes on paging whoever waits.
+fn fitting<'a>(room: Room, all: &[Sight], contending: impl Iterator<Item = &'a Sight> + Clone) -> usize {
+    let there = room.free_pages + all.iter().map(|s| s.resident_pages).sum::<u64>();
+    let needs = contending.map(|s| s.needed_pages / 2);
+    let (count, needed) = (needs.clone().count() as u64, needs.clone().sum::<u64>());
+    if needs.max().is_some_and(|most| most > there) {
+        0
+    } else {
+        (there * count / needed.max(1)).max(1) as usize
+    }
 }
 
 #[cfg(test)]
@@ -356,6 +374,17 @@ mod tests {
         b.look_for(Duration::from_secs(5));
         assert!(!b.policy.is_on());
         assert_eq!(b.running().len(), 4);
+    }
+
+    #[test]
+    fn where_one_does_not_fit_even_alone_all_run() {
+        let mut b = Build::new(8, 4);
+        b.look_for(Duration::from_secs(2));
+        assert!(b.policy.is_on());
+        b.sights[3].needed_pages = 2 * ROOM.free_pages + 2;
+        b.look_for(Duration::from_secs(2));
+        assert!(!b.policy.is_on());
+        assert_eq!(b.running().len(), 8);
     }
 
     #[test]
