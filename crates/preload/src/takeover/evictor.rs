@@ -27,7 +27,9 @@ const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
-/// The same, in ticks, while the process waits for its turn and has nothing more to give.
+/// How long the dead count, so that each relative has had a tick.
+const NOTICE_NS: u64 = 2 * TICK_NS;
+/// The pause between two looks, in ticks, while the process waits for its turn and has nothing more to give.
 const DRAINED_TICKS: u64 = 5;
 /// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
@@ -168,7 +170,8 @@ extern "C" fn body() -> ! {
             last = now;
         }
         if is_done {
-            let ticks = if PAGER.is_drained() { DRAINED_TICKS } else { 1 };
+            let may_rest = PAGER.is_drained() && !relatives::may_share();
+            let ticks = if may_rest { DRAINED_TICKS } else { 1 };
             sync::futex_wait(&PAGER.evictor_word, word, Some(ticks * TICK_NS));
         }
     }
@@ -272,7 +275,7 @@ pub(super) fn share_of_anonymous() -> Option<(i64, i64)> {
 
 fn tick() {
     // What the dead shared with this process counts here before it stops counting there.
-    let gone = relatives::has_one_gone(uzswap::sys::now_ns(), TICK_NS);
+    let gone = relatives::has_one_gone(uzswap::sys::now_ns(), NOTICE_NS);
     look_outside();
     relatives::correct_share(gone);
     PAGER.balance_pool();

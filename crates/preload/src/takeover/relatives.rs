@@ -31,6 +31,11 @@ pub fn note_fork() {
     RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
 }
 
+/// Whether relatives may share memory with this process.
+pub fn may_share() -> bool {
+    RELATIVES.load(Ordering::Acquire) != 0
+}
+
 /// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when a relative may have
 /// gone.
 pub fn correct_share(at_once: bool) {
