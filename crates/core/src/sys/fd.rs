@@ -6,12 +6,10 @@
 
 use core::ffi::CStr;
 
+use super::open::{AT_FDCWD, O_CLOEXEC, O_RDWR};
 use super::{Result, nr};
 
 const F_DUPFD_CLOEXEC: usize = 1030;
-const O_RDWR: usize = 2;
-const O_CLOEXEC: usize = 0o2000000;
-const AT_FDCWD: isize = -100;
 const RLIMIT_NOFILE: usize = 7;
 /// Programs that allow themselves more descriptors than this meet ours among theirs.
 const HIGHEST: u64 = 4096;

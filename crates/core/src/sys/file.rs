@@ -12,21 +12,15 @@
 
 pub use super::fd::close;
 use super::fd::move_high;
+use super::open::{
+    AT_FDCWD, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDWR,
+    O_TMPFILE,
+};
 use super::{Errno, Result, nr};
 
 /// An open descriptor. Not closed by itself.
 pub type Fd = i32;
 
-const AT_FDCWD: i32 = -100;
-const O_RDWR: u32 = 0o2;
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
-const O_DIRECT: u32 = 0o40000;
-const O_DIRECTORY: u32 = 0o200000;
-const O_CLOEXEC: u32 = 0o2000000;
-const O_PATH: u32 = 0o10000000;
-const O_TMPFILE: u32 = 0o20000000 | O_DIRECTORY;
-const O_NOFOLLOW: u32 = 0o400000;
 const OWNER_ONLY: u32 = 0o600;
 
 const F_DUPFD_CLOEXEC: u32 = 1030;
@@ -88,6 +82,27 @@ fn create_and_unlink(directory: Fd) -> Result<Fd> {
                 close(fd);
                 Err(e)
             }
+        }
+    }
+}
+
+/// Calls `f` with every name in a directory that was opened for this, its NUL included. `buffer`: for a few hundred bytes
+/// of names at least.
+pub fn each_name(directory: Fd, buffer: &mut [u8], mut f: impl FnMut(&[u8])) -> Result<()> {
+    loop {
+        // SAFETY: the kernel writes at most what the buffer holds.
+        let n = unsafe { uz_syscall!(nr::GETDENTS64, directory, buffer.as_mut_ptr(), buffer.len()) }?;
+        if n == 0 {
+            return Ok(());
+        }
+        let mut entries = &buffer[..n];
+        // inode, offset: 8 bytes each; length: 2; kind: 1; the name.
+        while let Some(&[low, high]) = entries.get(16..18) {
+            let len = u16::from_le_bytes([low, high]) as usize;
+            let Some(name) = entries.get(19..len) else { break };
+            let end = name.iter().position(|&b| b == 0).map_or(name.len(), |z| z + 1);
+            f(&name[..end]);
+            entries = &entries[len..];
         }
     }
 }
@@ -191,7 +206,6 @@ pub fn disk_bytes(fd: Fd) -> Result<u64> {
 
 /// A pipe: (read end, write end), close-on-exec, not blocking.
 pub fn pipe() -> Result<(Fd, Fd)> {
-    const O_NONBLOCK: u32 = 0o4000;
     let mut ends = [0i32; 2];
     // SAFETY: the kernel writes two ints into the array.
     unsafe { uz_syscall!(nr::PIPE2, ends.as_mut_ptr(), O_CLOEXEC | O_NONBLOCK) }?;

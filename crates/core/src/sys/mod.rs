@@ -17,6 +17,7 @@ pub mod mechanism;
 pub mod mem;
 pub mod nr;
 pub mod once;
+pub mod open;
 pub mod program;
 pub mod simd;
 pub mod slot;

@@ -9,10 +9,10 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
+use super::open::O_CLOEXEC;
 use super::{Errno, PAGE_SIZE, Result, nr};
 
 const USER_MODE_ONLY: usize = 1;
-const O_CLOEXEC: usize = 0o2000000;
 
 pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 pub const FEATURE_SIGBUS: u64 = 1 << 7;

@@ -13,6 +13,7 @@ use core::arch::asm;
 use std::vec::Vec;
 
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE};
+use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC};
 use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
@@ -240,8 +241,6 @@ unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()
 #[cold]
 pub unsafe fn map_again(text: Text, source: Source) {
     const MAP_PRIVATE_FIXED: usize = 0x12;
-    const O_CLOEXEC: usize = 0o2000000;
-    const AT_FDCWD: isize = -100;
     // SAFETY: the caller's: the same bytes of the same file at the same place.
     unsafe {
         let (fd, offset) = match source {

@@ -17,17 +17,12 @@
 use std::vec;
 use std::vec::Vec;
 
+use uzswap::sys::open::{
+    AT_FDCWD, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_WRONLY,
+};
 use uzswap::sys::{Errno, Result, fd, file, nr};
 use uzswap::uz_syscall;
 
-const AT_FDCWD: isize = -100;
-const O_WRONLY: usize = 1;
-const O_CREAT: usize = 0o100;
-const O_EXCL: usize = 0o200;
-const O_NONBLOCK: usize = 0o4000;
-const O_DIRECTORY: usize = 0o200000;
-const O_NOFOLLOW: usize = 0o400000;
-const O_CLOEXEC: usize = 0o2000000;
 const S_IFMT: u32 = 0o170000;
 const S_IFREG: u32 = 0o100000;
 const S_IFDIR: u32 = 0o040000;
@@ -271,28 +266,11 @@ impl CacheDir {
     }
 
     /// Calls `f` with every name in the directory, its NUL included.
-    fn each_name(&self, mut f: impl FnMut(&[u8])) -> Result<()> {
+    fn each_name(&self, f: impl FnMut(&[u8])) -> Result<()> {
         // An open file of its own: it starts at the beginning.
         // SAFETY: a terminated name.
         let fd = unsafe { uz_syscall!(nr::OPENAT, self.fd, c".".as_ptr(), O_DIRECTORY | O_CLOEXEC) }? as i32;
-        let mut buffer = vec![0u8; 8192];
-        let outcome = loop {
-            // SAFETY: the kernel writes at most what the buffer holds.
-            let n = match unsafe { uz_syscall!(nr::GETDENTS64, fd, buffer.as_mut_ptr(), buffer.len()) } {
-                Ok(0) => break Ok(()),
-                Ok(n) => n,
-                Err(e) => break Err(e),
-            };
-            let mut entries = &buffer[..n];
-            // inode, offset: 8 bytes each; length: 2; kind: 1; the name.
-            while let Some(&[low, high]) = entries.get(16..18) {
-                let len = u16::from_le_bytes([low, high]) as usize;
-                let Some(name) = entries.get(19..len) else { break };
-                let end = name.iter().position(|&b| b == 0).map_or(name.len(), |z| z + 1);
-                f(&name[..end]);
-                entries = &entries[len..];
-            }
-        };
+        let outcome = file::each_name(fd, &mut vec![0; 8192], f);
         fd::close(fd);
         outcome
     }

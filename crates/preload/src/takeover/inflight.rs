@@ -12,10 +12,11 @@
 use core::ffi::CStr;
 
 use uzswap::region::{page_ceil, page_floor};
+use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_DIRECTORY};
 use uzswap::sys::sync::Mutex;
-use uzswap::sys::{fd, nr};
+use uzswap::sys::{fd, file, nr};
 
-use super::{Args, PAGER, call, evictor, raw};
+use super::{Args, PAGER, call, evictor};
 use crate::calls::walk::{Kind, Visit, walk};
 
 /// Threads and buffers that can be followed; beyond that the rest is held for good.
@@ -194,34 +195,17 @@ fn where_is(tid: u32) -> Option<Blocked> {
 
 /// Calls `f` with the id of every thread of the process but the evictor.
 pub fn for_each_thread(mut f: impl FnMut(u32)) {
-    const O_DIRECTORY: usize = 0o200000;
-    const O_CLOEXEC: usize = 0o2000000;
-    let dir = call!(nr::OPENAT, -100isize, c"/proc/self/task".as_ptr(), O_DIRECTORY | O_CLOEXEC);
+    let dir = call!(nr::OPENAT, AT_FDCWD, c"/proc/self/task".as_ptr(), O_DIRECTORY | O_CLOEXEC);
     if dir < 0 {
         return;
     }
-    let mut entries = [0u64; 512];
-    loop {
-        let n = raw(
-            nr::GETDENTS64,
-            [dir as usize, entries.as_mut_ptr() as usize, size_of_val(&entries), 0, 0, 0],
-        );
-        if n <= 0 {
-            break;
+    // What cannot be listed has no threads that we could see.
+    let _ = file::each_name(dir as i32, &mut [0; 4096], |name| {
+        let tid =
+            name.iter().take_while(|b| b.is_ascii_digit()).fold(0u32, |v, b| v * 10 + (b - b'0') as u32);
+        if tid != 0 && tid != evictor::tid() {
+            f(tid);
         }
-        // SAFETY: the kernel filled the first n bytes.
-        let bytes = unsafe { core::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), n as usize) };
-        let mut at = 0;
-        while at + 19 < bytes.len() {
-            let len = u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]) as usize;
-            let name = &bytes[at + 19..at + len];
-            let tid =
-                name.iter().take_while(|b| b.is_ascii_digit()).fold(0u32, |v, b| v * 10 + (b - b'0') as u32);
-            if tid != 0 && tid != evictor::tid() {
-                f(tid);
-            }
-            at += len;
-        }
-    }
+    });
     fd::close(dir as i32);
 }
