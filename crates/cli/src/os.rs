@@ -565,6 +565,14 @@ impl Drop for ForbiddenPage {
     }
 }
 
+/// What /proc/PID/stat says of a process behind its name: state, parent, group and so on; none if it has gone.
+pub fn stat_of(pid: u32) -> Option<Vec<String>> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses and may contain anything.
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    Some(String::from_utf8_lossy(&stat[end + 1..]).split_whitespace().map(String::from).collect())
+}
+
 /// The name of a process; empty if it has gone.
 pub fn name_of(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::arms::own_path;
-use super::process::{Interrupt, Tree};
+use super::process::{Interrupt, Tree, patience};
 use super::programs::catalogue::{self, Line, Program};
 use super::programs::watch::{Run, watch};
 use super::record::{Record, median};
@@ -134,7 +134,7 @@ impl Bench<'_> {
         let parts: Vec<String> = self.arguments.parts.iter().map(|part| format!("{part}%")).collect();
         let mut command = Command::new(&self.own);
         command.arg("estimate").arg("--json").arg(&path).args(["--memory", &parts.join(","), "--"]);
-        let run = watch(line.behind(command), line, patience(first), &self.interrupt, &mut |_| ())?;
+        let run = watch(line.behind(command), line, patience(first.wall), &self.interrupt, &mut |_| ())?;
         let mut figures = outcome(run, first);
         figures["estimate"] = read(&path);
         Ok(figures)
@@ -151,14 +151,10 @@ impl Bench<'_> {
         let mut command = Command::new(&self.own);
         command.args(["run", "--quiet", "--stats"]).arg(&stats).args(options).arg("--");
         let mut figures =
-            outcome(watch(line.behind(command), line, patience(first), &self.interrupt, look)?, first);
+            outcome(watch(line.behind(command), line, patience(first.wall), &self.interrupt, look)?, first);
         figures["stats"] = read(&stats);
         Ok(figures)
     }
-}
-
-fn patience(free: &Run) -> Duration {
-    (free.wall * 20).max(Duration::from_secs(30))
 }
 
 /// What a run came to, if it said what it says when it is free.

@@ -19,8 +19,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::peers::kib_of;
-use crate::Failure;
 use crate::program::reason;
+use crate::{Failure, os};
 
 /// Ctrl-C and its like, as a flag: what was switched on is put back before we end.
 #[derive(Clone, Default)]
@@ -144,9 +144,12 @@ impl Drop for Tree {
 
 /// The process group of a process, if it is there.
 fn group_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the name in parentheses and may contain anything; state, parent and group follow.
-    stat[stat.rfind(')')? + 1..].split_whitespace().nth(2)?.parse().ok()
+    os::stat_of(pid)?.get(2)?.parse().ok()
+}
+
+/// How long a run may take that takes so long when it is free.
+pub fn patience(free: Duration) -> Duration {
+    (free * 20).max(Duration::from_secs(30))
 }
 
 /// Processor time of all processes that we have waited for, and theirs.

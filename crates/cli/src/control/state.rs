@@ -61,10 +61,7 @@ pub fn anonymous_bytes(pid: u32) -> Option<u64> {
 
 /// Whether a process was stopped, and does nothing that is asked of it.
 pub fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The second field is the name in parentheses and may contain anything.
-    let end = stat.iter().rposition(|b| *b == b')');
-    end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
+    os::stat_of(pid).is_some_and(|stat| matches!(stat.first().map(String::as_str), Some("T" | "t")))
 }
 
 /// Without what could disturb a terminal.

@@ -21,6 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::curve::Step;
 use super::look::{self, Area};
 use super::sample::Reservoir;
+use crate::os;
 
 /// The first look after a clearing.
 const FIRST: Duration = Duration::from_millis(3);
@@ -235,11 +236,7 @@ fn own_time() -> Duration {
 
 /// Page faults of a process, nearly all of them first touches.
 fn minor_faults(pid: u32) -> u64 {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
-    // The second field is the name in parentheses and may contain anything; the faults are the tenth.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    fields.split_whitespace().nth(7).and_then(|n| n.parse().ok()).unwrap_or(0)
+    os::stat_of(pid).and_then(|stat| stat.get(7)?.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use super::arms::{self, Arm, ArmArguments, Backing, Bench, counted};
 use super::pages::PAGE_BYTES;
 use super::peers;
 use super::plot;
+use super::process::patience;
 use super::record::{Record, median};
 use super::scratch::Scratch;
 use crate::Failure;
@@ -132,7 +133,7 @@ impl Measuring<'_> {
                 arm.backing = Backing::UzswapInGroup { limit_bytes };
             }
         }
-        let patience = (free.wall * 20).max(Duration::from_secs(30));
+        let patience = patience(free.wall);
         let run = |arm: &Arm, round: u32| -> Result<Value, Failure> {
             let mut run = json!({"jobs": jobs, "round": round});
             self.bench.run(arm, free.peak_bytes, &mut run, |command, look| {

@@ -28,7 +28,7 @@ use self::catalogue::{Line, Program};
 use self::watch::{Run, watch};
 use super::arms::{self, Arm, ArmArguments, Backing, Bench, counted};
 use super::plot;
-use super::process::Tree;
+use super::process::{Tree, patience};
 use super::record::{Record, median};
 use super::scratch::Scratch;
 use crate::Failure;
@@ -94,13 +94,6 @@ struct Free {
     run: Run,
 }
 
-impl Free {
-    /// How long a run may take.
-    fn patience(&self) -> Duration {
-        (self.run.wall * 20).max(Duration::from_secs(30))
-    }
-}
-
 impl Measuring<'_> {
     /// Everything about one program. The inner error says why it cannot be measured here.
     fn program(
@@ -121,7 +114,8 @@ impl Measuring<'_> {
                 let mut run = json!({"program": program.name, "part_percent": part, "round": round});
                 self.bench.run(arm, free.need_bytes, &mut run, |command, look| {
                     let command = line.behind(command);
-                    let run = watch(command, line, free.patience(), &self.bench.interrupt, &mut |_| look())?;
+                    let longest = patience(free.run.wall);
+                    let run = watch(command, line, longest, &self.bench.interrupt, &mut |_| look())?;
                     Ok(run.and_then(|run| run.like(&free.run)))
                 })?;
                 Ok(run)
@@ -311,10 +305,7 @@ mod tests {
 
     #[test]
     fn a_run_may_take_twenty_times_its_free_time() {
-        let free = |seconds: f64| {
-            let run = Run { wall: Duration::from_secs_f64(seconds), cpu_seconds: 0.0, digest: 0 };
-            Free { need_bytes: 0, run }.patience().as_secs()
-        };
+        let free = |seconds: f64| patience(Duration::from_secs_f64(seconds)).as_secs();
         assert_eq!((free(0.1), free(1.5), free(4.0)), (30, 30, 80));
     }
 
