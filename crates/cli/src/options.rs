@@ -209,7 +209,7 @@ pub const NO_TURNS: OptionSpec = OptionSpec {
            without this only so many of them run at a time as fit, by turns of 0.4 to 8 s",
     default: "turns",
     bounds: "",
-    reason: "a build by 24 compilers in half of their memory takes a twelfth of the processor time; a server that must answer \
+    reason: "a build by 24 compilers in half of their memory takes an eleventh of the processor time; a server that must answer \
              at once may rather be slow all the time than wait for its turn",
     hidden: false,
 };
