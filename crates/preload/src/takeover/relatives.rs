@@ -111,10 +111,10 @@ pub fn stay_alive() {
     }
 }
 
-/// The slots of processes that are gone. Not this process's own, whose lock nobody sees from here.
-fn gone(tree: &'static Tree) -> impl Iterator<Item = &'static Slot> {
-    let (me, control) = (PID.load(Ordering::Relaxed), CONTROL_FD.load(Ordering::Relaxed));
-    tree.live_slots().filter(move |s| s.pid.load(Ordering::Acquire) != me && tree.is_gone(s, control))
+/// Whether a slot's process is gone. Not this process, whose lock nobody sees from here.
+fn is_gone(s: &Slot) -> bool {
+    s.pid.load(Ordering::Acquire) != PID.load(Ordering::Relaxed)
+        && PAGER.tree().is_gone(s, CONTROL_FD.load(Ordering::Relaxed))
 }
 
 /// When the process last heard that another is gone.
@@ -122,15 +122,15 @@ static HEARD_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Whether another has gone since this was last asked. One process of the tree looks for all, once in `notice_ns`.
 pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
-    let (tree, control) = (PAGER.tree(), CONTROL_FD.load(Ordering::Relaxed));
-    tree.look_for_gone(now_ns, notice_ns, |s| !core::ptr::eq(s, PAGER.slot()) && tree.is_gone(s, control));
+    let tree = PAGER.tree();
+    tree.look_for_gone(now_ns, notice_ns, is_gone);
     let found = tree.gone_found_at_ns();
     HEARD_AT.swap(found, Ordering::Relaxed) != found
 }
 
 /// Processes that are gone give back their share, at once.
 pub fn reap(tree: &'static Tree) {
-    gone(tree).for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
+    tree.live_slots().filter(|s| is_gone(s)).for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
 }
 
 /// Reserves so many pages for this dormant process, if they fit beside what the others hold or have reserved.

@@ -14,7 +14,6 @@
 
 mod policy;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -25,7 +24,7 @@ use nix::unistd::Pid;
 use uzswap::control::{Counter, Slot};
 
 use super::server::Run;
-use policy::{Key, Policy, Room, Sight, Verdict};
+use policy::{Key, Policy, Room, Sight};
 
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(50);
@@ -38,7 +37,7 @@ const READ_COST: Duration = Duration::from_micros(100);
 /// How long a pause lasts without news.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Who needs fewer pages is never in anybody's way.
-const LEAST_PAGES: i64 = 256;
+const LEAST_PAGES: u64 = 256;
 const STACK_BYTES: usize = 128 << 10;
 
 /// Watches the processes of a run. Without a thread for it all of them run, that is all.
@@ -64,12 +63,12 @@ fn look(run: &Run, policy: &mut Policy) {
     let limit = run.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
     let used = run.tree.used_pages.load(Ordering::Relaxed).max(0) as u64;
     let room = Room { limit_pages: limit, free_pages: limit.saturating_sub(used) };
-    let verdicts: HashMap<_, _> = policy.step(Instant::now(), room, &sights).into_iter().collect();
+    policy.step(Instant::now(), room, sights);
     let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
     for (pid, slot) in &active {
-        match verdicts.get(&key(*pid, slot)) {
-            Some(Verdict::Wait) => slot.turn.pause(until_ns),
-            _ => slot.turn.resume(),
+        match policy.may_run(key(*pid, slot)) {
+            true => slot.turn.resume(),
+            false => slot.turn.pause(until_ns),
         }
     }
 }
@@ -77,8 +76,13 @@ fn look(run: &Run, policy: &mut Policy) {
 /// Whether it matters that the process runs: not if it needs next to nothing, nor while its memory is still its parent's; most
 /// such children exec at once.
 fn competes(slot: &Slot) -> bool {
-    let needed = slot.needed_pages.load(Ordering::Relaxed) - slot.get(Counter::OutsidePages) as i64;
-    needed >= LEAST_PAGES && slot.counted_by.load(Ordering::Acquire) == 0
+    needed_pages(slot) >= LEAST_PAGES && slot.counted_by.load(Ordering::Acquire) == 0
+}
+
+/// What it would hold of managed memory if it could.
+fn needed_pages(slot: &Slot) -> u64 {
+    let needed = slot.needed_pages.load(Ordering::Relaxed).max(0) as u64;
+    needed.saturating_sub(slot.get(Counter::OutsidePages))
 }
 
 fn key(pid: u32, slot: &Slot) -> Key {
@@ -87,14 +91,12 @@ fn key(pid: u32, slot: &Slot) -> Key {
 
 fn sight(pid: u32, slot: &Slot) -> Sight {
     let cost = |c: Counter, each: Duration| Duration::from_nanos(slot.get(c) * each.as_nanos() as u64);
-    let outside = slot.get(Counter::OutsidePages);
-    let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64;
     Sight {
         key: key(pid, slot),
         paging: cost(Counter::Loads, LOAD_COST)
             + cost(Counter::LimboHits, HIT_COST)
             + cost(Counter::ReadBackPages, READ_COST),
-        needed_pages: pages(&slot.needed_pages).saturating_sub(outside),
+        needed_pages: needed_pages(slot),
         resident_pages: slot.get(Counter::ResidentPages) + slot.get(Counter::LimboPages),
         is_waiting: slot.turn.is_waiting(),
         processor: processor_time(pid),
@@ -123,8 +125,8 @@ mod tests {
     fn who_needs_nothing_of_its_own_does_not_compete() {
         let block = crate::os::ControlBlock::create(&uzswap::control::Settings::new()).unwrap();
         let slot = block.tree().claim(10).unwrap();
-        let needs = |pages: i64| {
-            slot.needed_pages.store(pages, Ordering::Relaxed);
+        let needs = |pages: u64| {
+            slot.needed_pages.store(pages as i64, Ordering::Relaxed);
             competes(slot)
         };
         slot.set(Counter::OutsidePages, 100);

@@ -9,7 +9,7 @@
 //! little of it is lost; a process that ends within its turn, as compilers do, never has to come back at all. One that sleeps
 //! holds no place: what it sleeps for may be the work of one that waits.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What it costs to bring a page of a process's memory back at the beginning of its turn, and to take it out at the end.
@@ -59,23 +59,35 @@ pub struct Room {
     pub free_pages: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    Run,
-    Wait,
-}
-
 /// One process, over time.
 struct Contender {
-    paging: Duration,
-    processor: Duration,
+    /// At the last look.
+    seen: Sight,
     /// When it last paged or wanted to, and when it last ran or wanted to.
     paged_at: Instant,
     ran_at: Instant,
-    is_waiting: bool,
     /// Whose turn it is: since when and for how long. Else: since when it waits.
     turn: Option<Duration>,
     since: Instant,
+}
+
+impl Contender {
+    fn contends(&self, now: Instant) -> bool {
+        now - self.paged_at < AWAY
+    }
+
+    fn waits(&self) -> bool {
+        self.turn.is_none() && self.seen.is_waiting
+    }
+
+    fn runs(&self, now: Instant) -> bool {
+        self.turn.is_some() && now - self.ran_at < ASLEEP
+    }
+
+    /// Who comes first is first in turn.
+    fn place(&self) -> (Instant, Key) {
+        (self.since, self.seen.key)
+    }
 }
 
 pub struct Policy {
@@ -110,47 +122,47 @@ impl Policy {
         *self = Policy::new(self.cores as usize);
     }
 
-    /// One look: what each process may do until the next.
-    pub fn step(&mut self, now: Instant, room: Room, sights: &[Sight]) -> Vec<(Key, Verdict)> {
+    /// One look at the processes that compete.
+    pub fn step(&mut self, now: Instant, room: Room, sights: Vec<Sight>) {
         let (paging, processor) = self.see(now, sights);
         self.average(now, paging, processor);
-        self.decide(now, room, sights);
-        let Some(allowed) = self.allowed else {
-            return sights.iter().map(|s| (s.key, Verdict::Run)).collect();
-        };
-        self.take_turns(now, allowed, sights);
-        let verdict = |c: &Contender| if c.turn.is_some() { Verdict::Run } else { Verdict::Wait };
-        self.contenders.iter().map(|(key, c)| (*key, verdict(c))).collect()
+        self.decide(now, room);
+        if let Some(allowed) = self.allowed {
+            self.take_turns(now, allowed);
+        }
+    }
+
+    /// Whether a process may run until the next look. Who does not compete may.
+    pub fn may_run(&self, key: Key) -> bool {
+        !self.is_on() || self.contenders.get(&key).is_none_or(|c| c.turn.is_some())
     }
 
     /// Notes what has happened since the last look: what paging took, and processor time, of all.
-    fn see(&mut self, now: Instant, sights: &[Sight]) -> (Duration, Duration) {
-        let there: HashSet<Key> = sights.iter().map(|s| s.key).collect();
-        self.contenders.retain(|key, _| there.contains(key));
+    fn see(&mut self, now: Instant, sights: Vec<Sight>) -> (Duration, Duration) {
+        let mut before = std::mem::take(&mut self.contenders);
         let mut all = (Duration::ZERO, Duration::ZERO);
         for s in sights {
-            let c = self.contenders.entry(s.key).or_insert(Contender {
-                paging: s.paging,
-                processor: s.processor.unwrap_or_default(),
+            let mut c = before.remove(&s.key).unwrap_or_else(|| Contender {
+                seen: s.clone(),
                 paged_at: now,
                 ran_at: now,
-                is_waiting: false,
                 turn: None,
                 since: now,
             });
-            let paging = s.paging.saturating_sub(c.paging);
-            let processor = s.processor.unwrap_or_default().saturating_sub(c.processor);
+            let time = |s: &Sight| s.processor.unwrap_or_default();
+            let paging = s.paging.saturating_sub(c.seen.paging);
+            let processor = time(&s).saturating_sub(time(&c.seen));
             all = (all.0 + paging, all.1 + processor);
             let pages = !paging.is_zero() || s.is_waiting;
             if pages {
                 c.paged_at = now;
             }
             // Who cannot be seen is taken to run.
-            if pages || s.processor.is_none() || processor > Duration::ZERO {
+            if pages || s.processor.is_none() || !processor.is_zero() {
                 c.ran_at = now;
             }
-            (c.paging, c.processor) = (s.paging, s.processor.unwrap_or_default());
-            c.is_waiting = s.is_waiting;
+            c.seen = s;
+            self.contenders.insert(c.seen.key, c);
         }
         all
     }
@@ -166,10 +178,9 @@ impl Policy {
     }
 
     /// How many may run from now on.
-    fn decide(&mut self, now: Instant, room: Room, sights: &[Sight]) {
-        let contends = |s: &&Sight| self.contenders.get(&s.key).is_some_and(|c| now - c.paged_at < AWAY);
-        let contending = sights.iter().filter(contends).count();
-        let fitting = fitting(room, sights, sights.iter().filter(contends));
+    fn decide(&mut self, now: Instant, room: Room) {
+        let contending = self.contenders.values().filter(|c| c.contends(now)).count();
+        let fitting = self.fitting(now, room);
         let Some(allowed) = self.allowed else {
             if self.pressure > BEGIN && contending > 1 && fitting > 0 {
                 self.allowed = Some(fitting.clamp(1, contending - 1));
@@ -187,19 +198,31 @@ impl Policy {
         let next = if self.pressure > TOO_MUCH && room.free_pages < ahead {
             (allowed * 2 / 3).max(1)
         } else if allowed < contending
-            && (self.pressure < LITTLE || room.free_pages > ahead + self.next_needs(sights))
+            && (self.pressure < LITTLE || room.free_pages > ahead + self.next_needs())
         {
             allowed + 1
         } else {
             allowed
         };
+        if next >= contending && self.pressure < TOO_MUCH {
+            return self.end();
+        }
         if next != allowed {
+            self.allowed = Some(next);
             self.changed_at = Some(now);
         }
-        let is_over = next >= contending && self.pressure < TOO_MUCH;
-        self.allowed = (!is_over).then_some(next);
-        if is_over {
-            self.end();
+    }
+
+    /// How many of those that contend would run in the memory that all processes hold, with half of what each needs. None if
+    /// one of them would not even alone: it goes on paging whoever waits.
+    fn fitting(&self, now: Instant, room: Room) -> usize {
+        let there = room.free_pages + self.contenders.values().map(|c| c.seen.resident_pages).sum::<u64>();
+        let contending = self.contenders.values().filter(|c| c.contends(now));
+        let needs = contending.map(|c| c.seen.needed_pages / 2);
+        let (count, needed) = (needs.clone().count() as u64, needs.clone().sum::<u64>());
+        match needs.max() {
+            Some(most) if most > there => 0,
+            _ => (there * count / needed.max(1)).max(1) as usize,
         }
     }
 
@@ -209,38 +232,26 @@ impl Policy {
     }
 
     /// What the process needs that comes next, if one waits.
-    fn next_needs(&self, sights: &[Sight]) -> u64 {
-        let waiting = sights.iter().filter(|s| s.is_waiting);
-        waiting.min_by_key(|s| self.contenders.get(&s.key).map(|c| c.since)).map_or(0, |s| s.needed_pages)
+    fn next_needs(&self) -> u64 {
+        let waiting = self.contenders.values().filter(|c| c.seen.is_waiting);
+        waiting.min_by_key(|c| c.place()).map_or(0, |c| c.seen.needed_pages)
     }
 
     /// Ends turns that are over, and gives the free places to who waits longest.
-    fn take_turns(&mut self, now: Instant, allowed: usize, sights: &[Sight]) {
-        let is_wanted = self.contenders.values().any(|c| c.turn.is_none() && c.is_waiting);
-        for c in self.contenders.values_mut().filter(|_| is_wanted) {
-            if c.turn.is_some_and(|turn| now - c.since >= turn) {
+    fn take_turns(&mut self, now: Instant, allowed: usize) {
+        let mut all: Vec<&mut Contender> = self.contenders.values_mut().collect();
+        if all.iter().any(|c| c.waits()) {
+            for c in all.iter_mut().filter(|c| c.turn.is_some_and(|turn| now - c.since >= turn)) {
                 (c.turn, c.since) = (None, now);
             }
         }
-        let runs = |c: &Contender| c.turn.is_some() && now - c.ran_at < ASLEEP;
-        let mut running: Vec<Key> =
-            self.contenders.iter().filter(|(_, c)| runs(c)).map(|(key, _)| *key).collect();
-        if running.len() > allowed {
-            // Who came last has lost least; it will be the first again.
-            running.sort_by_key(|key| (self.contenders[key].since, *key));
-            for key in running.drain(allowed..) {
-                self.contenders.entry(key).and_modify(|c| c.turn = None);
-            }
-        }
-        let waits = |c: &Contender| c.turn.is_none() && c.is_waiting;
-        let mut waiting: Vec<Key> =
-            self.contenders.iter().filter(|(_, c)| waits(c)).map(|(key, _)| *key).collect();
-        waiting.sort_by_key(|key| (self.contenders[key].since, *key));
-        for key in waiting.into_iter().take(allowed.saturating_sub(running.len())) {
-            let pages = sights.iter().find(|s| s.key == key).map_or(0, |s| s.needed_pages);
-            self.contenders.entry(key).and_modify(|c| {
-                (c.turn, c.since, c.ran_at) = (Some(turn(pages)), now, now);
-            });
+        all.sort_by_key(|c| c.place());
+        // Of too many, who came last has lost least; it will be the first again.
+        let running = all.iter().filter(|c| c.runs(now)).count();
+        all.iter_mut().filter(|c| c.runs(now)).skip(allowed).for_each(|c| c.turn = None);
+        let free = allowed.saturating_sub(running);
+        for c in all.iter_mut().filter(|c| c.waits()).take(free) {
+            (c.turn, c.since, c.ran_at) = (Some(turn(c.seen.needed_pages)), now, now);
         }
     }
 }
@@ -249,19 +260,6 @@ impl Policy {
 fn turn(needed_pages: u64) -> Duration {
     let reload = RELOAD_COST * u32::try_from(needed_pages).unwrap_or(u32::MAX);
     (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN)
-}
-
-/// How many of those that contend would run in the memory that all processes hold, with half of what each needs. None if one of
-/// them would not even alone: it goes on paging whoever waits.
-fn fitting<'a>(room: Room, all: &[Sight], contending: impl Iterator<Item = &'a Sight> + Clone) -> usize {
-    let there = room.free_pages + all.iter().map(|s| s.resident_pages).sum::<u64>();
-    let needs = contending.map(|s| s.needed_pages / 2);
-    let (count, needed) = (needs.clone().count() as u64, needs.clone().sum::<u64>());
-    if needs.max().is_some_and(|most| most > there) {
-        0
-    } else {
-        (there * count / needed.max(1)).max(1) as usize
-    }
 }
 
 #[cfg(test)]
@@ -277,7 +275,6 @@ mod tests {
         policy: Policy,
         now: Instant,
         sights: Vec<Sight>,
-        verdicts: HashMap<Key, Verdict>,
         fit: usize,
         asleep: Option<Key>,
     }
@@ -293,16 +290,11 @@ mod tests {
                 processor: Some(Duration::ZERO),
             };
             let sights = (1..=processes).map(sight).collect();
-            let (policy, verdicts) = (Policy::new(2), HashMap::new());
-            Build { policy, now: Instant::now(), sights, verdicts, fit, asleep: None }
-        }
-
-        fn may_run(&self, key: Key) -> bool {
-            self.verdicts.get(&key) != Some(&Verdict::Wait)
+            Build { policy: Policy::new(2), now: Instant::now(), sights, fit, asleep: None }
         }
 
         fn running(&self) -> Vec<Key> {
-            self.sights.iter().map(|s| s.key).filter(|k| self.may_run(*k)).collect()
+            self.sights.iter().map(|s| s.key).filter(|k| self.policy.may_run(*k)).collect()
         }
 
         fn look(&mut self) {
@@ -318,7 +310,7 @@ mod tests {
                 }
             }
             self.now += LOOK;
-            self.verdicts = self.policy.step(self.now, ROOM, &self.sights).into_iter().collect();
+            self.policy.step(self.now, ROOM, self.sights.clone());
         }
 
         fn look_for(&mut self, time: Duration) {
