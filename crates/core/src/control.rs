@@ -237,6 +237,7 @@ counters! {
     LimboHits "limbo_hits" Sum "of these, pages that were still in limbo",
     Loads "loads" Sum "pages brought back from the swap cache",
     FaultAroundPages "fault_around_pages" Sum "pages mapped beside the one that faulted",
+    AheadPages "ahead_pages" Sum "of these, pages that the evictor brought in ahead of a thread that reads on and on",
     HugeFaults "huge_faults" Sum "faults that brought a whole huge page (2 MiB) in",
     HugeEvictions "huge_evictions" Sum "huge pages taken out as a whole",
     HeldPages "held_pages" Sum "pages brought in for a system call's buffers",

@@ -163,6 +163,70 @@ fn no_write_is_lost(base: usize, pages: usize) {
     }
 }
 
+/// Windows come in without the lock: meanwhile their pages are read by others, written, and dropped. Readers
+/// run through all pages in order; whoever changes one says so before and after in its generation, so that readers know
+/// which bytes must be there.
+fn windows_meet_changes(base: usize, pages: usize) {
+    const BLOCK: usize = 64;
+    let generations: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
+    let value = |i: usize, generation: u64| (i as u64 + 1) * 0x9e37_79b9 + generation;
+    for i in 0..pages {
+        fill(base + i * P, value(i, 0));
+    }
+    let is_over = AtomicBool::new(false);
+    let seen = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                PAGER.evict_to_watermark();
+                std::thread::yield_now();
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for (i, generation) in generations.iter().enumerate() {
+                        let before = generation.load(Ordering::SeqCst);
+                        let at = base + i * P;
+                        if !before.is_multiple_of(2) {
+                            continue;
+                        }
+                        let got = [0, 2 * 8, 510 * 8].map(|o| word(at + o).load(Ordering::SeqCst));
+                        if generation.load(Ordering::SeqCst) == before {
+                            assert_eq!(got, [value(i, before); 3], "page {i}, generation {before}");
+                            seen.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        let mut seed = 0x5eed;
+        for _ in 0..3000 {
+            let block = rnd(&mut seed) as usize % (pages / BLOCK) * BLOCK;
+            let changed = block..block + BLOCK / (1 + rnd(&mut seed) as usize % 8);
+            let (start, len) = (base + changed.start * P, changed.len() * P);
+            changed.clone().for_each(|i| _ = generations[i].fetch_add(1, Ordering::SeqCst));
+            if rnd(&mut seed).is_multiple_of(2) {
+                let mut s = PAGER.lock();
+                // SAFETY: the test's own mapping.
+                unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
+                PAGER.note_discarded(&mut s, start, start + len);
+                drop(s);
+                changed.clone().for_each(|i| assert_eq!(word(base + i * P).load(Ordering::SeqCst), 0));
+            }
+            changed
+                .clone()
+                .for_each(|i| fill(base + i * P, value(i, generations[i].load(Ordering::SeqCst) + 1)));
+            changed.for_each(|i| _ = generations[i].fetch_add(1, Ordering::SeqCst));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    for (i, generation) in generations.iter().enumerate() {
+        check(base + i * P, value(i, generation.load(Ordering::SeqCst)));
+    }
+    println!("{} reads while others changed pages", seen.load(Ordering::Relaxed));
+}
+
 /// Memory that somebody wants although it is not short: everything goes, as far as the disk, and is back when it is touched.
 fn on_demand(base: usize, pages: usize) {
     PAGER.tree().limit_pages.store(1 << 20, Ordering::SeqCst);
@@ -243,6 +307,8 @@ fn life(mechanism: Mechanism) {
     }
     checked();
     no_write_is_lost(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
+    checked();
+    windows_meet_changes(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
     checked();
     // Discard: zero afterwards.
     {

@@ -61,10 +61,19 @@ impl<S: Store> SwapCache<S> {
     /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the entry is for
     /// [`SwapCache::take_back`] or `free`. False: the entry is freed.
     pub fn keep(&self, entry: SwapEntry, page: &Page) -> bool {
-        let print = self.fingerprint.of(page);
+        self.keep_as(entry, self.fingerprint(page))
+    }
+
+    /// What `keep_as` wants to know of a page.
+    pub fn fingerprint(&self, page: &Page) -> u64 {
+        self.fingerprint.of(page)
+    }
+
+    /// The same as `keep`, of a page with that fingerprint.
+    pub fn keep_as(&self, entry: SwapEntry, print: u64) -> bool {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry is kept once");
-        let keeps = s.keep(id, print);
+        let keeps = s.keep(id, print, self.is_dense());
         if !keeps {
             self.drop_entry(s, entry, id);
         }
@@ -101,7 +110,7 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    fn keep(&mut self, id: u32, print: u64) -> bool {
+    fn keep(&mut self, id: u32, print: u64, is_dense: bool) -> bool {
         let e = *self.entries.get(id);
         assert!(e.kept == 0, "a page goes back once");
         let len = usize::from(e.len);
@@ -109,7 +118,10 @@ impl<S: Store> State<S> {
             Location::Pool(_) => {
                 // The oldest is that of the page that is most likely to come again soon, so none goes for a new one.
                 let fits = self.kept.bytes + len <= self.kept.max_bytes;
-                if !fits || !self.kept.is_worthwhile() {
+                // What was compressed again because it was idle is not: kept, it would cost each load from now on what the
+                // denser codec costs.
+                let is_slow = e.is(Mark::Packed) && !is_dense;
+                if is_slow || !fits || !self.kept.is_worthwhile() {
                     return false;
                 }
                 self.unlink_pooled(id);
@@ -189,6 +201,7 @@ mod tests {
     use super::super::CacheConfig;
     use super::super::tests::{in_memory, loaded};
     use super::*;
+    use crate::codec::CodecSpec;
     use crate::testing::page;
 
     #[test]
@@ -223,6 +236,27 @@ mod tests {
         assert!(cache.keep(e, &a));
         cache.set_max_pool_bytes(1 << 20);
         assert!(!cache.take_back(e, &a), "there is room in memory for it");
+        cache.check();
+    }
+
+    #[test]
+    fn a_copy_that_was_compressed_again_is_not_kept_once_it_is_asked_for() {
+        let config =
+            CacheConfig { recompressor: CodecSpec::parse("zstd:level=1").ok(), ..CacheConfig::default() };
+        let cache: SwapCache = SwapCache::new(config).unwrap();
+        cache.set_max_kept_bytes(8 << 20);
+        let pages: Vec<_> = (0..512u64).map(page).collect();
+        let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
+        while cache.recompress(64) > 0 {}
+        let packed = cache.counters().recompressed_pages as usize;
+        assert!((100..500).contains(&packed), "{packed}");
+        let kept = |from: usize| (from..512).filter(|i| cache.keep(entries[*i], &pages[*i])).count();
+        // The oldest were compressed again. As long as the denser codec is the one for all pages theirs is as good as any.
+        assert!(!cache.keep(entries[0], &pages[0]));
+        cache.choose_dense(true);
+        assert!(cache.keep(entries[1], &pages[1]));
+        cache.choose_dense(false);
+        assert_eq!(kept(2), 512 - packed);
         cache.check();
     }
 

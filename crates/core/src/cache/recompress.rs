@@ -241,9 +241,13 @@ impl<S: Store> SwapCache<S> {
         self.choice.is_dense.store(dense, Ordering::Relaxed);
     }
 
+    pub(super) fn is_dense(&self) -> bool {
+        self.choice.is_dense.load(Ordering::Relaxed)
+    }
+
     /// The codec for a page that comes in: the stronger one, if it has been chosen for all.
     pub(super) fn codec_for_stores(&self) -> CodecSpec {
-        let dense = if self.choice.is_dense.load(Ordering::Relaxed) { self.choice.stronger() } else { None };
+        let dense = if self.is_dense() { self.choice.stronger() } else { None };
         dense.unwrap_or_else(|| self.codecs.spec())
     }
 

@@ -16,7 +16,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::limbo::Stretch;
 use super::resolve::swap_entry;
-use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
+use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_LEAST_PAGES};
 use crate::cache::{SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
@@ -108,7 +108,14 @@ impl Pager {
     /// Wakes the evictor when free pages are below the low mark.
     #[inline]
     pub(super) fn ask_evictor(&self) {
-        if self.excess(0) + self.watermarks().0 > 0 && !self.evictor_asked.swap(true, Ordering::AcqRel) {
+        if self.excess(0) + self.watermarks().0 > 0 {
+            self.wake_evictor();
+        }
+    }
+
+    #[inline]
+    pub(super) fn wake_evictor(&self) {
+        if !self.evictor_asked.swap(true, Ordering::AcqRel) {
             self.evictor_word.fetch_add(1, Ordering::Release);
             futex_wake(&self.evictor_word, 1);
         }
@@ -124,12 +131,16 @@ impl Pager {
             if self.is_pool_too_large() {
                 self.shrink_pool(active);
             }
+            let has_brought = self.bring_ahead(active);
             let short = self.excess(0) + self.watermarks().1;
             if short <= 0 {
+                if has_brought {
+                    continue;
+                }
                 break;
             }
             let s = self.lock();
-            let (s, r) = self.reclaim(s, active, short.max(1) as usize, false);
+            let (s, r) = self.reclaim(s, active, short.max(1) as usize, None);
             drop(s);
             sum.taken += r.taken;
             sum.freed += r.freed;
@@ -170,8 +181,11 @@ impl Pager {
     pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
         let fruitless_max = if self.tolerates() { FRUITLESS_AGAIN } else { FRUITLESS_MAX };
+        let is_window = (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages);
         let has_room = |s: &Locked<'_>| {
-            self.excess(pages) <= 0 || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
+            self.excess(pages) <= 0
+                || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
+                || is_window && s.limbo.has_stock() && self.excess(0) <= 0
         };
         while !has_room(&s) {
             if self.is_pool_too_large() {
@@ -180,7 +194,8 @@ impl Pager {
                 s = self.lock();
             }
             let r;
-            (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, true);
+            let batch = if is_window { BATCH_PAGES } else { DIRECT_PAGES };
+            (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, Some(batch));
             let idle = r.is_fruitless() && s.limbo.claimed() == 0;
             if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
                 // What others have claimed is on its way to the cache, or to the disk: wait for it.
@@ -210,25 +225,25 @@ impl Pager {
         self.recount_own();
     }
 
-    /// One step: age a batch out of limbo if limbo has enough, else sweep.
+    /// One step: age a batch out of limbo if limbo has enough, else sweep. `direct`: for a thread that waits, and which batch it
+    /// waits for.
     fn reclaim<'a>(
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
         want: usize,
-        direct: bool,
+        direct: Option<usize>,
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
         if (s.limbo.ready() as i64) < self.limbo_target() {
             r.taken = self.sweep(&mut s, active, SWEEP_PAGES);
-            if direct {
+            if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
-        let batch = if direct { DIRECT_PAGES } else { BATCH_PAGES };
-        let (s, aged, refused) = self.age_out(s, active, want.min(batch));
+        let (s, aged, refused) = self.age_out(s, active, want.min(direct.unwrap_or(BATCH_PAGES)));
         (r.freed, r.refused) = (aged, refused);
         (s, r)
     }
@@ -356,7 +371,11 @@ impl Pager {
         stretch: Stretch,
         aged: &[Aged; BATCH_PAGES],
     ) -> (Locked<'a>, usize, usize) {
+        let mut s = s;
         let refused = self.publish_slots(&s, active, stretch.slot, &aged[..stretch.count]);
+        if self.keeps_frames(&mut s, active, stretch, refused) {
+            return (s, stretch.count - refused, refused);
+        }
         if active.mechanism.is_protect() {
             let freed =
                 aged[..stretch.count].iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
@@ -370,6 +389,18 @@ impl Pager {
         s.limbo.finish(stretch);
         self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
         (s, stretch.count - refused, refused)
+    }
+
+    /// Keeps the frames of a published stretch for the next window that comes in, if somebody may want them.
+    fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch, refused: usize) -> bool {
+        let keeps = refused == 0
+            && stretch.count >= WINDOW_LEAST_PAGES
+            && s.limbo.wants_stock(&stretch)
+            && active.mechanism.as_mover().is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
+        if keeps {
+            s.limbo.keep_stretch(stretch);
+        }
+        keeps
     }
 
     /// Gives the pages of the slots from `first` on their new state, as far as they are still there. Returns how many stay
@@ -562,7 +593,14 @@ impl Pager {
         if !movable {
             return (self.take_special(active, range, addr), 0);
         }
-        let Some(slots) = s.limbo.peek_free(run) else { return (Taken { pages: 0, next: Next::End }, 0) };
+        let slots = loop {
+            match s.limbo.peek_free(run) {
+                Some(slots) => break slots,
+                // The stock is in the way of the tail.
+                None if self.give_stock_back(s, active) => {}
+                None => return (Taken { pages: 0, next: Next::End }, 0),
+            }
+        };
         let run = run.min(slots.count);
         // Publish the intent, then look at the holds (see hold.rs). No word may say writable before the kernel does.
         let mut owned = 0;

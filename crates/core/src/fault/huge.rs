@@ -163,7 +163,7 @@ impl Pager {
                 s.limbo.finish_block(slot);
                 self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
             }
-            Some(_) if block == kept => _ = self.give_frame_back(s, active),
+            Some(slot) if block == kept => self.release_block(s, active, slot),
             None if filled < HUGE_PAGES => mechanism.clear_dock(),
             _ => {}
         }
@@ -206,13 +206,20 @@ impl Pager {
         Ok(kind)
     }
 
-    /// A frame that was kept for a huge page goes back to the kernel, if there is one. Says so.
+    /// Frames that were kept for what comes in go back to the kernel, a huge page's or a window's. Says whether there were any.
     pub(super) fn give_frame_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
+        if self.give_stock_back(s, active) {
+            return true;
+        }
         let Some(slot) = s.limbo.kept_frame() else { return false };
+        self.release_block(s, active, slot);
+        true
+    }
+
+    fn release_block(&self, s: &mut Locked<'_>, active: &Active, slot: usize) {
         active.mechanism.release_slots(slot, HUGE_PAGES);
         s.limbo.finish_block(slot);
         self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
-        true
     }
 
     /// Whether there is room for a huge page. A frame that was kept counts already.

@@ -9,12 +9,17 @@
 //!   ...........|==========|#######.####.##########|..............
 //!            tail       claim                    head             (positions count up for ever; slot = position % len)
 //! ```
+//! Frames of a claimed stretch whose pages are in the cache need not go back to the kernel: a few stretches are the *stock*, into which
+//! windows of stored pages are loaded, to be moved to the program with their frames. The tail does not pass them, so the stock is small and
+//! does not get old.
+//!
 //! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order in which they came.
 //!
 //! All methods need the pager's lock, except that a claimed stretch belongs to its claimer until `finish`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::WINDOW_LEAST_PAGES;
 use crate::sys::mem::Table;
 use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, Result};
 
@@ -31,9 +36,12 @@ pub const BLOCKS_MAX: usize = 64;
 /// page that comes in.
 const BLOCK_FREE: u64 = 0;
 const BLOCK_CLAIMED: u64 = u64::MAX;
-const BLOCK_STOCK: u64 = u64::MAX - 1;
-/// Frames kept at most.
-const STOCK_MAX: usize = 2;
+const BLOCK_KEPT: u64 = u64::MAX - 1;
+/// Frames of huge pages kept at most.
+const KEPT_MAX: usize = 2;
+/// Stretches in stock at most, and so many are kept after one was asked for.
+const STOCK_MAX: usize = 4;
+const WANTED_MAX: u32 = 8;
 
 /// The ring and the blocks. Slots hold the page number of their page, or one of the marks above.
 pub struct Limbo {
@@ -46,6 +54,9 @@ pub struct Limbo {
     blocks: [u64; BLOCKS_MAX],
     blocks_len: usize,
     blocks_came: u64,
+    /// The oldest first.
+    stock: [Option<Stretch>; STOCK_MAX],
+    wanted: u32,
 }
 
 /// A stretch of consecutive slots.
@@ -67,6 +78,8 @@ impl Limbo {
             blocks: [BLOCK_FREE; BLOCKS_MAX],
             blocks_len: 0,
             blocks_came: 0,
+            stock: [None; STOCK_MAX],
+            wanted: 0,
         }
     }
 
@@ -101,7 +114,7 @@ impl Limbo {
     }
 
     fn waits(block: u64) -> bool {
-        !matches!(block, BLOCK_FREE | BLOCK_CLAIMED | BLOCK_STOCK)
+        !matches!(block, BLOCK_FREE | BLOCK_CLAIMED | BLOCK_KEPT)
     }
 
     fn count_blocks(&self, are: impl Fn(u64) -> bool) -> usize {
@@ -124,11 +137,56 @@ impl Limbo {
         &mut self.blocks[block]
     }
 
-    /// Slots that somebody has claimed and not finished.
+    /// Slots that somebody has claimed and not finished; not those in stock.
     pub fn claimed(&mut self) -> usize {
         self.advance_tail();
         let blocks = self.count_blocks(|b| b == BLOCK_CLAIMED);
-        (self.claim - self.tail) as usize + blocks * HUGE_PAGES
+        let is_claimed = |position: &u64| self.owner(*position).load(Ordering::Acquire) != FREED;
+        let claimed = (self.tail..self.claim).filter(is_claimed).count();
+        claimed - self.stock_slots() + blocks * HUGE_PAGES
+    }
+
+    fn stock_slots(&self) -> usize {
+        self.stock.iter().flatten().map(|s| s.count).sum()
+    }
+
+    /// Somebody has use for stretches with frames.
+    pub fn want_stock(&mut self) {
+        self.wanted = WANTED_MAX;
+    }
+
+    /// Whether a claimed stretch is to be kept rather than given back.
+    pub fn wants_stock(&self, stretch: &Stretch) -> bool {
+        self.wanted > 0
+            && self.stock[STOCK_MAX - 1].is_none()
+            && self.stock_slots() + stretch.count <= self.slots as usize / 4
+    }
+
+    /// Keeps a claimed stretch, all of whose slots have frames and no pages.
+    pub fn keep_stretch(&mut self, s: Stretch) {
+        self.wanted = self.wanted.saturating_sub(1);
+        let place = self.stock.iter().position(Option::is_none).expect("asked");
+        self.stock[place] = Some(s);
+    }
+
+    pub fn has_stock(&self) -> bool {
+        self.stock[0].is_some()
+    }
+
+    /// Takes up to `most` slots of the oldest stretch of the stock: they are the caller's, as if it had claimed them, until
+    /// `finish`. What is left of it stays, if it is worth it.
+    pub fn take_stock(&mut self, most: usize) -> Option<Stretch> {
+        let s = self.stock[0].take()?;
+        if s.count >= most + WINDOW_LEAST_PAGES {
+            self.stock[0] = Some(Stretch {
+                position: s.position + most as u64,
+                slot: s.slot + most,
+                count: s.count - most,
+            });
+            return Some(Stretch { count: most, ..s });
+        }
+        self.stock.rotate_left(1);
+        Some(s)
     }
 
     /// First slot of a block.
@@ -180,16 +238,16 @@ impl Limbo {
 
     /// A claimed block has given its pages to the cache: its frame is kept if few are. Else the caller gives it back.
     pub fn keep_frame(&mut self, slot: usize) -> bool {
-        let keeps = self.count_blocks(|b| b == BLOCK_STOCK) < STOCK_MAX.min(self.blocks_len / 2);
+        let keeps = self.count_blocks(|b| b == BLOCK_KEPT) < KEPT_MAX.min(self.blocks_len / 2);
         if keeps {
-            *self.block_mut(slot) = BLOCK_STOCK;
+            *self.block_mut(slot) = BLOCK_KEPT;
         }
         keeps
     }
 
     /// First slot of a block with a frame that was kept. It stays one until `finish_block`.
     pub fn kept_frame(&self) -> Option<usize> {
-        self.find_block(BLOCK_STOCK)
+        self.find_block(BLOCK_KEPT)
     }
 
     /// The block of `slot` has given its frames back.
@@ -262,10 +320,11 @@ impl Limbo {
         }
     }
 
-    /// In the child after fork: claims of threads that do not exist here are void. Calls `release` for
+    /// In the child after fork: claims of threads that do not exist here are void, and so is the stock. Calls `release` for
     /// stretches whose frames may still be there though no page is.
     pub fn after_fork_child(&mut self, mut release: impl FnMut(usize, usize)) {
         self.claim = self.tail;
+        self.stock = [None; STOCK_MAX];
         for p in self.tail..self.head {
             if matches!(self.owner(p).load(Ordering::Acquire), DEAD | FREED) {
                 release((p % self.slots) as usize, 1);
@@ -283,6 +342,8 @@ impl Limbo {
     /// Asserts the order of the marks.
     pub fn check(&self) {
         assert!(self.tail <= self.claim && self.claim <= self.head && self.head - self.tail <= self.slots);
+        let in_claim = |s: &Stretch| self.tail <= s.position && s.position + s.count as u64 <= self.claim;
+        assert!(self.stock.iter().flatten().all(in_claim));
     }
 }
 
@@ -345,6 +406,57 @@ mod tests {
         assert_eq!((l.page(slots[0] + 2), l.page(slots[0] + 3)), (Some(addr(9) + 2 * PAGE_SIZE), None));
         assert_eq!([l.claim_block(), l.claim_block(), l.claim_block()], [1, 2, 0].map(|i| Some(slots[i])));
         assert_eq!(l.claim_block(), None);
+    }
+
+    #[test]
+    fn the_stock_is_kept_while_it_is_asked_for() {
+        let mut l = Limbo::new();
+        l.init(64, 0).unwrap();
+        let stretch = |l: &mut Limbo, n: usize| {
+            let free = l.peek_free(n).unwrap();
+            l.take(free.count, 0x1000, false);
+            l.claim(n).unwrap()
+        };
+        let a = stretch(&mut l, 4);
+        assert!(!l.wants_stock(&a), "nobody has asked");
+        l.want_stock();
+        assert!(l.wants_stock(&a) && l.claimed() == 4);
+        assert!(!l.wants_stock(&Stretch { count: 17, ..a }), "more than a quarter of the ring");
+        l.keep_stretch(a);
+        let b = stretch(&mut l, 6);
+        l.keep_stretch(b);
+        l.check();
+        assert_eq!((l.claimed(), l.has_stock()), (0, true));
+        assert_eq!((l.take_stock(1), l.claimed()), (Some(a), 4), "the rest is not worth it");
+        l.finish(a);
+        assert_eq!((l.take_stock(64), l.take_stock(64), l.claimed()), (Some(b), None, 6));
+        l.finish(b);
+        assert_eq!((l.claimed(), l.has_stock(), l.in_use()), (0, false, 0));
+        let whole = stretch(&mut l, 16);
+        l.keep_stretch(whole);
+        let (part, rest) = (l.take_stock(6).unwrap(), l.take_stock(6).unwrap());
+        assert_eq!((part, rest.slot, rest.count), (Stretch { count: 6, ..whole }, whole.slot + 6, 10));
+        l.finish(rest);
+        assert_eq!(l.claimed(), 6);
+        l.finish(part);
+        assert_eq!((l.claimed(), l.has_stock(), l.in_use()), (0, false, 0));
+        l.want_stock();
+        for i in 0..WANTED_MAX {
+            let s = stretch(&mut l, 1);
+            assert!(l.wants_stock(&s), "{i}");
+            l.keep_stretch(s);
+            if i as usize % STOCK_MAX == STOCK_MAX - 1 {
+                assert!(!l.wants_stock(&s), "full");
+                while let Some(s) = l.take_stock(64) {
+                    l.finish(s);
+                }
+            }
+            if i == 0 {
+                l.want_stock();
+                l.wanted -= 1;
+            }
+        }
+        assert!(!l.wants_stock(&a), "nobody has asked for long");
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
 mod active;
+mod ahead;
 mod balance;
 mod evict;
 pub mod hold;
@@ -33,6 +34,7 @@ mod reclaim;
 mod resolve;
 mod shared;
 mod timing;
+mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -47,6 +49,7 @@ use crate::region::{PageTable, Ranges};
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
+use ahead::Ahead;
 use balance::Balance;
 use hold::Holds;
 use limbo::Limbo;
@@ -54,8 +57,10 @@ use shared::Sharing;
 
 /// Largest window of pages served by one fault.
 pub const WINDOW_MAX_PAGES: usize = 64;
+/// The smallest window for which the lock is let go, and which comes in by moving frames.
+const WINDOW_LEAST_PAGES: usize = 8;
 /// Pages that one step of ageing out compresses.
-pub const BATCH_PAGES: usize = 32;
+pub const BATCH_PAGES: usize = 64;
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
 /// The same while it waits for its turn.
@@ -93,6 +98,7 @@ pub struct State {
     limbo: Limbo,
     /// Where the sweep goes on.
     hand: usize,
+    ahead: Ahead,
     /// Buffer for loads: WINDOW_MAX_PAGES pages.
     bounce: Option<Mapping>,
 }
@@ -134,7 +140,7 @@ impl Default for Pager {
 impl Pager {
     pub const fn new() -> Pager {
         Pager {
-            state: Mutex::new(State { limbo: Limbo::new(), hand: 0, bounce: None }),
+            state: Mutex::new(State { limbo: Limbo::new(), hand: 0, ahead: Ahead::NOTHING, bounce: None }),
             active: AtomicPtr::new(core::ptr::null_mut()),
             ranges: Ranges::new(),
             table: PageTable::new(),

@@ -30,6 +30,8 @@ pub enum Fault {
 #[derive(Default)]
 pub struct FaultStream {
     next: usize,
+    /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
+    ahead_end: usize,
     window: usize,
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
@@ -38,7 +40,7 @@ pub struct FaultStream {
 
 impl FaultStream {
     pub const fn new() -> FaultStream {
-        FaultStream { next: 0, window: 0, last: 0, repeats: 0 }
+        FaultStream { next: 0, ahead_end: 0, window: 0, last: 0, repeats: 0 }
     }
 
     /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
@@ -50,7 +52,7 @@ impl FaultStream {
 
     /// Pages to serve for a fault at `page`: doubled while the faults run on, one otherwise.
     fn window(&mut self, page: usize) -> usize {
-        let runs_on = page == self.next || page == self.next + PAGE_SIZE;
+        let runs_on = (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page);
         self.window = if runs_on { (self.window * 2).clamp(4, WINDOW_MAX_PAGES) } else { 1 };
         self.window
     }
@@ -67,6 +69,8 @@ const REPEATS_MAX: u32 = 20_000;
 const OWN_TRIES: u32 = 4;
 /// Attempts to make room for a huge page.
 const HUGE_TRIES: u32 = 8;
+/// Attempts to bring a window in by moving frames.
+const WINDOW_TRIES: u32 = 4;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
 
@@ -75,6 +79,8 @@ pub(super) enum Serve {
     /// So many pages are there now; of the kind that took longest.
     Done(usize, FaultKind),
     NeedRoom(i64),
+    /// The lock was let go, and the page that was asked for is not what it was.
+    Changed,
     Again,
     Lost,
 }
@@ -128,10 +134,9 @@ impl Pager {
             if want == 0 {
                 want = stream.window(page);
                 self.add(Counter::Faults, 1);
+                stream.ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
             }
-            // Where room for a huge page is hard to come by, a small one will do.
-            let huge = tries <= HUGE_TRIES;
-            match self.serve(&mut s, active, range, page, want, huge) {
+            match self.serve(&mut s, active, range, page, want, tries) {
                 Serve::Done(pages, kind) => {
                     stream.next = page + pages * PAGE_SIZE;
                     stream.repeats = 0;
@@ -141,6 +146,7 @@ impl Pager {
                     self.fault_ends(began, kind);
                     return Fault::Served;
                 }
+                Serve::Changed => tries += 1,
                 Serve::NeedRoom(pages) => {
                     s = self.make_room(s, active, pages);
                     // What was made room for may have changed hands meanwhile; do not ask for much again.
@@ -198,12 +204,13 @@ impl Pager {
                 continue;
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
-            match self.serve(&mut s, active, range, page, want, rooms <= HUGE_TRIES) {
+            match self.serve(&mut s, active, range, page, want, rooms) {
                 Serve::Done(pages, _) => {
                     self.add(Counter::HeldPages, pages as u64);
                     page += pages * PAGE_SIZE;
                     rooms = 0;
                 }
+                Serve::Changed => rooms += 1,
                 Serve::NeedRoom(pages) => {
                     rooms += 1;
                     s = self.make_room(s, active, pages);
@@ -230,21 +237,23 @@ impl Pager {
         self.table.get(page).map_or(PageState::None, |e| e.state())
     }
 
-    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way, or, if `huge` says so,
-    /// the huge page that they belong to.
-    fn serve(
+    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way, or the huge page that they
+    /// belong to. After some `tries` less will do.
+    pub(super) fn serve(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
         range: Range,
         page: usize,
         want: usize,
-        huge: bool,
+        tries: u32,
     ) -> Serve {
         if active.mechanism.is_protect() {
             return self.serve_unit(s, active, range, page, want);
         }
-        if huge && let Some(served) = self.serve_huge(s, active, &range, page) {
+        if tries <= HUGE_TRIES
+            && let Some(served) = self.serve_huge(s, active, &range, page)
+        {
             return served;
         }
         let most = ((range.end - page) >> PAGE_SHIFT).min(want);
@@ -259,17 +268,29 @@ impl Pager {
         while pages < most && alike(pages) {
             pages += 1;
         }
+        let is_window = matches!(first, PageState::Stored(_))
+            && tries <= WINDOW_TRIES
+            && self.may_be_window(active, &range, pages);
+        let mut stretch = None;
+        if is_window {
+            s.limbo.want_stock();
+            // Its frames count already.
+            stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
+        }
         // Limbo pages count already; everything else needs room. Prefer less to waiting.
-        if !matches!(first, PageState::Limbo(_)) {
+        if !matches!(first, PageState::Limbo(_)) && stretch.is_none() {
             let excess = self.excess(pages as i64);
             if excess > 0 {
                 if excess as usize >= pages {
-                    return Serve::NeedRoom(1);
+                    return Serve::NeedRoom(if is_window { pages as i64 } else { 1 });
                 }
                 pages -= excess as usize;
             }
         }
         let served = match first {
+            PageState::Stored(_) if let Some(stretch) = stretch => {
+                self.serve_window(s, active, page, pages, stretch)
+            }
             PageState::None => self.serve_zero(active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
             PageState::Stored(_) => self.serve_stored(s, active, page, pages),
@@ -402,7 +423,7 @@ impl Pager {
         if again { Serve::Again } else { Serve::Done(n, kind) }
     }
 
-    fn lost(&self, e: LoadError) -> Serve {
+    pub(super) fn lost(&self, e: LoadError) -> Serve {
         let errno = if matches!(e, LoadError::Corrupt) { 0 } else { 5 };
         self.tree().notice(crate::control::Notice::CorruptPage, errno);
         Serve::Lost

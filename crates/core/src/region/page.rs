@@ -19,6 +19,9 @@
 //! Beside the authoritative copy there may be a *kept* one: the swap entry that the page was loaded from. Whether it is
 //! still the same is found out when the page goes out again, by comparing contents (`cache/kept.rs`), and not before.
 //!
+//! A stored page that is being loaded without the lock names the slot that it is loaded into: whoever finishes the load
+//! finds the word as it was, or leaves the page alone. Every other transition forgets the slot.
+//!
 //! Words are atomics because a system call's fast path reads them without the lock (see `fault/hold.rs`);
 //! they are written with the pager's lock held, always through the transitions below, each of which asserts its predecessor.
 
@@ -35,6 +38,7 @@ const ENTRY_SHIFT: u32 = 8;
 const ENTRY_BITS: u32 = 40;
 const COPY_MASK: u64 = KEPT | ((1 << ENTRY_BITS) - 1) << ENTRY_SHIFT;
 const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
+const SLOT_MASK: u64 = !0 << SLOT_SHIFT;
 /// Slots of limbo that a word can name.
 pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
 
@@ -194,6 +198,25 @@ impl PageEntry {
         self.set(1, 1 << HOT_SHIFT, 0, KEPT | self.word() & COPY_MASK);
     }
 
+    /// The stored page is being loaded into a slot, which the caller has for itself until the load has ended.
+    pub fn begin_load(&self, slot: u64) {
+        self.expect(matches!(self.state(), PageState::Stored(_)), "begin load");
+        debug_assert!(slot + 1 < SLOTS_MAX as u64);
+        self.0.store(self.word() & !SLOT_MASK | (slot + 1) << SLOT_SHIFT, Ordering::SeqCst);
+    }
+
+    /// Nothing has happened to the page since its load into `slot` began: it is stored under the same entry.
+    pub fn is_loading(&self, slot: u64) -> bool {
+        matches!(self.state(), PageState::Stored(_)) && self.word() >> SLOT_SHIFT == slot + 1
+    }
+
+    /// The load into `slot` came to nothing.
+    pub fn end_load(&self, slot: u64) {
+        if self.is_loading(slot) {
+            self.0.store(self.word() & !SLOT_MASK, Ordering::SeqCst);
+        }
+    }
+
     /// The contents are worthless (unmapped, discarded) or all zero.
     pub fn drop_contents(&self) {
         debug_assert!(self.copy().is_none(), "somebody frees the kept copy");
@@ -203,7 +226,10 @@ impl PageEntry {
     /// Takes over another page's word (mremap): `self` must have no contents, `from` has none afterwards.
     pub fn take_over(&self, from: &PageEntry) {
         self.expect(self.state() == PageState::None, "take over");
-        self.0.store(from.0.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+        let stored = matches!(from.state(), PageState::Stored(_));
+        // A load that is under way is one to the old address.
+        let kept = if stored { !SLOT_MASK } else { !0 };
+        self.0.store(from.0.swap(0, Ordering::SeqCst) & kept, Ordering::SeqCst);
     }
 
     /// One sweep passes over a resident page. True: it may be evicted now.
@@ -288,6 +314,50 @@ mod tests {
         assert_eq!((p.copy(), q.take_copy(), q.copy()), (None, Some(0xff_ffff_fffe), None));
         assert!(q.is_resident());
         q.drop_contents();
+    }
+
+    #[test]
+    fn a_load_ends_only_if_nothing_happened_meanwhile() {
+        let stored = |entry: u64| {
+            let p = new();
+            p.touch_first();
+            p.enter_limbo(9);
+            p.store(entry);
+            p
+        };
+        let p = stored(5);
+        assert!(!p.is_loading(0) && !p.is_loading(9));
+        p.begin_load(0);
+        assert!(p.is_loading(0) && !p.is_loading(1) && p.state() == PageState::Stored(5));
+        // Another one is at it now, and gives up.
+        p.begin_load(SLOTS_MAX as u64 - 2);
+        assert!(!p.is_loading(0));
+        p.end_load(0);
+        assert!(p.is_loading(SLOTS_MAX as u64 - 2));
+        p.end_load(SLOTS_MAX as u64 - 2);
+        assert!(!p.is_loading(SLOTS_MAX as u64 - 2) && p.state() == PageState::Stored(5));
+        // It came back and went out again, under the same entry's number.
+        p.begin_load(3);
+        p.load();
+        p.enter_limbo(1);
+        p.store(5);
+        assert!(!p.is_loading(3));
+        // Its word went to another address, and back.
+        p.begin_load(3);
+        let q = new();
+        q.take_over(&p);
+        assert!(!p.is_loading(3) && !q.is_loading(3) && q.state() == PageState::Stored(5));
+        p.take_over(&q);
+        assert!(!p.is_loading(3));
+        // It is loaded by whoever was faster, and its copy kept.
+        p.begin_load(3);
+        p.load_keeping();
+        assert!(!p.is_loading(3) && p.copy() == Some(5));
+        let _ = p.take_copy();
+        // A page in limbo moves with its slot.
+        p.enter_limbo(77);
+        q.take_over(&p);
+        assert_eq!(q.state(), PageState::Limbo(77));
     }
 
     #[test]

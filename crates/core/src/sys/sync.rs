@@ -123,6 +123,12 @@ impl<T> Mutex<T> {
         }
     }
 
+    fn release(&self) {
+        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+            futex_wake(&self.word, 1);
+        }
+    }
+
     /// Exclusive access without locking, by exclusive borrow.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
@@ -142,6 +148,22 @@ pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
 }
 
+impl<T> MutexGuard<'_, T> {
+    /// Lets the lock go while `f` runs. What was known of the value is to be asked again afterwards.
+    pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        /// Takes the lock again also if `f` panics: the guard will release it.
+        struct Relock<'a, T>(&'a Mutex<T>);
+        impl<T> Drop for Relock<'_, T> {
+            fn drop(&mut self) {
+                core::mem::forget(self.0.lock());
+            }
+        }
+        self.mutex.release();
+        let _relock = Relock(self.mutex);
+        f()
+    }
+}
+
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
@@ -159,9 +181,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        if self.mutex.word.swap(FREE, Ordering::Release) == CONTENDED {
-            futex_wake(&self.mutex.word, 1);
-        }
+        self.mutex.release();
     }
 }
 
@@ -187,6 +207,23 @@ mod tests {
             t.join().unwrap();
         }
         assert_eq!(*m.lock(), 160_000);
+    }
+
+    #[test]
+    fn a_lock_that_is_let_go_for_a_while_is_free_then_and_held_after() {
+        let m = Mutex::new(1);
+        let mut g = m.lock();
+        let seen = g.unlocked(|| {
+            *m.try_lock().expect("free") += 1;
+            7
+        });
+        assert_eq!((seen, *g), (7, 2));
+        assert!(m.try_lock().is_none());
+        let panicked =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| g.unlocked(|| panic!("meant"))));
+        assert!(panicked.is_err() && m.try_lock().is_none());
+        drop(g);
+        assert!(m.try_lock().is_some());
     }
 
     #[test]

@@ -140,6 +140,14 @@ impl Mechanism {
         }
     }
 
+    /// By userfaultfd with MOVE: frames go in as they are.
+    pub fn as_mover(&self) -> Option<&Uffd> {
+        match self {
+            Mechanism::Uffd(u) if u.has_move() => Some(u),
+            _ => None,
+        }
+    }
+
     /// Tells the kernel that a range of the program may have huge pages.
     pub fn want_huge(&self, addr: usize, len: usize) {
         // SAFETY: the pages of the range that are missing fault as before.

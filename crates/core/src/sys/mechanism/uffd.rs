@@ -136,12 +136,20 @@ impl Uffd {
     /// Moves a huge page from the dock, or from the slots from `from` on, to an empty place of the program. Returns how many
     /// pages have gone in; they are the program's from that instant.
     pub fn fill_huge(&self, addr: usize, from: Option<usize>) -> usize {
-        let src = from.map_or(self.dock(), |slot| self.slot_addr(slot));
+        self.move_in(addr, from.map_or(self.dock(), |slot| self.slot_addr(slot)), HUGE_PAGES)
+    }
+
+    /// The same with `pages` pages in slots from `slot` on.
+    pub fn fill_by_move(&self, addr: usize, slot: usize, pages: usize) -> usize {
+        self.move_in(addr, self.slot_addr(slot), pages)
+    }
+
+    fn move_in(&self, addr: usize, src: usize, pages: usize) -> usize {
         let mut done = 0;
         for _ in 0..AGAIN_TRIES {
             let (to, at) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE);
             // SAFETY: charter; the source is staging of ours.
-            let t = unsafe { self.fd.move_pages(to, at, HUGE_PAGES - done) };
+            let t = unsafe { self.fd.move_pages(to, at, pages - done) };
             done += t.done_pages;
             match t.stop {
                 Stop::Again => {}
@@ -161,6 +169,19 @@ impl Uffd {
     pub fn slot(&self, slot: usize) -> &[u8; PAGE_SIZE] {
         // SAFETY: a slot in use is a mapped page of ours that nobody writes until it is released.
         unsafe { program::page_at(self.slot_addr(slot)) }
+    }
+
+    /// A slot with a frame and without a page, to be written by its claimer.
+    pub fn slot_mut<T>(&self, slot: usize, f: impl FnOnce(&mut [u8; PAGE_SIZE]) -> T) -> T {
+        // SAFETY: memory of ours; the slot is the caller's alone (its part of the contract) until it is released.
+        f(unsafe { program::page_at_mut(self.slot_addr(slot)) })
+    }
+
+    /// Whether all of `count` slots have frames.
+    pub fn has_frames(&self, slot: usize, count: usize) -> bool {
+        let mut present = [0u8; 64];
+        let present = &mut present[..count];
+        program::mincore(self.slot_addr(slot), present).is_ok() && present.iter().all(|p| p & 1 != 0)
     }
 
     pub fn take_out(&self, addr: usize, pages: usize, slot: usize) -> Taken {

@@ -1,0 +1,86 @@
+//! Bringing pages ahead of a thread that runs through memory: the evictor loads the next window while the thread loads this one.
+//!
+//! ```text
+//!   thread    | fault: loads 0..64 ........ | touches 0..128 | fault: loads 128..192 ......... |
+//!   evictor         | loads 64..128 ... | evicts             | loads 192..256 ... | evicts
+//! ```
+//!
+//! Asked for at the beginning of a fault that is served with a window as large as they get, so both work at the same time, each on
+//! pages of its own. An evictor that comes late, or has enough to do with making room, is overtaken: the thread loads what it
+//! needs itself, and asks for what is behind that. Nothing waits for pages from here.
+
+use super::resolve::Serve;
+use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
+use crate::control::Counter;
+use crate::region::{PageState, Range};
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Pages that the evictor brings at a time: as much is done twice at most if the thread overtakes it.
+const PORTION_PAGES: usize = 16;
+
+/// The pages that are to be brought.
+#[derive(Clone, Copy)]
+pub struct Ahead {
+    start: usize,
+    end: usize,
+}
+
+impl Ahead {
+    pub const NOTHING: Ahead = Ahead { start: 0, end: 0 };
+}
+
+impl Pager {
+    /// A fault at `page` is about to be served with a window of `pages`: asks the evictor for the window after it if the access
+    /// runs on and on. Returns where that one ends, or 0.
+    pub(super) fn ask_ahead(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        pages: usize,
+    ) -> usize {
+        let start = page + pages * PAGE_SIZE;
+        if pages < WINDOW_MAX_PAGES
+            || start >= range.end
+            || !self.may_be_window(active, range, pages)
+            || self.may_be_huge(active, range, page)
+            || !matches!(self.state_of(page), PageState::Stored(_))
+            || !matches!(self.state_of(start), PageState::Stored(_))
+        {
+            return 0;
+        }
+        let end = (start + WINDOW_MAX_PAGES * PAGE_SIZE).min(range.end);
+        s.ahead = Ahead { start, end };
+        self.wake_evictor();
+        end
+    }
+
+    /// The evictor brings a portion of what was asked for, if there is room. Says whether it did.
+    pub(super) fn bring_ahead(&self, active: &Active) -> bool {
+        let mut s = self.lock();
+        let Ahead { start, end } = s.ahead;
+        if start >= end {
+            return false;
+        }
+        let range = self.ranges.find(start).filter(|r| end <= r.end);
+        let Some(range) = range.filter(|_| matches!(self.state_of(start), PageState::Stored(_))) else {
+            s.ahead = Ahead::NOTHING;
+            return false;
+        };
+        let pages = ((end - start) >> PAGE_SHIFT).min(PORTION_PAGES);
+        if !s.limbo.has_stock() && self.excess(pages as i64) > 0 {
+            // Room first.
+            return false;
+        }
+        // Before the lock is let go: whoever asks anew meanwhile wants something else.
+        s.ahead.start = start + pages * PAGE_SIZE;
+        let brought = match self.serve(&mut s, active, range, start, pages, 0) {
+            Serve::Done(brought, _) => brought,
+            _ => 0,
+        };
+        self.add(Counter::AheadPages, brought as u64);
+        self.publish(false);
+        brought > 0
+    }
+}

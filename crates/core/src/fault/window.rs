@@ -1,0 +1,168 @@
+//! Windows: runs of stored pages that come in together, decompressed without the lock into frames that evicted pages left.
+//!
+//! ```text
+//!   lock: words say STORED, into slots k, k+1, ...   no lock: load into the slots   lock: MOVE what is still so, RESIDENT
+//!                                                                                        the rest is somebody else's by now
+//! ```
+//!
+//! Three things are saved beside going page by page: the lock, which others need while this thread decompresses; the copy from a
+//! buffer of ours to a new frame; and giving the old frame back, with the interrupt for every processor that it takes.
+//!
+//! What may happen to a page while the lock is free is anything: touched, dropped, moved, forked, back and out again. All of it
+//! changes its word (`region/page.rs`), and the slots are this thread's alone, so a word that still names slot and entry
+//! is that of a page to which nothing has happened. The entry may be gone meanwhile and its number another page's: then
+//! what is loaded is wrong, or nothing, and so is the word.
+
+use core::sync::atomic::Ordering;
+
+use super::limbo::Stretch;
+use super::resolve::{Serve, swap_entry};
+use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_LEAST_PAGES};
+use crate::cache::{LoadError, Origin, SwapEntry};
+use crate::control::Counter;
+use crate::latency::FaultKind;
+use crate::region::{PageState, Range, RangeFlags};
+use crate::sys::PAGE_SIZE;
+use crate::sys::mechanism::Uffd;
+
+/// A page of the window: where it comes from, and the fingerprint of what came.
+#[derive(Clone, Copy)]
+struct Load {
+    entry: SwapEntry,
+    print: u64,
+}
+
+impl Pager {
+    /// Whether `pages` stored pages of `range` can come in like this.
+    pub(super) fn may_be_window(&self, active: &Active, range: &Range, pages: usize) -> bool {
+        pages >= WINDOW_LEAST_PAGES
+            && active.mechanism.as_mover().is_some()
+            // As MOVE wants it.
+            && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
+            && !range.flags.has(RangeFlags::LOCKED)
+            && !range.flags.has(RangeFlags::UNREGISTERED)
+    }
+
+    /// Brings up to `pages` stored pages from `page` on in, in the frames of a stretch of the stock.
+    pub(super) fn serve_window(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        page: usize,
+        pages: usize,
+        stretch: Stretch,
+    ) -> Serve {
+        let mechanism = active.mechanism.as_mover().expect("asked");
+        let pages = pages.min(stretch.count);
+        let mut loads = [None; BATCH_PAGES];
+        for (i, load) in loads[..pages].iter_mut().enumerate() {
+            let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else {
+                unreachable!("a window is stored")
+            };
+            self.word(page + i * PAGE_SIZE, |_, e| e.begin_load((stretch.slot + i) as u64));
+            *load = Some(Load { entry: swap_entry(raw), print: 0 });
+        }
+        let (loaded, kind, error) =
+            s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
+        let brought = self.move_window(active, mechanism, page, stretch.slot, &loads[..loaded]);
+        let is_lost = self.is_loading(page, stretch.slot) && loaded == 0;
+        for i in 0..pages {
+            if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
+                e.end_load((stretch.slot + i) as u64);
+            }
+        }
+        self.release_stretch(s, active, stretch, brought < stretch.count);
+        self.recount_own();
+        self.resident.fetch_add(brought as i64, Ordering::Relaxed);
+        self.stored.fetch_sub(brought as i64, Ordering::Relaxed);
+        self.add(Counter::Loads, brought as u64);
+        self.add(Counter::FaultAroundPages, (brought as u64).saturating_sub(1));
+        match error {
+            Some(error) if is_lost => self.lost(error),
+            _ if self.state_of(page) == PageState::Resident => Serve::Done(brought.max(1), kind),
+            _ => Serve::Changed,
+        }
+    }
+
+    /// Moves what is still as it was when the load began. Says how many pages.
+    fn move_window(
+        &self,
+        active: &Active,
+        mechanism: &Uffd,
+        page: usize,
+        slot: usize,
+        loads: &[Option<Load>],
+    ) -> usize {
+        let (mut i, mut brought) = (0, 0);
+        while i < loads.len() {
+            let run =
+                (i..loads.len()).take_while(|j| self.is_loading(page + j * PAGE_SIZE, slot + j)).count();
+            let moved = if run > 0 { mechanism.fill_by_move(page + i * PAGE_SIZE, slot + i, run) } else { 0 };
+            for (j, load) in loads.iter().enumerate().skip(i).take(moved) {
+                let Load { entry, print } = load.expect("loaded");
+                let keeps = active.cache.keep_as(entry, print);
+                self.word(page + j * PAGE_SIZE, |m, e| {
+                    if keeps {
+                        e.load_keeping()
+                    } else {
+                        e.load()
+                    }
+                    m.count(1, 0);
+                });
+                if !keeps {
+                    self.count_freed();
+                }
+            }
+            brought += moved;
+            if moved < run {
+                // The kernel will not now; page by page it may.
+                break;
+            }
+            i += run.max(1);
+        }
+        brought
+    }
+
+    fn is_loading(&self, page: usize, slot: usize) -> bool {
+        self.table.get(page).is_some_and(|e| e.is_loading(slot as u64))
+    }
+
+    /// A stretch of the stock gives its frames back to the kernel, if there is one. Says so.
+    pub(super) fn give_stock_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
+        let Some(stretch) = s.limbo.take_stock(usize::MAX / 2) else { return false };
+        self.release_stretch(s, active, stretch, true);
+        true
+    }
+
+    /// A stretch without pages is free again. `has_frames`: not all of them went to the program.
+    fn release_stretch(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch, has_frames: bool) {
+        if has_frames {
+            active.mechanism.release_slots(stretch.slot, stretch.count);
+        }
+        s.limbo.finish(stretch);
+        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
+    }
+}
+
+/// Loads pages into the slots from `slot` on: how many came, where the slowest was, and why not the next one.
+fn load_all(
+    active: &Active,
+    mechanism: &Uffd,
+    slot: usize,
+    loads: &mut [Option<Load>],
+) -> (usize, FaultKind, Option<LoadError>) {
+    let mut kind = FaultKind::PoolLoad;
+    for (i, load) in loads.iter_mut().flatten().enumerate() {
+        let from = mechanism.slot_mut(slot + i, |bytes| {
+            let from = active.cache.swap_in_from(load.entry, bytes);
+            load.print = active.cache.fingerprint(bytes);
+            from
+        });
+        match from {
+            Ok(Origin::Memory) => {}
+            Ok(Origin::Store) => kind = FaultKind::StoreLoad,
+            Err(error) => return (i, kind, Some(error)),
+        }
+    }
+    (loads.len(), kind, None)
+}
