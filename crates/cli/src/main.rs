@@ -8,6 +8,7 @@
 //!           │ ─> program, mechanism     (can it be taken over, here?)
 //!           │ ─> supervise ─> report
 //!           │ ─> observe               (metrics, samples, the page of --report)
+//!           │ ─> trace                 (--trace writes it, simulate reads it)
 //!           │ ─> control           (ps, top, set, reclaim talk to it)
 //!       estimate ─> run            (starts a program without the runtime, and watches it)
 //!           └──> os                     (all unsafe code)
@@ -27,13 +28,16 @@ mod options;
 mod os;
 mod place;
 mod program;
+mod progress;
 #[cfg(test)]
 mod readme;
 mod report;
 mod run;
 mod settings;
+mod simulate;
 mod size;
 mod supervise;
+mod trace;
 
 use std::io::Write;
 
@@ -89,6 +93,8 @@ enum Command {
     Run(run::RunArguments),
     /// Watch a program as it is, and say what it would be like in less memory
     Estimate(estimate::EstimateArguments),
+    /// Say how many pages other policies of replacement would bring back, by a trace of 'run --trace'
+    Simulate(simulate::SimulateArguments),
     /// Show the programs that run under uzswap, and what they hold
     Ps(control::PsArguments),
     /// The same as a screen that is kept up to date
@@ -106,7 +112,7 @@ enum Command {
     },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, estimate, ps, top, set, reclaim, doctor, bench, stats or compressors
+        /// run, estimate, simulate, ps, top, set, reclaim, doctor, bench, stats or compressors
         topic: Option<String>,
     },
 }
@@ -118,7 +124,7 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, estimate, ps, top, set, reclaim, doctor, bench or help (see 'uzswap --help')"
+                "what to do? run, estimate, simulate, ps, top, set, reclaim, doctor, bench or help (see 'uzswap --help')"
                     .to_string(),
             ));
         }
@@ -127,6 +133,7 @@ pub fn main_of_command() -> i32 {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Estimate(arguments) => estimate::run(arguments),
+        Command::Simulate(arguments) => simulate::run(arguments),
         Command::Ps(arguments) => control::ps(arguments),
         Command::Top(arguments) => control::top(arguments),
         Command::Set(arguments) => control::set(arguments),

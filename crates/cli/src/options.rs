@@ -142,6 +142,17 @@ pub const REPORT: OptionSpec = OptionSpec {
     hidden: false,
 };
 
+pub const TRACE: OptionSpec = OptionSpec {
+    flag: "trace",
+    variable: "UZSWAP_TRACE",
+    value: Some("FILE"),
+    what: "record every fault in FILE, for 'uzswap simulate'",
+    default: "not recorded",
+    bounds: "a writable file; 16 bytes for each fault",
+    reason: "what is touched while it is in memory leaves no fault: a small --memory gives a fine trace",
+    hidden: false,
+};
+
 pub const IF_POSSIBLE: OptionSpec = OptionSpec {
     flag: "if-possible",
     variable: "UZSWAP_IF_POSSIBLE",
@@ -247,6 +258,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &STATS,
     &METRICS,
     &REPORT,
+    &TRACE,
     &IF_POSSIBLE,
     &MECHANISM,
     &NO_ENCRYPT,

@@ -17,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
+use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
 use uzswap::control::{CONTROL_BYTES, Settings, TREE_OFFSET, Tree};
 
 /// The entry point, instead of the one of the standard library, which would ignore SIGPIPE and open
@@ -57,6 +58,7 @@ pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
 pub struct ControlBlock {
     addr: *mut u8,
     fd: OwnedFd,
+    has_ring: bool,
 }
 
 impl ControlBlock {
@@ -72,20 +74,22 @@ impl ControlBlock {
         let fd = make(sealing | MFD_NOEXEC_SEAL).or_else(|_| make(sealing))?;
         // SAFETY: just opened, ours.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let has_ring = settings.trace != 0;
+        let bytes = if has_ring { TRACED_BYTES } else { CONTROL_BYTES };
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: plain calls on our descriptor; the mapping is new, of the size the file was just given.
         let addr = unsafe {
-            check(libc::ftruncate(fd.as_raw_fd(), CONTROL_BYTES as libc::off_t))?;
+            check(libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t))?;
             check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
             let prot = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(null_mut(), CONTROL_BYTES, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+            libc::mmap(null_mut(), bytes, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
         };
         if addr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: page-aligned, mapped for more than a `Settings`, seen by nobody else yet.
         unsafe { addr.cast::<Settings>().write(*settings) };
-        Ok(ControlBlock { addr: addr.cast(), fd: above_small_numbers(fd)? })
+        Ok(ControlBlock { addr: addr.cast(), fd: above_small_numbers(fd)?, has_ring })
     }
 
     /// The shared counters.
@@ -93,6 +97,12 @@ impl ControlBlock {
         // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, inside CONTROL_BYTES; all
         // fields are atomics, for which any bytes are valid.
         unsafe { &*self.addr.add(TREE_OFFSET).cast::<Tree>() }
+    }
+
+    /// Where faults are recorded, if the settings said so.
+    pub fn ring(&self) -> Option<&'static Ring> {
+        // SAFETY: as above; with a ring the mapping is as long as that needs.
+        self.has_ring.then(|| unsafe { &*self.addr.add(RING_OFFSET).cast::<Ring>() })
     }
 
     /// The number under which the program will find the block.
@@ -599,6 +609,9 @@ mod tests {
         assert_eq!(&head[..8], b"uzswap01");
         assert_eq!(u64::from_le_bytes(head[8..].try_into().unwrap()), 77 << 20);
         assert!(file.set_len(4096).is_err(), "sealed: a shorter file would kill us with SIGBUS");
+        assert!(block.ring().is_none());
+        let traced = ControlBlock::create(&Settings { trace: 1, ..settings }).unwrap();
+        assert_eq!(traced.ring().unwrap().next(), uzswap::control::trace::Next::Empty);
     }
 
     #[test]

@@ -191,6 +191,9 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings) -> String {
              its memory is not counted"
                 .to_string()
         }
+        Notice::NotTraced => {
+            format!("a process had no room for --trace{because}: the trace does not have it; raise its limit on address space (ulimit -v)")
+        }
     }
 }
 
@@ -202,6 +205,7 @@ fn notice_name(notice: Notice) -> &'static str {
         Notice::TooManyProcesses => "too_many_processes",
         Notice::CorruptPage => "corrupt_page",
         Notice::Unmanaged => "unmanaged",
+        Notice::NotTraced => "not_traced",
     }
 }
 
@@ -302,7 +306,7 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ),
     (
         "notices",
-        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged",
+        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced",
     ),
     (
         "fault_latency",
@@ -385,6 +389,7 @@ mod tests {
             stats: None,
             metrics: None,
             report: None,
+            trace: None,
             mechanism: Mechanism::Auto,
             if_possible: false,
             encrypt: true,

@@ -4,6 +4,7 @@
 //!  RawOptions ─> RunSettings ─┬─> ControlBlock (memfd) ──fd number in UZSWAP_CONTROL_FD──┐
 //!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <──┘
 //!                                        │ supervise: signals to it, stops from it; observe: metrics, samples
+//!                                        │ trace: a thread that writes the faults down
 //!                                        │ control: a thread beside that answers ps, top, set, reclaim
 //!                                        v
 //!                                 summary, notices, --stats, --report; then we end as it ended
@@ -14,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
@@ -30,6 +31,8 @@ use crate::program::{Program, reason};
 use crate::report::{self, Outcome, PAGE_BYTES};
 use crate::settings::RunSettings;
 use crate::supervise;
+use crate::trace::Header;
+use crate::trace::recorder::{self, Recorder};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -81,6 +84,9 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         // The first process would set it; who asks before that sees it, too.
         tree.limit_pages.store((settings.memory_bytes / PAGE_BYTES) as i64, Ordering::Release);
     }
+    if let Some(ring) = managed.as_ref().and_then(|(_, block)| block.ring()) {
+        ring.began_ns.store(uzswap::sys::now_ns(), Ordering::Release);
+    }
     let listener = settings.metrics.take();
     let watched = Watched {
         tree,
@@ -97,9 +103,13 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let pid = launch(&program, environment)?;
     // From here on there are threads.
     let server = run.and_then(|run| serve(run, &settings));
+    let recorder = record(&mut settings, managed.as_ref().map(|(_, block)| block), watched.started_at);
     let (end, series) =
         observe::during(watched, listener, settings.report.is_some(), || supervise::wait(pid));
     drop(server);
+    if let Some(recorder) = recorder {
+        recorder.finish();
+    }
     let outcome = Outcome {
         settings: &settings,
         command: &arguments.command,
@@ -138,6 +148,24 @@ fn environment(managed: Option<&(PathBuf, ControlBlock)>) -> Vec<(OsString, OsSt
 fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
     program.takeover.clone()?;
     Probe::run().check(mechanism)
+}
+
+/// Begins to record for `--trace`.
+fn record(
+    settings: &mut RunSettings,
+    block: Option<&ControlBlock>,
+    started_at: SystemTime,
+) -> Option<Recorder> {
+    let file = settings.trace.take()?;
+    let began = started_at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let header = Header { limit_pages: settings.memory_bytes / PAGE_BYTES, began };
+    match block.and_then(|block| Some((block, block.ring()?))) {
+        Some((block, ring)) => Recorder::start(file, ring, block.tree(), header),
+        None => {
+            recorder::record_nothing(file, header);
+            None
+        }
+    }
 }
 
 /// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a place for its socket

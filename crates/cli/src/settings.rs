@@ -21,6 +21,7 @@ use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
 use crate::place;
 use crate::program::reason;
 use crate::size;
+use crate::trace::recorder::TraceFile;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -42,6 +43,8 @@ pub struct RunSettings {
     pub metrics: Option<Listener>,
     /// The page of `--report`, as an absolute path that could be written.
     pub report: Option<PathBuf>,
+    /// Where `--trace` records: taken out when it begins.
+    pub trace: Option<TraceFile>,
     pub mechanism: Mechanism,
     pub if_possible: bool,
     pub encrypt: bool,
@@ -130,6 +133,7 @@ impl RunSettings {
             idle_after: idle_after(text(&options::IDLE_AFTER)?).map_err(wrong)?,
             takes_turns: !switch(&options::NO_TURNS)?,
             stats: stats(raw, env)?,
+            trace: trace(raw, env)?,
             remarks,
         })
     }
@@ -144,6 +148,7 @@ impl RunSettings {
             if_possible: self.if_possible as u32,
             encrypt: self.encrypt as u32,
             debug: self.debug as u32,
+            trace: self.trace.is_some() as u32,
             ..Settings::new()
         };
         let bytes =
@@ -355,9 +360,19 @@ fn file_fault(e: &std::io::Error) -> String {
 
 fn stats(raw: &RawOptions, env: Env) -> Result<Option<StatsFile>, Failure> {
     let Some(given) = raw.text(&options::STATS, env) else { return Ok(None) };
+    create(&given).map(|(path, file)| Some(StatsFile { path, file }))
+}
+
+fn trace(raw: &RawOptions, env: Env) -> Result<Option<TraceFile>, Failure> {
+    let Some(given) = raw.text(&options::TRACE, env) else { return Ok(None) };
+    create(&given).map(|(path, file)| Some(TraceFile { path, file }))
+}
+
+/// Makes a file, empty, or says why not.
+fn create(given: &Given<OsString>) -> Result<(PathBuf, File), Failure> {
     let path = PathBuf::from(&given.value);
     match File::create(&path) {
-        Ok(file) => Ok(Some(StatsFile { path, file })),
+        Ok(file) => Ok((path, file)),
         Err(e) => Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e)))),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  uzswap run ── memfd ──┬─ Settings   (page 0.., plain bytes, written before the program starts, never after)
-//!                        └─ Tree       (atomics: the limit's counter, one Slot per live process, totals)
+//!                        ├─ Tree       (atomics: the limit's counter, one Slot per live process, totals)
+//!                        └─ Ring       (`--trace` only: faults on their way into the file, see `trace.rs`)
 //! ```
 //!
 //! `uzswap run` makes the memfd and hands its number down in `UZSWAP_CONTROL_FD`; the preload library maps it in every
@@ -11,6 +12,7 @@
 //! scribbles over the block can spoil the accounting of its own tree and nothing else.
 
 pub mod orders;
+pub mod trace;
 pub mod turns;
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -117,7 +119,9 @@ pub struct Settings {
     pub recompressor_len: u32,
     /// A [`HugePages`].
     pub huge_pages: u32,
-    pub _reserved: [u32; 3],
+    /// 1: there is a [`trace::Ring`] behind the tree, for every fault.
+    pub trace: u32,
+    pub _reserved: [u32; 2],
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
     /// The same for what has not been asked for in a while.
@@ -146,7 +150,8 @@ impl Settings {
             debug: 0,
             recompressor_len: 0,
             huge_pages: HugePages::Madvise as u32,
-            _reserved: [0; 3],
+            trace: 0,
+            _reserved: [0; 2],
             compressor: [0; 128],
             recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],
@@ -376,7 +381,7 @@ pub struct Tree {
     pub slots: [Slot; MAX_PROCESSES],
 }
 
-/// Bytes of the whole memfd.
+/// Bytes of the memfd without a trace.
 pub const CONTROL_BYTES: usize = TREE_OFFSET + size_of::<Tree>().next_multiple_of(4096);
 
 /// Things that happened once in some process and that the user must hear of, as bits of `Tree::notices`.
@@ -396,16 +401,19 @@ pub enum Notice {
     CorruptPage = 4,
     /// A program of the tree could not be taken over (static or setuid).
     Unmanaged = 5,
+    /// A process has no memory for the ring of `--trace`: the trace does not have it.
+    NotTraced = 6,
 }
 
 impl Notice {
-    pub const ALL: [Notice; 6] = [
+    pub const ALL: [Notice; 7] = [
         Notice::StoreFailed,
         Notice::NoMechanism,
         Notice::OverLimit,
         Notice::TooManyProcesses,
         Notice::CorruptPage,
         Notice::Unmanaged,
+        Notice::NotTraced,
     ];
 }
 

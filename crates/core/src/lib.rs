@@ -10,13 +10,15 @@
 //!      \______________ sys/: the kernel, and all unsafe code ______________/
 //! ```
 //!
-//! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it.
+//! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it. `policy/` has the rules by which
+//! pages go, apart from the pager, since `uzswap simulate` asks them, too.
 
 pub mod cache;
 pub mod codec;
 pub mod control;
 pub mod fault;
 pub mod latency;
+pub mod policy;
 pub mod pool;
 pub mod region;
 pub mod store;

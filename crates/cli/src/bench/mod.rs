@@ -5,6 +5,7 @@
 //!  swap-w-seq ─┼─> arms: uzswap │ zswap │ zram │ swap ───┼──> writers, several processes
 //!  programs ───┤   (peers: on, and put back by guards)   ├──> real programs, and a client   (scratch)
 //!  build ──────┘                                         └──> make -jN of a source tree     (source)
+//!  policies ─> traces of the real programs under `uzswap simulate`
 //!  estimate ─> what `uzswap estimate` says of the real programs │ what they do under `uzswap run`
 //!  overhead ─> pairs: plain │ under `uzswap run`
 //!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
@@ -27,7 +28,8 @@ mod histogram;
 mod overhead;
 pub mod pages;
 mod peers;
-mod plot;
+pub mod plot;
+mod policies;
 mod pools;
 pub mod process;
 mod programs;
@@ -53,6 +55,8 @@ pub enum BenchCommand {
     Programs(programs::ProgramsArguments),
     /// What 'uzswap estimate' says of real programs, beside what then happens
     Estimate(estimate::EstimateArguments),
+    /// How many pages other policies of replacement would bring back, by traces of real programs
+    Policies(policies::PoliciesArguments),
     /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the kernel
     Build(build::BuildArguments),
     /// What uzswap costs a program that fits its limit
@@ -89,6 +93,7 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::SwapWSeq(arguments) => swap_w_seq::run(arguments),
         BenchCommand::Programs(arguments) => programs::run(arguments),
         BenchCommand::Estimate(arguments) => estimate::run(arguments),
+        BenchCommand::Policies(arguments) => policies::run(arguments),
         BenchCommand::Build(arguments) => build::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
         BenchCommand::Corpus(arguments) => corpus::run(arguments),

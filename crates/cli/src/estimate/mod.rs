@@ -23,7 +23,7 @@ mod watch;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
@@ -34,6 +34,7 @@ use self::table::Estimate;
 use self::watch::{Observation, Watch};
 use crate::bench::process::Interrupt;
 use crate::program::{Program, reason};
+use crate::progress::Progress;
 use crate::size::{Size, human};
 use crate::{Failure, duration, report, run, size, supervise};
 
@@ -186,36 +187,4 @@ fn conclude(
         written.map_err(|e| Failure::failed(format!("--json: {}: {}", path.display(), reason(&e))))?;
     }
     Ok(())
-}
-
-/// One line on a terminal that is written over, and gone in the end.
-struct Progress {
-    is_shown: bool,
-    last: Option<Instant>,
-}
-
-impl Progress {
-    fn new() -> Progress {
-        Progress { is_shown: std::io::stderr().is_terminal(), last: None }
-    }
-
-    fn show(&mut self, text: &str) {
-        const EVERY: Duration = Duration::from_millis(200);
-        if self.is_shown && self.last.is_none_or(|last| last.elapsed() >= EVERY) {
-            self.last = Some(Instant::now());
-            self.write(text);
-        }
-    }
-
-    fn write(&self, text: &str) {
-        let _ = std::io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.last.is_some() {
-            self.write("");
-        }
-    }
 }

@@ -76,7 +76,10 @@ impl Pager {
         // Before the lock is let go: whoever asks anew meanwhile wants something else.
         s.ahead.start = start + pages * PAGE_SIZE;
         let brought = match self.serve(&mut s, active, range, start, pages, 0) {
-            Serve::Done(brought, _) => brought,
+            Serve::Done(brought, kind) => {
+                self.trace_served(start, brought, kind, false, true);
+                brought
+            }
             _ => 0,
         };
         self.add(Counter::AheadPages, brought as u64);

@@ -19,12 +19,12 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
 use crate::control::Counter;
+use crate::policy::POOL_FIRST_PERCENT;
 use crate::sys::PAGE_SIZE;
 
-/// Bounds of the share, and where it starts, in percent of what the process may use.
+/// Bounds of the share, in percent of what the process may use.
 const LEAST_PERCENT: u32 = 10;
 const MOST_PERCENT: u32 = 85;
-const FIRST_PERCENT: u32 = 60;
 /// The share where there is no store, or it fails.
 const WITHOUT_STORE_PERCENT: u32 = 90;
 /// What a load is worth that does not happen, and what one from the store costs more than one from the pool: microseconds,
@@ -116,7 +116,7 @@ impl Balance {
     pub const fn new() -> Balance {
         Balance {
             others: Others { pages: AtomicI64::new(0), pools: AtomicI64::new(0) },
-            percent: AtomicU32::new(FIRST_PERCENT),
+            percent: AtomicU32::new(POOL_FIRST_PERCENT),
             is_fixed: AtomicBool::new(false),
             border_seen: Seen::new(),
             kept_pages: AtomicI64::new(0),
@@ -174,7 +174,7 @@ impl Balance {
 
     /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can leave memory.
     pub fn begin(&self, percent: u32, has_store: bool) {
-        let first = if has_store { FIRST_PERCENT } else { WITHOUT_STORE_PERCENT };
+        let first = if has_store { POOL_FIRST_PERCENT } else { WITHOUT_STORE_PERCENT };
         let percent_now = if percent == 0 { first } else { percent.min(WITHOUT_STORE_PERCENT) };
         self.percent.store(percent_now, Ordering::Relaxed);
         self.is_fixed.store(percent != 0 || !has_store, Ordering::Relaxed);

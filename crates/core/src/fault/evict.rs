@@ -7,28 +7,26 @@
 //!
 //! The sweep is a clock over the addresses: each pass cools a page, a cold one is taken. Going by address makes
 //! runs, which is what the kernel is good at: one MOVE and one flush for many pages. Limbo's ring then is
-//! first in, first out, and a page touched there comes back hot.
+//! first in, first out, and a page touched there comes back hot. The rules of this are in `policy/`.
 //!
 //! Both the evictor and a faulting thread that finds no room do the same steps; a claimed batch belongs
 //! to its claimer, so they work side by side.
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::limbo::Stretch;
 use super::resolve::swap_entry;
-use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_LEAST_PAGES};
+use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
+use crate::policy::limbo::Stretch;
+use crate::policy::{BATCH_PAGES, DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
+use crate::policy::{limbo_target, sweeps_first};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::mechanism::{Next, Taken};
 use crate::sys::sync::futex_wake;
 use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
-/// Pages that one sweep step takes at most: one lock hold, a few flushes.
-pub(super) const SWEEP_PAGES: usize = 32;
-/// Pages that one step of a thread that waits for room gives to the cache.
-const DIRECT_PAGES: usize = 8;
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
 /// Words that one sweep step looks at before it lets the lock go.
@@ -39,8 +37,6 @@ const PACK_PAGES: usize = 512;
 const PACK_BATCH: usize = 8;
 /// What a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
-/// Pages that limbo holds at least when memory is short.
-const LIMBO_LEAST: i64 = 16;
 /// A process that waits for its turn gives memory away as long as less than this part of the limit is free.
 pub const PAUSED_AHEAD: i64 = 16;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
@@ -87,11 +83,10 @@ impl Pager {
     /// Pages that limbo holds when memory is short.
     pub fn limbo_target(&self) -> i64 {
         if self.slot().turn.is_paused() {
-            return LIMBO_LEAST;
+            return LIMBO_LEAST_PAGES;
         }
         // A limit that was raised meanwhile does not make the ring larger.
-        let most = self.active().map_or(16384, |a| (a.slots as i64 / 2).min(16384));
-        (self.limit_pages() / 16).clamp(LIMBO_LEAST, most)
+        limbo_target(self.limit_pages(), self.active().map_or(usize::MAX, |a| a.slots))
     }
 
     /// Free pages below which the evictor starts, and up to which it works.
@@ -235,7 +230,7 @@ impl Pager {
         direct: Option<usize>,
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
-        if (s.limbo.ready() as i64) < self.limbo_target() {
+        if sweeps_first(s.limbo.ready(), self.limbo_target()) {
             r.taken = self.sweep(&mut s, active, SWEEP_PAGES);
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);

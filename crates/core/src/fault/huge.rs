@@ -17,6 +17,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::resolve::{Serve, swap_entry};
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, Origin};
+use crate::control::trace::Kind;
 use crate::control::{Counter, HugePages};
 use crate::latency::FaultKind;
 use crate::region::{Mapped, PageState, Range, RangeFlags};
@@ -157,6 +158,7 @@ impl Pager {
         self.add(Counter::Loads, loaded as u64);
         self.add(Counter::LimboHits, hits);
         m.set_mapped(if filled == HUGE_PAGES { Mapped::Huge } else { Mapped::Small });
+        self.trace_pages(Kind::Around, start, page.min(start + filled * PAGE_SIZE));
         match block {
             Some(slot) if filled == HUGE_PAGES => {
                 // Its frames are the program's now.

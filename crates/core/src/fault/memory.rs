@@ -9,6 +9,7 @@
 use core::sync::atomic::Ordering;
 
 use super::{Locked, Pager};
+use crate::control::trace::Kind;
 use crate::region::table::LEAF_BYTES;
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{PAGE_SIZE, Result};
@@ -60,6 +61,7 @@ impl Pager {
         // Whole units are hidden again, so that they are counted by touch; parts of units stay shown.
         let unit = self.unit_pages() * PAGE_SIZE;
         let (first, last) = (start.next_multiple_of(unit), end / unit * unit);
+        self.trace_pages(Kind::Discarded, start, end);
         self.table.for_each_occupied(start, end, |page, m, e| {
             let hides = || {
                 let whole = first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
@@ -214,6 +216,8 @@ impl Pager {
                 s.limbo.moved(slot as usize, to);
             }
         });
+        self.trace_pages(Kind::MovedFrom, old, old + common);
+        self.trace_pages(Kind::MovedTo, new, new + common);
         // The kernel moves what it can as huge pages; which, it does not say.
         self.table.for_each_stretch(new, new + common, |_, m| m.set_mapped(Mapped::Small));
         self.after_move(new, new + common);
@@ -233,7 +237,13 @@ impl Pager {
     }
 
     fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
-        self.table.for_each_occupied(start, end, |_, m, e| self.discard_word(s, m, e));
+        let (mut first, mut last) = (usize::MAX, 0);
+        self.table.for_each_occupied(start, end, |page, m, e| {
+            (first, last) = (first.min(page), page);
+            self.discard_word(s, m, e);
+        });
+        // Of what was mapped and never touched nothing is known anyway.
+        self.trace_pages(Kind::Discarded, first, last + PAGE_SIZE);
     }
 
     /// Forgets one page's contents, wherever they are.

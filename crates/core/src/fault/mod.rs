@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only noted.
-//! *Active*: the mechanism is on, missing pages fault. *Limbo*: see `limbo.rs`. *Held*: see `hold.rs`. *Used*: pages
+//! *Active*: the mechanism is on, missing pages fault. *Limbo*: see `policy/limbo.rs`. *Held*: see `hold.rs`. *Used*: pages
 //! counted against the limit: resident + limbo + swap cache + tables + what the process has outside.
 //!
 //! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. The state lock is held
@@ -27,13 +27,13 @@ mod balance;
 mod evict;
 pub mod hold;
 mod huge;
-mod limbo;
 mod memory;
 mod process;
 mod reclaim;
 mod resolve;
 mod shared;
 mod timing;
+mod trace;
 mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -44,7 +44,9 @@ pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
 
 use crate::cache::Counters as CacheCounters;
+use crate::control::trace::Ring;
 use crate::control::{Counter, Notice, Slot, Tree};
+use crate::policy::limbo::Limbo;
 use crate::region::{PageTable, Ranges};
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
@@ -52,15 +54,10 @@ use crate::sys::{PAGE_SIZE, Result};
 use ahead::Ahead;
 use balance::Balance;
 use hold::Holds;
-use limbo::Limbo;
 use shared::Sharing;
 
 /// Largest window of pages served by one fault.
 pub const WINDOW_MAX_PAGES: usize = 64;
-/// The smallest window for which the lock is let go, and which comes in by moving frames.
-const WINDOW_LEAST_PAGES: usize = 8;
-/// Pages that one step of ageing out compresses.
-pub const BATCH_PAGES: usize = 64;
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
 /// The same while it waits for its turn.
@@ -126,6 +123,8 @@ pub struct Pager {
     evictor_asked: AtomicBool,
     tree: AtomicPtr<Tree>,
     slot: AtomicPtr<Slot>,
+    /// Where faults are recorded, if they are (`--trace`).
+    ring: AtomicPtr<Ring>,
 }
 
 /// The lock, held.
@@ -158,6 +157,7 @@ impl Pager {
             evictor_asked: AtomicBool::new(false),
             tree: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
+            ring: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 

@@ -13,6 +13,7 @@ use super::ahead::Ahead;
 use super::hold::ThreadHolds;
 use super::{Active, Locked, Pager};
 use crate::cache::ForkGuard;
+use crate::control::trace::Kind;
 use crate::control::{Counter, Slot};
 use crate::region::{Mapped, PageState, RangeFlags};
 use crate::store::FileStore;
@@ -72,6 +73,7 @@ impl Pager {
                 self.resident.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.trace_pages(Kind::Adopted, from, to);
         // What was mapped while nobody looked may be small pages.
         self.table.for_each_stretch(from, to, |_, m| m.set_mapped(Mapped::Small));
         let _ = active.mechanism.expose(from, to - from, prot);
@@ -123,7 +125,9 @@ impl Pager {
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);
         }
+        let parent = self.slot().process();
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        self.trace_fork(parent.unwrap_or(0));
         self.holds.after_fork_child(mine, tid);
         self.evictor_word.store(0, Ordering::Relaxed);
         self.evictor_asked.store(false, Ordering::Relaxed);

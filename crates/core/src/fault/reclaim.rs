@@ -9,9 +9,10 @@
 //! goes on running brings pages back, and is not chased. It is done in portions, between which the evictor sees to its other
 //! duties.
 
-use super::evict::{SWEEP_LOOK_PAGES, SWEEP_PAGES};
-use super::{Active, BATCH_PAGES, Pager};
+use super::evict::SWEEP_LOOK_PAGES;
+use super::{Active, Pager};
 use crate::control::orders::ALL_PAGES;
+use crate::policy::{BATCH_PAGES, SWEEP_PAGES};
 use crate::region::table::LEAF_BYTES;
 
 /// How long a portion takes, roughly.

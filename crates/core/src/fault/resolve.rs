@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering;
 
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_MAX_PAGES};
 use crate::cache::{LoadError, Origin, SwapEntry};
-use crate::control::{Counter, Mechanism as Kind};
+use crate::control::trace::Kind;
+use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
 use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
@@ -138,6 +139,7 @@ impl Pager {
             }
             match self.serve(&mut s, active, range, page, want, tries) {
                 Serve::Done(pages, kind) => {
+                    self.trace_served(page, pages, kind, write, false);
                     stream.next = page + pages * PAGE_SIZE;
                     stream.repeats = 0;
                     self.publish(false);
@@ -191,7 +193,7 @@ impl Pager {
                     page += self.own_run(active, range, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE;
                     continue;
                 }
-                if active.kind == Kind::UserfaultfdCopy {
+                if active.kind == Mechanism::UserfaultfdCopy {
                     // Protected for a moment, to be copied out.
                     active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
                 }
@@ -205,7 +207,8 @@ impl Pager {
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
             match self.serve(&mut s, active, range, page, want, rooms) {
-                Serve::Done(pages, _) => {
+                Serve::Done(pages, kind) => {
+                    self.trace_served(page, pages, kind, false, true);
                     self.add(Counter::HeldPages, pages as u64);
                     page += pages * PAGE_SIZE;
                     rooms = 0;
@@ -307,6 +310,7 @@ impl Pager {
 
     /// The kernel dropped a resident page unseen: it reads as zero now.
     pub(super) fn note_dropped(&self, page: usize) {
+        self.trace_pages(Kind::Discarded, page, page + PAGE_SIZE);
         self.word(page, |m, e| {
             self.free_entry(e.take_copy());
             e.drop_contents();
@@ -516,6 +520,7 @@ impl Pager {
         }
         self.recount_own();
         self.resident.fetch_add(shown, Ordering::Relaxed);
+        self.trace_pages(Kind::Around, low, page);
         Serve::Done((end - page) >> PAGE_SHIFT, kind)
     }
 

@@ -15,12 +15,13 @@
 
 use core::sync::atomic::Ordering;
 
-use super::limbo::Stretch;
 use super::resolve::{Serve, swap_entry};
-use super::{Active, BATCH_PAGES, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_LEAST_PAGES};
+use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::Counter;
 use crate::latency::FaultKind;
+use crate::policy::limbo::Stretch;
+use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::{PageState, Range, RangeFlags};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::Uffd;
@@ -64,7 +65,7 @@ impl Pager {
         }
         let (loaded, kind, error) =
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
-        let brought = self.move_window(active, mechanism, page, stretch.slot, &loads[..loaded]);
+        let (in_order, brought) = self.move_window(active, mechanism, page, stretch.slot, &loads[..loaded]);
         let is_lost = self.is_loading(page, stretch.slot) && loaded == 0;
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
@@ -79,12 +80,12 @@ impl Pager {
         self.add(Counter::FaultAroundPages, (brought as u64).saturating_sub(1));
         match error {
             Some(error) if is_lost => self.lost(error),
-            _ if self.state_of(page) == PageState::Resident => Serve::Done(brought.max(1), kind),
+            _ if in_order > 0 => Serve::Done(in_order, kind),
             _ => Serve::Changed,
         }
     }
 
-    /// Moves what is still as it was when the load began. Says how many pages.
+    /// Moves what is still as it was when the load began. Says how many pages from the first on, and how many in all.
     fn move_window(
         &self,
         active: &Active,
@@ -92,8 +93,8 @@ impl Pager {
         page: usize,
         slot: usize,
         loads: &[Option<Load>],
-    ) -> usize {
-        let (mut i, mut brought) = (0, 0);
+    ) -> (usize, usize) {
+        let (mut i, mut in_order, mut brought) = (0, 0, 0);
         while i < loads.len() {
             let run =
                 (i..loads.len()).take_while(|j| self.is_loading(page + j * PAGE_SIZE, slot + j)).count();
@@ -113,6 +114,7 @@ impl Pager {
                     self.count_freed();
                 }
             }
+            in_order = if i == 0 { moved } else { in_order };
             brought += moved;
             if moved < run {
                 // The kernel will not now; page by page it may.
@@ -120,7 +122,7 @@ impl Pager {
             }
             i += run.max(1);
         }
-        brought
+        (in_order, brought)
     }
 
     fn is_loading(&self, page: usize, slot: usize) -> bool {

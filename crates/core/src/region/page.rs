@@ -27,9 +27,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::policy::Heat;
+
 const STATE_MASK: u64 = 0b111;
-const HOT_SHIFT: u32 = 3;
-const HOT_MASK: u64 = 0b11 << HOT_SHIFT;
+const HEAT_SHIFT: u32 = 3;
+const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
 const STUCK: u64 = 1 << 5;
 const SHARED: u64 = 1 << 6;
 /// The entry field is that of a copy kept by the cache (resident pages and pages in limbo).
@@ -41,9 +43,6 @@ const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
 const SLOT_MASK: u64 = !0 << SLOT_SHIFT;
 /// Slots of limbo that a word can name.
 pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
-
-/// Highest value of the hot counter: sweeps that a page survives after it proved useful.
-pub const HOT_MAX: u64 = 3;
 
 /// Where the page's contents are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,8 +102,8 @@ impl PageEntry {
     pub fn share(&self) {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
-        let hot = if w & HOT_MASK == 0 { 1 << HOT_SHIFT } else { 0 };
-        self.0.store((w + hot) | SHARED, Ordering::Relaxed);
+        let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
+        self.0.store(w | warmth | SHARED, Ordering::Relaxed);
     }
 
     /// The page counts as this process's own from now on. Says whether it was shared.
@@ -151,13 +150,13 @@ impl PageEntry {
     /// First touch: a zero frame was mapped.
     pub fn touch_first(&self) {
         self.expect(self.state() == PageState::None, "first touch");
-        self.set(1, 0, 0, 0);
+        self.set(1, heat(Heat::COLD), 0, 0);
     }
 
     /// The page was found mapped when its range came under management.
     pub fn adopt(&self) {
         self.expect(self.state() == PageState::None, "adopt");
-        self.set(1, 1 << HOT_SHIFT, 0, 0);
+        self.set(1, heat(Heat::WARM), 0, 0);
     }
 
     /// The sweep takes the page out into a staging slot.
@@ -176,7 +175,7 @@ impl PageEntry {
     /// The page was touched while in limbo and is mapped again: it has proved useful.
     pub fn leave_limbo(&self) {
         self.expect(matches!(self.state(), PageState::Limbo(_)), "leave limbo");
-        self.set(1, HOT_MAX << HOT_SHIFT, 0, self.copy_bits());
+        self.set(1, heat(Heat::HOT), 0, self.copy_bits());
     }
 
     /// The page in limbo was stored.
@@ -189,13 +188,13 @@ impl PageEntry {
     /// The stored page was loaded and mapped.
     pub fn load(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
-        self.set(1, 1 << HOT_SHIFT, 0, 0);
+        self.set(1, heat(Heat::WARM), 0, 0);
     }
 
     /// The stored page was loaded and mapped, and its entry kept.
     pub fn load_keeping(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
-        self.set(1, 1 << HOT_SHIFT, 0, KEPT | self.word() & COPY_MASK);
+        self.set(1, heat(Heat::WARM), 0, KEPT | self.word() & COPY_MASK);
     }
 
     /// The stored page is being loaded into a slot, which the caller has for itself until the load has ended.
@@ -241,20 +240,28 @@ impl PageEntry {
             self.0.store(w & !STUCK, Ordering::SeqCst);
             return false;
         }
-        if w & HOT_MASK != 0 {
-            self.0.store(w - (1 << HOT_SHIFT), Ordering::SeqCst);
-            return false;
+        match Heat::from_bits(w >> HEAT_SHIFT).cooled() {
+            Some(cooled) => {
+                self.0.store(w & !HEAT_MASK | heat(cooled), Ordering::SeqCst);
+                false
+            }
+            None => true,
         }
-        true
     }
 
     /// Makes a resident page cold, so that the next sweep takes it.
     pub fn make_cold(&self) {
         let w = self.word();
         if w & STATE_MASK == 1 {
-            self.0.store(w & !(HOT_MASK | STUCK), Ordering::SeqCst);
+            self.0.store(w & !(HEAT_MASK | STUCK), Ordering::SeqCst);
         }
     }
+}
+
+/// The part of a word that says how hot the page is.
+#[inline]
+const fn heat(heat: Heat) -> u64 {
+    heat.bits() << HEAT_SHIFT
 }
 
 fn entry_of(word: u64) -> u64 {

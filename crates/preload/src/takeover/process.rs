@@ -9,6 +9,7 @@
 
 use core::sync::atomic::Ordering;
 
+use uzswap::control::trace::Kind;
 use uzswap::control::{CONTROL_FD_ENV, Counter, Notice};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
@@ -207,6 +208,7 @@ fn thread_exit(t: &'static ThreadBlock) {
     if is_own && thread::went() && evictor::is_running() {
         runtime(t, || {
             finish_counters();
+            PAGER.trace_process(Kind::Ended);
             evictor::stop();
         });
     }
@@ -219,6 +221,7 @@ fn process_exit(t: &'static ThreadBlock) {
     }
     runtime(t, || {
         finish_counters();
+        PAGER.trace_process(Kind::Ended);
         relatives::leave();
     });
 }

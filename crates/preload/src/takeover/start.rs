@@ -10,7 +10,10 @@
 
 use core::sync::atomic::Ordering;
 
-use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Settings, Slot, TREE_OFFSET, Tree};
+use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring};
+use uzswap::control::{
+    CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, TREE_OFFSET, Tree,
+};
 use uzswap::region::{RangeFlags, page_ceil};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
@@ -72,6 +75,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
     let _ = tree.limit_pages.compare_exchange(0, limit, Ordering::AcqRel, Ordering::Relaxed);
     PAGER.connect(tree, slot);
+    if settings.trace != 0 {
+        record(control);
+    }
     const F_SETFD: usize = 2;
     let _ = call!(nr::FCNTL, control, F_SETFD, 1);
     relatives::come_alive();
@@ -98,6 +104,19 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
         let mut s = PAGER.lock();
         memory::grown(&mut s);
     });
+}
+
+/// Begins to record faults. A process that has no memory for the ring is missing in the trace.
+fn record(control: i32) {
+    let map = call!(nr::MMAP, 0, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, control, RING_OFFSET);
+    match check(map) {
+        Ok(map) => {
+            // SAFETY: the mapping is as large as the ring and is never unmapped; Ring consists of atomics.
+            PAGER.record_to(unsafe { &*(map as *const Ring) });
+            PAGER.trace_process(Kind::Began);
+        }
+        Err(e) => _ = PAGER.tree().notice(Notice::NotTraced, e.0),
+    }
 }
 
 /// The mechanism that will be used: it decides the fault signal, so it is settled now.

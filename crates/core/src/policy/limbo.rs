@@ -67,6 +67,12 @@ pub struct Stretch {
     pub count: usize,
 }
 
+impl Default for Limbo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Limbo {
     pub const fn new() -> Limbo {
         Limbo {

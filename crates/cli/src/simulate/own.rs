@@ -1,0 +1,281 @@
+//! The pager's own policy, from the pager's own parts: how hot a page is and what the hand takes (`Heat`), limbo (its ring, its
+//! target) and the sizes of a step are the code in `uzswap::policy` that `fault/evict.rs` goes by.
+//!
+//! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in the order of addresses, by a bitmap of those
+//! that are resident. It differs from the pager in this:
+//! - one hand goes over all processes; in the pager each has its own, and which of them sweeps is decided by who faults;
+//! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which no policy here does;
+//! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
+//! - the limit that limbo's target goes by has the pool in it. Here it is what it would be with the share that the pool has at first.
+
+use uzswap::policy::limbo::Limbo;
+use uzswap::policy::{
+    DIRECT_PAGES, Heat, POOL_FIRST_PERCENT, SWEEP_PAGES, limbo_slots, limbo_target, sweeps_first,
+};
+
+use super::policies::Policy;
+
+const PAGE_SHIFT: u32 = 12;
+/// No slot of limbo.
+const NO_SLOT: u32 = u32::MAX;
+
+/// Where a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Resident,
+    Limbo(usize),
+    Out,
+}
+
+pub struct Own {
+    resident: Bitmap,
+    /// Of every page how hot it is, and its slot if it is in limbo.
+    heat: Vec<Heat>,
+    slots: Vec<u32>,
+    was_touched: Vec<bool>,
+    hand: usize,
+    limbo: Limbo,
+    target: i64,
+    pages: usize,
+}
+
+impl Own {
+    pub fn new(lives: usize, pages: usize) -> Own {
+        let limit = pages * 100 / (100 - POOL_FIRST_PERCENT as usize);
+        let slots = limbo_slots(limit);
+        let mut limbo = Limbo::new();
+        limbo.init(slots, 0).expect("memory for the simulation");
+        Own {
+            resident: Bitmap::new(lives),
+            heat: vec![Heat::COLD; lives],
+            slots: vec![NO_SLOT; lives],
+            was_touched: vec![false; lives],
+            hand: 0,
+            limbo,
+            target: limbo_target(limit as i64, slots),
+            pages,
+        }
+    }
+
+    fn place(&self, page: u32) -> Place {
+        match self.slots[page as usize] {
+            _ if self.resident.has(page as usize) => Place::Resident,
+            NO_SLOT => Place::Out,
+            slot => Place::Limbo(slot as usize),
+        }
+    }
+
+    /// Frames in use: a page that left limbo leaves its slot, which counts until the tail has passed, as in the pager.
+    fn used(&self) -> usize {
+        self.resident.len + self.limbo.in_use()
+    }
+
+    fn make_room(&mut self) {
+        while self.used() + 1 > self.pages && (self.resident.len > 0 || self.limbo.ready() > 0) {
+            // One step of a thread that waits for room (`reclaim`).
+            if sweeps_first(self.limbo.ready(), self.target) {
+                self.sweep();
+            }
+            self.age_out();
+        }
+    }
+
+    /// The hand goes on until it has taken enough, or has been round twice.
+    fn sweep(&mut self) {
+        let (mut taken, mut wraps) = (0, 0);
+        while taken < SWEEP_PAGES && wraps < 2 {
+            let Some(page) = self.resident.next_from(self.hand) else {
+                self.hand = 0;
+                wraps += 1;
+                continue;
+            };
+            match self.heat[page].cooled() {
+                Some(cooled) => self.heat[page] = cooled,
+                None => {
+                    let Some(free) = self.limbo.peek_free(1) else { return };
+                    self.limbo.take(1, address(page), false);
+                    self.slots[page] = free.slot as u32;
+                    self.resident.clear(page);
+                    taken += 1;
+                }
+            }
+            self.hand = page + 1;
+        }
+    }
+
+    fn age_out(&mut self) {
+        let Some(stretch) = self.limbo.claim(DIRECT_PAGES) else { return };
+        for slot in stretch.slot..stretch.slot + stretch.count {
+            if let Some(page) = self.limbo.page(slot) {
+                self.slots[number(page)] = NO_SLOT;
+            }
+        }
+        self.limbo.finish(stretch);
+        // The tail follows when it is asked for.
+        self.limbo.claimed();
+    }
+}
+
+impl Policy for Own {
+    fn touch(&mut self, page: u32, _: usize) -> bool {
+        let i = page as usize;
+        match self.place(page) {
+            // Nobody sees that.
+            Place::Resident => return true,
+            Place::Limbo(slot) => {
+                self.limbo.kill(slot);
+                self.slots[i] = NO_SLOT;
+                self.heat[i] = Heat::HOT;
+            }
+            Place::Out => {
+                self.make_room();
+                let was_touched = std::mem::replace(&mut self.was_touched[i], true);
+                self.heat[i] = if was_touched { Heat::WARM } else { Heat::COLD };
+                self.resident.set(i);
+                return false;
+            }
+        }
+        self.resident.set(i);
+        true
+    }
+
+    fn forget(&mut self, page: u32) {
+        match self.place(page) {
+            Place::Resident => self.resident.clear(page as usize),
+            Place::Limbo(slot) => {
+                self.limbo.kill(slot);
+                self.slots[page as usize] = NO_SLOT;
+            }
+            Place::Out => {}
+        }
+    }
+}
+
+/// The address under which limbo knows a page; 0 is none.
+fn address(page: usize) -> usize {
+    (page + 1) << PAGE_SHIFT
+}
+
+fn number(address: usize) -> usize {
+    (address >> PAGE_SHIFT) - 1
+}
+
+/// A set of pages in which the next one is found quickly.
+struct Bitmap {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Bitmap {
+    fn new(lives: usize) -> Bitmap {
+        Bitmap { words: vec![0; lives / 64 + 1], len: 0 }
+    }
+
+    fn has(&self, page: usize) -> bool {
+        self.words[page / 64] >> (page % 64) & 1 != 0
+    }
+
+    fn set(&mut self, page: usize) {
+        self.len += usize::from(!self.has(page));
+        self.words[page / 64] |= 1 << (page % 64);
+    }
+
+    fn clear(&mut self, page: usize) {
+        self.len -= usize::from(self.has(page));
+        self.words[page / 64] &= !(1 << (page % 64));
+    }
+
+    fn next_from(&self, page: usize) -> Option<usize> {
+        let mut at = page / 64;
+        let mut word = *self.words.get(at)? & (!0 << (page % 64));
+        while word == 0 {
+            at += 1;
+            word = *self.words.get(at)?;
+        }
+        Some(at * 64 + word.trailing_zeros() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::pages::Random;
+
+    const PAGES: usize = 1600;
+
+    /// Touches pages in order; how many of them were there.
+    fn touch(own: &mut Own, pages: impl IntoIterator<Item = u32>) -> usize {
+        pages.into_iter().filter(|page| own.touch(*page, 0)).count()
+    }
+
+    #[test]
+    fn the_bitmap_finds_the_next_page() {
+        let mut map = Bitmap::new(300);
+        for page in [0, 63, 64, 200, 200, 300] {
+            map.set(page);
+        }
+        let all: Vec<usize> = std::iter::successors(map.next_from(0), |p| map.next_from(p + 1)).collect();
+        assert_eq!((all, map.len), (vec![0, 63, 64, 200, 300], 5));
+        map.clear(200);
+        map.clear(200);
+        assert_eq!((map.next_from(65), map.len), (Some(300), 4));
+        assert_eq!(map.next_from(10_000), None);
+    }
+
+    #[test]
+    fn the_hand_takes_the_cold_by_address_and_limbo_is_the_second_chance() {
+        let mut own = Own::new(2 * PAGES, PAGES);
+        assert_eq!(touch(&mut own, 0..PAGES as u32), 0);
+        assert!((0..PAGES as u32).all(|p| own.place(p) == Place::Resident), "all fits");
+        // One more: 32 are taken in the order of their addresses, and the oldest eight go.
+        touch(&mut own, [PAGES as u32]);
+        assert!((0..DIRECT_PAGES as u32).all(|p| own.place(p) == Place::Out));
+        assert!((DIRECT_PAGES as u32..SWEEP_PAGES as u32).all(|p| matches!(own.place(p), Place::Limbo(_))));
+        assert_eq!(own.place(SWEEP_PAGES as u32), Place::Resident);
+        // Touched there it is there, and hot; what had gone comes back warm.
+        assert_eq!(touch(&mut own, [20, 0]), 1);
+        assert_eq!((own.heat[20], own.heat[0]), (Heat::HOT, Heat::WARM));
+        assert_eq!((own.place(20), own.place(0)), (Place::Resident, Place::Resident));
+    }
+
+    #[test]
+    fn limbo_fills_to_its_target_and_memory_is_never_exceeded_but_by_hits() {
+        let mut own = Own::new(10 * PAGES, PAGES);
+        let target = limbo_target(PAGES as i64 * 100 / 40, limbo_slots(PAGES * 100 / 40));
+        assert_eq!((own.target, target), (250, 250));
+        for page in 0..8 * PAGES as u32 {
+            touch(&mut own, [page]);
+            assert!(own.used() <= PAGES, "{page}: {}", own.used());
+        }
+        assert!((own.limbo.ready() as i64 - own.target).abs() <= SWEEP_PAGES as i64, "{}", own.limbo.ready());
+    }
+
+    #[test]
+    fn a_page_that_is_touched_in_limbo_survives_four_rounds_of_the_hand() {
+        let mut own = Own::new(100 * PAGES, PAGES);
+        touch(&mut own, 0..=PAGES as u32);
+        assert_eq!(touch(&mut own, [20]), 1);
+        let (mut heats, mut random) = (vec![own.heat[20]], Random(9));
+        while own.place(20) == Place::Resident {
+            // Anywhere: a hand that follows new pages upwards would not come round.
+            touch(&mut own, [PAGES as u32 + 1 + (random.next() >> 20) as u32 % (90 * PAGES as u32)]);
+            if heats.last() != Some(&own.heat[20]) {
+                heats.push(own.heat[20]);
+            }
+        }
+        assert_eq!(heats, [3, 2, 1, 0].map(Heat::from_bits));
+    }
+
+    #[test]
+    fn the_dead_leave_no_trace() {
+        let mut own = Own::new(2 * PAGES, PAGES);
+        touch(&mut own, 0..=PAGES as u32);
+        // Out, in limbo, resident.
+        for page in [3, 20, 500] {
+            own.forget(page);
+            assert_eq!(own.place(page), Place::Out);
+        }
+        touch(&mut own, (0..2 * PAGES as u32).rev());
+        assert!(own.used() <= PAGES + 1);
+    }
+}

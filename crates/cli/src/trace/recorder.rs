@@ -1,0 +1,287 @@
+//! Takes the faults of a run out of the ring and writes them into the file of `--trace`, in a thread of its own.
+//!
+//! The program waits for room in the ring, so this looks often. When the file cannot be written to any more what comes after is counted,
+//! as lost, and said; the program goes on.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use uzswap::control::trace::{Kind, Next, Record, Ring, SLOTS};
+use uzswap::control::{Counter, Tree};
+
+use super::{BLOCK_RECORDS, Header, append, block, end_block};
+use crate::program::reason;
+use crate::report;
+use crate::size::grouped;
+
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+const MEASURE_EVERY: Duration = Duration::from_millis(50);
+/// How long a record may be taken and not be there: its writer was killed, or has no processor.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The same for all that are not there when the program has ended.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The file of `--trace`, opened before the program starts.
+#[derive(Debug)]
+pub struct TraceFile {
+    pub path: PathBuf,
+    pub file: File,
+}
+
+/// The recording, under way.
+pub struct Recorder {
+    end: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Recorder {
+    /// Begins to record. A thread that cannot be had is said and missed, no more: the program runs already.
+    pub fn start(
+        file: TraceFile,
+        ring: &'static Ring,
+        tree: &'static Tree,
+        header: Header,
+    ) -> Option<Recorder> {
+        let (end, stop) = mpsc::channel::<()>();
+        let work = move || {
+            let mut output = Output::new(file, header);
+            let mut watch = Watch::new(tree, ring);
+            let mut unfinished_since = None;
+            while stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                drain(ring, &mut output, &mut unfinished_since);
+                watch.look(&mut output);
+                output.flush();
+            }
+            // A process that outlives the run is not recorded any more.
+            ring.close();
+            let closed = Instant::now();
+            while !drain(ring, &mut output, &mut unfinished_since) && closed.elapsed() < LAST_PATIENCE {
+                thread::sleep(LOOK_EVERY);
+            }
+            // As many as there can be of a ring that somebody has scribbled over.
+            for _ in 0..SLOTS {
+                match ring.next() {
+                    Next::Record(words) => output.put(words),
+                    Next::Unfinished => ring.skip(),
+                    Next::Empty => break,
+                }
+            }
+            output.finish(ring.lost());
+        };
+        match thread::Builder::new().name("uzswap-trace".to_string()).spawn(work) {
+            Ok(thread) => Some(Recorder { end, thread }),
+            Err(e) => {
+                ring.close();
+                report::say(&format!("no trace: cannot make a thread: {e}"));
+                None
+            }
+        }
+    }
+
+    /// The program has ended: writes what is left.
+    pub fn finish(self) {
+        drop(self.end);
+        self.thread.join().expect("a panic ends the process");
+    }
+}
+
+/// Takes records out until there are none (true), or one is not finished.
+fn drain(ring: &Ring, output: &mut Output, unfinished_since: &mut Option<Instant>) -> bool {
+    loop {
+        match ring.next() {
+            Next::Record(words) => output.put(words),
+            Next::Empty => return true,
+            Next::Unfinished => {
+                if unfinished_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                    return false;
+                }
+                ring.skip();
+            }
+        }
+        *unfinished_since = None;
+    }
+}
+
+/// The trace of a program in which nothing can be recorded.
+pub fn record_nothing(file: TraceFile, header: Header) {
+    Output::new(file, header).finish(0);
+}
+
+/// Says now and then how much the recording hides: the pages that are there, while memory is short.
+struct Watch {
+    tree: &'static Tree,
+    ring: &'static Ring,
+    looked: Instant,
+    evictions: u64,
+}
+
+impl Watch {
+    fn new(tree: &'static Tree, ring: &'static Ring) -> Watch {
+        Watch { tree, ring, looked: Instant::now(), evictions: 0 }
+    }
+
+    fn look(&mut self, output: &mut Output) {
+        if self.looked.elapsed() < MEASURE_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let evictions = self.tree.total(Counter::Evictions);
+        // The first time the counts may be older than the shortness.
+        let is_short = evictions > self.evictions && self.evictions > 0;
+        self.evictions = evictions;
+        if is_short {
+            let page = self.tree.total(Counter::ResidentPages) + self.tree.total(Counter::LimboPages);
+            let began = self.ring.began_ns.load(std::sync::atomic::Ordering::Relaxed);
+            let time_us = uzswap::sys::now_ns().saturating_sub(began) / 1000;
+            let held = Record {
+                kind: Kind::InMemory,
+                is_write: false,
+                is_held: false,
+                page,
+                pages: 0,
+                pid: 0,
+                time_us,
+            };
+            output.put(held.pack());
+        }
+    }
+}
+
+/// The file, as far as it can be written.
+struct Output {
+    to: TraceFile,
+    records: Vec<[u64; 2]>,
+    /// Bytes and records of whole blocks in the file.
+    bytes: u64,
+    written: u64,
+    /// Records that the file did not take, and why.
+    refused: u64,
+    error: Option<io::Error>,
+}
+
+impl Output {
+    fn new(to: TraceFile, header: Header) -> Output {
+        let mut output = Output { to, records: Vec::new(), bytes: 0, written: 0, refused: 0, error: None };
+        output.append(&header.to_bytes());
+        output
+    }
+
+    fn put(&mut self, words: [u64; 2]) {
+        self.records.push(words);
+        if self.records.len() == BLOCK_RECORDS {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let records = std::mem::take(&mut self.records);
+        if records.is_empty() {
+            return;
+        }
+        if self.error.is_none() {
+            self.append(&block(&records));
+        }
+        match self.error {
+            None => self.written += records.len() as u64,
+            Some(_) => self.refused += records.len() as u64,
+        }
+        self.records = records;
+        self.records.clear();
+    }
+
+    /// After an error the file ends where it last was whole.
+    fn append(&mut self, bytes: &[u8]) {
+        match append(&mut self.to.file, bytes) {
+            Ok(()) => self.bytes += bytes.len() as u64,
+            Err(e) => {
+                let _ = self.to.file.set_len(self.bytes);
+                let _ = self.to.file.seek(SeekFrom::Start(self.bytes));
+                self.error = Some(e);
+            }
+        }
+    }
+
+    /// Ends the trace, and says what is missing in it.
+    fn finish(mut self, lost: u64) {
+        self.flush();
+        let lost = lost + self.refused;
+        let failed = self.error.take();
+        self.append(&end_block(self.written, lost));
+        let path = self.to.path.display();
+        match failed.or(self.error) {
+            Some(e) => report::say(&format!(
+                "--trace: {path}: {}; {} records are missing",
+                reason(&e),
+                grouped(lost)
+            )),
+            None if lost > 0 => report::say(&format!(
+                "--trace: {path}: {} records are missing: they came too fast, or their process was killed",
+                grouped(lost)
+            )),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{HEADER, record};
+    use super::super::{End, Reader};
+    use super::*;
+    use crate::os::ControlBlock;
+    use uzswap::control::Settings;
+
+    fn file(name: &str) -> TraceFile {
+        let path = std::env::temp_dir().join(format!("uzswap-{name}-{}", std::process::id()));
+        TraceFile { file: File::create(&path).unwrap(), path }
+    }
+
+    fn block() -> (&'static Ring, &'static Tree) {
+        let block = ControlBlock::create(&Settings { trace: 1, ..Settings::new() }).unwrap();
+        (block.ring().unwrap(), block.tree())
+    }
+
+    #[test]
+    fn what_goes_through_the_ring_is_in_the_file() {
+        const RECORDS: u64 = 100_000;
+        let ((ring, tree), file) = (block(), file("recorder"));
+        let path = file.path.clone();
+        let recorder = Recorder::start(file, ring, tree, HEADER).unwrap();
+        // More than the ring holds: its writer has to wait.
+        (0..RECORDS).for_each(|n| ring.push(&record(Kind::StoreLoad, 1, n, 1)));
+        recorder.finish();
+        ring.push(&record(Kind::StoreLoad, 1, 0, 1));
+        let mut reader = Reader::new(File::open(&path).unwrap()).unwrap();
+        let mut n = 0;
+        let end = loop {
+            match reader.next_block().unwrap() {
+                Ok(records) => records.iter().for_each(|r| {
+                    assert_eq!(r.page, n);
+                    n += 1;
+                }),
+                Err(end) => break end,
+            }
+        };
+        assert_eq!((n, end), (RECORDS, End::Whole { lost: 0 }));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_loses_the_rest_and_counts_it() {
+        let mut output = Output::new(
+            TraceFile {
+                file: File::options().write(true).open("/dev/full").unwrap(),
+                path: "/dev/full".into(),
+            },
+            HEADER,
+        );
+        (0..10_000).for_each(|n| output.put([n, 0]));
+        output.flush();
+        assert_eq!((output.written, output.refused), (0, 10_000));
+        output.finish(3);
+    }
+}

@@ -1,0 +1,80 @@
+//! What of the pager's work is recorded (`uzswap run --trace`): faults, and what becomes of pages otherwise.
+//!
+//! Without a trace each of these is one branch that is never taken. Callers hold the pager's lock, so that records
+//! are in the order in which things happened; the ring takes its time from the kernel, which asks for no memory of the program.
+
+use core::sync::atomic::Ordering;
+
+use super::Pager;
+use crate::control::trace::{Kind, PAGES_MAX, Record, Ring};
+use crate::latency::FaultKind;
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+impl Pager {
+    /// From now on everything is recorded there.
+    pub fn record_to(&self, ring: &'static Ring) {
+        self.ring.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release);
+    }
+
+    #[inline]
+    fn ring(&self) -> Option<&'static Ring> {
+        crate::sys::static_ref(&self.ring)
+    }
+
+    /// The process runs a program from its start ([`Kind::Began`]), or ends ([`Kind::Ended`]).
+    pub fn trace_process(&self, kind: Kind) {
+        if let Some(ring) = self.ring() {
+            self.record(ring, kind, 0, 0, [false; 2]);
+        }
+    }
+
+    /// In the child of a fork.
+    pub(super) fn trace_fork(&self, parent: u32) {
+        if let Some(ring) = self.ring() {
+            self.record(ring, Kind::Forked, parent as usize, 0, [false; 2]);
+        }
+    }
+
+    /// A fault was served, or a page was brought in for a system call.
+    #[inline]
+    pub(super) fn trace_served(
+        &self,
+        page: usize,
+        pages: usize,
+        kind: FaultKind,
+        is_write: bool,
+        is_held: bool,
+    ) {
+        if let Some(ring) = self.ring() {
+            self.record(ring, kind.into(), page >> PAGE_SHIFT, pages, [is_write, is_held]);
+        }
+    }
+
+    /// Something happened to the pages of `[start, end)`.
+    #[inline]
+    pub(super) fn trace_pages(&self, kind: Kind, start: usize, end: usize) {
+        if let Some(ring) = self.ring()
+            && start < end
+        {
+            self.record(ring, kind, start >> PAGE_SHIFT, (end - start) / PAGE_SIZE, [false; 2]);
+        }
+    }
+
+    /// `page`: a page number, or what the kind says.
+    #[cold]
+    fn record(&self, ring: &Ring, kind: Kind, page: usize, pages: usize, [is_write, is_held]: [bool; 2]) {
+        let (mut page, mut left) = (page as u64, pages as u64);
+        let time_us = crate::sys::now_ns().saturating_sub(ring.began_ns.load(Ordering::Relaxed)) / 1000;
+        // A process that found no slot has no id there.
+        let pid = self.slot().process().unwrap_or_else(crate::sys::getpid);
+        loop {
+            // A longer stretch is several records. A move is told in two at once, so that one is cut short: 16 GiB.
+            let pages = left.min(u64::from(PAGES_MAX)) as u32;
+            ring.push(&Record { kind, is_write, is_held, page, pages, pid, time_us });
+            (page, left) = (page + u64::from(pages), left - u64::from(pages));
+            if left == 0 || matches!(kind, Kind::MovedFrom | Kind::MovedTo) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Which pages go: the rules of replacement, for the pager and for `uzswap simulate`, which replays recorded faults under them.
+//!
+//! ```text
+//!            the hand passes: one degree colder           the oldest first
+//!   RESIDENT -------------------------------> (cold) LIMBO ---------------> out
+//!      ^  Heat                                          |  a ring of `limbo_target` pages
+//!      +------------------------------------------------+
+//!                  touched there: hot
+//! ```
+//!
+//! What is here knows pages as numbers: [`Heat`] decides what the hand takes, [`limbo`] is the first-in first-out part, and the figures
+//! below say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs and
+//! huge pages (`fault/evict.rs`), the simulator by a bitmap.
+
+pub mod limbo;
+
+/// Pages that one sweep step takes at most: one lock hold, a few flushes.
+pub const SWEEP_PAGES: usize = 32;
+/// Pages that one step of ageing out compresses.
+pub const BATCH_PAGES: usize = 64;
+/// The smallest window of pages that comes in by moving frames, without the lock.
+pub const WINDOW_LEAST_PAGES: usize = 8;
+/// Pages that one step of a thread that waits for room gives to the cache.
+pub const DIRECT_PAGES: usize = 8;
+/// Pages that limbo holds at least when memory is short.
+pub const LIMBO_LEAST_PAGES: i64 = 16;
+/// Pages that limbo holds at most, however large the limit.
+pub const LIMBO_MOST_PAGES: i64 = 16384;
+/// The pool's share of the limit as it starts, in percent; the rest is for pages as they are.
+pub const POOL_FIRST_PERCENT: u32 = 60;
+
+/// How many passes of the hand a resident page survives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heat(u8);
+
+impl Heat {
+    /// Touched for the first time: many such pages are never touched again.
+    pub const COLD: Heat = Heat(0);
+    /// Brought back, or there before anybody looked.
+    pub const WARM: Heat = Heat(1);
+    /// Touched while in limbo: it has proved useful.
+    pub const HOT: Heat = Heat(3);
+    /// Bits that hold any heat.
+    pub const BITS: u32 = 2;
+
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Heat {
+        Heat((bits & ((1 << Heat::BITS) - 1)) as u8)
+    }
+
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The hand passes. `None`: the page was cold, and is taken.
+    #[inline]
+    pub const fn cooled(self) -> Option<Heat> {
+        match self.0 {
+            0 => None,
+            heat => Some(Heat(heat - 1)),
+        }
+    }
+}
+
+/// Pages that limbo holds when memory is short. `slots`: of its ring.
+pub fn limbo_target(limit_pages: i64, slots: usize) -> i64 {
+    let most = ((slots / 2) as i64).min(LIMBO_MOST_PAGES);
+    (limit_pages / 16).clamp(LIMBO_LEAST_PAGES, most)
+}
+
+/// Slots that limbo's ring is to have: for pages in it, and for those whose frames are being given back.
+pub fn limbo_slots(limit_pages: usize) -> usize {
+    (limit_pages / 8).max(256)
+}
+
+/// Whether a step of eviction fills limbo before it empties it.
+#[inline]
+pub fn sweeps_first(ready: usize, target: i64) -> bool {
+    (ready as i64) < target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_survives_as_many_passes_as_it_is_hot() {
+        for (heat, passes) in [(Heat::COLD, 0), (Heat::WARM, 1), (Heat::HOT, 3)] {
+            let mut now = Some(heat);
+            for _ in 0..passes {
+                now = now.and_then(Heat::cooled);
+            }
+            assert_eq!(now, Some(Heat::COLD));
+            assert_eq!(now.and_then(Heat::cooled), None);
+            assert_eq!(Heat::from_bits(heat.bits()), heat);
+        }
+    }
+
+    #[test]
+    fn limbo_is_a_part_of_the_limit_within_bounds() {
+        let target = |limit: i64| limbo_target(limit, limbo_slots(limit as usize));
+        assert_eq!((target(0), target(1600), target(160_000)), (16, 100, 10_000));
+        assert_eq!(target(100_000_000), LIMBO_MOST_PAGES);
+        assert!(sweeps_first(15, target(0)) && !sweeps_first(16, target(0)));
+    }
+}
