@@ -15,7 +15,7 @@
 //!
 //! *I/O* is counted as where zswap was first measured: pages swapped in, pages swapped out, and major faults, which include pages that
 //! zswap and zram have in memory. For uzswap: pages read from and written to its backing store, and major faults of the kernel with
-//! the pages that its cache has brought back. *Disk* is the part of it that went to a disk: none of zram's swapping. A build *fails* if it
+//! the faults for which its cache brought pages back; what comes along, by read-ahead there and fault-around here, is no fault in either. *Disk* is the part of it that went to a disk: none of zram's swapping. A build *fails* if it
 //! ends with an error, takes twenty times its free time, or makes other objects.
 
 mod once;
@@ -162,7 +162,7 @@ fn count_io(arm: &Arm, run: &mut Value) {
         Backing::Uzswap { .. } | Backing::UzswapInGroup { .. } => (
             counter("read_back_pages"),
             counter("written_back_pages"),
-            major_faults + counter("loads"),
+            major_faults + counter("loads").saturating_sub(counter("fault_around_pages")),
             false,
         ),
     };
@@ -319,7 +319,8 @@ mod tests {
                 "vmstat": {"pswpin": pages_in, "pswpout": pages_out}, "limit_bytes": 1 << 28, "pool_bytes": 1 << 20,
             })
         };
-        let counters = json!({"read_back_pages": 10, "written_back_pages": 20, "loads": 30});
+        let counters =
+            json!({"read_back_pages": 10, "written_back_pages": 20, "loads": 35, "fault_around_pages": 5});
         let uzswap = json!({
             "arm": "uzswap", "round": 1, "major_faults": 40, "wall_seconds": 50, "cpu_percent": 120.0,
             "stats": {"counters": counters},
