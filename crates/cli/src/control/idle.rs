@@ -70,8 +70,9 @@ impl Activity {
         for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
             let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
             if read("comm").trim_end() != EVICTOR {
-                let ns = read("schedstat").split(' ').next().and_then(|t| t.parse().ok())?;
-                processor += Duration::from_nanos(ns);
+                // A thread that has ended meanwhile has none.
+                let ns = read("schedstat").split(' ').next().and_then(|t| t.parse().ok());
+                processor += Duration::from_nanos(ns.unwrap_or(0));
             }
         }
         Some(Activity { faults, processor })

@@ -57,14 +57,14 @@ impl Pager {
     }
 
     /// The evictor brings a portion of what was asked for, if there is room. Says whether it did.
-    pub(super) fn bring_ahead(&self, active: &Active) -> bool {
-        let mut s = self.lock();
+    pub(super) fn bring_ahead(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         let Ahead { start, end } = s.ahead;
         if start >= end {
             return false;
         }
         let range = self.ranges.find(start).filter(|r| end <= r.end);
-        let Some(range) = range.filter(|_| matches!(self.state_of(start), PageState::Stored(_))) else {
+        let is_wanted = matches!(self.state_of(start), PageState::Stored(_)) && !self.slot().turn.is_paused();
+        let Some(range) = range.filter(|_| is_wanted) else {
             s.ahead = Ahead::NOTHING;
             return false;
         };
@@ -75,7 +75,7 @@ impl Pager {
         }
         // Before the lock is let go: whoever asks anew meanwhile wants something else.
         s.ahead.start = start + pages * PAGE_SIZE;
-        let brought = match self.serve(&mut s, active, range, start, pages, 0) {
+        let brought = match self.serve(s, active, range, start, pages, 0) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
                 brought

@@ -126,7 +126,8 @@ impl Pager {
             if self.is_pool_too_large() {
                 self.shrink_pool(active);
             }
-            let has_brought = self.bring_ahead(active);
+            let mut s = self.lock();
+            let has_brought = self.bring_ahead(&mut s, active);
             let short = self.excess(0) + self.watermarks().1;
             if short <= 0 {
                 if has_brought {
@@ -134,7 +135,6 @@ impl Pager {
                 }
                 break;
             }
-            let s = self.lock();
             let (s, r) = self.reclaim(s, active, short.max(1) as usize, None);
             drop(s);
             sum.taken += r.taken;
