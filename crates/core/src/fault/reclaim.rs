@@ -9,6 +9,7 @@
 //! goes on running brings pages back, and is not chased. It is done in portions, between which the evictor sees to its other
 //! duties.
 
+use super::ahead::Ahead;
 use super::evict::SWEEP_LOOK_PAGES;
 use super::{Active, Pager};
 use crate::control::orders::ALL_PAGES;
@@ -47,6 +48,8 @@ pub struct Reclaim {
 impl Pager {
     /// Begins to free so many pages of what counts against the limit, or [`ALL_PAGES`].
     pub fn begin_reclaim(&self, pages: u64) -> Reclaim {
+        // What somebody was about to read may be about to go.
+        self.lock().ahead = Ahead::NOTHING;
         let enough = match pages {
             ALL_PAGES => i64::MIN,
             _ => self.used_pages().saturating_sub_unsigned(pages),
