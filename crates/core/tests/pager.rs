@@ -310,6 +310,32 @@ fn life(mechanism: Mechanism) {
     checked();
     windows_meet_changes(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
     checked();
+    // What is one range to the pager may be many mappings to the kernel: windows come in over their borders.
+    {
+        let s = PAGER.lock();
+        for i in (40..PAGES.min(2000)).step_by(80) {
+            // SAFETY: the test's own mapping.
+            assert_eq!(unsafe { libc::madvise((base + i * P) as *mut _, 40 * P, libc::MADV_DONTDUMP) }, 0);
+        }
+        drop(s);
+        let pages = PAGES.min(2000);
+        (0..pages).for_each(|i| fill(base + i * P, i as u64 * 31));
+        for _ in 0..2 {
+            let before = PAGER.slot().get(Counter::Loads);
+            (0..pages).for_each(|i| check(base + i * P, i as u64 * 31));
+            // Each page once or little more: nothing is loaded in vain.
+            let loads = PAGER.slot().get(Counter::Loads) - before;
+            println!("{loads} loads of {pages} pages over borders");
+            let mut reclaim = PAGER.begin_reclaim(ALL_PAGES);
+            while !PAGER.reclaim_portion(&mut reclaim) {}
+            assert!(loads < 2 * pages as u64 || mechanism == Mechanism::Protect, "{loads} loads");
+        }
+        // mremap wants one mapping.
+        let _s = PAGER.lock();
+        // SAFETY: the test's own mapping.
+        assert_eq!(unsafe { libc::madvise(base as *mut _, pages * P, libc::MADV_DODUMP) }, 0);
+    }
+    checked();
     // Discard: zero afterwards.
     {
         let mut s = PAGER.lock();

@@ -69,7 +69,8 @@ impl Pager {
             return false;
         };
         let pages = ((end - start) >> PAGE_SHIFT).min(PORTION_PAGES);
-        if !s.limbo.has_stock() && self.excess(pages as i64) > 0 {
+        let has_room = self.excess(pages as i64) <= 0 || s.limbo.has_stock() && self.excess(0) <= 0;
+        if !has_room {
             // Room first.
             return false;
         }

@@ -29,6 +29,8 @@ use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
+/// Portions that the evictor brings ahead before it sees to its other duties while memory is not short.
+const AHEAD_PORTIONS: u32 = 64;
 /// Words that one sweep step looks at before it lets the lock go.
 pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// Entries that the evictor compresses again before it sees to its other duties, and before it looks whether memory is
@@ -121,26 +123,30 @@ impl Pager {
         let mut sum = Reclaimed::default();
         let Some(active) = self.active() else { return sum };
         self.evictor_asked.store(false, Ordering::Release);
-        let mut fruitless = 0;
+        let (mut fruitless, mut ahead) = (0, 0);
         while sum.freed < EVICTOR_PAGES {
             if self.is_pool_too_large() {
                 self.shrink_pool(active);
             }
             let mut s = self.lock();
             let has_brought = self.bring_ahead(&mut s, active);
+            // Who waits for its turn brings nothing in.
+            while self.slot().turn.is_paused() && self.give_stock_back(&mut s, active) {}
             let short = self.excess(0) + self.watermarks().1;
             if short <= 0 {
-                if has_brought {
+                ahead += 1;
+                if has_brought && ahead < AHEAD_PORTIONS {
                     continue;
                 }
                 break;
             }
-            let (s, r) = self.reclaim(s, active, short.max(1) as usize, None);
+            let (mut s, r) = self.reclaim(s, active, short.max(1) as usize, None);
+            let is_fruitless = r.is_fruitless() && !self.give_frame_back(&mut s, active);
             drop(s);
             sum.taken += r.taken;
             sum.freed += r.freed;
             sum.refused += r.refused;
-            if r.is_fruitless() {
+            if is_fruitless {
                 fruitless += 1;
                 if fruitless > 2 {
                     break;
@@ -238,7 +244,9 @@ impl Pager {
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
-        let (s, aged, refused) = self.age_out(s, active, want.min(direct.unwrap_or(BATCH_PAGES)));
+        let batch = direct.unwrap_or(BATCH_PAGES);
+        // Nor does it wait for frames that others then have.
+        let (s, aged, refused) = self.age_out_batch(s, active, want.min(batch), batch == BATCH_PAGES);
         (r.freed, r.refused) = (aged, refused);
         (s, r)
     }
@@ -247,9 +255,20 @@ impl Pager {
     /// swap cache. Returns the frames freed and the pages refused.
     pub(super) fn age_out<'a>(
         &'a self,
+        s: Locked<'a>,
+        active: &Active,
+        want: usize,
+    ) -> (Locked<'a>, usize, usize) {
+        self.age_out_batch(s, active, want, false)
+    }
+
+    /// The same; with `may_keep` the frames may stay with their slots, for a window that comes in.
+    fn age_out_batch<'a>(
+        &'a self,
         mut s: Locked<'a>,
         active: &Active,
         want: usize,
+        may_keep: bool,
     ) -> (Locked<'a>, usize, usize) {
         if s.limbo.has_more_in_blocks() {
             return self.age_out_block(s, active);
@@ -276,7 +295,7 @@ impl Pager {
             self.give_slots_to_cache(active, stretch.slot, &live[..stretch.count], &copies, &mut aged);
             s = self.lock();
         }
-        self.publish_aged(s, active, stretch, &aged)
+        self.publish_aged(s, active, stretch, &aged, may_keep)
     }
 
     /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The copies become the
@@ -365,10 +384,11 @@ impl Pager {
         active: &Active,
         stretch: Stretch,
         aged: &[Aged; BATCH_PAGES],
+        may_keep: bool,
     ) -> (Locked<'a>, usize, usize) {
         let mut s = s;
         let refused = self.publish_slots(&s, active, stretch.slot, &aged[..stretch.count]);
-        if self.keeps_frames(&mut s, active, stretch, refused) {
+        if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
             return (s, stretch.count - refused, refused);
         }
         if active.mechanism.is_protect() {
@@ -387,9 +407,9 @@ impl Pager {
     }
 
     /// Keeps the frames of a published stretch for the next window that comes in, if somebody may want them.
-    fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch, refused: usize) -> bool {
-        let keeps = refused == 0
-            && stretch.count >= WINDOW_LEAST_PAGES
+    fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
+        let keeps = stretch.count >= WINDOW_LEAST_PAGES
+            && !self.slot().turn.is_paused()
             && s.limbo.wants_stock(&stretch)
             && active.mechanism.as_mover().is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
         if keeps {

@@ -83,7 +83,7 @@ pub(super) enum Serve {
     /// The lock was let go, and the page that was asked for is not what it was.
     Changed,
     Again,
-    Lost,
+    Lost(LoadError),
 }
 
 impl Pager {
@@ -108,6 +108,12 @@ impl Pager {
                 {
                     self.note_dropped(page);
                     continue;
+                }
+                if want > 0 {
+                    // Another thread has brought it while this one waited, or loaded it in vain; or the evictor, ahead of it.
+                    self.trace_served(page, 1, FaultKind::PoolLoad, write, false);
+                    self.fault_ends(began, FaultKind::PoolLoad);
+                    want = 0;
                 }
                 if write && self.is_shared(page) {
                     // The kernel is about to copy it.
@@ -165,7 +171,10 @@ impl Pager {
                     crate::sys::yield_now();
                     s = self.lock();
                 }
-                Serve::Lost => return Fault::Lost,
+                Serve::Lost(why) => {
+                    self.note_lost(why);
+                    return Fault::Lost;
+                }
             }
         }
     }
@@ -227,7 +236,10 @@ impl Pager {
                     crate::sys::yield_now();
                     s = self.lock();
                 }
-                Serve::Lost => return (s, false),
+                Serve::Lost(why) => {
+                    self.note_lost(why);
+                    return (s, false);
+                }
             }
         }
         self.publish(false);
@@ -300,7 +312,7 @@ impl Pager {
             // Nobody asks for a page that is there.
             PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
         };
-        if active.blocks > 0 {
+        if active.blocks > 0 && !matches!(served, Serve::Changed) {
             // A window may reach into the next stretch.
             self.note_small(page);
             self.note_small(page + (pages - 1) * PAGE_SIZE);
@@ -389,7 +401,7 @@ impl Pager {
             match active.cache.swap_in_from(entry, &mut into[0]) {
                 Ok(Origin::Memory) => {}
                 Ok(Origin::Store) => kind = FaultKind::StoreLoad,
-                Err(e) if loaded == 0 => return self.lost(e),
+                Err(e) if loaded == 0 => return Serve::Lost(e),
                 // A neighbour that cannot be read is nobody's business before it is touched.
                 Err(_) => break,
             }
@@ -427,10 +439,10 @@ impl Pager {
         if again { Serve::Again } else { Serve::Done(n, kind) }
     }
 
-    pub(super) fn lost(&self, e: LoadError) -> Serve {
-        let errno = if matches!(e, LoadError::Corrupt) { 0 } else { 5 };
+    /// A page that somebody needs cannot be had.
+    fn note_lost(&self, why: LoadError) {
+        let errno = if matches!(why, LoadError::Corrupt) { 0 } else { 5 };
         self.tree().notice(crate::control::Notice::CorruptPage, errno);
-        Serve::Lost
     }
 
     /// Serves by protection faults: the whole unit around the page, filled behind its protection, then shown
@@ -543,7 +555,7 @@ impl Pager {
                 match active.cache.swap_in_from(swap_entry(raw), &mut into[0]) {
                     Ok(Origin::Memory) => {}
                     Ok(Origin::Store) => from = Origin::Store,
-                    Err(e) => return Err(self.lost(e)),
+                    Err(e) => return Err(Serve::Lost(e)),
                 }
                 if active.mechanism.fill(at, &into[0]) != Filled::All {
                     return Err(Serve::Again);

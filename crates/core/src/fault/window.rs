@@ -24,13 +24,20 @@ use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::{PageState, Range, RangeFlags};
 use crate::sys::PAGE_SIZE;
-use crate::sys::mechanism::Uffd;
+use crate::sys::mechanism::{Filled, Uffd};
 
 /// A page of the window: where it comes from, and the fingerprint of what came.
 #[derive(Clone, Copy)]
 struct Load {
     entry: SwapEntry,
     print: u64,
+}
+
+/// What came of a window: pages from the first on, pages in all, and how many of them took their frames along.
+struct Moved {
+    in_order: usize,
+    brought: usize,
+    frames: usize,
 }
 
 impl Pager {
@@ -65,27 +72,28 @@ impl Pager {
         }
         let (loaded, kind, error) =
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
-        let (in_order, brought) = self.move_window(active, mechanism, page, stretch.slot, &loads[..loaded]);
+        let Moved { in_order, brought, frames } =
+            self.move_window(active, mechanism, page, stretch.slot, &loads[..loaded]);
         let is_lost = self.is_loading(page, stretch.slot) && loaded == 0;
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
                 e.end_load((stretch.slot + i) as u64);
             }
         }
-        self.release_stretch(s, active, stretch, brought < stretch.count);
+        self.release_stretch(s, active, stretch, frames < stretch.count);
         self.recount_own();
         self.resident.fetch_add(brought as i64, Ordering::Relaxed);
         self.stored.fetch_sub(brought as i64, Ordering::Relaxed);
         self.add(Counter::Loads, brought as u64);
         self.add(Counter::FaultAroundPages, (brought as u64).saturating_sub(1));
         match error {
-            Some(error) if is_lost => self.lost(error),
+            Some(error) if is_lost => Serve::Lost(error),
             _ if in_order > 0 => Serve::Done(in_order, kind),
             _ => Serve::Changed,
         }
     }
 
-    /// Moves what is still as it was when the load began. Says how many pages from the first on, and how many in all.
+    /// Moves what is still as it was when the load began. If the kernel does not move the first page it is copied.
     fn move_window(
         &self,
         active: &Active,
@@ -93,12 +101,17 @@ impl Pager {
         page: usize,
         slot: usize,
         loads: &[Option<Load>],
-    ) -> (usize, usize) {
-        let (mut i, mut in_order, mut brought) = (0, 0, 0);
+    ) -> Moved {
+        let mut sum = Moved { in_order: 0, brought: 0, frames: 0 };
+        let mut i = 0;
         while i < loads.len() {
             let run =
                 (i..loads.len()).take_while(|j| self.is_loading(page + j * PAGE_SIZE, slot + j)).count();
-            let moved = if run > 0 { mechanism.fill_by_move(page + i * PAGE_SIZE, slot + i, run) } else { 0 };
+            let frames =
+                if run > 0 { mechanism.fill_by_move(page + i * PAGE_SIZE, slot + i, run) } else { 0 };
+            let copies = i == 0 && run > 0 && frames == 0;
+            let copied = copies && active.mechanism.fill_from_limbo(page, slot, 1) == Filled::All;
+            let moved = frames + copied as usize;
             for (j, load) in loads.iter().enumerate().skip(i).take(moved) {
                 let Load { entry, print } = load.expect("loaded");
                 let keeps = active.cache.keep_as(entry, print);
@@ -114,15 +127,16 @@ impl Pager {
                     self.count_freed();
                 }
             }
-            in_order = if i == 0 { moved } else { in_order };
-            brought += moved;
+            sum.in_order = if i == 0 { moved } else { sum.in_order };
+            sum.brought += moved;
+            sum.frames += frames;
             if moved < run {
                 // The kernel will not now; page by page it may.
                 break;
             }
             i += run.max(1);
         }
-        (in_order, brought)
+        sum
     }
 
     fn is_loading(&self, page: usize, slot: usize) -> bool {

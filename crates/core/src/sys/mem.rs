@@ -28,6 +28,7 @@ pub const MADV_DONTNEED: usize = 4;
 pub const MADV_DONTDUMP: usize = 16;
 pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_POPULATE_WRITE: usize = 23;
+pub const MADV_DONTNEED_LOCKED: usize = 24;
 
 /// Bytes that uzswap has mapped for itself (address space, not frames). One counter for all of it.
 static OWN_MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);

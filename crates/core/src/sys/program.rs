@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use super::mem::{MADV_DONTNEED, PROT_NONE};
+use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PROT_NONE};
 use super::{Errno, PAGE_SIZE, Result, nr};
 
 /// Copies bytes between two addresses.
@@ -61,6 +61,15 @@ pub fn is_present(addr: usize) -> bool {
 pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
     // SAFETY: the caller vouches.
     unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED) }.map(drop)
+}
+
+/// The same of a range that is locked in memory.
+///
+/// # Safety
+/// As for [`drop_pages`].
+pub unsafe fn drop_locked_pages(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller vouches.
+    unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED_LOCKED) }.map(drop)
 }
 
 /// Lets the kernel map a range with huge pages. Where it has none the advice is refused, and nothing changes.
@@ -199,5 +208,10 @@ mod tests {
         assert!(is_present(m.addr()));
         assert!(!is_present(m.addr() + PAGE_SIZE));
         break_sharing(m.addr()).unwrap();
+        // SAFETY: a mapping of this test.
+        unsafe {
+            drop_locked_pages(m.addr(), PAGE_SIZE).unwrap();
+        }
+        assert!(!is_present(m.addr()));
     }
 }

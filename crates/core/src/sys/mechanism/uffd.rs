@@ -145,15 +145,18 @@ impl Uffd {
     }
 
     fn move_in(&self, addr: usize, src: usize, pages: usize) -> usize {
-        let mut done = 0;
-        for _ in 0..AGAIN_TRIES {
-            let (to, at) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE);
+        let (mut done, mut again, mut most) = (0, 0, pages);
+        while done < pages && again < AGAIN_TRIES {
+            let (to, at, run) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE, (pages - done).min(most));
             // SAFETY: charter; the source is staging of ours.
-            let t = unsafe { self.fd.move_pages(to, at, pages - done) };
+            let t = unsafe { self.fd.move_pages(to, at, run) };
             done += t.done_pages;
             match t.stop {
-                Stop::Again => {}
+                Stop::Complete => {}
+                Stop::Again => again += 1,
                 Stop::Present if has_moved(src + done * PAGE_SIZE, addr + done * PAGE_SIZE) => done += 1,
+                // A run may cross kernel mappings that the pager sees as one range.
+                Stop::Refused(Errno::EINVAL) if run > 1 => most = run / 2,
                 _ => break,
             }
         }
@@ -311,8 +314,9 @@ impl Uffd {
     }
 
     pub fn release_slots(&self, slot: usize, count: usize) {
-        // SAFETY: released slots hold nothing that anybody needs.
-        let _ = unsafe { program::drop_pages(self.slot_addr(slot), count * PAGE_SIZE) };
+        let (addr, len) = (self.slot_addr(slot), count * PAGE_SIZE);
+        // SAFETY: released slots hold nothing that anybody needs. After the program's mlockall they are locked, too.
+        let _ = unsafe { program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len)) };
     }
 
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
