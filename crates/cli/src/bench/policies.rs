@@ -120,14 +120,21 @@ fn over_programs(parts: &[u32], programs: &Map<String, Value>) -> Value {
     Value::Object(parts.iter().enumerate().map(of_part).collect())
 }
 
+/// What `over_programs` found; none if no program could tell.
+fn median_of(by_own: &Value, part: u32, policy: Policy) -> Option<f64> {
+    by_own[part.to_string()][policy.name()]["median"].as_f64()
+}
+
 fn conclusion(parts: &[u32], by_own: &Value) -> String {
     let mut text = format!("\nloads by those of uzswap's policy, medians over programs\n  {:<9}", "");
     parts.iter().for_each(|part| text += &format!(" {:>6}", format!("{part} %")));
     for policy in Policy::ALL {
         text += &format!("\n  {:<9}", policy.name());
         for part in parts {
-            let median = by_own[part.to_string()][policy.name()]["median"].as_f64();
-            text += &format!(" {:>6}", median.map_or("-".to_string(), |m| format!("{m:.2}")));
+            text += &format!(
+                " {:>6}",
+                median_of(by_own, *part, policy).map_or("-".to_string(), |m| format!("{m:.2}"))
+            );
         }
     }
     text + "\n"
@@ -135,8 +142,7 @@ fn conclusion(parts: &[u32], by_own: &Value) -> String {
 
 fn groups(parts: &[u32], by_own: &Value) -> Vec<plot::Group> {
     let bar = |part: &u32, policy: Policy| {
-        let median = by_own[part.to_string()][policy.name()]["median"].as_f64();
-        (policy.name().to_string(), median.unwrap_or(f64::NAN))
+        (policy.name().to_string(), median_of(by_own, *part, policy).unwrap_or(f64::NAN))
     };
     let group = |part: &u32| (format!("{part} % of the need"), Policy::ALL.map(|p| bar(part, p)).to_vec());
     parts.iter().map(group).collect()

@@ -23,7 +23,7 @@ use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
 use crate::policy::{limbo_target, sweeps_first};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};
-use crate::sys::mechanism::{Next, Taken};
+use crate::sys::mechanism::{Next, Taken, Uffd};
 use crate::sys::sync::futex_wake;
 use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
@@ -380,13 +380,12 @@ impl Pager {
     /// Publishes a batch: each page that is still in its slot gets its new state. Then the frames go.
     fn publish_aged<'a>(
         &'a self,
-        s: Locked<'a>,
+        mut s: Locked<'a>,
         active: &Active,
         stretch: Stretch,
         aged: &[Aged; BATCH_PAGES],
         may_keep: bool,
     ) -> (Locked<'a>, usize, usize) {
-        let mut s = s;
         let refused = self.publish_slots(&s, active, stretch.slot, &aged[..stretch.count]);
         if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
             return (s, stretch.count - refused, refused);
@@ -408,6 +407,7 @@ impl Pager {
 
     /// Keeps the frames of a published stretch for the next window that comes in, if somebody may want them.
     fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
+        const { assert!(BATCH_PAGES <= Uffd::FRAMES_MAX) };
         let keeps = stretch.count >= WINDOW_LEAST_PAGES
             && !self.slot().turn.is_paused()
             && s.limbo.wants_stock(&stretch)

@@ -418,25 +418,34 @@ impl Pager {
         };
         let (loaded, _) = s.bounce.as_ref().expect("active").as_slice().as_chunks::<PAGE_SIZE>();
         for (i, (entry, bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
-            let keeps = active.cache.keep(*entry, bytes);
-            self.word(page + i * PAGE_SIZE, |m, e| {
-                if keeps {
-                    e.load_keeping()
-                } else {
-                    e.load()
-                }
-                m.count(1, 0);
-            });
-            if !keeps {
-                self.count_freed();
-            }
+            self.note_loaded(page + i * PAGE_SIZE, active.cache.keep(*entry, bytes));
         }
-        self.recount_own();
-        self.resident.fetch_add(n as i64, Ordering::Relaxed);
-        self.stored.fetch_sub(n as i64, Ordering::Relaxed);
-        self.add(Counter::Loads, n as u64);
-        self.add(Counter::FaultAroundPages, (n as u64).saturating_sub(1));
+        self.count_loaded(n);
         if again { Serve::Again } else { Serve::Done(n, kind) }
+    }
+
+    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free.
+    pub(super) fn note_loaded(&self, page: usize, keeps: bool) {
+        self.word(page, |m, e| {
+            if keeps {
+                e.load_keeping()
+            } else {
+                e.load()
+            }
+            m.count(1, 0);
+        });
+        if !keeps {
+            self.count_freed();
+        }
+    }
+
+    /// Counts stored pages that were brought in together, for the first of them.
+    pub(super) fn count_loaded(&self, pages: usize) {
+        self.recount_own();
+        self.resident.fetch_add(pages as i64, Ordering::Relaxed);
+        self.stored.fetch_sub(pages as i64, Ordering::Relaxed);
+        self.add(Counter::Loads, pages as u64);
+        self.add(Counter::FaultAroundPages, (pages as u64).saturating_sub(1));
     }
 
     /// A page that somebody needs cannot be had.

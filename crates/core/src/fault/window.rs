@@ -18,7 +18,6 @@ use core::sync::atomic::Ordering;
 use super::resolve::{Serve, swap_entry};
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, Origin, SwapEntry};
-use crate::control::Counter;
 use crate::latency::FaultKind;
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
@@ -81,11 +80,7 @@ impl Pager {
             }
         }
         self.release_stretch(s, active, stretch, frames < stretch.count);
-        self.recount_own();
-        self.resident.fetch_add(brought as i64, Ordering::Relaxed);
-        self.stored.fetch_sub(brought as i64, Ordering::Relaxed);
-        self.add(Counter::Loads, brought as u64);
-        self.add(Counter::FaultAroundPages, (brought as u64).saturating_sub(1));
+        self.count_loaded(brought);
         match error {
             Some(error) if is_lost => Serve::Lost(error),
             _ if in_order > 0 => Serve::Done(in_order, kind),
@@ -114,18 +109,7 @@ impl Pager {
             let moved = frames + copied as usize;
             for (j, load) in loads.iter().enumerate().skip(i).take(moved) {
                 let Load { entry, print } = load.expect("loaded");
-                let keeps = active.cache.keep_as(entry, print);
-                self.word(page + j * PAGE_SIZE, |m, e| {
-                    if keeps {
-                        e.load_keeping()
-                    } else {
-                        e.load()
-                    }
-                    m.count(1, 0);
-                });
-                if !keeps {
-                    self.count_freed();
-                }
+                self.note_loaded(page + j * PAGE_SIZE, active.cache.keep_as(entry, print));
             }
             sum.in_order = if i == 0 { moved } else { sum.in_order };
             sum.brought += moved;
@@ -145,7 +129,7 @@ impl Pager {
 
     /// A stretch of the stock gives its frames back to the kernel, if there is one. Says so.
     pub(super) fn give_stock_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
-        let Some(stretch) = s.limbo.take_stock(usize::MAX / 2) else { return false };
+        let Some(stretch) = s.limbo.take_stock(usize::MAX) else { return false };
         self.release_stretch(s, active, stretch, true);
         true
     }

@@ -183,7 +183,7 @@ impl Limbo {
     /// `finish`. What is left of it stays, if it is worth it.
     pub fn take_stock(&mut self, most: usize) -> Option<Stretch> {
         let s = self.stock[0].take()?;
-        if s.count >= most + WINDOW_LEAST_PAGES {
+        if s.count.saturating_sub(most) >= WINDOW_LEAST_PAGES {
             self.stock[0] = Some(Stretch {
                 position: s.position + most as u64,
                 slot: s.slot + most,

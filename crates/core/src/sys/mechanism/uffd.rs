@@ -45,6 +45,9 @@ pub struct Uffd {
 }
 
 impl Uffd {
+    /// Slots that `has_frames` looks at in one call.
+    pub const FRAMES_MAX: usize = 64;
+
     fn features(has_move: bool) -> u64 {
         FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 }
     }
@@ -128,9 +131,11 @@ impl Uffd {
         f: impl FnOnce(&mut [u8; PAGE_SIZE]) -> T,
     ) -> T {
         assert!(i < HUGE_PAGES && self.huge_slots > 0);
-        let start = kept.map_or(self.dock(), |slot| self.slot_addr(slot));
-        // SAFETY: memory of ours that nobody else uses (the caller's part of the contract: one at a time).
-        f(unsafe { program::page_at_mut(start + i * PAGE_SIZE) })
+        match kept {
+            Some(slot) => self.slot_mut(slot + i, f),
+            // SAFETY: memory of ours that nobody else uses (the caller's part of the contract: one at a time).
+            None => f(unsafe { program::page_at_mut(self.dock() + i * PAGE_SIZE) }),
+        }
     }
 
     /// Moves a huge page from the dock, or from the slots from `from` on, to an empty place of the program. Returns how many
@@ -180,9 +185,9 @@ impl Uffd {
         f(unsafe { program::page_at_mut(self.slot_addr(slot)) })
     }
 
-    /// Whether all of `count` slots have frames.
+    /// Whether all of `count` slots, [`Self::FRAMES_MAX`] at most, have frames.
     pub fn has_frames(&self, slot: usize, count: usize) -> bool {
-        let mut present = [0u8; 64];
+        let mut present = [0u8; Self::FRAMES_MAX];
         let present = &mut present[..count];
         program::mincore(self.slot_addr(slot), present).is_ok() && present.iter().all(|p| p & 1 != 0)
     }
