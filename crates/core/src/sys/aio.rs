@@ -15,7 +15,7 @@
 
 use super::file::Fd;
 use super::mem::Mapping;
-use super::{Errno, Result, nr};
+use super::{Errno, PAGE_SIZE, Result, nr, place};
 
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
@@ -205,9 +205,13 @@ impl<const N: usize> AioQueue<N> {
         Some(result)
     }
 
-    /// In the child after fork: the kernel's side belongs to the parent. Nothing may be in flight.
+    /// In the child after fork: the kernel's side belongs to the parent, and only its ring is here, too. Nothing may be in flight.
     pub fn forget(&mut self) {
         assert!(self.is_idle());
+        if let Context::Open(ring) = self.context {
+            // SAFETY: a mapping that is ours, and without its context of no use.
+            let _ = unsafe { uz_syscall!(nr::MUNMAP, ring, ring_bytes(ring)) };
+        }
         self.context = Context::NotYet;
     }
 
@@ -216,7 +220,11 @@ impl<const N: usize> AioQueue<N> {
             let mut context = 0usize;
             // SAFETY: the kernel writes one word.
             let made = unsafe { uz_syscall!(nr::IO_SETUP, N, &raw mut context) };
-            self.context = if made.is_ok() { Context::Open(context) } else { Context::Refused };
+            self.context = match made {
+                // The kernel has mapped its ring where the program's memory is, and goes by where it is.
+                Ok(_) => Context::Open(place::take_in(context, ring_bytes(context))),
+                Err(_) => Context::Refused,
+            };
         }
         match self.context {
             Context::Open(context) => Ok(context),
@@ -231,6 +239,14 @@ impl<const N: usize> AioQueue<N> {
         self.slots[slot].state = State::Promised;
         self.slots[slot].promise = Some(Box::new(keep));
     }
+}
+
+/// Size of the kernel's ring of results at `ring`.
+fn ring_bytes(ring: usize) -> usize {
+    const HEADER_BYTES: usize = 32;
+    // SAFETY: the kernel's header: the ring's number, and how many events fit.
+    let events = unsafe { (ring as *const u32).add(1).read_volatile() };
+    (HEADER_BYTES + events as usize * size_of::<Event>()).next_multiple_of(PAGE_SIZE)
 }
 
 impl<const N: usize> Drop for AioQueue<N> {
@@ -274,6 +290,7 @@ mod tests {
             q.reap(true);
             assert!((0..2).filter_map(|s| q.take_result(s)).all(|r| r.is_ok()));
         }
+        assert!(matches!(q.context, Context::Open(ring) if place::is_here(ring)));
         let mut back = Mapping::new(8192).unwrap();
         for round in 0..20u8 {
             file::read_exact_at(fd, back.as_mut_slice(), u64::from(round) * 8192).unwrap();

@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::sync::Mutex;
-use super::{PAGE_SIZE, Result, nr};
+use super::{PAGE_SIZE, Result, nr, place};
 
 pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
@@ -24,6 +24,7 @@ pub const MAP_TYPE: usize = 0xf;
 pub const MAP_FIXED: usize = 0x10;
 pub const MAP_ANONYMOUS: usize = 0x20;
 pub const MAP_NORESERVE: usize = 0x4000;
+pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 pub const MADV_DONTNEED: usize = 4;
 pub const MADV_DONTDUMP: usize = 16;
 pub const MADV_NOHUGEPAGE: usize = 15;
@@ -38,13 +39,10 @@ pub fn own_mapped_bytes() -> usize {
     OWN_MAPPED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Maps `len` bytes of private anonymous zero memory, wherever the kernel likes, with `prot`.
-/// The address is the caller's to unmap.
+/// Maps at least `len` bytes of private anonymous zero memory with `prot`, where the program has nothing (`place.rs`). The
+/// address is the caller's to unmap.
 pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
-    // SAFETY: without MAP_FIXED a new mapping cannot hit an old one.
-    let addr = unsafe {
-        uz_syscall!(nr::MMAP, 0, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, usize::MAX, 0)
-    }?;
+    let addr = place::map(len, prot)?;
     // Our tables and pools hold compressed copies of the program's pages: they have no place in its core
     // dump, and huge pages would make them resident before they are used.
     // SAFETY: advice about the mapping just made.

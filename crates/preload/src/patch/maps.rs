@@ -7,13 +7,12 @@
 use std::vec;
 use std::vec::Vec;
 
-use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE};
+use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE};
 use uzswap::sys::{PAGE_SIZE, fd, file, nr};
 use uzswap::uz_syscall;
 
 use super::cache::{open_path, read_all};
 
-const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 /// Nothing may be mapped lower by an ordinary process.
 const LOWEST: usize = 1 << 16;
 /// How much is read at a time.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use uzswap::control::Counter;
 use uzswap::fault::{Active, Locked};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
-use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
+use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::ThreadBlock;
@@ -23,7 +23,6 @@ const MAP_LOCKED: usize = 0x2000;
 const MAP_POPULATE: usize = 0x8000;
 const MAP_STACK: usize = 0x2_0000;
 const MAP_HUGETLB: usize = 0x4_0000;
-const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 const MREMAP_FIXED: usize = 2;
 const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40000;
