@@ -16,8 +16,8 @@
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
 
 use crate::region::{RangeFlags, Ranges};
-use crate::sys::Result;
 use crate::sys::mem::Table;
+use crate::sys::{PAGE_SIZE, Result};
 
 /// Ranges that one thread can hold: a full vector (1024) and whatever handlers on top of it hold. Only what is
 /// used is touched. More are merged into the last one, which then covers what lies between.
@@ -52,8 +52,12 @@ impl ThreadHolds {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Publishes a hold. Only the owning thread calls this; a handler on top of it leaves the stack as it was.
+    /// Publishes a hold of whole pages. Only the owning thread calls this; a handler on top of it leaves the stack as it was.
     pub fn push(&self, start: usize, end: usize, sp: usize) {
+        debug_assert!(
+            start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE),
+            "{start:#x}..{end:#x}"
+        );
         loop {
             let n = self.count.load(Ordering::Relaxed) as usize;
             if n == HOLDS_PER_THREAD {

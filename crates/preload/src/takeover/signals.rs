@@ -27,7 +27,7 @@
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use uzswap::fault::Fault;
-use uzswap::region::{RangeFlags, page_floor};
+use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::program::{break_sharing, raw_copy};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
@@ -468,24 +468,13 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
         }
     };
     if managed {
-        // A fault under the lock would wait for itself. While room was made for the second page, the first may have gone
-        // again, or a fork may have protected it.
-        const TRIES: u32 = 1000;
-        let mut tries = 0;
-        loop {
-            let (guard, resident) = PAGER.make_resident(PAGER.lock(), frame, top);
-            if !resident || !takes_a_frame(frame, top) {
-                return None;
-            }
-            if all_writable(frame, top) {
-                copy();
-                break;
-            }
-            drop(guard);
-            tries += 1;
-            if tries == TRIES {
-                return None;
-            }
+        // A frame may lie on two pages: held, or making room for the one takes the other, again and again where memory is short.
+        let mark = t.holds().mark();
+        t.holds().push(page_floor(frame), page_ceil(top), (&raw const mark).addr());
+        let is_copied = copy_resident(frame, top, copy);
+        t.holds().pop_to(mark);
+        if !is_copied {
+            return None;
         }
     } else {
         copy();
@@ -494,6 +483,24 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
         *stack = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
     }
     Some(frame)
+}
+
+/// Calls `copy` with the held pages of `[start, end)` resident and writable; false if they cannot be.
+fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
+    // A fork may protect them in between, so more often than that.
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        // A fault under the lock would wait for itself.
+        let (_guard, resident) = PAGER.make_resident(PAGER.lock(), start, end);
+        if !resident || !takes_a_frame(start, end) {
+            return false;
+        }
+        if all_writable(start, end) {
+            copy();
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether every page of `[start, end)`, made resident before, can be written. With the lock held.
