@@ -16,6 +16,8 @@ extern char **environ;
 enum { ON_ALTERNATE, ON_OWN_STACK, NESTING, TICK_KINDS };
 #define TICK_PAGES 16
 #define ALTERNATE_BYTES (64 * 1024)
+// So many handlers of one kind on top of each other: each takes some 7 KiB of a coroutine's stack.
+#define NESTED_MAX 3
 
 // Managed pages that only the handlers of this worker touch, one set for each kind.
 typedef struct {
@@ -25,11 +27,19 @@ typedef struct {
     char *alternate;
     uint64_t count, left;
     volatile int nested;
+    timer_t nesting_timer;
+    long nesting_period;
 } Ticks;
 
 static Ticks *ticks[MAX_THREADS];
 
 static uint64_t tick_uid(int kind) { return 1000000 + self->id * 10 + kind; }
+
+// The next nesting tick. Each asks for it itself, and the topmost only when it ends: where handlers take longer than the ticks are apart,
+// they would pile up until the stack is full.
+static void tick_again(Ticks *t) {
+    must(timer_settime(t->nesting_timer, 0, &(struct itimerspec){{0, 0}, {0, t->nesting_period}}, NULL));
+}
 
 static void touch_tick_pages(Ticks *t, int kind) {
     size_t i = t->count++ % TICK_PAGES;
@@ -61,6 +71,7 @@ static void ticks_leave(void) {
     }
     atomic_signal_fence(memory_order_seq_cst);
     t->nested = 0;
+    tick_again(t);
 }
 
 // Outside of handlers, none is at work.
@@ -77,6 +88,8 @@ static void on_tick(int number, siginfo_t *info, void *context) {
     memset(here, number, sizeof here);
     if (!self || !info || !context) fail("tick without worker");
     Ticks *t = ticks[self->id];
+    int depth = kind == NESTING ? ++t->nested : 1;
+    if (kind == NESTING && depth < NESTED_MAX) tick_again(t);
     if (kind == ON_ALTERNATE) {
         stack_t now;
         must(sigaltstack(NULL, &now));
@@ -86,10 +99,11 @@ static void on_tick(int number, siginfo_t *info, void *context) {
             fail("sigaltstack in a handler says %p %#x", now.ss_sp, now.ss_flags);
     }
     // A handler that may be interrupted by itself must not share pages with itself.
-    if (kind != NESTING || t->nested++ == 0) touch_tick_pages(t, kind);
-    if (kind == NESTING) t->nested--;
+    if (depth == 1) touch_tick_pages(t, kind);
     for (size_t i = 0; i < sizeof here; i += 500)
         if (here[i] != (char)number) fail("the handler's own stack changed");
+    if (kind == NESTING) t->nested--;
+    if (depth == NESTED_MAX) tick_again(t);
     errno = saved;
 }
 
@@ -113,8 +127,9 @@ static void ticks_start(void) {
         struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGRTMIN + kind};
         event._sigev_un._tid = syscall(SYS_gettid);
         must(timer_create(CLOCK_MONOTONIC, &event, &timer));
-        long period = 3000000 + below(9000000);
-        must(timer_settime(timer, 0, &(struct itimerspec){{0, period}, {0, period}}, NULL));
+        long period = 3000000 + below(9000000), every = kind == NESTING ? 0 : period;
+        if (kind == NESTING) t->nesting_timer = timer, t->nesting_period = period;
+        must(timer_settime(timer, 0, &(struct itimerspec){{0, every}, {0, period}}, NULL));
     }
 }
 
