@@ -15,7 +15,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::mem::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE};
-use super::{HUGE_BYTES, PAGE_SIZE, Result, nr};
+use super::{Errno, HUGE_BYTES, PAGE_SIZE, Result, nr};
 
 /// How far below the library our part begins, and how large it is.
 const BELOW_BYTES: usize = 192 << 30;
@@ -39,9 +39,10 @@ pub fn map(len: usize, prot: usize) -> Result<usize> {
     for _ in 0..STEPS {
         let at = GIVEN_BYTES.fetch_add(len, Ordering::Relaxed) % PART_BYTES;
         match map_at(part + at, MAP_FIXED_NOREPLACE) {
+            Err(Errno::EEXIST) => GIVEN_BYTES.fetch_add(STEP_BYTES, Ordering::Relaxed),
+            Err(_) => break,
             // Kernels before 4.17 take the address for a hint.
             Ok(addr) => return Ok(addr),
-            Err(_) => GIVEN_BYTES.fetch_add(STEP_BYTES, Ordering::Relaxed),
         };
     }
     map_at(0, 0)
