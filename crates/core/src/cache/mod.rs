@@ -46,6 +46,7 @@ mod kept;
 pub mod model;
 mod read;
 mod recompress;
+mod rest;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -55,7 +56,7 @@ pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::codec::{CodecSpec, Codecs, Streams, Training, fill, same_filled};
 use crate::pool::PoolKind;
@@ -139,6 +140,8 @@ pub struct SwapCache<S: Store = FileStore> {
     /// What the packer takes, for whoever asks without its lock.
     packer_bytes: AtomicUsize,
     writer: Mutex<Writer<S>>,
+    /// Something was read or written since the last rest.
+    has_io_buffers: AtomicBool,
     readers: [Mutex<Reader>; READERS],
     direction: Direction,
     fingerprint: Fingerprint,
@@ -156,6 +159,7 @@ impl<S: Store> SwapCache<S> {
             choice: Choice::new(config.chooses_codec, config.recompressor),
             packer_bytes: AtomicUsize::new(0),
             writer: Mutex::new(Writer::new()?),
+            has_io_buffers: AtomicBool::new(false),
             readers: make_readers()?,
             direction: Direction::new(),
             fingerprint: Fingerprint::new()?,
@@ -359,7 +363,7 @@ impl<S: Store> SwapCache<S> {
         let s = self.state.lock();
         let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
         let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
-        let io = if s.clusters.memory_bytes() > 0 {
+        let io = if self.has_io_buffers.load(Ordering::Relaxed) {
             Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES
         } else {
             0

@@ -123,6 +123,14 @@ impl Reader {
         !self.blocks.is_idle()
     }
 
+    /// Gives the buffers back, after a read ahead that is under way.
+    pub fn rest(&mut self) {
+        self.settle();
+        self.valid = 0..0;
+        self.blocks.give_buffers_back();
+        self.object.decommit(0..self.object.len());
+    }
+
     /// In the child after fork.
     pub fn forget_parent(&mut self) {
         self.blocks.forget();
@@ -280,6 +288,7 @@ impl<S: Store> SwapCache<S> {
             let Location::Stored(place) = e.location() else { return Err(Failure::Changed) };
             (e, place, s.clusters.source(place.cluster).ok_or(Failure::Changed)?)
         };
+        self.has_io_buffers.store(true, Ordering::Relaxed);
         let is_forward = self.direction.is_forward(source.sequence);
         // Before the read: then the disk has both.
         let ahead_bytes = if is_forward { self.read_ahead(place.cluster) } else { 0 };

@@ -62,6 +62,14 @@ impl Packer {
         Ok(Packer { scratch, entropy_scratch, object: page()?, page: page()?, out: page()? })
     }
 
+    /// Gives the codecs' memory back.
+    pub fn rest(&mut self) {
+        (self.scratch, self.entropy_scratch) = (Scratch::new(), Scratch::new());
+        for buffer in [&mut self.object, &mut self.page, &mut self.out] {
+            buffer.decommit(0..buffer.len());
+        }
+    }
+
     fn memory_bytes(&self) -> usize {
         let buffers = [&self.object, &self.page, &self.out].map(Mapping::len);
         self.scratch.mapped_bytes() + self.entropy_scratch.mapped_bytes() + buffers.iter().sum::<usize>()

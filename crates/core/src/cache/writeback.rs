@@ -17,6 +17,8 @@
 //! both set under one lock; *use after free outside the lock*: no entry is touched outside it; *counters
 //! after an area's end* are changed by the one function that drops entries.
 
+use core::sync::atomic::Ordering;
+
 use super::entry::Mark;
 use super::read::Reader;
 use super::{Location, Page, State, SwapCache, state};
@@ -63,6 +65,12 @@ impl<S> Writer<S> {
     /// In the child after fork.
     pub fn forget_parent(&mut self) {
         self.queue.forget();
+    }
+
+    /// Gives the buffers back. Nothing is in flight.
+    pub fn rest(&mut self) {
+        self.queue.give_buffers_back();
+        self.reader.rest();
     }
 }
 
@@ -161,6 +169,7 @@ impl<S: Store> SwapCache<S> {
     /// housekeeping. Waits for an earlier write if as many are in flight as can be. False if there was
     /// nothing to do, or the store does not take anything.
     pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
+        self.has_io_buffers.store(true, Ordering::Relaxed);
         self.harvest(w, false);
         // Before the wait: the disk works meanwhile.
         let moved = self.fill_cluster(fill);

@@ -74,6 +74,23 @@ impl Streams {
         })
     }
 
+    /// Whether some codec has working memory.
+    pub fn have_scratch(&self) -> bool {
+        self.scratch_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Gives the memory of the streams that nobody uses now back.
+    pub fn rest(&self) {
+        for taken in self.slots.iter().filter_map(Slot::try_take) {
+            taken.with(|stream| {
+                let before = stream.scratch.mapped_bytes();
+                stream.scratch = Scratch::new();
+                stream.out.decommit(0..stream.out.len());
+                self.scratch_bytes.fetch_sub(before, Ordering::Relaxed);
+            });
+        }
+    }
+
     /// Takes every stream, waiting for its holder: for the moment of a fork, so that the child finds none
     /// taken by a thread that it does not have, and none half changed.
     pub fn hold_all(&self) -> HeldStreams<'_> {

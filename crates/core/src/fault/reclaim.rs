@@ -66,6 +66,15 @@ impl Pager {
         }
     }
 
+    /// Gives back what only work in hand needs: the process has none.
+    pub fn rest(&self) {
+        if let Some(active) = self.active() {
+            active.cache.rest();
+            self.recount_own();
+            self.publish(true);
+        }
+    }
+
     /// Does a portion. True: it has ended.
     pub fn reclaim_portion(&self, r: &mut Reclaim) -> bool {
         let Some(active) = self.active() else { return true };

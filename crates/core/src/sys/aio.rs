@@ -125,6 +125,13 @@ impl<const N: usize> AioQueue<N> {
         self.slots[slot].buffer.as_mut_slice()
     }
 
+    /// Gives the memory of idle slots' buffers back; what was in them is gone.
+    pub fn give_buffers_back(&mut self) {
+        for slot in self.slots.iter_mut().filter(|s| s.state == State::Idle) {
+            slot.buffer.decommit(0..slot.buffer.len());
+        }
+    }
+
     /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing was
     /// started.
     pub fn submit_write(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {

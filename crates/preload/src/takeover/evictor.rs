@@ -31,6 +31,8 @@ const TICK_NS: u64 = 10_000_000;
 const NOTICE_NS: u64 = 2 * TICK_NS;
 /// The pause between two looks, in ticks, while the process waits for its turn and has nothing more to give.
 const DRAINED_TICKS: u64 = 5;
+/// How often a process that waits for its turn gives back what little it did meanwhile has taken.
+const REST_NS: u64 = 100_000_000;
 /// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
@@ -150,6 +152,7 @@ extern "C" fn body() -> ! {
     }
     let mut last = uzswap::sys::now_ns();
     let mut reclaim = None;
+    let mut rested = 0;
     while !STOPPING.load(Ordering::Acquire) {
         if !ACTIVE.load(Ordering::Acquire) {
             listen();
@@ -169,9 +172,13 @@ extern "C" fn body() -> ! {
             tick();
             last = now;
         }
+        if is_done && PAGER.slot().turn.is_paused() && now - rested >= REST_NS {
+            PAGER.rest();
+            rested = now;
+        }
         if is_done {
-            let may_rest = PAGER.is_drained() && !relatives::may_share();
-            let ticks = if may_rest { DRAINED_TICKS } else { 1 };
+            let may_sleep = PAGER.is_drained() && !relatives::may_share();
+            let ticks = if may_sleep { DRAINED_TICKS } else { 1 };
             sync::futex_wait(&PAGER.evictor_word, word, Some(ticks * TICK_NS));
         }
     }
@@ -231,6 +238,7 @@ fn obey(reclaim: &mut Option<(u32, uzswap::fault::Reclaim)>) -> bool {
         *reclaim = Some((number, PAGER.begin_reclaim(pages)));
     }
     if reclaim.as_mut().is_some_and(|(_, r)| PAGER.reclaim_portion(r)) {
+        PAGER.rest();
         orders.finish(number);
     }
     false

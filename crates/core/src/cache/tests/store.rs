@@ -170,3 +170,25 @@ fn without_o_direct_the_page_cache_stays_small() {
     }
     cache.check();
 }
+
+#[test]
+fn what_rests_takes_less_and_loses_nothing() {
+    let cache = over_file(256 << 10);
+    let entries: Vec<_> = (0..2000u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
+    let all_are_right =
+        || entries.iter().for_each(|&(e, tag)| assert!(loaded(&cache, e) == page(tag), "{tag}"));
+    for _ in 0..3 {
+        all_are_right();
+        while cache.recompress(64) == 64 {}
+        let before = cache.footprint_bytes();
+        cache.rest();
+        cache.check();
+        let after = cache.footprint_bytes();
+        assert!(after + (500 << 10) < before, "{before} bytes, then {after}");
+        cache.rest();
+        assert_eq!(cache.footprint_bytes(), after);
+    }
+    all_are_right();
+    entries.iter().for_each(|&(e, _)| cache.free(e));
+    cache.check();
+}

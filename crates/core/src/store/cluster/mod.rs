@@ -115,6 +115,8 @@ pub struct ClusterStats {
 pub struct Clusters<S: Store> {
     records: Records,
     buffers: [Buffer; BUFFERS],
+    /// Those that are not in use have no memory.
+    are_buffers_bare: bool,
     open: Option<usize>,
     files: [Option<File<S>>; MAX_FILES],
     /// The file that this process writes to.
@@ -205,6 +207,7 @@ impl<S: Store> Clusters<S> {
         Ok(Clusters {
             records: Records::new(),
             buffers: make_buffers()?,
+            are_buffers_bare: true,
             open: None,
             own: store.map(|_| 0),
             origin: store,
@@ -265,6 +268,7 @@ impl<S: Store> Clusters<S> {
             Cluster { state: State::Buffered as u8, buffer: b as u8, ..Cluster::UNUSED };
         let buffer = &mut self.buffers[b];
         (buffer.state, buffer.cluster, buffer.used) = (BufferState::Open, id, 0);
+        self.are_buffers_bare = false;
         self.open = Some(b);
         Ok(b)
     }
@@ -382,8 +386,17 @@ impl<S: Store> Clusters<S> {
 
     /// Memory that this takes: records, and buffers once they are used.
     pub fn memory_bytes(&self) -> usize {
-        let buffers = if self.records.memory_bytes() > 0 { BUFFERS * CLUSTER_BYTES } else { 0 };
-        self.records.memory_bytes() + buffers
+        let in_use = || self.buffers.iter().filter(|b| b.state != BufferState::Unused).count();
+        let buffers = if self.are_buffers_bare { in_use() } else { BUFFERS };
+        self.records.memory_bytes() + buffers * CLUSTER_BYTES
+    }
+
+    /// Gives the memory of buffers that are not in use back.
+    pub fn give_buffers_back(&mut self) {
+        for buffer in self.buffers.iter_mut().filter(|b| b.state == BufferState::Unused) {
+            buffer.bytes.decommit(0..CLUSTER_BYTES);
+        }
+        self.are_buffers_bare = true;
     }
 
     /// Ids of all records, whatever they stand for.
