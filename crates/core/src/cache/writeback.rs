@@ -169,13 +169,13 @@ impl<S: Store> SwapCache<S> {
     /// housekeeping. Waits for an earlier write if as many are in flight as can be. False if there was
     /// nothing to do, or the store does not take anything.
     pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
-        self.has_io_buffers.store(true, Ordering::Relaxed);
         self.harvest(w, false);
         // Before the wait: the disk works meanwhile.
         let moved = self.fill_cluster(fill);
         let slot = w.queue.idle().expect("one buffer more than there are writes in flight");
         let flush = self.state.lock().clusters.begin_flush(w.queue.buffer(slot));
         let Some(flush) = flush else { return moved > 0 };
+        self.has_io_buffers.store(true, Ordering::Relaxed);
         flush.seal(w.queue.buffer(slot));
         while w.queue.busy() == QUEUE_DEPTH {
             self.harvest(w, true);

@@ -172,11 +172,11 @@ extern "C" fn body() -> ! {
             tick();
             last = now;
         }
-        if is_done && PAGER.slot().turn.is_paused() && now - rested >= REST_NS {
-            PAGER.rest();
-            rested = now;
-        }
         if is_done {
+            if PAGER.slot().turn.is_paused() && now - rested >= REST_NS {
+                PAGER.rest();
+                rested = now;
+            }
             let may_sleep = PAGER.is_drained() && !relatives::may_share();
             let ticks = if may_sleep { DRAINED_TICKS } else { 1 };
             sync::futex_wait(&PAGER.evictor_word, word, Some(ticks * TICK_NS));

@@ -487,7 +487,7 @@ fn move_frame(t: &'static ThreadBlock, action: &KernelAction, info: usize, conte
 
 /// Calls `copy` with the held pages of `[start, end)` resident and writable; false if they cannot be.
 fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
-    // A fork may protect them in between, so more often than that.
+    // More than one: a fork may protect them in between.
     const TRIES: u32 = 1000;
     for _ in 0..TRIES {
         // A fault under the lock would wait for itself.

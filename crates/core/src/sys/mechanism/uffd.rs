@@ -201,17 +201,17 @@ impl Uffd {
     }
 
     fn move_out(&self, addr: usize, pages: usize, to: usize) -> Taken {
-        let (mut done, mut busy, mut again) = (0, 0, 0);
+        let (mut done, mut busy, mut again, mut most) = (0, 0, 0, pages);
         while done < pages {
-            let (src, dst) = (addr + done * PAGE_SIZE, to + done * PAGE_SIZE);
+            let (src, dst, run) = (addr + done * PAGE_SIZE, to + done * PAGE_SIZE, (pages - done).min(most));
             // SAFETY: charter; the destination slots are empty.
-            let t = unsafe { self.fd.move_pages(dst, src, pages - done) };
+            let t = unsafe { self.fd.move_pages(dst, src, run) };
             if t.done_pages > 0 {
                 (busy, again) = (0, 0);
             }
             done += t.done_pages;
             let next = match t.stop {
-                Stop::Complete => Next::End,
+                Stop::Complete => continue,
                 Stop::Again => {
                     again += 1;
                     if again < AGAIN_TRIES {
@@ -232,14 +232,10 @@ impl Uffd {
                     Next::Stuck
                 }
                 Stop::Refused(Errno::ENOENT) => Next::Absent,
-                // A run may cross kernel mappings that the pager sees as one range: go page by page.
-                Stop::Refused(Errno::EINVAL) if pages - done > 1 => {
-                    let one = self.move_out(addr + done * PAGE_SIZE, 1, to + done * PAGE_SIZE);
-                    if one.pages == 1 {
-                        done += 1;
-                        continue;
-                    }
-                    one.next
+                // As in `move_in`.
+                Stop::Refused(Errno::EINVAL) if run > 1 => {
+                    most = run / 2;
+                    continue;
                 }
                 Stop::Refused(_) => Next::Stuck,
             };
