@@ -227,6 +227,30 @@ fn windows_meet_changes(base: usize, pages: usize) {
     println!("{} reads while others changed pages", seen.load(Ordering::Relaxed));
 }
 
+/// Whoever goes round and round through twice the memory finds a part of it there, and every byte right.
+fn what_runs_through_memory_goes_first(mechanism: Mechanism) {
+    const PAGES: usize = 8 << 10;
+    const ROUNDS: u64 = 12;
+    let base = map(PAGES * P);
+    let mut last = 0;
+    for round in 0..ROUNDS {
+        let before = PAGER.slot().get(Counter::Loads);
+        for i in 0..PAGES {
+            assert_eq!(word(base + i * P).fetch_add(1, Ordering::Relaxed), round, "page {i}");
+        }
+        let loads = PAGER.slot().get(Counter::Loads) - before;
+        println!("{loads} loads of {PAGES} pages in round {round}");
+        last += if round >= ROUNDS / 2 { loads } else { 0 };
+    }
+    // By age alone nothing would be there. A third could be, beside limbo, buffers and what is kept free.
+    let most = PAGES as u64 * (ROUNDS / 2) * 17 / 20;
+    assert!(last < most || mechanism != Mechanism::Userfaultfd, "{last} loads");
+    let mut s = PAGER.lock();
+    // SAFETY: the test's own mapping.
+    assert_eq!(unsafe { libc::munmap(base as *mut _, PAGES * P) }, 0);
+    PAGER.note_unmapped(&mut s, base, base + PAGES * P);
+}
+
 /// Memory that somebody wants although it is not short: everything goes, as far as the disk, and is back when it is touched.
 fn on_demand(base: usize, pages: usize) {
     PAGER.tree().limit_pages.store(1 << 20, Ordering::SeqCst);
@@ -273,6 +297,8 @@ fn life(mechanism: Mechanism) {
         }
     });
     let _ = before;
+    what_runs_through_memory_goes_first(mechanism);
+    checked();
     let base = map(PAGES * P);
     for i in 0..PAGES {
         fill(base + i * P, i as u64 * 7919);

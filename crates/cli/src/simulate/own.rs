@@ -1,14 +1,18 @@
 //! The pager's own policy, from the pager's own parts: how hot a page is and what the hand takes (`Heat`), limbo (its ring, its
-//! target) and the sizes of a step are the code in `uzswap::policy` that `fault/evict.rs` goes by.
+//! target), what goes first of what runs through memory (`Trail`) and the sizes of a step are the code in `uzswap::policy` that `fault/evict.rs` goes by.
 //!
 //! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in the order of addresses, by a bitmap of those
 //! that are resident. It differs from the pager in this:
+//! - misses of consecutive pages are taken for those of one thread that reads on, and its windows grow as in `fault/resolve.rs`: the trail is
+//!   made of them;
 //! - one hand goes over all processes; in the pager each has its own, and which of them sweeps is decided by who faults;
 //! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which no policy here does;
 //! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
 //! - the limit that limbo's target goes by has the pool in it. Here it is what it would be with the share that the pool has at first.
 
+use uzswap::fault::WINDOW_MAX_PAGES;
 use uzswap::policy::limbo::Limbo;
+use uzswap::policy::trail::{Run, Trail};
 use uzswap::policy::{
     DIRECT_PAGES, Heat, POOL_FIRST_PERCENT, SWEEP_PAGES, limbo_slots, limbo_target, sweeps_first,
 };
@@ -33,10 +37,40 @@ pub struct Own {
     heat: Vec<Heat>,
     slots: Vec<u32>,
     was_touched: Vec<bool>,
+    /// Of every page that is not resident: it was taken as the end of the trail.
+    was_behind: Vec<bool>,
     hand: usize,
+    trail: Trail,
+    came_back: usize,
+    stream: Stream,
     limbo: Limbo,
     target: i64,
+    limit: i64,
     pages: usize,
+}
+
+/// Misses that run on, as windows.
+#[derive(Default)]
+struct Stream {
+    start: usize,
+    pages: usize,
+    window: usize,
+}
+
+impl Stream {
+    /// A page is missed; the window that it completes.
+    fn miss(&mut self, page: usize) -> Option<Run> {
+        if page == self.start + self.pages && self.pages > 0 {
+            if self.pages == self.window {
+                *self =
+                    Stream { start: page, pages: 0, window: (self.window * 2).clamp(4, WINDOW_MAX_PAGES) };
+            }
+            self.pages += 1;
+        } else {
+            *self = Stream { start: page, pages: 1, window: 1 };
+        }
+        (self.pages == self.window).then_some(Run { start: self.start, pages: self.pages })
+    }
 }
 
 impl Own {
@@ -50,9 +84,14 @@ impl Own {
             heat: vec![Heat::COLD; lives],
             slots: vec![NO_SLOT; lives],
             was_touched: vec![false; lives],
+            was_behind: vec![false; lives],
             hand: 0,
+            trail: Trail::new(),
+            came_back: 0,
+            stream: Stream::default(),
             limbo,
             target: limbo_target(limit as i64, slots),
+            limit: limit as i64,
             pages,
         }
     }
@@ -80,8 +119,39 @@ impl Own {
         }
     }
 
-    /// The hand goes on until it has taken enough, or has been round twice.
+    /// One sweep: the end of the trail, if it goes first, or what the hand finds.
     fn sweep(&mut self) {
+        if self.sweep_trail() == 0 {
+            let taken = self.sweep_by_hand();
+            self.trail.learn(taken, std::mem::take(&mut self.came_back), self.limit);
+        }
+    }
+
+    fn sweep_trail(&mut self) -> usize {
+        let mut taken = 0;
+        while taken < SWEEP_PAGES
+            && let Some(run) = self.trail.next(self.limit)
+        {
+            let (mut looked, mut went) = (0, 0);
+            while looked < run.pages && taken + went < SWEEP_PAGES {
+                let page = run.start + looked;
+                if self.resident.has(page) && self.heat[page] <= Heat::WARM {
+                    if !self.take(page, true) {
+                        self.trail.took(looked, went);
+                        return taken + went;
+                    }
+                    went += 1;
+                }
+                looked += 1;
+            }
+            self.trail.took(looked, went);
+            taken += went;
+        }
+        taken
+    }
+
+    /// The hand goes on until it has taken enough, or has been round twice.
+    fn sweep_by_hand(&mut self) -> usize {
         let (mut taken, mut wraps) = (0, 0);
         while taken < SWEEP_PAGES && wraps < 2 {
             let Some(page) = self.resident.next_from(self.hand) else {
@@ -91,16 +161,22 @@ impl Own {
             };
             match self.heat[page].cooled() {
                 Some(cooled) => self.heat[page] = cooled,
-                None => {
-                    let Some(free) = self.limbo.peek_free(1) else { return };
-                    self.limbo.take(1, address(page), false);
-                    self.slots[page] = free.slot as u32;
-                    self.resident.clear(page);
-                    taken += 1;
-                }
+                None if self.take(page, false) => taken += 1,
+                None => break,
             }
             self.hand = page + 1;
         }
+        taken
+    }
+
+    /// A resident page goes into limbo, if there is a slot.
+    fn take(&mut self, page: usize, behind: bool) -> bool {
+        let Some(free) = self.limbo.peek_free(1) else { return false };
+        self.limbo.take(1, address(page), false);
+        self.slots[page] = free.slot as u32;
+        self.resident.clear(page);
+        self.was_behind[page] = behind;
+        true
     }
 
     fn age_out(&mut self) {
@@ -126,11 +202,16 @@ impl Policy for Own {
                 self.limbo.kill(slot);
                 self.slots[i] = NO_SLOT;
                 self.heat[i] = Heat::HOT;
+                self.came_back += usize::from(!self.was_behind[i]);
             }
             Place::Out => {
                 self.make_room();
                 let was_touched = std::mem::replace(&mut self.was_touched[i], true);
                 self.heat[i] = if was_touched { Heat::WARM } else { Heat::COLD };
+                self.came_back += usize::from(was_touched && !self.was_behind[i]);
+                if was_touched && let Some(window) = self.stream.miss(i) {
+                    self.trail.follow(window, self.limit);
+                }
                 self.resident.set(i);
                 return false;
             }
@@ -264,6 +345,24 @@ mod tests {
             }
         }
         assert_eq!(heats, [3, 2, 1, 0].map(Heat::from_bits));
+    }
+
+    #[test]
+    fn who_goes_round_through_two_memories_finds_a_part_there() {
+        let mut own = Own::new(2 * PAGES, PAGES);
+        let rounds: Vec<usize> = (0..12).map(|_| touch(&mut own, 0..2 * PAGES as u32)).collect();
+        // A sixth of this small memory is limbo, another one the trail.
+        assert!(rounds[1] < PAGES / 4 && rounds[4..].iter().sum::<usize>() > 8 * PAGES / 4, "{rounds:?}");
+    }
+
+    #[test]
+    fn who_turns_to_other_pages_soon_has_them_all() {
+        let mut own = Own::new(4 * PAGES, PAGES);
+        (0..12).for_each(|_| _ = touch(&mut own, 0..2 * PAGES as u32));
+        assert!(own.trail.is_on());
+        let others = || 2 * PAGES as u32..2 * PAGES as u32 + PAGES as u32 / 2;
+        let rounds: Vec<usize> = (0..8).map(|_| touch(&mut own, others())).collect();
+        assert_eq!(rounds[3], PAGES / 2, "{rounds:?}");
     }
 
     #[test]

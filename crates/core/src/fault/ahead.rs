@@ -12,6 +12,7 @@
 use super::resolve::Serve;
 use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
 use crate::control::Counter;
+use crate::policy::trail::Run;
 use crate::region::{PageState, Range};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -79,6 +80,7 @@ impl Pager {
         let brought = match self.serve(s, active, range, start, pages, 0) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
+                s.trail.follow(Run { start: start >> PAGE_SHIFT, pages: brought }, self.limit_pages());
                 brought
             }
             _ => 0,

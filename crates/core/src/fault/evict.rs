@@ -483,8 +483,48 @@ impl Pager {
         self.resident.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes up to `want` cold pages out of the program, going on from where the last sweep stopped.
+    /// Takes up to `want` pages out of the program: the end of the trail, if it goes first, or what the hand finds.
     pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
+        let mut taken = self.sweep_trail(s, active, want);
+        if taken == 0 {
+            taken = self.sweep_by_hand(s, active, want);
+            s.trail.learn(taken, self.came_back.swap(0, Ordering::Relaxed) as usize, self.limit_pages());
+        }
+        self.add(Counter::Evictions, taken as u64);
+        taken
+    }
+
+    /// Takes up to `want` pages of what came in by windows, the oldest first.
+    fn sweep_trail(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
+        let (mut taken, limit) = (0, self.limit_pages());
+        while taken < want
+            && let Some(run) = s.trail.next(limit)
+        {
+            let start = run.start << PAGE_SHIFT;
+            let range = self
+                .ranges
+                .find(start)
+                .filter(|r| !r.flags.has(RangeFlags::LOCKED) && !r.flags.has(RangeFlags::UNREGISTERED));
+            let Some(range) = range else {
+                s.trail.took(run.pages, 0);
+                continue;
+            };
+            let end = range.end.min(start + run.pages * PAGE_SIZE);
+            let (next, n, looked) =
+                self.sweep_range(s, active, Range { end, ..range }, start, want - taken, true);
+            taken += n;
+            // Limbo is full.
+            let is_over = n == 0 && looked >= SWEEP_LOOK_PAGES;
+            s.trail.took(if next < end { (next - start) >> PAGE_SHIFT } else { run.pages }, n);
+            if is_over {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Takes up to `want` cold pages out of the program, going on from where the hand stopped.
+    fn sweep_by_hand(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
         let (mut taken, mut looked) = (0, 0);
         let mut wraps = 0;
         while taken < want && looked < SWEEP_LOOK_PAGES && wraps < 2 {
@@ -502,16 +542,15 @@ impl Pager {
                 looked += 1;
                 continue;
             }
-            let (next, n, seen) = self.sweep_range(s, active, range, start, want - taken);
+            let (next, n, seen) = self.sweep_range(s, active, range, start, want - taken, false);
             s.hand = next;
             taken += n;
             looked += seen;
         }
-        self.add(Counter::Evictions, taken as u64);
         taken
     }
 
-    /// Sweeps one range from `start`: where to go on, pages taken, words looked at.
+    /// Sweeps one range from `start`: where to go on, pages taken, words looked at. `behind`: it is of the trail.
     fn sweep_range(
         &self,
         s: &mut Locked<'_>,
@@ -519,6 +558,7 @@ impl Pager {
         range: Range,
         start: usize,
         want: usize,
+        behind: bool,
     ) -> (usize, usize, usize) {
         use crate::region::table::LEAF_BYTES;
         let (mut addr, mut taken, mut looked) = (start, 0, 0);
@@ -532,7 +572,7 @@ impl Pager {
             }
             looked += 1;
             if let Some(start) = self.huge_page(active, &range, addr) {
-                let Some(pages) = self.sweep_huge(s, active, start) else {
+                let Some(pages) = self.sweep_huge(s, active, start, behind) else {
                     // Limbo is full: leave the rest for the next time.
                     return (start, taken, SWEEP_LOOK_PAGES);
                 };
@@ -554,7 +594,8 @@ impl Pager {
                 ((range.end - addr) >> PAGE_SHIFT).min(want - taken)
             };
             let alike = |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared);
-            let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| alike(e) && e.cool());
+            let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
+            let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| alike(e) && goes(e));
             let mut run = 0;
             if unit > 1 {
                 let resident = |i: &usize| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident;
@@ -579,7 +620,7 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
-            let (n, held_to) = self.take_run(s, active, range, addr, run);
+            let (n, held_to) = self.take_run(s, active, range, addr, run, behind);
             taken += n.pages;
             // Limbo is full: leave the rest for the next time.
             if n.pages == 0 && n.next == Next::End {
@@ -601,6 +642,7 @@ impl Pager {
         range: Range,
         addr: usize,
         run: usize,
+        behind: bool,
     ) -> (Taken, usize) {
         let shared = self.is_shared(addr);
         let movable = active.mechanism.is_protect()
@@ -621,7 +663,7 @@ impl Pager {
         let mut owned = 0;
         for i in 0..run {
             owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
-            self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((slots.slot + i) as u64));
+            self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((slots.slot + i) as u64, behind));
         }
         self.count_owned(owned);
         fence(Ordering::SeqCst);
@@ -669,7 +711,7 @@ impl Pager {
         let refused = Taken { pages: 0, next: Next::Stuck };
         let shared = self.is_shared(addr);
         // The word must not say writable before the kernel does, not for an instant: holders believe it without the lock.
-        self.word(addr, |_, e| e.enter_limbo(0));
+        self.word(addr, |_, e| e.enter_limbo(0, false));
         self.count_owned(shared as usize);
         let refuse = || {
             if shared {

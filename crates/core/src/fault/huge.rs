@@ -139,11 +139,13 @@ impl Pager {
                     touched += 1;
                 }
                 PageState::Stored(raw) => {
+                    self.note_return(e);
                     e.load();
                     loaded += 1;
                     self.free_entry(Some(raw));
                 }
                 PageState::Limbo(slot) => {
+                    self.note_return(e);
                     e.leave_limbo();
                     s.limbo.kill(slot as usize);
                     hits += 1;
@@ -247,8 +249,14 @@ impl Pager {
     }
 
     /// The sweep comes to the huge page at `start`. Returns the pages taken out; `None`: there is no block for them.
-    pub(super) fn sweep_huge(&self, s: &mut Locked<'_>, active: &Active, start: usize) -> Option<usize> {
-        if !self.word(start, |_, e| e.cool()) {
+    pub(super) fn sweep_huge(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        start: usize,
+        behind: bool,
+    ) -> Option<usize> {
+        if !self.word(start, |_, e| if behind { e.may_go_behind() } else { e.cool() }) {
             return Some(0);
         }
         let slot = s.limbo.peek_free_block()?;
@@ -258,7 +266,7 @@ impl Pager {
                 self.word(start + i * PAGE_SIZE, |_, e| f(i, e));
             }
         };
-        each(0, &|i, e| e.enter_limbo((slot + i) as u64));
+        each(0, &|i, e| e.enter_limbo((slot + i) as u64, behind));
         fence(Ordering::SeqCst);
         if self.holds.is_held(start, start + HUGE_BYTES) {
             each(0, &|_, e| e.refuse_limbo(true));

@@ -47,6 +47,7 @@ use crate::cache::Counters as CacheCounters;
 use crate::control::trace::Ring;
 use crate::control::{Counter, Notice, Slot, Tree};
 use crate::policy::limbo::Limbo;
+use crate::policy::trail::Trail;
 use crate::region::{PageTable, Ranges};
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
@@ -93,8 +94,9 @@ const PROT_EXEC: u32 = 4;
 /// What the lock protects.
 pub struct State {
     limbo: Limbo,
-    /// Where the sweep goes on.
+    /// Where the sweep goes on, and what it takes first.
     hand: usize,
+    trail: Trail,
     ahead: Ahead,
     /// Buffer for loads: WINDOW_MAX_PAGES pages.
     bounce: Option<Mapping>,
@@ -111,6 +113,8 @@ pub struct Pager {
     limbo_pages: AtomicI64,
     stored: AtomicI64,
     outside: AtomicI64,
+    /// Pages that are back after the sweep's hand had taken them, since the trail was told.
+    came_back: AtomicU32,
     /// What the cache and the tables take, and of it the pool, when last asked.
     own: AtomicI64,
     pool: AtomicI64,
@@ -139,7 +143,13 @@ impl Default for Pager {
 impl Pager {
     pub const fn new() -> Pager {
         Pager {
-            state: Mutex::new(State { limbo: Limbo::new(), hand: 0, ahead: Ahead::NOTHING, bounce: None }),
+            state: Mutex::new(State {
+                limbo: Limbo::new(),
+                hand: 0,
+                trail: Trail::new(),
+                ahead: Ahead::NOTHING,
+                bounce: None,
+            }),
             active: AtomicPtr::new(core::ptr::null_mut()),
             ranges: Ranges::new(),
             table: PageTable::new(),
@@ -148,6 +158,7 @@ impl Pager {
             limbo_pages: AtomicI64::new(0),
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
+            came_back: AtomicU32::new(0),
             own: AtomicI64::new(0),
             pool: AtomicI64::new(0),
             inherited_events: [const { AtomicU64::new(0) }; CACHE_EVENTS],

@@ -11,9 +11,11 @@ use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::trace::Kind;
 use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
-use crate::region::{PageState, Range, RangeFlags, page_ceil, page_floor};
+use crate::policy::WINDOW_LEAST_PAGES;
+use crate::policy::trail::Run;
+use crate::region::{PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
-use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,9 +53,10 @@ impl FaultStream {
         self.repeats > REPEATS_MAX
     }
 
-    /// Pages to serve for a fault at `page`: doubled while the faults run on, one otherwise.
-    fn window(&mut self, page: usize) -> usize {
-        let runs_on = (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page);
+    /// Pages to serve for a fault at `page`: doubled while the faults run on, one otherwise. `reaches(a, b)`: all of `[a, b)` is there.
+    fn window(&mut self, page: usize, reaches: impl FnOnce(usize, usize) -> bool) -> usize {
+        let runs_on = (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page)
+            || self.window > 1 && self.next < page && reaches(self.next, page);
         self.window = if runs_on { (self.window * 2).clamp(4, WINDOW_MAX_PAGES) } else { 1 };
         self.window
     }
@@ -66,6 +69,8 @@ pub const FAULT_WRITE: u64 = 2;
 /// Faults in a row at one page for which there was nothing to do, before they are taken for the program's own.
 const REPEATS_MAX: u32 = 20_000;
 
+/// Pages, or whole stretches of 2 MiB, that a thread may find there without ceasing to read on.
+const ACROSS_STEPS: usize = 256;
 /// Attempts to make room for the copy of a shared page; then it is copied all the same.
 const OWN_TRIES: u32 = 4;
 /// Attempts to make room for a huge page.
@@ -122,7 +127,12 @@ impl Pager {
                         s = self.make_room(s, active, 1);
                         continue;
                     }
-                    let pages = self.own_run(active, range, page, stream.window(page));
+                    let pages = self.own_run(
+                        active,
+                        range,
+                        page,
+                        stream.window(page, |a, b| self.are_resident(a, b)),
+                    );
                     stream.next = page + pages * PAGE_SIZE;
                     self.publish(false);
                     drop(s);
@@ -139,7 +149,7 @@ impl Pager {
                 return if stream.repeated(page) { Fault::NotOurs } else { Fault::Served };
             }
             if want == 0 {
-                want = stream.window(page);
+                want = stream.window(page, |a, b| self.are_resident(a, b));
                 self.add(Counter::Faults, 1);
                 stream.ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
             }
@@ -148,6 +158,11 @@ impl Pager {
                     self.trace_served(page, pages, kind, write, false);
                     stream.next = page + pages * PAGE_SIZE;
                     stream.repeats = 0;
+                    if want >= WINDOW_LEAST_PAGES
+                        && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
+                    {
+                        s.trail.follow(Run { start: page >> PAGE_SHIFT, pages }, self.limit_pages());
+                    }
                     self.publish(false);
                     drop(s);
                     self.ask_evictor();
@@ -250,6 +265,25 @@ impl Pager {
     #[inline]
     pub(super) fn state_of(&self, page: usize) -> PageState {
         self.table.get(page).map_or(PageState::None, |e| e.state())
+    }
+
+    /// Whether a thread that reads on has found all of `[start, end)` there; false if that would take long to find out.
+    fn are_resident(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        for _ in 0..ACROSS_STEPS {
+            let Some(m) = self.table.middle(at) else { return false };
+            at = if m.resident() as usize == HUGE_PAGES {
+                page_ceil(at + 1).next_multiple_of(HUGE_BYTES)
+            } else if self.state_of(at) == PageState::Resident {
+                at + PAGE_SIZE
+            } else {
+                return false;
+            };
+            if at >= end {
+                return true;
+            }
+        }
+        false
     }
 
     /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way, or the huge page that they
@@ -378,6 +412,7 @@ impl Pager {
         };
         for i in 0..n {
             self.word(page + i * PAGE_SIZE, |m, e| {
+                self.note_return(e);
                 e.leave_limbo();
                 m.count(1, 0);
             });
@@ -427,6 +462,7 @@ impl Pager {
     /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free.
     pub(super) fn note_loaded(&self, page: usize, keeps: bool) {
         self.word(page, |m, e| {
+            self.note_return(e);
             if keeps {
                 e.load_keeping()
             } else {
@@ -436,6 +472,14 @@ impl Pager {
         });
         if !keeps {
             self.count_freed();
+        }
+    }
+
+    /// A page is about to be mapped again: was it the hand's choice that it was not?
+    #[inline]
+    pub(super) fn note_return(&self, e: &PageEntry) {
+        if !e.was_taken_behind() {
+            self.came_back.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -8,11 +8,12 @@
 //!                  touched there: hot
 //! ```
 //!
-//! What is here knows pages as numbers: [`Heat`] decides what the hand takes, [`limbo`] is the first-in first-out part, and the figures
-//! below say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs and
+//! What is here knows pages as numbers: [`Heat`] decides what the hand takes, [`trail`] what goes before that,
+//! [`limbo`] is the first-in first-out part, and the figures below say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs and
 //! huge pages (`fault/evict.rs`), the simulator by a bitmap.
 
 pub mod limbo;
+pub mod trail;
 
 /// Pages that one sweep step takes at most: one lock hold, a few flushes.
 pub const SWEEP_PAGES: usize = 32;
@@ -30,7 +31,7 @@ pub const LIMBO_MOST_PAGES: i64 = 16384;
 pub const POOL_FIRST_PERCENT: u32 = 60;
 
 /// How many passes of the hand a resident page survives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Heat(u8);
 
 impl Heat {

@@ -33,6 +33,8 @@ const STATE_MASK: u64 = 0b111;
 const HEAT_SHIFT: u32 = 3;
 const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
 const STUCK: u64 = 1 << 5;
+/// The same bit where there is no frame that could be stuck: see `enter_limbo`.
+const BEHIND: u64 = STUCK;
 const SHARED: u64 = 1 << 6;
 /// The entry field is that of a copy kept by the cache (resident pages and pages in limbo).
 const KEPT: u64 = 1 << 7;
@@ -159,10 +161,10 @@ impl PageEntry {
         self.set(1, heat(Heat::WARM), 0, 0);
     }
 
-    /// The sweep takes the page out into a staging slot.
-    pub fn enter_limbo(&self, slot: u64) {
+    /// The sweep takes the page out into a staging slot. `behind`: as the end of a trail, which the word goes on to say.
+    pub fn enter_limbo(&self, slot: u64, behind: bool) {
         self.expect(self.is_resident(), "enter limbo");
-        self.set(2, 0, slot, self.copy_bits());
+        self.set(2, if behind { BEHIND } else { 0 }, slot, self.copy_bits());
     }
 
     /// The page was to enter limbo but could not be taken out: it stays where it was. `stuck`: do not
@@ -182,7 +184,7 @@ impl PageEntry {
     pub fn store(&self, entry: u64) {
         self.expect(matches!(self.state(), PageState::Limbo(_)) && self.copy().is_none(), "store");
         debug_assert!(entry >> ENTRY_BITS == 0);
-        self.set(3, 0, 0, entry << ENTRY_SHIFT);
+        self.set(3, self.word() & BEHIND, 0, entry << ENTRY_SHIFT);
     }
 
     /// The stored page was loaded and mapped.
@@ -249,6 +251,18 @@ impl PageEntry {
         }
     }
 
+    /// The trail's end comes to a resident page. True: it may be evicted now. One that has proved useful stays.
+    pub fn may_go_behind(&self) -> bool {
+        let w = self.word();
+        debug_assert!(w & STATE_MASK == 1);
+        w & STUCK == 0 && Heat::from_bits(w >> HEAT_SHIFT) <= Heat::WARM
+    }
+
+    /// Of a page in limbo or stored: it was taken as the end of a trail, not by the hand.
+    pub fn was_taken_behind(&self) -> bool {
+        self.word() & BEHIND != 0
+    }
+
     /// Makes a resident page cold, so that the next sweep takes it.
     pub fn make_cold(&self) {
         let w = self.word();
@@ -281,11 +295,11 @@ mod tests {
         let p = new();
         p.touch_first();
         assert!(p.cool());
-        p.enter_limbo(77);
+        p.enter_limbo(77, false);
         assert_eq!(p.state(), PageState::Limbo(77));
         p.leave_limbo();
         assert!(!p.cool() && !p.cool() && !p.cool() && p.cool());
-        p.enter_limbo(3);
+        p.enter_limbo(3, false);
         p.store(0xff_ffff_fffe);
         assert_eq!(p.state(), PageState::Stored(0xff_ffff_fffe));
         let q = new();
@@ -298,11 +312,32 @@ mod tests {
     }
 
     #[test]
+    fn who_took_a_page_is_known_until_it_is_back() {
+        let p = new();
+        p.touch_first();
+        p.enter_limbo(5, true);
+        assert!(p.was_taken_behind());
+        p.store(9);
+        assert!(p.was_taken_behind());
+        p.begin_load(7);
+        assert!(p.was_taken_behind() && p.is_loading(7));
+        p.load();
+        assert!(p.may_go_behind() && !p.cool(), "a stuck page would not go");
+        p.enter_limbo(6, true);
+        p.refuse_limbo(true);
+        assert!(!p.may_go_behind(), "stuck, for a round");
+        p.enter_limbo(5, false);
+        assert!(!p.was_taken_behind());
+        p.leave_limbo();
+        assert!(!p.may_go_behind(), "it has proved useful");
+    }
+
+    #[test]
     fn a_kept_copy_goes_with_its_page() {
         let p = new();
         p.touch_first();
         assert_eq!(p.copy(), None);
-        p.enter_limbo(SLOTS_MAX as u64 - 1);
+        p.enter_limbo(SLOTS_MAX as u64 - 1, false);
         p.store(0xff_ffff_fffe);
         assert_eq!(p.copy(), None);
         p.load_keeping();
@@ -310,11 +345,11 @@ mod tests {
         p.share();
         assert!(p.own() && !p.cool());
         p.make_cold();
-        p.enter_limbo(7);
+        p.enter_limbo(7, false);
         assert_eq!((p.state(), p.copy()), (PageState::Limbo(7), Some(0xff_ffff_fffe)));
         p.refuse_limbo(true);
         assert!(!p.cool() && p.cool());
-        p.enter_limbo(SLOTS_MAX as u64 - 1);
+        p.enter_limbo(SLOTS_MAX as u64 - 1, false);
         p.leave_limbo();
         let q = new();
         q.take_over(&p);
@@ -328,7 +363,7 @@ mod tests {
         let stored = |entry: u64| {
             let p = new();
             p.touch_first();
-            p.enter_limbo(9);
+            p.enter_limbo(9, false);
             p.store(entry);
             p
         };
@@ -346,7 +381,7 @@ mod tests {
         // It came back and went out again, under the same entry's number.
         p.begin_load(3);
         p.load();
-        p.enter_limbo(1);
+        p.enter_limbo(1, false);
         p.store(5);
         assert!(!p.is_loading(3));
         // Its word went to another address, and back.
@@ -362,7 +397,7 @@ mod tests {
         assert!(!p.is_loading(3) && p.copy() == Some(5));
         let _ = p.take_copy();
         // A page in limbo moves with its slot.
-        p.enter_limbo(77);
+        p.enter_limbo(77, false);
         q.take_over(&p);
         assert_eq!(q.state(), PageState::Limbo(77));
     }
@@ -379,7 +414,7 @@ mod tests {
     fn a_stuck_page_survives_one_sweep() {
         let p = new();
         p.touch_first();
-        p.enter_limbo(0);
+        p.enter_limbo(0, false);
         p.refuse_limbo(true);
         assert!(!p.cool());
         assert!(p.cool());

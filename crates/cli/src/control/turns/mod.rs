@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use uzswap::control::{Counter, Slot};
+use uzswap::sys::HUGE_PAGES;
 
 use super::server::Run;
 use policy::{Key, Policy, Room, Sight};
@@ -29,9 +30,10 @@ use policy::{Key, Policy, Room, Sight};
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(50);
 const CALM_LOOK: Duration = Duration::from_millis(100);
-/// What paging costs, roughly: a page brought back, with the eviction that made room for it, one that was still in limbo, and one
-/// that had to be read from the store.
+/// What paging costs, roughly: a page brought back, with the eviction that made room for it, one that came along with others, one
+/// that was still in limbo, and one that had to be read from the store.
 const LOAD_COST: Duration = Duration::from_micros(20);
+const ALONG_COST: Duration = Duration::from_micros(3);
 const HIT_COST: Duration = Duration::from_micros(4);
 const READ_COST: Duration = Duration::from_micros(100);
 /// How long a pause lasts without news.
@@ -90,12 +92,16 @@ fn key(pid: u32, slot: &Slot) -> Key {
 }
 
 fn sight(pid: u32, slot: &Slot) -> Sight {
-    let cost = |c: Counter, each: Duration| Duration::from_nanos(slot.get(c) * each.as_nanos() as u64);
+    let cost = |events: u64, each: Duration| Duration::from_nanos(events * each.as_nanos() as u64);
+    let loads = slot.get(Counter::Loads);
+    let along = slot.get(Counter::FaultAroundPages) + slot.get(Counter::HugeFaults) * (HUGE_PAGES as u64 - 1);
+    let along = along.min(loads);
     Sight {
         key: key(pid, slot),
-        paging: cost(Counter::Loads, LOAD_COST)
-            + cost(Counter::LimboHits, HIT_COST)
-            + cost(Counter::ReadBackPages, READ_COST),
+        paging: cost(loads - along, LOAD_COST)
+            + cost(along, ALONG_COST)
+            + cost(slot.get(Counter::LimboHits), HIT_COST)
+            + cost(slot.get(Counter::ReadBackPages), READ_COST),
         needed_pages: needed_pages(slot),
         resident_pages: slot.get(Counter::ResidentPages) + slot.get(Counter::LimboPages),
         is_waiting: slot.turn.is_waiting(),

@@ -2,7 +2,7 @@
 //!
 //! **How many.** *Pressure* is what paging costs of the processor time that the processes have. Above a quarter there are turns; as many
 //! processes run as would fit by half of what they need, then fewer while pressure stays high and memory full, and one more
-//! while pressure is low or there is room. When all could run and pressure is low, turns are over. They are of no use either where one of
+//! while pressure is low or there is room; not fewer than there are processors, unless nearly all time goes to paging. When all could run and pressure is low, turns are over. They are of no use either where one of
 //! those that page would do so alone.
 //!
 //! **Which.** Who waits longest comes next. A turn is long beside the time that it takes to bring a process's memory back, so that
@@ -18,6 +18,8 @@ const RELOAD_COST: Duration = Duration::from_micros(12);
 const BEGIN: f64 = 0.25;
 const TOO_MUCH: f64 = 0.20;
 const LITTLE: f64 = 0.08;
+/// Pressure at which it is better to leave a processor idle than to let as many run as there are processors.
+const SEVERE: f64 = 0.75;
 /// What the processes are taken to use of the processors at least: less, and they wait for each other or a disk.
 const LEAST_USE: f64 = 0.2;
 /// The time over which pressure is averaged, and after which what a change has brought is believed.
@@ -181,9 +183,10 @@ impl Policy {
     fn decide(&mut self, now: Instant, room: Room) {
         let contending = self.contenders.values().filter(|c| c.contends(now)).count();
         let fitting = self.fitting(now, room);
+        let least = if self.pressure > SEVERE { 1 } else { self.cores as usize };
         let Some(allowed) = self.allowed else {
-            if self.pressure > BEGIN && contending > 1 && fitting > 0 {
-                self.allowed = Some(fitting.clamp(1, contending - 1));
+            if self.pressure > BEGIN && contending > least && fitting > 0 {
+                self.allowed = Some(fitting.clamp(least, contending - 1));
                 self.changed_at = Some(now);
             }
             return;
@@ -196,7 +199,7 @@ impl Policy {
         }
         let ahead = room.limit_pages / AHEAD;
         let next = if self.pressure > TOO_MUCH && room.free_pages < ahead {
-            (allowed * 2 / 3).max(1)
+            (allowed * 2 / 3).max(least.min(allowed))
         } else if allowed < contending
             && (self.pressure < LITTLE || room.free_pages > ahead + self.next_needs())
         {
@@ -276,6 +279,8 @@ mod tests {
         now: Instant,
         sights: Vec<Sight>,
         fit: usize,
+        /// The part of their time that paging takes then.
+        part: f64,
         asleep: Option<Key>,
     }
 
@@ -290,7 +295,7 @@ mod tests {
                 processor: Some(Duration::ZERO),
             };
             let sights = (1..=processes).map(sight).collect();
-            Build { policy: Policy::new(2), now: Instant::now(), sights, fit, asleep: None }
+            Build { policy: Policy::new(2), now: Instant::now(), sights, fit, part: 0.5, asleep: None }
         }
 
         fn running(&self) -> Vec<Key> {
@@ -306,7 +311,8 @@ mod tests {
                 if runs && !sleeps {
                     let time = LOOK * 2 / running.len() as u32;
                     s.processor = s.processor.map(|p| p + time);
-                    s.paging += if running.len() > self.fit { time / 2 } else { Duration::ZERO };
+                    s.paging +=
+                        if running.len() > self.fit { time.mul_f64(self.part) } else { Duration::ZERO };
                 }
             }
             self.now += LOOK;
@@ -316,6 +322,19 @@ mod tests {
         fn look_for(&mut self, time: Duration) {
             (0..time.as_millis() / LOOK.as_millis()).for_each(|_| self.look());
         }
+    }
+
+    #[test]
+    fn no_processor_is_left_idle_but_for_the_worst() {
+        let mut two = Build::new(2, 1);
+        two.look_for(Duration::from_secs(5));
+        assert!(!two.policy.is_on());
+        two.part = 0.9;
+        two.look_for(Duration::from_secs(2));
+        assert_eq!(two.running().len(), 1);
+        let mut many = Build::new(24, 1);
+        many.look_for(Duration::from_secs(5));
+        assert_eq!(many.running().len(), 2);
     }
 
     #[test]

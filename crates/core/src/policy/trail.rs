@@ -1,0 +1,267 @@
+//! The trail of what runs through memory: windows that came in one after the other, which go first.
+//!
+//! ```text
+//!   a thread reads on    ... |64|64|64|64|64|64|64| >
+//!                             ^ taken first         the last `gap` pages: not yet
+//! ```
+//!
+//! A program that goes round and round through more than there is memory for needs last what it has just left. Every policy that goes
+//! by age keeps exactly that, and finds nothing of it when it comes round. So pages that came in by windows make room for the next
+//! ones, and what else is in memory stays: of two memories that are gone through a part is never brought back at all.
+//!
+//! That is wrong where the rest is no longer used: what is gone through now is what should have the memory. Nobody sees touches, so the rest
+//! is tried: as long as most of what the hand takes of it comes back, it is in use, and the trail is on; one page in [`SHARE`]
+//! is still taken by the hand, to go on knowing. What each of the two took is told by the page's word
+//! (`PageEntry::was_taken_behind`).
+
+use super::WINDOW_LEAST_PAGES;
+
+/// Windows that the trail knows.
+const RUNS_MAX: usize = 64;
+/// One page in so many is taken by the hand while the trail is on.
+pub const SHARE: i64 = 4;
+/// Pages that the hand takes in its turn: as large a hole as a window brings.
+const HAND_PAGES: i64 = 64;
+/// The trail's last pages, which are left: a part of the limit, and so many at least. The evictor brings windows before anybody has
+/// touched them.
+const GAP_PART: i64 = 32;
+const GAP_LEAST_PAGES: i64 = 256;
+/// As many runs are left whatever their size.
+const GAP_RUNS: usize = 2;
+/// What comes back of what the hand takes is looked at after so many pages, a part of the limit, and so many at least; then
+/// what was before counts half.
+const EPOCH_PART: i64 = 16;
+const EPOCH_LEAST_PAGES: i64 = 256;
+/// Percent that have come back: from the first on the trail is on, below the second it is off again.
+const ON_PERCENT: u64 = 70;
+const OFF_PERCENT: u64 = 40;
+
+/// Consecutive pages, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Run {
+    pub start: usize,
+    pub pages: usize,
+}
+
+/// What came in by windows, and whether it goes first.
+pub struct Trail {
+    runs: [Run; RUNS_MAX],
+    oldest: usize,
+    len: usize,
+    pages: usize,
+    /// Pages by which the trail is ahead of its share, or behind.
+    ahead: i64,
+    is_hands_turn: bool,
+    /// What the hand took, what it had taken and came back: of this epoch, and less and less of those before.
+    taken: u64,
+    came_back: u64,
+    /// Pages that the hand may take before the epoch ends.
+    left: i64,
+    is_on: bool,
+}
+
+impl Default for Trail {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Trail {
+    pub const fn new() -> Trail {
+        Trail {
+            runs: [Run { start: 0, pages: 0 }; RUNS_MAX],
+            oldest: 0,
+            len: 0,
+            pages: 0,
+            ahead: 0,
+            is_hands_turn: false,
+            taken: 0,
+            came_back: 0,
+            left: 0,
+            is_on: false,
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// A window came in, of a thread that reads on.
+    pub fn follow(&mut self, run: Run, limit_pages: i64) {
+        if run.pages < WINDOW_LEAST_PAGES {
+            return;
+        }
+        // What is too far behind stays, as part of the rest: with all of memory for a trail, the oldest would go first again.
+        while self.len == RUNS_MAX || self.len > GAP_RUNS && self.pages as i64 > 2 * gap(limit_pages) {
+            self.drop_oldest();
+        }
+        self.runs[(self.oldest + self.len) % RUNS_MAX] = run;
+        self.len += 1;
+        self.pages += run.pages;
+    }
+
+    /// What is to go next, if it is of the trail. The caller says by `took` how far it has got.
+    pub fn next(&self, limit_pages: i64) -> Option<Run> {
+        let is_long = self.pages as i64 > gap(limit_pages) && self.len > GAP_RUNS;
+        (self.is_on && is_long && !self.is_hands_turn).then(|| self.runs[self.oldest])
+    }
+
+    /// Of the first `looked` pages of the run that [`Trail::next`] told of `taken` were taken, and nothing more is to be had of them.
+    pub fn took(&mut self, looked: usize, taken: usize) {
+        let run = &mut self.runs[self.oldest];
+        let looked = looked.min(run.pages);
+        run.start += looked;
+        run.pages -= looked;
+        self.pages -= looked;
+        if run.pages == 0 {
+            self.drop_oldest();
+        }
+        self.ahead += taken as i64;
+        self.is_hands_turn |= self.ahead >= (SHARE - 1) * HAND_PAGES;
+    }
+
+    fn drop_oldest(&mut self) {
+        self.pages -= self.runs[self.oldest].pages;
+        self.oldest = (self.oldest + 1) % RUNS_MAX;
+        self.len -= 1;
+    }
+
+    /// The hand has taken `taken` pages of the rest, or found none; `came_back`: of those that it had taken before, since the last time.
+    pub fn learn(&mut self, taken: usize, came_back: usize, limit_pages: i64) {
+        let shares = (SHARE - 1) * taken as i64;
+        self.ahead = (self.ahead - shares).max(-shares);
+        self.is_hands_turn &= self.ahead > 0 && taken > 0;
+        self.taken += taken as u64;
+        self.came_back += came_back as u64;
+        self.left -= taken as i64;
+        if self.left > 0 || self.taken == 0 {
+            return;
+        }
+        self.left = (limit_pages / EPOCH_PART).max(EPOCH_LEAST_PAGES);
+        let percent = self.came_back * 100 / self.taken;
+        self.is_on = percent >= if self.is_on { OFF_PERCENT } else { ON_PERCENT };
+        (self.taken, self.came_back) = (self.taken / 2, self.came_back / 2);
+    }
+}
+
+/// Pages that the trail leaves alone.
+fn gap(limit_pages: i64) -> i64 {
+    (limit_pages / GAP_PART).max(GAP_LEAST_PAGES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: i64 = 1600;
+
+    fn learned(percent: usize, epochs: usize) -> Trail {
+        let mut t = Trail::new();
+        learn(&mut t, percent, epochs);
+        t
+    }
+
+    fn learn(t: &mut Trail, percent: usize, epochs: usize) {
+        (0..epochs).for_each(|_| t.learn(256, 256 * percent / 100, LIMIT));
+    }
+
+    fn windows(t: &mut Trail, runs: usize) {
+        (0..runs).for_each(|i| t.follow(Run { start: i * 64, pages: 64 }, LIMIT));
+    }
+
+    #[test]
+    fn the_trail_is_on_while_most_of_the_rest_comes_back() {
+        assert!(!learned(60, 20).is_on());
+        let mut t = learned(0, 10);
+        learn(&mut t, 100, 1);
+        assert!(!t.is_on(), "not so soon");
+        learn(&mut t, 100, 2);
+        assert!(t.is_on());
+        learn(&mut t, 50, 20);
+        assert!(t.is_on(), "nor the other way");
+        learn(&mut t, 0, 1);
+        assert!(!t.is_on());
+    }
+
+    #[test]
+    fn the_oldest_windows_go_first_but_not_the_last_ones() {
+        let mut t = learned(100, 3);
+        windows(&mut t, 4);
+        assert_eq!(t.next(LIMIT), None, "four windows are the gap");
+        windows(&mut t, 2);
+        assert_eq!(t.next(LIMIT), Some(Run { start: 0, pages: 64 }));
+        t.took(32, 32);
+        assert_eq!(t.next(LIMIT), Some(Run { start: 32, pages: 32 }));
+        t.took(40, 0);
+        assert_eq!(t.next(LIMIT), Some(Run { start: 64, pages: 64 }));
+        t.took(64, 64);
+        assert_eq!((t.next(LIMIT), t.pages), (None, 256));
+        // However large they are.
+        let mut huge = learned(100, 3);
+        (0..2).for_each(|i| huge.follow(Run { start: i * 512, pages: 512 }, LIMIT));
+        assert_eq!(huge.next(LIMIT), None);
+    }
+
+    #[test]
+    fn what_is_too_long_stays_and_what_is_short_is_no_trail() {
+        let mut t = learned(100, 3);
+        windows(&mut t, 20);
+        assert_eq!((t.len, t.pages), (9, 576));
+        assert_eq!(t.next(LIMIT).map(|r| r.start), Some(11 * 64));
+        let mut long = learned(100, 3);
+        (0..100).for_each(|i| long.follow(Run { start: i * 64, pages: 64 }, 1 << 30));
+        assert_eq!(long.len, RUNS_MAX);
+        let mut none = learned(100, 3);
+        (0..1000).for_each(|i| none.follow(Run { start: i * 9, pages: WINDOW_LEAST_PAGES - 1 }, LIMIT));
+        assert_eq!(none.next(0), None);
+    }
+
+    #[test]
+    fn the_hand_has_its_share() {
+        let mut t = learned(100, 3);
+        let (mut behind, mut by_hand) = (0, 0);
+        for i in 0..10_000 {
+            t.follow(Run { start: i * 64, pages: 64 }, LIMIT);
+            while t.next(LIMIT).is_some() {
+                t.took(64, 64);
+                behind += 64;
+            }
+            while t.is_hands_turn {
+                t.learn(32, 32, LIMIT);
+                by_hand += 32;
+            }
+        }
+        assert_eq!(behind / by_hand, SHARE - 1);
+        // And no more, if it takes a huge page at a time.
+        let mut taken = [0, 0];
+        for i in 0..1000 {
+            t.follow(Run { start: i * 512, pages: 512 }, LIMIT);
+            if t.next(LIMIT).is_some() {
+                t.took(512, 512);
+                taken[0] += 1;
+            } else {
+                t.learn(512, 512, LIMIT);
+                taken[1] += 1;
+            }
+        }
+        assert!((2..=4).contains(&(taken[0] / taken[1])), "{taken:?}");
+        // One that finds nothing does not stop the trail.
+        t.ahead = 1_000_000;
+        t.is_hands_turn = true;
+        t.learn(0, 0, LIMIT);
+        windows(&mut t, 5);
+        assert!(t.next(LIMIT).is_some());
+    }
+
+    #[test]
+    fn an_old_rest_makes_room_in_the_end() {
+        // Nothing of what the hand takes comes back: a quarter of the memory later the trail is off.
+        let mut t = learned(100, 10);
+        let mut taken = 0;
+        while t.is_on() {
+            t.learn(32, 0, LIMIT);
+            taken += 32;
+        }
+        assert!(taken as i64 <= 3 * EPOCH_LEAST_PAGES, "{taken}");
+    }
+}
