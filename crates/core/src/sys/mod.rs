@@ -18,6 +18,7 @@ pub mod mem;
 pub mod nr;
 pub mod once;
 pub mod open;
+pub mod pagemap;
 mod place;
 pub mod program;
 pub mod simd;

@@ -96,10 +96,10 @@ impl Mechanism {
     }
 
     /// Descriptors that must survive the program's closing.
-    pub fn fds(&self) -> [i32; 2] {
+    pub fn fds(&self) -> [i32; 3] {
         match self {
             Mechanism::Uffd(u) => u.fds(),
-            Mechanism::Protect(p) => [p.fd(), -1],
+            Mechanism::Protect(p) => [p.fd(), -1, -1],
         }
     }
 

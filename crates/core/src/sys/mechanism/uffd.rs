@@ -7,11 +7,16 @@
 //!
 //! Huge pages go both ways by one MOVE, which keeps them whole if neither side has small pages there: so they have slots of their
 //! own, behind the others, and a dock, where one is filled before it goes in. The dock is not registered: a touch maps a huge page.
+//! Where small pages have been, their table is left, and a huge page that is moved there is split. Since 6.14 kernels free an empty
+//! table when all that it covers is dropped (`CONFIG_PT_RECLAIM`); whether this one does is seen at the first try.
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`; sources of COPY are staging, zeros, or buffers borrowed from the caller.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use super::{Filled, Next, Taken};
 use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous, map_huge};
+use crate::sys::pagemap::Pagemap;
 use crate::sys::program::{self, ProcMem};
 use crate::sys::userfaultfd::{FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd};
 use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SIZE, Result};
@@ -42,6 +47,10 @@ pub struct Uffd {
     zeros: Mapping,
     /// To read pages that the program made inaccessible; absent where the sandbox forbids it.
     proc_mem: Option<ProcMem>,
+    /// To see what is huge; for huge pages only, and absent where the sandbox or the kernel has none.
+    pagemap: Option<Pagemap>,
+    /// Tables of small pages that have all gone cannot be got rid of.
+    keeps_tables: AtomicBool,
 }
 
 impl Uffd {
@@ -63,7 +72,21 @@ impl Uffd {
         // Read, so that COPY does not fault on them each time. Not written: the kernel's one zero page is enough for all processes.
         zeros.as_slice().iter().step_by(PAGE_SIZE).for_each(|byte| _ = core::hint::black_box(*byte));
         let proc_mem = ProcMem::open().ok();
-        let u = Uffd { fd, has_move, staging, slots, huge, huge_slots, executable, zeros, proc_mem };
+        let pagemap = if huge_slots > 0 { Pagemap::open().ok() } else { None };
+        let keeps_tables = AtomicBool::new(pagemap.is_none());
+        let u = Uffd {
+            fd,
+            has_move,
+            staging,
+            slots,
+            huge,
+            huge_slots,
+            executable,
+            zeros,
+            proc_mem,
+            pagemap,
+            keeps_tables,
+        };
         u.attach_own()?;
         Ok(u)
     }
@@ -86,6 +109,9 @@ impl Uffd {
         if let Some(p) = &self.proc_mem {
             p.renew()?;
         }
+        if let Some(p) = &self.pagemap {
+            p.renew()?;
+        }
         self.attach_own()
     }
 
@@ -97,8 +123,9 @@ impl Uffd {
         self.huge_slots > 0
     }
 
-    pub fn fds(&self) -> [i32; 2] {
-        [self.fd.fd(), self.proc_mem.as_ref().map_or(-1, ProcMem::fd)]
+    pub fn fds(&self) -> [i32; 3] {
+        let proc_mem = self.proc_mem.as_ref().map_or(-1, ProcMem::fd);
+        [self.fd.fd(), proc_mem, self.pagemap.as_ref().map_or(-1, Pagemap::fd)]
     }
 
     pub fn attach(&self, addr: usize, len: usize) -> Result<()> {
@@ -166,6 +193,35 @@ impl Uffd {
             }
         }
         done
+    }
+
+    /// Whether a place where small pages have been stays one.
+    pub fn keeps_tables(&self) -> bool {
+        self.keeps_tables.load(Ordering::Relaxed)
+    }
+
+    /// Makes the 2 MiB at `addr`, of which no page is resident, a place for a huge page, though small ones have been there. Says
+    /// whether that may have worked: `is_huge` tells after the next one has gone in.
+    pub fn clear_table(&self, addr: usize) -> bool {
+        let Some(pagemap) = self.pagemap.as_ref().filter(|_| !self.keeps_tables()) else { return false };
+        // What the kernel itself swapped out before it came under management is there for no word to tell.
+        // SAFETY: nothing is mapped there, and nothing can come but by the pager, whose lock the caller holds.
+        pagemap.is_empty(addr) && unsafe { program::drop_pages(addr, HUGE_BYTES) }.is_ok()
+    }
+
+    /// Whether the 2 MiB at `addr` are one huge page to the kernel; where it does not say, they are taken for one.
+    pub fn is_huge(&self, addr: usize) -> bool {
+        self.pagemap.as_ref().is_none_or(|p| p.is_huge(addr))
+    }
+
+    /// The same of what `fill_huge` is to move.
+    pub fn is_source_huge(&self, from: Option<usize>) -> bool {
+        self.is_huge(from.map_or(self.dock(), |slot| self.slot_addr(slot)))
+    }
+
+    /// A huge page was split, though `clear_table` had said that there was no table.
+    pub fn note_table_kept(&self) {
+        self.keeps_tables.store(true, Ordering::Relaxed);
     }
 
     /// Empties the dock.
@@ -382,5 +438,29 @@ mod tests {
                 u.release_slots(slot, HUGE_PAGES);
             }
         }
+    }
+
+    #[test]
+    fn where_small_pages_have_been_a_huge_one_goes_in() {
+        let u = match Uffd::open(true, 8, 2) {
+            Ok(u) => u,
+            Err(e) => return println!("SKIPPED: userfaultfd with MOVE: {e}"),
+        };
+        let program = map_huge(1).unwrap();
+        u.attach(program, HUGE_BYTES).unwrap();
+        u.with_page_to_fill(None, 0, |bytes| bytes[0] = 1);
+        assert_eq!(u.fill_huge(program, None), HUGE_PAGES);
+        if u.keeps_tables() || !u.is_huge(program) {
+            return println!("SKIPPED: huge pages, or PAGEMAP_SCAN");
+        }
+        assert_eq!(u.take_out(program, HUGE_PAGES, 8).pages, HUGE_PAGES);
+        u.release_slots(8, HUGE_PAGES);
+        assert_eq!(u.fill_zero(program, 5), Filled::All);
+        assert!(!u.clear_table(program), "there are pages");
+        assert_eq!(u.take_out(program, 5, 0).pages, 5);
+        assert!(u.clear_table(program));
+        u.with_page_to_fill(None, 0, |bytes| bytes[0] = 1);
+        assert_eq!(u.fill_huge(program, None), HUGE_PAGES);
+        println!("this kernel {} tables", if u.is_huge(program) { "frees" } else { "keeps" });
     }
 }
