@@ -30,6 +30,17 @@ const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one in so many is kept, to learn when it changes.
 const SAMPLED: u32 = 32;
 
+/// What a page is that comes again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Back {
+    /// As it was, and stored under its entry.
+    Same,
+    /// Not what it was: somebody has written it.
+    Changed,
+    /// Its copy is gone or worth replacing.
+    Gone,
+}
+
 /// What the cache's lock guards of this.
 pub struct Kept {
     /// Copies in the pool, the youngest first.
@@ -73,7 +84,26 @@ impl<S: Store> SwapCache<S> {
     pub fn keep_as(&self, entry: SwapEntry, print: u64) -> bool {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry is kept once");
-        let keeps = s.keep(id, print, self.is_dense());
+        let keeps = s.may_keep(id, self.is_dense()) && s.keep(id, print);
+        if !keeps {
+            self.drop_entry(s, entry, id);
+        }
+        keeps
+    }
+
+    /// Whether a copy of the page of `entry`, which is being loaded, would be kept: else its fingerprint need not be taken. To be
+    /// asked once, and answered by `keep_wanted`.
+    pub fn wants_copy(&self, entry: SwapEntry) -> bool {
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a swap entry that is loaded is there");
+        s.may_keep(id, self.is_dense())
+    }
+
+    /// As `keep_as`, once `wants_copy` has been asked; without a fingerprint the entry is freed.
+    pub fn keep_wanted(&self, entry: SwapEntry, print: Option<u64>) -> bool {
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a swap entry is kept once");
+        let keeps = print.is_some_and(|print| s.keep(id, print));
         if !keeps {
             self.drop_entry(s, entry, id);
         }
@@ -83,14 +113,19 @@ impl<S: Store> SwapCache<S> {
     /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`. False: it is not,
     /// or the copy is gone or worth replacing; the entry is freed, the page not taken.
     pub fn take_back(&self, entry: SwapEntry, page: &Page) -> bool {
+        self.take_back_as(entry, page) == Back::Same
+    }
+
+    /// The same, and why not.
+    pub fn take_back_as(&self, entry: SwapEntry, page: &Page) -> Back {
         let print = self.fingerprint.of(page);
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a kept entry is there");
-        let serves = s.take_back(id, print);
-        if !serves {
+        let back = s.take_back(id, print);
+        if back != Back::Same {
             self.drop_entry(s, entry, id);
         }
-        serves
+        back
     }
 
     /// Sets how much memory copies of pages that are back may take; 0 at first.
@@ -110,25 +145,38 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    fn keep(&mut self, id: u32, print: u64, is_dense: bool) -> bool {
+    /// Whether the copy of a page that goes back is worth keeping. Asked once for each: with a bad score every so manieth is.
+    fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
+        let e = *self.entries.get(id);
+        match e.location() {
+            // What was compressed again because it was idle is not: kept, it would cost each load from now on what the
+            // denser codec costs.
+            Location::Pool(_) if e.is(Mark::Packed) && !is_dense => false,
+            Location::Pool(_) => self.has_room_for_copy(usize::from(e.len)) && self.kept.is_worthwhile(),
+            Location::Stored(_) => self.kept.is_worthwhile(),
+            _ => false,
+        }
+    }
+
+    /// The oldest copy is that of the page that is most likely to come again soon, so none goes for a new one.
+    fn has_room_for_copy(&self, len: usize) -> bool {
+        self.kept.bytes + len <= self.kept.max_bytes
+    }
+
+    fn keep(&mut self, id: u32, print: u64) -> bool {
         let e = *self.entries.get(id);
         assert!(e.kept == 0, "a page goes back once");
         let len = usize::from(e.len);
         match e.location() {
             Location::Pool(_) => {
-                // The oldest is that of the page that is most likely to come again soon, so none goes for a new one.
-                let fits = self.kept.bytes + len <= self.kept.max_bytes;
-                // What was compressed again because it was idle is not: kept, it would cost each load from now on what the
-                // denser codec costs.
-                let is_slow = e.is(Mark::Packed) && !is_dense;
-                if is_slow || !fits || !self.kept.is_worthwhile() {
+                if !self.has_room_for_copy(len) {
                     return false;
                 }
                 self.unlink_pooled(id);
                 self.kept.list.push_front(&mut self.entries, id);
                 self.kept.bytes += len;
             }
-            Location::Stored(_) if self.kept.is_worthwhile() => {}
+            Location::Stored(_) => {}
             _ => return false,
         }
         let e = self.entries.get_mut(id);
@@ -137,21 +185,21 @@ impl<S: Store> State<S> {
         true
     }
 
-    fn take_back(&mut self, id: u32, print: u64) -> bool {
+    fn take_back(&mut self, id: u32, print: u64) -> Back {
         let e = *self.entries.get(id);
         assert!(e.kept != 0, "only what was kept comes back like this");
         if e.location() == Location::Gone {
-            return false;
+            return Back::Gone;
         }
         let is_same = e.fingerprint == print;
         self.kept.learn(is_same);
         if !is_same {
             self.counters.changed_pages += 1;
-            return false;
+            return Back::Changed;
         }
         // What was wanted a moment ago is not left on the disk while there is room in memory.
         if matches!(e.location(), Location::Stored(_)) && self.accepts() {
-            return false;
+            return Back::Gone;
         }
         self.unmark_kept(id);
         self.entries.get_mut(id).mark(Mark::Referenced, false);
@@ -159,7 +207,7 @@ impl<S: Store> State<S> {
             self.link_young(id);
         }
         self.counters.unchanged_pages += 1;
-        true
+        Back::Same
     }
 
     /// The entry's copy is an ordinary one from now on, or is about to go. Not in any list then, if it is in the pool.
@@ -218,6 +266,27 @@ mod tests {
         assert!(cache.keep(kept, &a) && !cache.take_back(kept, &b));
         let c = cache.counters();
         assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (1, 1, 0));
+        cache.check();
+    }
+
+    #[test]
+    fn a_copy_is_asked_for_before_its_fingerprint_is_taken() {
+        let (cache, _) = in_memory(1 << 20);
+        let (a, b) = (page(1), page(2));
+        let first = cache.swap_out(&a).unwrap();
+        assert!(!cache.wants_copy(first) && !cache.keep_wanted(first, None), "no copies are allowed yet");
+        cache.set_max_kept_bytes(1 << 20);
+        let kept = cache.swap_out(&a).unwrap();
+        let print = cache.fingerprint(&a);
+        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, Some(print)));
+        assert_eq!(cache.take_back_as(kept, &a), Back::Same);
+        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, Some(print)));
+        assert_eq!(cache.take_back_as(kept, &b), Back::Changed);
+        let late = cache.swap_out(&a).unwrap();
+        assert!(cache.wants_copy(late));
+        cache.set_max_kept_bytes(0);
+        assert!(!cache.keep_wanted(late, Some(print)), "there is no room any more");
+        assert_eq!(cache.counters().stored_pages, 0);
         cache.check();
     }
 

@@ -55,6 +55,7 @@ mod writeback;
 pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
+pub use kept::Back;
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
