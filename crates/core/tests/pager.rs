@@ -1,126 +1,13 @@
 //! The pager on real memory of this process: faults, eviction and bookkeeping, under each mechanism.
-//! The test program plays the part of the hooks: it calls the kernel and the notes under one lock.
 #![allow(unsafe_code)]
 
-use std::sync::OnceLock;
+mod common;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use common::*;
 use uzswap::control::orders::ALL_PAGES;
-use uzswap::control::{Counter, Mechanism, Settings, Tree};
-use uzswap::fault::{Active, Fault, FaultStream, Pager};
-use uzswap::region::RangeFlags;
-
-const P: usize = 4096;
-static PAGER: Pager = Pager::new();
-static LOST: AtomicBool = AtomicBool::new(false);
-
-std::thread_local! {
-    static STREAM: std::cell::RefCell<FaultStream> = const { std::cell::RefCell::new(FaultStream::new()) };
-}
-
-extern "C" fn on_fault(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's own arguments of a signal handler.
-    let (addr, code) = unsafe {
-        let uc = context as *mut libc::ucontext_t;
-        ((*info).si_addr() as usize, (*uc).uc_mcontext.gregs[libc::REG_ERR as usize] as u64)
-    };
-    let r = STREAM.with(|s| PAGER.fault(addr, code, &mut s.borrow_mut()));
-    if r != Fault::Served {
-        LOST.store(true, Ordering::SeqCst);
-        // SAFETY: back to the default: the access kills the test.
-        unsafe { libc::signal(sig, libc::SIG_DFL) };
-    }
-}
-
-fn start(mechanism: Mechanism, memory_bytes: u64) -> bool {
-    static TREE: OnceLock<&'static Tree> = OnceLock::new();
-    let tree = *TREE.get_or_init(|| {
-        // SAFETY: all-zero is a valid Tree (atomics).
-        unsafe { &*(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Tree>()) as *const Tree) }
-    });
-    tree.limit_pages.store((memory_bytes / P as u64) as i64, Ordering::SeqCst);
-    PAGER.connect(tree, tree.claim(std::process::id()).unwrap());
-    let mut settings = Settings { memory_bytes, mechanism: mechanism as u32, ..Settings::new() };
-    settings.store_dir[..4].copy_from_slice(b"/tmp");
-    settings.store_dir_len = 4;
-    let active = match Active::open(&settings) {
-        Ok(a) => Box::leak(Box::new(a)),
-        Err(e) => {
-            println!("SKIPPED: {} is not available: {e}", mechanism.name());
-            return false;
-        }
-    };
-    let signal = uzswap::sys::mechanism::Mechanism::signal(active.kind);
-    // SAFETY: installs the handler above on the stack it finds (test threads have ordinary stacks).
-    unsafe {
-        let mut sa: libc::sigaction = std::mem::zeroed();
-        sa.sa_sigaction = on_fault as *const () as usize;
-        sa.sa_flags = libc::SA_SIGINFO;
-        libc::sigfillset(&mut sa.sa_mask);
-        assert_eq!(libc::sigaction(signal, &sa, std::ptr::null_mut()), 0);
-    }
-    let mut s = PAGER.lock();
-    PAGER.set_active(&mut s, active).unwrap();
-    PAGER.activate_ranges(&mut s);
-    true
-}
-
-fn map(len: usize) -> usize {
-    let mut s = PAGER.lock();
-    // SAFETY: a fresh mapping.
-    let p = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            3,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    assert_ne!(p, libc::MAP_FAILED);
-    PAGER.note_mapped(&mut s, p as usize, p as usize + len, 3, RangeFlags::NONE);
-    p as usize
-}
-
-fn word(addr: usize) -> &'static AtomicU64 {
-    // SAFETY: an aligned word of a mapping of this test.
-    unsafe { &*(addr as *const AtomicU64) }
-}
-
-/// What a page of the test holds: half noise, half one value, so that it compresses about twofold.
-fn fill(page: usize, value: u64) {
-    let mut x = value | 1;
-    for i in 0..512 {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        word(page + i * 8).store(if i % 2 == 0 { value } else { x }, Ordering::Relaxed);
-    }
-}
-
-fn check(page: usize, value: u64) {
-    let mut x = value | 1;
-    for i in 0..512 {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        let want = if i % 2 == 0 { value } else { x };
-        assert_eq!(word(page + i * 8).load(Ordering::Relaxed), want, "page {page:#x} word {i}");
-    }
-}
-
-fn rnd(s: &mut u64) -> u64 {
-    *s ^= *s << 13;
-    *s ^= *s >> 7;
-    *s ^= *s << 17;
-    *s
-}
-
-fn checked() {
-    let s = PAGER.lock();
-    PAGER.check(&s);
-}
+use uzswap::control::{Counter, HugePages, Mechanism};
 
 /// Writers that hit pages at any moment of their way out and back, mostly just after a read has brought them: each adds to
 /// words of its own and knows what they must be. Most visits only read, so that most pages go out as they came.
@@ -285,7 +172,7 @@ fn on_demand(base: usize, pages: usize) {
 /// Everything in one process and one test: the pager is a process-wide thing.
 fn life(mechanism: Mechanism) {
     const PAGES: usize = 16 << 10;
-    if !start(mechanism, 16 << 20) {
+    if !start(mechanism, 16 << 20, HugePages::Madvise) {
         return;
     }
     let before = std::thread::spawn(|| {

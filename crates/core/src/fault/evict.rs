@@ -15,8 +15,9 @@
 use core::sync::atomic::{Ordering, fence};
 
 use super::resolve::swap_entry;
+use super::units::Evidence;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::{SwapEntry, SwapFull};
+use crate::cache::{Back, SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
 use crate::policy::limbo::Stretch;
@@ -284,7 +285,8 @@ impl Pager {
                 if let Some(page) = s.limbo.page(slot)
                     && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
                 {
-                    aged[i] = self.give_to_cache(active, &bytes, s.limbo.is_cold(slot), copies[i]);
+                    let cold = s.limbo.is_cold(slot);
+                    aged[i] = self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
                 } else if live[i] {
                     self.free_entry(copies[i]);
                     aged[i] = Aged::Refused;
@@ -292,7 +294,8 @@ impl Pager {
             }
         } else {
             drop(s);
-            self.give_slots_to_cache(active, stretch.slot, &live[..stretch.count], &copies, &mut aged);
+            let _ =
+                self.give_slots_to_cache(active, stretch.slot, &live[..stretch.count], &copies, &mut aged);
             s = self.lock();
         }
         self.publish_aged(s, active, stretch, &aged, may_keep)
@@ -316,7 +319,7 @@ impl Pager {
         (live, copies)
     }
 
-    /// Compresses the pages of claimed slots, without the lock.
+    /// Compresses the pages of claimed slots, without the lock. Returns what they tell of their use.
     fn give_slots_to_cache(
         &self,
         active: &Active,
@@ -324,26 +327,32 @@ impl Pager {
         live: &[bool],
         copies: &[Option<u64>],
         aged: &mut [Aged],
-    ) {
+    ) -> Evidence {
+        let mut e = Evidence::default();
         for (i, _) in live.iter().enumerate().filter(|(_, live)| **live) {
             if let Some(bytes) = active.mechanism.slot(slot + i) {
-                aged[i] = self.give_to_cache(active, bytes, false, copies[i]);
+                aged[i] = self.give_to_cache(active, bytes, false, copies[i], &mut e);
             }
         }
+        e
     }
 
     /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch by batch, so that
     /// a touch of one need not wait for all. As `age_out`.
     fn age_out_block<'a>(&'a self, mut s: Locked<'a>, active: &Active) -> (Locked<'a>, usize, usize) {
         let Some(block) = s.limbo.claim_block() else { return (s, 0, 0) };
-        let mut refused = 0;
+        let stretch = s.limbo.page(block);
+        let (mut refused, mut evidence) = (0, Evidence::default());
         for slot in (block..block + HUGE_PAGES).step_by(BATCH_PAGES) {
             let (live, copies) = self.look_at_slots(&s, slot, BATCH_PAGES);
             drop(s);
             let mut aged = [Aged::Empty; BATCH_PAGES];
-            self.give_slots_to_cache(active, slot, &live, &copies, &mut aged);
+            evidence.add(self.give_slots_to_cache(active, slot, &live, &copies, &mut aged));
             s = self.lock();
             refused += self.publish_slots(&s, active, slot, &aged);
+        }
+        if let Some(stretch) = stretch {
+            self.learn_from_huge(&mut s, stretch, evidence);
         }
         // The slots hold no page any more and are still ours: the frame is for the next huge page, or goes back
         // without the lock.
@@ -359,15 +368,27 @@ impl Pager {
     }
 
     /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
-    fn give_to_cache(&self, active: &Active, bytes: &[u8; PAGE_SIZE], cold: bool, copy: Option<u64>) -> Aged {
+    fn give_to_cache(
+        &self,
+        active: &Active,
+        bytes: &[u8; PAGE_SIZE],
+        cold: bool,
+        copy: Option<u64>,
+        evidence: &mut Evidence,
+    ) -> Aged {
+        evidence.pages += 1;
         if let Some(entry) = copy.map(swap_entry) {
-            if active.cache.take_back(entry, bytes) {
+            let back = active.cache.take_back_as(entry, bytes);
+            evidence.copies += (back != Back::Gone) as usize;
+            evidence.changed += (back == Back::Changed) as usize;
+            if back == Back::Same {
                 self.add(Counter::CleanEvictions, 1);
                 return Aged::Stored(entry);
             }
             self.count_freed();
         }
         if same_filled(bytes) == Some(0) {
+            evidence.zeros += 1;
             return Aged::Zero;
         }
         let stored = if cold { active.cache.swap_out_cold(bytes) } else { active.cache.swap_out(bytes) };
@@ -695,6 +716,7 @@ impl Pager {
             self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
         }
         s.limbo.take(t.pages, addr, shared);
+        self.note_taken(s, active, &range, addr, t.pages);
         self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
         self.limbo_pages.fetch_add(t.pages as i64, Ordering::Relaxed);
         if t.next == Next::Stuck && free > t.pages {
@@ -734,7 +756,7 @@ impl Pager {
             return refused;
         }
         let copy = self.word(addr, |_, e| e.take_copy());
-        let aged = self.give_to_cache(active, &bytes, shared, copy);
+        let aged = self.give_to_cache(active, &bytes, shared, copy, &mut Evidence::default());
         self.recount_own();
         if matches!(aged, Aged::Refused | Aged::Empty) {
             if executable {

@@ -9,17 +9,20 @@
 //! ```
 //! A huge page is only more to the kernel: here it is 512 page words that change together, so that everything else
 //! (holds, discarding, mremap, fork, the cache) may meet one and see nothing but pages. Where pages of a stretch go
-//! different ways, it is small from then on, until the program maps it anew. That the kernel splits a huge page under us is
-//! never wrong, only slow.
+//! different ways, it is small until all of them are out again; then the kernel's table of small pages is got rid of, if this kernel
+//! allows it. Whether a stretch comes whole at all, `units.rs` decides. That the kernel splits a huge page under us is never wrong,
+//! only slow.
 
 use core::sync::atomic::{Ordering, fence};
 
 use super::resolve::{Serve, swap_entry};
+use super::units::{Ended, Evidence, Usage};
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, Origin};
 use crate::control::trace::Kind;
 use crate::control::{Counter, HugePages};
 use crate::latency::FaultKind;
+use crate::region::table::MiddleEntry;
 use crate::region::{Mapped, PageState, Range, RangeFlags};
 use crate::sys::mechanism::{Next, Uffd};
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SIZE};
@@ -107,7 +110,16 @@ impl Pager {
         let start = page / HUGE_BYTES * HUGE_BYTES;
         // Words first: without memory for them nothing may be mapped.
         let m = self.table.ensure(start).ok()?.0;
-        if m.mapped() == Mapped::Small || m.resident() > 0 {
+        let (was_small, keeps_tables) = (m.mapped() == Mapped::Small, mechanism.keeps_tables());
+        if m.resident() > 0 || was_small && keeps_tables {
+            return None;
+        }
+        let mut usage = Usage::from_bits(m.usage());
+        let is_in_block = !was_small && matches!(self.state_of(start), PageState::Limbo(_));
+        if !is_in_block && !s.units.may_come_whole(usage, m.occupied() as usize) {
+            if !usage.is_probed {
+                self.begin_probe(s, m, start);
+            }
             return None;
         }
         let kept = s.limbo.kept_frame();
@@ -118,9 +130,16 @@ impl Pager {
             _ if !self.has_room_for_huge(s) => {
                 return Some(Serve::NeedRoom(HUGE_PAGES as i64));
             }
+            Contents::Stored if s.units.is_probe(usage, keeps_tables) => {
+                self.begin_probe(s, m, start);
+                return None;
+            }
+            _ if was_small && !mechanism.clear_table(start) => return None,
             contents => {
                 let zero = matches!(contents, Contents::Zero);
-                let Ok(from) = self.fill_frame(active, mechanism, kept, start, zero) else {
+                usage = Usage { is_first: zero, is_probed: false, ..usage };
+                let prints = s.bounce.as_mut().expect("active").as_mut_slice().as_chunks_mut().0;
+                let Ok(from) = self.fill_frame(active, mechanism, kept, start, zero, prints) else {
                     // Whoever touches the page that cannot be loaded will hear of it.
                     mechanism.clear_dock();
                     m.set_mapped(Mapped::Small);
@@ -130,9 +149,17 @@ impl Pager {
                 kept
             }
         };
+        // Memory may be in pieces: then there is no huge page to begin with.
+        let is_test = was_small && mechanism.is_source_huge(block);
         let filled = mechanism.fill_huge(start, block);
+        let is_huge = filled == HUGE_PAGES && mechanism.is_huge(start);
+        if is_test && filled == HUGE_PAGES && !is_huge {
+            mechanism.note_table_kept();
+        }
+        m.set_usage(usage.bits());
+        let prints = s.bounce.as_ref().expect("active").as_slice().as_chunks().0;
         let (mut touched, mut loaded, mut hits) = (0, 0, 0);
-        for i in 0..filled {
+        for (i, print) in prints.iter().enumerate().take(filled) {
             self.word(start + i * PAGE_SIZE, |_, e| match e.state() {
                 PageState::None => {
                     e.touch_first();
@@ -140,9 +167,13 @@ impl Pager {
                 }
                 PageState::Stored(raw) => {
                     self.note_return(e);
-                    e.load();
+                    if active.cache.keep_wanted(swap_entry(raw), print_of(*print)) {
+                        e.load_keeping();
+                    } else {
+                        e.load();
+                        self.count_freed();
+                    }
                     loaded += 1;
-                    self.free_entry(Some(raw));
                 }
                 PageState::Limbo(slot) => {
                     self.note_return(e);
@@ -158,17 +189,21 @@ impl Pager {
         self.stored.fetch_sub(loaded, Ordering::Relaxed);
         self.add(Counter::FirstTouches, touched as u64);
         self.add(Counter::Loads, loaded as u64);
+        self.add(Counter::FaultAroundPages, (loaded as u64).saturating_sub(1));
         self.add(Counter::LimboHits, hits);
-        m.set_mapped(if filled == HUGE_PAGES { Mapped::Huge } else { Mapped::Small });
+        m.set_mapped(if is_huge { Mapped::Huge } else { Mapped::Small });
         self.trace_pages(Kind::Around, start, page.min(start + filled * PAGE_SIZE));
         match block {
             Some(slot) if filled == HUGE_PAGES => {
-                // Its frames are the program's now.
+                // Its frames are the program's now. What they were split for would split the next one, too.
+                if !is_huge {
+                    active.mechanism.release_slots(slot, HUGE_PAGES);
+                }
                 s.limbo.finish_block(slot);
                 self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
             }
             Some(slot) if block == kept => self.release_block(s, active, slot),
-            None if filled < HUGE_PAGES => mechanism.clear_dock(),
+            None if !is_huge => mechanism.clear_dock(),
             _ => {}
         }
         self.recount_own();
@@ -179,7 +214,97 @@ impl Pager {
         Some(Serve::Done((start + filled * PAGE_SIZE - page) / PAGE_SIZE, kind))
     }
 
-    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock. Says where it came from; a page
+    /// Nothing of the stretch at `start` is in memory, and it is about to come page by page: what comes is counted.
+    fn begin_probe(&self, s: &mut Locked<'_>, m: &MiddleEntry, start: usize) {
+        let usage = Usage::from_bits(m.usage());
+        m.set_usage(Usage { is_probed: true, is_first: m.occupied() == 0, ..usage }.bits());
+        let ended = s.units.begin_probe(start);
+        self.judge(s, ended);
+    }
+
+    /// `pages` pages of `range` from `page` on came in, not as a huge page.
+    pub(super) fn note_brought(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        pages: usize,
+    ) {
+        let end = page + pages * PAGE_SIZE;
+        self.table.for_each_stretch(page, end, |start, m| {
+            let usage = Usage::from_bits(m.usage());
+            if usage.is_probed {
+                let (at, stop) = (start.max(page), end.min(start + HUGE_BYTES));
+                let ended = s.units.saw(at, (stop - at) / PAGE_SIZE);
+                self.judge(s, ended);
+            } else if m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start) {
+                m.set_usage(s.units.saw_full(usage).bits());
+            }
+        });
+    }
+
+    /// `pages` pages of `range` from `page` on went out, not as a huge page.
+    pub(super) fn note_taken(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        pages: usize,
+    ) {
+        let Some(mechanism) = active.mechanism.as_huge() else { return };
+        self.table.for_each_stretch(page, page + pages * PAGE_SIZE, |start, m| {
+            let usage = Usage::from_bits(m.usage());
+            if m.resident() == 0 {
+                let ended = if usage.is_probed { s.units.end_probe(start) } else { None };
+                self.judge(s, ended);
+            } else if s.units.goes_whole(usage, m.occupied() as usize)
+                && !mechanism.keeps_tables()
+                && self.may_be_huge(active, range, start)
+            {
+                // Else pages that are in keep their neighbours from coming whole, and those, younger, stay when these go.
+                let stretch = start..start + HUGE_BYTES;
+                self.table.for_each_occupied(stretch.start, stretch.end, |_, _, e| e.make_cold());
+            }
+        });
+    }
+
+    fn judge(&self, s: &mut Locked<'_>, ended: Option<Ended>) {
+        let Some(ended) = ended else { return };
+        let Some(m) = self.table.middle(ended.stretch) else { return };
+        let usage = Usage::from_bits(m.usage());
+        if !usage.is_probed {
+            return;
+        }
+        if m.occupied() == 0 {
+            // Dropped, or mapped anew: what was there was not left because it was of no use.
+            return m.set_usage(Usage { is_probed: false, ..usage }.bits());
+        }
+        let (usage, wasted) = s.units.judge(usage, ended.used);
+        m.set_usage(usage.bits());
+        self.add(Counter::HugeWastedPages, wasted);
+    }
+
+    /// The huge page at `start` has gone to the cache.
+    pub(super) fn learn_from_huge(&self, s: &mut Locked<'_>, start: usize, evidence: Evidence) {
+        if let Some(m) = self.table.middle(start) {
+            let (usage, wasted) = s.units.learn(Usage::from_bits(m.usage()), evidence);
+            m.set_usage(usage.bits());
+            self.add(Counter::HugeWastedPages, wasted);
+        }
+    }
+
+    /// As many of `pages` pages from `page` on as a window may have: one that reached into a stretch that may be huge would make it
+    /// small.
+    pub(super) fn within_unit(&self, active: &Active, range: &Range, page: usize, pages: usize) -> usize {
+        let next = page / HUGE_BYTES * HUGE_BYTES + HUGE_BYTES;
+        let most = (next - page) / PAGE_SIZE;
+        if pages > most && self.may_be_huge(active, range, next) { most } else { pages }
+    }
+
+    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock, and into `prints` the fingerprints of
+    /// those pages whose copies are to stay, taken while they are still in the processor's cache. Says where it came from; a page
     /// that cannot be loaded is an error.
     fn fill_frame(
         &self,
@@ -188,6 +313,7 @@ impl Pager {
         kept: Option<usize>,
         start: usize,
         zero: bool,
+        prints: &mut [[u8; 8]],
     ) -> Result<FaultKind, LoadError> {
         if zero && kept.is_none() {
             // The kernel's own zeros.
@@ -195,10 +321,16 @@ impl Pager {
             return Ok(FaultKind::FirstTouch);
         }
         let mut kind = if zero { FaultKind::FirstTouch } else { FaultKind::PoolLoad };
-        for i in 0..HUGE_PAGES {
+        for (i, print) in prints.iter_mut().enumerate().take(HUGE_PAGES) {
             match self.state_of(start + i * PAGE_SIZE) {
                 PageState::Stored(raw) => {
-                    let load = |bytes: &mut _| active.cache.swap_in_from(swap_entry(raw), bytes);
+                    let entry = swap_entry(raw);
+                    let load = |bytes: &mut _| {
+                        let from = active.cache.swap_in_from(entry, bytes);
+                        let wanted = from.is_ok() && active.cache.wants_copy(entry);
+                        *print = note_print(wanted.then(|| active.cache.fingerprint(bytes)));
+                        from
+                    };
                     if mechanism.with_page_to_fill(kept, i, load)? == Origin::Store {
                         kind = FaultKind::StoreLoad;
                     }
@@ -291,4 +423,14 @@ impl Pager {
         self.add(Counter::HugeEvictions, 1);
         Some(t.pages)
     }
+}
+
+/// Fingerprints wait in the buffer that windows are loaded into: a signal's stack has no room for 512 of them.
+fn note_print(print: Option<u64>) -> [u8; 8] {
+    // They are below 2^61.
+    print.map_or(0, |print| print + 1).to_ne_bytes()
+}
+
+fn print_of(bytes: [u8; 8]) -> Option<u64> {
+    u64::from_ne_bytes(bytes).checked_sub(1)
 }

@@ -21,6 +21,9 @@ impl Pager {
         self.table.for_each_stretch(start, end, |at, m| {
             let whole = start <= at && at + LEAF_BYTES <= end;
             m.set_mapped(if whole { Mapped::Empty } else { Mapped::Small });
+            if whole {
+                m.set_usage(0);
+            }
         });
         let mut range = Range { start, end, prot, flags };
         if let Some(a) = self.active()

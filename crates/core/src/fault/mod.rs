@@ -34,6 +34,7 @@ mod resolve;
 mod shared;
 mod timing;
 mod trace;
+mod units;
 mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -56,6 +57,7 @@ use ahead::Ahead;
 use balance::Balance;
 use hold::Holds;
 use shared::Sharing;
+use units::Units;
 
 /// Largest window of pages served by one fault.
 pub const WINDOW_MAX_PAGES: usize = 64;
@@ -98,6 +100,7 @@ pub struct State {
     hand: usize,
     trail: Trail,
     ahead: Ahead,
+    units: Units,
     /// Buffer for loads: WINDOW_MAX_PAGES pages.
     bounce: Option<Mapping>,
 }
@@ -148,6 +151,7 @@ impl Pager {
                 hand: 0,
                 trail: Trail::new(),
                 ahead: Ahead::NOTHING,
+                units: Units::new(),
                 bounce: None,
             }),
             active: AtomicPtr::new(core::ptr::null_mut()),

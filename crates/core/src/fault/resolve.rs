@@ -13,7 +13,7 @@ use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
 use crate::policy::WINDOW_LEAST_PAGES;
 use crate::policy::trail::Run;
-use crate::region::{PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
+use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
@@ -36,6 +36,8 @@ pub struct FaultStream {
     /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
     ahead_end: usize,
     window: usize,
+    /// Pages that the last fault brought along, if they were loaded.
+    around: usize,
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
@@ -43,7 +45,7 @@ pub struct FaultStream {
 
 impl FaultStream {
     pub const fn new() -> FaultStream {
-        FaultStream { next: 0, ahead_end: 0, window: 0, last: 0, repeats: 0 }
+        FaultStream { next: 0, ahead_end: 0, window: 0, around: 0, last: 0, repeats: 0 }
     }
 
     /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
@@ -150,6 +152,10 @@ impl Pager {
             }
             if want == 0 {
                 want = stream.window(page, |a, b| self.are_resident(a, b));
+                if want == 1 {
+                    self.add(Counter::AroundWastedPages, stream.around as u64);
+                }
+                stream.around = 0;
                 self.add(Counter::Faults, 1);
                 stream.ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
             }
@@ -157,6 +163,7 @@ impl Pager {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, write, false);
                     stream.next = page + pages * PAGE_SIZE;
+                    stream.around = self.loaded_around(page, pages, kind);
                     stream.repeats = 0;
                     if want >= WINDOW_LEAST_PAGES
                         && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
@@ -305,7 +312,7 @@ impl Pager {
         {
             return served;
         }
-        let most = ((range.end - page) >> PAGE_SHIFT).min(want);
+        let most = self.within_unit(active, &range, page, ((range.end - page) >> PAGE_SHIFT).min(want));
         let first = self.state_of(page);
         let alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
             (PageState::None, PageState::None) => true,
@@ -350,8 +357,18 @@ impl Pager {
             // A window may reach into the next stretch.
             self.note_small(page);
             self.note_small(page + (pages - 1) * PAGE_SIZE);
+            if let Serve::Done(brought, _) = served {
+                self.note_brought(s, active, &range, page, brought);
+            }
         }
         served
+    }
+
+    /// Pages that a fault at `page` brought along by way of a window, if they were loaded: huge pages are counted otherwise.
+    fn loaded_around(&self, page: usize, pages: usize, kind: FaultKind) -> usize {
+        let is_loaded = matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad);
+        let is_huge = self.table.middle(page).is_some_and(|m| m.mapped() == Mapped::Huge);
+        if is_loaded && !is_huge { pages - 1 } else { 0 }
     }
 
     /// The kernel dropped a resident page unseen: it reads as zero now.

@@ -31,7 +31,7 @@ pub struct MiddleEntry {
     resident: AtomicU32,
     /// Pages in any state but None.
     occupied: AtomicU32,
-    /// How the kernel maps it, as far as known: a [`Mapped`].
+    /// How the kernel maps it, as far as known: a [`Mapped`]. Behind that, what `fault/units.rs` knows of its use.
     mapped: AtomicU32,
 }
 
@@ -48,11 +48,14 @@ crate::zeroable!(MiddleEntry {
 pub enum Mapped {
     /// Not at all since the program mapped it: it may become huge.
     Empty = 0,
-    /// Page by page, or it was: there is a table of small pages, which a huge page cannot replace.
+    /// Page by page, or it was: there is a table of small pages, in the way of a huge page.
     Small = 1,
     /// By one huge page, when it is resident.
     Huge = 2,
 }
+
+const MAPPED_MASK: u32 = 0xff;
+const USE_SHIFT: u32 = 8;
 
 impl MiddleEntry {
     pub fn resident(&self) -> u32 {
@@ -62,14 +65,23 @@ impl MiddleEntry {
         self.occupied.load(Ordering::Relaxed)
     }
     pub fn mapped(&self) -> Mapped {
-        match self.mapped.load(Ordering::Relaxed) {
+        match self.mapped.load(Ordering::Relaxed) & MAPPED_MASK {
             0 => Mapped::Empty,
             1 => Mapped::Small,
             _ => Mapped::Huge,
         }
     }
     pub fn set_mapped(&self, mapped: Mapped) {
-        self.mapped.store(mapped as u32, Ordering::Relaxed);
+        let others = self.mapped.load(Ordering::Relaxed) & !MAPPED_MASK;
+        self.mapped.store(others | mapped as u32, Ordering::Relaxed);
+    }
+    /// What is known of its use, as bits; 0: nothing, as at first.
+    pub fn usage(&self) -> u32 {
+        self.mapped.load(Ordering::Relaxed) >> USE_SHIFT
+    }
+    pub fn set_usage(&self, bits: u32) {
+        let mapped = self.mapped.load(Ordering::Relaxed) & MAPPED_MASK;
+        self.mapped.store(bits << USE_SHIFT | mapped, Ordering::Relaxed);
     }
     /// Adjusts the counts when a page changes state.
     #[inline]
