@@ -86,6 +86,17 @@ impl Pager {
         }
     }
 
+    /// At the beginning: what the kernel has made huge in `range`, all of it just adopted, goes out as it is.
+    pub(super) fn note_huge_ones(&self, active: &Active, range: &Range) {
+        let Some(mechanism) = active.mechanism.as_huge() else { return };
+        self.table.for_each_stretch(range.start, range.end, |start, m| {
+            let is_whole = m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start);
+            if is_whole && mechanism.is_known_huge(start) {
+                m.set_mapped(Mapped::Huge);
+            }
+        });
+    }
+
     /// Before fork, with the lock held: a huge page in common is written page by page.
     pub(super) fn note_all_small(&self) {
         for i in 0..self.ranges.len() {

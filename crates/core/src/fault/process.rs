@@ -38,6 +38,7 @@ impl Pager {
             }
             self.want_huge(active, &range);
             self.adopt(s, active, range.start, range.end, range.prot);
+            self.note_huge_ones(active, &range);
         }
         self.publish(true);
     }

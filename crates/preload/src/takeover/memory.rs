@@ -168,7 +168,20 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
         s = guard;
     }
     grown(&mut s);
+    if !ACTIVE.load(Ordering::Acquire) {
+        want_huge_pages(start, end);
+    }
     r
+}
+
+/// Dormant, the kernel maps what is touched: in huge pages, if those are wanted everywhere, so that they are there when paging begins.
+fn want_huge_pages(start: usize, end: usize) {
+    const HUGEPAGE: usize = 14;
+    let always = start::settings().huge_pages == uzswap::control::HugePages::Always as u32;
+    if always && end - start >= uzswap::sys::HUGE_BYTES {
+        // Where the kernel has none it says so, and nothing changes.
+        let _ = raw(nr::MADVISE, [start, end - start, HUGEPAGE, 0, 0, 0]);
+    }
 }
 
 fn munmap(a: Args) -> isize {

@@ -214,7 +214,12 @@ impl Uffd {
         self.pagemap.as_ref().is_none_or(|p| p.is_huge(addr))
     }
 
-    /// The same of what `fill_huge` is to move.
+    /// The same where the kernel says so.
+    pub fn is_known_huge(&self, addr: usize) -> bool {
+        self.pagemap.as_ref().is_some_and(|p| p.is_huge(addr))
+    }
+
+    /// The same as `is_huge` of what `fill_huge` is to move.
     pub fn is_source_huge(&self, from: Option<usize>) -> bool {
         self.is_huge(from.map_or(self.dock(), |slot| self.slot_addr(slot)))
     }
