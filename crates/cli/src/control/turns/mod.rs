@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use uzswap::control::{Counter, Slot};
-use uzswap::sys::HUGE_PAGES;
 
 use super::server::Run;
 use policy::{Key, Policy, Room, Sight};
@@ -94,8 +93,7 @@ fn key(pid: u32, slot: &Slot) -> Key {
 fn sight(pid: u32, slot: &Slot) -> Sight {
     let cost = |events: u64, each: Duration| Duration::from_nanos(events * each.as_nanos() as u64);
     let loads = slot.get(Counter::Loads);
-    let along = slot.get(Counter::FaultAroundPages) + slot.get(Counter::HugeFaults) * (HUGE_PAGES as u64 - 1);
-    let along = along.min(loads);
+    let along = slot.get(Counter::FaultAroundPages).min(loads);
     Sight {
         key: key(pid, slot),
         paging: cost(loads - along, LOAD_COST)
