@@ -98,6 +98,23 @@ pub fn page(tag: u64) -> Page {
     p
 }
 
+/// A page that resembles others of its kind, as the pages of a heap do: pieces that all of them are made of, in its own
+/// order.
+pub fn kin(tag: u64) -> Page {
+    const PIECE_BYTES: usize = 128;
+    const PIECES: u64 = 24;
+    let mut p = [0u8; PAGE_SIZE];
+    let mut order = xorshift(tag);
+    for piece in p.chunks_exact_mut(PIECE_BYTES) {
+        let mut x = xorshift((1 << 40) + (order() >> 32) % PIECES);
+        for word in piece.chunks_exact_mut(8) {
+            word.copy_from_slice(&x().wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes());
+        }
+    }
+    p[..8].copy_from_slice(&tag.to_le_bytes());
+    p
+}
+
 /// A page that no codec makes smaller.
 pub fn noise(tag: u64) -> Page {
     let mut p = [0u8; PAGE_SIZE];
@@ -119,7 +136,8 @@ pub fn any_page(tag: u64) -> Page {
             p[64..72].copy_from_slice(&tag.to_le_bytes());
             p
         }
-        _ => page(tag),
+        8..=11 => page(tag),
+        _ => kin(tag),
     }
 }
 

@@ -90,6 +90,30 @@ fn nothing_is_allocated_after_construction() {
         cache.check();
         assert!(cache.counters().store_loads > 0 && cache.footprint_bytes() > 0);
     }
+    // Pages that resemble each other become groups.
+    cache.set_codec(CodecSpec::default());
+    cache.set_recompressor(CodecSpec::parse("zstd:level=-1").ok());
+    cache.set_max_pool_bytes(64 << 20);
+    let from = entries.len();
+    let alike = |tag: u64| {
+        let mut p = page(2);
+        p[..8].copy_from_slice(&tag.to_le_bytes());
+        p
+    };
+    for tag in 0..1000 {
+        entries.push(cache.swap_out(&alike(tag)).unwrap());
+    }
+    cache.recompress(usize::MAX);
+    let mut p = [0; 4096];
+    for (tag, e) in entries[from..].iter().enumerate() {
+        cache.swap_in(*e, &mut p).unwrap();
+        assert!(p == alike(tag as u64));
+    }
+    cache.rest();
+    cache.shrink(1 << 30);
+    let c = cache.counters();
+    assert!(c.group_loads > 0 && c.dispersed_pages > 0);
+    cache.check();
     cache.invalidate_area(1);
     for e in entries.drain(..) {
         cache.free(e);

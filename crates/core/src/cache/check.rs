@@ -15,9 +15,11 @@ impl<S: Store> SwapCache<S> {
         s.entries.check();
         s.clusters.check();
         s.pools.iter().for_each(|p| p.check());
+        s.check_groups();
 
         let c = &s.counters_now();
         let (mut same, mut pool, mut stored, mut raw_pages) = (0u64, 0u64, 0u64, 0u64);
+        let mut grouped = 0u64;
         let (mut pool_bytes, mut stored_bytes) = (0, 0);
         let (mut gone, mut kept, mut kept_in_pool) = (0u64, 0u64, (0u64, 0));
         for id in s.entries.ids() {
@@ -40,6 +42,11 @@ impl<S: Store> SwapCache<S> {
                     assert_eq!(handle.len(), usize::from(e.len));
                     pool_bytes += usize::from(e.len);
                 }
+                Location::Grouped(_) => {
+                    // That its group knows it: as many are members as say that they are (`check_groups`).
+                    grouped += 1;
+                    assert!(e.kept == 0 && e.len == 0, "a page in a group has no object of its own");
+                }
                 Location::Stored(_) => {
                     stored += 1;
                     stored_bytes += u64::from(e.len);
@@ -48,12 +55,17 @@ impl<S: Store> SwapCache<S> {
             }
             assert!(s.areas[usize::from(e.area)].state != AreaState::Unused, "an entry's area exists");
         }
+        let objects = pool as usize;
+        pool += grouped;
         assert_eq!(c.stored_pages, same + pool + stored + gone);
         assert_eq!((c.gone_pages, c.kept_pages), (gone, kept));
         assert_eq!(c.stored_pages, u64::from(s.entries.in_use()));
         assert_eq!((c.same_filled_pages, c.pool_pages, c.store_pages), (same, pool, stored));
         assert_eq!(c.incompressible_pages, raw_pages);
-        assert_eq!(pool as usize, s.pools.iter().map(|p| p.objects()).sum::<usize>());
+        assert_eq!(c.grouped_pages, grouped);
+        let (parts, part_bytes) = s.group_parts();
+        assert_eq!(objects + parts, s.pools.iter().map(|p| p.objects()).sum::<usize>());
+        pool_bytes += part_bytes;
         assert_eq!(pool_bytes, s.pools.iter().map(|p| p.object_bytes()).sum::<usize>());
         assert_eq!(stored_bytes, s.clusters.stats().live_bytes);
         // zram's columns and the store's.
@@ -65,18 +77,21 @@ impl<S: Store> SwapCache<S> {
         // Where pages come from and where they go.
         assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);
         assert_eq!(c.stored_pages + c.invalidates, c.stores - c.failed_stores);
-        assert!(c.written_back_pages <= c.pool_stores);
+        assert!(c.dispersed_pages <= c.written_back_pages && c.written_back_pages <= c.pool_stores);
+        assert!(grouped + c.dispersed_pages <= c.group_stores);
+        assert!(c.unpacked_groups <= c.group_loads && c.group_loads <= c.pool_loads);
         let rejected =
             c.reject_full + c.reject_alloc_failed + c.reject_compress_poor + c.reject_compress_failed;
         assert_eq!(c.cold_stores + rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
-        // The lists of the young, the old and the kept hold the pool's entries, each once.
+        // The lists of the young, the old, the cold and the kept hold the pool's entries, each once.
+        let is_pooled = |e: &Entry| matches!(e.location(), Location::Pool(_) | Location::Grouped(_));
         let in_list = |list: &Ends, belongs: fn(&Entry) -> bool| {
             let (mut n, mut prev, mut at) = (0, NONE, list.first);
             while at != NONE {
                 let e = s.entries.get(at);
-                assert!(matches!(e.location(), Location::Pool(_)) && e.prev == prev && belongs(e));
+                assert!(is_pooled(e) && e.prev == prev && belongs(e));
                 n += 1;
                 assert!(n <= pool, "the list is a ring");
                 (prev, at) = (at, e.next);
@@ -85,9 +100,10 @@ impl<S: Store> SwapCache<S> {
             n
         };
         assert_eq!((in_list(&s.kept.list, |e| e.kept == 1), s.kept.bytes), kept_in_pool);
-        let young = in_list(&s.young, |e| e.kept == 0 && !e.is(Mark::Old));
-        let old = in_list(&s.old, |e| e.kept == 0 && e.is(Mark::Old));
-        assert_eq!(young + old + kept_in_pool.0, pool);
+        let young = in_list(&s.young, |e| e.kept == 0 && !e.is(Mark::Old) && !e.is(Mark::Cold));
+        let old = in_list(&s.old, |e| e.kept == 0 && e.is(Mark::Old) && !e.is(Mark::Cold));
+        let cold = in_list(&s.cold, |e| e.kept == 0 && e.is(Mark::Cold));
+        assert_eq!(young + old + cold + kept_in_pool.0, pool);
 
         // Each cluster's list holds its entries, each once.
         let mut listed = 0;

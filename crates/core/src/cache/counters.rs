@@ -27,6 +27,8 @@ counters! {
     same_filled_pages,
     /// Pages in the pool.
     pool_pages,
+    /// Of these, pages that are compressed in groups.
+    grouped_pages,
     /// Pages in the store, or in a cluster on their way there.
     store_pages,
     /// Entries whose page is back with its owner; what they hold are copies.
@@ -57,7 +59,9 @@ counters! {
     same_filled_stores,
     /// Pages of the pool that were compressed again, by the stronger codec.
     recompressed_pages,
-    /// Bytes by which that made objects smaller.
+    /// Pages of the pool that were compressed once more, in groups with their neighbours.
+    group_stores,
+    /// Bytes by which both made objects smaller.
     recompressed_saved_bytes,
     /// Pages that were taken into the pool.
     pool_stores,
@@ -92,12 +96,18 @@ counters! {
     pool_limit_hits,
     /// Pages moved from the pool towards the store, oldest first.
     written_back_pages,
+    /// Of these, pages that were in groups, compressed singly for it.
+    dispersed_pages,
     /// Entries that were spared once by writeback because they had been loaded.
     second_chances,
     /// Pages read back: same-filled.
     same_filled_loads,
     /// Pages read back: from the pool.
     pool_loads,
+    /// Of these, pages of groups.
+    group_loads,
+    /// Groups that were decompressed for that; their other pages come from the buffer.
+    unpacked_groups,
     /// Pages read back: from a cluster that was still in memory.
     buffer_loads,
     /// Pages read back: from the file.

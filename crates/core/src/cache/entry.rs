@@ -1,5 +1,6 @@
 //! Swap entries: the compact record of where each page is, and the tables that find it.
 
+use super::group::Member;
 use crate::store::cluster::Place;
 use crate::sys::mem::Table;
 use crate::sys::{Errno, Result};
@@ -57,6 +58,8 @@ pub enum Location {
     Same(u64),
     /// An object of the pool: its raw handle.
     Pool(u64),
+    /// A page of a group in the pool.
+    Grouped(Member),
     /// An object of a cluster, in memory or in the file.
     Stored(Place),
     /// Nowhere: it was the copy of a page that its owner has, and was dropped.
@@ -75,6 +78,8 @@ pub enum Mark {
     Packed = 4,
     /// The recompressor is working on it.
     Packing = 8,
+    /// In the list of the cold, whatever it is besides.
+    Cold = 16,
 }
 
 const FREE: u8 = 0;
@@ -82,19 +87,20 @@ const SAME: u8 = 1;
 const POOL: u8 = 2;
 const STORED: u8 = 3;
 const GONE: u8 = 4;
+const GROUPED: u8 = 5;
 
 /// The record. All zero: free.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The word, the handle, or cluster and offset.
+    /// The word, the handle, group and index, or cluster and offset.
     payload: u64,
     /// Of a kept copy: the fingerprint of its page.
     pub fingerprint: u64,
-    /// Neighbours in the one list that the entry is in: young, old or kept (in the pool), its cluster's (stored),
-    /// unused (free).
+    /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool), its cluster's
+    /// (stored), unused (free).
     pub prev: u32,
     pub next: u32,
-    /// Length of the object.
+    /// Length of the object; 0 of a page in a group, which has none of its own.
     pub len: u16,
     kind: u8,
     pub codec: u8,
@@ -140,6 +146,9 @@ impl Entry {
             SAME => Location::Same(self.payload),
             POOL => Location::Pool(self.payload),
             GONE => Location::Gone,
+            GROUPED => {
+                Location::Grouped(Member { group: (self.payload >> 8) as u32, index: self.payload as u8 })
+            }
             _ => {
                 Location::Stored(Place { cluster: (self.payload >> 16) as u32, offset: self.payload as u16 })
             }
@@ -152,6 +161,7 @@ impl Entry {
             Location::Gone => (GONE, 0),
             Location::Same(word) => (SAME, word),
             Location::Pool(handle) => (POOL, handle),
+            Location::Grouped(m) => (GROUPED, u64::from(m.group) << 8 | u64::from(m.index)),
             Location::Stored(p) => (STORED, u64::from(p.cluster) << 16 | u64::from(p.offset)),
         };
     }
@@ -321,6 +331,17 @@ impl Ends {
             first => entries.get_mut(first).prev = id,
         }
         self.first = id;
+        self.len += 1;
+    }
+
+    pub fn push_back(&mut self, entries: &mut Entries, id: u32) {
+        let e = entries.get_mut(id);
+        (e.prev, e.next) = (self.last, NONE);
+        match self.last {
+            NONE => self.first = id,
+            last => entries.get_mut(last).next = id,
+        }
+        self.last = id;
         self.len += 1;
     }
 

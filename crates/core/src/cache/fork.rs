@@ -5,6 +5,7 @@
 //! file is decided in `store/cluster.rs`: the parent keeps what the child can read, the child writes to a
 //! file of its own.
 
+use super::group::{UNPACKED, Unpacked};
 use super::read::{READERS, Reader};
 use super::recompress::Packer;
 use super::writeback::Writer;
@@ -20,6 +21,7 @@ pub struct ForkGuard<'a, S: Store> {
     // Dropped in this order: the reverse of the order of locking.
     state: MutexGuard<'a, State<S>>,
     _streams: HeldStreams<'a>,
+    _unpacked: [MutexGuard<'a, Unpacked>; UNPACKED],
     readers: [MutexGuard<'a, Reader>; READERS],
     writer: MutexGuard<'a, Writer<S>>,
     _packer: MutexGuard<'a, Packer>,
@@ -35,10 +37,11 @@ impl<S: Store> SwapCache<S> {
         let mut readers = self.readers.each_ref().map(|r| r.lock());
         // The kernel must not be filling memory that is being copied.
         readers.iter_mut().for_each(|r| r.settle());
+        let _unpacked = self.unpacked.each_ref().map(|u| u.lock());
         let _streams = self.streams.hold_all();
         let mut state = self.state.lock();
         let leash = state.clusters.prepare_fork();
-        ForkGuard { state, _streams, readers, writer, _packer: packer, leash }
+        ForkGuard { state, _streams, _unpacked, readers, writer, _packer: packer, leash }
     }
 
     /// In the parent, after a fork that succeeded.

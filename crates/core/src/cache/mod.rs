@@ -29,8 +29,9 @@
 //!    flight.
 //! 3. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened. A read ahead goes
 //!    on without it ([`read`]).
-//! 4. a stream of the codec; never held during I/O (others spin for it).
-//! 5. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
+//! 4. `unpacked[i]`: the pages of one group; held while it is decompressed, and while its members are written back.
+//! 5. a stream of the codec; never held during I/O (others spin for it).
+//! 6. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
 //!    one cluster.
 //!
 //! No entry is looked at without `state`, and nothing known of one survives its release: who must let go of
@@ -41,6 +42,7 @@ mod counters;
 mod entry;
 mod fingerprint;
 mod fork;
+mod group;
 mod kept;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
@@ -68,6 +70,7 @@ use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
+use group::{UNPACKED, Unpacked};
 pub use read::Origin;
 use read::{Direction, READERS, Reader};
 use recompress::{Choice, Packer};
@@ -144,6 +147,9 @@ pub struct SwapCache<S: Store = FileStore> {
     /// Something was read or written since the last rest.
     has_io_buffers: AtomicBool,
     readers: [Mutex<Reader>; READERS],
+    unpacked: [Mutex<Unpacked>; UNPACKED],
+    /// What these take, for whoever asks without their locks.
+    unpacked_bytes: AtomicUsize,
     direction: Direction,
     fingerprint: Fingerprint,
 }
@@ -162,6 +168,8 @@ impl<S: Store> SwapCache<S> {
             writer: Mutex::new(Writer::new()?),
             has_io_buffers: AtomicBool::new(false),
             readers: make_readers()?,
+            unpacked: [Mutex::new(Unpacked::new()?), Mutex::new(Unpacked::new()?)],
+            unpacked_bytes: AtomicUsize::new(0),
             direction: Direction::new(),
             fingerprint: Fingerprint::new()?,
         })
@@ -372,11 +380,13 @@ impl<S: Store> SwapCache<S> {
         pools
             + areas
             + s.entries.memory_bytes()
+            + s.groups.memory_bytes()
             + s.clusters.memory_bytes()
             + io
             + self.streams.mapped_bytes()
             + self.codecs.dictionary_bytes()
             + self.packer_bytes.load(Ordering::Relaxed)
+            + self.unpacked_bytes.load(Ordering::Relaxed)
     }
 
     /// Memory that the pool's objects take, in whole frames, but for kept copies: what `max_pool_bytes` limits.

@@ -7,6 +7,8 @@ use super::{CodecSpec, LoadError, PAGE_SIZE, PoolKind, Store, SwapCache, SwapEnt
 use crate::testing::{Choices, any_page};
 
 const KEYED_AREA: u8 = 3;
+/// So many come in at once now and then.
+const MANY_PAGES: u64 = 400;
 
 struct Model {
     own: Vec<(SwapEntry, u64)>,
@@ -102,10 +104,17 @@ pub fn run<S: Store>(
                     None => assert_eq!(cache.load(key, &mut [0; PAGE_SIZE]), Err(LoadError::NotFound)),
                 }
             }
-            92..95 => {
+            92..94 => {
                 let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
                 assert_eq!(cache.invalidate_page(key), model.keyed.remove(&key.offset()).is_some());
             }
+            94 => match random.below(16) {
+                0 => cache.rest(),
+                1 => cache.pause_recompression(),
+                // A fork that comes to nothing.
+                2 => cache.after_fork_failed(cache.prepare_fork()),
+                _ => drop(cache.recompress(random.below(200) as usize)),
+            },
             95 if random.below(2) == 0 => {
                 cache.recompress(random.below(32) as usize);
             }
@@ -131,6 +140,17 @@ pub fn run<S: Store>(
                 model.keyed.clear();
                 assert_eq!(cache.store(SwapEntry::new(KEYED_AREA, 0), &any_page(tag)), Err(SwapFull));
                 cache.init(KEYED_AREA).unwrap();
+            }
+            98 if random.below(8) == 0 && model.own.len() < max_pages => {
+                // Many pages come in and lie idle: some become groups. They are used up like the others.
+                cache.set_max_pool_bytes(64 << 20);
+                for tag in tag..tag.saturating_add(MANY_PAGES) {
+                    match cache.swap_out(&any_page(tag)) {
+                        Ok(e) => model.own.push((e, tag)),
+                        Err(SwapFull) => assert!(faulty, "full"),
+                    }
+                }
+                cache.recompress(2 * MANY_PAGES as usize);
             }
             99 if faulty && random.below(10) == 0 => cache.retry_store(),
             _ => {}

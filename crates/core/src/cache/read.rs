@@ -1,6 +1,7 @@
 //! Bringing a page back, from wherever it is.
 //!
-//! What is in memory is copied out under the lock and decompressed without it. What is in the file is read
+//! What is in memory is copied out under the lock and decompressed without it (a group in a buffer of its own: [`super::group`]).
+//! What is in the file is read
 //! into a reader's buffer with no other lock held; meanwhile the entry may be invalidated, written elsewhere
 //! by compaction, its place reused. None of that needs a reference count: the seal names the place and the
 //! use of the place, so what opens is what was stored under this entry when the load began; and what does not
@@ -28,6 +29,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::{Entry, Mark};
+use super::group::Spot;
 use super::{LoadError, Location, Page, RAW, SwapCache, SwapEntry, fill, state};
 use crate::codec::{CodecId, Scratch};
 use crate::store::cluster::{CLUSTER_BYTES, Place, Source, blocks_of, sealed_range};
@@ -192,11 +194,12 @@ enum Seen {
     Done,
     /// The object is in the stream's buffer: codec and length.
     Copied(CodecId, usize),
+    InGroup(Spot),
     InFile,
 }
 
-/// Why a load from the file did not end.
-enum Failure {
+/// Why a load from the file, or from a group, did not end.
+pub enum Failure {
     Load(LoadError),
     /// The entry has changed meanwhile.
     Changed,
@@ -209,22 +212,23 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
     ) -> core::result::Result<Origin, LoadError> {
         loop {
-            let done = self.streams.with(|stream| {
+            let left = self.streams.with(|stream| {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
                 match self.look(key, page, out, scratch)? {
-                    Seen::Done => Ok(true),
                     Seen::Copied(codec, len) => {
                         self.unpack(codec, &mut stream.scratch, &out[..len], page)?;
-                        Ok(true)
+                        Ok(Seen::Done)
                     }
-                    Seen::InFile => Ok(false),
+                    other => Ok(other),
                 }
             })?;
-            if done {
-                return Ok(Origin::Memory);
-            }
-            match self.load_from_file(key, page) {
-                Ok(()) => return Ok(Origin::Store),
+            let loaded = match left {
+                Seen::InFile => self.load_from_file(key, page).map(|()| Origin::Store),
+                Seen::InGroup(spot) => self.load_from_group(spot, page).map(|()| Origin::Memory),
+                _ => Ok(Origin::Memory),
+            };
+            match loaded {
+                Ok(origin) => return Ok(origin),
                 Err(Failure::Load(why)) => return Err(why),
                 Err(Failure::Changed) => {}
             }
@@ -269,6 +273,11 @@ impl<S: Store> SwapCache<S> {
                 let bytes = state::object(&s.pools, e.pool, raw, scratch);
                 out[..bytes.len()].copy_from_slice(bytes);
                 Ok(Seen::Copied(e.codec, bytes.len()))
+            }
+            Location::Grouped(member) => {
+                s.counters.pool_loads += 1;
+                s.counters.group_loads += 1;
+                Ok(Seen::InGroup(s.groups.spot(member)))
             }
             Location::Stored(place) => match s.clusters.buffered(place, usize::from(e.len)) {
                 Some(bytes) => {

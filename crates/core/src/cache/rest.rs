@@ -12,7 +12,11 @@ impl<S: Store> SwapCache<S> {
     /// Gives the buffers back that nobody uses, after what is under way has ended.
     pub fn rest(&self) {
         let packer_bytes = self.packer_bytes.load(Ordering::Relaxed);
-        if !self.has_io_buffers.load(Ordering::Relaxed) && !self.streams.have_scratch() && packer_bytes == 0 {
+        let unpacked_bytes = self.unpacked_bytes.load(Ordering::Relaxed);
+        if !self.has_io_buffers.load(Ordering::Relaxed)
+            && !self.streams.have_scratch()
+            && packer_bytes + unpacked_bytes == 0
+        {
             return;
         }
         let mut writer = self.writer.lock();
@@ -22,6 +26,7 @@ impl<S: Store> SwapCache<S> {
         self.has_io_buffers.store(false, Ordering::Relaxed);
         drop(writer);
         self.readers.iter().for_each(|reader| reader.lock().rest());
+        self.rest_unpacked();
         self.state.lock().clusters.give_buffers_back();
         self.streams.rest();
         if let Some(mut packer) = self.packer.try_lock() {

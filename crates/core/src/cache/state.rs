@@ -6,8 +6,9 @@
 use super::Page;
 use super::counters::Counters;
 use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, NONE, OWN_AREA, SwapEntry};
+use super::group::{self, Groups};
 use super::kept::Kept;
-use super::recompress::Idleness;
+use super::recompress::{self, Idleness};
 use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
 use crate::store::Store;
@@ -24,11 +25,15 @@ const FREE_FRAMES_RELEASED: usize = 64;
 pub struct State<S: Store> {
     pub entries: Entries,
     pub areas: [Area; MAX_AREAS],
-    /// Entries in the pool, but for kept ones, least recently used last: the young, and after them the old, which the
-    /// recompressor has been at.
+    /// Entries in the pool, but for kept ones, least recently used last: the young, after them the old, which the
+    /// recompressor has been at, and after these the cold, which have been offered a place in a group.
     pub young: Ends,
     pub old: Ends,
+    pub cold: Ends,
+    /// How old is old, and how old is cold.
     pub idleness: Idleness,
+    pub coldness: Idleness,
+    pub groups: Groups,
     pub kept: Kept,
     /// One pool per kind; the current one takes new objects.
     pub pools: [Pool; 2],
@@ -85,7 +90,10 @@ impl<S: Store> State<S> {
             areas,
             young: Ends::default(),
             old: Ends::default(),
-            idleness: Idleness::new(),
+            cold: Ends::default(),
+            idleness: Idleness::new(recompress::LEARNED_FROM),
+            coldness: Idleness::new(group::LEARNED_FROM),
+            groups: Groups::default(),
             kept: Kept::new(),
             pools: [Pool::new(PoolKind::Zsmalloc), Pool::new(PoolKind::Zbud)],
             pool: pool_index(pool),
@@ -254,13 +262,20 @@ impl<S: Store> State<S> {
 
     /// An object of the pool is the most recently used.
     pub fn link_young(&mut self, id: u32) {
-        self.entries.get_mut(id).mark(Mark::Old, false);
+        let e = self.entries.get_mut(id);
+        e.mark(Mark::Old, false);
+        e.mark(Mark::Cold, false);
         self.young.push_front(&mut self.entries, id);
     }
 
     /// Takes an object of the pool out of its list; not a kept one.
     pub fn unlink_pooled(&mut self, id: u32) {
-        let list = if self.entries.get(id).is(Mark::Old) { &mut self.old } else { &mut self.young };
+        let e = self.entries.get(id);
+        let list = match (e.is(Mark::Cold), e.is(Mark::Old)) {
+            (true, _) => &mut self.cold,
+            (false, true) => &mut self.old,
+            (false, false) => &mut self.young,
+        };
         list.remove(&mut self.entries, id);
     }
 
@@ -273,7 +288,7 @@ impl<S: Store> State<S> {
 
     /// The least recently used object of the pool, but for kept ones.
     pub fn oldest(&self) -> Option<u32> {
-        [self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
+        [self.cold.last, self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
     }
 
     /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a
@@ -333,6 +348,11 @@ impl<S: Store> State<S> {
                     self.unlink_pooled(id);
                 }
                 self.free_object(e.pool, raw);
+                self.counters.pool_pages -= 1;
+            }
+            Location::Grouped(member) => {
+                self.unlink_pooled(id);
+                self.leave_group(member);
                 self.counters.pool_pages -= 1;
             }
             Location::Stored(place) => {

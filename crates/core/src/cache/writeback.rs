@@ -20,6 +20,7 @@
 use core::sync::atomic::Ordering;
 
 use super::entry::Mark;
+use super::group::Oldest;
 use super::read::Reader;
 use super::{Location, Page, State, SwapCache, state};
 use crate::pool::Pool;
@@ -147,14 +148,14 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    fn release_frames(&self) {
+    pub(super) fn release_frames(&self) {
         for pool in &mut self.state.lock().pools {
             pool.release();
         }
     }
 
     /// One portion of packing objects together; says how many frames it freed.
-    fn compact_pools(&self) -> usize {
+    pub(super) fn compact_pools(&self) -> usize {
         self.state.lock().pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum()
     }
 
@@ -198,10 +199,13 @@ impl<S: Store> SwapCache<S> {
             if fill == Fill::No || fill == Fill::IfPoolFull && s.accepts() {
                 break;
             }
-            let some = s.move_oldest(MOVED_AT_ONCE);
+            let (some, oldest) = s.move_oldest(MOVED_AT_ONCE);
+            drop(s);
             moved += some;
-            if some < MOVED_AT_ONCE {
-                break;
+            match oldest {
+                Some(oldest) if !self.disperse(&oldest, &mut moved) => break,
+                None if some < MOVED_AT_ONCE => break,
+                _ => {}
             }
         }
         // What has become sparse is packed as fast as it is emptied. Pages that came together go together, so
@@ -291,8 +295,8 @@ impl<S: Store> SwapCache<S> {
 
 impl<S: Store> State<S> {
     /// Moves up to `max` of the least recently used objects from the pool to the open cluster, until it is
-    /// full.
-    fn move_oldest(&mut self, max: usize) -> usize {
+    /// full. Stops at a page of a group, and names it: what that takes is not done under the lock.
+    fn move_oldest(&mut self, max: usize) -> (usize, Option<Oldest>) {
         let mut moved = 0;
         let mut spared = 0;
         let mut scratch: Page = [0; PAGE_SIZE];
@@ -305,7 +309,13 @@ impl<S: Store> State<S> {
                 spared += 1;
                 continue;
             }
-            let Location::Pool(raw) = e.location() else { unreachable!("in a list of the pool") };
+            let raw = match e.location() {
+                Location::Pool(raw) => raw,
+                Location::Grouped(member) => {
+                    return (moved, Some(Oldest { id, spot: self.groups.spot(member) }));
+                }
+                _ => unreachable!("in a list of the pool"),
+            };
             let object = state::object(&self.pools, e.pool, raw, &mut scratch);
             let Ok(place) = self.clusters.append(object) else { break };
             self.unlink_pooled(id);
@@ -317,7 +327,7 @@ impl<S: Store> State<S> {
             self.counters.written_back_pages += 1;
             moved += 1;
         }
-        moved
+        (moved, None)
     }
 
     /// The object of a stored entry has moved to another cluster.

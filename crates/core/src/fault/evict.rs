@@ -174,6 +174,7 @@ impl Pager {
             left -= PACK_BATCH;
         }
         if left < PACK_PAGES {
+            active.cache.pause_recompression();
             self.recount_own();
         }
         left == 0

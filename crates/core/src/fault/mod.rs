@@ -67,7 +67,7 @@ const MIN_PAGES: i64 = 256;
 const PAUSED_PAGES: i64 = 32;
 
 /// Counters of the run that the cache counts.
-const CACHE_EVENTS: usize = 14;
+const CACHE_EVENTS: usize = 15;
 
 fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
     [
@@ -80,6 +80,7 @@ fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
         (Counter::RejectCodec, c.reject_compress_failed),
         (Counter::RejectReclaim, c.reject_reclaim_failed),
         (Counter::RecompressedPages, c.recompressed_pages),
+        (Counter::GroupedPages, c.group_stores),
         (Counter::RecompressedSavedBytes, c.recompressed_saved_bytes),
         (Counter::PoolLimitHits, c.pool_limit_hits),
         (Counter::WrittenBackPages, c.written_back_pages),

@@ -2,6 +2,7 @@
 
 mod basic;
 mod fork;
+mod groups;
 mod limits;
 mod model;
 mod races;
@@ -10,7 +11,7 @@ mod windows;
 
 use super::*;
 use crate::store::testing::MemoryStore;
-use crate::testing::{Choices, Random, any_page, noise, page};
+use crate::testing::{Choices, Random, any_page, kin, noise, page};
 
 pub fn over<S: Store>(store: S, max_pool_bytes: usize) -> SwapCache<S> {
     SwapCache::new(CacheConfig { max_pool_bytes, store: Some(store), ..CacheConfig::default() }).unwrap()

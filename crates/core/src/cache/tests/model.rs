@@ -21,6 +21,7 @@ fn operations(default: u64) -> u64 {
 #[test]
 fn agrees_with_the_model() {
     let (mut dropped, mut recompressed) = (0, 0);
+    let (mut grouped, mut group_loads, mut dispersed) = (0, 0, 0);
     for seed in 0..8 {
         let (cache, store) = in_memory(1 << 20);
         store.set_late(seed % 2 == 1);
@@ -30,8 +31,12 @@ fn agrees_with_the_model() {
         assert!(c.unchanged_pages > 0 && c.changed_pages > 0, "{c:?}");
         dropped += c.dropped_copies;
         recompressed += c.recompressed_pages;
+        grouped += c.group_stores;
+        group_loads += c.group_loads;
+        dispersed += c.dispersed_pages;
     }
     assert!(dropped > 0 && recompressed > 0, "not in every run, but in some");
+    assert!(grouped > 0 && group_loads > 0 && dispersed > 0, "{grouped} {group_loads} {dispersed}");
 }
 
 #[test]

@@ -1,0 +1,209 @@
+//! Taking pages out of groups: for whoever loads them, for a new group, for the store.
+//!
+//! ```text
+//!   group --form, copied under the lock--> bytes --decompressed without it--> pages --> load: one of them
+//!                                                                                  \-> store: each, compressed singly
+//! ```
+//! What a buffer holds serves the next load of the same group. It is one codec call and 64 KiB to begin with, so two of them
+//! are enough, and they go back with the other buffers ([`rest`](super::super::rest)).
+
+use core::sync::atomic::Ordering;
+
+use super::{GROUP_PAGES, MAX_FORM_BYTES, Member, Spot};
+use crate::cache::entry::{Location, Mark};
+use crate::cache::read::Failure;
+use crate::cache::state::{RAW, State};
+use crate::cache::{LoadError, MAX_COMPRESSED_BYTES, Page, SwapCache};
+use crate::codec::{CodecId, Scratch};
+use crate::store::Store;
+use crate::sys::mem::Mapping;
+use crate::sys::sync::Mutex;
+use crate::sys::{PAGE_SIZE, Result};
+
+/// The page that is to be written back next.
+pub struct Oldest {
+    pub id: u32,
+    pub spot: Spot,
+}
+
+/// Groups that are unpacked at the same time: by a thread that loads, and by another one or whoever writes back.
+pub const UNPACKED: usize = 2;
+
+/// The pages of one group.
+pub struct Unpacked {
+    /// Which one; 0: none.
+    sequence: u64,
+    pages: Mapping,
+    /// The form, and then, one at a time, what members are compressed into singly.
+    bytes: Mapping,
+    scratch: Scratch,
+    /// What these take, as it was counted last.
+    used_bytes: usize,
+}
+
+impl Unpacked {
+    pub fn new() -> Result<Unpacked> {
+        let (pages, bytes) = (Mapping::new(GROUP_PAGES * PAGE_SIZE)?, Mapping::new(MAX_FORM_BYTES)?);
+        Ok(Unpacked { sequence: 0, pages, bytes, scratch: Scratch::new(), used_bytes: 0 })
+    }
+
+    fn page(&self, index: usize) -> &Page {
+        let at = index * PAGE_SIZE;
+        self.pages.as_slice()[at..at + PAGE_SIZE].try_into().expect("a page's length")
+    }
+
+    /// Gives its memory back; says how much that was.
+    fn rest(&mut self) -> usize {
+        self.sequence = 0;
+        self.pages.decommit(0..self.pages.len());
+        self.bytes.decommit(0..self.bytes.len());
+        self.scratch = Scratch::new();
+        core::mem::take(&mut self.used_bytes)
+    }
+}
+
+impl<S: Store> SwapCache<S> {
+    /// The page of a member, from its group. The entry may have been loaded, or freed, since it was looked at: then that is
+    /// what it was.
+    pub(in crate::cache) fn load_from_group(
+        &self,
+        spot: Spot,
+        page: &mut Page,
+    ) -> core::result::Result<(), Failure> {
+        let mut unpacked = self.unpacked_of(spot).lock();
+        if self.unpack_group(&mut unpacked, spot)? {
+            let mut s = self.state.lock();
+            s.counters.unpacked_groups += 1;
+            s.coldness.learn_load();
+        }
+        page.copy_from_slice(unpacked.page(spot.member.index.into()));
+        Ok(())
+    }
+
+    pub(super) fn copy_member(&self, spot: Spot, page: &mut [u8]) -> bool {
+        let mut unpacked = self.unpacked_of(spot).lock();
+        let is_here = self.unpack_group(&mut unpacked, spot).is_ok();
+        if is_here {
+            page.copy_from_slice(unpacked.page(spot.member.index.into()));
+        }
+        is_here
+    }
+
+    fn unpacked_of(&self, spot: Spot) -> &Mutex<Unpacked> {
+        &self.unpacked[spot.sequence as usize % UNPACKED]
+    }
+
+    /// Makes the pages of a group present. False: they were.
+    fn unpack_group(&self, to: &mut Unpacked, spot: Spot) -> core::result::Result<bool, Failure> {
+        if to.sequence == spot.sequence {
+            return Ok(false);
+        }
+        to.sequence = 0;
+        self.count_unpacked(to);
+        let (codec, len, pages) = {
+            let s = self.state.lock();
+            let group = s.groups.find(spot).ok_or(Failure::Changed)?;
+            s.copy_form(group, to.bytes.as_mut_slice());
+            (group.codec, group.bytes as usize, usize::from(group.pages))
+        };
+        let (form, out) = (&to.bytes.as_slice()[..len], &mut to.pages.as_mut_slice()[..pages * PAGE_SIZE]);
+        self.streams
+            .with(|stream| self.codecs.decompress(codec, &mut stream.scratch, form, out))
+            .map_err(|_| Failure::Load(LoadError::Corrupt))?;
+        to.sequence = spot.sequence;
+        Ok(true)
+    }
+
+    fn count_unpacked(&self, of: &mut Unpacked) {
+        let used_bytes = of.pages.len() + of.bytes.len() + of.scratch.mapped_bytes();
+        // Wraps when the codec's memory shrinks, which is what the sum wants.
+        self.unpacked_bytes.fetch_add(used_bytes.wrapping_sub(of.used_bytes), Ordering::Relaxed);
+        of.used_bytes = used_bytes;
+    }
+
+    pub(in crate::cache) fn rest_unpacked(&self) {
+        for unpacked in &self.unpacked {
+            self.unpacked_bytes.fetch_sub(unpacked.lock().rest(), Ordering::Relaxed);
+        }
+    }
+
+    /// Moves the group of `oldest` to the open cluster, page by page, but for pages that were asked for; adds to `moved`
+    /// how many. False: no more can be moved now.
+    pub(in crate::cache) fn disperse(&self, oldest: &Oldest, moved: &mut usize) -> bool {
+        let spot = oldest.spot;
+        let codec = self.choice.stronger().unwrap_or_else(|| self.codec_for_stores());
+        let mut guard = self.unpacked_of(spot).lock();
+        let unpacked = &mut *guard;
+        match self.unpack_group(unpacked, spot) {
+            Ok(_) => {}
+            Err(Failure::Changed) => return true,
+            Err(Failure::Load(_)) => {
+                // Others have their turn before it is tried again.
+                let mut s = self.state.lock();
+                if s.oldest() == Some(oldest.id) {
+                    s.spare(oldest.id);
+                }
+                return false;
+            }
+        }
+        // It was made for nothing, as if it had been loaded: where much is written back, little is cold.
+        self.state.lock().coldness.learn_load();
+        let mut has_room = true;
+        for index in 0..GROUP_PAGES as u8 {
+            let spot = Spot { member: Member { index, ..spot.member }, ..spot };
+            if self.state.lock().leaving(spot, oldest.id).is_none() {
+                continue;
+            }
+            let at = usize::from(index) * PAGE_SIZE;
+            let page = &unpacked.pages.as_slice()[at..at + PAGE_SIZE];
+            let out = &mut unpacked.bytes.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+            let (codec, object) = match self.codecs.compress_as(codec, &mut unpacked.scratch, page, out) {
+                Ok(c) => (c.codec, &out[..c.len]),
+                Err(_) => (RAW, page),
+            };
+            has_room = self.state.lock().disperse_member(spot, oldest.id, codec, object, moved);
+            if !has_room {
+                break;
+            }
+        }
+        self.count_unpacked(unpacked);
+        has_room
+    }
+}
+
+impl<S: Store> State<S> {
+    /// The entry of that place if it is to be written back: `oldest`, or one that was not asked for.
+    fn leaving(&self, spot: Spot, oldest: u32) -> Option<u32> {
+        let group = self.groups.find(spot)?;
+        let (_, id) = group.members().find(|(index, _)| *index == usize::from(spot.member.index))?;
+        let e = self.entries.get(id);
+        // Those that had a second chance are young.
+        (id == oldest || e.is(Mark::Old) && !e.is(Mark::Referenced)).then_some(id)
+    }
+
+    /// Moves a member to the open cluster, as that object, if it is to be written back still. False: there is no room.
+    fn disperse_member(
+        &mut self,
+        spot: Spot,
+        oldest: u32,
+        codec: CodecId,
+        object: &[u8],
+        moved: &mut usize,
+    ) -> bool {
+        let Some(id) = self.leaving(spot, oldest) else { return true };
+        let Ok(place) = self.clusters.append(object) else { return false };
+        self.unlink_pooled(id);
+        self.leave_group(spot.member);
+        let e = self.entries.get_mut(id);
+        e.set_location(Location::Stored(place));
+        (e.codec, e.len) = (codec, object.len() as u16);
+        self.link_stored(id, place);
+        self.counters.pool_pages -= 1;
+        self.counters.store_pages += 1;
+        self.counters.incompressible_pages += u64::from(codec == RAW);
+        self.counters.written_back_pages += 1;
+        self.counters.dispersed_pages += 1;
+        *moved += 1;
+        true
+    }
+}
