@@ -29,10 +29,10 @@ use policy::{Key, Policy, Room, Sight};
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(50);
 const CALM_LOOK: Duration = Duration::from_millis(100);
-/// What paging costs, roughly: a page brought back, with the eviction that made room for it, one that came along with others, one
+/// What paging costs, roughly, and rather too little than too much: a page brought back, with the eviction that made room for it, one that came along with others, one
 /// that was still in limbo, and one that had to be read from the store.
 const LOAD_COST: Duration = Duration::from_micros(20);
-const ALONG_COST: Duration = Duration::from_micros(3);
+const ALONG_COST: Duration = Duration::from_micros(1);
 const HIT_COST: Duration = Duration::from_micros(4);
 const READ_COST: Duration = Duration::from_micros(100);
 /// How long a pause lasts without news.
