@@ -3,18 +3,16 @@
 //!
 //! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in the order of addresses, by a bitmap of those
 //! that are resident. It differs from the pager in this:
-//! - misses of consecutive pages are taken for those of one thread that reads on, and its windows grow as in `fault/resolve.rs`: the trail is
-//!   made of them;
+//! - misses of consecutive pages are taken for those of one thread that reads on, and its windows grow as the pager's do: the trail is made of them;
 //! - one hand goes over all processes; in the pager each has its own, and which of them sweeps is decided by who faults;
 //! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which no policy here does;
 //! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
 //! - the limit that limbo's target goes by has the pool in it. Here it is what it would be with the share that the pool has at first.
 
-use uzswap::fault::WINDOW_MAX_PAGES;
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
 use uzswap::policy::{
-    DIRECT_PAGES, Heat, POOL_FIRST_PERCENT, SWEEP_PAGES, limbo_slots, limbo_target, sweeps_first,
+    DIRECT_PAGES, Heat, POOL_FIRST_PERCENT, SWEEP_PAGES, limbo_slots, limbo_target, next_window, sweeps_first,
 };
 
 use super::policies::Policy;
@@ -62,8 +60,7 @@ impl Stream {
     fn miss(&mut self, page: usize) -> Option<Run> {
         if page == self.start + self.pages && self.pages > 0 {
             if self.pages == self.window {
-                *self =
-                    Stream { start: page, pages: 0, window: (self.window * 2).clamp(4, WINDOW_MAX_PAGES) };
+                *self = Stream { start: page, pages: 0, window: next_window(self.window) };
             }
             self.pages += 1;
         } else {

@@ -1,9 +1,10 @@
 //! Swap entries: the compact record of where each page is, and the tables that find it.
 
 use super::group::Member;
+use super::records::{Record, Records};
 use crate::store::cluster::Place;
+use crate::sys::Result;
 use crate::sys::mem::Table;
-use crate::sys::{Errno, Result};
 
 /// No entry, no list member.
 pub const NONE: u32 = u32::MAX;
@@ -167,84 +168,21 @@ impl Entry {
     }
 }
 
-/// All entries, by id, with the list of those not in use.
-#[derive(Default)]
-pub struct Entries {
-    table: Table<Entry>,
-    /// Ids ever given out.
-    high: u32,
-    unused: Option<u32>,
-    in_use: u32,
-}
+/// All entries, by id.
+pub type Entries = Records<Entry>;
 
-impl Entries {
-    pub fn get(&self, id: u32) -> &Entry {
-        self.table.get(id as usize).expect("an entry id comes from here")
+impl Record for Entry {
+    fn is_unused(&self) -> bool {
+        self.location() == Location::Free
     }
 
-    pub fn get_mut(&mut self, id: u32) -> &mut Entry {
-        self.table.get_mut(id as usize).expect("an entry id comes from here")
+    fn next_unused(&self) -> u32 {
+        self.next
     }
 
-    /// The entry, if there ever was one.
-    pub fn find(&self, id: u32) -> Option<&Entry> {
-        if id < self.high { self.table.get(id as usize) } else { None }
-    }
-
-    pub fn allocate(&mut self) -> Result<u32> {
-        let id = match self.unused {
-            Some(id) => {
-                let next = self.get(id).next;
-                self.unused = (next != NONE).then_some(next);
-                id
-            }
-            None => {
-                let id = self.high;
-                if id == NONE {
-                    return Err(Errno::ENOMEM);
-                }
-                self.table.ensure(id as usize)?;
-                self.high += 1;
-                id
-            }
-        };
-        self.in_use += 1;
-        Ok(id)
-    }
-
-    pub fn free(&mut self, id: u32) {
-        let next = self.unused.unwrap_or(NONE);
-        let e = self.get_mut(id);
-        assert!(e.location() != Location::Free, "an entry is freed once");
-        e.set_location(Location::Free);
-        (e.prev, e.next) = (NONE, next);
-        self.unused = Some(id);
-        self.in_use -= 1;
-    }
-
-    pub fn in_use(&self) -> u32 {
-        self.in_use
-    }
-
-    pub fn ids(&self) -> core::ops::Range<u32> {
-        0..self.high
-    }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.high as usize * size_of::<Entry>()
-    }
-
-    /// Asserts that the list of unused entries and the counts agree with the entries.
-    pub fn check(&self) {
-        let free = self.ids().filter(|&id| self.get(id).location() == Location::Free).count();
-        assert_eq!(self.high as usize - free, self.in_use as usize);
-        let (mut listed, mut at) = (0, self.unused.unwrap_or(NONE));
-        while at != NONE {
-            assert!(self.get(at).location() == Location::Free && listed < free, "the unused list");
-            listed += 1;
-            at = self.get(at).next;
-        }
-        assert_eq!(listed, free);
+    fn retire(&mut self, next_unused: u32) {
+        self.set_location(Location::Free);
+        (self.prev, self.next) = (NONE, next_unused);
     }
 }
 

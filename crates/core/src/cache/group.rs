@@ -32,13 +32,13 @@ mod make;
 mod unpack;
 
 use super::Page;
-use super::entry::{Location, Mark, NONE};
+use super::entry::{Location, Mark};
+use super::records::{Record, Records};
 use super::state::{self, State};
 use crate::codec::CodecId;
 use crate::pool::{Handle, MAX_OBJECT_BYTES};
 use crate::store::Store;
-use crate::sys::mem::Table;
-use crate::sys::{Errno, PAGE_SIZE, Result};
+use crate::sys::{PAGE_SIZE, Result};
 pub use make::{Grouper, LEARNED_FROM};
 pub use unpack::{Oldest, UNPACKED, Unpacked};
 
@@ -111,26 +111,35 @@ impl Group {
     }
 }
 
-/// All groups, by id, with the list of those not in use.
+impl Record for Group {
+    fn is_unused(&self) -> bool {
+        self.sequence == 0
+    }
+
+    fn next_unused(&self) -> u32 {
+        self.next
+    }
+
+    fn retire(&mut self, next_unused: u32) {
+        *self = Group { next: next_unused, ..EMPTY };
+    }
+}
+
+/// All groups, by id.
 #[derive(Default)]
 pub struct Groups {
-    table: Table<Group>,
-    /// Ids ever given out.
-    high: u32,
-    /// The first of those not in use, plus one; 0: none.
-    unused: u32,
-    in_use: u32,
+    records: Records<Group>,
     /// The last one given out.
     sequence: u64,
 }
 
 impl Groups {
     fn get(&self, id: u32) -> &Group {
-        self.table.get(id as usize).expect("a group's id comes from here")
+        self.records.get(id)
     }
 
     fn get_mut(&mut self, id: u32) -> &mut Group {
-        self.table.get_mut(id as usize).expect("a group's id comes from here")
+        self.records.get_mut(id)
     }
 
     pub fn spot(&self, member: Member) -> Spot {
@@ -142,39 +151,17 @@ impl Groups {
         Some(self.get(spot.member.group)).filter(|g| g.sequence == spot.sequence)
     }
 
-    /// A record that is not in use, with a sequence number.
+    /// An empty one, with a sequence number.
     fn allocate(&mut self) -> Result<u32> {
-        let id = match self.unused.checked_sub(1) {
-            Some(id) => {
-                self.unused = self.get(id).next;
-                id
-            }
-            None => {
-                let id = self.high;
-                if id == NONE {
-                    return Err(Errno::ENOMEM);
-                }
-                self.table.ensure(id as usize)?;
-                self.high += 1;
-                id
-            }
-        };
-        self.in_use += 1;
+        let id = self.records.allocate()?;
         self.sequence += 1;
         let sequence = self.sequence;
         *self.get_mut(id) = Group { sequence, ..EMPTY };
         Ok(id)
     }
 
-    fn free(&mut self, id: u32) {
-        let next = self.unused;
-        *self.get_mut(id) = Group { next, ..EMPTY };
-        self.unused = id + 1;
-        self.in_use -= 1;
-    }
-
     pub fn memory_bytes(&self) -> usize {
-        self.high as usize * size_of::<Group>()
+        self.records.memory_bytes()
     }
 }
 
@@ -215,7 +202,7 @@ impl<S: Store> State<S> {
     fn free_group(&mut self, id: u32, pool: u8) {
         let parts = self.groups.get(id).parts;
         parts.iter().take_while(|raw| **raw != 0).for_each(|raw| self.free_object(pool, *raw));
-        self.groups.free(id);
+        self.groups.records.free(id);
     }
 
     fn join_group(&mut self, id: u32, member: Member) {
@@ -272,13 +259,12 @@ impl<S: Store> State<S> {
 
     /// Asserts that groups, their members and their parts agree.
     pub(in crate::cache) fn check_groups(&self) {
-        let (mut in_use, mut live) = (0, 0u64);
-        for id in 0..self.groups.high {
+        let mut live = 0u64;
+        for id in self.groups.records.ids() {
             let group = self.groups.get(id);
-            if group.sequence == 0 {
+            if group.is_unused() {
                 continue;
             }
-            in_use += 1;
             live += u64::from(group.live.count_ones());
             assert!(group.sequence <= self.groups.sequence && group.live != 0, "a group has members");
             assert!(usize::from(group.pages) <= GROUP_PAGES && u32::from(group.live) >> group.pages == 0);
@@ -292,13 +278,7 @@ impl<S: Store> State<S> {
                 assert_eq!(self.entries.get(entry).location(), Location::Grouped(member));
             }
         }
-        let (mut unused, mut at) = (0, self.groups.unused);
-        while let Some(id) = at.checked_sub(1) {
-            unused += 1;
-            assert!(self.groups.get(id).sequence == 0 && unused <= self.groups.high, "the unused list");
-            at = self.groups.get(id).next;
-        }
-        assert_eq!((in_use, in_use + unused), (self.groups.in_use, self.groups.high));
+        self.groups.records.check();
         assert_eq!(live, self.counters.grouped_pages);
     }
 
@@ -306,6 +286,6 @@ impl<S: Store> State<S> {
     pub(in crate::cache) fn group_parts(&self) -> (usize, usize) {
         let parts = |id| self.groups.get(id).handles().map(|h| (1, h.len()));
         let sum = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
-        (0..self.groups.high).flat_map(parts).fold((0, 0), sum)
+        self.groups.records.ids().flat_map(parts).fold((0, 0), sum)
     }
 }

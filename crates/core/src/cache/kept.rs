@@ -82,9 +82,14 @@ impl<S: Store> SwapCache<S> {
 
     /// The same as `keep`, of a page with that fingerprint.
     pub fn keep_as(&self, entry: SwapEntry, print: u64) -> bool {
+        let is_dense = self.is_dense();
+        self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print))
+    }
+
+    fn keep_if(&self, entry: SwapEntry, keep: impl FnOnce(&mut State<S>, u32) -> bool) -> bool {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry is kept once");
-        let keeps = s.may_keep(id, self.is_dense()) && s.keep(id, print);
+        let keeps = keep(&mut s, id);
         if !keeps {
             self.drop_entry(s, entry, id);
         }
@@ -101,13 +106,7 @@ impl<S: Store> SwapCache<S> {
 
     /// As `keep_as`, once `wants_copy` has been asked; without a fingerprint the entry is freed.
     pub fn keep_wanted(&self, entry: SwapEntry, print: Option<u64>) -> bool {
-        let mut s = self.state.lock();
-        let id = s.lookup(entry).expect("a swap entry is kept once");
-        let keeps = print.is_some_and(|print| s.keep(id, print));
-        if !keeps {
-            self.drop_entry(s, entry, id);
-        }
-        keeps
+        self.keep_if(entry, |s, id| print.is_some_and(|print| s.keep(id, print)))
     }
 
     /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`. False: it is not,

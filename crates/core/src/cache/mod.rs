@@ -48,6 +48,7 @@ mod kept;
 pub mod model;
 mod read;
 mod recompress;
+mod records;
 mod rest;
 mod state;
 #[cfg(test)]

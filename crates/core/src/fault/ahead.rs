@@ -10,8 +10,9 @@
 //! needs itself, and asks for what is behind that. Nothing waits for pages from here.
 
 use super::resolve::Serve;
-use super::{Active, Locked, Pager, WINDOW_MAX_PAGES};
+use super::{Active, Locked, Pager};
 use crate::control::Counter;
+use crate::policy::WINDOW_MAX_PAGES;
 use crate::policy::trail::Run;
 use crate::region::{PageState, Range};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};

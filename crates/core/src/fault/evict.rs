@@ -23,7 +23,7 @@ use crate::control::{Counter, Notice};
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
 use crate::policy::{limbo_target, sweeps_first};
-use crate::region::{PageEntry, PageState, Range, RangeFlags};
+use crate::region::{PageEntry, PageState, Range};
 use crate::sys::mechanism::{Next, Taken, Uffd};
 use crate::sys::sync::futex_wake;
 use crate::sys::{HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
@@ -523,11 +523,7 @@ impl Pager {
             && let Some(run) = s.trail.next(limit)
         {
             let start = run.start << PAGE_SHIFT;
-            let range = self
-                .ranges
-                .find(start)
-                .filter(|r| !r.flags.has(RangeFlags::LOCKED) && !r.flags.has(RangeFlags::UNREGISTERED));
-            let Some(range) = range else {
+            let Some(range) = self.ranges.find(start).filter(Range::is_swept) else {
                 s.trail.took(run.pages, 0);
                 continue;
             };
@@ -559,7 +555,7 @@ impl Pager {
             }
             let range = self.ranges.at(i);
             let start = s.hand.max(range.start);
-            if range.flags.has(RangeFlags::LOCKED) || range.flags.has(RangeFlags::UNREGISTERED) {
+            if !range.is_swept() {
                 s.hand = range.end;
                 looked += 1;
                 continue;

@@ -47,6 +47,7 @@ pub use resolve::{Fault, FaultStream};
 use crate::cache::Counters as CacheCounters;
 use crate::control::trace::Ring;
 use crate::control::{Counter, Notice, Slot, Tree};
+use crate::policy::WINDOW_MAX_PAGES;
 use crate::policy::limbo::Limbo;
 use crate::policy::trail::Trail;
 use crate::region::{PageTable, Ranges};
@@ -59,8 +60,6 @@ use hold::Holds;
 use shared::Sharing;
 use units::Units;
 
-/// Largest window of pages served by one fault.
-pub const WINDOW_MAX_PAGES: usize = 64;
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
 /// The same while it waits for its turn.

@@ -6,13 +6,13 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager, WINDOW_MAX_PAGES};
+use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::trace::Kind;
 use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
-use crate::policy::WINDOW_LEAST_PAGES;
 use crate::policy::trail::Run;
+use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_MAX_PAGES, next_window};
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
@@ -59,7 +59,7 @@ impl FaultStream {
     fn window(&mut self, page: usize, reaches: impl FnOnce(usize, usize) -> bool) -> usize {
         let runs_on = (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page)
             || self.window > 1 && self.next < page && reaches(self.next, page);
-        self.window = if runs_on { (self.window * 2).clamp(4, WINDOW_MAX_PAGES) } else { 1 };
+        self.window = if runs_on { next_window(self.window) } else { 1 };
         self.window
     }
 }

@@ -21,7 +21,7 @@ use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::latency::FaultKind;
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
-use crate::region::{PageState, Range, RangeFlags};
+use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::{Filled, Uffd};
 
@@ -46,8 +46,7 @@ impl Pager {
             && active.mechanism.as_mover().is_some()
             // As MOVE wants it.
             && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
-            && !range.flags.has(RangeFlags::LOCKED)
-            && !range.flags.has(RangeFlags::UNREGISTERED)
+            && range.is_swept()
     }
 
     /// Brings up to `pages` stored pages from `page` on in, in the frames of a stretch of the stock.

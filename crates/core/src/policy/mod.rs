@@ -21,6 +21,10 @@ pub const SWEEP_PAGES: usize = 32;
 pub const BATCH_PAGES: usize = 64;
 /// The smallest window of pages that comes in by moving frames, without the lock.
 pub const WINDOW_LEAST_PAGES: usize = 8;
+/// The largest window of pages served by one fault.
+pub const WINDOW_MAX_PAGES: usize = 64;
+/// The first window of a thread that begins to read on.
+const WINDOW_FIRST_PAGES: usize = 4;
 /// Pages that one step of a thread that waits for room gives to the cache.
 pub const DIRECT_PAGES: usize = 8;
 /// Pages that limbo holds at least when memory is short.
@@ -73,6 +77,12 @@ pub fn limbo_target(limit_pages: i64, slots: usize) -> i64 {
 /// Slots that limbo's ring is to have: for pages in it, and for those whose frames are being given back.
 pub fn limbo_slots(limit_pages: usize) -> usize {
     (limit_pages / 8).max(256)
+}
+
+/// The window of a thread that reads on, after one of `pages`.
+#[inline]
+pub fn next_window(pages: usize) -> usize {
+    (pages * 2).clamp(WINDOW_FIRST_PAGES, WINDOW_MAX_PAGES)
 }
 
 /// Whether a step of eviction fills limbo before it empties it.

@@ -57,6 +57,10 @@ impl Range {
     pub fn contains(&self, addr: usize) -> bool {
         self.start <= addr && addr < self.end
     }
+    /// Whether its pages may be taken out.
+    pub fn is_swept(&self) -> bool {
+        !self.flags.has(RangeFlags::LOCKED) && !self.flags.has(RangeFlags::UNREGISTERED)
+    }
     /// The part inside `[start, end)`.
     pub fn clip(&self, start: usize, end: usize) -> Range {
         Range { start: self.start.max(start), end: self.end.min(end), ..*self }

@@ -75,7 +75,7 @@ pub unsafe fn drop_locked_pages(addr: usize, len: usize) -> Result<()> {
 /// Lets the kernel map a range with huge pages. Where it has none the advice is refused, and nothing changes.
 ///
 /// # Safety
-/// Missing pages must be the pager's to bring: the kernel would map 2 MiB for a touch of any of them.
+/// Missing pages must be the pager's to bring, or none of its business yet: the kernel maps 2 MiB for a touch of any of them.
 pub unsafe fn advise_huge(addr: usize, len: usize) {
     const MADV_HUGEPAGE: usize = 14;
     // SAFETY: the caller vouches.

@@ -176,11 +176,10 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
 
 /// Dormant, the kernel maps what is touched: in huge pages, if those are wanted everywhere, so that they are there when paging begins.
 fn want_huge_pages(start: usize, end: usize) {
-    const HUGEPAGE: usize = 14;
     let always = start::settings().huge_pages == uzswap::control::HugePages::Always as u32;
     if always && end - start >= uzswap::sys::HUGE_BYTES {
-        // Where the kernel has none it says so, and nothing changes.
-        let _ = raw(nr::MADVISE, [start, end - start, HUGEPAGE, 0, 0, 0]);
+        // SAFETY: dormant; the pager takes pages as it finds them when it begins.
+        unsafe { uzswap::sys::program::advise_huge(start, end - start) };
     }
 }
 
