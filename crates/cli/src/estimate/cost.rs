@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::sync::Arc;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::{Value, json};
@@ -45,7 +46,7 @@ pub struct Costs {
 
 impl Costs {
     pub fn measure(
-        pages: &[Box<PageBytes>],
+        pages: &[Arc<PageBytes>],
         density: &Density,
         interrupt: &Interrupt,
     ) -> Result<Costs, Failure> {
@@ -142,8 +143,8 @@ impl Calibration<'_> {
 }
 
 /// What the worker fills its memory with. In memory only: these are somebody's data.
-fn corpus(pages: &[Box<PageBytes>]) -> Result<Option<File>, Failure> {
-    if pages.len() < SAMPLE_LEAST {
+fn corpus(pages: &[Arc<PageBytes>]) -> Result<Option<File>, Failure> {
+    if pages.chunk_by(Arc::ptr_eq).count() < SAMPLE_LEAST {
         return Ok(None);
     }
     let mut file = memory_file()?;
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn the_sampled_pages_can_be_opened_by_others() {
         assert!(corpus(&[]).unwrap().is_none());
-        let pages: Vec<Box<PageBytes>> = (0..300).map(|i| Box::new([i as u8; PAGE_BYTES])).collect();
+        let pages: Vec<Arc<PageBytes>> = (0..300).map(|i| Arc::new([i as u8; PAGE_BYTES])).collect();
         let file = corpus(&pages).unwrap().unwrap();
         let bytes = std::fs::read(path(&file)).unwrap();
         assert_eq!((bytes.len(), bytes[5 * PAGE_BYTES]), (300 * PAGE_BYTES, 5));

@@ -6,6 +6,7 @@
 //!
 //! By the fast codec, and by the denser one that `--compressor auto` takes for programs to which memory is worth more than time.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use uzswap::cache::{CacheConfig, SwapCache};
@@ -25,6 +26,7 @@ const CONFIDENT: f64 = 1.96;
 /// What pages come to in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Density {
+    /// Different ones.
     pub sampled_pages: usize,
     /// Shares of all pages.
     pub same_filled: f64,
@@ -49,11 +51,11 @@ impl Density {
 }
 
 /// By the codec in force at first, and by the denser one.
-pub fn densities(pages: &[Box<PageBytes>]) -> Result<[Density; 2], String> {
+pub fn densities(pages: &[Arc<PageBytes>]) -> Result<[Density; 2], String> {
     Ok([density(pages, false)?, density(pages, true)?])
 }
 
-fn density(pages: &[Box<PageBytes>], dense: bool) -> Result<Density, String> {
+fn density(pages: &[Arc<PageBytes>], dense: bool) -> Result<Density, String> {
     let config = CacheConfig::<FileStore> {
         recompressor: CodecSpec::parse(RECOMPRESSOR_DEFAULT).ok(),
         chooses_codec: true,
@@ -65,10 +67,12 @@ fn density(pages: &[Box<PageBytes>], dense: bool) -> Result<Density, String> {
     let mut entries = Vec::new();
     let mut before = 0;
     let started = Instant::now();
-    for page in pages {
-        entries.extend(cache.swap_out(page).ok());
+    for places in pages.chunk_by(Arc::ptr_eq) {
+        for page in places {
+            entries.extend(cache.swap_out(page).ok());
+        }
         let now = cache.counters().compr_data_bytes;
-        bytes.push((now - before) as f64);
+        bytes.push(((now - before) as f64, places.len() as f64));
         before = now;
     }
     let mut out = [0; PAGE_BYTES];
@@ -87,7 +91,7 @@ fn density(pages: &[Box<PageBytes>], dense: bool) -> Result<Density, String> {
     let all = counters.stores as f64;
     if in_memory == 0.0 {
         return Ok(Density {
-            sampled_pages: pages.len(),
+            sampled_pages: bytes.len(),
             incompressible: if all > 0.0 { 1.0 } else { 0.0 },
             stored: 1.0,
             ..Density::default()
@@ -95,7 +99,7 @@ fn density(pages: &[Box<PageBytes>], dense: bool) -> Result<Density, String> {
     }
     let own = (counters.mem_used_bytes as f64 / in_memory + TABLE_BYTES) / PAGE_BYTES as f64;
     Ok(Density {
-        sampled_pages: pages.len(),
+        sampled_pages: bytes.len(),
         same_filled: counters.same_filled_pages as f64 / all,
         incompressible: counters.failed_stores as f64 / all,
         stored: own.min(1.0),
@@ -105,15 +109,17 @@ fn density(pages: &[Box<PageBytes>], dense: bool) -> Result<Density, String> {
     })
 }
 
-/// Of the mean of `values`.
-fn standard_error(values: &[f64]) -> f64 {
+/// Of the mean of values per place that have so many places each: (sum, places).
+fn standard_error(values: &[(f64, f64)]) -> f64 {
+    let (sum, places) = values.iter().fold((0.0, 0.0), |(a, b), (sum, n)| (a + sum, b + n));
     let count = values.len() as f64;
     if count < 2.0 {
         return f64::INFINITY;
     }
-    let mean = values.iter().sum::<f64>() / count;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    (variance / count).sqrt()
+    let mean = sum / places;
+    // That of a ratio of sums.
+    let squares = values.iter().map(|(sum, n)| (sum - mean * n).powi(2)).sum::<f64>();
+    (squares * count / (count - 1.0)).sqrt() / places
 }
 
 #[cfg(test)]
@@ -121,11 +127,11 @@ mod tests {
     use super::*;
     use crate::bench::pages::{Pages, Random};
 
-    fn made(count: u64, make: impl Fn(u64, &mut PageBytes)) -> Vec<Box<PageBytes>> {
+    fn made(count: u64, make: impl Fn(u64, &mut PageBytes)) -> Vec<Arc<PageBytes>> {
         let page = |i| {
-            let mut page = Box::new([0; PAGE_BYTES]);
+            let mut page = [0; PAGE_BYTES];
             make(i, &mut page);
-            page
+            Arc::new(page)
         };
         (0..count).map(page).collect()
     }
@@ -162,8 +168,10 @@ mod tests {
             densities(&pages).unwrap()[0].stored_error
         };
         assert!(error(2000) < error(50) / 3.0);
-        assert_eq!(standard_error(&[1.0]), f64::INFINITY);
-        assert!((standard_error(&[1.0, 3.0]) - 1.0).abs() < 1e-9);
+        assert_eq!(standard_error(&[(1.0, 1.0)]), f64::INFINITY);
+        assert!((standard_error(&[(1.0, 1.0), (3.0, 1.0)]) - 1.0).abs() < 1e-9);
+        // Seen twice, a page says no more than seen once.
+        assert!((standard_error(&[(2.0, 2.0), (6.0, 2.0)]) - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Pages of a running program, drawn at random: every page has the same chance at every moment that it is there.
 //!
-//! How many there will be is not known before, and their memory is bounded, so they go into a *reservoir*: each page gets a
-//! random key that is the larger the more memory and time it stands for, and the largest keys stay (Efraimidis and Spirakis,
-//! Weighted random sampling with a reservoir, 2006). What is in the end in it is a sample of all memory over all the time,
-//! in which each page counts the same.
+//! How many there will be is not known before, and their memory is bounded, so they go into a *reservoir* of places: a page that
+//! is drawn takes each place with the chance that its memory and time have of all so far (Chao, A general purpose unequal
+//! probability sampling plan, 1982; here with replacement). A place is a draw of all memory over all the time; a page that
+//! stands for much of it, as one drawn when the program sat still for long, has several.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use super::look::Area;
 use crate::bench::pages::{PAGE_BYTES, PageBytes, Random};
@@ -19,16 +20,26 @@ const PRESENT: u64 = 1 << 63;
 
 pub struct Reservoir {
     random: Random,
-    pages: Vec<(f64, Box<PageBytes>)>,
+    /// Of all that was drawn.
+    weight: f64,
+    places: Vec<Arc<PageBytes>>,
 }
 
 impl Reservoir {
     pub fn new() -> Reservoir {
-        Reservoir { random: Random(1), pages: Vec::new() }
+        Reservoir { random: Random(1), weight: 0.0, places: Vec::new() }
     }
 
-    pub fn into_pages(self) -> Vec<Box<PageBytes>> {
-        self.pages.into_iter().map(|(_, page)| page).collect()
+    /// How many places pages of this weight are going to take.
+    pub fn places(&self, weight: f64) -> u32 {
+        (RESERVOIR_PAGES as f64 * weight / (self.weight + weight).max(f64::MIN_POSITIVE)) as u32
+    }
+
+    /// A page that has several places is in it as often, one after the other.
+    pub fn into_pages(self) -> Vec<Arc<PageBytes>> {
+        let mut pages = self.places;
+        pages.sort_by_key(Arc::as_ptr);
+        pages
     }
 
     /// Draws `count` pages of the areas of a process, which stand for `weight` together: memory times time. What cannot be read has
@@ -47,10 +58,10 @@ impl Reservoir {
                 at = at.saturating_sub(area.anonymous_kib);
                 is_here
             });
-            let mut page = Box::new([0; PAGE_BYTES]);
+            let mut page = [0; PAGE_BYTES];
             let place = area.and_then(|area| self.place(&map, area));
             if place.is_some_and(|place| memory.read_exact_at(&mut page[..], place).is_ok()) {
-                self.add(page, weight / f64::from(count));
+                self.add(Arc::new(page), weight / f64::from(count));
             }
         }
     }
@@ -66,17 +77,24 @@ impl Reservoir {
         })
     }
 
-    fn add(&mut self, page: Box<PageBytes>, weight: f64) {
-        // The logarithm of u^(1/weight), which would be 0 for small weights.
-        let u = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
-        let key = u.max(f64::MIN_POSITIVE).ln() / weight.max(f64::MIN_POSITIVE);
-        if self.pages.len() < RESERVOIR_PAGES {
-            self.pages.push((key, page));
+    fn add(&mut self, page: Arc<PageBytes>, weight: f64) {
+        if weight <= 0.0 {
             return;
         }
-        let least = self.pages.iter_mut().min_by(|a, b| a.0.total_cmp(&b.0)).expect("it is full");
-        if least.0 < key {
-            *least = (key, page);
+        self.weight += weight;
+        let chance = weight / self.weight;
+        if self.places.is_empty() {
+            self.places = vec![page; RESERVOIR_PAGES];
+            return;
+        }
+        // How far it is to the next place that it takes: a geometric distribution.
+        let mut place = 0.0;
+        loop {
+            let u = ((self.random.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+            place += (u.ln() / (-chance).ln_1p()).floor();
+            let Some(taken) = self.places.get_mut(place as usize) else { return };
+            *taken = page.clone();
+            place += 1.0;
         }
     }
 }
@@ -85,8 +103,8 @@ impl Reservoir {
 mod tests {
     use super::*;
 
-    fn page(byte: u8) -> Box<PageBytes> {
-        Box::new([byte; PAGE_BYTES])
+    fn page(byte: u8) -> Arc<PageBytes> {
+        Arc::new([byte; PAGE_BYTES])
     }
 
     #[test]
@@ -105,6 +123,20 @@ mod tests {
     }
 
     #[test]
+    fn a_long_look_counts_for_as_much_as_many_short_ones() {
+        // More than fits is drawn, and half of the memory over time is in the last tenth of it.
+        let mut reservoir = Reservoir::new();
+        let drawn = RESERVOIR_PAGES * 3 / 2;
+        for i in 0..drawn {
+            let (byte, weight) = if i < drawn * 9 / 10 { (1, 1.0) } else { (3, 9.0) };
+            reservoir.add(page(byte), weight);
+        }
+        let threes = reservoir.into_pages().iter().filter(|page| page[0] == 3).count();
+        // Five standard deviations: of the places, and of how many the pages before left.
+        assert!(threes.abs_diff(RESERVOIR_PAGES / 2) < 320, "{threes}");
+    }
+
+    #[test]
     fn pages_of_this_process_are_read() {
         let mut memory = memmap2::MmapMut::map_anon(512 * PAGE_BYTES).unwrap();
         // Half of it is there.
@@ -116,7 +148,7 @@ mod tests {
         reservoir.draw(std::process::id(), &[area], 100, 1.0);
         let pages = reservoir.into_pages();
         // The other half may be there, too, as huge pages are.
-        assert_eq!(pages.len(), 100);
+        assert!(pages.chunk_by(Arc::ptr_eq).count() > 90);
         assert!(pages.iter().all(|page| matches!(page[..], [0x77, ..] | [0, ..])));
         assert!(pages.iter().any(|page| page[..] == [0x77; PAGE_BYTES][..]));
     }

@@ -31,8 +31,8 @@ const DUTY: f64 = 0.1;
 const EPOCHS: [(f64, f64); 3] = [(0.2, 0.03), (0.5, 0.1), (0.9, 0.3)];
 /// ... but not before this.
 const EPOCH_LEAST: Duration = Duration::from_millis(30);
-/// Pages drawn at each look.
-const DRAWN: u32 = 128;
+/// Pages drawn at each look: as many as they will have places, between these.
+const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
 /// How long the list of processes is good for.
 const LIST_FOR: Duration = Duration::from_millis(50);
 const KIB_BY_PAGE: f64 = 4.0;
@@ -41,7 +41,7 @@ const KIB_BY_PAGE: f64 = 4.0;
 pub struct Observation {
     pub seconds: f64,
     pub steps: Vec<Step>,
-    pub pages: Vec<Box<crate::bench::pages::PageBytes>>,
+    pub pages: Vec<std::sync::Arc<crate::bench::pages::PageBytes>>,
     pub peak_bytes: u64,
     /// Of that, in huge pages.
     pub peak_huge_bytes: u64,
@@ -179,8 +179,9 @@ impl Watch {
         step.touched_pages = touched as f64 / KIB_BY_PAGE;
         self.looked = now;
         self.touched_pages = step.touched_pages;
+        let all = self.reservoir.places(total as f64 * step.seconds).clamp(*DRAWN.start(), *DRAWN.end());
         for (pid, anonymous) in looked_at {
-            let drawn = (u64::from(DRAWN) * anonymous).div_ceil(total.max(1)) as u32;
+            let drawn = (u64::from(all) * anonymous).div_ceil(total.max(1)) as u32;
             let weight = anonymous as f64 * step.seconds;
             self.reservoir.draw(pid, &self.processes[&pid].areas, drawn, weight);
         }
