@@ -1,12 +1,15 @@
-//! The cases of one test file, made at run time and run one after the other.
+//! The cases of one test file, made at run time and run one after the other, or two at a time where each looks only at its own.
 //!
-//! Memory is measured, so nothing else of these tests may run at the same time, in this process or in another: cases run on one
-//! thread, under a lock file.
+//! The machine's memory is measured by some, so no other file's cases may run at the same time: there is a lock file.
 
 use std::fs::File;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// Cases that took longer say how long.
+const LONG: Duration = Duration::from_secs(5);
 
 /// How a case ended, when it did not fail by panicking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +54,7 @@ impl Case {
 #[derive(Default)]
 pub struct Suite {
     cases: Vec<Case>,
+    are_independent: bool,
 }
 
 impl Suite {
@@ -66,19 +70,33 @@ impl Suite {
         self.cases.push(Case::new(name, run));
     }
 
+    /// No case minds what runs beside it.
+    pub fn independent(&mut self) -> &mut Self {
+        self.are_independent = true;
+        self
+    }
+
     /// Runs the cases that the command line names.
     pub fn main(self) -> ExitCode {
         let mut arguments = Arguments::from_args();
-        arguments.test_threads = Some(1);
+        let most = if self.are_independent { 2 } else { 1 };
+        arguments.test_threads = Some(arguments.test_threads.unwrap_or(most).min(most));
         let _alone = (!arguments.list).then(lock);
         let trials = self.cases.into_iter().map(|case| {
             let name = case.name.clone();
-            Trial::ignorable_test(case.name, move || match (case.run)() {
-                Verdict::Passed => Ok(Completion::Completed),
-                Verdict::Failed(why) => Err(Failed::from(why)),
-                Verdict::Skipped(why) => {
-                    println!("SKIPPED {name}: {why}");
-                    Ok(Completion::ignored_with(why))
+            Trial::ignorable_test(case.name, move || {
+                let began = Instant::now();
+                let verdict = (case.run)();
+                if began.elapsed() >= LONG {
+                    println!("{name}: {} s", began.elapsed().as_secs());
+                }
+                match verdict {
+                    Verdict::Passed => Ok(Completion::Completed),
+                    Verdict::Failed(why) => Err(Failed::from(why)),
+                    Verdict::Skipped(why) => {
+                        println!("SKIPPED {name}: {why}");
+                        Ok(Completion::ignored_with(why))
+                    }
                 }
             })
         });

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::User;
@@ -19,6 +20,8 @@ const UZSWAP_FILES: [&str; 2] = ["uzswap", "libuzswap_preload.so"];
 pub struct Workshop {
     dir: PathBuf,
     jobs: AtomicU32,
+    /// Held while something is made, so that nobody finds half of it.
+    making: Mutex<()>,
 }
 
 impl Workshop {
@@ -29,7 +32,7 @@ impl Workshop {
         fs::create_dir_all(dir.join("bin")).expect("a temporary directory");
         open_to_all(&dir);
         open_to_all(&dir.join("bin"));
-        let workshop = Workshop { dir, jobs: AtomicU32::new(0) };
+        let workshop = Workshop { dir, jobs: AtomicU32::new(0), making: Mutex::new(()) };
         workshop.compile("jail", "gcc", &["-O1"]);
         workshop
     }
@@ -43,47 +46,49 @@ impl Workshop {
         self.compile(name, "gcc", &["-O2", "-pthread"])
     }
 
+    /// A path of the workshop; `make` is called the first time.
+    fn once(&self, path: PathBuf, make: impl FnOnce(&Path)) -> PathBuf {
+        let _making = self.making.lock().unwrap_or_else(|broken| broken.into_inner());
+        if !path.exists() {
+            make(&path);
+        }
+        path
+    }
+
     fn compile(&self, name: &str, compiler: &str, options: &[&str]) -> PathBuf {
-        let made = self.dir.join("bin").join(name);
-        if !made.exists() {
+        self.once(self.dir.join("bin").join(name), |made| {
             let source = source(&format!("{name}.c"));
             let out = Command::new(compiler)
                 .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
                 .args(options)
                 .arg("-o")
-                .args([&made, &source])
+                .args([made, source.as_path()])
                 .output()
                 .unwrap_or_else(|e| panic!("{compiler} is needed to build {name}: {e}"));
             assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-            open_to_all(&made);
-        }
-        made
+            open_to_all(made);
+        })
     }
 
     /// A copy of `programs/NAME` that every user can read.
     pub fn script(&self, name: &str) -> PathBuf {
-        let copy = self.dir.join("bin").join(name);
-        if !copy.exists() {
-            fs::copy(source(name), &copy).unwrap_or_else(|e| panic!("programs/{name}: {e}"));
-            open_to_all(&copy);
-        }
-        copy
+        self.once(self.dir.join("bin").join(name), |copy| {
+            fs::copy(source(name), copy).unwrap_or_else(|e| panic!("programs/{name}: {e}"));
+            open_to_all(copy);
+        })
     }
 
     /// A file made once by `make`, readable by all: input that is too large to keep in the repository.
     pub fn input(&self, name: &str, make: impl FnOnce(&Path)) -> PathBuf {
-        let path = self.dir.join(name);
-        if !path.exists() {
-            make(&path);
-            open_to_all(&path);
-        }
-        path
+        self.once(self.dir.join(name), |path| {
+            make(path);
+            open_to_all(path);
+        })
     }
 
     /// The command `uzswap`, with its library beside it.
     pub fn uzswap(&self) -> PathBuf {
-        let copy = self.dir.join(UZSWAP_FILES[0]);
-        if !copy.exists() {
+        self.once(self.dir.join(UZSWAP_FILES[0]), |_| {
             let built = built_dir();
             for name in UZSWAP_FILES {
                 let (from, to) = (built.join(name), self.dir.join(name));
@@ -92,8 +97,7 @@ impl Workshop {
                 });
                 open_to_all(&to);
             }
-        }
-        copy
+        })
     }
 
     /// A fresh directory for one job, owned by its user.

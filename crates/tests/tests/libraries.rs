@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         }
     }
     drop(workshop);
+    suite.independent();
     suite.main()
 }
 

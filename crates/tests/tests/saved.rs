@@ -301,5 +301,6 @@ fn main() -> ExitCode {
         }
     }
     drop(workshop);
+    suite.independent();
     suite.main()
 }

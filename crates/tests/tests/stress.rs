@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         }
     }
     drop(workshop);
+    suite.independent();
     suite.main()
 }
 
