@@ -9,7 +9,8 @@
 //! A fast codec is right for what comes back soon, a dense one for what does not: most of what is in a pool. So there
 //! are two lists: new objects are young; when the young are more than their part of all, the oldest of them are idle and
 //! due, whoever has time for it. What does not become smaller grows old as it is. If much of what was compressed again
-//! is asked for all the same, it was not idle: the part of the young grows ([`Idleness`]).
+//! is asked for all the same, it was not idle: the part of the young grows, and where that does not help nothing is
+//! compressed again for a while ([`Idleness`]).
 //!
 //! For some programs the stronger codec is the better one for all pages: they become so much smaller that the memory saves
 //! more loads than the slower ones cost. Both are tried on a sample ([`Choice`]); the owner knows what memory is worth, and
@@ -40,6 +41,11 @@ const YOUNG_LEAST_PART: u32 = 4;
 const YOUNG_MOST_PART: u32 = 15;
 /// It is looked at after so many objects were compressed again.
 pub const LEARNED_FROM: u32 = 512;
+/// Where that was for nothing, so many objects come in before it is tried again: at first, and at most.
+const REST_LEAST: u64 = 8 << 10;
+const REST_MOST: u64 = 1 << 20;
+/// One load from the store to so many objects compressed again: memory saves the disk, and that is worth more.
+const SPILLS: u64 = 8;
 /// So many may be young in any case.
 const YOUNG_LEAST: u32 = 64;
 /// Entries passed over at most while looking for one that is due.
@@ -111,14 +117,34 @@ pub struct Idleness {
     young_part: u32,
     /// The part is looked at after so many were compressed again.
     learned_from: u32,
-    /// Objects compressed again since the part was looked at, and how many of such were loaded.
+    /// Objects compressed again since the part was looked at, how many of such were loaded, and the traffic then.
     packed: u32,
     loaded: u32,
+    seen: Traffic,
+    /// Nothing is due before so many stores; and how many are to be waited for.
+    rests_until: u64,
+    rest: u64,
+}
+
+/// Totals of objects that came in, and of loads from the store.
+#[derive(Clone, Copy, Default)]
+pub struct Traffic {
+    pub stores: u64,
+    pub store_loads: u64,
 }
 
 impl Idleness {
     pub fn new(learned_from: u32) -> Idleness {
-        Idleness { young_part: YOUNG_FIRST, learned_from, packed: 0, loaded: 0 }
+        let seen = Traffic::default();
+        Idleness {
+            young_part: YOUNG_FIRST,
+            learned_from,
+            packed: 0,
+            loaded: 0,
+            seen,
+            rests_until: 0,
+            rest: 0,
+        }
     }
 
     /// An object that was compressed again is loaded.
@@ -126,11 +152,19 @@ impl Idleness {
         self.loaded += 1;
     }
 
-    pub fn learn_packed(&mut self) {
+    pub fn learn_packed(&mut self, now: Traffic) {
         self.packed += 1;
         if self.packed < self.learned_from {
             return;
         }
+        let spills = (now.store_loads - self.seen.store_loads) * SPILLS > u64::from(self.packed);
+        if spills || self.loaded < self.packed / 3 {
+            self.rest = 0;
+        } else if self.loaded > self.packed / 3 && self.young_part == YOUNG_MOST_PART {
+            self.rest = (self.rest * 2).clamp(REST_LEAST, REST_MOST);
+            self.rests_until = now.stores + self.rest;
+        }
+        self.seen = now;
         if self.loaded > self.packed / 3 {
             self.young_part = (self.young_part + 1).min(YOUNG_MOST_PART);
         } else if self.loaded < self.packed / 6 {
@@ -139,8 +173,16 @@ impl Idleness {
         (self.packed, self.loaded) = (0, 0);
     }
 
+    /// There is time: what has not been worth it so far does not matter.
+    pub fn end_rest(&mut self) {
+        self.rests_until = 0;
+    }
+
     /// Whether the oldest of the young is due.
-    pub fn is_due(&self, young: u32, old: u32) -> bool {
+    pub fn is_due(&self, young: u32, old: u32, now: Traffic) -> bool {
+        if now.stores < self.rests_until {
+            return false;
+        }
         let part = (u64::from(young) + u64::from(old)) * u64::from(self.young_part) / 16;
         young > YOUNG_LEAST && u64::from(young) > part
     }
@@ -290,6 +332,13 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
+    /// The owner's program does little: what is idle may be compressed again whether or not that was worth it before.
+    pub fn have_leisure(&self) {
+        let mut s = self.state.lock();
+        s.idleness.end_rest();
+        s.coldness.end_rest();
+    }
+
     /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`: not known, or there is no
     /// choice.
     pub fn codec_sizes(&self) -> Option<(u32, u32)> {
@@ -353,10 +402,14 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
+    pub(super) fn traffic(&self) -> Traffic {
+        Traffic { stores: self.counters.pool_stores, store_loads: self.counters.store_loads }
+    }
+
     /// The oldest young entry if it is due, with a copy of its object.
     fn begin_packing(&mut self, object: &mut [u8]) -> Option<Job> {
         for _ in 0..MAX_PASSED {
-            if !self.idleness.is_due(self.young.len, self.old.len + self.cold.len) {
+            if !self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic()) {
                 return None;
             }
             let id = self.young.last;
@@ -403,7 +456,7 @@ impl<S: Store> State<S> {
             self.counters.recompressed_saved_bytes += (job.len - object.len()) as u64;
             self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         }
-        self.idleness.learn_packed();
+        self.idleness.learn_packed(self.traffic());
         self.grow_old(job.id);
     }
 
@@ -486,14 +539,43 @@ mod tests {
     #[test]
     fn what_comes_back_all_the_same_was_not_idle() {
         let mut i = Idleness::new(LEARNED_FROM);
-        assert!(!i.is_due(64, 0) && !i.is_due(499, 501) && i.is_due(501, 499));
-        (0..100 * LEARNED_FROM).for_each(|_| i.learn_packed());
-        assert!(i.is_due(251, 749) && !i.is_due(250, 750));
+        let mut now = Traffic::default();
+        assert!(!i.is_due(64, 0, now) && !i.is_due(499, 501, now) && i.is_due(501, 499, now));
+        (0..100 * LEARNED_FROM).for_each(|_| i.learn_packed(now));
+        assert!(i.is_due(251, 749, now) && !i.is_due(250, 750, now));
         for _ in 0..100 * LEARNED_FROM {
+            now.store_loads += 1;
             i.learn_load();
-            i.learn_packed();
+            i.learn_packed(now);
         }
-        assert!(!i.is_due(937, 63) && i.is_due(938, 62));
+        assert!(!i.is_due(937, 63, now) && i.is_due(938, 62, now));
+    }
+
+    #[test]
+    fn where_it_comes_back_however_old_it_is_there_is_a_rest() {
+        let mut i = Idleness { young_part: YOUNG_MOST_PART, ..Idleness::new(LEARNED_FROM) };
+        let mut now = Traffic { stores: 1000, store_loads: 10 };
+        let epoch = |i: &mut Idleness, now: &Traffic| {
+            for _ in 0..LEARNED_FROM {
+                i.learn_load();
+                i.learn_packed(*now);
+            }
+        };
+        epoch(&mut i, &now);
+        assert!(!i.is_due(1000, 0, now));
+        now.stores += REST_LEAST;
+        assert!(i.is_due(1000, 0, now));
+        // Once more for nothing: twice as long.
+        epoch(&mut i, &now);
+        now.stores += REST_LEAST;
+        assert!(!i.is_due(1000, 0, now));
+        // Nobody asks for anything just now.
+        i.end_rest();
+        assert!(i.is_due(1000, 0, now));
+        // What it saves keeps pages from the disk.
+        now.store_loads += u64::from(LEARNED_FROM);
+        epoch(&mut i, &now);
+        assert!(i.is_due(1000, 0, now));
     }
 
     #[test]

@@ -47,6 +47,8 @@ const DENSE_LOAD_COST: u64 = 2;
 const DENSE_STORE_COST: u64 = 1;
 /// Loads and stores that speak for or against a codec.
 const CODEC_PAGES: u64 = 8192;
+/// Fewer pages than these came or went between two ticks: the program does not wait for us.
+const LEISURE: u64 = 32;
 /// Where the share of kept copies starts, in parts of what the pool leaves, and its bounds.
 const FIRST_KEPT: i64 = 8;
 const LEAST_KEPT: i64 = 256;
@@ -86,6 +88,8 @@ pub(super) struct Balance {
     /// Loads, stores and hits in limbo; and which codec was chosen last.
     codec_seen: Seen,
     is_dense: AtomicBool,
+    /// Pages loaded and stored, at the last tick.
+    leisure_seen: Seen,
 }
 
 /// What the other processes of the tree hold of what pages and pools share, in pages, as of the last tick.
@@ -124,6 +128,7 @@ impl Balance {
             in_vain: AtomicI64::new(0),
             codec_seen: Seen::new(),
             is_dense: AtomicBool::new(false),
+            leisure_seen: Seen::new(),
         }
     }
 
@@ -268,8 +273,9 @@ impl Pager {
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
         let events = [c.unchanged_pages, c.stores, limbo_hits];
-        let room = self.divided_pages() * i64::from(100 - self.balance.percent()) / 100;
-        let room = room.max(super::MIN_PAGES);
+        // What the pool leaves without them: its part may be more than it takes.
+        let pool = self.pool_pages().min(self.pool_target_pages()) - kept as i64;
+        let room = (self.divided_pages() - pool.max(0)).max(super::MIN_PAGES);
         let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
         let facts = active.cache.codec_sizes().map(|sizes| CodecFacts {
@@ -278,6 +284,11 @@ impl Pager {
             pool: self.pool_pages().max(0) as u64,
             sizes,
         });
+        let traffic = [c.pool_loads, c.stores, 0];
+        if self.balance.leisure_seen.since(traffic).iter().sum::<u64>() < LEISURE {
+            active.cache.have_leisure();
+        }
+        self.balance.leisure_seen.settle(traffic);
         if let Some(dense) = facts.and_then(|f| self.balance.step_codec(&f)) {
             active.cache.choose_dense(dense);
         }

@@ -121,7 +121,7 @@ impl<S: Store> State<S> {
     /// The oldest of the old if they are due, with copies of their objects.
     fn begin_group(&mut self, grouper: &mut Grouper) -> Option<Batch> {
         let margin = if grouper.is_in_use { 0 } else { WORTH_BEGINNING };
-        if !self.coldness.is_due(self.old.len.saturating_sub(margin), self.cold.len) {
+        if !self.coldness.is_due(self.old.len.saturating_sub(margin), self.cold.len, self.traffic()) {
             return None;
         }
         grouper.is_in_use = true;
@@ -202,7 +202,7 @@ impl<S: Store> State<S> {
             self.grow_cold(job.id);
         }
         if group.is_some() {
-            self.coldness.learn_packed();
+            self.coldness.learn_packed(self.traffic());
             self.counters.recompressed_saved_bytes += before.saturating_sub(self.object_bytes()) as u64;
             self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         }
