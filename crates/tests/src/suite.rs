@@ -71,9 +71,8 @@ impl Suite {
     }
 
     /// No case minds what runs beside it.
-    pub fn independent(&mut self) -> &mut Self {
+    pub fn independent(&mut self) {
         self.are_independent = true;
-        self
     }
 
     /// Runs the cases that the command line names.
