@@ -12,6 +12,7 @@
 //! scribbles over the block can spoil the accounting of its own tree and nothing else.
 
 pub mod orders;
+pub mod share;
 pub mod trace;
 pub mod turns;
 
@@ -20,6 +21,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::latency::{FaultKind, Histogram, Latency};
 use crate::sys::{fd, thread_exists};
 use orders::Orders;
+use share::Share;
 use turns::Turn;
 
 /// The environment variable that names the control descriptor.
@@ -314,6 +316,8 @@ pub struct Slot {
     pub orders: Orders,
     /// Whether it is the process's turn to run.
     pub turn: Turn,
+    /// How much memory it may have.
+    pub share: Share,
     pub counters: [AtomicU64; Counter::COUNT],
     /// How long the faults of this process took.
     pub latency: Latency,
@@ -467,6 +471,7 @@ impl Tree {
         s.gone_at_ns.store(0, Ordering::Release);
         s.orders.clear();
         s.turn.clear();
+        s.share.unbound();
         self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.pid.store(0, Ordering::Release);
     }

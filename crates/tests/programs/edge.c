@@ -709,6 +709,51 @@ static void case_cancel(void) {
     show("cancelled, right %d\n", big_is_right());
 }
 
+static void fill_big(void) {
+    big = map(BIG);
+    for (size_t k = 0; k < BIG / 8; k++) big[k] = big_word(k);
+}
+
+static void *read_late(void *call) {
+    return (void *)read(((int *)call)[0], *(char **)((int *)call + 2), 100);
+}
+
+// A call that began before there was any need to page, into the middle of memory that is cold by the time it ends; and what becomes
+// of that memory afterwards.
+static void case_blocked(void) {
+    struct {
+        int fds[2];
+        unsigned char *into;
+    } call;
+    unsigned char *p = map(8 << 20), answer[100];
+    for (size_t i = 0; i < 8 << 20; i++) p[i] = i * 7 + i / 251;
+    const size_t at = (3 << 20) + PAGE - 50;
+    for (size_t i = 0; i < sizeof answer; i++) answer[i] = (at + i) * 7 + (at + i) / 251;
+    memset(p + at, 0, sizeof answer);
+    call.into = p + at;
+    if (pipe(call.fds)) return;
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, read_late, &call);
+    usleep(50000);
+    fill_big();
+    push_out();
+    if (write(call.fds[1], answer, sizeof answer) != sizeof answer) return;
+    pthread_join(thread, &result);
+    show("read %ld, kept %d\n", (long)result, is_cold_pattern(p, 0, 8 << 20));
+    push_out();
+    p = mremap(p, 8 << 20, 4 << 20, 0);
+    show("less %d\n", is_cold_pattern(p, 0, 4 << 20));
+    push_out();
+    unsigned char *q = mremap(p, 4 << 20, 16 << 20, MREMAP_MAYMOVE);
+    show("more %d\n", q != MAP_FAILED && is_cold_pattern(q, 0, 4 << 20) && is_zero(q, 4 << 20, 16 << 20));
+    push_out();
+    mprotect(q + (2 << 20), 2 << 20, PROT_READ);
+    show("part read only %d\n", is_cold_pattern(q, 0, 4 << 20));
+    madvise(q + (3 << 20), PAGE, MADV_DONTNEED);
+    show("dropped %d\n", is_zero(q, 3 << 20, (3 << 20) + PAGE) && is_cold_pattern(q, (3 << 20) + PAGE, 4 << 20));
+}
+
 static void case_own_stack(void) {
     int fds[2];
     if (pipe(fds)) return;
@@ -1046,12 +1091,15 @@ static void case_identity(void) {
     pthread_join(thread, NULL);
 }
 
-#define CASE(name) {#name, case_##name}
+#define CASE(name) {#name, case_##name, 0}
+// Makes `big` by itself.
+#define LATE(name) {#name, case_##name, 1}
 static const struct {
     const char *name;
     void (*run)(void);
+    int is_late;
 } cases[] = {
-    CASE(huge),
+    CASE(huge),          LATE(blocked),
     CASE(grow),          CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
     CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
     CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),
@@ -1068,8 +1116,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!strcmp(argv[1], "--list")) puts(cases[i].name);
         if (strcmp(argv[1], cases[i].name)) continue;
-        big = map(BIG);
-        for (size_t k = 0; k < BIG / 8; k++) big[k] = big_word(k);
+        if (!cases[i].is_late) fill_big();
         cases[i].run();
         show("end %d\n", big_is_right());
         return 0;

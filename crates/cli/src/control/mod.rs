@@ -5,6 +5,7 @@
 //!     client ── one JSON line ──> DIRECTORY/RUN.sock ──> server ──> the control block: limit, orders ──> evictors
 //!            <── one JSON line ──                                   idle (--idle-after) ────^
 //!                                                                    turns ──> the control block: who waits ──> faults
+//!                                                                    shares ──> the control block: who gives ──> evictors
 //! ```
 //!
 //! - *Run*: one `uzswap run` and its processes, named by the process id of `uzswap run`.
@@ -16,10 +17,12 @@
 
 pub mod client;
 mod commands;
+mod cost;
 mod directory;
 mod idle;
 pub mod protocol;
 mod server;
+mod shares;
 mod state;
 mod top;
 mod turns;
@@ -28,8 +31,10 @@ pub use commands::{PsArguments, ReclaimArguments, SetArguments, ps, reclaim, set
 pub use server::{Run, Server};
 pub use top::{TopArguments, top};
 
-/// Begins to watch the processes of a run: for idle ones, if it wants that, and for more of them than fit.
+/// Begins to watch the processes of a run: for those that need their memory less than others, for idle ones, if it wants that, and
+/// for more of them than fit.
 pub fn watch(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>, takes_turns: bool) {
+    shares::start(run.clone());
     if let Some(idle_after) = idle_after {
         idle::start(run.clone(), idle_after);
     }

@@ -40,8 +40,11 @@ const PACK_PAGES: usize = 512;
 const PACK_BATCH: usize = 8;
 /// What a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
-/// A process that waits for its turn gives memory away as long as less than this part of the limit is free.
-pub const PAUSED_AHEAD: i64 = 16;
+/// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a part of the limit: more is for
+/// `uzswap run` to say, who knows what it is worth to whom.
+const BY_THE_WAY: i64 = 1024;
+/// A process that waits for its turn, or has more than its share, gives memory away as long as less than this part of the limit is free.
+pub const GIVEN_AHEAD: i64 = 16;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
 /// The same when it went over the limit a moment ago.
@@ -96,7 +99,7 @@ impl Pager {
     pub fn watermarks(&self) -> (i64, i64) {
         if self.slot().turn.is_paused() {
             // Those whose turn it is lose nothing before all of this is gone.
-            let ahead = self.tree().limit_pages.load(Ordering::Relaxed) / PAUSED_AHEAD;
+            let ahead = self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD;
             return (ahead, ahead);
         }
         let limit = self.limit_pages();
@@ -119,6 +122,24 @@ impl Pager {
         }
     }
 
+    /// Pages that the process has grown by since memory was not short: what it needs, it takes from its own, and no more. It lets go
+    /// of all that is needed where that is for it alone, or while it waits for its turn, or has more than its share.
+    fn above_size(&self) -> i64 {
+        let is_alone = self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages();
+        if is_alone || self.excess(0) > 0 || self.slot().turn.is_paused() {
+            return i64::MAX;
+        }
+        self.used_pages() - self.size.load(Ordering::Relaxed)
+    }
+
+    /// Every few milliseconds: while memory is short each process of a tree becomes a little smaller.
+    pub fn shrink_size(&self) {
+        let used = self.used_pages();
+        let is_short = self.excess(0) + self.watermarks().1 > 0;
+        let less = if is_short { self.tree().limit_pages.load(Ordering::Relaxed) / BY_THE_WAY } else { 0 };
+        self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
+    }
+
     /// The evictor's work until free pages are above the high mark again, or a portion of it. Returns what was done.
     pub fn evict_to_watermark(&self) -> Reclaimed {
         let mut sum = Reclaimed::default();
@@ -135,13 +156,17 @@ impl Pager {
             while self.slot().turn.is_paused() && self.give_stock_back(&mut s, active) {}
             let short = self.excess(0) + self.watermarks().1;
             if short <= 0 {
+                self.size.store(self.used_pages(), Ordering::Relaxed);
+            }
+            let short = short.min(self.above_size());
+            if short <= 0 {
                 ahead += 1;
                 if has_brought && ahead < AHEAD_PORTIONS {
                     continue;
                 }
                 break;
             }
-            let (mut s, r) = self.reclaim(s, active, short.max(1) as usize, None);
+            let (mut s, r) = self.reclaim(s, active, short as usize, None);
             let is_fruitless = r.is_fruitless() && !self.give_frame_back(&mut s, active);
             drop(s);
             sum.taken += r.taken;

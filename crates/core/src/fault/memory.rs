@@ -149,8 +149,12 @@ impl Pager {
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
         let mut result = Ok(());
+        let mut is_paged = false;
+        self.ranges.for_each(start, end, |r| is_paged |= !r.flags.has(RangeFlags::UNREGISTERED));
+        // By protection faults what is not paged must be hidden with the rest, so that it is one mapping.
+        let hides_all = is_paged && a.mechanism.is_protect();
         self.ranges.for_each(start, end, |r| {
-            if !r.flags.has(RangeFlags::UNREGISTERED) && result.is_ok() {
+            if (hides_all || !r.flags.has(RangeFlags::UNREGISTERED)) && result.is_ok() {
                 result = a.mechanism.ready_to_move(r.start, r.len());
             }
         });
@@ -165,6 +169,9 @@ impl Pager {
         let Some(a) = self.active() else { return };
         self.ranges.for_each(start, end, |r| {
             if r.flags.has(RangeFlags::UNREGISTERED) {
+                if a.mechanism.is_protect() {
+                    let _ = a.mechanism.expose(r.start, r.len(), r.prot);
+                }
                 return;
             }
             if !a.mechanism.is_protect() {

@@ -40,7 +40,7 @@ mod window;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::Active;
-pub use evict::{EVICTOR_PAGES, PAUSED_AHEAD, Reclaimed};
+pub use evict::{EVICTOR_PAGES, GIVEN_AHEAD, Reclaimed};
 pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
 
@@ -128,6 +128,8 @@ pub struct Pager {
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
     evictor_asked: AtomicBool,
+    /// Pages that the process used when memory was last not short: see `above_size`.
+    size: AtomicI64,
     tree: AtomicPtr<Tree>,
     slot: AtomicPtr<Slot>,
     /// Where faults are recorded, if they are (`--trace`).
@@ -170,6 +172,7 @@ impl Pager {
             balance: Balance::new(),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
+            size: AtomicI64::new(0),
             tree: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
             ring: AtomicPtr::new(core::ptr::null_mut()),
@@ -281,6 +284,11 @@ impl Pager {
     #[inline]
     pub fn excess(&self, extra: i64) -> i64 {
         let by_tree = self.used_pages() + extra - self.limit_pages();
+        let by_share = self.slot().share.most_pages().map(|most| {
+            let over = (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
+            over.min(by_tree + self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD)
+        });
+        let by_tree = by_share.map_or(by_tree, |s| s.max(by_tree));
         // However full the tree is, a process keeps enough to make progress.
         // One that waits for its turn makes none.
         let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };

@@ -15,7 +15,7 @@ use super::{Active, Locked, Pager};
 use crate::cache::ForkGuard;
 use crate::control::trace::Kind;
 use crate::control::{Counter, Slot};
-use crate::region::{Mapped, PageState, RangeFlags};
+use crate::region::{ADDRESS_END, Mapped, PageState, RangeFlags};
 use crate::store::FileStore;
 use crate::sys::program::mincore;
 use crate::sys::{PAGE_SIZE, Result};
@@ -24,12 +24,22 @@ impl Pager {
     /// Attaches every range and adopts what is present. With the lock held, right after `set_active`.
     pub fn activate_ranges(&self, s: &mut Locked<'_>) {
         let active = self.active().expect("active");
+        let hides = active.mechanism.is_protect();
+        if hides {
+            // Hiding memory, if only for a moment, would fail the call that is using it. What lies around it can be paged.
+            self.holds.overlapping(0, ADDRESS_END, |start, end| {
+                self.note_flag(start, end, RangeFlags::UNREGISTERED, true);
+                false
+            });
+        }
         let mut i = 0;
         while i < self.ranges.len() {
             let range = self.ranges.at(i);
             i += 1;
-            // Hiding memory, if only for a moment, would fail the call that is using it.
-            let in_use = active.mechanism.is_protect() && self.holds.is_inflight(range.start, range.end);
+            if range.flags.has(RangeFlags::UNREGISTERED) {
+                continue;
+            }
+            let in_use = hides && self.holds.is_inflight(range.start, range.end);
             if in_use || active.mechanism.attach(range.start, range.len()).is_err() {
                 self.note_flag(range.start, range.end, RangeFlags::UNREGISTERED, true);
                 // The list may have been split or merged: find the place again.
@@ -40,6 +50,7 @@ impl Pager {
             self.adopt(s, active, range.start, range.end, range.prot);
             self.note_huge_ones(active, &range);
         }
+        self.size.store(self.used_pages(), Ordering::Relaxed);
         self.publish(true);
     }
 

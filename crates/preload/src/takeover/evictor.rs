@@ -215,7 +215,7 @@ fn listen() {
     let orders = &PAGER.slot().orders;
     let rung = orders.rung();
     let wanted = orders.wanted();
-    if wanted.is_some() || relatives::is_tree_full() {
+    if wanted.is_some() || PAGER.slot().share.most_pages().is_some() || relatives::is_tree_full() {
         memory::activate(&mut PAGER.lock());
         if let (Some((number, _)), false) = (wanted, ACTIVE.load(Ordering::Acquire)) {
             // It cannot be paged: nothing will come of it.
@@ -287,6 +287,7 @@ fn tick() {
     look_outside();
     relatives::correct_share(gone);
     PAGER.balance_pool();
+    PAGER.shrink_size();
     super::inflight::release_finished();
     PAGER.publish(true);
     PAGER.publish_gauges();

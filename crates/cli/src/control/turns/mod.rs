@@ -23,18 +23,14 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use uzswap::control::{Counter, Slot};
 
+use super::cost;
 use super::server::Run;
-use policy::{Key, Policy, Room, Sight};
+pub use policy::Key;
+use policy::{Policy, Room, Sight};
 
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(50);
 const CALM_LOOK: Duration = Duration::from_millis(100);
-/// What paging costs, roughly, and rather too little than too much: a page brought back, with the eviction that made room for it, one that came along with others, one
-/// that was still in limbo, and one that had to be read from the store.
-const LOAD_COST: Duration = Duration::from_micros(20);
-const ALONG_COST: Duration = Duration::from_micros(1);
-const HIT_COST: Duration = Duration::from_micros(4);
-const READ_COST: Duration = Duration::from_micros(100);
 /// How long a pause lasts without news.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Who needs fewer pages is never in anybody's way.
@@ -86,20 +82,15 @@ fn needed_pages(slot: &Slot) -> u64 {
     needed.saturating_sub(slot.get(Counter::OutsidePages))
 }
 
-fn key(pid: u32, slot: &Slot) -> Key {
+/// What tells a process from all others.
+pub fn key(pid: u32, slot: &Slot) -> Key {
     (pid, slot.claims.load(Ordering::Relaxed))
 }
 
 fn sight(pid: u32, slot: &Slot) -> Sight {
-    let cost = |events: u64, each: Duration| Duration::from_nanos(events * each.as_nanos() as u64);
-    let loads = slot.get(Counter::Loads);
-    let along = slot.get(Counter::FaultAroundPages).min(loads);
     Sight {
         key: key(pid, slot),
-        paging: cost(loads - along, LOAD_COST)
-            + cost(along, ALONG_COST)
-            + cost(slot.get(Counter::LimboHits), HIT_COST)
-            + cost(slot.get(Counter::ReadBackPages), READ_COST),
+        paging: cost::of(slot),
         needed_pages: needed_pages(slot),
         resident_pages: slot.get(Counter::ResidentPages) + slot.get(Counter::LimboPages),
         is_waiting: slot.turn.is_waiting(),
@@ -108,7 +99,7 @@ fn sight(pid: u32, slot: &Slot) -> Sight {
 }
 
 /// Processor time that a process had. None where it cannot be seen from here.
-fn processor_time(pid: u32) -> Option<Duration> {
+pub fn processor_time(pid: u32) -> Option<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
     clock_gettime(clock).ok().map(Duration::from)
 }

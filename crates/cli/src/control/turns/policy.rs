@@ -26,7 +26,7 @@ const LEAST_USE: f64 = 0.2;
 const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
 /// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those that run fill it by themselves.
-const AHEAD: u64 = uzswap::fault::PAUSED_AHEAD as u64;
+const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
 /// A turn in times of what it costs to bring the memory back, and its bounds.
 const TURN_RELOADS: u32 = 25;
 const SHORTEST_TURN: Duration = Duration::from_millis(400);

@@ -1,0 +1,52 @@
+//! How much of the tree's memory a process may have.
+//!
+//! Without anybody who decides, who came first would keep what it has, touched or not, while who came later pages in what is left.
+//! `uzswap run` compares what memory is worth to each (`cli/src/control/shares.rs`) and gives those to which it is worth least
+//! a bound a little below what they have. Above its bound a process leaves a part of the tree's memory free, for the others: it takes
+//! what it needs from its own, and its evictor gives until so much is free. What goes, goes through limbo as ever, so
+//! what it uses stays.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// The share of one process. All-zero: what it gets.
+#[repr(C)]
+pub struct Share {
+    /// Pages that it may have, mapped or in limbo, while others want memory; 0: no bound.
+    most_pages: AtomicU64,
+}
+
+impl Share {
+    /// Says whether there was no bound before.
+    pub fn bound(&self, most_pages: u64) -> bool {
+        self.most_pages.swap(most_pages.max(1), Ordering::AcqRel) == 0
+    }
+
+    pub fn unbound(&self) {
+        self.most_pages.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn most_pages(&self) -> Option<u64> {
+        let most = self.most_pages.load(Ordering::Acquire);
+        (most != 0).then_some(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::control::tests::tree;
+
+    #[test]
+    fn a_bound_ends_when_it_is_said_or_with_the_process() {
+        let t = tree();
+        let s = t.claim(10).unwrap();
+        assert_eq!(s.share.most_pages(), None);
+        assert!(s.share.bound(100) && !s.share.bound(50));
+        assert_eq!(s.share.most_pages(), Some(50));
+        s.share.unbound();
+        assert_eq!(s.share.most_pages(), None);
+        assert!(s.share.bound(0));
+        t.retire(s, 10);
+        assert_eq!(s.share.most_pages(), None);
+    }
+}
