@@ -192,12 +192,12 @@ impl Taken {
         if client::ask(run, &all).is_err() {
             return;
         }
-        // At once: what has been touched again by then counts as not taken.
+        // At once: what has been touched again by then counts as not taken, on both sides.
         for state in Runs::find().states.iter().filter(|state| state.run == run) {
             // A small process is left alone.
             for process in state.processes.iter().filter(|process| process.mechanism.is_some()) {
                 self.pages += process.needed_bytes.saturating_sub(process.resident_bytes) as f64;
-                self.compressed += process.pool_bytes as f64;
+                self.compressed += process.pool_bytes.saturating_sub(process.kept_bytes) as f64;
             }
         }
     }

@@ -194,6 +194,7 @@ mod tests {
             mechanism: Some("userfaultfd".into()),
             resident_bytes: 300 * MIB,
             pool_bytes: 100 * MIB,
+            kept_bytes: 0,
             written_bytes: 7 * MIB,
             used_bytes: 400 * MIB,
             needed_bytes: 1000 * MIB,

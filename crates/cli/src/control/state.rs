@@ -27,6 +27,8 @@ pub struct ProcessState {
     pub resident_bytes: u64,
     /// Memory of compressed pages, tables included.
     pub pool_bytes: u64,
+    /// Of it, copies of pages that were mapped again.
+    pub kept_bytes: u64,
     /// Written to the store so far.
     pub written_bytes: u64,
     /// What counts against the limit.
@@ -83,13 +85,15 @@ impl ProcessState {
         let mechanism = slot.mechanism();
         let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
         let is_active = mechanism.is_some();
-        let pool_bytes = if is_active { slot.get(Counter::PoolBytes) } else { 0 };
+        let of_pool = |counter| if is_active { slot.get(counter) } else { 0 };
+        let pool_bytes = of_pool(Counter::PoolBytes);
         Some(ProcessState {
             pid,
             name: printable(&os::name_of(pid)),
             mechanism: mechanism.map(|m| m.name().to_string()),
             resident_bytes: anonymous.saturating_sub(pool_bytes),
             pool_bytes,
+            kept_bytes: of_pool(Counter::KeptBytes),
             written_bytes: slot.get(Counter::WrittenBackPages) * PAGE_BYTES,
             used_bytes: if is_active { pages(&slot.used_pages) } else { anonymous },
             needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
@@ -134,6 +138,7 @@ impl ProcessState {
             "mechanism": self.mechanism,
             "resident_bytes": self.resident_bytes,
             "pool_bytes": self.pool_bytes,
+            "kept_bytes": self.kept_bytes,
             "written_bytes": self.written_bytes,
             "used_bytes": self.used_bytes,
             "needed_bytes": self.needed_bytes,
@@ -150,6 +155,7 @@ impl ProcessState {
             mechanism: v.get("mechanism")?.as_str().map(printable),
             resident_bytes: number("resident_bytes")?,
             pool_bytes: number("pool_bytes")?,
+            kept_bytes: number("kept_bytes")?,
             written_bytes: number("written_bytes")?,
             used_bytes: number("used_bytes")?,
             needed_bytes: number("needed_bytes")?,
@@ -207,6 +213,7 @@ mod tests {
             mechanism: Some("userfaultfd".into()),
             resident_bytes: 1,
             pool_bytes: 2,
+            kept_bytes: 1,
             written_bytes: 3,
             used_bytes: 4,
             needed_bytes: 5,

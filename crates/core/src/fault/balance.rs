@@ -55,19 +55,19 @@ const LEAST_KEPT: i64 = 256;
 const MOST_KEPT: i64 = 3;
 
 /// Totals of events, as of when they were looked at last.
-struct Seen([AtomicU64; 3]);
+struct Seen<const N: usize>([AtomicU64; N]);
 
-impl Seen {
-    const fn new() -> Seen {
-        Seen([const { AtomicU64::new(0) }; 3])
+impl<const N: usize> Seen<N> {
+    const fn new() -> Seen<N> {
+        Seen([const { AtomicU64::new(0) }; N])
     }
 
     /// What has happened since.
-    fn since(&self, totals: [u64; 3]) -> [u64; 3] {
+    fn since(&self, totals: [u64; N]) -> [u64; N] {
         core::array::from_fn(|i| totals[i].wrapping_sub(self.0[i].load(Ordering::Relaxed)))
     }
 
-    fn settle(&self, totals: [u64; 3]) {
+    fn settle(&self, totals: [u64; N]) {
         self.0.iter().zip(totals).for_each(|(seen, total)| seen.store(total, Ordering::Relaxed));
     }
 }
@@ -78,18 +78,18 @@ pub(super) struct Balance {
     percent: AtomicU32,
     is_fixed: AtomicBool,
     /// Loads from the store, hits in limbo, loads from the pool.
-    border_seen: Seen,
+    border_seen: Seen<3>,
     /// Pages of memory that kept copies may take; 0: not begun.
     kept_pages: AtomicI64,
     /// Copies that served, pages stored, hits in limbo.
-    kept_seen: Seen,
+    kept_seen: Seen<3>,
     /// Pages stored since a copy served last.
     in_vain: AtomicI64,
     /// Loads, stores and hits in limbo; and which codec was chosen last.
-    codec_seen: Seen,
+    codec_seen: Seen<3>,
     is_dense: AtomicBool,
     /// Pages loaded and stored, at the last tick.
-    leisure_seen: Seen,
+    leisure_seen: Seen<2>,
 }
 
 /// What the other processes of the tree hold of what pages and pools share, in pages, as of the last tick.
@@ -175,6 +175,13 @@ impl Balance {
         let next = next.clamp(room / LEAST_KEPT, room / MOST_KEPT);
         self.kept_pages.store(next, Ordering::Relaxed);
         next
+    }
+
+    /// Whether the program hardly pages. `traffic`: totals of pages loaded and stored.
+    fn has_leisure(&self, traffic: [u64; 2]) -> bool {
+        let pages: u64 = self.leisure_seen.since(traffic).iter().sum();
+        self.leisure_seen.settle(traffic);
+        pages < LEISURE
     }
 
     /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can leave memory.
@@ -284,13 +291,11 @@ impl Pager {
             pool: self.pool_pages().max(0) as u64,
             sizes,
         });
-        let traffic = [c.pool_loads, c.stores, 0];
-        if self.balance.leisure_seen.since(traffic).iter().sum::<u64>() < LEISURE {
-            active.cache.have_leisure();
-        }
-        self.balance.leisure_seen.settle(traffic);
         if let Some(dense) = facts.and_then(|f| self.balance.step_codec(&f)) {
             active.cache.choose_dense(dense);
+        }
+        if self.balance.has_leisure([c.pool_loads, c.stores]) {
+            active.cache.have_leisure();
         }
     }
 

@@ -362,6 +362,7 @@ impl Pager {
             s.set(Counter::PoolBytes, pool);
             s.max(Counter::PeakPoolBytes, pool);
             let c = a.cache.counters();
+            s.set(Counter::KeptBytes, c.kept_bytes);
             s.max(Counter::PeakKeptBytes, c.kept_bytes);
             for (i, (counter, count)) in cache_events(&c).into_iter().enumerate() {
                 s.set(counter, count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)));
