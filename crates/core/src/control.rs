@@ -373,6 +373,8 @@ pub struct Tree {
     pub notices: AtomicU64,
     /// An errno belonging to the last notice.
     pub notice_errno: AtomicU64,
+    /// How often a process wanted memory and had nothing of its own to give for it.
+    pub stuck: AtomicU32,
     /// Highest slot ever used, plus one.
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.

@@ -1,12 +1,16 @@
-"""Holds data that it does not touch while others work: MIB, KIB, and a program with its arguments.
+"""Holds data that it does not touch while others work: MIB, KIB, and a program with its arguments. With LOCKED in the environment
+the data is locked in memory, and new memory is touched while the program runs.
 
 Runs the program again and again until this process has less than KIB of anonymous memory, but once at least and 60 times at most.
 Prints what the program printed, once if it was always the same, and a hash of the data, before and after. Exits with 3 if its memory
 did not become less."""
+import ctypes
 import hashlib
+import os
 import random
 import subprocess
 import sys
+import time
 
 PIECE_BYTES = 64 << 10
 
@@ -16,6 +20,10 @@ rng = random.Random(mib)
 data = [
     rng.randbytes(PIECE_BYTES // 2) + b"%016d" % i * (PIECE_BYTES // 32) for i in range((mib << 20) // PIECE_BYTES)
 ]
+
+if "LOCKED" in os.environ:
+    MCL_CURRENT = 1
+    assert ctypes.CDLL(None).mlockall(MCL_CURRENT) == 0
 
 
 def digest():
@@ -33,7 +41,12 @@ def anonymous_kib():
 print(digest())
 printed, runs, before = set(), 0, anonymous_kib()
 while runs == 0 or anonymous_kib() >= kib > 0 and runs < 60:
-    printed.add(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        while "LOCKED" in os.environ and other.poll() is None:
+            bytearray(256 << 10)
+            time.sleep(0.01)
+        printed.add(other.stdout.read())
+    assert other.returncode == 0
     runs += 1
 after = anonymous_kib()
 print(sorted(printed))

@@ -23,22 +23,41 @@ fn main() -> ExitCode {
         let w = workshop.clone();
         suite.add(format!("who_came_first_gives::{}", sandbox.mechanism()), move || run(&w, sandbox));
     }
+    let w = workshop.clone();
+    suite.add("what_is_locked_stays", move || locked(&w));
     drop(workshop);
     suite.main()
 }
 
+/// Both programs. The first one waits until it has so little left; 0: only until the other one has ended.
+fn job(workshop: &Workshop, left_kib: u32, rounds: u32) -> Job {
+    let mut argv: Vec<OsString> = vec!["python3".into(), workshop.script("cold.py").into()];
+    argv.extend([COLD_MIB, left_kib].map(|n| n.to_string().into()));
+    argv.push(workshop.program("touch").into());
+    argv.extend([BUSY_MIB, 1, rounds].map(|n| n.to_string().into()));
+    Job::new(&argv)
+}
+
+fn managed() -> Managed {
+    Managed { memory_bytes: Some(MEMORY_MIB * MIB), options: vec![] }
+}
+
+/// A process that cannot give what it is to give goes on as it did, and nobody is told that the limit cannot be held.
+fn locked(workshop: &Workshop) -> Result<Verdict, String> {
+    suite::command("python3")?;
+    let job = job(workshop, 0, ROUNDS).env("LOCKED", "1");
+    let free = job.clone().run(workshop)?;
+    let run = job.managed(managed()).run(workshop)?;
+    let is_right = free.succeeded() && run.succeeded() && run.hash == free.hash;
+    let is_quiet = !run.stderr.contains("could not be held");
+    Ok(Verdict::check(is_right && is_quiet, || format!("{}{}", run.report(), free.report())))
+}
+
 fn run(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     suite::command("python3")?;
-    let job = |left_kib: u32| {
-        let mut argv: Vec<OsString> = vec!["python3".into(), workshop.script("cold.py").into()];
-        argv.extend([COLD_MIB, left_kib].map(|n| n.to_string().into()));
-        argv.push(workshop.program("touch").into());
-        argv.extend([BUSY_MIB, 1, ROUNDS].map(|n| n.to_string().into()));
-        Job::new(&argv).user(User::Ordinary)
-    };
-    let free = job(0).run(workshop)?;
-    let managed = Managed { memory_bytes: Some(MEMORY_MIB * MIB), options: vec![] };
-    let run = job(LEFT_KIB).sandbox(sandbox).managed(managed).run(workshop)?;
+    let user = User::Ordinary;
+    let free = job(workshop, 0, ROUNDS).user(user).run(workshop)?;
+    let run = job(workshop, LEFT_KIB, ROUNDS).user(user).sandbox(sandbox).managed(managed()).run(workshop)?;
     println!("{}", run.stderr.lines().next().unwrap_or_default());
     let is_right = free.succeeded() && run.succeeded() && run.hash == free.hash;
     Ok(Verdict::check(is_right, || format!("{}{}", run.report(), free.report())))

@@ -252,8 +252,13 @@ impl Pager {
         self.balance.others.pools.store(pools, Ordering::Relaxed);
     }
 
-    /// Whether the pool takes more than its part: relatives may have left it less than it began with.
+    /// Whether the pool takes more than its part: relatives may have left it less than it began with. Or all else that the process has
+    /// is gone, and the tree is still over its limit: what others have of the part may be locked.
     pub(super) fn is_pool_too_large(&self) -> bool {
+        let is_last = self.resident_pages() + self.limbo_pages() <= 2 * super::MIN_PAGES;
+        if is_last && self.pool_pages() > super::MIN_PAGES && self.excess_of_tree(0) > 0 {
+            return true;
+        }
         // Some slack, or every page that comes in would be one too many.
         let target = self.pool_target_pages();
         self.pool_pages() > target + target / 16

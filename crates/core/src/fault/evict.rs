@@ -47,6 +47,8 @@ const BY_THE_WAY: i64 = 1024;
 pub const GIVEN_AHEAD: i64 = 16;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
+/// The same where others may have something to give, which takes a few of their evictors' ticks.
+const FRUITLESS_IN_TREE: u32 = 16 * FRUITLESS_MAX;
 /// The same when it went over the limit a moment ago.
 const FRUITLESS_AGAIN: u32 = 2;
 /// Pages that a thread goes over the limit at once, so that it does not wait for each. The evictor's next tick counts them.
@@ -125,15 +127,23 @@ impl Pager {
     /// Pages that the process has grown by since memory was not short: what it needs, it takes from its own, and no more. It lets go
     /// of all that is needed where that is for it alone, or while it waits for its turn, or has more than its share.
     fn above_size(&self) -> i64 {
-        let is_alone = self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages();
-        if is_alone || self.excess(0) > 0 || self.slot().turn.is_paused() {
+        if self.is_alone() || self.excess(0) > 0 || self.slot().turn.is_paused() {
             return i64::MAX;
         }
         self.used_pages() - self.size.load(Ordering::Relaxed)
     }
 
-    /// Every few milliseconds: while memory is short each process of a tree becomes a little smaller.
+    fn is_alone(&self) -> bool {
+        self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages()
+    }
+
+    /// Every few milliseconds: while memory is short each process of a tree becomes a little smaller, and lets go of what is needed
+    /// if somebody cannot help himself.
     pub fn shrink_size(&self) {
+        let stuck = self.tree().stuck.load(Ordering::Acquire);
+        if self.stuck_seen.swap(stuck, Ordering::Relaxed) != stuck {
+            return self.size.store(0, Ordering::Relaxed);
+        }
         let used = self.used_pages();
         let is_short = self.excess(0) + self.watermarks().1 > 0;
         let less = if is_short { self.tree().limit_pages.load(Ordering::Relaxed) / BY_THE_WAY } else { 0 };
@@ -208,7 +218,11 @@ impl Pager {
     /// Frees memory until `pages` more fit, or nothing can be freed any more.
     pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
-        let fruitless_max = if self.tolerates() { FRUITLESS_AGAIN } else { FRUITLESS_MAX };
+        let fruitless_max = match () {
+            () if self.tolerates() => FRUITLESS_AGAIN,
+            () if self.is_alone() => FRUITLESS_MAX,
+            () => FRUITLESS_IN_TREE,
+        };
         let is_window = (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages);
         let has_room = |s: &Locked<'_>| {
             self.excess(pages) <= 0
@@ -225,10 +239,16 @@ impl Pager {
             let batch = if is_window { BATCH_PAGES } else { DIRECT_PAGES };
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, Some(batch));
             let idle = r.is_fruitless() && s.limbo.claimed() == 0;
-            if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
+            if r.is_fruitless() && self.excess_of_tree(pages) <= 0 {
+                // What it has more than its share cannot go (it is locked, say), and there is room.
+                self.slot().share.unbound();
+            } else if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
                 // What others have claimed is on its way to the cache, or to the disk: wait for it.
                 fruitless += if s.limbo.claimed() > 0 { 0 } else { 1 };
                 waits += 1;
+                if fruitless % FRUITLESS_MAX == 1 {
+                    self.tree().stuck.fetch_add(1, Ordering::AcqRel);
+                }
                 if fruitless > fruitless_max || waits > WAITS_MAX {
                     self.tree().notice(Notice::OverLimit, 0);
                     // Serve over the limit: a program that is refused memory is a dead program.

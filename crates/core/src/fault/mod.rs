@@ -130,6 +130,8 @@ pub struct Pager {
     evictor_asked: AtomicBool,
     /// Pages that the process used when memory was last not short: see `above_size`.
     size: AtomicI64,
+    /// Of `Tree::stuck`, what has been seen.
+    stuck_seen: AtomicU32,
     tree: AtomicPtr<Tree>,
     slot: AtomicPtr<Slot>,
     /// Where faults are recorded, if they are (`--trace`).
@@ -173,6 +175,7 @@ impl Pager {
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
             size: AtomicI64::new(0),
+            stuck_seen: AtomicU32::new(0),
             tree: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
             ring: AtomicPtr::new(core::ptr::null_mut()),
@@ -283,7 +286,7 @@ impl Pager {
     /// How far `extra` more pages would exceed the limit; negative: room.
     #[inline]
     pub fn excess(&self, extra: i64) -> i64 {
-        let by_tree = self.used_pages() + extra - self.limit_pages();
+        let by_tree = self.excess_of_tree(extra);
         let by_share = self.slot().share.most_pages().map(|most| {
             let over = (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
             over.min(by_tree + self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD)
@@ -294,6 +297,11 @@ impl Pager {
         let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };
         let by_floor = self.resident_pages() + self.limbo_pages() + extra - least;
         by_tree.min(by_floor)
+    }
+
+    /// The same, whatever the process's share is.
+    pub(super) fn excess_of_tree(&self, extra: i64) -> i64 {
+        self.used_pages() + extra - self.limit_pages()
     }
 
     /// Before a fault: waits while it is not this process's turn, as long as `may_wait` allows it.
