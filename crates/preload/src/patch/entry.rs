@@ -571,6 +571,16 @@ pub fn thread_slot_fs_offset() -> isize {
     offset
 }
 
+/// Where this thread's word is.
+pub fn thread_slot_address() -> usize {
+    let pointer: usize;
+    // SAFETY: the thread pointer points to itself (x86-64 ABI).
+    unsafe {
+        asm!("mov {p}, qword ptr fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
+    pointer.wrapping_add_signed(thread_slot_fs_offset())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -587,6 +597,9 @@ mod tests {
         .unwrap();
         assert_eq!(thread_slot_get(), 17);
         assert!(thread_slot_fs_offset() < 0);
+        let word = thread_slot_address() as *const usize;
+        // SAFETY: this thread's own word.
+        assert_eq!(unsafe { word.read_volatile() }, 17);
     }
 
     #[test]

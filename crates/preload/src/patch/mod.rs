@@ -57,8 +57,8 @@ use uzswap::uz_syscall;
 pub use entry::{
     ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE,
     CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook, HookFrame, Hooks, ThreadStart, ThreadStartFn,
-    call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks, thread_slot_fs_offset,
-    thread_slot_get, thread_slot_set, vector_state_bytes,
+    call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks, thread_slot_address,
+    thread_slot_fs_offset, thread_slot_get, thread_slot_set, vector_state_bytes,
 };
 
 use analyze::analyze;

@@ -14,7 +14,7 @@ use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring};
 use uzswap::control::{
     CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, TREE_OFFSET, Tree,
 };
-use uzswap::region::{RangeFlags, page_ceil};
+use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
 use uzswap::sys::{PAGE_SIZE, check, fd, nr};
@@ -227,6 +227,9 @@ unsafe fn take_first_entry(list: *mut u8) -> bool {
 }
 
 /// Large anonymous memory from before us: the program's .bss. The heap is managed from its next growth on.
+///
+/// Where the loader has put the main thread's control block right behind a .bss, the kernel shows both as one. The kernel writes to
+/// that block by itself (rseq), and kills the process if it cannot: it and what follows are left alone.
 fn note_early_memory() {
     let here = call!(nr::BRK, 0) as usize;
     memory::set_break(here);
@@ -234,6 +237,7 @@ fn note_early_memory() {
     let mut text = [0u8; 4096];
     let mut kept = 0;
     let mut last_file_end = 0;
+    let own_word = patch::thread_slot_address();
     let mut s = PAGER.lock();
     while let Ok(n) = fd::read(file, &mut text[kept..]) {
         if n == 0 {
@@ -246,8 +250,9 @@ fn note_early_memory() {
                 let bss = m.anonymous && m.start == last_file_end;
                 let ours =
                     m.contains(&raw const PAGER as usize) || m.contains(patch::trampoline_range().start);
-                if m.anonymous && m.private_writable && bss && !ours && m.end - m.start >= EARLY_MIN_BYTES {
-                    PAGER.note_mapped(&mut s, m.start, page_ceil(m.end), 3, RangeFlags::NONE);
+                let noted = page_ceil(m.end_before(own_word));
+                if m.anonymous && m.private_writable && bss && !ours && noted - m.start >= EARLY_MIN_BYTES {
+                    PAGER.note_mapped(&mut s, m.start, noted, 3, RangeFlags::NONE);
                 }
                 last_file_end = if m.anonymous { 0 } else { m.end };
             }
@@ -275,6 +280,11 @@ impl Line {
         self.start <= addr && addr < self.end
     }
 
+    /// Where it ends, or the page begins that has `addr`.
+    fn end_before(&self, addr: usize) -> usize {
+        if self.contains(addr) { page_floor(addr) } else { self.end }
+    }
+
     fn parse(line: &[u8]) -> Option<Line> {
         let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
         let range = fields.next()?;
@@ -290,5 +300,19 @@ impl Line {
             private_writable: mode == b"rw-p",
             anonymous: inode == b"0" && fields.next().is_none(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_block_of_the_main_thread_is_not_part_of_a_bss() {
+        let text = b"7f7bdb0ce000-7f7bdb2f4000 rw-p 00000000 00:00 0";
+        let line = Line::parse(text).unwrap();
+        assert!(line.anonymous && line.private_writable);
+        assert_eq!(line.end_before(0x7f7b_db2e_e278), 0x7f7b_db2e_e000);
+        assert_eq!(line.end_before(0x7f7b_db2f_4000), 0x7f7b_db2f_4000);
     }
 }
