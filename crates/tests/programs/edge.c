@@ -61,17 +61,23 @@ static void *map(size_t bytes) {
     return p == MAP_FAILED ? (perror("mmap"), exit(9), NULL) : p;
 }
 
+static unsigned char cold_pattern(size_t i) { return i * 7 + i / 251; }
+
+static void put_cold_pattern(unsigned char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) p[i] = cold_pattern(i);
+}
+
 // Bytes that are known and by now cold.
 static unsigned char *cold(size_t bytes) {
     unsigned char *p = map(bytes);
-    for (size_t i = 0; i < bytes; i++) p[i] = i * 7 + i / 251;
+    put_cold_pattern(p, bytes);
     push_out();
     return p;
 }
 
 static int is_cold_pattern(const unsigned char *p, size_t from, size_t to) {
     for (size_t i = from; i < to; i++)
-        if (p[i] != (unsigned char)(i * 7 + i / 251)) return 0;
+        if (p[i] != cold_pattern(i)) return 0;
     return 1;
 }
 
@@ -714,21 +720,24 @@ static void fill_big(void) {
     for (size_t k = 0; k < BIG / 8; k++) big[k] = big_word(k);
 }
 
-static void *read_late(void *call) {
-    return (void *)read(((int *)call)[0], *(char **)((int *)call + 2), 100);
+struct late_read {
+    int fds[2];
+    unsigned char *into;
+};
+
+static void *read_late(void *argument) {
+    struct late_read *call = argument;
+    return (void *)read(call->fds[0], call->into, 100);
 }
 
 // A call that began before there was any need to page, into the middle of memory that is cold by the time it ends; and what becomes
 // of that memory afterwards.
 static void case_blocked(void) {
-    struct {
-        int fds[2];
-        unsigned char *into;
-    } call;
+    struct late_read call;
     unsigned char *p = map(8 << 20), answer[100];
-    for (size_t i = 0; i < 8 << 20; i++) p[i] = i * 7 + i / 251;
+    put_cold_pattern(p, 8 << 20);
     const size_t at = (3 << 20) + PAGE - 50;
-    for (size_t i = 0; i < sizeof answer; i++) answer[i] = (at + i) * 7 + (at + i) / 251;
+    for (size_t i = 0; i < sizeof answer; i++) answer[i] = cold_pattern(at + i);
     memset(p + at, 0, sizeof answer);
     call.into = p + at;
     if (pipe(call.fds)) return;

@@ -30,11 +30,11 @@ fn main() -> ExitCode {
 }
 
 /// Both programs. The first one waits until it has so little left; 0: only until the other one has ended.
-fn job(workshop: &Workshop, left_kib: u32, rounds: u32) -> Job {
+fn job(workshop: &Workshop, left_kib: u32) -> Job {
     let mut argv: Vec<OsString> = vec!["python3".into(), workshop.script("cold.py").into()];
     argv.extend([COLD_MIB, left_kib].map(|n| n.to_string().into()));
     argv.push(workshop.program("touch").into());
-    argv.extend([BUSY_MIB, 1, rounds].map(|n| n.to_string().into()));
+    argv.extend([BUSY_MIB, 1, ROUNDS].map(|n| n.to_string().into()));
     Job::new(&argv)
 }
 
@@ -45,7 +45,7 @@ fn managed() -> Managed {
 /// A process that cannot give what it is to give goes on as it did, and nobody is told that the limit cannot be held.
 fn locked(workshop: &Workshop) -> Result<Verdict, String> {
     suite::command("python3")?;
-    let job = job(workshop, 0, ROUNDS).env("LOCKED", "1");
+    let job = job(workshop, 0).env("LOCKED", "1");
     let free = job.clone().run(workshop)?;
     let run = job.managed(managed()).run(workshop)?;
     let is_right = free.succeeded() && run.succeeded() && run.hash == free.hash;
@@ -56,8 +56,8 @@ fn locked(workshop: &Workshop) -> Result<Verdict, String> {
 fn run(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     suite::command("python3")?;
     let user = User::Ordinary;
-    let free = job(workshop, 0, ROUNDS).user(user).run(workshop)?;
-    let run = job(workshop, LEFT_KIB, ROUNDS).user(user).sandbox(sandbox).managed(managed()).run(workshop)?;
+    let free = job(workshop, 0).user(user).run(workshop)?;
+    let run = job(workshop, LEFT_KIB).user(user).sandbox(sandbox).managed(managed()).run(workshop)?;
     println!("{}", run.stderr.lines().next().unwrap_or_default());
     let is_right = free.succeeded() && run.succeeded() && run.hash == free.hash;
     Ok(Verdict::check(is_right, || format!("{}{}", run.report(), free.report())))

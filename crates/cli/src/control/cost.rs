@@ -13,15 +13,10 @@ const READ: Duration = Duration::from_micros(100);
 
 /// What bringing pages back has cost so far, without first touches.
 pub fn of(slot: &Slot) -> Duration {
-    of_hits(slot) + of_loads(slot)
+    times(HIT, slot.get(Counter::LimboHits)) + of_loads(slot)
 }
 
-/// Of it, what pages cost that were still in limbo.
-fn of_hits(slot: &Slot) -> Duration {
-    times(HIT, slot.get(Counter::LimboHits))
-}
-
-/// Of it, what pages cost that were not.
+/// Of it, what pages cost that were no longer in limbo.
 pub fn of_loads(slot: &Slot) -> Duration {
     let loads = slot.get(Counter::Loads);
     let along = slot.get(Counter::FaultAroundPages).min(loads);

@@ -25,14 +25,12 @@ const BUSY_PART: u32 = 1000;
 const LOOKS: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-const STACK_BYTES: usize = 128 << 10;
 /// The evictor's name, as the kernel shows it.
 const EVICTOR: &str = "uzswap-evict";
 
 /// Watches the processes of a run. Without a thread for it nothing is reclaimed, that is all.
 pub fn start(run: Arc<Run>, idle_after: Duration) {
-    let builder = thread::Builder::new().name("uzswap-idle".to_string()).stack_size(STACK_BYTES);
-    let _ = builder.spawn(move || {
+    super::in_background("uzswap-idle", move || {
         let mut seen = HashMap::new();
         loop {
             thread::sleep((idle_after / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));

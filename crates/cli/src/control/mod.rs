@@ -31,6 +31,15 @@ pub use commands::{PsArguments, ReclaimArguments, SetArguments, ps, reclaim, set
 pub use server::{Run, Server};
 pub use top::{TopArguments, top};
 
+/// Stack of a thread that watches the processes of a run.
+const WATCHER_STACK_BYTES: usize = 128 << 10;
+
+/// Runs `watcher` beside the program. Without a thread for it nobody watches, that is all.
+fn in_background(name: &str, watcher: impl FnOnce() + Send + 'static) {
+    let builder = std::thread::Builder::new().name(name.to_string()).stack_size(WATCHER_STACK_BYTES);
+    let _ = builder.spawn(watcher);
+}
+
 /// Begins to watch the processes of a run: for those that need their memory less than others, for idle ones, if it wants that, and
 /// for more of them than fit.
 pub fn watch(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>, takes_turns: bool) {

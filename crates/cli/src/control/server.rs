@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,13 @@ pub struct Run {
     pub started: Instant,
 }
 
+/// The limit, and the memory that nobody holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub limit_pages: u64,
+    pub free_pages: u64,
+}
+
 /// A reclaim that was asked of one process.
 struct Asked<'a> {
     pid: u32,
@@ -67,6 +74,12 @@ impl Run {
             age: self.started.elapsed(),
             processes: self.live().filter_map(|(pid, slot)| ProcessState::of(pid, slot)).collect(),
         }
+    }
+
+    pub fn room(&self) -> Room {
+        let pages = |v: &AtomicI64| v.load(Ordering::Relaxed).max(0) as u64;
+        let limit_pages = pages(&self.tree.limit_pages);
+        Room { limit_pages, free_pages: limit_pages.saturating_sub(pages(&self.tree.used_pages)) }
     }
 
     /// The processes that are there.

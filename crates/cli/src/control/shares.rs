@@ -34,7 +34,6 @@ use super::turns::{Key, key, processor_time};
 /// can give more, so it must be little.
 const LOOK: Duration = Duration::from_millis(100);
 const GIVEN_PART: u64 = 8;
-const STACK_BYTES: usize = 128 << 10;
 /// Paging of a process that is worth anybody's memory: a part of the time.
 const TAKES_FROM: u32 = 100;
 /// Who gives begins when a page is worth so many times more to another, and ends when it is worth only so many times more.
@@ -53,8 +52,7 @@ const ASLEEP: u32 = 50;
 
 /// Watches the processes of a run. Without a thread for it they keep what they have, that is all.
 pub fn start(run: Arc<Run>) {
-    let builder = thread::Builder::new().name("uzswap-shares".to_string()).stack_size(STACK_BYTES);
-    let _ = builder.spawn(move || {
+    super::in_background("uzswap-shares", move || {
         let mut policy = Policy::default();
         loop {
             thread::sleep(LOOK);
@@ -65,10 +63,9 @@ pub fn start(run: Arc<Run>) {
 
 fn look(run: &Run, policy: &mut Policy) {
     let live: Vec<(u32, &Slot)> = run.live().collect();
-    let limit = run.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
-    let used = run.tree.used_pages.load(Ordering::Relaxed).max(0) as u64;
+    let room = run.room();
     // What is given ahead and not yet taken does not mean that nobody wants it.
-    let is_short = limit.saturating_sub(used) <= limit / GIVEN_AHEAD as u64 * 2;
+    let is_short = room.free_pages <= room.limit_pages / GIVEN_AHEAD as u64 * 2;
     let pages = live.iter().any(|(_, slot)| slot.mechanism().is_some());
     if live.len() < 2 || !is_short || !pages {
         policy.rest();

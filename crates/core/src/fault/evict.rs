@@ -40,11 +40,6 @@ const PACK_PAGES: usize = 512;
 const PACK_BATCH: usize = 8;
 /// What a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
-/// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a part of the limit: more is for
-/// `uzswap run` to say, who knows what it is worth to whom.
-const BY_THE_WAY: i64 = 1024;
-/// A process that waits for its turn, or has more than its share, gives memory away as long as less than this part of the limit is free.
-pub const GIVEN_AHEAD: i64 = 16;
 /// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
 /// The same where others may have something to give, which takes a few of their evictors' ticks.
@@ -97,17 +92,6 @@ impl Pager {
         limbo_target(self.limit_pages(), self.active().map_or(usize::MAX, |a| a.slots))
     }
 
-    /// Free pages below which the evictor starts, and up to which it works.
-    pub fn watermarks(&self) -> (i64, i64) {
-        if self.slot().turn.is_paused() {
-            // Those whose turn it is lose nothing before all of this is gone.
-            let ahead = self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD;
-            return (ahead, ahead);
-        }
-        let limit = self.limit_pages();
-        ((limit / 64).clamp(32, 4096), (limit / 32).clamp(64, 8192))
-    }
-
     /// Wakes the evictor when free pages are below the low mark.
     #[inline]
     pub(super) fn ask_evictor(&self) {
@@ -122,32 +106,6 @@ impl Pager {
             self.evictor_word.fetch_add(1, Ordering::Release);
             futex_wake(&self.evictor_word, 1);
         }
-    }
-
-    /// Pages that the process has grown by since memory was not short: what it needs, it takes from its own, and no more. It lets go
-    /// of all that is needed where that is for it alone, or while it waits for its turn, or has more than its share.
-    fn above_size(&self) -> i64 {
-        if self.is_alone() || self.excess(0) > 0 || self.slot().turn.is_paused() {
-            return i64::MAX;
-        }
-        self.used_pages() - self.size.load(Ordering::Relaxed)
-    }
-
-    fn is_alone(&self) -> bool {
-        self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages()
-    }
-
-    /// Every few milliseconds: while memory is short each process of a tree becomes a little smaller, and lets go of what is needed
-    /// if somebody cannot help himself.
-    pub fn shrink_size(&self) {
-        let stuck = self.tree().stuck.load(Ordering::Acquire);
-        if self.stuck_seen.swap(stuck, Ordering::Relaxed) != stuck {
-            return self.size.store(0, Ordering::Relaxed);
-        }
-        let used = self.used_pages();
-        let is_short = self.excess(0) + self.watermarks().1 > 0;
-        let less = if is_short { self.tree().limit_pages.load(Ordering::Relaxed) / BY_THE_WAY } else { 0 };
-        self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
     }
 
     /// The evictor's work until free pages are above the high mark again, or a portion of it. Returns what was done.

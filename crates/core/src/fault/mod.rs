@@ -32,6 +32,7 @@ mod process;
 mod reclaim;
 mod resolve;
 mod shared;
+mod size;
 mod timing;
 mod trace;
 mod units;
@@ -40,9 +41,10 @@ mod window;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::Active;
-pub use evict::{EVICTOR_PAGES, GIVEN_AHEAD, Reclaimed};
+pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
+pub use size::GIVEN_AHEAD;
 
 use crate::cache::Counters as CacheCounters;
 use crate::control::trace::Ring;
@@ -281,27 +283,6 @@ impl Pager {
         let t = self.tree();
         let others = t.used_pages.load(Ordering::Relaxed) - self.published_pages();
         t.limit_pages.load(Ordering::Relaxed) - others.max(0)
-    }
-
-    /// How far `extra` more pages would exceed the limit; negative: room.
-    #[inline]
-    pub fn excess(&self, extra: i64) -> i64 {
-        let by_tree = self.excess_of_tree(extra);
-        let by_share = self.slot().share.most_pages().map(|most| {
-            let over = (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
-            over.min(by_tree + self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD)
-        });
-        let by_tree = by_share.map_or(by_tree, |s| s.max(by_tree));
-        // However full the tree is, a process keeps enough to make progress.
-        // One that waits for its turn makes none.
-        let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };
-        let by_floor = self.resident_pages() + self.limbo_pages() + extra - least;
-        by_tree.min(by_floor)
-    }
-
-    /// The same, whatever the process's share is.
-    pub(super) fn excess_of_tree(&self, extra: i64) -> i64 {
-        self.used_pages() + extra - self.limit_pages()
     }
 
     /// Before a fault: waits while it is not this process's turn, as long as `may_wait` allows it.

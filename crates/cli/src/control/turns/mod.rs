@@ -26,7 +26,7 @@ use uzswap::control::{Counter, Slot};
 use super::cost;
 use super::server::Run;
 pub use policy::Key;
-use policy::{Policy, Room, Sight};
+use policy::{Policy, Sight};
 
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(50);
@@ -35,12 +35,10 @@ const CALM_LOOK: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Who needs fewer pages is never in anybody's way.
 const LEAST_PAGES: u64 = 256;
-const STACK_BYTES: usize = 128 << 10;
 
 /// Watches the processes of a run. Without a thread for it all of them run, that is all.
 pub fn start(run: Arc<Run>) {
-    let builder = thread::Builder::new().name("uzswap-turns".to_string()).stack_size(STACK_BYTES);
-    let _ = builder.spawn(move || {
+    super::in_background("uzswap-turns", move || {
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let mut policy = Policy::new(cores);
         loop {
@@ -57,10 +55,7 @@ fn look(run: &Run, policy: &mut Policy) {
     }
     let sights: Vec<Sight> =
         active.iter().filter(|(_, slot)| competes(slot)).map(|(pid, slot)| sight(*pid, slot)).collect();
-    let limit = run.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
-    let used = run.tree.used_pages.load(Ordering::Relaxed).max(0) as u64;
-    let room = Room { limit_pages: limit, free_pages: limit.saturating_sub(used) };
-    policy.step(Instant::now(), room, sights);
+    policy.step(Instant::now(), run.room(), sights);
     let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
     for (pid, slot) in &active {
         match policy.may_run(key(*pid, slot)) {

@@ -12,6 +12,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::control::server::Room;
+
 /// What it costs to bring a page of a process's memory back at the beginning of its turn, and to take it out at the end.
 const RELOAD_COST: Duration = Duration::from_micros(12);
 /// Pressure at which turns begin, and between which the number of those that run stays.
@@ -52,13 +54,6 @@ pub struct Sight {
     pub is_waiting: bool,
     /// Processor time so far; None: not known.
     pub processor: Option<Duration>,
-}
-
-/// The limit, and the memory that nobody holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    pub limit_pages: u64,
-    pub free_pages: u64,
 }
 
 /// One process, over time.

@@ -1,0 +1,79 @@
+//! How much of a tree's memory a process keeps: how far it is over, how much it leaves free, and which size it holds.
+//!
+//! What a process needs it takes from its own pages, so that it keeps the size it has; how sizes change is for `uzswap run` to
+//! say (`control/share.rs`), who knows what memory is worth to whom.
+
+use core::sync::atomic::Ordering;
+
+use super::{MIN_PAGES, PAUSED_PAGES, Pager};
+
+/// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a part of the limit: more is for
+/// `uzswap run` to say, who knows what it is worth to whom.
+const BY_THE_WAY: i64 = 1024;
+/// A process that waits for its turn, or has more than its share, gives memory away as long as less than this part of the limit is free.
+pub const GIVEN_AHEAD: i64 = 16;
+
+impl Pager {
+    /// How far `extra` more pages would exceed the limit; negative: room.
+    #[inline]
+    pub fn excess(&self, extra: i64) -> i64 {
+        let by_tree = self.excess_of_tree(extra);
+        let by_share = self.slot().share.most_pages().map(|most| {
+            let over = (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
+            over.min(by_tree + self.given_ahead())
+        });
+        let by_tree = by_share.map_or(by_tree, |s| s.max(by_tree));
+        // However full the tree is, a process keeps enough to make progress.
+        // One that waits for its turn makes none.
+        let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };
+        let by_floor = self.resident_pages() + self.limbo_pages() + extra - least;
+        by_tree.min(by_floor)
+    }
+
+    /// The same, whatever the process's share is.
+    pub(super) fn excess_of_tree(&self, extra: i64) -> i64 {
+        self.used_pages() + extra - self.limit_pages()
+    }
+
+    /// Free pages below which the evictor starts, and up to which it works.
+    pub fn watermarks(&self) -> (i64, i64) {
+        if self.slot().turn.is_paused() {
+            // Those whose turn it is lose nothing before all of this is gone.
+            let ahead = self.given_ahead();
+            return (ahead, ahead);
+        }
+        let limit = self.limit_pages();
+        ((limit / 64).clamp(32, 4096), (limit / 32).clamp(64, 8192))
+    }
+
+    /// Pages that a process leaves free for others while it waits for its turn, or has more than its share.
+    fn given_ahead(&self) -> i64 {
+        self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD
+    }
+
+    /// Pages that the process has grown by since memory was not short: what it needs, it takes from its own, and no more. It lets go
+    /// of all that is needed where that is for it alone, or while it waits for its turn, or has more than its share.
+    pub(super) fn above_size(&self) -> i64 {
+        if self.is_alone() || self.excess(0) > 0 || self.slot().turn.is_paused() {
+            return i64::MAX;
+        }
+        self.used_pages() - self.size.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_alone(&self) -> bool {
+        self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages()
+    }
+
+    /// Every few milliseconds: while memory is short each process of a tree becomes a little smaller, and lets go of what is needed
+    /// if somebody cannot help himself.
+    pub fn shrink_size(&self) {
+        let stuck = self.tree().stuck.load(Ordering::Acquire);
+        if self.stuck_seen.swap(stuck, Ordering::Relaxed) != stuck {
+            return self.size.store(0, Ordering::Relaxed);
+        }
+        let used = self.used_pages();
+        let is_short = self.excess(0) + self.watermarks().1 > 0;
+        let less = if is_short { self.tree().limit_pages.load(Ordering::Relaxed) / BY_THE_WAY } else { 0 };
+        self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
+    }
+}
