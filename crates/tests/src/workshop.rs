@@ -33,7 +33,7 @@ impl Workshop {
         open_to_all(&dir);
         open_to_all(&dir.join("bin"));
         let workshop = Workshop { dir, jobs: AtomicU32::new(0), making: Mutex::new(()) };
-        workshop.compile("jail", "gcc", &["-O1"]);
+        workshop.compile("jail", "jail", &["-O1".into()]);
         workshop
     }
 
@@ -41,9 +41,25 @@ impl Workshop {
         &self.dir
     }
 
-    /// Compiles `programs/NAME.c` (or `.cpp`), once.
+    /// Compiles `programs/NAME.c`, once.
     pub fn program(&self, name: &str) -> PathBuf {
-        self.compile(name, "gcc", &["-O2", "-pthread"])
+        self.compile(name, name, &["-O2".into(), "-pthread".into()])
+    }
+
+    /// Compiles `programs/NAME.c` with a library that it finds by LD_LIBRARY_PATH.
+    pub fn program_with(&self, name: &str, library: &Path) -> PathBuf {
+        self.compile(name, name, &["-O2".into(), library.into()])
+    }
+
+    /// Compiles `programs/NAME.c` as a library with PAGES defined, in a directory of its own.
+    pub fn library_of_pages(&self, name: &str, pages: i64, options: &[&str]) -> PathBuf {
+        let directory = self.dir.join(format!("bin/{name}-{pages}"));
+        fs::create_dir_all(&directory).expect("the workshop is ours");
+        open_to_all(&directory);
+        let file = format!("lib{name}.so");
+        let (pages_is, soname) = (format!("-DPAGES={pages}"), format!("-Wl,-soname,{file}"));
+        let all = ["-O2", "-fPIC", "-shared", &pages_is, &soname].into_iter().chain(options.iter().copied());
+        self.compile(name, &format!("{name}-{pages}/{file}"), &all.map(PathBuf::from).collect::<Vec<_>>())
     }
 
     /// A path of the workshop; `make` is called the first time.
@@ -55,16 +71,14 @@ impl Workshop {
         path
     }
 
-    fn compile(&self, name: &str, compiler: &str, options: &[&str]) -> PathBuf {
-        self.once(self.dir.join("bin").join(name), |made| {
-            let source = source(&format!("{name}.c"));
-            let out = Command::new(compiler)
-                .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
+    fn compile(&self, name: &str, made: &str, options: &[PathBuf]) -> PathBuf {
+        self.once(self.dir.join("bin").join(made), |made| {
+            let out = Command::new("gcc")
+                .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+                .args([made, &source(&format!("{name}.c"))])
                 .args(options)
-                .arg("-o")
-                .args([made, source.as_path()])
                 .output()
-                .unwrap_or_else(|e| panic!("{compiler} is needed to build {name}: {e}"));
+                .unwrap_or_else(|e| panic!("gcc is needed to build {name}: {e}"));
             assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
             open_to_all(made);
         })
