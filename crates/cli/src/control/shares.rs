@@ -47,6 +47,8 @@ const LEAST_BASE_PAGES: u64 = 256;
 const SETTLED: Duration = Duration::from_secs(2);
 /// In which what is known of a process loses half of its weight.
 const HALF_LIFE: Duration = Duration::from_secs(4);
+/// How long a bound lasts without news.
+const BOUND: Duration = Duration::from_secs(1);
 /// Who had a processor for less than this part of the time sleeps.
 const ASLEEP: u32 = 50;
 
@@ -72,10 +74,11 @@ fn look(run: &Run, policy: &mut Policy) {
     } else {
         policy.step(Instant::now(), live.iter().map(|(pid, slot)| Sight::of(*pid, slot)).collect());
     }
+    let until_ns = uzswap::sys::now_ns() + BOUND.as_nanos() as u64;
     for (pid, slot) in &live {
         match policy.bound(key(*pid, slot)) {
             // One that is dormant sleeps.
-            Some(most) if slot.share.bound(most) => slot.orders.ring(),
+            Some(most) if slot.share.bound(most, until_ns) => slot.orders.ring(),
             Some(_) => {}
             None => slot.share.unbound(),
         }

@@ -13,16 +13,26 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct Share {
     /// Pages that it may have, mapped or in limbo, while others want memory; 0: no bound.
     most_pages: AtomicU64,
+    /// Without news the bound ends then.
+    until_ns: AtomicU64,
 }
 
 impl Share {
     /// Says whether there was no bound before.
-    pub fn bound(&self, most_pages: u64) -> bool {
+    pub fn bound(&self, most_pages: u64, until_ns: u64) -> bool {
+        self.until_ns.store(until_ns, Ordering::Release);
         self.most_pages.swap(most_pages.max(1), Ordering::AcqRel) == 0
     }
 
     pub fn unbound(&self) {
         self.most_pages.store(0, Ordering::Release);
+    }
+
+    /// For the process, now and then: a bound that nobody has renewed ends.
+    pub fn end_if_forgotten(&self, now_ns: u64) {
+        if self.most_pages().is_some() && now_ns >= self.until_ns.load(Ordering::Acquire) {
+            self.unbound();
+        }
     }
 
     #[inline]
@@ -37,15 +47,20 @@ mod tests {
     use crate::control::tests::tree;
 
     #[test]
-    fn a_bound_ends_when_it_is_said_or_with_the_process() {
+    fn a_bound_ends_when_it_is_said_or_forgotten_or_with_the_process() {
         let t = tree();
         let s = t.claim(10).unwrap();
         assert_eq!(s.share.most_pages(), None);
-        assert!(s.share.bound(100) && !s.share.bound(50));
+        assert!(s.share.bound(100, 7) && !s.share.bound(50, 9));
         assert_eq!(s.share.most_pages(), Some(50));
         s.share.unbound();
         assert_eq!(s.share.most_pages(), None);
-        assert!(s.share.bound(0));
+        assert!(s.share.bound(100, 9));
+        s.share.end_if_forgotten(8);
+        assert_eq!(s.share.most_pages(), Some(100));
+        s.share.end_if_forgotten(9);
+        assert_eq!(s.share.most_pages(), None);
+        assert!(s.share.bound(0, 9));
         t.retire(s, 10);
         assert_eq!(s.share.most_pages(), None);
     }

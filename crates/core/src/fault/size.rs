@@ -64,9 +64,10 @@ impl Pager {
         self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages()
     }
 
-    /// Every few milliseconds: while memory is short each process of a tree becomes a little smaller, and lets go of what is needed
+    /// Every few milliseconds: a share that nobody speaks of any more ends. While memory is short each process of a tree becomes a little smaller, and lets go of what is needed
     /// if somebody cannot help himself.
     pub fn shrink_size(&self) {
+        self.slot().share.end_if_forgotten(crate::sys::now_ns());
         let stuck = self.tree().stuck.load(Ordering::Acquire);
         if self.stuck_seen.swap(stuck, Ordering::Relaxed) != stuck {
             return self.size.store(0, Ordering::Relaxed);
