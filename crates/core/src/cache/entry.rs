@@ -81,6 +81,8 @@ pub enum Mark {
     Packing = 8,
     /// In the list of the cold, whatever it is besides.
     Cold = 16,
+    /// The fingerprint of its page is known.
+    Printed = 32,
 }
 
 const FREE: u8 = 0;
@@ -95,7 +97,7 @@ const GROUPED: u8 = 5;
 pub struct Entry {
     /// The word, the handle, group and index, or cluster and offset.
     payload: u64,
-    /// Of a kept copy: the fingerprint of its page.
+    /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]).
     pub fingerprint: u64,
     /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool), its cluster's
     /// (stored), unused (free).

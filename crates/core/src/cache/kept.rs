@@ -19,7 +19,7 @@
 
 use super::entry::{Ends, Location, Mark, SwapEntry};
 use super::state::State;
-use super::{Page, SwapCache};
+use super::{Loaded, Page, SwapCache};
 use crate::store::Store;
 
 /// Full marks of [`Kept::score`], and the least for which copies are kept.
@@ -29,6 +29,23 @@ const SCORE_LEAST: u32 = SCORE_MAX / 4;
 const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one in so many is kept, to learn when it changes.
 const SAMPLED: u32 = 32;
+
+/// The fingerprint of a page that was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Print(u64);
+
+impl Print {
+    /// The entry knows it, from an earlier time that a copy of the page was kept: what is stored does not change.
+    const KNOWN: Print = Print(u64::MAX - 1);
+    /// For where there is no room for an `Option`; all zero: none.
+    pub fn to_bytes(print: Option<Print>) -> [u8; 8] {
+        print.map_or(0, |p| p.0 + 1).to_ne_bytes()
+    }
+
+    pub fn from_bytes(bytes: [u8; 8]) -> Option<Print> {
+        u64::from_ne_bytes(bytes).checked_sub(1).map(Print)
+    }
+}
 
 /// What a page is that comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,16 +89,16 @@ impl<S: Store> SwapCache<S> {
     /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the entry is for
     /// [`SwapCache::take_back`] or `free`. False: the entry is freed.
     pub fn keep(&self, entry: SwapEntry, page: &Page) -> bool {
-        self.keep_as(entry, self.fingerprint(page))
+        self.keep_as(entry, Print(self.fingerprint.of(page)))
     }
 
-    /// What `keep_as` wants to know of a page.
-    pub fn fingerprint(&self, page: &Page) -> u64 {
-        self.fingerprint.of(page)
+    /// What `keep_as` wants to know of a page that was loaded.
+    pub fn print(&self, loaded: Loaded, page: &Page) -> Print {
+        if loaded.is_printed { Print::KNOWN } else { Print(self.fingerprint.of(page)) }
     }
 
     /// The same as `keep`, of a page with that fingerprint.
-    pub fn keep_as(&self, entry: SwapEntry, print: u64) -> bool {
+    pub fn keep_as(&self, entry: SwapEntry, print: Print) -> bool {
         let is_dense = self.is_dense();
         self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print))
     }
@@ -105,7 +122,7 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// As `keep_as`, once `wants_copy` has been asked; without a fingerprint the entry is freed.
-    pub fn keep_wanted(&self, entry: SwapEntry, print: Option<u64>) -> bool {
+    pub fn keep_wanted(&self, entry: SwapEntry, print: Option<Print>) -> bool {
         self.keep_if(entry, |s, id| print.is_some_and(|print| s.keep(id, print)))
     }
 
@@ -162,9 +179,12 @@ impl<S: Store> State<S> {
         self.kept.bytes + len <= self.kept.max_bytes
     }
 
-    fn keep(&mut self, id: u32, print: u64) -> bool {
+    fn keep(&mut self, id: u32, print: Print) -> bool {
         let e = *self.entries.get(id);
         assert!(e.kept == 0, "a page goes back once");
+        if print == Print::KNOWN && !e.is(Mark::Printed) {
+            return false;
+        }
         let len = usize::from(e.len);
         match e.location() {
             Location::Pool(_) => {
@@ -179,7 +199,11 @@ impl<S: Store> State<S> {
             _ => return false,
         }
         let e = self.entries.get_mut(id);
-        (e.kept, e.fingerprint) = (1, print);
+        e.kept = 1;
+        if print != Print::KNOWN {
+            e.fingerprint = print.0;
+            e.mark(Mark::Printed, true);
+        }
         self.counters.kept_pages += 1;
         true
     }
@@ -249,6 +273,7 @@ mod tests {
     use super::super::tests::{in_memory, loaded};
     use super::*;
     use crate::codec::CodecSpec;
+    use crate::sys::PAGE_SIZE;
     use crate::testing::page;
 
     #[test]
@@ -276,15 +301,22 @@ mod tests {
         assert!(!cache.wants_copy(first) && !cache.keep_wanted(first, None), "no copies are allowed yet");
         cache.set_max_kept_bytes(1 << 20);
         let kept = cache.swap_out(&a).unwrap();
-        let print = cache.fingerprint(&a);
-        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, Some(print)));
+        let print = |entry| {
+            let mut page = [0; PAGE_SIZE];
+            let loaded = cache.swap_in_from(entry, &mut page).unwrap();
+            Print::from_bytes(Print::to_bytes(Some(cache.print(loaded, &page))))
+        };
+        assert_ne!(print(kept), Some(Print::KNOWN));
+        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, print(kept)));
         assert_eq!(cache.take_back_as(kept, &a), Back::Same);
-        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, Some(print)));
+        assert_eq!(print(kept), Some(Print::KNOWN), "it is not taken again");
+        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, print(kept)));
         assert_eq!(cache.take_back_as(kept, &b), Back::Changed);
         let late = cache.swap_out(&a).unwrap();
-        assert!(cache.wants_copy(late));
+        assert!(cache.wants_copy(late) && print(late) != Some(Print::KNOWN), "it is another page's entry");
+        assert_eq!(Print::from_bytes(Print::to_bytes(None)), None);
         cache.set_max_kept_bytes(0);
-        assert!(!cache.keep_wanted(late, Some(print)), "there is no room any more");
+        assert!(!cache.keep_wanted(late, print(late)), "there is no room any more");
         assert_eq!(cache.counters().stored_pages, 0);
         cache.check();
     }

@@ -58,7 +58,7 @@ mod writeback;
 pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
-pub use kept::Back;
+pub use kept::{Back, Print};
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -72,8 +72,8 @@ use crate::sys::{Errno, PAGE_SIZE, Result};
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
 use group::{UNPACKED, Unpacked};
-pub use read::Origin;
 use read::{Direction, READERS, Reader};
+pub use read::{Loaded, Origin};
 use recompress::{Choice, Packer};
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
@@ -193,8 +193,8 @@ impl<S: Store> SwapCache<S> {
         self.swap_in_from(entry, page).map(drop)
     }
 
-    /// The same, and says where the page was.
-    pub fn swap_in_from(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<Origin, LoadError> {
+    /// The same, and says where the page was, and what is known of it.
+    pub fn swap_in_from(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<Loaded, LoadError> {
         self.load_entry(entry, page)
     }
 

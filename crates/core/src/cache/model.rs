@@ -63,7 +63,12 @@ pub fn run<S: Store>(
             0..68 if !model.own.is_empty() => {
                 let i = random.below(model.own.len() as u64) as usize;
                 let (e, tag) = model.own.swap_remove(i);
-                if cache.keep(e, &any_page(tag)) {
+                let mut page = any_page(tag);
+                let keeps = match cache.swap_in_from(e, &mut page) {
+                    Ok(loaded) => cache.keep_as(e, cache.print(loaded, &page)),
+                    Err(_) => cache.keep(e, &any_page(tag)),
+                };
+                if keeps {
                     model.kept.push((e, tag));
                 }
             }

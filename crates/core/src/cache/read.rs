@@ -189,6 +189,14 @@ pub enum Origin {
     Store,
 }
 
+/// A page was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    pub from: Origin,
+    /// Its fingerprint was known when it was looked up.
+    pub is_printed: bool,
+}
+
 /// What the lock let us see of an entry.
 enum Seen {
     Done,
@@ -210,14 +218,14 @@ impl<S: Store> SwapCache<S> {
         &self,
         key: SwapEntry,
         page: &mut Page,
-    ) -> core::result::Result<Origin, LoadError> {
+    ) -> core::result::Result<Loaded, LoadError> {
         loop {
-            let left = self.streams.with(|stream| {
+            let (left, is_printed) = self.streams.with(|stream| {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
                 match self.look(key, page, out, scratch)? {
-                    Seen::Copied(codec, len) => {
+                    (Seen::Copied(codec, len), is_printed) => {
                         self.unpack(codec, &mut stream.scratch, &out[..len], page)?;
-                        Ok(Seen::Done)
+                        Ok((Seen::Done, is_printed))
                     }
                     other => Ok(other),
                 }
@@ -228,14 +236,14 @@ impl<S: Store> SwapCache<S> {
                 _ => Ok(Origin::Memory),
             };
             match loaded {
-                Ok(origin) => return Ok(origin),
+                Ok(from) => return Ok(Loaded { from, is_printed }),
                 Err(Failure::Load(why)) => return Err(why),
                 Err(Failure::Changed) => {}
             }
         }
     }
 
-    /// Looks an entry up, and takes what is in memory.
+    /// Looks an entry up, and takes what is in memory. Says whether the fingerprint of the page is known.
     #[inline]
     fn look(
         &self,
@@ -243,7 +251,7 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
         out: &mut [u8],
         scratch: &mut [u8],
-    ) -> core::result::Result<Seen, LoadError> {
+    ) -> core::result::Result<(Seen, bool), LoadError> {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(id) = s.lookup(key) else {
@@ -256,38 +264,39 @@ impl<S: Store> SwapCache<S> {
         if e.is(Mark::Packed) {
             s.idleness.learn_load();
         }
-        match e.location() {
+        let seen = match e.location() {
             Location::Free => unreachable!("looked up"),
             Location::Gone => {
                 s.counters.missing_loads += 1;
-                Err(LoadError::NotFound)
+                return Err(LoadError::NotFound);
             }
             Location::Same(word) => {
                 s.counters.same_filled_loads += 1;
                 drop(guard);
                 fill(page, word);
-                Ok(Seen::Done)
+                Seen::Done
             }
             Location::Pool(raw) => {
                 s.counters.pool_loads += 1;
                 let bytes = state::object(&s.pools, e.pool, raw, scratch);
                 out[..bytes.len()].copy_from_slice(bytes);
-                Ok(Seen::Copied(e.codec, bytes.len()))
+                Seen::Copied(e.codec, bytes.len())
             }
             Location::Grouped(member) => {
                 s.counters.pool_loads += 1;
                 s.counters.group_loads += 1;
-                Ok(Seen::InGroup(s.groups.spot(member)))
+                Seen::InGroup(s.groups.spot(member))
             }
             Location::Stored(place) => match s.clusters.buffered(place, usize::from(e.len)) {
                 Some(bytes) => {
                     s.counters.buffer_loads += 1;
                     out[..bytes.len()].copy_from_slice(bytes);
-                    Ok(Seen::Copied(e.codec, bytes.len()))
+                    Seen::Copied(e.codec, bytes.len())
                 }
-                None => Ok(Seen::InFile),
+                None => Seen::InFile,
             },
-        }
+        };
+        Ok((seen, e.is(Mark::Printed)))
     }
 
     fn load_from_file(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), Failure> {

@@ -18,7 +18,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::resolve::{Serve, swap_entry};
 use super::units::{Ended, Evidence, Usage};
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::{LoadError, Origin};
+use crate::cache::{LoadError, Origin, Print};
 use crate::control::trace::Kind;
 use crate::control::{Counter, HugePages};
 use crate::latency::FaultKind;
@@ -178,7 +178,7 @@ impl Pager {
                 }
                 PageState::Stored(raw) => {
                     self.note_return(e);
-                    if active.cache.keep_wanted(swap_entry(raw), print_of(*print)) {
+                    if active.cache.keep_wanted(swap_entry(raw), Print::from_bytes(*print)) {
                         e.load_keeping();
                     } else {
                         e.load();
@@ -314,8 +314,9 @@ impl Pager {
         if pages > most && self.may_be_huge(active, range, next) { most } else { pages }
     }
 
-    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock, and into `prints` the fingerprints of
-    /// those pages whose copies are to stay, taken while they are still in the processor's cache. Says where it came from; a page
+    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock, and into `prints` (a buffer of
+    /// ours: a signal's stack has no room for 512 of them) the fingerprints of those pages whose copies are to stay, taken while they are
+    /// still in the processor's cache. Says where it came from; a page
     /// that cannot be loaded is an error.
     fn fill_frame(
         &self,
@@ -337,10 +338,10 @@ impl Pager {
                 PageState::Stored(raw) => {
                     let entry = swap_entry(raw);
                     let load = |bytes: &mut _| {
-                        let from = active.cache.swap_in_from(entry, bytes);
-                        let wanted = from.is_ok() && active.cache.wants_copy(entry);
-                        *print = note_print(wanted.then(|| active.cache.fingerprint(bytes)));
-                        from
+                        let loaded = active.cache.swap_in_from(entry, bytes)?;
+                        let wanted = active.cache.wants_copy(entry);
+                        *print = Print::to_bytes(wanted.then(|| active.cache.print(loaded, bytes)));
+                        Ok(loaded.from)
                     };
                     if mechanism.with_page_to_fill(kept, i, load)? == Origin::Store {
                         kind = FaultKind::StoreLoad;
@@ -434,14 +435,4 @@ impl Pager {
         self.add(Counter::HugeEvictions, 1);
         Some(t.pages)
     }
-}
-
-/// Fingerprints wait in the buffer that windows are loaded into: a signal's stack has no room for 512 of them.
-fn note_print(print: Option<u64>) -> [u8; 8] {
-    // They are below 2^61.
-    print.map_or(0, |print| print + 1).to_ne_bytes()
-}
-
-fn print_of(bytes: [u8; 8]) -> Option<u64> {
-    u64::from_ne_bytes(bytes).checked_sub(1)
 }

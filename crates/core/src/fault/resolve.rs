@@ -451,13 +451,14 @@ impl Pager {
             let entry = swap_entry(raw);
             let (into, _) = bounce[i * PAGE_SIZE..].as_chunks_mut::<PAGE_SIZE>();
             match active.cache.swap_in_from(entry, &mut into[0]) {
-                Ok(Origin::Memory) => {}
-                Ok(Origin::Store) => kind = FaultKind::StoreLoad,
+                Ok(l) => {
+                    kind = if l.from == Origin::Store { FaultKind::StoreLoad } else { kind };
+                    entries[i] = Some((entry, l));
+                }
                 Err(e) if loaded == 0 => return Serve::Lost(e),
                 // A neighbour that cannot be read is nobody's business before it is touched.
                 Err(_) => break,
             }
-            entries[i] = Some(entry);
             loaded += 1;
         }
         let f = active.mechanism.fill(page, &bounce[..loaded * PAGE_SIZE]);
@@ -469,8 +470,11 @@ impl Pager {
             f => self.filled(f, loaded),
         };
         let (loaded, _) = s.bounce.as_ref().expect("active").as_slice().as_chunks::<PAGE_SIZE>();
-        for (i, (entry, bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
-            self.note_loaded(page + i * PAGE_SIZE, active.cache.keep(*entry, bytes));
+        for (i, ((entry, l), bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
+            self.note_loaded(
+                page + i * PAGE_SIZE,
+                active.cache.keep_as(*entry, active.cache.print(*l, bytes)),
+            );
         }
         self.count_loaded(n);
         if again { Serve::Again } else { Serve::Done(n, kind) }
@@ -622,7 +626,7 @@ impl Pager {
             }
             if let PageState::Stored(raw) = self.state_of(at) {
                 let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
-                match active.cache.swap_in_from(swap_entry(raw), &mut into[0]) {
+                match active.cache.swap_in_from(swap_entry(raw), &mut into[0]).map(|l| l.from) {
                     Ok(Origin::Memory) => {}
                     Ok(Origin::Store) => from = Origin::Store,
                     Err(e) => return Err(Serve::Lost(e)),

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 
 use super::resolve::{Serve, swap_entry};
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::{LoadError, Origin, SwapEntry};
+use crate::cache::{LoadError, Origin, Print, SwapEntry};
 use crate::latency::FaultKind;
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
@@ -29,7 +29,7 @@ use crate::sys::mechanism::{Filled, Uffd};
 #[derive(Clone, Copy)]
 struct Load {
     entry: SwapEntry,
-    print: u64,
+    print: Option<Print>,
 }
 
 /// What came of a window: pages from the first on, pages in all, and how many of them took their frames along.
@@ -66,7 +66,7 @@ impl Pager {
                 unreachable!("a window is stored")
             };
             self.word(page + i * PAGE_SIZE, |_, e| e.begin_load((stretch.slot + i) as u64));
-            *load = Some(Load { entry: swap_entry(raw), print: 0 });
+            *load = Some(Load { entry: swap_entry(raw), print: None });
         }
         let (loaded, kind, error) =
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
@@ -108,7 +108,7 @@ impl Pager {
             let moved = frames + copied as usize;
             for (j, load) in loads.iter().enumerate().skip(i).take(moved) {
                 let Load { entry, print } = load.expect("loaded");
-                self.note_loaded(page + j * PAGE_SIZE, active.cache.keep_as(entry, print));
+                self.note_loaded(page + j * PAGE_SIZE, active.cache.keep_as(entry, print.expect("loaded")));
             }
             sum.in_order = if i == 0 { moved } else { sum.in_order };
             sum.brought += moved;
@@ -153,9 +153,9 @@ fn load_all(
     let mut kind = FaultKind::PoolLoad;
     for (i, load) in loads.iter_mut().flatten().enumerate() {
         let from = mechanism.slot_mut(slot + i, |bytes| {
-            let from = active.cache.swap_in_from(load.entry, bytes);
-            load.print = active.cache.fingerprint(bytes);
-            from
+            let loaded = active.cache.swap_in_from(load.entry, bytes)?;
+            load.print = Some(active.cache.print(loaded, bytes));
+            Ok(loaded.from)
         });
         match from {
             Ok(Origin::Memory) => {}
