@@ -107,7 +107,60 @@ static int is_zero(const unsigned char *p, size_t from, size_t to) {
     return 1;
 }
 
+// Reads at random, so that each page that is cold comes by itself, and goes again as it came.
+static void read_at_random(const unsigned char *p, size_t bytes, int touches) {
+    static uint64_t seed = 88172645463325252ull;
+    for (int i = 0; i < touches; i++) {
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        (void)*(volatile const unsigned char *)(p + seed % bytes);
+    }
+}
+
 // ---- mappings
+
+// What has been read only for so long that writing it is a fault of its own: everybody who may write it does.
+static void case_only_read(void) {
+    enum { BYTES = 4 << 20, HALF = BYTES / 2 };
+    int zero = open("/dev/zero", O_RDONLY);
+    for (int way = 0; way < 7; way++) {
+        unsigned char *p = cold(BYTES), *q = p;
+        read_at_random((unsigned char *)big, BIG / 2, 6000);
+        read_at_random(p, BYTES, 3000);
+        int done = 0, child = 0;
+        if (way == 0) memset(p, 0, HALF), done = 1;
+        if (way == 1) done = read(zero, p, HALF) == HALF;
+        if (way == 2) done = readv(zero, (struct iovec[]){{p, HALF - 5000}, {p + HALF - 5000, 5000}}, 2) == HALF;
+        if (way == 3) {
+            q = mremap(p, BYTES, 2 * BYTES, MREMAP_MAYMOVE);
+            done = read(zero, q, HALF) == HALF;
+        }
+        if (way == 4) {
+            // Smaller, where it is.
+            done = mremap(p, BYTES, BYTES - PAGE, 0) == p && read(zero, p, HALF) == HALF;
+        }
+        if (way == 5) {
+            mprotect(p, BYTES, PROT_READ);
+            read_at_random(p, BYTES, 1000);
+            mprotect(p, BYTES, PROT_READ | PROT_WRITE);
+            for (size_t i = 0; i < HALF; i++) p[i] &= 0;
+            done = 1;
+        }
+        if (way == 6) {
+            pid_t pid = fork();
+            if (pid == 0) {
+                memset(p + HALF, 0, HALF);
+                read_at_random((unsigned char *)big, BIG / 2, 3000);
+                _exit(is_cold_pattern(p, 0, HALF) && is_zero(p, HALF, BYTES) ? 7 : 8);
+            }
+            memset(p, 0, HALF), done = 1;
+            child = WEXITSTATUS(wait_for(pid));
+        }
+        size_t end = way == 4 ? BYTES - PAGE : BYTES;
+        read_at_random((unsigned char *)big, BIG / 2, 3000);
+        show("way %d: done %d, child %d, written %d, rest %d\n", way, done, child, is_zero(q, 0, HALF), is_cold_pattern(q, HALF, end));
+        munmap(q, way == 3 ? 2 * BYTES : BYTES);
+    }
+}
 
 // Huge pages of which parts go different ways.
 static void case_huge(void) {
@@ -1108,7 +1161,7 @@ static const struct {
     void (*run)(void);
     int is_late;
 } cases[] = {
-    CASE(huge),          LATE(blocked),
+    CASE(huge),          CASE(only_read),      LATE(blocked),
     CASE(grow),          CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
     CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
     CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),

@@ -25,6 +25,8 @@ use crate::store::Store;
 /// Full marks of [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
 const SCORE_LEAST: u32 = SCORE_MAX / 4;
+/// The least for which pages are write-protected, so that they can be dropped unseen: a write costs about as much as is saved twice.
+const SCORE_GUARDED: u32 = SCORE_MAX / 4 * 3;
 /// One result moves the score by this part of what is left.
 const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one in so many is kept, to learn when it changes.
@@ -142,6 +144,32 @@ impl<S: Store> SwapCache<S> {
             self.drop_entry(s, entry, id);
         }
         back
+    }
+
+    /// The same of a page that nobody can have written. `Gone`: it is the owner's alone now.
+    pub fn take_back_unwritten(&self, entry: SwapEntry) -> Back {
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a kept entry is there");
+        let print = s.entries.get(id).fingerprint;
+        let back = s.take_back(id, print);
+        if back != Back::Same {
+            self.drop_entry(s, entry, id);
+        }
+        back
+    }
+
+    /// The page of a kept entry is about to be written: its copy goes.
+    pub fn give_up_copy(&self, entry: SwapEntry) {
+        let mut s = self.state.lock();
+        let id = s.lookup(entry).expect("a kept entry is there");
+        s.kept.learn(false);
+        s.counters.changed_pages += 1;
+        self.drop_entry(s, entry, id);
+    }
+
+    /// Whether so many pages go out again as they came that each is worth a fault if it is written all the same.
+    pub fn are_pages_read_only(&self) -> bool {
+        self.state.lock().kept.score >= SCORE_GUARDED
     }
 
     /// Sets how much memory copies of pages that are back may take; 0 at first.

@@ -5,7 +5,7 @@ use crate::codec::CodecSpec;
 use crate::control::{HugePages, Mechanism as Kind, Settings};
 use crate::policy::limbo::BLOCKS_MAX;
 use crate::policy::limbo_slots;
-use crate::region::SLOTS_MAX;
+use crate::region::LOAD_SLOTS_MAX;
 use crate::store::FileStore;
 use crate::store::seal::Encryption;
 use crate::sys::mechanism::Mechanism;
@@ -33,7 +33,7 @@ impl Active {
     /// Opens both. Allocates: called once, outside any fault.
     pub fn open(settings: &Settings) -> Result<Active> {
         let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
-        let slots = limbo_slots(limit_pages).min(SLOTS_MAX / 2);
+        let slots = limbo_slots(limit_pages).min(LOAD_SLOTS_MAX);
         let huge_pages = HugePages::from_u32(settings.huge_pages).unwrap_or(HugePages::Never);
         // A limit of a few huge pages has no room to move them about.
         let blocks = if huge_pages == HugePages::Never { 0 } else { limit_pages / HUGE_PAGES / 8 };

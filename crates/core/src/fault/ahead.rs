@@ -78,7 +78,7 @@ impl Pager {
         }
         // Before the lock is let go: whoever asks anew meanwhile wants something else.
         s.ahead.start = start + pages * PAGE_SIZE;
-        let brought = match self.serve(s, active, range, start, pages, 0) {
+        let brought = match self.serve(s, active, range, start, pages, 0, true) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
                 s.trail.follow(Run { start: start >> PAGE_SHIFT, pages: brought }, self.limit_pages());

@@ -67,6 +67,13 @@ impl<const N: usize> Seen<N> {
         core::array::from_fn(|i| totals[i].wrapping_sub(self.0[i].load(Ordering::Relaxed)))
     }
 
+    /// The same, settled.
+    fn take(&self, totals: [u64; N]) -> [u64; N] {
+        let since = self.since(totals);
+        self.settle(totals);
+        since
+    }
+
     fn settle(&self, totals: [u64; N]) {
         self.0.iter().zip(totals).for_each(|(seen, total)| seen.store(total, Ordering::Relaxed));
     }
@@ -90,6 +97,8 @@ pub(super) struct Balance {
     is_dense: AtomicBool,
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
+    /// Guarded pages dropped, at the last tick.
+    dropped_seen: Seen<1>,
 }
 
 /// What the other processes of the tree hold of what pages and pools share, in pages, as of the last tick.
@@ -129,6 +138,7 @@ impl Balance {
             codec_seen: Seen::new(),
             is_dense: AtomicBool::new(false),
             leisure_seen: Seen::new(),
+            dropped_seen: Seen::new(),
         }
     }
 
@@ -269,13 +279,16 @@ impl Pager {
         let Some(active) = self.active() else { return };
         self.look_at_others();
         let c = active.cache.counters();
-        let limbo_hits = self.slot().get(Counter::LimboHits);
+        // What left unseen and was back at once would have been a hit, in a limbo that it would have been a part of.
+        let limbo_hits = self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
+        let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
+        let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
         let frames = (self.pool_pages() as u64).max(1);
         self.balance.step(&BorderFacts {
             // What does not compress is not the pool's.
             events: [c.store_loads - c.incompressible_loads.min(c.store_loads), limbo_hits, c.pool_loads],
             stored: c.store_pages - c.incompressible_pages.min(c.store_pages),
-            limbo: self.limbo_pages().max(0) as u64,
+            limbo: limbo as u64,
             per_16_frames: (c.pool_pages * 16 / frames).clamp(16, 16 * 16),
         });
         if active.cache.store_failure().is_some() {
@@ -288,11 +301,11 @@ impl Pager {
         // What the pool leaves without them: its part may be more than it takes.
         let pool = self.pool_pages().min(self.pool_target_pages()) - kept as i64;
         let room = (self.divided_pages() - pool.max(0)).max(super::MIN_PAGES);
-        let most = self.balance.step_kept(room, self.limbo_pages(), kept as i64, events);
+        let most = self.balance.step_kept(room, limbo, kept as i64, events);
         active.cache.set_max_kept_bytes(most as usize * PAGE_SIZE);
         let facts = active.cache.codec_sizes().map(|sizes| CodecFacts {
             events: [c.pool_loads, c.pool_stores, limbo_hits],
-            limbo: self.limbo_pages().max(0) as u64,
+            limbo: limbo as u64,
             pool: self.pool_pages().max(0) as u64,
             sizes,
         });

@@ -14,6 +14,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use super::guard::Leaving;
 use super::resolve::swap_entry;
 use super::units::Evidence;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
@@ -68,6 +69,26 @@ impl Reclaimed {
     /// Nothing came of it, and trying again at once would be the same.
     fn is_fruitless(&self) -> bool {
         self.freed == 0 && (self.taken == 0 || self.refused > 0)
+    }
+}
+
+/// What a sweep came to.
+#[derive(Default)]
+pub(super) struct Swept {
+    /// Where to go on.
+    next: usize,
+    /// Pages taken out of the program, and of them those that needed no limbo: their frames are free.
+    pub taken: usize,
+    pub dropped: usize,
+    /// Words looked at.
+    looked: usize,
+}
+
+impl Swept {
+    fn add(&mut self, other: &Swept) {
+        self.taken += other.taken;
+        self.dropped += other.dropped;
+        self.looked += other.looked;
     }
 }
 
@@ -242,7 +263,8 @@ impl Pager {
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
         if sweeps_first(s.limbo.ready(), self.limbo_target()) {
-            r.taken = self.sweep(&mut s, active, SWEEP_PAGES);
+            let swept = self.sweep(&mut s, active, SWEEP_PAGES);
+            (r.taken, r.freed) = (swept.taken, swept.dropped);
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
@@ -251,8 +273,13 @@ impl Pager {
         // A thread that waits for one page does not wait for a whole batch.
         let batch = direct.unwrap_or(BATCH_PAGES);
         // Nor does it wait for frames that others then have.
-        let (s, aged, refused) = self.age_out_batch(s, active, want.min(batch), batch == BATCH_PAGES);
-        (r.freed, r.refused) = (aged, refused);
+        let keeps_frames = batch == BATCH_PAGES;
+        if r.freed > 0 && !(keeps_frames && direct.is_some()) {
+            // What needed no limbo has made room: what is in it can wait until a whole batch is due.
+            return (s, r);
+        }
+        let (s, aged, refused) = self.age_out_batch(s, active, want.min(batch), keeps_frames);
+        (r.freed, r.refused) = (r.freed + aged, refused);
         (s, r)
     }
 
@@ -509,20 +536,21 @@ impl Pager {
     }
 
     /// Takes up to `want` pages out of the program: the end of the trail, if it goes first, or what the hand finds.
-    pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
-        let mut taken = self.sweep_trail(s, active, want);
-        if taken == 0 {
-            taken = self.sweep_by_hand(s, active, want);
-            s.trail.learn(taken, self.came_back.swap(0, Ordering::Relaxed) as usize, self.limit_pages());
+    pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
+        let mut swept = self.sweep_trail(s, active, want);
+        if swept.taken == 0 {
+            swept = self.sweep_by_hand(s, active, want);
+            let came_back = self.came_back.swap(0, Ordering::Relaxed) as usize;
+            s.trail.learn(swept.taken, came_back, self.limit_pages());
         }
-        self.add(Counter::Evictions, taken as u64);
-        taken
+        self.add(Counter::Evictions, swept.taken as u64);
+        swept
     }
 
     /// Takes up to `want` pages of what came in by windows, the oldest first.
-    fn sweep_trail(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
-        let (mut taken, limit) = (0, self.limit_pages());
-        while taken < want
+    fn sweep_trail(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
+        let (mut sum, limit) = (Swept::default(), self.limit_pages());
+        while sum.taken < want
             && let Some(run) = s.trail.next(limit)
         {
             let start = run.start << PAGE_SHIFT;
@@ -531,47 +559,46 @@ impl Pager {
                 continue;
             };
             let end = range.end.min(start + run.pages * PAGE_SIZE);
-            let (next, n, looked) =
-                self.sweep_range(s, active, Range { end, ..range }, start, want - taken, true);
-            taken += n;
+            let swept = self.sweep_range(s, active, Range { end, ..range }, start, want - sum.taken, true);
+            sum.add(&swept);
             // Limbo is full.
-            let is_over = n == 0 && looked >= SWEEP_LOOK_PAGES;
-            s.trail.took(if next < end { (next - start) >> PAGE_SHIFT } else { run.pages }, n);
+            let is_over = swept.taken == 0 && swept.looked >= SWEEP_LOOK_PAGES;
+            let passed = if swept.next < end { (swept.next - start) >> PAGE_SHIFT } else { run.pages };
+            s.trail.took(passed, swept.taken);
             if is_over {
                 break;
             }
         }
-        taken
+        sum
     }
 
     /// Takes up to `want` cold pages out of the program, going on from where the hand stopped.
-    fn sweep_by_hand(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> usize {
-        let (mut taken, mut looked) = (0, 0);
+    fn sweep_by_hand(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
+        let mut sum = Swept::default();
         let mut wraps = 0;
-        while taken < want && looked < SWEEP_LOOK_PAGES && wraps < 2 {
+        while sum.taken < want && sum.looked < SWEEP_LOOK_PAGES && wraps < 2 {
             let i = self.ranges.index_from(s.hand);
             if i >= self.ranges.len() {
                 s.hand = 0;
                 wraps += 1;
-                looked += 64;
+                sum.looked += 64;
                 continue;
             }
             let range = self.ranges.at(i);
             let start = s.hand.max(range.start);
             if !range.is_swept() {
                 s.hand = range.end;
-                looked += 1;
+                sum.looked += 1;
                 continue;
             }
-            let (next, n, seen) = self.sweep_range(s, active, range, start, want - taken, false);
-            s.hand = next;
-            taken += n;
-            looked += seen;
+            let swept = self.sweep_range(s, active, range, start, want - sum.taken, false);
+            s.hand = swept.next;
+            sum.add(&swept);
         }
-        taken
+        sum
     }
 
-    /// Sweeps one range from `start`: where to go on, pages taken, words looked at. `behind`: it is of the trail.
+    /// Sweeps one range from `start`. `behind`: it is of the trail.
     fn sweep_range(
         &self,
         s: &mut Locked<'_>,
@@ -580,11 +607,29 @@ impl Pager {
         start: usize,
         want: usize,
         behind: bool,
+    ) -> Swept {
+        let mut leaving = Leaving::new();
+        let (next, moved, looked) = self.sweep_pages(s, active, range, start, want, behind, &mut leaving);
+        self.drop_leaving(s, active, &range, &mut leaving);
+        Swept { next, taken: moved + leaving.dropped, dropped: leaving.dropped, looked }
+    }
+
+    /// The same: where to go on, pages taken into limbo, words looked at. What needs no limbo is collected in `leaving`, or dropped.
+    #[expect(clippy::too_many_arguments, reason = "the sweep's own loop")]
+    fn sweep_pages(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: Range,
+        start: usize,
+        want: usize,
+        behind: bool,
+        leaving: &mut Leaving,
     ) -> (usize, usize, usize) {
         use crate::region::table::LEAF_BYTES;
-        let (mut addr, mut taken, mut looked) = (start, 0, 0);
+        let (mut addr, mut taken, mut looked, mut let_go) = (start, 0, 0, 0);
         let unit = if active.mechanism.is_protect() { self.unit_pages() } else { 1 };
-        while addr < range.end && taken < want && looked < SWEEP_LOOK_PAGES {
+        while addr < range.end && taken + let_go < want && looked < SWEEP_LOOK_PAGES {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
             if resident == 0 {
                 addr = (addr / LEAF_BYTES + 1) * LEAF_BYTES;
@@ -606,16 +651,25 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
+            let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
+            if let Some(e) = self.table.get(addr).filter(|e| e.is_guarded()) {
+                if goes(e) {
+                    self.let_go(s, active, &range, addr, leaving);
+                    let_go += 1;
+                }
+                addr += PAGE_SIZE;
+                continue;
+            }
             // A run of cold pages, shared by fork or not; protection faults decide by the unit.
             let shared = self.is_shared(addr);
             let most = if unit > 1 {
                 let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
                 (unit_end.min(range.end) - addr) >> PAGE_SHIFT
             } else {
-                ((range.end - addr) >> PAGE_SHIFT).min(want - taken)
+                ((range.end - addr) >> PAGE_SHIFT).min(want - taken - let_go)
             };
-            let alike = |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared);
-            let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
+            let alike =
+                |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared && !e.is_guarded());
             let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| alike(e) && goes(e));
             let mut run = 0;
             if unit > 1 {

@@ -156,6 +156,8 @@ impl Pager {
         self.ranges.for_each(start, end, |r| {
             if (hides_all || !r.flags.has(RangeFlags::UNREGISTERED)) && result.is_ok() {
                 result = a.mechanism.ready_to_move(r.start, r.len());
+                // That has lifted all protection.
+                self.note_unguarded(r.start, r.end);
             }
         });
         if result.is_err() {

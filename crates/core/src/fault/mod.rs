@@ -25,6 +25,7 @@ mod active;
 mod ahead;
 mod balance;
 mod evict;
+mod guard;
 pub mod hold;
 mod huge;
 mod memory;
@@ -118,6 +119,8 @@ pub struct Pager {
     limbo_pages: AtomicI64,
     stored: AtomicI64,
     outside: AtomicI64,
+    /// Guarded pages that were dropped so far: the clock of `policy/ghost.rs`.
+    dropped: AtomicU64,
     /// Pages that are back after the sweep's hand had taken them, since the trail was told.
     came_back: AtomicU32,
     /// What the cache and the tables take, and of it the pool, when last asked.
@@ -168,6 +171,7 @@ impl Pager {
             limbo_pages: AtomicI64::new(0),
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
+            dropped: AtomicU64::new(0),
             came_back: AtomicU32::new(0),
             own: AtomicI64::new(0),
             pool: AtomicI64::new(0),

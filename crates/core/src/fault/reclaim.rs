@@ -96,7 +96,7 @@ impl Pager {
         match r.stage {
             Stage::Pages => {
                 let mut s = self.lock();
-                let taken = self.sweep(&mut s, active, SWEEP_PAGES);
+                let taken = self.sweep(&mut s, active, SWEEP_PAGES).taken;
                 let (s, freed, _) = self.age_out(s, active, BATCH_PAGES);
                 drop(s);
                 r.left -= taken as i64;

@@ -122,6 +122,11 @@ impl Pager {
                     self.fault_ends(began, FaultKind::PoolLoad);
                     want = 0;
                 }
+                if write && self.is_guarded(page) {
+                    self.add(Counter::GuardFaults, 1);
+                    self.unguard(active, &range, page, true);
+                    return Fault::Served;
+                }
                 if write && self.is_shared(page) {
                     // The kernel is about to copy it.
                     if self.excess(1) > 0 && tries < OWN_TRIES {
@@ -159,7 +164,7 @@ impl Pager {
                 self.add(Counter::Faults, 1);
                 stream.ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
             }
-            match self.serve(&mut s, active, range, page, want, tries) {
+            match self.serve(&mut s, active, range, page, want, tries, write) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, write, false);
                     stream.next = page + pages * PAGE_SIZE;
@@ -224,7 +229,9 @@ impl Pager {
                     page += self.own_run(active, range, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE;
                     continue;
                 }
-                if active.kind == Mechanism::UserfaultfdCopy {
+                if self.is_guarded(page) {
+                    self.unguard(active, &range, page, false);
+                } else if active.kind == Mechanism::UserfaultfdCopy {
                     // Protected for a moment, to be copied out.
                     active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
                 }
@@ -237,7 +244,8 @@ impl Pager {
                 continue;
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
-            match self.serve(&mut s, active, range, page, want, rooms) {
+            // The kernel may write it.
+            match self.serve(&mut s, active, range, page, want, rooms, true) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, false, true);
                     self.add(Counter::HeldPages, pages as u64);
@@ -294,7 +302,8 @@ impl Pager {
     }
 
     /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way, or the huge page that they
-    /// belong to. After some `tries` less will do.
+    /// belong to. After some `tries` less will do. `write`: it is known that the page will be written, or may be by the kernel.
+    #[expect(clippy::too_many_arguments, reason = "what a fault is")]
     pub(super) fn serve(
         &self,
         s: &mut Locked<'_>,
@@ -303,6 +312,7 @@ impl Pager {
         page: usize,
         want: usize,
         tries: u32,
+        write: bool,
     ) -> Serve {
         if active.mechanism.is_protect() {
             return self.serve_unit(s, active, range, page, want);
@@ -349,6 +359,9 @@ impl Pager {
             }
             PageState::None => self.serve_zero(active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
+            PageState::Stored(_) if !write && pages == 1 && self.may_be_guarded(active, &range) => {
+                self.serve_guarded(s, active, &range, page)
+            }
             PageState::Stored(_) => self.serve_stored(s, active, page, pages),
             // Nobody asks for a page that is there.
             PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
@@ -441,7 +454,13 @@ impl Pager {
         if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
     }
 
-    fn serve_stored(&self, s: &mut Locked<'_>, active: &Active, page: usize, pages: usize) -> Serve {
+    pub(super) fn serve_stored(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        page: usize,
+        pages: usize,
+    ) -> Serve {
         let mut entries = [None; WINDOW_MAX_PAGES];
         let mut loaded = 0;
         let mut kind = FaultKind::PoolLoad;
@@ -484,10 +503,15 @@ impl Pager {
     pub(super) fn note_loaded(&self, page: usize, keeps: bool) {
         self.word(page, |m, e| {
             self.note_return(e);
+            let was_away_for_a_moment = self.was_dropped_lately(e);
             if keeps {
                 e.load_keeping()
             } else {
                 e.load()
+            }
+            if was_away_for_a_moment {
+                e.prove_useful();
+                self.add(Counter::QuickReturns, 1);
             }
             m.count(1, 0);
         });

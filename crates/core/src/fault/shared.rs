@@ -339,7 +339,7 @@ impl Pager {
             if any {
                 self.unprotect(active, range.prot, start, stop);
             }
-            self.table.for_each_occupied(start, stop, |_, _, e| _ = e.own());
+            self.table.for_each_occupied(start, stop, |_, _, e| _ = e.own() || any && e.unguard());
         }
         Some(stop)
     }

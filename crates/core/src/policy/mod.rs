@@ -12,6 +12,7 @@
 //! [`limbo`] is the first-in first-out part, and the figures below say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs and
 //! huge pages (`fault/evict.rs`), the simulator by a bitmap.
 
+pub mod ghost;
 pub mod limbo;
 pub mod trail;
 

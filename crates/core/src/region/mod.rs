@@ -7,7 +7,7 @@ pub mod page;
 pub mod ranges;
 pub mod table;
 
-pub use page::{PageEntry, PageState, SLOTS_MAX};
+pub use page::{LOAD_SLOTS_MAX, PageEntry, PageState, STAMPS};
 pub use ranges::{Range, RangeFlags, Ranges};
 pub use table::{Mapped, PageTable};
 

@@ -19,6 +19,10 @@
 //! Beside the authoritative copy there may be a *kept* one: the swap entry that the page was loaded from. Whether it is
 //! still the same is found out when the page goes out again, by comparing contents (`cache/kept.rs`), and not before.
 //!
+//! A resident page may be *guarded*: write-protected since it was loaded, so that its kept copy is right without a look at its
+//! contents. It is not writable in the sense of `is_writable`, and whoever is to write it lifts the protection first.
+//! It goes straight to `Stored`, and its word says when.
+//!
 //! A stored page that is being loaded without the lock names the slot that it is loaded into: whoever finishes the load
 //! finds the word as it was, or leaves the page alone. Every other transition forgets the slot.
 //!
@@ -45,6 +49,12 @@ const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
 const SLOT_MASK: u64 = !0 << SLOT_SHIFT;
 /// Slots of limbo that a word can name.
 pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
+/// Slots that pages are loaded into without the lock. Above them the field of a stored page is the time at which it was dropped.
+pub const LOAD_SLOTS_MAX: usize = SLOTS_MAX / 2;
+/// Times at which pages are dropped are below this.
+pub const STAMPS: u64 = (SLOTS_MAX - LOAD_SLOTS_MAX - 1) as u64;
+/// In the field of the slot, of a resident page: it is guarded.
+const GUARDED: u64 = 1 << SLOT_SHIFT;
 
 /// Where the page's contents are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,10 +97,66 @@ impl PageEntry {
         self.word() & STATE_MASK == 1
     }
 
-    /// Resident, and free to be written: not shared with relatives since a fork.
+    /// Resident, and free to be written: neither guarded nor shared with relatives since a fork.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        self.word() & (STATE_MASK | SHARED) == 1
+        self.word() & (STATE_MASK | SHARED | GUARDED) == 1
+    }
+
+    /// Resident and write-protected since it was loaded: as its kept copy, if that is still there.
+    #[inline]
+    pub fn is_guarded(&self) -> bool {
+        self.word() & (STATE_MASK | GUARDED) == 1 | GUARDED
+    }
+
+    /// The resident page, just loaded and with a kept copy, is write-protected.
+    pub fn guard(&self) {
+        self.expect(self.is_writable() && self.copy().is_some(), "guard");
+        self.0.store(self.word() | GUARDED, Ordering::SeqCst);
+    }
+
+    /// The page can be written from now on. Says whether it was guarded.
+    pub fn unguard(&self) -> bool {
+        let guarded = self.is_guarded();
+        if guarded {
+            self.0.store(self.word() & !GUARDED, Ordering::SeqCst);
+        }
+        guarded
+    }
+
+    /// A guarded page is about to be dropped: it is what its copy says, which becomes the page. `stamp`: when.
+    pub fn drop_to_copy(&self, stamp: u64) {
+        self.expect(self.is_guarded() && self.copy().is_some(), "drop to copy");
+        debug_assert!(stamp < STAMPS);
+        let entry = self.copy_bits() & !KEPT;
+        self.set(3, 0, LOAD_SLOTS_MAX as u64 + 1 + stamp, entry);
+    }
+
+    /// The page was not dropped after all: it is resident and guarded, as it was, and not asked again in this round.
+    pub fn keep_guarded(&self) {
+        self.expect(self.dropped_at().is_some(), "keep guarded");
+        let entry = self.word() & COPY_MASK;
+        self.set(1, STUCK | GUARDED, 0, KEPT | entry);
+    }
+
+    /// The page was not dropped, and has no copy any more: it is resident and writable.
+    pub fn keep_without_copy(&self) {
+        self.expect(self.dropped_at().is_some(), "keep without copy");
+        self.set(1, 0, 0, 0);
+    }
+
+    /// When a page that is stored was dropped to its copy, if it was and nobody has begun to load it.
+    pub fn dropped_at(&self) -> Option<u64> {
+        let w = self.word();
+        let is_dropped = w & STATE_MASK == 3 && w >> SLOT_SHIFT > LOAD_SLOTS_MAX as u64;
+        is_dropped.then(|| (w >> SLOT_SHIFT) - LOAD_SLOTS_MAX as u64 - 1)
+    }
+
+    /// A resident page that was loaded has proved useful: it was away for a moment only.
+    pub fn prove_useful(&self) {
+        let w = self.word();
+        debug_assert!(w & STATE_MASK == 1);
+        self.0.store(w & !HEAT_MASK | heat(Heat::HOT), Ordering::SeqCst);
     }
 
     /// Resident, in a frame that relatives by fork may have mapped as well.
@@ -105,7 +171,8 @@ impl PageEntry {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
         let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
-        self.0.store(w | warmth | SHARED, Ordering::Relaxed);
+        // Protected it stays, but what is written from now on is for whoever owns it to notice.
+        self.0.store((w | warmth | SHARED) & !GUARDED, Ordering::Relaxed);
     }
 
     /// The page counts as this process's own from now on. Says whether it was shared.
@@ -163,7 +230,7 @@ impl PageEntry {
 
     /// The sweep takes the page out into a staging slot. `behind`: as the end of a trail, which the word goes on to say.
     pub fn enter_limbo(&self, slot: u64, behind: bool) {
-        self.expect(self.is_resident(), "enter limbo");
+        self.expect(self.is_resident() && !self.is_guarded(), "enter limbo");
         self.set(2, if behind { BEHIND } else { 0 }, slot, self.copy_bits());
     }
 
@@ -202,7 +269,7 @@ impl PageEntry {
     /// The stored page is being loaded into a slot, which the caller has for itself until the load has ended.
     pub fn begin_load(&self, slot: u64) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "begin load");
-        debug_assert!(slot + 1 < SLOTS_MAX as u64);
+        debug_assert!(slot < LOAD_SLOTS_MAX as u64);
         self.0.store(self.word() & !SLOT_MASK | (slot + 1) << SLOT_SHIFT, Ordering::SeqCst);
     }
 
@@ -227,9 +294,13 @@ impl PageEntry {
     /// Takes over another page's word (mremap): `self` must have no contents, `from` has none afterwards.
     pub fn take_over(&self, from: &PageEntry) {
         self.expect(self.state() == PageState::None, "take over");
-        let stored = matches!(from.state(), PageState::Stored(_));
-        // A load that is under way is one to the old address.
-        let kept = if stored { !SLOT_MASK } else { !0 };
+        let kept = match from.state() {
+            // A load that is under way is one to the old address.
+            PageState::Stored(_) => !SLOT_MASK,
+            // Moving loses the protection.
+            PageState::Resident => !GUARDED,
+            PageState::None | PageState::Limbo(_) => !0,
+        };
         self.0.store(from.0.swap(0, Ordering::SeqCst) & kept, Ordering::SeqCst);
     }
 
@@ -359,6 +430,63 @@ mod tests {
     }
 
     #[test]
+    fn a_guarded_page_goes_to_its_copy() {
+        let p = new();
+        p.touch_first();
+        p.enter_limbo(1, false);
+        p.store(5);
+        assert_eq!(p.dropped_at(), None);
+        p.begin_load(LOAD_SLOTS_MAX as u64 - 1);
+        assert_eq!(p.dropped_at(), None, "the slot is no time");
+        p.load_keeping();
+        p.guard();
+        assert!(p.is_resident() && p.is_guarded() && !p.is_writable() && !p.is_shared());
+        assert!(!p.cool() && p.is_guarded() && p.cool());
+        for stamp in [0, STAMPS - 1] {
+            p.drop_to_copy(stamp);
+            assert_eq!((p.state(), p.dropped_at()), (PageState::Stored(5), Some(stamp)));
+            assert!((0..LOAD_SLOTS_MAX as u64).all(|slot| !p.is_loading(slot)));
+            p.keep_guarded();
+            assert!(p.is_guarded() && p.copy() == Some(5) && p.dropped_at().is_none());
+            assert!(!p.cool() && p.cool(), "not asked again in this round");
+        }
+        p.drop_to_copy(7);
+        p.begin_load(3);
+        assert_eq!(p.dropped_at(), None);
+        p.end_load(3);
+        p.load_keeping();
+        p.prove_useful();
+        assert!(p.is_writable() && !p.cool() && !p.cool() && !p.cool() && p.cool());
+        p.guard();
+        assert!(p.unguard() && p.is_writable() && !p.unguard() && p.copy() == Some(5));
+        p.guard();
+        p.share();
+        assert!(p.is_shared() && !p.is_guarded() && p.own() && p.is_writable());
+        p.guard();
+        p.drop_to_copy(1);
+        let q = new();
+        q.take_over(&p);
+        assert_eq!((q.state(), q.dropped_at()), (PageState::Stored(5), None));
+        q.load_keeping();
+        q.guard();
+        q.drop_to_copy(2);
+        q.keep_without_copy();
+        assert!(q.is_writable() && q.copy().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "page transition enter limbo")]
+    fn a_guarded_page_is_not_moved() {
+        let p = new();
+        p.touch_first();
+        p.enter_limbo(1, false);
+        p.store(5);
+        p.load_keeping();
+        p.guard();
+        p.enter_limbo(1, false);
+    }
+
+    #[test]
     fn a_load_ends_only_if_nothing_happened_meanwhile() {
         let stored = |entry: u64| {
             let p = new();
@@ -372,12 +500,12 @@ mod tests {
         p.begin_load(0);
         assert!(p.is_loading(0) && !p.is_loading(1) && p.state() == PageState::Stored(5));
         // Another one is at it now, and gives up.
-        p.begin_load(SLOTS_MAX as u64 - 2);
+        p.begin_load(LOAD_SLOTS_MAX as u64 - 1);
         assert!(!p.is_loading(0));
         p.end_load(0);
-        assert!(p.is_loading(SLOTS_MAX as u64 - 2));
-        p.end_load(SLOTS_MAX as u64 - 2);
-        assert!(!p.is_loading(SLOTS_MAX as u64 - 2) && p.state() == PageState::Stored(5));
+        assert!(p.is_loading(LOAD_SLOTS_MAX as u64 - 1));
+        p.end_load(LOAD_SLOTS_MAX as u64 - 1);
+        assert!(!p.is_loading(LOAD_SLOTS_MAX as u64 - 1) && p.state() == PageState::Stored(5));
         // It came back and went out again, under the same entry's number.
         p.begin_load(3);
         p.load();

@@ -51,6 +51,8 @@ pub struct Uffd {
     pagemap: Option<Pagemap>,
     /// Tables of small pages that have all gone cannot be got rid of.
     keeps_tables: AtomicBool,
+    /// The kernel drops scattered pages of a process at its own request.
+    drops_each: bool,
 }
 
 impl Uffd {
@@ -74,6 +76,8 @@ impl Uffd {
         let proc_mem = ProcMem::open().ok();
         let pagemap = if huge_slots > 0 { Pagemap::open().ok() } else { None };
         let keeps_tables = AtomicBool::new(pagemap.is_none());
+        // SAFETY: nothing is in staging yet.
+        let drops_each = slots > 1 && unsafe { program::drop_each(&[staging, staging + PAGE_SIZE]) } == 2;
         let u = Uffd {
             fd,
             has_move,
@@ -86,6 +90,7 @@ impl Uffd {
             proc_mem,
             pagemap,
             keeps_tables,
+            drops_each,
         };
         u.attach_own()?;
         Ok(u)
@@ -332,7 +337,8 @@ impl Uffd {
         let mut done = 0;
         for _ in 0..AGAIN_TRIES {
             // SAFETY: charter.
-            let t = unsafe { self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done) };
+            let t =
+                unsafe { self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done, false) };
             done += t.done_pages;
             match t.stop {
                 Stop::Complete => return Filled::All,
@@ -351,6 +357,24 @@ impl Uffd {
             }
         }
         Filled::Again(done)
+    }
+
+    /// Fills one page that the program cannot write before `allow_write`. False: it is not there, and may be by another way.
+    pub fn fill_guarded(&self, addr: usize, bytes: &[u8; PAGE_SIZE]) -> bool {
+        // SAFETY: charter.
+        let t = unsafe { self.fd.copy(addr, bytes.as_ptr() as usize, 1, true) };
+        t.stop == Stop::Complete
+    }
+
+    /// Whether many pages can be dropped with one flush.
+    pub fn has_drop_each(&self) -> bool {
+        self.drops_each
+    }
+
+    /// Drops single pages of the program that nobody can write: how many from the first on. Their contents are stored.
+    pub fn drop_each(&self, pages: &[usize]) -> usize {
+        // SAFETY: charter.
+        unsafe { program::drop_each(pages) }
     }
 
     pub fn fill_zero(&self, addr: usize, pages: usize) -> Filled {
