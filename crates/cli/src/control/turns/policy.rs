@@ -5,7 +5,7 @@
 //! while pressure is low or there is room; not fewer than there are processors, unless nearly all time goes to paging. When all could run and pressure is low, turns are over. They are of no use either where one of
 //! those that page would do so alone.
 //!
-//! **Which.** Who waits longest comes next. A turn is long beside the time that it takes to bring a process's memory back, so that
+//! **Which.** Who waits longest comes next. A turn is long beside the processor time that it takes to bring a process's memory back, so that
 //! little of it is lost; a process that ends within its turn, as compilers do, never has to come back at all. One that sleeps
 //! holds no place: what it sleeps for may be the work of one that waits.
 
@@ -29,7 +29,7 @@ const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
 /// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those that run fill it by themselves.
 const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
-/// A turn in times of what it costs to bring the memory back, and its bounds.
+/// A turn in times of what it costs to bring the memory back, and its bounds: of processor time, and the last of time as well.
 const TURN_RELOADS: u32 = 25;
 const SHORTEST_TURN: Duration = Duration::from_millis(400);
 const LONGEST_TURN: Duration = Duration::from_secs(8);
@@ -63,9 +63,16 @@ struct Contender {
     /// When it last paged or wanted to, and when it last ran or wanted to.
     paged_at: Instant,
     ran_at: Instant,
-    /// Whose turn it is: since when and for how long. Else: since when it waits.
-    turn: Option<Duration>,
+    /// Whose turn it is: since when, and how much it may do. Else: since when it waits.
+    turn: Option<Turn>,
     since: Instant,
+}
+
+/// What a turn comes to: so much processor time, if that can be seen, and time at most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Turn {
+    processor_until: Option<Duration>,
+    longest: Duration,
 }
 
 impl Contender {
@@ -75,6 +82,13 @@ impl Contender {
 
     fn waits(&self) -> bool {
         self.turn.is_none() && self.seen.is_waiting
+    }
+
+    fn has_had_its_turn(&self, now: Instant) -> bool {
+        self.turn.is_some_and(|turn| {
+            let used = turn.processor_until.zip(self.seen.processor);
+            now - self.since >= turn.longest || used.is_some_and(|(until, used)| used >= until)
+        })
     }
 
     fn runs(&self, now: Instant) -> bool {
@@ -239,7 +253,7 @@ impl Policy {
     fn take_turns(&mut self, now: Instant, allowed: usize) {
         let mut all: Vec<&mut Contender> = self.contenders.values_mut().collect();
         if all.iter().any(|c| c.waits()) {
-            for c in all.iter_mut().filter(|c| c.turn.is_some_and(|turn| now - c.since >= turn)) {
+            for c in all.iter_mut().filter(|c| c.has_had_its_turn(now)) {
                 (c.turn, c.since) = (None, now);
             }
         }
@@ -249,15 +263,20 @@ impl Policy {
         all.iter_mut().filter(|c| c.runs(now)).skip(allowed).for_each(|c| c.turn = None);
         let free = allowed.saturating_sub(running);
         for c in all.iter_mut().filter(|c| c.waits()).take(free) {
-            (c.turn, c.since, c.ran_at) = (Some(turn(c.seen.needed_pages)), now, now);
+            (c.turn, c.since, c.ran_at) = (Some(turn(&c.seen)), now, now);
         }
     }
 }
 
-/// How long the turn of a process is that needs so many pages.
-fn turn(needed_pages: u64) -> Duration {
-    let reload = RELOAD_COST * u32::try_from(needed_pages).unwrap_or(u32::MAX);
-    (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN)
+/// The turn of a process. It is told in processor time: where three share a processor, the same time would be a third of the work,
+/// and what is begun would go out before it is done.
+fn turn(s: &Sight) -> Turn {
+    let reload = RELOAD_COST * u32::try_from(s.needed_pages).unwrap_or(u32::MAX);
+    let length = (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN);
+    match s.processor {
+        Some(used) => Turn { processor_until: Some(used + length), longest: LONGEST_TURN },
+        None => Turn { processor_until: None, longest: length },
+    }
 }
 
 #[cfg(test)]
@@ -395,8 +414,19 @@ mod tests {
 
     #[test]
     fn a_turn_is_long_beside_what_it_costs() {
-        assert_eq!(turn(0), SHORTEST_TURN);
-        assert_eq!(turn(10_000), Duration::from_secs(3));
-        assert_eq!(turn(u64::MAX), LONGEST_TURN);
+        let of = |needed_pages, processor| {
+            let sight = Build::new(1, 1).sights.remove(0);
+            turn(&Sight { needed_pages, processor, ..sight })
+        };
+        for (pages, length) in
+            [(0, SHORTEST_TURN), (10_000, Duration::from_secs(3)), (u64::MAX, LONGEST_TURN)]
+        {
+            assert_eq!(of(pages, None), Turn { processor_until: None, longest: length });
+            let used = Duration::from_secs(5);
+            assert_eq!(
+                of(pages, Some(used)),
+                Turn { processor_until: Some(used + length), longest: LONGEST_TURN }
+            );
+        }
     }
 }
