@@ -229,6 +229,7 @@ pub enum Fold {
 counters! {
     ResidentPages "resident_pages" Gauge "managed pages that are mapped now (4 KiB pages)",
     LimboPages "limbo_pages" Gauge "pages unmapped for their second chance, frame kept (4 KiB pages)",
+    EdgePages "edge_pages" Gauge "pages in limbo, and those that left unseen so lately that they would be there (4 KiB pages)",
     StoredPages "stored_pages" Gauge "pages held by the swap cache: same-filled, in the pool or written back (4 KiB pages)",
     PoolBytes "pool_bytes" Gauge "memory of the compressed pool and its tables (bytes)",
     PeakPoolBytes "peak_pool_bytes" Max "largest pool of one process, with its tables (bytes)",

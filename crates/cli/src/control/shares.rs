@@ -94,7 +94,8 @@ struct Sight {
     loads: Duration,
     hits: Duration,
     outside_pages: u64,
-    limbo_pages: u64,
+    /// In limbo, or as good as.
+    edge_pages: u64,
     /// What it could give.
     held_pages: u64,
     /// Processor time so far; None: not known.
@@ -105,9 +106,8 @@ struct Sight {
 
 impl Sight {
     fn of(pid: u32, slot: &Slot) -> Sight {
-        let limbo_pages = slot.get(Counter::LimboPages);
         let held_pages = match slot.mechanism() {
-            Some(_) => slot.get(Counter::ResidentPages) + limbo_pages,
+            Some(_) => slot.get(Counter::ResidentPages) + slot.get(Counter::LimboPages),
             // Dormant: what it has reserved.
             None => slot.used_pages.load(Ordering::Relaxed).max(0) as u64,
         };
@@ -115,9 +115,10 @@ impl Sight {
             key: key(pid, slot),
             paging: cost::of(slot),
             loads: cost::of_loads(slot),
-            hits: cost::times(cost::LOAD, slot.get(Counter::LimboHits)),
+            // What left unseen and was back at once counts as what was still in limbo.
+            hits: cost::times(cost::LOAD, slot.get(Counter::LimboHits) + slot.get(Counter::QuickReturns)),
             outside_pages: slot.get(Counter::StoredPages),
-            limbo_pages,
+            edge_pages: slot.get(Counter::EdgePages),
             // Without anybody who listens it cannot be asked.
             held_pages: if slot.orders.has_listener() { held_pages } else { 0 },
             processor: processor_time(pid),
@@ -195,7 +196,7 @@ impl Share {
             now.saturating_sub(then).as_secs_f64() / seconds / pages.max(LEAST_BASE_PAGES) as f64
         };
         let outside = per_page(now.loads, self.seen.loads, now.outside_pages);
-        let edge = per_page(now.hits, self.seen.hits, now.limbo_pages);
+        let edge = per_page(now.hits, self.seen.hits, now.edge_pages);
         let forgotten = self.worth * 0.5f64.powf(seconds / HALF_LIFE.as_secs_f64());
         self.worth = outside.max(edge).max(forgotten);
     }
@@ -223,7 +224,7 @@ mod tests {
                 loads: Duration::ZERO,
                 hits: Duration::ZERO,
                 outside_pages: 4096,
-                limbo_pages: 1024,
+                edge_pages: 1024,
                 held_pages: 16_384,
                 processor: Some(Duration::ZERO),
                 is_paused: false,

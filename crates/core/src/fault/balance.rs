@@ -283,6 +283,7 @@ impl Pager {
         let limbo_hits = self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
         let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
         let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
+        self.slot().set(Counter::EdgePages, limbo as u64);
         let frames = (self.pool_pages() as u64).max(1);
         self.balance.step(&BorderFacts {
             // What does not compress is not the pool's.
