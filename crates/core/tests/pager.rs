@@ -202,6 +202,14 @@ fn what_is_guarded_is_what_its_copy_says(pages: usize) {
         fill(page, values[i]);
     }
     enough(seen);
+    let reserve = |len: usize| {
+        // SAFETY: a fresh mapping.
+        let p = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, 0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(p, libc::MAP_FAILED);
+        p as usize
+    };
     // Whoever moves memory, or wants to, lifts the protection.
     let (mut old, mut seen) = (base, 0);
     for round in 0..10 {
@@ -211,8 +219,8 @@ fn what_is_guarded_is_what_its_copy_says(pages: usize) {
         let len = pages * P;
         PAGER.prepare_move(old, old + len).unwrap();
         let flags = if round % 2 == 0 { 0 } else { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED };
-        let to = if round % 2 == 0 { old } else { old + 2 * len };
-        // SAFETY: the test's own mapping; nothing that it needs lies where it goes.
+        let to = if round % 2 == 0 { old } else { reserve(len) };
+        // SAFETY: the test's own mapping, and a place that is reserved for it.
         let p = unsafe { libc::mremap(old as *mut _, len, len, flags, to) } as usize;
         assert_eq!(p, to);
         PAGER.note_moved(&mut s, old, len, p, len, false);

@@ -104,13 +104,13 @@ fn edge(workshop: &Workshop, case: &str, user: User, sandbox: Sandbox) -> Result
         .sandbox(sandbox)
         .hangs_after(Duration::from_secs(300));
     let free = job.clone().run(workshop)?;
-    // Huge pages need some room.
-    let limit_mib = if case == "huge" { 2 * EDGE_LIMIT_MIB } else { EDGE_LIMIT_MIB };
+    // Huge pages need some room, and so do copies.
+    let limit_mib = if matches!(case, "huge" | "only_read") { 2 * EDGE_LIMIT_MIB } else { EDGE_LIMIT_MIB };
     let run = job.managed(managed(limit_mib)).run(workshop)?;
     // What the case is about must happen, where it can.
     let subject = match case {
         "huge" => "huge_faults",
-        "only_read" => "guard_faults",
+        "only_read" => "guarded_evictions",
         _ => "evictions",
     };
     let paged = (sandbox != Sandbox::Open || run.stat(subject).unwrap_or(0) > 0)

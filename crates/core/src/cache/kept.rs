@@ -27,6 +27,8 @@ const SCORE_MAX: u32 = 1 << 16;
 const SCORE_LEAST: u32 = SCORE_MAX / 4;
 /// The least for which pages are write-protected, so that they can be dropped unseen: a write costs about as much as is saved twice.
 const SCORE_GUARDED: u32 = SCORE_MAX / 4 * 3;
+/// The same of copies that are still there: one that is not costs what one that is saves.
+const SCORE_LASTING: u32 = SCORE_MAX / 2;
 /// One result moves the score by this part of what is left.
 const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one in so many is kept, to learn when it changes.
@@ -66,14 +68,22 @@ pub struct Kept {
     pub list: Ends,
     pub bytes: usize,
     pub max_bytes: usize,
-    /// How many of the copies were still right, of late.
+    /// How many of the copies were still right, of late; and how many were still there.
     score: u32,
+    lasting: u32,
     offered: u32,
 }
 
 impl Kept {
     pub fn new() -> Kept {
-        Kept { list: Ends::default(), bytes: 0, max_bytes: 0, score: SCORE_MAX / 2, offered: 0 }
+        Kept {
+            list: Ends::default(),
+            bytes: 0,
+            max_bytes: 0,
+            score: SCORE_MAX / 2,
+            lasting: SCORE_MAX,
+            offered: 0,
+        }
     }
 
     fn is_worthwhile(&mut self) -> bool {
@@ -82,9 +92,18 @@ impl Kept {
     }
 
     fn learn(&mut self, was_right: bool) {
-        self.score -= self.score / SCORE_WEIGHT;
-        self.score += if was_right { SCORE_MAX / SCORE_WEIGHT } else { 0 };
+        move_score(&mut self.score, was_right);
     }
+
+    /// Whether pages are worth protecting until they go: of most the copies are right then, and there.
+    fn may_be_trusted(&self) -> bool {
+        self.score >= SCORE_GUARDED && self.lasting >= SCORE_LASTING
+    }
+}
+
+fn move_score(score: &mut u32, good: bool) {
+    *score -= *score / SCORE_WEIGHT;
+    *score += if good { SCORE_MAX / SCORE_WEIGHT } else { 0 };
 }
 
 impl<S: Store> SwapCache<S> {
@@ -167,9 +186,9 @@ impl<S: Store> SwapCache<S> {
         self.drop_entry(s, entry, id);
     }
 
-    /// Whether so many pages go out again as they came that each is worth a fault if it is written all the same.
+    /// Whether so many pages go out again as they came, with their copies there, that each is worth a fault if it is written all the same.
     pub fn are_pages_read_only(&self) -> bool {
-        self.state.lock().kept.score >= SCORE_GUARDED
+        self.state.lock().kept.may_be_trusted()
     }
 
     /// Sets how much memory copies of pages that are back may take; 0 at first.
@@ -239,7 +258,9 @@ impl<S: Store> State<S> {
     fn take_back(&mut self, id: u32, print: u64) -> Back {
         let e = *self.entries.get(id);
         assert!(e.kept != 0, "only what was kept comes back like this");
-        if e.location() == Location::Gone {
+        let is_there = e.location() != Location::Gone;
+        move_score(&mut self.kept.lasting, is_there);
+        if !is_there {
             return Back::Gone;
         }
         let is_same = e.fingerprint == print;
@@ -346,6 +367,40 @@ mod tests {
         cache.set_max_kept_bytes(0);
         assert!(!cache.keep_wanted(late, print(late)), "there is no room any more");
         assert_eq!(cache.counters().stored_pages, 0);
+        cache.check();
+    }
+
+    #[test]
+    fn pages_are_protected_while_their_copies_are_right_and_there() {
+        let (cache, _) = in_memory(1 << 20);
+        cache.set_max_kept_bytes(1 << 20);
+        let a = page(1);
+        let entry = || {
+            let e = cache.swap_out(&a).unwrap();
+            assert!(cache.keep(e, &a));
+            e
+        };
+        let trusted_after = |n: usize, what: &dyn Fn()| {
+            (0..n).for_each(|_| what());
+            cache.are_pages_read_only()
+        };
+        let right =
+            || cache.free(Some(entry()).filter(|e| cache.take_back_unwritten(*e) == Back::Same).unwrap());
+        let written = || cache.give_up_copy(entry());
+        let gone = || {
+            let e = entry();
+            cache.set_max_kept_bytes(0);
+            assert_eq!(cache.take_back_unwritten(e), Back::Gone);
+            cache.set_max_kept_bytes(1 << 20);
+        };
+        assert!(!cache.are_pages_read_only(), "nothing is known yet");
+        assert!(trusted_after(100, &right));
+        assert!(!trusted_after(30, &written));
+        assert!(trusted_after(100, &right));
+        assert!(!trusted_after(60, &gone));
+        assert!(trusted_after(100, &right));
+        let c = cache.counters();
+        assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (300, 30, 0));
         cache.check();
     }
 
