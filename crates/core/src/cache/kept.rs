@@ -155,21 +155,18 @@ impl<S: Store> SwapCache<S> {
 
     /// The same, and why not.
     pub fn take_back_as(&self, entry: SwapEntry, page: &Page) -> Back {
-        let print = self.fingerprint.of(page);
-        let mut s = self.state.lock();
-        let id = s.lookup(entry).expect("a kept entry is there");
-        let back = s.take_back(id, print);
-        if back != Back::Same {
-            self.drop_entry(s, entry, id);
-        }
-        back
+        self.take_back_if(entry, Some(self.fingerprint.of(page)))
     }
 
     /// The same of a page that nobody can have written. `Gone`: it is the owner's alone now.
     pub fn take_back_unwritten(&self, entry: SwapEntry) -> Back {
+        self.take_back_if(entry, None)
+    }
+
+    /// `print`: of the page as it comes, if it can have been written.
+    fn take_back_if(&self, entry: SwapEntry, print: Option<u64>) -> Back {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a kept entry is there");
-        let print = s.entries.get(id).fingerprint;
         let back = s.take_back(id, print);
         if back != Back::Same {
             self.drop_entry(s, entry, id);
@@ -255,7 +252,7 @@ impl<S: Store> State<S> {
         true
     }
 
-    fn take_back(&mut self, id: u32, print: u64) -> Back {
+    fn take_back(&mut self, id: u32, print: Option<u64>) -> Back {
         let e = *self.entries.get(id);
         assert!(e.kept != 0, "only what was kept comes back like this");
         let is_there = e.location() != Location::Gone;
@@ -263,7 +260,7 @@ impl<S: Store> State<S> {
         if !is_there {
             return Back::Gone;
         }
-        let is_same = e.fingerprint == print;
+        let is_same = print.is_none_or(|print| print == e.fingerprint);
         self.kept.learn(is_same);
         if !is_same {
             self.counters.changed_pages += 1;

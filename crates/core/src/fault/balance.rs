@@ -164,8 +164,7 @@ impl Balance {
     /// that limbo holds, that copies take. `events`: totals of copies
     /// that served, of pages stored, of hits in limbo.
     fn step_kept(&self, room: i64, limbo: i64, kept: i64, events: [u64; 3]) -> i64 {
-        let [gain, stored, hits] = self.kept_seen.since(events).map(|n| n as i64);
-        self.kept_seen.settle(events);
+        let [gain, stored, hits] = self.kept_seen.take(events).map(|n| n as i64);
         let loss = hits.saturating_mul(kept).saturating_mul(RELOAD_COST) / limbo.max(16);
         let now = match self.kept_pages.load(Ordering::Relaxed) {
             0 => room / FIRST_KEPT,
@@ -189,8 +188,7 @@ impl Balance {
 
     /// Whether the program hardly pages. `traffic`: totals of pages loaded and stored.
     fn has_leisure(&self, traffic: [u64; 2]) -> bool {
-        let pages: u64 = self.leisure_seen.since(traffic).iter().sum();
-        self.leisure_seen.settle(traffic);
+        let pages: u64 = self.leisure_seen.take(traffic).iter().sum();
         pages < LEISURE
     }
 

@@ -17,7 +17,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::guard::Leaving;
 use super::resolve::swap_entry;
 use super::units::Evidence;
-use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
+use super::{Active, Locked, PROT_WRITE, Pager, is_data};
 use crate::cache::{Back, SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
@@ -608,28 +608,11 @@ impl Pager {
         want: usize,
         behind: bool,
     ) -> Swept {
-        let mut leaving = Leaving::new();
-        let (next, moved, looked) = self.sweep_pages(s, active, range, start, want, behind, &mut leaving);
-        self.drop_leaving(s, active, &range, &mut leaving);
-        Swept { next, taken: moved + leaving.dropped, dropped: leaving.dropped, looked }
-    }
-
-    /// The same: where to go on, pages taken into limbo, words looked at. What needs no limbo is collected in `leaving`, or dropped.
-    #[expect(clippy::too_many_arguments, reason = "the sweep's own loop")]
-    fn sweep_pages(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: Range,
-        start: usize,
-        want: usize,
-        behind: bool,
-        leaving: &mut Leaving,
-    ) -> (usize, usize, usize) {
         use crate::region::table::LEAF_BYTES;
-        let (mut addr, mut taken, mut looked, mut let_go) = (start, 0, 0, 0);
+        debug_assert!(want <= SWEEP_PAGES);
+        let (mut addr, mut taken, mut looked, mut leaving) = (start, 0, 0, Leaving::new());
         let unit = if active.mechanism.is_protect() { self.unit_pages() } else { 1 };
-        while addr < range.end && taken + let_go < want && looked < SWEEP_LOOK_PAGES {
+        while addr < range.end && taken + leaving.count < want && looked < SWEEP_LOOK_PAGES {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
             if resident == 0 {
                 addr = (addr / LEAF_BYTES + 1) * LEAF_BYTES;
@@ -640,7 +623,8 @@ impl Pager {
             if let Some(start) = self.huge_page(active, &range, addr) {
                 let Some(pages) = self.sweep_huge(s, active, start, behind) else {
                     // Limbo is full: leave the rest for the next time.
-                    return (start, taken, SWEEP_LOOK_PAGES);
+                    (addr, looked) = (start, SWEEP_LOOK_PAGES);
+                    break;
                 };
                 taken += pages;
                 looked += 8;
@@ -654,8 +638,7 @@ impl Pager {
             let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
             if let Some(e) = self.table.get(addr).filter(|e| e.is_guarded()) {
                 if goes(e) {
-                    self.let_go(s, active, &range, addr, leaving);
-                    let_go += 1;
+                    leaving.push(addr);
                 }
                 addr += PAGE_SIZE;
                 continue;
@@ -666,7 +649,7 @@ impl Pager {
                 let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
                 (unit_end.min(range.end) - addr) >> PAGE_SHIFT
             } else {
-                ((range.end - addr) >> PAGE_SHIFT).min(want - taken - let_go)
+                ((range.end - addr) >> PAGE_SHIFT).min(want - taken - leaving.count)
             };
             let alike =
                 |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared && !e.is_guarded());
@@ -699,13 +682,15 @@ impl Pager {
             taken += n.pages;
             // Limbo is full: leave the rest for the next time.
             if n.pages == 0 && n.next == Next::End {
-                return (addr, taken, SWEEP_LOOK_PAGES);
+                looked = SWEEP_LOOK_PAGES;
+                break;
             }
             addr += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
             // Nothing of what is held will go: do not ask page by page.
             addr = addr.max(held_to);
         }
-        (addr.min(range.end), taken, looked)
+        let dropped = self.drop_leaving(s, active, &range, &mut leaving);
+        Swept { next: addr.min(range.end), taken: taken + dropped, dropped, looked }
     }
 
     /// Takes out one run of resident pages of one range. `Next::End` with fewer pages than asked: no slots.
@@ -720,8 +705,7 @@ impl Pager {
         behind: bool,
     ) -> (Taken, usize) {
         let shared = self.is_shared(addr);
-        let movable = active.mechanism.is_protect()
-            || !shared && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE;
+        let movable = active.mechanism.is_protect() || !shared && is_data(range.prot);
         if !movable {
             return (self.take_special(active, range, addr), 0);
         }

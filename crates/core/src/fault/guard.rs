@@ -14,15 +14,15 @@
 //! Limbo is for pages that have no copy. A guarded page gets its second chance by the clock (`policy/ghost.rs`).
 //!
 //! Architecture invariant: a word says guarded only while the kernel has the page write-protected. Whatever lifts the protection
-//! (a write, a system call's buffer, fork, mremap) unguards the word under the same lock, after the kernel.
+//! (a write, a system call's buffer, fork, mremap) unguards the word under the same lock, after the kernel; and what comes protected is never said to
+//! be writable, not for an instant: holders believe words without the lock.
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::resolve::{Serve, swap_entry};
-use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::{Back, Origin};
+use super::resolve::swap_entry;
+use super::{Active, Locked, Pager, is_data};
+use crate::cache::Back;
 use crate::control::Counter;
-use crate::latency::FaultKind;
 use crate::policy::{SWEEP_PAGES, ghost};
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::PAGE_SIZE;
@@ -30,14 +30,17 @@ use crate::sys::PAGE_SIZE;
 /// Cold guarded pages that a sweep has found and not yet dropped.
 pub(super) struct Leaving {
     pages: [usize; SWEEP_PAGES],
-    count: usize,
-    /// Pages dropped so far.
-    pub dropped: usize,
+    pub count: usize,
 }
 
 impl Leaving {
     pub fn new() -> Leaving {
-        Leaving { pages: [0; SWEEP_PAGES], count: 0, dropped: 0 }
+        Leaving { pages: [0; SWEEP_PAGES], count: 0 }
+    }
+
+    pub fn push(&mut self, page: usize) {
+        self.pages[self.count] = page;
+        self.count += 1;
     }
 }
 
@@ -47,50 +50,14 @@ impl Pager {
         self.table.get(page).is_some_and(|e| e.is_guarded())
     }
 
-    /// Whether a page of `range` that is read now is worth guarding.
-    pub(super) fn may_be_guarded(&self, active: &Active, range: &Range) -> bool {
+    /// Whether the stored page `page` of `range`, which is read now, is worth guarding.
+    pub(super) fn may_be_guarded(&self, active: &Active, range: &Range, page: usize) -> bool {
+        let PageState::Stored(raw) = self.state_of(page) else { return false };
         active.mechanism.as_mover().is_some_and(|u| u.has_drop_each())
-            && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
+            && is_data(range.prot)
             && range.is_swept()
             && active.cache.are_pages_read_only()
-    }
-
-    /// Brings one stored page in, guarded if the cache keeps its copy.
-    pub(super) fn serve_guarded(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: &Range,
-        page: usize,
-    ) -> Serve {
-        let PageState::Stored(raw) = self.state_of(page) else { unreachable!("the page is stored") };
-        let entry = swap_entry(raw);
-        let mechanism = active.mechanism.as_mover().expect("asked");
-        if !active.cache.wants_copy(entry) {
-            return self.serve_stored(s, active, page, 1);
-        }
-        let (into, _) = s.bounce.as_mut().expect("active").as_mut_slice().as_chunks_mut::<PAGE_SIZE>();
-        let loaded = match active.cache.swap_in_from(entry, &mut into[0]) {
-            Ok(loaded) => loaded,
-            Err(e) => return Serve::Lost(e),
-        };
-        if !mechanism.fill_guarded(page, &into[0]) {
-            // The ordinary way knows what may be in the way.
-            return self.serve_stored(s, active, page, 1);
-        }
-        let print = active.cache.print(loaded, &into[0]);
-        let keeps = active.cache.keep_wanted(entry, Some(print));
-        if !keeps {
-            active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-        }
-        self.note_loaded(page, keeps);
-        if keeps {
-            self.word(page, |_, e| e.guard());
-            self.add(Counter::GuardedPages, 1);
-        }
-        self.count_loaded(1);
-        let kind = if loaded.from == Origin::Store { FaultKind::StoreLoad } else { FaultKind::PoolLoad };
-        Serve::Done(1, kind)
+            && active.cache.wants_copy(swap_entry(raw))
     }
 
     /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is worth nothing.
@@ -119,33 +86,18 @@ impl Pager {
         })
     }
 
-    /// The sweep has found the cold guarded page `page` of `range`.
-    pub(super) fn let_go(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: &Range,
-        page: usize,
-        leaving: &mut Leaving,
-    ) {
-        leaving.pages[leaving.count] = page;
-        leaving.count += 1;
-        if leaving.count == leaving.pages.len() {
-            self.drop_leaving(s, active, range, leaving);
-        }
-    }
-
-    /// Drops what a sweep of `range` has found: words first, then a look at the holds (see hold.rs), then the frames.
+    /// Drops what a sweep of `range` has found: words first, then a look at the holds (see hold.rs), then the frames. Says
+    /// how many went.
     pub(super) fn drop_leaving(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
         range: &Range,
         leaving: &mut Leaving,
-    ) {
-        let pages = &mut leaving.pages[..core::mem::take(&mut leaving.count)];
+    ) -> usize {
+        let pages = &mut leaving.pages[..leaving.count];
         if pages.is_empty() {
-            return;
+            return 0;
         }
         let limbo = self.limbo_target() as u64;
         let so_far = self.dropped.load(Ordering::Relaxed);
@@ -174,7 +126,7 @@ impl Pager {
         for c in [Counter::Stores, Counter::CleanEvictions, Counter::GuardedEvictions] {
             self.add(c, count as u64);
         }
-        leaving.dropped += count;
+        count
     }
 
     /// Makes the copy of a page the page. Without one it stays in the program, and can be written.

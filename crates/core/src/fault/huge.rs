@@ -17,7 +17,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::resolve::{Serve, swap_entry};
 use super::units::{Ended, Evidence, Usage};
-use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
+use super::{Active, Locked, Pager, is_data};
 use crate::cache::{LoadError, Origin, Print};
 use crate::control::trace::Kind;
 use crate::control::{Counter, HugePages};
@@ -68,7 +68,7 @@ impl Pager {
             && active.blocks > 0
             && range.start <= start
             && start + HUGE_BYTES <= range.end
-            && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
+            && is_data(range.prot)
             && !range.flags.has(RangeFlags::UNREGISTERED)
     }
 

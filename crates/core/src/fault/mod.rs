@@ -96,6 +96,11 @@ const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
 const PROT_EXEC: u32 = 4;
 
+/// What MOVE takes, and what may be write-protected: read and written, and nothing else.
+fn is_data(prot: u32) -> bool {
+    prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
+}
+
 /// What the lock protects.
 pub struct State {
     limbo: Limbo,

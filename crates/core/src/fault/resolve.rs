@@ -359,10 +359,10 @@ impl Pager {
             }
             PageState::None => self.serve_zero(active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
-            PageState::Stored(_) if !write && pages == 1 && self.may_be_guarded(active, &range) => {
-                self.serve_guarded(s, active, &range, page)
+            PageState::Stored(_) => {
+                let guards = !write && pages == 1 && self.may_be_guarded(active, &range, page);
+                self.serve_stored(s, active, &range, page, pages, guards)
             }
-            PageState::Stored(_) => self.serve_stored(s, active, page, pages),
             // Nobody asks for a page that is there.
             PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
         };
@@ -454,12 +454,15 @@ impl Pager {
         if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
     }
 
-    pub(super) fn serve_stored(
+    /// `guards`: the page, a single one, comes write-protected if it can.
+    fn serve_stored(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
+        range: &Range,
         page: usize,
         pages: usize,
+        guards: bool,
     ) -> Serve {
         let mut entries = [None; WINDOW_MAX_PAGES];
         let mut loaded = 0;
@@ -480,7 +483,13 @@ impl Pager {
             }
             loaded += 1;
         }
-        let f = active.mechanism.fill(page, &bounce[..loaded * PAGE_SIZE]);
+        // What may be in the way the ordinary way knows.
+        let is_guarded = guards
+            && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bounce.as_chunks().0[0]));
+        let f = match is_guarded {
+            true => Filled::All,
+            false => active.mechanism.fill(page, &bounce[..loaded * PAGE_SIZE]),
+        };
         let (n, again) = match f {
             Filled::Present(n) => {
                 assert!(n > 0, "page {page:#x} is stored and mapped");
@@ -490,21 +499,25 @@ impl Pager {
         };
         let (loaded, _) = s.bounce.as_ref().expect("active").as_slice().as_chunks::<PAGE_SIZE>();
         for (i, ((entry, l), bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
-            self.note_loaded(
-                page + i * PAGE_SIZE,
-                active.cache.keep_as(*entry, active.cache.print(*l, bytes)),
-            );
+            let keeps = active.cache.keep_as(*entry, active.cache.print(*l, bytes));
+            if is_guarded && !keeps {
+                active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+            }
+            self.note_loaded(page + i * PAGE_SIZE, keeps, is_guarded && keeps);
         }
         self.count_loaded(n);
         if again { Serve::Again } else { Serve::Done(n, kind) }
     }
 
-    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free.
-    pub(super) fn note_loaded(&self, page: usize, keeps: bool) {
+    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free. `is_guarded`: write-protected.
+    pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
         self.word(page, |m, e| {
             self.note_return(e);
             let was_away_for_a_moment = self.was_dropped_lately(e);
-            if keeps {
+            if is_guarded {
+                e.load_guarded();
+                self.add(Counter::GuardedPages, 1);
+            } else if keeps {
                 e.load_keeping()
             } else {
                 e.load()

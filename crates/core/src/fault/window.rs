@@ -16,7 +16,7 @@
 use core::sync::atomic::Ordering;
 
 use super::resolve::{Serve, swap_entry};
-use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
+use super::{Active, Locked, Pager, is_data};
 use crate::cache::{LoadError, Origin, Print, SwapEntry};
 use crate::latency::FaultKind;
 use crate::policy::limbo::Stretch;
@@ -45,7 +45,7 @@ impl Pager {
         pages >= WINDOW_LEAST_PAGES
             && active.mechanism.as_mover().is_some()
             // As MOVE wants it.
-            && range.prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
+            && is_data(range.prot)
             && range.is_swept()
     }
 
@@ -108,7 +108,11 @@ impl Pager {
             let moved = frames + copied as usize;
             for (j, load) in loads.iter().enumerate().skip(i).take(moved) {
                 let Load { entry, print } = load.expect("loaded");
-                self.note_loaded(page + j * PAGE_SIZE, active.cache.keep_as(entry, print.expect("loaded")));
+                self.note_loaded(
+                    page + j * PAGE_SIZE,
+                    active.cache.keep_as(entry, print.expect("loaded")),
+                    false,
+                );
             }
             sum.in_order = if i == 0 { moved } else { sum.in_order };
             sum.brought += moved;

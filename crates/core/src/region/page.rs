@@ -109,12 +109,6 @@ impl PageEntry {
         self.word() & (STATE_MASK | GUARDED) == 1 | GUARDED
     }
 
-    /// The resident page, just loaded and with a kept copy, is write-protected.
-    pub fn guard(&self) {
-        self.expect(self.is_writable() && self.copy().is_some(), "guard");
-        self.0.store(self.word() | GUARDED, Ordering::SeqCst);
-    }
-
     /// The page can be written from now on. Says whether it was guarded.
     pub fn unguard(&self) -> bool {
         let guarded = self.is_guarded();
@@ -264,6 +258,12 @@ impl PageEntry {
     pub fn load_keeping(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
         self.set(1, heat(Heat::WARM), 0, KEPT | self.word() & COPY_MASK);
+    }
+
+    /// The stored page was loaded and mapped write-protected, and its entry kept. One step: it is never taken to be writable.
+    pub fn load_guarded(&self) {
+        self.expect(matches!(self.state(), PageState::Stored(_)), "load");
+        self.set(1, heat(Heat::WARM) | GUARDED, 0, KEPT | self.word() & COPY_MASK);
     }
 
     /// The stored page is being loaded into a slot, which the caller has for itself until the load has ended.
@@ -438,8 +438,7 @@ mod tests {
         assert_eq!(p.dropped_at(), None);
         p.begin_load(LOAD_SLOTS_MAX as u64 - 1);
         assert_eq!(p.dropped_at(), None, "the slot is no time");
-        p.load_keeping();
-        p.guard();
+        p.load_guarded();
         assert!(p.is_resident() && p.is_guarded() && !p.is_writable() && !p.is_shared());
         assert!(!p.cool() && p.is_guarded() && p.cool());
         for stamp in [0, STAMPS - 1] {
@@ -457,18 +456,27 @@ mod tests {
         p.load_keeping();
         p.prove_useful();
         assert!(p.is_writable() && !p.cool() && !p.cool() && !p.cool() && p.cool());
-        p.guard();
+        let guarded = || {
+            let p = new();
+            p.touch_first();
+            p.enter_limbo(1, false);
+            p.store(5);
+            p.load_guarded();
+            p
+        };
+        let p = guarded();
+        p.prove_useful();
+        assert!(p.is_guarded() && !p.cool() && !p.cool() && !p.cool() && p.cool());
         assert!(p.unguard() && p.is_writable() && !p.unguard() && p.copy() == Some(5));
-        p.guard();
+        let p = guarded();
         p.share();
         assert!(p.is_shared() && !p.is_guarded() && p.own() && p.is_writable());
-        p.guard();
+        let p = guarded();
         p.drop_to_copy(1);
         let q = new();
         q.take_over(&p);
         assert_eq!((q.state(), q.dropped_at()), (PageState::Stored(5), None));
-        q.load_keeping();
-        q.guard();
+        q.load_guarded();
         q.drop_to_copy(2);
         q.keep_without_copy();
         assert!(q.is_writable() && q.copy().is_none());
@@ -481,8 +489,7 @@ mod tests {
         p.touch_first();
         p.enter_limbo(1, false);
         p.store(5);
-        p.load_keeping();
-        p.guard();
+        p.load_guarded();
         p.enter_limbo(1, false);
     }
 
