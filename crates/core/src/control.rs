@@ -259,6 +259,7 @@ counters! {
     GuardFaults "guard_faults" Sum "of these, pages that were written after all: one more fault each",
     GuardedEvictions "guarded_evictions" Sum "clean evictions of pages that were protected",
     ChangedPages "changed_pages" Sum "of these, pages whose kept copy was no longer right",
+    LoneEvictions "lone_evictions" Sum "evictions of pages that lay alone and left together with others",
     DirectEvictions "direct_evictions" Sum "evictions by a faulting thread because no memory was free",
     EvictionsRefused "evictions_refused" Sum "pages that could not be stored and stayed resident",
     ZeroPages "zero_pages" Sum "evicted pages that were all zero and needed no storage",

@@ -242,6 +242,87 @@ fn what_is_guarded_is_what_its_copy_says(pages: usize) {
     PAGER.note_unmapped(&mut s, old, old + pages * P);
 }
 
+/// Pages that are written at random lie alone, and leave together. Meanwhile the program writes them, and the kernel for it: no write is
+/// lost, and none is refused that has asked.
+fn what_lies_alone_leaves_together(base: usize, pages: usize) {
+    const WRITERS: usize = 2;
+    /// The word that the kernel writes.
+    const KERNELS: usize = 100 * 8;
+    let lone = || PAGER.slot().get(Counter::LoneEvictions);
+    (0..pages).for_each(|i| fill(base + i * P, i as u64 * 7919));
+    let before = lone();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|t| {
+                scope.spawn(move || {
+                    let mut seed = 0x3141 + t as u64;
+                    let mut added = vec![0u64; pages];
+                    let own = |i: usize| word(base + i * P + (t + 1) * 8);
+                    let first: Vec<u64> = (0..pages).map(|i| own(i).load(Ordering::Relaxed)).collect();
+                    for _ in 0..3 * pages {
+                        let i = rnd(&mut seed) as usize % pages;
+                        assert_eq!(own(i).fetch_add(1, Ordering::Relaxed), first[i] + added[i], "page {i}");
+                        added[i] += 1;
+                    }
+                    (0..pages).for_each(|i| assert_eq!(own(i).load(Ordering::Relaxed), first[i] + added[i]));
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let (mut from, mut to) = std::io::pipe().unwrap();
+            let held = PAGER.holds.register(1 << 20).unwrap();
+            let (mut seed, mut written, mut at_once) = (0x2718, vec![0u64; pages], 0);
+            while !is_over.load(Ordering::Relaxed) {
+                let i = rnd(&mut seed) as usize % pages;
+                let page = base + i * P;
+                written[i] = rnd(&mut seed) | 1;
+                std::io::Write::write_all(&mut to, &written[i].to_ne_bytes()).unwrap();
+                let mark = held.mark();
+                held.push(page, page + P, &raw const seed as usize);
+                if PAGER.table.get(page).is_some_and(|e| e.is_writable()) {
+                    at_once += 1;
+                } else {
+                    assert!(PAGER.make_resident(PAGER.lock(), page, page + P).1);
+                }
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&mut from);
+                // SAFETY: the test's own mapping.
+                assert_eq!(unsafe { libc::read(fd, (page + KERNELS) as *mut _, 8) }, 8, "page {i}");
+                held.pop_to(mark);
+            }
+            let is_right = |i: &usize| {
+                written[*i] == 0 || word(base + i * P + KERNELS).load(Ordering::Relaxed) == written[*i]
+            };
+            assert_eq!((0..pages).find(|i| !is_right(i)), None);
+            println!("{at_once} writes of the kernel without the lock");
+        });
+        writers.into_iter().for_each(|w| w.join().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let left = lone() - before;
+    println!("{left} pages left together");
+    if left == 0 {
+        return println!("SKIPPED: this kernel does not drop many pages at a time");
+    }
+    assert!(left > pages as u64 / 2, "{left} pages left together");
+}
+
+/// A program whose memory may be pinned has all of it moved: what cannot be moved stays.
+fn what_may_be_pinned_is_moved(base: usize, pages: usize) {
+    let counts = || [Counter::LoneEvictions, Counter::Evictions].map(|c| PAGER.slot().get(c));
+    PAGER.note_pins();
+    let before = counts();
+    let mut seed = 0x1618;
+    for _ in 0..2 * pages {
+        word(base + rnd(&mut seed) as usize % pages * P).fetch_add(1, Ordering::Relaxed);
+    }
+    let [lone, all] = core::array::from_fn(|i| counts()[i] - before[i]);
+    assert!(
+        lone <= 32 && all > pages as u64,
+        "{lone} of {all} left together: more than may have been under way"
+    );
+}
+
 /// Memory that somebody wants although it is not short: everything goes, as far as the disk, and is back when it is touched.
 fn on_demand(base: usize, pages: usize) {
     PAGER.tree().limit_pages.store(1 << 20, Ordering::SeqCst);
@@ -327,6 +408,10 @@ fn life(mechanism: Mechanism) {
         t.join().unwrap();
     }
     checked();
+    if mechanism == Mechanism::Userfaultfd {
+        what_lies_alone_leaves_together(base, PAGES);
+        checked();
+    }
     no_write_is_lost(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
     checked();
     windows_meet_changes(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
@@ -386,6 +471,11 @@ fn life(mechanism: Mechanism) {
         assert_eq!(word(to + (1000 + i) * P).load(Ordering::Relaxed), 0);
     }
     checked();
+    if mechanism == Mechanism::Userfaultfd {
+        // Between the hole and what has moved.
+        what_may_be_pinned_is_moved(base + 2000 * P, PAGES - 2000);
+        checked();
+    }
     on_demand(to, 1000);
     let slot = PAGER.slot();
     for c in [Counter::Faults, Counter::Evictions, Counter::Stores, Counter::Loads, Counter::LimboHits] {

@@ -16,8 +16,9 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::guard::Leaving;
 use super::resolve::swap_entry;
+use super::together::ALONE_MAX;
 use super::units::Evidence;
-use super::{Active, Locked, PROT_WRITE, Pager, is_data};
+use super::{ALL_BY_LIMBO, Active, Locked, PROT_WRITE, Pager, is_data};
 use crate::cache::{Back, SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::{Counter, Notice};
@@ -94,7 +95,7 @@ impl Swept {
 
 /// What became of a page in a claimed batch, found without the lock.
 #[derive(Clone, Copy)]
-enum Aged {
+pub(super) enum Aged {
     /// No page in the slot any more.
     Empty,
     Zero,
@@ -111,6 +112,11 @@ impl Pager {
         }
         // A limit that was raised meanwhile does not make the ring larger.
         limbo_target(self.limit_pages(), self.active().map_or(usize::MAX, |a| a.slots))
+    }
+
+    /// The same where other pages leave without.
+    fn limbo_target_now(&self, s: &Locked<'_>) -> i64 {
+        (self.limbo_target() * s.by_limbo as i64 / ALL_BY_LIMBO as i64).max(LIMBO_LEAST_PAGES)
     }
 
     /// Wakes the evictor when free pages are below the low mark.
@@ -262,12 +268,17 @@ impl Pager {
         direct: Option<usize>,
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
-        if sweeps_first(s.limbo.ready(), self.limbo_target()) {
+        if sweeps_first(s.limbo.ready(), self.limbo_target_now(&s)) {
+            s.lone.is_wanted = direct.is_none() && self.may_leave_together(active);
             let swept = self.sweep(&mut s, active, SWEEP_PAGES);
+            s.lone.is_wanted = false;
             (r.taken, r.freed) = (swept.taken, swept.dropped);
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
+            let (taken, refused);
+            (s, taken, refused) = self.leave_together(s, active);
+            (r.taken, r.freed, r.refused) = (r.taken + taken, r.freed + taken, refused);
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
@@ -279,7 +290,7 @@ impl Pager {
             return (s, r);
         }
         let (s, aged, refused) = self.age_out_batch(s, active, want.min(batch), keeps_frames);
-        (r.freed, r.refused) = (r.freed + aged, refused);
+        (r.freed, r.refused) = (r.freed + aged, r.refused + refused);
         (s, r)
     }
 
@@ -399,7 +410,7 @@ impl Pager {
     }
 
     /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
-    fn give_to_cache(
+    pub(super) fn give_to_cache(
         &self,
         active: &Active,
         bytes: &[u8; PAGE_SIZE],
@@ -538,11 +549,12 @@ impl Pager {
     /// Takes up to `want` pages out of the program: the end of the trail, if it goes first, or what the hand finds.
     pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
         let mut swept = self.sweep_trail(s, active, want);
-        if swept.taken == 0 {
+        if swept.taken == 0 && !s.lone.is_enough() {
             swept = self.sweep_by_hand(s, active, want);
             let came_back = self.came_back.swap(0, Ordering::Relaxed) as usize;
             s.trail.learn(swept.taken, came_back, self.limit_pages());
         }
+        self.note_way(s, swept.taken - swept.dropped, swept.taken);
         self.add(Counter::Evictions, swept.taken as u64);
         swept
     }
@@ -551,6 +563,7 @@ impl Pager {
     fn sweep_trail(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
         let (mut sum, limit) = (Swept::default(), self.limit_pages());
         while sum.taken < want
+            && !s.lone.is_enough()
             && let Some(run) = s.trail.next(limit)
         {
             let start = run.start << PAGE_SHIFT;
@@ -612,7 +625,8 @@ impl Pager {
         debug_assert!(want <= SWEEP_PAGES);
         let (mut addr, mut taken, mut looked, mut leaving) = (start, 0, 0, Leaving::new());
         let unit = if active.mechanism.is_protect() { self.unit_pages() } else { 1 };
-        while addr < range.end && taken + leaving.count < want && looked < SWEEP_LOOK_PAGES {
+        while addr < range.end && taken + leaving.count() + s.lone.count() < want && looked < SWEEP_LOOK_PAGES
+        {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
             if resident == 0 {
                 addr = (addr / LEAF_BYTES + 1) * LEAF_BYTES;
@@ -637,7 +651,7 @@ impl Pager {
             }
             let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
             if let Some(e) = self.table.get(addr).filter(|e| e.is_guarded()) {
-                if goes(e) {
+                if e.is_as_its_copy() && goes(e) {
                     leaving.push(addr);
                 }
                 addr += PAGE_SIZE;
@@ -649,7 +663,7 @@ impl Pager {
                 let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
                 (unit_end.min(range.end) - addr) >> PAGE_SHIFT
             } else {
-                ((range.end - addr) >> PAGE_SHIFT).min(want - taken - leaving.count)
+                ((range.end - addr) >> PAGE_SHIFT).min(want - taken - leaving.count() - s.lone.count())
             };
             let alike =
                 |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared && !e.is_guarded());
@@ -678,6 +692,20 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
+            if run <= ALONE_MAX && s.lone.is_wanted && !shared && is_data(range.prot) {
+                if !s.lone.reaches(addr, run) {
+                    // What there is has to do, or has to go the other way.
+                    let is_enough = s.lone.is_enough();
+                    if is_enough {
+                        looked = SWEEP_LOOK_PAGES;
+                        break;
+                    }
+                    taken += self.take_lone(s, active, range, behind);
+                }
+                s.lone.push(addr, run, behind);
+                addr += run * PAGE_SIZE;
+                continue;
+            }
             let (n, held_to) = self.take_run(s, active, range, addr, run, behind);
             taken += n.pages;
             // Limbo is full: leave the rest for the next time.
@@ -690,12 +718,18 @@ impl Pager {
             addr = addr.max(held_to);
         }
         let dropped = self.drop_leaving(s, active, &range, &mut leaving);
+        if s.lone.is_enough() {
+            // They leave before anything else is looked for.
+            looked = SWEEP_LOOK_PAGES;
+        } else {
+            taken += self.take_lone(s, active, range, behind);
+        }
         Swept { next: addr.min(range.end), taken: taken + dropped, dropped, looked }
     }
 
     /// Takes out one run of resident pages of one range. `Next::End` with fewer pages than asked: no slots.
     /// Also returns where the hold ends that stopped it.
-    fn take_run(
+    pub(super) fn take_run(
         &self,
         s: &mut Locked<'_>,
         active: &Active,

@@ -27,20 +27,32 @@ use crate::policy::{SWEEP_PAGES, ghost};
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::PAGE_SIZE;
 
-/// Cold guarded pages that a sweep has found and not yet dropped.
+/// Cold pages that a sweep has found and not yet taken out.
 pub(super) struct Leaving {
     pages: [usize; SWEEP_PAGES],
-    pub count: usize,
+    count: usize,
 }
 
 impl Leaving {
-    pub fn new() -> Leaving {
+    pub const fn new() -> Leaving {
         Leaving { pages: [0; SWEEP_PAGES], count: 0 }
     }
 
     pub fn push(&mut self, page: usize) {
         self.pages[self.count] = page;
         self.count += 1;
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn first(&self) -> Option<usize> {
+        self.pages[..self.count].first().copied()
+    }
+
+    pub fn pages(&mut self) -> &mut [usize] {
+        &mut self.pages[..self.count]
     }
 }
 
@@ -78,12 +90,15 @@ impl Pager {
         self.table.for_each_occupied(start, end, |_, _, e| _ = e.unguard());
     }
 
+    /// The time, for a page that leaves without limbo after `more` others.
+    pub(super) fn stamp(&self, more: usize) -> u64 {
+        ghost::stamp(self.dropped.load(Ordering::Relaxed) + more as u64, self.limbo_target() as u64)
+    }
+
     /// Whether a page that is about to be mapped again was dropped so lately that it would still be in limbo.
     pub(super) fn was_dropped_lately(&self, e: &PageEntry) -> bool {
-        e.dropped_at().is_some_and(|then| {
-            let limbo = self.limbo_target() as u64;
-            ghost::would_be_there(then, ghost::stamp(self.dropped.load(Ordering::Relaxed), limbo), limbo)
-        })
+        e.dropped_at()
+            .is_some_and(|then| ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64))
     }
 
     /// Drops what a sweep of `range` has found: words first, then a look at the holds (see hold.rs), then the frames. Says
@@ -95,14 +110,12 @@ impl Pager {
         range: &Range,
         leaving: &mut Leaving,
     ) -> usize {
-        let pages = &mut leaving.pages[..leaving.count];
+        let pages = leaving.pages();
         if pages.is_empty() {
             return 0;
         }
-        let limbo = self.limbo_target() as u64;
-        let so_far = self.dropped.load(Ordering::Relaxed);
-        for (page, n) in pages.iter().zip(so_far..) {
-            self.word(*page, |_, e| e.drop_to_copy(ghost::stamp(n, limbo)));
+        for (n, page) in pages.iter().enumerate() {
+            self.word(*page, |_, e| e.drop_to_copy(self.stamp(n)));
         }
         fence(Ordering::SeqCst);
         let mut count = 0;
@@ -115,7 +128,7 @@ impl Pager {
                 count += 1;
             }
         }
-        let count = self.drop_frames(active, range, &mut pages[..count]);
+        let count = self.drop_frames(active, &mut pages[..count]);
         for page in &pages[..count] {
             self.word(*page, |m, _| m.count(-1, 0));
             self.note_taken(s, active, range, *page, 1);
@@ -139,8 +152,9 @@ impl Pager {
         is_back
     }
 
-    /// Drops the frames of `pages`: how many went. What the kernel will not drop, for whatever reason, stays in the program.
-    fn drop_frames(&self, active: &Active, range: &Range, pages: &mut [usize]) -> usize {
+    /// Drops the frames of `pages`, whose words say already that they have gone: how many went. What the kernel will not drop, for whatever reason,
+    /// stays in the program.
+    pub(super) fn drop_frames(&self, active: &Active, pages: &mut [usize]) -> usize {
         let mechanism = active.mechanism.as_mover().expect("guarded");
         let at_once = mechanism.drop_each(pages);
         let mut gone = at_once;
@@ -150,18 +164,25 @@ impl Pager {
                 pages[gone] = page;
                 gone += 1;
             } else {
-                let PageState::Stored(raw) = self.state_of(page) else { unreachable!("it was to go") };
-                active.cache.free(swap_entry(raw));
-                self.stay(active, range, page);
+                self.come_back(active, page);
             }
         }
         gone
     }
 
+    /// A page that was to go, and whose frame is still there, stays in the program. What was stored of it goes.
+    pub(super) fn come_back(&self, active: &Active, page: usize) {
+        if let PageState::Stored(raw) = self.state_of(page) {
+            active.cache.free(swap_entry(raw));
+        }
+        let range = self.ranges.find(page).expect("a page that was to go has a range");
+        self.stay(active, &range, page);
+    }
+
     /// A page that was to go, and whose copy is gone.
     fn stay(&self, active: &Active, range: &Range, page: usize) {
         active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-        self.word(page, |_, e| e.keep_without_copy());
+        self.word(page, |_, e| e.stay());
         self.count_freed();
     }
 }

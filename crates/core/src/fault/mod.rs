@@ -35,6 +35,7 @@ mod resolve;
 mod shared;
 mod size;
 mod timing;
+mod together;
 mod trace;
 mod units;
 mod window;
@@ -61,12 +62,16 @@ use ahead::Ahead;
 use balance::Balance;
 use hold::Holds;
 use shared::Sharing;
+use together::Lone;
 use units::Units;
 
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
 /// The same while it waits for its turn.
 const PAUSED_PAGES: i64 = 32;
+
+/// All of `State::by_limbo`.
+const ALL_BY_LIMBO: usize = 1024;
 
 /// Counters of the run that the cache counts.
 const CACHE_EVENTS: usize = 15;
@@ -107,6 +112,9 @@ pub struct State {
     /// Where the sweep goes on, and what it takes first.
     hand: usize,
     trail: Trail,
+    lone: Lone,
+    /// Of 1024 pages that leave so many go by way of limbo.
+    by_limbo: usize,
     ahead: Ahead,
     units: Units,
     /// Buffer for loads: WINDOW_MAX_PAGES pages.
@@ -124,7 +132,9 @@ pub struct Pager {
     limbo_pages: AtomicI64,
     stored: AtomicI64,
     outside: AtomicI64,
-    /// Guarded pages that were dropped so far: the clock of `policy/ghost.rs`.
+    /// Memory may be written without asking the page tables: see `together.rs`.
+    pins: AtomicBool,
+    /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
     dropped: AtomicU64,
     /// Pages that are back after the sweep's hand had taken them, since the trail was told.
     came_back: AtomicU32,
@@ -164,6 +174,8 @@ impl Pager {
                 limbo: Limbo::new(),
                 hand: 0,
                 trail: Trail::new(),
+                lone: Lone::new(),
+                by_limbo: ALL_BY_LIMBO,
                 ahead: Ahead::NOTHING,
                 units: Units::new(),
                 bounce: None,
@@ -176,6 +188,7 @@ impl Pager {
             limbo_pages: AtomicI64::new(0),
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
+            pins: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             came_back: AtomicU32::new(0),
             own: AtomicI64::new(0),

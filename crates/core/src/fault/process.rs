@@ -105,6 +105,7 @@ impl Pager {
             self.count_for_child(child);
         }
         while self.give_frame_back(s, a) {}
+        self.let_stay(s, a);
         self.share_all(a);
         Some(a.cache.prepare_fork())
     }

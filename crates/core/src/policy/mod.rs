@@ -33,7 +33,7 @@ pub const LIMBO_LEAST_PAGES: i64 = 16;
 /// Pages that limbo holds at most, however large the limit.
 pub const LIMBO_MOST_PAGES: i64 = 16384;
 /// The pool's share of the limit as it starts, in percent; the rest is for pages as they are.
-pub const POOL_FIRST_PERCENT: u32 = 60;
+pub const POOL_FIRST_PERCENT: u32 = 75;
 
 /// How many passes of the hand a resident page survives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -21,7 +21,8 @@
 //!
 //! A resident page may be *guarded*: write-protected since it was loaded, so that its kept copy is right without a look at its
 //! contents. It is not writable in the sense of `is_writable`, and whoever is to write it lifts the protection first.
-//! It goes straight to `Stored`, and its word says when.
+//! It goes straight to `Stored`, and its word says when. Others are guarded for a moment, with their neighbours, while some of them *leave*
+//! (`fault/together.rs`): what was found in such a page is what is in it for as long as it is guarded.
 //!
 //! A stored page that is being loaded without the lock names the slot that it is loaded into: whoever finishes the load
 //! finds the word as it was, or leaves the page alone. Every other transition forgets the slot.
@@ -49,12 +50,15 @@ const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
 const SLOT_MASK: u64 = !0 << SLOT_SHIFT;
 /// Slots of limbo that a word can name.
 pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
-/// Slots that pages are loaded into without the lock. Above them the field of a stored page is the time at which it was dropped.
+/// Slots that pages are loaded into without the lock. Above them the field of a stored page is the time at which it left.
 pub const LOAD_SLOTS_MAX: usize = SLOTS_MAX / 2;
-/// Times at which pages are dropped are below this.
+/// Times at which pages leave are below this.
 pub const STAMPS: u64 = (SLOTS_MAX - LOAD_SLOTS_MAX - 1) as u64;
 /// In the field of the slot, of a resident page: it is guarded.
 const GUARDED: u64 = 1 << SLOT_SHIFT;
+/// It is guarded, but was not always since it was loaded; and it leaves.
+const BRIEFLY: u64 = 2 << SLOT_SHIFT;
+const LEAVING: u64 = 4 << SLOT_SHIFT;
 
 /// Where the page's contents are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,18 +113,68 @@ impl PageEntry {
         self.word() & (STATE_MASK | GUARDED) == 1 | GUARDED
     }
 
+    /// Guarded ever since it was loaded: as its kept copy.
+    #[inline]
+    pub fn is_as_its_copy(&self) -> bool {
+        self.word() & (STATE_MASK | GUARDED | BRIEFLY) == 1 | GUARDED
+    }
+
+    /// A resident page is about to be guarded for a moment, with its neighbours. One that is guarded stays so.
+    pub fn guard_briefly(&self) {
+        if self.is_resident() && !self.is_guarded() {
+            self.0.store(self.word() | GUARDED | BRIEFLY, Ordering::SeqCst);
+        }
+    }
+
+    /// The same of one that leaves. It has no copy any more.
+    pub fn begin_to_leave(&self) {
+        self.expect(self.is_writable() && self.copy().is_none(), "begin to leave");
+        self.0.store(self.word() | GUARDED | BRIEFLY | LEAVING, Ordering::SeqCst);
+    }
+
+    /// It still leaves, so nobody has written it.
+    pub fn is_leaving(&self) -> bool {
+        self.word() & (STATE_MASK | GUARDED | LEAVING) == 1 | GUARDED | LEAVING
+    }
+
+    /// The page that leaves was stored. `stamp`: when. `behind`: see `enter_limbo`.
+    pub fn leave_to(&self, entry: u64, stamp: u64, behind: bool) {
+        self.expect(self.is_leaving(), "leave");
+        debug_assert!(entry >> ENTRY_BITS == 0 && stamp < STAMPS);
+        let behind = if behind { BEHIND } else { 0 };
+        self.set(3, behind, LOAD_SLOTS_MAX as u64 + 1 + stamp, entry << ENTRY_SHIFT);
+    }
+
+    /// The page that leaves is nowhere any more: all of it is zero.
+    pub fn leave_nothing(&self) {
+        self.expect(self.is_leaving(), "leave");
+        self.drop_contents();
+    }
+
+    /// Nobody has a place for the page that was to leave: it stays guarded, and is not asked again in this round.
+    pub fn refuse_to_leave(&self) {
+        self.expect(self.is_leaving(), "refuse to leave");
+        self.0.store(self.word() & !LEAVING | STUCK, Ordering::SeqCst);
+    }
+
+    /// The page has not gone after all. It is resident and writable.
+    pub fn stay(&self) {
+        self.expect(self.dropped_at().is_some() || self.state() == PageState::None, "stay");
+        self.set(1, STUCK, 0, 0);
+    }
+
     /// The page can be written from now on. Says whether it was guarded.
     pub fn unguard(&self) -> bool {
         let guarded = self.is_guarded();
         if guarded {
-            self.0.store(self.word() & !GUARDED, Ordering::SeqCst);
+            self.0.store(self.word() & !SLOT_MASK, Ordering::SeqCst);
         }
         guarded
     }
 
     /// A guarded page is about to be dropped: it is what its copy says, which becomes the page. `stamp`: when.
     pub fn drop_to_copy(&self, stamp: u64) {
-        self.expect(self.is_guarded() && self.copy().is_some(), "drop to copy");
+        self.expect(self.is_as_its_copy() && self.copy().is_some(), "drop to copy");
         debug_assert!(stamp < STAMPS);
         let entry = self.copy_bits() & !KEPT;
         self.set(3, 0, LOAD_SLOTS_MAX as u64 + 1 + stamp, entry);
@@ -133,13 +187,7 @@ impl PageEntry {
         self.set(1, STUCK | GUARDED, 0, KEPT | entry);
     }
 
-    /// The page was not dropped, and has no copy any more: it is resident and writable.
-    pub fn keep_without_copy(&self) {
-        self.expect(self.dropped_at().is_some(), "keep without copy");
-        self.set(1, 0, 0, 0);
-    }
-
-    /// When a page that is stored was dropped to its copy, if it was and nobody has begun to load it.
+    /// When a page that is stored left the program, if it had no limbo and nobody has begun to load it.
     pub fn dropped_at(&self) -> Option<u64> {
         let w = self.word();
         let is_dropped = w & STATE_MASK == 3 && w >> SLOT_SHIFT > LOAD_SLOTS_MAX as u64;
@@ -166,7 +214,7 @@ impl PageEntry {
         debug_assert!(w & STATE_MASK == 1);
         let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
         // Protected it stays, but what is written from now on is for whoever owns it to notice.
-        self.0.store((w | warmth | SHARED) & !GUARDED, Ordering::Relaxed);
+        self.0.store((w | warmth | SHARED) & !SLOT_MASK, Ordering::Relaxed);
     }
 
     /// The page counts as this process's own from now on. Says whether it was shared.
@@ -298,7 +346,7 @@ impl PageEntry {
             // A load that is under way is one to the old address.
             PageState::Stored(_) => !SLOT_MASK,
             // Moving loses the protection.
-            PageState::Resident => !GUARDED,
+            PageState::Resident => !SLOT_MASK,
             PageState::None | PageState::Limbo(_) => !0,
         };
         self.0.store(from.0.swap(0, Ordering::SeqCst) & kept, Ordering::SeqCst);
@@ -478,8 +526,58 @@ mod tests {
         assert_eq!((q.state(), q.dropped_at()), (PageState::Stored(5), None));
         q.load_guarded();
         q.drop_to_copy(2);
-        q.keep_without_copy();
+        q.stay();
         assert!(q.is_writable() && q.copy().is_none());
+    }
+
+    #[test]
+    fn a_page_leaves_only_if_nobody_wrote_it() {
+        let resident = || {
+            let p = new();
+            p.touch_first();
+            p
+        };
+        let p = resident();
+        p.begin_to_leave();
+        assert!(p.is_leaving() && p.is_guarded() && !p.is_writable() && !p.is_as_its_copy());
+        p.guard_briefly();
+        assert!(p.is_leaving());
+        p.leave_to(9, 3, true);
+        assert_eq!((p.state(), p.dropped_at()), (PageState::Stored(9), Some(3)));
+        assert!(p.was_taken_behind());
+        p.stay();
+        assert!(p.is_writable() && !p.cool() && p.cool(), "not asked again in this round");
+        p.begin_to_leave();
+        p.leave_nothing();
+        assert_eq!(p.state(), PageState::None);
+        p.stay();
+        // Written, refused, shared or moved: it does not leave any more.
+        p.begin_to_leave();
+        assert!(p.unguard() && !p.is_leaving() && p.is_writable());
+        p.begin_to_leave();
+        p.refuse_to_leave();
+        assert!(!p.is_leaving() && p.is_guarded() && p.unguard() && !p.cool());
+        let q = resident();
+        q.begin_to_leave();
+        q.share();
+        assert!(q.is_shared() && !q.is_leaving() && q.own() && q.is_writable());
+        q.begin_to_leave();
+        let r = new();
+        r.take_over(&q);
+        assert!(r.is_writable() && !r.is_leaving());
+        // Its neighbour keeps what copy it has, and is not taken to be the same.
+        let p = resident();
+        p.enter_limbo(1, false);
+        p.store(5);
+        p.load_keeping();
+        p.guard_briefly();
+        assert!(p.is_guarded() && !p.is_as_its_copy() && p.unguard() && p.copy() == Some(5));
+        let p = resident();
+        p.enter_limbo(1, false);
+        p.store(5);
+        p.load_guarded();
+        p.guard_briefly();
+        assert!(p.is_as_its_copy(), "it has been all the time");
     }
 
     #[test]

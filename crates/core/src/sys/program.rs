@@ -83,7 +83,25 @@ pub unsafe fn drop_each(pages: &[usize]) -> usize {
     done.map_or(0, |bytes| bytes / PAGE_SIZE)
 }
 
-/// The same of a range that is locked in memory.
+/// Copies single pages of the program to `into`, one after the other: how many, up to the first that is not there. The kernel reads them,
+/// so a page that goes away meanwhile is one that is not there.
+pub fn copy_each(pages: &[usize], into: &mut [u8]) -> usize {
+    const PAGES_MAX: usize = 64;
+    let mut remote = [(0usize, PAGE_SIZE); PAGES_MAX];
+    let count = pages.len().min(PAGES_MAX).min(into.len() / PAGE_SIZE);
+    for (r, page) in remote.iter_mut().zip(pages) {
+        r.0 = *page;
+    }
+    let local = (into.as_mut_ptr() as usize, count * PAGE_SIZE);
+    // SAFETY: the kernel writes `into`, which is borrowed; vectors are arrays of address and length.
+    let done = unsafe {
+        let pid = uz_syscall!(nr::GETPID).unwrap_or(0);
+        uz_syscall!(nr::PROCESS_VM_READV, pid, &raw const local, 1, remote.as_ptr(), count, 0)
+    };
+    done.map_or(0, |bytes| bytes / PAGE_SIZE)
+}
+
+/// As [`drop_pages`], of a range that is locked in memory.
 ///
 /// # Safety
 /// As for [`drop_pages`].

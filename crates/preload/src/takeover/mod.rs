@@ -27,6 +27,7 @@ mod evictor;
 mod identity;
 mod inflight;
 mod memory;
+mod pins;
 mod process;
 mod relatives;
 mod signals;
@@ -135,6 +136,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
     if descriptors::ASKING.contains(&number) && descriptors::is_hidden(number, &args) {
         return Answer::Result(Errno::EBADF.as_return());
     }
+    if pins::PINNING.contains(&number) {
+        pins::note(number, &args);
+    }
     let answer = match disposition(number) {
         _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
         _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),
@@ -176,7 +180,7 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Descriptor
             | Disposition::Special => true,
             _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => true,
-            _ if descriptors::ASKING.contains(&number) => true,
+            _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,
         };

@@ -53,6 +53,8 @@ pub struct Uffd {
     keeps_tables: AtomicBool,
     /// The kernel drops scattered pages of a process at its own request.
     drops_each: bool,
+    /// It copies them for a process.
+    copies_each: bool,
 }
 
 impl Uffd {
@@ -78,6 +80,7 @@ impl Uffd {
         let keeps_tables = AtomicBool::new(pagemap.is_none());
         // SAFETY: nothing is in staging yet.
         let drops_each = slots > 1 && unsafe { program::drop_each(&[staging, staging + PAGE_SIZE]) } == 2;
+        let copies_each = program::copy_each(&[zeros.addr()], &mut [1; PAGE_SIZE]) == 1;
         let u = Uffd {
             fd,
             has_move,
@@ -91,6 +94,7 @@ impl Uffd {
             pagemap,
             keeps_tables,
             drops_each,
+            copies_each,
         };
         u.attach_own()?;
         Ok(u)
@@ -369,6 +373,17 @@ impl Uffd {
     /// Whether many pages can be dropped with one flush.
     pub fn has_drop_each(&self) -> bool {
         self.drops_each
+    }
+
+    /// Whether many pages can be copied by one call.
+    pub fn has_copy_each(&self) -> bool {
+        self.copies_each
+    }
+
+    /// Copies single pages of the program, one after the other, to `into`: how many, up to the first that is not there. Nobody need keep
+    /// them there meanwhile.
+    pub fn copy_each(&self, pages: &[usize], into: &mut [u8]) -> usize {
+        program::copy_each(pages, into)
     }
 
     /// Drops single pages of the program that nobody can write: how many from the first on. Their contents are stored.

@@ -1,0 +1,280 @@
+//! Pages that lie alone leave together, from where they are: two flushes for many, where a MOVE of each has one.
+//!
+//! ```text
+//!   addresses   c . h c . . h c c h . c       c: cold, h: in use, .: not there
+//!   protect     [---------------------]       (lock) words first, then the holds, then one call of the kernel
+//!   compress    x     x       x x     x       (no lock) copies of them
+//!   drop        x     x       w x     x       (lock) one flush; what was written meanwhile (w) stays
+//!   let write   [---------------------]       those that stay
+//! ```
+//!
+//! Where pages are touched at random nearly all that are cold lie alone, and a flush is an interrupt of every processor that runs the
+//! program: 12 to 20 us on a virtual machine, with the lock held. Runs go by MOVE, which needs no copy.
+//!
+//! Who writes a page of the stretch meanwhile has a fault and lifts its protection under the lock, as for guarded pages (`guard.rs`), and its word forgets that
+//! it leaves. Fork lets all stay. They have no limbo; their second chance is by the clock (`policy/ghost.rs`).
+//!
+//! What MOVE does and this does not is refuse a page that is pinned: one that a device, or the kernel on its behalf, writes without
+//! asking the page tables. So a program that has made a call by which memory may be pinned for longer than the call lasts has all its pages
+//! moved from then on (`note_pins`).
+//!
+//! The evictor does this, nobody else: a thread of the program may be forbidden the calls that it takes.
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::evict::Aged;
+use super::guard::Leaving;
+use super::units::Evidence;
+use super::{ALL_BY_LIMBO, Active, Locked, Pager};
+use crate::control::Counter;
+use crate::policy::SWEEP_PAGES;
+use crate::region::{PageState, Range, RangeFlags};
+use crate::sys::mechanism::Next;
+use crate::sys::mem::Mapping;
+use crate::sys::{HUGE_BYTES, PAGE_SIZE};
+
+/// Pages side by side that count as lying alone: a copy of each is cheaper than a flush.
+pub(super) const ALONE_MAX: usize = 2;
+/// Pages for which the flushes are worth it.
+const ENOUGH: usize = 6;
+/// How far the last may lie from the first.
+const STRETCH_BYTES: usize = HUGE_BYTES;
+
+/// Pages that lie alone: found by a sweep, or about to leave.
+pub(super) struct Lone {
+    /// The sweep is the evictor's, and looks for them.
+    pub is_wanted: bool,
+    /// Of one range, in the order of addresses.
+    found: Leaving,
+    behind: bool,
+    /// What is protected while they leave.
+    stretch: Option<(usize, usize)>,
+    /// Where they are copied to. Whoever lets them leave has it meanwhile.
+    copies: Option<Mapping>,
+}
+
+impl Lone {
+    pub const fn new() -> Lone {
+        Lone { is_wanted: false, found: Leaving::new(), behind: false, stretch: None, copies: None }
+    }
+
+    pub fn count(&self) -> usize {
+        self.found.count()
+    }
+
+    /// Enough were found to leave together.
+    pub fn is_enough(&self) -> bool {
+        self.count() >= ENOUGH
+    }
+
+    /// Whether `run` pages at `addr` are near enough to what was found.
+    pub fn reaches(&self, addr: usize, run: usize) -> bool {
+        self.found.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= STRETCH_BYTES)
+    }
+
+    pub fn push(&mut self, addr: usize, run: usize, behind: bool) {
+        self.behind = behind;
+        (0..run).for_each(|i| self.found.push(addr + i * PAGE_SIZE));
+    }
+}
+
+impl Pager {
+    /// The program may have let the kernel write its memory whenever it likes.
+    pub fn note_pins(&self) {
+        self.pins.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether pages that lie alone may leave together.
+    pub(super) fn may_leave_together(&self, active: &Active) -> bool {
+        active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
+            && !self.pins.load(Ordering::Relaxed)
+    }
+
+    /// Pages have left, some of them by way of limbo.
+    pub(super) fn note_way(&self, s: &mut Locked<'_>, by_limbo: usize, pages: usize) {
+        if let Some(part) = (by_limbo * ALL_BY_LIMBO).checked_div(pages) {
+            s.by_limbo = (15 * s.by_limbo + part) / 16;
+        }
+    }
+
+    /// Takes what a sweep of `range` has found lying alone out by moving it, run by run. Says how many pages.
+    pub(super) fn take_lone(&self, s: &mut Locked<'_>, active: &Active, range: Range, behind: bool) -> usize {
+        let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
+        let (mut rest, mut taken) = (&*found.pages(), 0);
+        while let Some(first) = rest.first() {
+            let run = rest.iter().enumerate().take_while(|(i, page)| **page == first + i * PAGE_SIZE).count();
+            let (t, _) = self.take_run(s, active, range, *first, run, behind);
+            taken += t.pages;
+            if t.pages == 0 && t.next == Next::End {
+                break;
+            }
+            rest = &rest[run..];
+        }
+        taken
+    }
+
+    /// Lets the pages leave that a sweep has found lying alone, if there are enough: how many did, and how many the cache
+    /// refused.
+    pub(super) fn leave_together<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+    ) -> (Locked<'a>, usize, usize) {
+        let Some(first) = s.lone.found.first().filter(|_| s.lone.is_enough()) else { return (s, 0, 0) };
+        let begun = self.begin_to_leave(&mut s, active);
+        let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
+        let Some((mut copies, kept)) = begun else {
+            s.lone.found = found;
+            let taken = self.ranges.find(first).map_or(0, |range| {
+                let behind = s.lone.behind;
+                self.take_lone(&mut s, active, range, behind)
+            });
+            self.add(Counter::Evictions, taken as u64);
+            self.note_way(&mut s, taken, taken);
+            return (s, 0, 0);
+        };
+        drop(s);
+        let pages = found.pages();
+        let mover = active.mechanism.as_mover().expect("may leave together");
+        let copied = mover.copy_each(pages, copies.as_mut_slice());
+        let mut aged = [Aged::Empty; SWEEP_PAGES];
+        let (bytes, _) = copies.as_slice().as_chunks::<PAGE_SIZE>();
+        for (i, aged) in aged[..copied].iter_mut().enumerate() {
+            *aged = self.give_to_cache(active, &bytes[i], false, kept[i], &mut Evidence::default());
+        }
+        kept[copied..pages.len()].iter().for_each(|kept| self.free_entry(*kept));
+        let mut s = self.lock();
+        s.lone.copies = Some(copies);
+        let (taken, refused) = self.end_leaving(&mut s, active, pages, &aged);
+        (s, taken, refused)
+    }
+
+    /// Protects the stretch of what was found. Gives memory for copies, and the entries that the cache kept of the pages, which are
+    /// the caller's now. `None`: they cannot leave together.
+    fn begin_to_leave(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+    ) -> Option<(Mapping, [Option<u64>; SWEEP_PAGES])> {
+        let pages = s.lone.found.pages();
+        let (start, end) = (pages[0], pages[pages.len() - 1] + PAGE_SIZE);
+        // What is as its copy loses that: not for a few.
+        let (mut is_shared, mut as_copies) = (false, 0);
+        self.table.for_each_occupied(start, end, |_, _, e| {
+            is_shared |= e.is_shared();
+            as_copies += e.is_as_its_copy() as usize;
+        });
+        if is_shared || as_copies > pages.len() {
+            return None;
+        }
+        let mut kept = [None; SWEEP_PAGES];
+        for (page, kept) in pages.iter().zip(&mut kept) {
+            self.word(*page, |_, e| {
+                *kept = e.take_copy();
+                e.begin_to_leave();
+            });
+        }
+        self.table.for_each_occupied(start, end, |_, _, e| e.guard_briefly());
+        fence(Ordering::SeqCst);
+        let copies = s.lone.copies.take().or_else(|| Mapping::new(SWEEP_PAGES * PAGE_SIZE).ok());
+        let range = self.ranges.find(start).expect("the sweep found it");
+        if copies.is_none()
+            || self.holds.is_held(start, end)
+            || active.mechanism.forbid_write(start, end - start, range.prot).is_err()
+        {
+            s.lone.copies = copies;
+            self.lift(active, start, end);
+            kept.iter().for_each(|kept| self.free_entry(*kept));
+            return None;
+        }
+        s.lone.stretch = Some((start, end));
+        copies.map(|copies| (copies, kept))
+    }
+
+    /// Drops the frames of those pages that nobody has written since they began to leave.
+    fn end_leaving(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        pages: &[usize],
+        aged: &[Aged],
+    ) -> (usize, usize) {
+        self.recount_own();
+        let stretch = s.lone.stretch.take();
+        let (mut going, mut refused) = (Leaving::new(), 0);
+        for (page, aged) in pages.iter().zip(aged) {
+            let leaves = stretch.is_some() && self.table.get(*page).is_some_and(|e| e.is_leaving());
+            match *aged {
+                Aged::Stored(entry) if leaves => {
+                    let stamp = self.stamp(going.count());
+                    self.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, s.lone.behind));
+                    going.push(*page);
+                }
+                Aged::Zero if leaves => {
+                    self.word(*page, |_, e| e.leave_nothing());
+                    going.push(*page);
+                }
+                Aged::Stored(entry) => active.cache.free(entry),
+                Aged::Refused | Aged::Empty if leaves => {
+                    self.word(*page, |_, e| e.refuse_to_leave());
+                    refused += 1;
+                }
+                Aged::Zero | Aged::Refused | Aged::Empty => {}
+            }
+        }
+        let Some((start, end)) = stretch else { return (0, 0) };
+        fence(Ordering::SeqCst);
+        let pages = going.pages();
+        let mut count = 0;
+        for i in 0..pages.len() {
+            if self.holds.is_held(pages[i], pages[i] + PAGE_SIZE) {
+                self.come_back(active, pages[i]);
+            } else {
+                pages[count] = pages[i];
+                count += 1;
+            }
+        }
+        let gone = self.drop_frames(active, &mut pages[..count]);
+        let mut stored = 0;
+        for page in &pages[..gone] {
+            let is_stored = matches!(self.state_of(*page), PageState::Stored(_));
+            stored += is_stored as usize;
+            self.word(*page, |m, _| m.count(-1, if is_stored { 0 } else { -1 }));
+            if let Some(range) = self.ranges.find(*page) {
+                self.note_taken(s, active, &range, *page, 1);
+            }
+        }
+        self.lift(active, start, end);
+        self.note_way(s, 0, gone);
+        self.dropped.fetch_add(gone as u64, Ordering::Relaxed);
+        self.resident.fetch_sub(gone as i64, Ordering::Relaxed);
+        self.stored.fetch_add(stored as i64, Ordering::Relaxed);
+        let zeros = gone - stored;
+        for (c, n) in [
+            (Counter::Evictions, gone),
+            (Counter::LoneEvictions, gone),
+            (Counter::Stores, stored),
+            (Counter::ZeroPages, zeros),
+        ] {
+            self.add(c, n as u64);
+        }
+        (gone, refused)
+    }
+
+    /// Whatever is about to leave stays.
+    pub(super) fn let_stay(&self, s: &mut Locked<'_>, active: &Active) {
+        if let Some((start, end)) = s.lone.stretch.take() {
+            self.lift(active, start, end);
+        }
+    }
+
+    /// All of `[start, end)` that is still ours can be written from now on.
+    fn lift(&self, active: &Active, start: usize, end: usize) {
+        self.ranges.for_each(start, end, |r| {
+            if !r.flags.has(RangeFlags::UNREGISTERED) {
+                active.mechanism.allow_write(r.start, r.len(), r.prot);
+            }
+        });
+        self.note_unguarded(start, end);
+    }
+}
