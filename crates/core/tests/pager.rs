@@ -270,7 +270,7 @@ fn what_lies_alone_leaves_together(base: usize, pages: usize) {
             })
             .collect();
         scope.spawn(|| {
-            let (mut from, mut to) = std::io::pipe().unwrap();
+            let (from, mut to) = std::io::pipe().unwrap();
             let held = PAGER.holds.register(1 << 20).unwrap();
             let (mut seed, mut written, mut at_once) = (0x2718, vec![0u64; pages], 0);
             while !is_over.load(Ordering::Relaxed) {
@@ -285,7 +285,7 @@ fn what_lies_alone_leaves_together(base: usize, pages: usize) {
                 } else {
                     assert!(PAGER.make_resident(PAGER.lock(), page, page + P).1);
                 }
-                let fd = std::os::fd::AsRawFd::as_raw_fd(&mut from);
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&from);
                 // SAFETY: the test's own mapping.
                 assert_eq!(unsafe { libc::read(fd, (page + KERNELS) as *mut _, 8) }, 8, "page {i}");
                 held.pop_to(mark);
