@@ -269,7 +269,7 @@ impl Pager {
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
         if sweeps_first(s.limbo.ready(), self.limbo_target_now(&s)) {
-            s.lone.is_wanted = direct.is_none() && self.may_leave_together(active);
+            s.lone.is_wanted = direct.is_none() && self.look_for_lone(&mut s, active);
             let swept = self.sweep(&mut s, active, SWEEP_PAGES);
             s.lone.is_wanted = false;
             (r.taken, r.freed) = (swept.taken, swept.dropped);

@@ -76,6 +76,7 @@ impl Pager {
     pub(super) fn unguard(&self, active: &Active, range: &Range, page: usize, is_written: bool) {
         active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
         let copy = self.word(page, |_, e| {
+            self.disturbed.fetch_add(!e.is_as_its_copy() as u64, Ordering::Relaxed);
             e.unguard();
             if is_written { e.take_copy() } else { None }
         });

@@ -123,7 +123,8 @@ impl Pager {
                     want = 0;
                 }
                 if write && self.is_guarded(page) {
-                    self.add(Counter::GuardFaults, 1);
+                    let was_as_its_copy = self.word(page, |_, e| e.is_as_its_copy());
+                    self.add(Counter::GuardFaults, was_as_its_copy as u64);
                     self.unguard(active, &range, page, true);
                     return Fault::Served;
                 }

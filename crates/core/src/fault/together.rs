@@ -18,6 +18,9 @@
 //! asking the page tables. So a program that has made a call by which memory may be pinned for longer than the call lasts has all its pages
 //! moved from then on (`note_pins`).
 //!
+//! It is not worth it where the neighbours are written all the time: each that is, is a fault. If those are many for the pages that left, pages are
+//! moved for a while ([`Lone::learn`]).
+//!
 //! The evictor does this, nobody else: a thread of the program may be forbidden the calls that it takes.
 
 use core::sync::atomic::{Ordering, fence};
@@ -31,12 +34,14 @@ use crate::policy::SWEEP_PAGES;
 use crate::region::{PageState, Range, RangeFlags};
 use crate::sys::mechanism::Next;
 use crate::sys::mem::Mapping;
-use crate::sys::{HUGE_BYTES, PAGE_SIZE};
+use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 
 /// Pages side by side that count as lying alone: a copy of each is cheaper than a flush.
 pub(super) const ALONE_MAX: usize = 2;
 /// Pages for which the flushes are worth it.
 const ENOUGH: usize = 6;
+/// Sweeps that move everything after one for which too many neighbours were written: so many more each time.
+const REST_MOST: u32 = 128;
 /// How far the last may lie from the first.
 const STRETCH_BYTES: usize = HUGE_BYTES;
 
@@ -44,6 +49,11 @@ const STRETCH_BYTES: usize = HUGE_BYTES;
 pub(super) struct Lone {
     /// The sweep is the evictor's, and looks for them.
     pub is_wanted: bool,
+    /// Sweeps that do not look for them; and how many are not to after the next failure.
+    rests: u32,
+    rest: u32,
+    /// Pages whose neighbours were written while they left, so far, as of the last time.
+    disturbed: u64,
     /// Of one range, in the order of addresses.
     found: Leaving,
     behind: bool,
@@ -55,7 +65,30 @@ pub(super) struct Lone {
 
 impl Lone {
     pub const fn new() -> Lone {
-        Lone { is_wanted: false, found: Leaving::new(), behind: false, stretch: None, copies: None }
+        Lone {
+            is_wanted: false,
+            rests: 0,
+            rest: 0,
+            disturbed: 0,
+            found: Leaving::new(),
+            behind: false,
+            stretch: None,
+            copies: None,
+        }
+    }
+
+    /// Whether the next sweep is to look for them.
+    fn is_time(&mut self) -> bool {
+        let is_time = self.rests == 0;
+        self.rests = self.rests.saturating_sub(1);
+        is_time
+    }
+
+    /// So many pages left while so many of their stretch were written. A fault is about what a MOVE is.
+    fn learn(&mut self, left: usize, written: u64) {
+        let is_worth = written <= left as u64 / 4;
+        self.rest = if is_worth { self.rest / 2 } else { (2 * self.rest + 1).min(REST_MOST) };
+        self.rests = if is_worth { 0 } else { self.rest };
     }
 
     pub fn count(&self) -> usize {
@@ -84,9 +117,10 @@ impl Pager {
         self.pins.store(true, Ordering::Relaxed);
     }
 
-    /// Whether pages that lie alone may leave together.
-    pub(super) fn may_leave_together(&self, active: &Active) -> bool {
-        active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
+    /// Whether the next sweep is to look for pages that lie alone, to let them leave together.
+    pub(super) fn look_for_lone(&self, s: &mut Locked<'_>, active: &Active) -> bool {
+        s.lone.is_time()
+            && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
             && !self.pins.load(Ordering::Relaxed)
     }
 
@@ -145,7 +179,17 @@ impl Pager {
         kept[copied..pages.len()].iter().for_each(|kept| self.free_entry(*kept));
         let mut s = self.lock();
         s.lone.copies = Some(copies);
+        // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours are for the next time.
+        if let Some(page) = pages.get(copied)
+            && self.table.get(*page).is_some_and(|e| e.is_leaving())
+            && !program::is_present(*page)
+        {
+            self.note_dropped(*page);
+        }
         let (taken, refused) = self.end_leaving(&mut s, active, pages, &aged);
+        let disturbed = self.disturbed.load(Ordering::Relaxed);
+        let written = disturbed - core::mem::replace(&mut s.lone.disturbed, disturbed);
+        s.lone.learn(taken, written);
         (s, taken, refused)
     }
 
@@ -215,7 +259,7 @@ impl Pager {
                     going.push(*page);
                 }
                 Aged::Stored(entry) => active.cache.free(entry),
-                Aged::Refused | Aged::Empty if leaves => {
+                Aged::Refused if leaves => {
                     self.word(*page, |_, e| e.refuse_to_leave());
                     refused += 1;
                 }
@@ -276,5 +320,43 @@ impl Pager {
             }
         });
         self.note_unguarded(start, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_disturbs_too_often_is_left_alone_for_longer_and_longer() {
+        let mut lone = Lone::new();
+        let sweeps = |lone: &mut Lone| (0..).take_while(|_| !lone.is_time()).count();
+        lone.learn(32, 8);
+        assert_eq!(sweeps(&mut lone), 0);
+        let rests: Vec<_> = (0..9)
+            .map(|_| {
+                lone.learn(32, 9);
+                sweeps(&mut lone)
+            })
+            .collect();
+        assert_eq!(rests, [1, 3, 7, 15, 31, 63, 127, 128, 128]);
+        lone.learn(32, 0);
+        assert_eq!(sweeps(&mut lone), 0);
+        lone.learn(0, 1);
+        assert_eq!(sweeps(&mut lone), 128);
+    }
+
+    #[test]
+    fn a_stretch_is_of_one_size() {
+        let mut lone = Lone::new();
+        assert!(lone.reaches(0x1000, 2) && !lone.is_enough());
+        lone.push(0x1000, 1, false);
+        let last = 0x1000 + STRETCH_BYTES - PAGE_SIZE;
+        assert!(lone.reaches(last, 1) && !lone.reaches(last, 2) && !lone.reaches(last + PAGE_SIZE, 1));
+        lone.push(0x8000, 2, false);
+        lone.push(0x20000, 2, false);
+        assert!(!lone.is_enough());
+        lone.push(last, 1, true);
+        assert_eq!((lone.is_enough(), lone.count(), lone.found.first()), (true, 6, Some(0x1000)));
     }
 }
