@@ -223,13 +223,14 @@ impl Pager {
             let r;
             let batch = if is_window { BATCH_PAGES } else { DIRECT_PAGES };
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, Some(batch));
-            let idle = r.is_fruitless() && s.limbo.claimed() == 0;
+            let is_claimed = s.limbo.claimed() > 0 || s.lone.are_leaving();
+            let idle = r.is_fruitless() && !is_claimed;
             if r.is_fruitless() && self.excess_of_tree(pages) <= 0 {
                 // What it has more than its share cannot go (it is locked, say), and there is room.
                 self.slot().share.unbound();
             } else if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
                 // What others have claimed is on its way to the cache, or to the disk: wait for it.
-                fruitless += if s.limbo.claimed() > 0 { 0 } else { 1 };
+                fruitless += !is_claimed as u32;
                 waits += 1;
                 if fruitless % FRUITLESS_MAX == 1 {
                     self.tree().stuck.fetch_add(1, Ordering::AcqRel);

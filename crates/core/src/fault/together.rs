@@ -86,9 +86,14 @@ impl Lone {
 
     /// So many pages left while so many of their stretch were written. A fault is about what a MOVE is.
     fn learn(&mut self, left: usize, written: u64) {
-        let is_worth = written <= left as u64 / 4;
+        let is_worth = left > 0 && written <= left as u64 / 4;
         self.rest = if is_worth { self.rest / 2 } else { (2 * self.rest + 1).min(REST_MOST) };
         self.rests = if is_worth { 0 } else { self.rest };
+    }
+
+    /// Some are leaving: their frames will be free.
+    pub fn are_leaving(&self) -> bool {
+        self.stretch.is_some()
     }
 
     pub fn count(&self) -> usize {
@@ -342,7 +347,7 @@ mod tests {
         assert_eq!(rests, [1, 3, 7, 15, 31, 63, 127, 128, 128]);
         lone.learn(32, 0);
         assert_eq!(sweeps(&mut lone), 0);
-        lone.learn(0, 1);
+        lone.learn(0, 0);
         assert_eq!(sweeps(&mut lone), 128);
     }
 
