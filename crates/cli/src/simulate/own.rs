@@ -7,17 +7,17 @@
 //! - one hand goes over all processes; in the pager each has its own, and which of them sweeps is decided by who faults;
 //! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which no policy here does;
 //! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
-//! - the limit that limbo's target goes by has the pool in it. Here it is what it would be with the share that the pool has at first.
+//! - the limit that limbo's target goes by has the pool in it. Here it is what it would be if the pool had 60 %.
 
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
-use uzswap::policy::{
-    DIRECT_PAGES, Heat, POOL_FIRST_PERCENT, SWEEP_PAGES, limbo_slots, limbo_target, next_window, sweeps_first,
-};
+use uzswap::policy::{DIRECT_PAGES, Heat, SWEEP_PAGES, limbo_slots, limbo_target, next_window, sweeps_first};
 
 use super::policies::Policy;
 
 const PAGE_SHIFT: u32 = 12;
+/// The pool's part of the limit: what remains is the pages that are simulated.
+const POOL_PERCENT: usize = 60;
 /// No slot of limbo.
 const NO_SLOT: u32 = u32::MAX;
 
@@ -72,7 +72,7 @@ impl Stream {
 
 impl Own {
     pub fn new(lives: usize, pages: usize) -> Own {
-        let limit = pages * 100 / (100 - POOL_FIRST_PERCENT as usize);
+        let limit = pages * 100 / (100 - POOL_PERCENT);
         let slots = limbo_slots(limit);
         let mut limbo = Limbo::new();
         limbo.init(slots, 0).expect("memory for the simulation");
