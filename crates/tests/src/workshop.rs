@@ -52,7 +52,7 @@ impl Workshop {
     }
 
     /// Compiles `programs/NAME.c` as a library with PAGES defined, in a directory of its own.
-    pub fn library_of_pages(&self, name: &str, pages: i64, options: &[&str]) -> PathBuf {
+    pub fn object_of_pages(&self, name: &str, pages: i64, options: &[&str]) -> PathBuf {
         let directory = self.dir.join(format!("bin/{name}-{pages}"));
         fs::create_dir_all(&directory).expect("the workshop is ours");
         open_to_all(&directory);

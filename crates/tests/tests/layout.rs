@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn control_block(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     let job = |pages: i64, what: &str, memory_mib: u64| {
-        let library = workshop.library_of_pages("neighbour", pages, &[ALIGNED]);
+        let library = workshop.object_of_pages("neighbour", pages, &[ALIGNED]);
         let program = workshop.program_with("neighbour", &library);
         Job::new([program.as_os_str(), what.as_ref()])
             .env("LD_LIBRARY_PATH", library.parent().expect("it is a file"))

@@ -97,7 +97,7 @@ pub(super) struct Balance {
     is_dense: AtomicBool,
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
-    /// Guarded pages dropped, at the last tick.
+    /// Pages that left without limbo, at the last tick.
     dropped_seen: Seen<1>,
 }
 

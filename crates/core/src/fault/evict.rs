@@ -96,7 +96,7 @@ impl Swept {
 /// What became of a page in a claimed batch, found without the lock.
 #[derive(Clone, Copy)]
 pub(super) enum Aged {
-    /// No page in the slot any more.
+    /// No page in the slot any more, or none that could be copied.
     Empty,
     Zero,
     Stored(SwapEntry),
@@ -277,9 +277,9 @@ impl Pager {
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
-            let (taken, refused);
-            (s, taken, refused) = self.leave_together(s, active);
-            (r.taken, r.freed, r.refused) = (r.taken + taken, r.freed + taken, refused);
+            let left;
+            (s, left) = self.leave_together(s, active);
+            (r.taken, r.freed, r.refused) = (r.taken + left.taken, r.freed + left.freed, left.refused);
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short now.
         // A thread that waits for one page does not wait for a whole batch.
@@ -696,12 +696,10 @@ impl Pager {
             if run <= ALONE_MAX && s.lone.is_wanted && !shared && is_data(range.prot) {
                 if !s.lone.reaches(addr, run) {
                     // What there is has to do, or has to go the other way.
-                    let is_enough = s.lone.is_enough();
-                    if is_enough {
-                        looked = SWEEP_LOOK_PAGES;
+                    if s.lone.is_enough() {
                         break;
                     }
-                    taken += self.take_lone(s, active, range, behind);
+                    taken += self.take_lone(s, active, range);
                 }
                 s.lone.push(addr, run, behind);
                 addr += run * PAGE_SIZE;
@@ -723,7 +721,7 @@ impl Pager {
             // They leave before anything else is looked for.
             looked = SWEEP_LOOK_PAGES;
         } else {
-            taken += self.take_lone(s, active, range, behind);
+            taken += self.take_lone(s, active, range);
         }
         Swept { next: addr.min(range.end), taken: taken + dropped, dropped, looked }
     }

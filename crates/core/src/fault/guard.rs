@@ -72,18 +72,21 @@ impl Pager {
             && active.cache.wants_copy(swap_entry(raw))
     }
 
-    /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is worth nothing.
-    pub(super) fn unguard(&self, active: &Active, range: &Range, page: usize, is_written: bool) {
+    /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is worth nothing. Says whether it
+    /// was as its copy until now.
+    pub(super) fn unguard(&self, active: &Active, range: &Range, page: usize, is_written: bool) -> bool {
         active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-        let copy = self.word(page, |_, e| {
-            self.disturbed.fetch_add(!e.is_as_its_copy() as u64, Ordering::Relaxed);
+        let (was_as_its_copy, copy) = self.word(page, |_, e| {
+            let was_as_its_copy = e.is_as_its_copy();
             e.unguard();
-            if is_written { e.take_copy() } else { None }
+            (was_as_its_copy, if is_written { e.take_copy() } else { None })
         });
+        self.disturbed.fetch_add(!was_as_its_copy as u32, Ordering::Relaxed);
         if let Some(raw) = copy {
             self.count_freed();
             active.cache.give_up_copy(swap_entry(raw));
         }
+        was_as_its_copy
     }
 
     /// The kernel has lifted the protection of all of `[start, end)`.
@@ -129,15 +132,8 @@ impl Pager {
                 count += 1;
             }
         }
-        let count = self.drop_frames(active, &mut pages[..count]);
-        for page in &pages[..count] {
-            self.word(*page, |m, _| m.count(-1, 0));
-            self.note_taken(s, active, range, *page, 1);
-        }
-        self.dropped.fetch_add(count as u64, Ordering::Relaxed);
-        self.resident.fetch_sub(count as i64, Ordering::Relaxed);
-        self.stored.fetch_add(count as i64, Ordering::Relaxed);
-        for c in [Counter::Stores, Counter::CleanEvictions, Counter::GuardedEvictions] {
+        let (count, _) = self.let_go(s, active, &mut pages[..count]);
+        for c in [Counter::CleanEvictions, Counter::GuardedEvictions] {
             self.add(c, count as u64);
         }
         count
@@ -153,9 +149,9 @@ impl Pager {
         is_back
     }
 
-    /// Drops the frames of `pages`, whose words say already that they have gone: how many went. What the kernel will not drop, for whatever reason,
-    /// stays in the program.
-    pub(super) fn drop_frames(&self, active: &Active, pages: &mut [usize]) -> usize {
+    /// Drops the frames of `pages`, whose words say already that they have gone: how many went, and how many of those are stored. What the
+    /// kernel will not drop, for whatever reason, stays in the program.
+    pub(super) fn let_go(&self, s: &mut Locked<'_>, active: &Active, pages: &mut [usize]) -> (usize, usize) {
         let mechanism = active.mechanism.as_mover().expect("guarded");
         let at_once = mechanism.drop_each(pages);
         let mut gone = at_once;
@@ -168,7 +164,19 @@ impl Pager {
                 self.come_back(active, page);
             }
         }
-        gone
+        let mut stored = 0;
+        for page in &pages[..gone] {
+            let is_stored = matches!(self.state_of(*page), PageState::Stored(_));
+            stored += is_stored as usize;
+            self.word(*page, |m, _| m.count(-1, is_stored as i32 - 1));
+            let range = self.ranges.find(*page).expect("a page that went has a range");
+            self.note_taken(s, active, &range, *page, 1);
+        }
+        self.dropped.fetch_add(gone as u64, Ordering::Relaxed);
+        self.resident.fetch_sub(gone as i64, Ordering::Relaxed);
+        self.stored.fetch_add(stored as i64, Ordering::Relaxed);
+        self.add(Counter::Stores, stored as u64);
+        (gone, stored)
     }
 
     /// A page that was to go, and whose frame is still there, stays in the program. What was stored of it goes.

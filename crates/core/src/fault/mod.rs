@@ -134,8 +134,8 @@ pub struct Pager {
     outside: AtomicI64,
     /// Memory may be written without asking the page tables: see `together.rs`.
     pins: AtomicBool,
-    /// Pages that were written while they, or their neighbours, were leaving together.
-    disturbed: AtomicU64,
+    /// Pages that were written while they, or their neighbours, were leaving together, since that was looked at.
+    disturbed: AtomicU32,
     /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
     dropped: AtomicU64,
     /// Pages that are back after the sweep's hand had taken them, since the trail was told.
@@ -191,7 +191,7 @@ impl Pager {
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
             pins: AtomicBool::new(false),
-            disturbed: AtomicU64::new(0),
+            disturbed: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
             came_back: AtomicU32::new(0),
             own: AtomicI64::new(0),

@@ -123,9 +123,8 @@ impl Pager {
                     want = 0;
                 }
                 if write && self.is_guarded(page) {
-                    let was_as_its_copy = self.word(page, |_, e| e.is_as_its_copy());
+                    let was_as_its_copy = self.unguard(active, &range, page, true);
                     self.add(Counter::GuardFaults, was_as_its_copy as u64);
-                    self.unguard(active, &range, page, true);
                     return Fault::Served;
                 }
                 if write && self.is_shared(page) {

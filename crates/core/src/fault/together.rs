@@ -25,13 +25,13 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::evict::Aged;
+use super::evict::{Aged, Reclaimed};
 use super::guard::Leaving;
 use super::units::Evidence;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::Counter;
 use crate::policy::SWEEP_PAGES;
-use crate::region::{PageState, Range, RangeFlags};
+use crate::region::{Range, RangeFlags};
 use crate::sys::mechanism::Next;
 use crate::sys::mem::Mapping;
 use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
@@ -52,8 +52,6 @@ pub(super) struct Lone {
     /// Sweeps that do not look for them; and how many are not to after the next failure.
     rests: u32,
     rest: u32,
-    /// Pages whose neighbours were written while they left, so far, as of the last time.
-    disturbed: u64,
     /// Of one range, in the order of addresses.
     found: Leaving,
     behind: bool,
@@ -69,7 +67,6 @@ impl Lone {
             is_wanted: false,
             rests: 0,
             rest: 0,
-            disturbed: 0,
             found: Leaving::new(),
             behind: false,
             stretch: None,
@@ -85,8 +82,8 @@ impl Lone {
     }
 
     /// So many pages left while so many of their stretch were written. A fault is about what a MOVE is.
-    fn learn(&mut self, left: usize, written: u64) {
-        let is_worth = left > 0 && written <= left as u64 / 4;
+    fn learn(&mut self, left: usize, written: usize) {
+        let is_worth = left > 0 && written <= left / 4;
         self.rest = if is_worth { self.rest / 2 } else { (2 * self.rest + 1).min(REST_MOST) };
         self.rests = if is_worth { 0 } else { self.rest };
     }
@@ -137,7 +134,8 @@ impl Pager {
     }
 
     /// Takes what a sweep of `range` has found lying alone out by moving it, run by run. Says how many pages.
-    pub(super) fn take_lone(&self, s: &mut Locked<'_>, active: &Active, range: Range, behind: bool) -> usize {
+    pub(super) fn take_lone(&self, s: &mut Locked<'_>, active: &Active, range: Range) -> usize {
+        let behind = s.lone.behind;
         let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
         let (mut rest, mut taken) = (&*found.pages(), 0);
         while let Some(first) = rest.first() {
@@ -152,26 +150,23 @@ impl Pager {
         taken
     }
 
-    /// Lets the pages leave that a sweep has found lying alone, if there are enough: how many did, and how many the cache
-    /// refused.
+    /// Lets the pages leave that a sweep has found lying alone, if there are enough; or moves them out.
     pub(super) fn leave_together<'a>(
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
-    ) -> (Locked<'a>, usize, usize) {
-        let Some(first) = s.lone.found.first().filter(|_| s.lone.is_enough()) else { return (s, 0, 0) };
-        let begun = self.begin_to_leave(&mut s, active);
-        let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
-        let Some((mut copies, kept)) = begun else {
-            s.lone.found = found;
-            let taken = self.ranges.find(first).map_or(0, |range| {
-                let behind = s.lone.behind;
-                self.take_lone(&mut s, active, range, behind)
-            });
+    ) -> (Locked<'a>, Reclaimed) {
+        if !s.lone.is_enough() {
+            return (s, Reclaimed::default());
+        }
+        let Some((mut copies, kept)) = self.begin_to_leave(&mut s, active) else {
+            let range = s.lone.found.first().and_then(|first| self.ranges.find(first));
+            let taken = self.take_lone(&mut s, active, range.expect("the sweep found it"));
             self.add(Counter::Evictions, taken as u64);
             self.note_way(&mut s, taken, taken);
-            return (s, 0, 0);
+            return (s, Reclaimed { taken, ..Reclaimed::default() });
         };
+        let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
         drop(s);
         let pages = found.pages();
         let mover = active.mechanism.as_mover().expect("may leave together");
@@ -191,11 +186,9 @@ impl Pager {
         {
             self.note_dropped(*page);
         }
-        let (taken, refused) = self.end_leaving(&mut s, active, pages, &aged);
-        let disturbed = self.disturbed.load(Ordering::Relaxed);
-        let written = disturbed - core::mem::replace(&mut s.lone.disturbed, disturbed);
-        s.lone.learn(taken, written);
-        (s, taken, refused)
+        let (freed, refused) = self.end_leaving(&mut s, active, pages, &aged);
+        s.lone.learn(freed, self.disturbed.swap(0, Ordering::Relaxed) as usize);
+        (s, Reclaimed { taken: freed, freed, refused })
     }
 
     /// Protects the stretch of what was found. Gives memory for copies, and the entries that the cache kept of the pages, which are
@@ -240,7 +233,7 @@ impl Pager {
         copies.map(|copies| (copies, kept))
     }
 
-    /// Drops the frames of those pages that nobody has written since they began to leave.
+    /// Drops the frames of those pages that nobody has written since they began to leave: how many, and how many others the cache refused.
     fn end_leaving(
         &self,
         s: &mut Locked<'_>,
@@ -283,30 +276,13 @@ impl Pager {
                 count += 1;
             }
         }
-        let gone = self.drop_frames(active, &mut pages[..count]);
-        let mut stored = 0;
-        for page in &pages[..gone] {
-            let is_stored = matches!(self.state_of(*page), PageState::Stored(_));
-            stored += is_stored as usize;
-            self.word(*page, |m, _| m.count(-1, if is_stored { 0 } else { -1 }));
-            if let Some(range) = self.ranges.find(*page) {
-                self.note_taken(s, active, &range, *page, 1);
-            }
-        }
+        let (gone, stored) = self.let_go(s, active, &mut pages[..count]);
         self.lift(active, start, end);
         self.note_way(s, 0, gone);
-        self.dropped.fetch_add(gone as u64, Ordering::Relaxed);
-        self.resident.fetch_sub(gone as i64, Ordering::Relaxed);
-        self.stored.fetch_add(stored as i64, Ordering::Relaxed);
-        let zeros = gone - stored;
-        for (c, n) in [
-            (Counter::Evictions, gone),
-            (Counter::LoneEvictions, gone),
-            (Counter::Stores, stored),
-            (Counter::ZeroPages, zeros),
-        ] {
-            self.add(c, n as u64);
+        for c in [Counter::Evictions, Counter::LoneEvictions] {
+            self.add(c, gone as u64);
         }
+        self.add(Counter::ZeroPages, (gone - stored) as u64);
         (gone, refused)
     }
 

@@ -140,9 +140,9 @@ impl PageEntry {
     /// The page that leaves was stored. `stamp`: when. `behind`: see `enter_limbo`.
     pub fn leave_to(&self, entry: u64, stamp: u64, behind: bool) {
         self.expect(self.is_leaving(), "leave");
-        debug_assert!(entry >> ENTRY_BITS == 0 && stamp < STAMPS);
+        debug_assert!(entry >> ENTRY_BITS == 0);
         let behind = if behind { BEHIND } else { 0 };
-        self.set(3, behind, LOAD_SLOTS_MAX as u64 + 1 + stamp, entry << ENTRY_SHIFT);
+        self.set(3, behind, slot_of_time(stamp), entry << ENTRY_SHIFT);
     }
 
     /// The page that leaves is nowhere any more: all of it is zero.
@@ -175,9 +175,8 @@ impl PageEntry {
     /// A guarded page is about to be dropped: it is what its copy says, which becomes the page. `stamp`: when.
     pub fn drop_to_copy(&self, stamp: u64) {
         self.expect(self.is_as_its_copy() && self.copy().is_some(), "drop to copy");
-        debug_assert!(stamp < STAMPS);
         let entry = self.copy_bits() & !KEPT;
-        self.set(3, 0, LOAD_SLOTS_MAX as u64 + 1 + stamp, entry);
+        self.set(3, 0, slot_of_time(stamp), entry);
     }
 
     /// The page was not dropped after all: it is resident and guarded, as it was, and not asked again in this round.
@@ -395,6 +394,12 @@ impl PageEntry {
 #[inline]
 const fn heat(heat: Heat) -> u64 {
     heat.bits() << HEAT_SHIFT
+}
+
+/// What the field of the slot says of a stored page that left at a time.
+fn slot_of_time(stamp: u64) -> u64 {
+    debug_assert!(stamp < STAMPS);
+    LOAD_SLOTS_MAX as u64 + 1 + stamp
 }
 
 fn entry_of(word: u64) -> u64 {

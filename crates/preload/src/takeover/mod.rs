@@ -136,9 +136,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
     if descriptors::ASKING.contains(&number) && descriptors::is_hidden(number, &args) {
         return Answer::Result(Errno::EBADF.as_return());
     }
-    if pins::PINNING.contains(&number) {
-        pins::note(number, &args);
-    }
+    pins::note(number, &args);
     let answer = match disposition(number) {
         _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
         _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),

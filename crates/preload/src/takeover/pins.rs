@@ -5,8 +5,6 @@
 //! then on all pages leave by being moved. What a request of ioctl does is known for those that every program makes; the others are
 //! taken to pin.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use uzswap::sys::nr;
 
 use super::{Args, PAGER};
@@ -18,11 +16,9 @@ pub(super) const PINNING: [usize; 3] = [nr::IO_SETUP, nr::IOCTL, nr::SETSOCKOPT]
 /// freezing, sockets, copying files, namespaces.
 const HARMLESS: [u8; 9] = [0x00, 0x12, b'$', b'f', b'T', b'X', 0x89, 0x94, 0xb7];
 
-/// Notes a call that may pin memory for longer than it lasts.
+/// Notes a call if it may pin memory for longer than it lasts.
 pub(super) fn note(number: usize, args: &Args) {
-    static NOTED: AtomicBool = AtomicBool::new(false);
-    if !NOTED.load(Ordering::Relaxed) && may_pin(number, args) {
-        NOTED.store(true, Ordering::Relaxed);
+    if may_pin(number, args) {
         PAGER.note_pins();
     }
 }
