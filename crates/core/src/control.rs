@@ -22,7 +22,7 @@ use crate::latency::{FaultKind, Histogram, Latency};
 use crate::sys::{fd, thread_exists};
 use orders::Orders;
 use share::Share;
-use turns::Turn;
+use turns::{Referee, Turn};
 
 /// The environment variable that names the control descriptor.
 pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
@@ -280,7 +280,7 @@ counters! {
     StoreErrors "store_errors" Sum "failed operations on the backing store",
     MoveBusy "move_busy" Sum "pages that the kernel would not move (shared or pinned)",
     MoveUncounted "move_uncounted" Sum "pages that the kernel moved without counting them (its bug, worked around)",
-    Pauses "pauses" Sum "faults that waited for the process's turn (see --no-turns)",
+    Pauses "pauses" Sum "faults, and calls for more memory, that waited for the process's turn (see --no-turns)",
     PausedNs "paused_ns" Sum "how long they waited, all together (ns)",
     EfaultRetries "efault_retries" Sum "system calls repeated after EFAULT (the safety net)",
     HookedCalls "hooked_calls" Sum "system calls that passed through uzswap",
@@ -385,6 +385,8 @@ pub struct Tree {
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.
     pub mechanisms: AtomicU32,
+    /// Who says whose turn it is.
+    pub referee: Referee,
     /// When somebody last looked for processes that are gone, and when one was found.
     gone_looked_at_ns: AtomicU64,
     gone_found_at_ns: AtomicU64,

@@ -99,7 +99,7 @@ impl ProcessState {
             needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
             faults: slot.get(Counter::Faults),
             listens: slot.orders.has_listener(),
-            is_paused: slot.turn.is_paused(),
+            is_paused: if is_active { slot.turn.is_paused() } else { slot.turn.is_waiting() },
         })
     }
 
@@ -124,8 +124,8 @@ impl ProcessState {
 
     pub fn state(&self) -> &'static str {
         match self.mechanism {
+            _ if self.is_paused => "waits",
             None => "dormant",
-            Some(_) if self.is_paused => "waits",
             Some(_) => "active",
         }
     }

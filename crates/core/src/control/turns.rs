@@ -8,9 +8,10 @@
 //!   pause(until) ──────────────────> the next fault waits; the evictor takes its memory, before others lose theirs
 //!   pause(until later), ...          (without news it runs again: a pause ends by itself)
 //!   resume ─────────────────────────> goes on
+//!          <───────────────────── ask: a process that wants memory where it is short waits for an answer, which is one of the two
 //! ```
 //!
-//! Only faults wait: a process that finds all that it touches runs on, and one that sleeps does not notice.
+//! Only who needs memory waits: a process that finds all that it touches runs on, and one that sleeps does not notice.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -21,6 +22,43 @@ use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
 const SLICE_NS: u64 = 20_000_000;
 /// How long a fault waits at most, whatever the shared block says.
 const WAIT_MAX_NS: u64 = 60_000_000_000;
+
+/// How long who asks waits for an answer.
+const ANSWER_NS: u64 = 120_000_000;
+
+/// Who says whose turn it is, as the processes see it. All-zero: nobody does.
+#[repr(C)]
+pub struct Referee {
+    is_there: AtomicU32,
+    /// Bumped and woken by who asks.
+    bell: AtomicU32,
+}
+
+impl Referee {
+    /// From now on somebody answers.
+    pub fn begin(&self) {
+        self.is_there.store(1, Ordering::Release);
+    }
+
+    pub fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Acquire) != 0
+    }
+
+    /// To be read before looking who asks, and given to `wait`.
+    pub fn rung(&self) -> u32 {
+        self.bell.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until somebody has asked since `rung` was read; at most so long.
+    pub fn wait(&self, rung: u32, timeout_ns: u64) {
+        futex_wait_shared(&self.bell, rung, Some(timeout_ns));
+    }
+
+    fn ring(&self) {
+        self.bell.fetch_add(1, Ordering::AcqRel);
+        futex_wake_shared(&self.bell, u32::MAX >> 1);
+    }
+}
 
 /// The turn of one process. All-zero: it runs.
 #[repr(C)]
@@ -58,9 +96,21 @@ impl Turn {
 
     /// Waits for the turn, as long as `may_wait` allows it. Returns how long that took, in nanoseconds.
     pub fn wait(&self, may_wait: impl Fn() -> bool) -> u64 {
+        self.wait_after(|| (), may_wait)
+    }
+
+    /// The process itself asks whether it is its turn, and waits for the answer and for what follows from it; as `wait`.
+    pub fn ask(&self, referee: &Referee, may_wait: impl Fn() -> bool) -> u64 {
+        self.pause(now_ns() + ANSWER_NS);
+        // Heard before it is seen to wait, it would not be seen to ask.
+        self.wait_after(|| referee.ring(), may_wait)
+    }
+
+    fn wait_after(&self, is_seen: impl FnOnce(), may_wait: impl Fn() -> bool) -> u64 {
         let began = now_ns();
         let mut now = began;
         self.waiting.fetch_add(1, Ordering::AcqRel);
+        is_seen();
         while now - began < WAIT_MAX_NS {
             let rung = self.bell.load(Ordering::Acquire);
             let until = self.paused_until_ns.load(Ordering::Acquire);
@@ -108,6 +158,27 @@ mod tests {
             waiter.join().unwrap();
         });
         assert!(!turn.is_paused() && !turn.is_waiting());
+    }
+
+    #[test]
+    fn who_asks_is_seen_to_wait_and_goes_on_without_an_answer() {
+        let t = tree();
+        let turn = &t.claim(10).unwrap().turn;
+        assert!(turn.ask(&t.referee, || true) >= ANSWER_NS);
+        thread::scope(|scope| {
+            let rung = t.referee.rung();
+            let began = now_ns();
+            let asker = scope.spawn(|| turn.ask(&t.referee, || true));
+            while t.referee.rung() == rung {
+                t.referee.wait(rung, 1_000_000);
+            }
+            assert!(turn.is_waiting() && turn.is_paused());
+            turn.pause(u64::MAX);
+            thread::sleep(Duration::from_nanos(ANSWER_NS));
+            assert!(turn.is_waiting());
+            turn.resume();
+            assert!((ANSWER_NS..=now_ns() - began).contains(&asker.join().unwrap()));
+        });
     }
 
     #[test]

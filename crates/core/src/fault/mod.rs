@@ -37,6 +37,7 @@ mod size;
 mod timing;
 mod together;
 mod trace;
+mod turn;
 mod units;
 mod window;
 
@@ -47,6 +48,7 @@ pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use reclaim::Reclaim;
 pub use resolve::{Fault, FaultStream};
 pub use size::GIVEN_AHEAD;
+pub use turn::COMPETING_PAGES;
 
 use crate::cache::Counters as CacheCounters;
 use crate::control::trace::Ring;
@@ -152,6 +154,8 @@ pub struct Pager {
     evictor_asked: AtomicBool,
     /// Pages that the process used when memory was last not short: see `above_size`.
     size: AtomicI64,
+    /// Dormant, the process has asked whether it is its turn.
+    has_asked: AtomicBool,
     /// Of `Tree::stuck`, what has been seen.
     stuck_seen: AtomicU32,
     tree: AtomicPtr<Tree>,
@@ -202,6 +206,7 @@ impl Pager {
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
             size: AtomicI64::new(0),
+            has_asked: AtomicBool::new(false),
             stuck_seen: AtomicU32::new(0),
             tree: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
@@ -308,20 +313,6 @@ impl Pager {
         let t = self.tree();
         let others = t.used_pages.load(Ordering::Relaxed) - self.published_pages();
         t.limit_pages.load(Ordering::Relaxed) - others.max(0)
-    }
-
-    /// Before a fault: waits while it is not this process's turn, as long as `may_wait` allows it.
-    #[inline]
-    pub fn wait_for_turn(&self, may_wait: impl Fn() -> bool) {
-        if self.active().is_some() && self.slot().turn.is_paused() {
-            self.add(Counter::Pauses, 1);
-            self.add(Counter::PausedNs, self.slot().turn.wait(may_wait));
-        }
-    }
-
-    /// Whether the process waits for its turn and has given away what it could.
-    pub fn is_drained(&self) -> bool {
-        self.slot().turn.is_paused() && self.resident_pages() + self.limbo_pages() <= 2 * PAUSED_PAGES
     }
 
     /// What the tree believes that this process uses.

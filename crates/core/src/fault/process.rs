@@ -134,6 +134,7 @@ impl Pager {
         tid: u32,
         slot: &'static Slot,
     ) -> Result<()> {
+        self.has_asked.store(false, Ordering::Relaxed);
         // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees entries.
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);

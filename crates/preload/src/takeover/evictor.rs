@@ -306,6 +306,11 @@ pub fn look_outside() -> Option<i64> {
     Some(pages)
 }
 
+/// What a dormant process holds, in pages; asked by a thread of the program.
+pub fn held_pages() -> Option<i64> {
+    Some(anonymous_pages()? + KERNEL_PAGES)
+}
+
 /// Anonymous memory of this process, in pages, as the kernel counts it.
 fn anonymous_pages() -> Option<i64> {
     let mut text = [0u8; 128];

@@ -12,9 +12,10 @@ use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
-use super::thread::ThreadBlock;
+use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, runtime, start,
+    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, runtime,
+    signals, start,
 };
 use crate::patch;
 
@@ -45,6 +46,13 @@ fn overlaps(start: usize, len: usize) -> bool {
 }
 
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+    // One that pages waits at its faults.
+    if !ACTIVE.load(Ordering::Acquire) && !UNMANAGED.load(Ordering::Acquire) {
+        let pages = added_pages(number, a);
+        if pages > 0 && PAGER.may_have_to_wait(pages) {
+            wait_for_turn(t);
+        }
+    }
     let r = match number {
         nr::MMAP => return mmap(t, a),
         nr::MUNMAP if overlaps(a[0], a[1]) => runtime(t, move || munmap(a)),
@@ -69,6 +77,31 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         _ => return None,
     };
     Some(Answer::Result(r))
+}
+
+/// What a call may add to what the process could hold, in pages.
+fn added_pages(number: usize, a: Args) -> i64 {
+    const ACCESSIBLE: usize = 7;
+    let private = MAP_ANONYMOUS | MAP_PRIVATE;
+    let bytes = match number {
+        nr::MMAP if a[3] & (MAP_ANONYMOUS | MAP_TYPE) == private && a[2] & ACCESSIBLE != 0 => a[1],
+        nr::MPROTECT | nr::PKEY_MPROTECT if a[2] & ACCESSIBLE != 0 && overlaps(a[0], a[1]) => a[1],
+        nr::MREMAP => a[2].saturating_sub(a[1]),
+        nr::BRK => a[0].saturating_sub(BREAK.load(Ordering::Relaxed)),
+        _ => 0,
+    };
+    (bytes >> PAGE_SIZE.trailing_zeros()) as i64 + (bytes % PAGE_SIZE != 0) as i64
+}
+
+/// Waits for the turn of this dormant process before it has more memory. No other thread: it touches nothing meanwhile.
+fn wait_for_turn(t: &'static ThreadBlock) {
+    let mask = signals::block_all();
+    runtime(t, move || {
+        let held = if thread::is_only_one() { evictor::held_pages() } else { None };
+        PAGER.wait_to_grow(held, || !signals::would_interrupt(mask));
+        grown(&mut PAGER.lock());
+    });
+    signals::restore(mask);
 }
 
 /// Asks, after memory was added, whether the process may exceed the limit now.

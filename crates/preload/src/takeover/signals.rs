@@ -309,6 +309,11 @@ fn pending() -> u64 {
     set
 }
 
+/// Whether a signal waits for this thread that it would take with this mask.
+pub fn would_interrupt(mask: u64) -> bool {
+    pending() & !mask != 0
+}
+
 /// Every handled signal comes here, on the thread's alternate stack, with all signals blocked.
 extern "C" fn entry(sig: i32, info: usize, context: usize) {
     let si_code = read_u64(info + 8) as i32;
@@ -318,7 +323,7 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
     {
         let (addr, error) = (read_u64(info + 16) as usize, read_u64(context + UC_ERR));
         // A signal that the program would take now goes first.
-        PAGER.wait_for_turn(|| pending() & !read_u64(context + UC_SIGMASK) == 0);
+        PAGER.wait_for_turn(|| !would_interrupt(read_u64(context + UC_SIGMASK)));
         // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
         match PAGER.fault(addr, error, unsafe { &mut *t.stream.get() }) {
             Fault::Served => return,

@@ -211,6 +211,11 @@ pub fn came() {
     THREADS.fetch_add(1, Ordering::AcqRel);
 }
 
+/// Whether the program has no other thread.
+pub fn is_only_one() -> bool {
+    THREADS.load(Ordering::Acquire) == 1
+}
+
 /// One less. True: it was the last.
 pub fn went() -> bool {
     THREADS.fetch_sub(1, Ordering::AcqRel) == 1

@@ -1,9 +1,15 @@
 //! Who runs: how many at a time, and for how long.
 //!
-//! **How many.** *Pressure* is what paging costs of the processor time that the processes have. Above a quarter there are turns; as many
-//! processes run as would fit by half of what they need, then fewer while pressure stays high and memory full, and one more
-//! while pressure is low or there is room; not fewer than there are processors, unless nearly all time goes to paging. When all could run and pressure is low, turns are over. They are of no use either where one of
-//! those that page would do so alone.
+//! **When.** *Pressure* is what paging costs of the processor time that the processes have. Above a quarter there are turns. Better is not
+//! to get there: where memory is about to be full, or somebody asks before taking what there is, and more processes run than there
+//! are processors, most of them wait before they have memory, and none of it has to go and come back. While processors are
+//! busy that costs nothing.
+//!
+//! **How many.** As would fit by half of what they need, or, before memory is full, one more than there are processors. Fewer
+//! while pressure stays high and memory full, but not than there are processors, unless nearly all time goes to paging.
+//! One more while there is room for what those that run will come to, as others did before them; or while pressure is low and a processor
+//! idle; or after a long calm. When all could run and pressure is low, turns are over. They are of no use either where one of those
+//! that page would do so alone.
 //!
 //! **Which.** Who waits longest comes next. A turn is long beside the processor time that it takes to bring a process's memory back, so that
 //! little of it is lost; a process that ends within its turn, as compilers do, never has to come back at all. One that sleeps
@@ -13,6 +19,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::control::server::Room;
+
+/// What there is for all: memory, and the part of the machine's processors that was idle since the last look.
+#[derive(Clone, Copy, Debug)]
+pub struct Supply {
+    pub room: Room,
+    pub idle: f64,
+}
 
 /// What it costs to bring a page of a process's memory back at the beginning of its turn, and to take it out at the end.
 const RELOAD_COST: Duration = Duration::from_micros(12);
@@ -33,6 +46,14 @@ const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
 const TURN_RELOADS: u32 = 25;
 const SHORTEST_TURN: Duration = Duration::from_millis(400);
 const LONGEST_TURN: Duration = Duration::from_secs(8);
+/// Memory is about to be full if it will be after this long, as fast as it fills now.
+const FORESIGHT: Duration = Duration::from_secs(1);
+/// With less of the machine idle processors are busy.
+const IDLE: f64 = 0.1;
+/// Little pressure and free memory for so long is a calm.
+const CALM: Duration = Duration::from_secs(3);
+/// The weight of one process, when it ends, in what processes come to.
+const LESSON: f64 = 0.125;
 /// Without processor time for so long a process sleeps.
 const ASLEEP: Duration = Duration::from_millis(200);
 /// A process that has not paged for so long does not take part in what is counted.
@@ -68,16 +89,16 @@ struct Contender {
     since: Instant,
 }
 
-/// What a turn comes to: so much processor time, if that can be seen, and time at most.
+/// A turn: the processor time at its beginning, if that can be seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Turn {
-    processor_until: Option<Duration>,
-    longest: Duration,
+    processor_from: Option<Duration>,
 }
 
 impl Contender {
     fn contends(&self, now: Instant) -> bool {
-        now - self.paged_at < AWAY
+        let last = if self.turn.is_some() { self.paged_at.max(self.ran_at) } else { self.paged_at };
+        now - last < AWAY
     }
 
     fn waits(&self) -> bool {
@@ -85,14 +106,24 @@ impl Contender {
     }
 
     fn has_had_its_turn(&self, now: Instant) -> bool {
-        self.turn.is_some_and(|turn| {
-            let used = turn.processor_until.zip(self.seen.processor);
-            now - self.since >= turn.longest || used.is_some_and(|(until, used)| used >= until)
+        let (length, lasted) = (turn_length(self.seen.needed_pages), now - self.since);
+        self.turn.is_some_and(|turn| match turn.processor_from.zip(self.seen.processor) {
+            Some((from, used)) => used.saturating_sub(from) >= length || lasted >= LONGEST_TURN,
+            None => lasted >= length,
         })
     }
 
+    fn is_awake(&self, now: Instant) -> bool {
+        now - self.ran_at < ASLEEP
+    }
+
     fn runs(&self, now: Instant) -> bool {
-        self.turn.is_some() && now - self.ran_at < ASLEEP
+        self.turn.is_some() && self.is_awake(now)
+    }
+
+    fn take_turn(&mut self, now: Instant) {
+        self.turn = Some(Turn { processor_from: self.seen.processor });
+        (self.since, self.ran_at) = (now, now);
     }
 
     /// Who comes first is first in turn.
@@ -104,11 +135,19 @@ impl Contender {
 pub struct Policy {
     cores: f64,
     contenders: HashMap<Key, Contender>,
-    looked_at: Option<Instant>,
+    /// When it was looked last, and how much memory was in use.
+    looked_at: Option<(Instant, u64)>,
     pressure: f64,
+    /// Pages by which memory in use grows, in a second.
+    filling: f64,
+    idle: f64,
+    /// What processes came to that have ended, in pages.
+    typical: Option<f64>,
     /// How many may run at a time; None: all.
     allowed: Option<usize>,
     changed_at: Option<Instant>,
+    /// When memory was full last.
+    full_at: Option<Instant>,
 }
 
 impl Policy {
@@ -118,8 +157,12 @@ impl Policy {
             contenders: HashMap::new(),
             looked_at: None,
             pressure: 0.0,
+            filling: 0.0,
+            idle: 1.0,
+            typical: None,
             allowed: None,
             changed_at: None,
+            full_at: None,
         }
     }
 
@@ -133,13 +176,19 @@ impl Policy {
         *self = Policy::new(self.cores as usize);
     }
 
+    /// Processes that keep all processors busy, even where one ends and nobody has seen it yet.
+    fn enough(&self) -> usize {
+        self.cores as usize + 1
+    }
+
     /// One look at the processes that compete.
-    pub fn step(&mut self, now: Instant, room: Room, sights: Vec<Sight>) {
+    pub fn step(&mut self, now: Instant, supply: Supply, sights: Vec<Sight>) {
         let (paging, processor) = self.see(now, sights);
-        self.average(now, paging, processor);
-        self.decide(now, room);
+        self.average(now, supply, paging, processor);
+        self.decide(now, supply.room);
         if let Some(allowed) = self.allowed {
-            self.take_turns(now, allowed);
+            let has_room = self.has_room(now, supply.room);
+            self.take_turns(now, allowed, has_room);
         }
     }
 
@@ -175,17 +224,27 @@ impl Policy {
             c.seen = s;
             self.contenders.insert(c.seen.key, c);
         }
+        for ended in before.values() {
+            let came_to = ended.seen.needed_pages as f64;
+            self.typical = Some(self.typical.map_or(came_to, |t| t + (came_to - t) * LESSON));
+        }
         all
     }
 
-    fn average(&mut self, now: Instant, paging: Duration, processor: Duration) {
-        if let Some(before) = self.looked_at.filter(|b| *b < now) {
+    fn average(&mut self, now: Instant, supply: Supply, paging: Duration, processor: Duration) {
+        let in_use = supply.room.limit_pages.saturating_sub(supply.room.free_pages);
+        if self.looked_at.is_none() {
+            self.idle = supply.idle;
+        }
+        if let Some((before, used_before)) = self.looked_at.filter(|(b, _)| *b < now) {
             let passed = (now - before).as_secs_f64();
             let used = processor.as_secs_f64().max(passed * self.cores * LEAST_USE);
             let weight = (passed / AVERAGE.as_secs_f64()).min(1.0);
             self.pressure += (paging.as_secs_f64() / used - self.pressure) * weight;
+            self.filling += ((in_use as f64 - used_before as f64) / passed - self.filling) * weight;
+            self.idle += (supply.idle - self.idle) * weight;
         }
-        self.looked_at = Some(now);
+        self.looked_at = Some((now, in_use));
     }
 
     /// How many may run from now on.
@@ -194,24 +253,30 @@ impl Policy {
         let fitting = self.fitting(now, room);
         let least = if self.pressure > SEVERE { 1 } else { self.cores as usize };
         let Some(allowed) = self.allowed else {
-            if self.pressure > BEGIN && contending > least && fitting > 0 {
-                self.allowed = Some(fitting.clamp(least, contending - 1));
-                self.changed_at = Some(now);
-            }
-            return;
+            let begin = if fitting == 0 {
+                None
+            } else if self.pressure > BEGIN && contending > least {
+                Some(fitting.clamp(least, contending - 1))
+            } else {
+                self.before_memory_is_full(now, room)
+            };
+            return begin.map_or((), |allowed| self.begin(now, allowed));
         };
         if fitting == 0 {
             return self.end();
         }
+        let ahead = room.limit_pages / AHEAD;
+        if room.free_pages < ahead {
+            self.full_at = Some(now);
+        }
         if self.changed_at.is_some_and(|at| now - at < SETTLED) {
             return;
         }
-        let ahead = room.limit_pages / AHEAD;
+        let is_calm = self.changed_at.max(self.full_at).is_some_and(|at| now - at > CALM);
+        let is_easy = self.pressure < LITTLE && (self.idle > IDLE || is_calm);
         let next = if self.pressure > TOO_MUCH && room.free_pages < ahead {
             (allowed * 2 / 3).max(least.min(allowed))
-        } else if allowed < contending
-            && (self.pressure < LITTLE || room.free_pages > ahead + self.next_needs())
-        {
+        } else if allowed < contending && (is_easy || self.has_room(now, room)) {
             allowed + 1
         } else {
             allowed
@@ -238,19 +303,47 @@ impl Policy {
         }
     }
 
+    /// How many may run where memory is about to be full, if more do than keep the processors busy.
+    fn before_memory_is_full(&self, now: Instant, room: Room) -> Option<usize> {
+        let running = self.contenders.values().filter(|c| c.is_awake(now)).count();
+        let asks = self.contenders.values().any(|c| c.seen.is_waiting);
+        let soon = (self.filling * FORESIGHT.as_secs_f64()) as u64;
+        let is_near = self.idle < IDLE && room.free_pages < soon;
+        (running > self.enough() && (asks || is_near)).then_some(self.enough())
+    }
+
+    /// Turns begin, with those that are there longest of those that run.
+    fn begin(&mut self, now: Instant, allowed: usize) {
+        (self.allowed, self.changed_at) = (Some(allowed), Some(now));
+        let mut running: Vec<_> = self.contenders.values_mut().filter(|c| c.is_awake(now)).collect();
+        running.sort_by_key(|c| c.place());
+        running.iter_mut().take(allowed).for_each(|c| c.take_turn(now));
+    }
+
     fn end(&mut self) {
         self.allowed = None;
         self.contenders.values_mut().for_each(|c| c.turn = None);
     }
 
-    /// What the process needs that comes next, if one waits.
-    fn next_needs(&self) -> u64 {
-        let waiting = self.contenders.values().filter(|c| c.seen.is_waiting);
-        waiting.min_by_key(|c| c.place()).map_or(0, |c| c.seen.needed_pages)
+    /// Whether there is memory for what those that run will come to, and one more.
+    fn has_room(&self, now: Instant, room: Room) -> bool {
+        room.free_pages > room.limit_pages / AHEAD + self.to_come(now)
+    }
+
+    /// Memory that will be wanted if one more runs: what it needs that it does not hold, and what those that run will come
+    /// to.
+    fn to_come(&self, now: Instant) -> u64 {
+        let all = self.contenders.values();
+        let typical = self.typical.map(|t| t as u64);
+        let typical = typical.or(all.clone().map(|c| c.seen.needed_pages).max()).unwrap_or(0);
+        let more = |c: &Contender| c.seen.needed_pages.max(typical).saturating_sub(c.seen.resident_pages);
+        let next = all.clone().filter(|c| c.waits()).min_by_key(|c| c.place());
+        next.map_or(0, more) + all.filter(|c| c.runs(now)).map(more).sum::<u64>()
     }
 
     /// Ends turns that are over, and gives the free places to who waits longest.
-    fn take_turns(&mut self, now: Instant, allowed: usize) {
+    fn take_turns(&mut self, now: Instant, allowed: usize, has_room: bool) {
+        let enough = self.enough();
         let mut all: Vec<&mut Contender> = self.contenders.values_mut().collect();
         if all.iter().any(|c| c.waits()) {
             for c in all.iter_mut().filter(|c| c.has_had_its_turn(now)) {
@@ -261,22 +354,21 @@ impl Policy {
         // Of too many, who came last has lost least; it will be the first again.
         let running = all.iter().filter(|c| c.runs(now)).count();
         all.iter_mut().filter(|c| c.runs(now)).skip(allowed).for_each(|c| c.turn = None);
-        let free = allowed.saturating_sub(running);
+        // While processors are busy, more bring nothing but paging, if there is no room for them.
+        let most =
+            if self.idle < IDLE { allowed.min(enough.max(running + has_room as usize)) } else { allowed };
+        let free = most.saturating_sub(running);
         for c in all.iter_mut().filter(|c| c.waits()).take(free) {
-            (c.turn, c.since, c.ran_at) = (Some(turn(&c.seen)), now, now);
+            c.take_turn(now);
         }
     }
 }
 
-/// The turn of a process. It is told in processor time: where three share a processor, the same time would be a third of the work,
-/// and what is begun would go out before it is done.
-fn turn(s: &Sight) -> Turn {
-    let reload = RELOAD_COST * u32::try_from(s.needed_pages).unwrap_or(u32::MAX);
-    let length = (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN);
-    match s.processor {
-        Some(used) => Turn { processor_until: Some(used + length), longest: LONGEST_TURN },
-        None => Turn { processor_until: None, longest: length },
-    }
+/// How long the turn of a process is that needs so much by now. In processor time, if that can be seen: where three share a processor, the
+/// same time would be a third of the work, and what is begun would go out before it is done.
+fn turn_length(needed_pages: u64) -> Duration {
+    let reload = RELOAD_COST * u32::try_from(needed_pages).unwrap_or(u32::MAX);
+    (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN)
 }
 
 #[cfg(test)]
@@ -291,6 +383,7 @@ mod tests {
     struct Build {
         policy: Policy,
         now: Instant,
+        room: Room,
         sights: Vec<Sight>,
         fit: usize,
         /// The part of their time that paging takes then.
@@ -309,7 +402,15 @@ mod tests {
                 processor: Some(Duration::ZERO),
             };
             let sights = (1..=processes).map(sight).collect();
-            Build { policy: Policy::new(2), now: Instant::now(), sights, fit, part: 0.5, asleep: None }
+            Build {
+                policy: Policy::new(2),
+                now: Instant::now(),
+                room: ROOM,
+                sights,
+                fit,
+                part: 0.5,
+                asleep: None,
+            }
         }
 
         fn running(&self) -> Vec<Key> {
@@ -330,7 +431,8 @@ mod tests {
                 }
             }
             self.now += LOOK;
-            self.policy.step(self.now, ROOM, self.sights.clone());
+            let idle = if running.len() < 2 { 0.5 } else { 0.0 };
+            self.policy.step(self.now, Supply { room: self.room, idle }, self.sights.clone());
         }
 
         fn look_for(&mut self, time: Duration) {
@@ -383,11 +485,14 @@ mod tests {
         let sleeper = b.running()[0];
         b.asleep = Some(sleeper);
         b.look_for(ASLEEP + LOOK);
-        assert!(b.running().iter().filter(|k| **k != sleeper).count() >= 4);
+        assert!(
+            b.running().iter().filter(|k| **k != sleeper).count() >= 3,
+            "as many as keep processors busy"
+        );
         let gone = b.running()[1];
         b.sights.retain(|s| s.key != gone);
         b.look();
-        assert!(b.running().len() >= 4);
+        assert!(b.running().iter().filter(|k| **k != sleeper).count() >= 3);
     }
 
     #[test]
@@ -414,19 +519,94 @@ mod tests {
 
     #[test]
     fn a_turn_is_long_beside_what_it_costs() {
-        let of = |needed_pages, processor| {
-            let sight = Build::new(1, 1).sights.remove(0);
-            turn(&Sight { needed_pages, processor, ..sight })
-        };
         for (pages, length) in
             [(0, SHORTEST_TURN), (10_000, Duration::from_secs(3)), (u64::MAX, LONGEST_TURN)]
         {
-            assert_eq!(of(pages, None), Turn { processor_until: None, longest: length });
-            let used = Duration::from_secs(5);
-            assert_eq!(
-                of(pages, Some(used)),
-                Turn { processor_until: Some(used + length), longest: LONGEST_TURN }
-            );
+            assert_eq!(turn_length(pages), length);
         }
+        // In processor time, if that is seen; a turn grows with what the process turns out to need.
+        let mut sight = Build::new(1, 1).sights.remove(0);
+        (sight.needed_pages, sight.processor) = (0, Some(Duration::from_secs(5)));
+        let now = Instant::now();
+        let mut c = Contender { seen: sight, paged_at: now, ran_at: now, turn: None, since: now };
+        c.take_turn(now);
+        assert!(!c.has_had_its_turn(now + Duration::from_secs(1)) && c.has_had_its_turn(now + LONGEST_TURN));
+        c.seen.processor = Some(Duration::from_secs(6));
+        assert!(c.has_had_its_turn(now));
+        c.seen.needed_pages = PAGES;
+        assert!(!c.has_had_its_turn(now));
+        c.seen.processor = None;
+        assert!(!c.has_had_its_turn(now + Duration::from_secs(1)));
+        assert!(c.has_had_its_turn(now + Duration::from_secs(2)));
+    }
+
+    /// Compilers that begin with little, and room for four of them; they do not page yet.
+    fn beginning(processes: u32) -> Build {
+        let mut b = Build::new(processes, usize::MAX);
+        b.room = Room { limit_pages: 4 * PAGES, free_pages: 4 * PAGES };
+        b.sights.iter_mut().for_each(|s| s.needed_pages = PAGES / 16);
+        b
+    }
+
+    /// What runs grows, and takes of what is free.
+    fn grow(b: &mut Build, pages: u64) {
+        let running = b.running();
+        for s in b.sights.iter_mut().filter(|s| running.contains(&s.key)) {
+            let more = pages.min(PAGES.saturating_sub(s.needed_pages));
+            (s.needed_pages, s.resident_pages) = (s.needed_pages + more, s.resident_pages + more);
+            b.room.free_pages = b.room.free_pages.saturating_sub(more);
+        }
+        b.look();
+    }
+
+    #[test]
+    fn before_memory_is_full_most_wait() {
+        let mut b = beginning(24);
+        while b.running().len() == 24 {
+            grow(&mut b, PAGES / 128);
+        }
+        assert!(b.room.free_pages > PAGES, "{:?}", b.room);
+        assert_eq!(b.running().len(), 3, "one more than processors");
+        // One ends: the next begins.
+        let ended = b.running()[0];
+        b.sights.retain(|s| s.key != ended);
+        b.look();
+        b.look();
+        assert_eq!(b.running().len(), 3);
+        // As many as there are processors, or one more, are let alone.
+        let mut few = beginning(3);
+        (0..20).for_each(|_| grow(&mut few, PAGES / 16));
+        assert!(!few.policy.is_on());
+    }
+
+    #[test]
+    fn while_processors_are_busy_more_run_only_where_there_is_room() {
+        let mut b = beginning(24);
+        while b.running().len() == 24 {
+            grow(&mut b, PAGES / 128);
+        }
+        // What one that ended came to is what others will.
+        b.sights[0].needed_pages = PAGES;
+        b.look();
+        b.sights.remove(0);
+        b.room.free_pages = 3 * PAGES;
+        b.look_for(SETTLED * 3);
+        assert_eq!(b.policy.typical, Some(PAGES as f64));
+        assert_eq!(b.running().len(), 3);
+        b.room.free_pages = 100 * PAGES;
+        b.look_for(SETTLED * 3);
+        assert!(b.running().len() > 4, "{:?}", b.running());
+    }
+
+    #[test]
+    fn who_asks_is_answered() {
+        let mut b = beginning(4);
+        b.look();
+        b.sights.iter_mut().for_each(|s| s.processor = s.processor.map(|p| p + LOOK));
+        b.sights[3].is_waiting = true;
+        b.room.free_pages = PAGES / 8;
+        let supply = Supply { room: b.room, idle: 0.0 };
+        b.policy.step(b.now + LOOK, supply, b.sights.clone());
+        assert_eq!(b.running(), [(1, 1), (2, 1), (3, 1)], "there is no room for what it may come to");
     }
 }

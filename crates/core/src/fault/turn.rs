@@ -1,0 +1,95 @@
+//! Waiting for the turn: before a fault, and before a dormant process has more memory.
+//!
+//! Who runs is for `uzswap run` to say (`control/turns.rs`). One that pages waits at its next fault. One that is dormant has no faults
+//! of ours, and waits before it adds memory: it has little then, and what it needs to page it does not have at all.
+//! Where memory is short it asks first, once: a process that has just begun would have what the others need before anybody had
+//! seen it.
+
+use core::sync::atomic::Ordering;
+
+use super::{GIVEN_AHEAD, PAUSED_PAGES, Pager};
+use crate::control::Counter;
+
+/// Who needs fewer pages is never in anybody's way.
+pub const COMPETING_PAGES: i64 = 256;
+impl Pager {
+    /// Waits while it is not this process's turn, as long as `may_wait` allows it.
+    #[inline]
+    pub fn wait_for_turn(&self, may_wait: impl Fn() -> bool) {
+        if self.slot().turn.is_paused() {
+            self.count_pause(self.slot().turn.wait(may_wait));
+        }
+    }
+
+    /// Whether a dormant process has to wait, or to ask, before it may have so many pages more.
+    #[inline]
+    pub fn may_have_to_wait(&self, pages: i64) -> bool {
+        self.slot().turn.is_paused() || self.would_ask(pages)
+    }
+
+    /// It does. `held`: the pages that it holds, if it can touch no more of those that it has reserved until then; the rest
+    /// is for others so long.
+    pub fn wait_to_grow(&self, held: Option<i64>, may_wait: impl Fn() -> bool) {
+        if let Some(held) = held.filter(|held| *held < self.published_pages()) {
+            self.reserve(held);
+        }
+        if self.slot().turn.is_paused() {
+            return self.wait_for_turn(may_wait);
+        }
+        self.has_asked.store(true, Ordering::Relaxed);
+        self.count_pause(self.slot().turn.ask(&self.tree().referee, may_wait));
+    }
+
+    fn would_ask(&self, pages: i64) -> bool {
+        let tree = self.tree();
+        let limit = tree.limit_pages.load(Ordering::Relaxed);
+        tree.used_pages.load(Ordering::Relaxed) + pages > limit - limit / GIVEN_AHEAD
+            && self.published_pages() + pages >= COMPETING_PAGES
+            && tree.referee.is_there()
+            && !self.has_asked.load(Ordering::Relaxed)
+    }
+
+    fn count_pause(&self, lasted_ns: u64) {
+        self.add(Counter::Pauses, 1);
+        self.add(Counter::PausedNs, lasted_ns);
+    }
+
+    /// Whether the process waits for its turn and has given away what it could.
+    pub fn is_drained(&self) -> bool {
+        self.slot().turn.is_paused() && self.resident_pages() + self.limbo_pages() <= 2 * PAUSED_PAGES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_asks_once_where_memory_is_short_and_somebody_answers() {
+        let tree = Box::leak(crate::control::tests::tree());
+        tree.limit_pages.store(16_000, Ordering::Relaxed);
+        let pager = Pager::new();
+        pager.connect(tree, tree.claim(1).unwrap());
+        pager.reserve(700);
+        tree.used_pages.store(15_900, Ordering::Relaxed);
+        assert!(!pager.may_have_to_wait(400), "nobody listens");
+        tree.referee.begin();
+        tree.used_pages.store(14_600, Ordering::Relaxed);
+        assert!(pager.may_have_to_wait(401) && !pager.may_have_to_wait(400), "there is room");
+        pager.reserve(100);
+        tree.used_pages.store(15_900, Ordering::Relaxed);
+        let least = COMPETING_PAGES - 100;
+        assert!(pager.may_have_to_wait(least) && !pager.may_have_to_wait(least - 1), "too small to matter");
+        let rung = tree.referee.rung();
+        // Nobody answers; what it has reserved and does not hold is for others.
+        pager.wait_to_grow(Some(40), || true);
+        assert_eq!((pager.published_pages(), tree.used_pages.load(Ordering::Relaxed)), (40, 15_840));
+        assert!(tree.referee.rung() != rung && pager.slot().get(Counter::Pauses) == 1);
+        pager.wait_to_grow(Some(50), || false);
+        assert_eq!(pager.published_pages(), 40, "more than it has reserved is not for anybody");
+        pager.slot().turn.resume();
+        assert!(!pager.may_have_to_wait(400), "it has asked");
+        pager.slot().turn.pause(u64::MAX);
+        assert!(pager.may_have_to_wait(1));
+    }
+}
