@@ -100,7 +100,7 @@ struct Sight {
     held_pages: u64,
     /// Processor time so far; None: not known.
     processor: Option<Duration>,
-    /// It waits for its turn.
+    /// It waits for its turn, and gives all that it has. Not one that is dormant: nobody has asked it for any.
     is_paused: bool,
 }
 
@@ -122,7 +122,7 @@ impl Sight {
             // Without anybody who listens it cannot be asked.
             held_pages: if slot.orders.has_listener() { held_pages } else { 0 },
             processor: processor_time(pid),
-            is_paused: slot.turn.is_paused(),
+            is_paused: slot.mechanism().is_some() && slot.turn.is_paused(),
         }
     }
 }
@@ -304,6 +304,16 @@ mod tests {
         };
         assert_eq!(step(&mut two, false), [true, false]);
         assert_eq!(step(&mut two, true), [false, false]);
+    }
+
+    #[test]
+    fn one_that_is_dormant_gives_though_it_is_not_its_turn() {
+        let block = crate::os::ControlBlock::create(&uzswap::control::Settings::new()).unwrap();
+        let slot = block.tree().claim(10).unwrap();
+        slot.turn.pause(u64::MAX);
+        assert!(!Sight::of(10, slot).is_paused);
+        slot.mechanism.store(uzswap::control::Mechanism::Userfaultfd as u32, Ordering::Relaxed);
+        assert!(Sight::of(10, slot).is_paused);
     }
 
     #[test]

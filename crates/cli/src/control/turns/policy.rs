@@ -253,16 +253,19 @@ impl Policy {
         let fitting = self.fitting(now, room);
         let least = if self.pressure > SEVERE { 1 } else { self.cores as usize };
         let Some(allowed) = self.allowed else {
+            // One that is dormant and sleeps is in nobody's way, and has been seen for the first time perhaps.
+            let awake = self.contenders.values().filter(|c| c.contends(now) && c.is_awake(now)).count();
             let begin = if fitting == 0 {
                 None
-            } else if self.pressure > BEGIN && contending > least {
+            } else if self.pressure > BEGIN && awake > least {
                 Some(fitting.clamp(least, contending - 1))
             } else {
                 self.before_memory_is_full(now, room)
             };
             return begin.map_or((), |allowed| self.begin(now, allowed));
         };
-        if fitting == 0 {
+        // One alone takes no turns with itself.
+        if fitting == 0 || contending < 2 {
             return self.end();
         }
         let ahead = room.limit_pages / AHEAD;
@@ -451,6 +454,21 @@ mod tests {
         let mut many = Build::new(24, 1);
         many.look_for(Duration::from_secs(5));
         assert_eq!(many.running().len(), 2);
+    }
+
+    #[test]
+    fn who_sleeps_on_its_memory_is_no_reason_for_turns() {
+        let mut b = Build::new(2, 0);
+        (b.asleep, b.part) = (Some((1, 1)), 1.0);
+        b.look_for(Duration::from_secs(5));
+        assert!(!b.policy.is_on());
+        // Another comes, and the two that page take turns until one of them sleeps.
+        b.sights.push(Sight { key: (3, 1), ..Build::new(1, 1).sights.remove(0) });
+        b.look_for(Duration::from_secs(2));
+        assert!(b.policy.is_on());
+        b.sights.remove(1);
+        b.look_for(Duration::from_secs(2));
+        assert!(!b.policy.is_on());
     }
 
     #[test]
