@@ -21,7 +21,7 @@ use super::watch::Observation;
 /// What a process that pages takes for uzswap itself (`docs/performance.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
-/// Shares of the memory that the pool may have, in percent: in `fault/balance.rs` it begins at 60, moves slowly, and grows faster than
+/// Shares of the memory that the pool may have, in percent: in `fault/balance.rs` it begins at 75, moves slowly, and grows faster than
 /// it shrinks.
 const POOL_PERCENT: std::ops::RangeInclusive<u32> = 40..=85;
 const POOL_STEP: usize = 5;

@@ -7,7 +7,7 @@
 //!     resolve.rs  <------------------ make_resident                     ranges, page words follow
 //!          | no room?
 //!          v                                                       background thread
-//!     evict.rs: sweep (resident -> limbo), age out (limbo -> swap cache) <---- evictor
+//!     evict.rs: sweep.rs (resident -> limbo), age_out.rs (limbo -> swap cache) <---- evictor
 //! ```
 //!
 //! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only noted.
@@ -22,6 +22,7 @@
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
 mod active;
+mod age_out;
 mod ahead;
 mod balance;
 mod evict;
@@ -34,6 +35,7 @@ mod reclaim;
 mod resolve;
 mod shared;
 mod size;
+mod sweep;
 mod timing;
 mod together;
 mod trace;

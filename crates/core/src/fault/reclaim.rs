@@ -10,8 +10,8 @@
 //! duties.
 
 use super::ahead::Ahead;
-use super::evict::SWEEP_LOOK_PAGES;
-use super::{Active, Pager};
+use super::sweep::SWEEP_LOOK_PAGES;
+use super::{Active, Locked, Pager};
 use crate::control::orders::ALL_PAGES;
 use crate::policy::{BATCH_PAGES, SWEEP_PAGES};
 use crate::region::table::LEAF_BYTES;
@@ -24,6 +24,9 @@ const WRITE_BYTES: usize = 4 << 20;
 const PACK_PAGES: usize = 32;
 /// Fruitless steps in a row after which the rest of limbo is left alone.
 const FRUITLESS_MAX: u32 = 8;
+/// A step that found what is left in other hands looks again after this long, and in all so often at most.
+const WAIT_NS: u64 = 50_000;
+const WAITS_MAX: u32 = 20_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -43,6 +46,7 @@ pub struct Reclaim {
     barren: usize,
     barren_max: usize,
     fruitless: u32,
+    waits: u32,
 }
 
 impl Pager {
@@ -63,6 +67,7 @@ impl Pager {
             barren: 0,
             barren_max: 16 + 8 * words / SWEEP_LOOK_PAGES,
             fruitless: 0,
+            waits: 0,
         }
     }
 
@@ -98,7 +103,9 @@ impl Pager {
                 let mut s = self.lock();
                 let taken = self.sweep(&mut s, active, SWEEP_PAGES).taken;
                 let (s, freed, _) = self.age_out(s, active, BATCH_PAGES);
-                drop(s);
+                if taken + freed == 0 && self.waits_for_others(s, r) {
+                    return false;
+                }
                 r.left -= taken as i64;
                 r.barren = if taken + freed > 0 { 0 } else { r.barren + 1 };
                 if r.left <= 0 || r.barren > r.barren_max {
@@ -109,7 +116,9 @@ impl Pager {
                 let (mut s, freed, refused) = self.age_out(self.lock(), active, BATCH_PAGES);
                 let is_empty = s.limbo.ready() == 0;
                 while is_empty && self.give_frame_back(&mut s, active) {}
-                drop(s);
+                if freed == 0 && self.waits_for_others(s, r) {
+                    return false;
+                }
                 r.fruitless = if freed > 0 && refused == 0 { 0 } else { r.fruitless + 1 };
                 if is_empty || r.fruitless > FRUITLESS_MAX {
                     r.stage = Stage::Pool;
@@ -126,5 +135,17 @@ impl Pager {
             }
         }
         false
+    }
+
+    /// Waits a little if a thread has claimed a part of limbo. Limbo is a ring: however much else is freed, there is no room for more
+    /// before the oldest part is, and its claimer may have lost the processor.
+    fn waits_for_others(&self, mut s: Locked<'_>, r: &mut Reclaim) -> bool {
+        let waits = (s.limbo.claimed() > 0 || s.lone.are_leaving()) && r.waits < WAITS_MAX;
+        drop(s);
+        if waits {
+            r.waits += 1;
+            crate::sys::sleep_ns(WAIT_NS);
+        }
+        waits
     }
 }

@@ -25,7 +25,8 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::evict::{Aged, Reclaimed};
+use super::age_out::Aged;
+use super::evict::Reclaimed;
 use super::guard::Leaving;
 use super::units::Evidence;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};

@@ -1,0 +1,287 @@
+//! Ageing out: limbo's oldest pages are given to the swap cache, in batches that belong to who claimed them.
+//!
+//! ```text
+//!   claim (lock) -> compress (no lock) -> publish (lock) -> give frames back (no lock)
+//! ```
+//!
+//! Limbo's ring is first in, first out. A page that is touched or dropped meanwhile is no longer in its slot when its batch is published, and
+//! the copy is freed. So any number of threads age out side by side.
+
+use core::sync::atomic::Ordering;
+
+use super::resolve::swap_entry;
+use super::units::Evidence;
+use super::{Active, Locked, Pager};
+use crate::cache::{Back, SwapEntry, SwapFull};
+use crate::codec::same_filled;
+use crate::control::Counter;
+use crate::policy::limbo::Stretch;
+use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
+use crate::region::PageState;
+use crate::sys::mechanism::Uffd;
+use crate::sys::{HUGE_PAGES, PAGE_SIZE};
+
+/// What became of a page in a claimed batch, found without the lock.
+#[derive(Clone, Copy)]
+pub(super) enum Aged {
+    /// No page in the slot any more, or none that could be copied.
+    Empty,
+    Zero,
+    Stored(SwapEntry),
+    /// Neither pool nor store took it.
+    Refused,
+}
+
+impl Pager {
+    /// Claims up to `want` of limbo's oldest pages, or the oldest huge page if more of those wait, and gives them to the
+    /// swap cache. Returns the frames freed and the pages refused.
+    pub(super) fn age_out<'a>(
+        &'a self,
+        s: Locked<'a>,
+        active: &Active,
+        want: usize,
+    ) -> (Locked<'a>, usize, usize) {
+        self.age_out_batch(s, active, want, false)
+    }
+
+    /// The same; with `may_keep` the frames may stay with their slots, for a window that comes in.
+    pub(super) fn age_out_batch<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        want: usize,
+        may_keep: bool,
+    ) -> (Locked<'a>, usize, usize) {
+        if s.limbo.has_more_in_blocks() {
+            return self.age_out_block(s, active);
+        }
+        let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
+        let mut aged = [Aged::Empty; BATCH_PAGES];
+        let (live, copies) = self.look_at_slots(&s, stretch.slot, stretch.count);
+        if active.mechanism.is_protect() {
+            // In place: the page must not be touched between reading and dropping, so the lock stays.
+            let mut bytes = [0u8; PAGE_SIZE];
+            for i in 0..stretch.count {
+                let slot = stretch.slot + i;
+                if let Some(page) = s.limbo.page(slot)
+                    && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
+                {
+                    let cold = s.limbo.is_cold(slot);
+                    aged[i] = self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
+                } else if live[i] {
+                    self.free_entry(copies[i]);
+                    aged[i] = Aged::Refused;
+                }
+            }
+        } else {
+            drop(s);
+            let _ =
+                self.give_slots_to_cache(active, stretch.slot, &live[..stretch.count], &copies, &mut aged);
+            s = self.lock();
+        }
+        self.publish_aged(s, active, stretch, &aged, may_keep)
+    }
+
+    /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The copies become the
+    /// claimer's: a page that is touched or dropped meanwhile has none any more.
+    fn look_at_slots(
+        &self,
+        s: &Locked<'_>,
+        slot: usize,
+        count: usize,
+    ) -> ([bool; BATCH_PAGES], [Option<u64>; BATCH_PAGES]) {
+        let (mut live, mut copies) = ([false; BATCH_PAGES], [None; BATCH_PAGES]);
+        for i in 0..count {
+            if let Some(page) = s.limbo.page(slot + i) {
+                live[i] = true;
+                copies[i] = self.word(page, |_, e| e.take_copy());
+            }
+        }
+        (live, copies)
+    }
+
+    /// Compresses the pages of claimed slots, without the lock. Returns what they tell of their use.
+    fn give_slots_to_cache(
+        &self,
+        active: &Active,
+        slot: usize,
+        live: &[bool],
+        copies: &[Option<u64>],
+        aged: &mut [Aged],
+    ) -> Evidence {
+        let mut e = Evidence::default();
+        for (i, _) in live.iter().enumerate().filter(|(_, live)| **live) {
+            if let Some(bytes) = active.mechanism.slot(slot + i) {
+                aged[i] = self.give_to_cache(active, bytes, false, copies[i], &mut e);
+            }
+        }
+        e
+    }
+
+    /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch by batch, so that
+    /// a touch of one need not wait for all. As `age_out`.
+    fn age_out_block<'a>(&'a self, mut s: Locked<'a>, active: &Active) -> (Locked<'a>, usize, usize) {
+        let Some(block) = s.limbo.claim_block() else { return (s, 0, 0) };
+        let stretch = s.limbo.page(block);
+        let (mut refused, mut evidence) = (0, Evidence::default());
+        for slot in (block..block + HUGE_PAGES).step_by(BATCH_PAGES) {
+            let (live, copies) = self.look_at_slots(&s, slot, BATCH_PAGES);
+            drop(s);
+            let mut aged = [Aged::Empty; BATCH_PAGES];
+            evidence.add(self.give_slots_to_cache(active, slot, &live, &copies, &mut aged));
+            s = self.lock();
+            refused += self.publish_slots(&s, active, slot, &aged);
+        }
+        if let Some(stretch) = stretch {
+            self.learn_from_huge(&mut s, stretch, evidence);
+        }
+        // The slots hold no page any more and are still ours: the frame is for the next huge page, or goes back
+        // without the lock.
+        if s.limbo.keep_frame(block) {
+            return (s, HUGE_PAGES - refused, refused);
+        }
+        drop(s);
+        active.mechanism.release_slots(block, HUGE_PAGES);
+        s = self.lock();
+        s.limbo.finish_block(block);
+        self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
+        (s, HUGE_PAGES - refused, refused)
+    }
+
+    /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
+    pub(super) fn give_to_cache(
+        &self,
+        active: &Active,
+        bytes: &[u8; PAGE_SIZE],
+        cold: bool,
+        copy: Option<u64>,
+        evidence: &mut Evidence,
+    ) -> Aged {
+        evidence.pages += 1;
+        if let Some(entry) = copy.map(swap_entry) {
+            let back = active.cache.take_back_as(entry, bytes);
+            evidence.copies += (back != Back::Gone) as usize;
+            evidence.changed += (back == Back::Changed) as usize;
+            if back == Back::Same {
+                self.add(Counter::CleanEvictions, 1);
+                return Aged::Stored(entry);
+            }
+            self.count_freed();
+        }
+        if same_filled(bytes) == Some(0) {
+            evidence.zeros += 1;
+            return Aged::Zero;
+        }
+        let stored = if cold { active.cache.swap_out_cold(bytes) } else { active.cache.swap_out(bytes) };
+        match stored {
+            Ok(e) => Aged::Stored(e),
+            Err(SwapFull) => Aged::Refused,
+        }
+    }
+
+    /// Publishes a batch: each page that is still in its slot gets its new state. Then the frames go.
+    fn publish_aged<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        stretch: Stretch,
+        aged: &[Aged; BATCH_PAGES],
+        may_keep: bool,
+    ) -> (Locked<'a>, usize, usize) {
+        let refused = self.publish_slots(&s, active, stretch.slot, &aged[..stretch.count]);
+        if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
+            return (s, stretch.count - refused, refused);
+        }
+        if active.mechanism.is_protect() {
+            let freed =
+                aged[..stretch.count].iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
+            s.limbo.finish(stretch);
+            return (s, freed, refused);
+        }
+        // The slots hold no page any more and are still ours: their frames go back without the lock.
+        drop(s);
+        active.mechanism.release_slots(stretch.slot, stretch.count);
+        let s = self.lock();
+        s.limbo.finish(stretch);
+        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
+        (s, stretch.count - refused, refused)
+    }
+
+    /// Keeps the frames of a published stretch for the next window that comes in, if somebody may want them.
+    fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
+        const { assert!(BATCH_PAGES <= Uffd::FRAMES_MAX) };
+        let keeps = stretch.count >= WINDOW_LEAST_PAGES
+            && !self.slot().turn.is_paused()
+            && s.limbo.wants_stock(&stretch)
+            && active.mechanism.as_mover().is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
+        if keeps {
+            s.limbo.keep_stretch(stretch);
+        }
+        keeps
+    }
+
+    /// Gives the pages of the slots from `first` on their new state, as far as they are still there. Returns how many stay
+    /// in the program.
+    fn publish_slots(&self, s: &Locked<'_>, active: &Active, first: usize, aged: &[Aged]) -> usize {
+        let mut refused = 0;
+        self.recount_own();
+        for (i, aged) in aged.iter().enumerate() {
+            let slot = first + i;
+            let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
+            let Some(page) = page else {
+                // Touched or dropped meanwhile: the copy is not needed.
+                if let Aged::Stored(e) = *aged {
+                    active.cache.free(e);
+                }
+                continue;
+            };
+            match *aged {
+                Aged::Zero => {
+                    self.word(page, |m, e| {
+                        e.drop_contents();
+                        m.count(0, -1);
+                    });
+                    self.add(Counter::ZeroPages, 1);
+                }
+                Aged::Stored(e) => {
+                    self.word(page, |_, w| w.store(e.to_bits()));
+                    self.stored.fetch_add(1, Ordering::Relaxed);
+                    self.add(Counter::Stores, 1);
+                }
+                Aged::Refused | Aged::Empty => {
+                    self.put_back(active, page, slot);
+                    self.add(Counter::EvictionsRefused, 1);
+                    s.limbo.kill(slot);
+                    refused += 1;
+                    continue;
+                }
+            }
+            s.limbo.kill(slot);
+            if active.mechanism.is_protect() {
+                let _ = active.mechanism.drop_in_place(page, 1);
+                self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        refused
+    }
+
+    /// A page that nobody takes goes back to the program.
+    fn put_back(&self, active: &Active, page: usize, slot: usize) {
+        if active.mechanism.is_protect() {
+            // In place behind its protection; a touch shows it again. It stays in limbo as far as the program can
+            // tell, so show it now.
+            let range = self.ranges.find(page).expect("a page in limbo has a range");
+            let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
+            self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            let f = active.mechanism.fill_from_limbo(page, slot, 1);
+            assert!(f == crate::sys::mechanism::Filled::All, "page {page:#x} cannot be put back: {f:?}");
+        }
+        self.word(page, |m, e| {
+            e.refuse_limbo(true);
+            m.count(1, 0);
+        });
+        self.note_small(page);
+        self.resident.fetch_add(1, Ordering::Relaxed);
+    }
+}
