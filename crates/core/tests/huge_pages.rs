@@ -130,6 +130,30 @@ fn sparse_first_touches() {
     (0..TOUCHED).for_each(|i| is_right(base + i * HUGE_PAGES * P + i % 400 * P, i as u64));
 }
 
+/// A page that lies alone right before a huge page, and gets cold with it: it leaves by itself, and the huge one whole.
+fn alone_before_a_huge_page() {
+    const PARTS: usize = 48;
+    const BYTES: usize = HUGE_PAGES * P;
+    let huge = |base: usize, i: usize| base.next_multiple_of(BYTES) + (2 * i + 1) * BYTES;
+    let part = |base: usize, i: usize| huge(base, i) - P..huge(base, i) + BYTES;
+    let base = map_parts((2 * PARTS + 1) * BYTES, |base| (0..PARTS).map(move |i| part(base, i)));
+    let value = |page: usize| (page - base) as u64 * 104_729;
+    let pages = |i: usize| part(base, i).step_by(P);
+    (0..PARTS).flat_map(pages).for_each(|page| write(page, value(page)));
+    let mut seed = 77;
+    let [went] = grown([Counter::HugeEvictions], || {
+        for _ in 0..8 * PARTS {
+            let i = rnd(&mut seed) as usize % PARTS;
+            pages(i).for_each(|page| write(page, value(page)));
+            // The evictor is to do the work: who waits for memory itself moves all pages.
+            PAGER.evict_to_watermark();
+        }
+    });
+    println!("alone before a huge page: {went} huge evictions");
+    assert!(went > PARTS as u64, "{went}");
+    (0..PARTS).flat_map(pages).for_each(|page| is_right(page, value(page)));
+}
+
 #[test]
 fn units_fit_the_use() {
     if !start(Mechanism::Userfaultfd, LIMIT, HugePages::Always) {
@@ -160,6 +184,8 @@ fn units_fit_the_use() {
     }
     no_write_is_lost(base);
     read_all(base);
+    checked();
+    alone_before_a_huge_page();
     checked();
     sparse_first_touches();
     checked();

@@ -15,7 +15,7 @@ use crate::control::Counter;
 use crate::policy::SWEEP_PAGES;
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::mechanism::{Next, Taken};
-use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::{HUGE_BYTES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Words that one sweep step looks at before it lets the lock go.
 pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
@@ -178,7 +178,14 @@ impl Pager {
                     continue;
                 }
             } else {
-                while run < most && cold(run) {
+                // A huge page goes whole. It must not be a part of what is found to lie alone besides, and leaves later.
+                let is_small = |i: usize| {
+                    let page = addr + i * PAGE_SIZE;
+                    i == 0
+                        || !page.is_multiple_of(HUGE_BYTES)
+                        || self.huge_page(active, &range, page).is_none()
+                };
+                while run < most && is_small(run) && cold(run) {
                     run += 1;
                 }
             }

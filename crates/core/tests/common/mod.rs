@@ -2,6 +2,7 @@
 //! notes under one lock.
 #![allow(unsafe_code, dead_code)]
 
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -71,6 +72,11 @@ pub fn start(mechanism: Mechanism, memory_bytes: u64, huge_pages: HugePages) -> 
 }
 
 pub fn map(len: usize) -> usize {
+    map_parts(len, |base| std::iter::once(base..base + len))
+}
+
+/// Memory of which only some parts, by the address of the whole, are managed.
+pub fn map_parts<I: Iterator<Item = Range<usize>>>(len: usize, parts: impl FnOnce(usize) -> I) -> usize {
     let mut s = PAGER.lock();
     // SAFETY: a fresh mapping.
     let p = unsafe {
@@ -84,7 +90,9 @@ pub fn map(len: usize) -> usize {
         )
     };
     assert_ne!(p, libc::MAP_FAILED);
-    PAGER.note_mapped(&mut s, p as usize, p as usize + len, 3, RangeFlags::NONE);
+    for part in parts(p as usize) {
+        PAGER.note_mapped(&mut s, part.start, part.end, 3, RangeFlags::NONE);
+    }
     p as usize
 }
 
