@@ -74,9 +74,14 @@ impl Pager {
 
     /// The huge page of `range` that `addr` is in, if there is one: its start.
     pub(super) fn huge_page(&self, active: &Active, range: &Range, addr: usize) -> Option<usize> {
-        let m = self.table.middle(addr)?;
-        let whole = m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
-        (whole && self.may_be_huge(active, range, addr)).then_some(addr / HUGE_BYTES * HUGE_BYTES)
+        (self.is_in_huge(addr) && self.may_be_huge(active, range, addr))
+            .then_some(addr / HUGE_BYTES * HUGE_BYTES)
+    }
+
+    /// Whether all around `addr` is there and has come as a huge page, whatever has become of its range since.
+    pub(super) fn is_in_huge(&self, addr: usize) -> bool {
+        let is_whole = |m: &MiddleEntry| m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
+        self.table.middle(addr).is_some_and(is_whole)
     }
 
     /// Pages around `page` come or go one by one: the kernel has a table of small pages there.

@@ -178,14 +178,12 @@ impl Pager {
                     continue;
                 }
             } else {
-                // A huge page goes whole. It must not be a part of what is found to lie alone besides, and leaves later.
-                let is_small = |i: usize| {
+                // A huge page goes whole.
+                let begins_huge = |i: usize| {
                     let page = addr + i * PAGE_SIZE;
-                    i == 0
-                        || !page.is_multiple_of(HUGE_BYTES)
-                        || self.huge_page(active, &range, page).is_none()
+                    i > 0 && page.is_multiple_of(HUGE_BYTES) && self.is_in_huge(page)
                 };
-                while run < most && is_small(run) && cold(run) {
+                while run < most && !begins_huge(run) && cold(run) {
                     run += 1;
                 }
             }
@@ -194,7 +192,9 @@ impl Pager {
                 addr += PAGE_SIZE;
                 continue;
             }
-            if run <= ALONE_MAX && s.lone.is_wanted && !shared && is_data(range.prot) {
+            // What leaves later must not leave with a huge page before that.
+            let may_wait = !shared && is_data(range.prot) && !self.is_in_huge(addr);
+            if run <= ALONE_MAX && s.lone.is_wanted && may_wait {
                 if !s.lone.reaches(addr, run) {
                     // What there is has to do, or has to go the other way.
                     if s.lone.is_enough() {
