@@ -449,6 +449,8 @@ impl Tree {
         for (i, s) in self.slots.iter().enumerate() {
             if s.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 s.claims.fetch_add(1, Ordering::AcqRel);
+                // Threads of the last one may have waited when they were killed.
+                s.turn.clear();
                 self.slots_high.fetch_max(i as u32 + 1, Ordering::AcqRel);
                 return Some(s);
             }

@@ -41,8 +41,12 @@ pub fn start(run: Arc<Run>, idle_after: Duration) {
 
 fn look(run: &Run, idle_after: Duration, seen: &mut HashMap<u32, Watch>) {
     let mut there = HashMap::new();
-    // Who waits for a turn has something to do.
-    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !slot.turn.is_paused()) {
+    // Who waits for a turn has something to do. One that is dormant is not told to give, and may sleep on.
+    let waits = |slot: &Slot| match slot.mechanism() {
+        Some(_) => slot.turn.is_paused(),
+        None => slot.turn.is_waiting(),
+    };
+    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !waits(slot)) {
         let Some(activity) = Activity::of(pid, slot) else { continue };
         let now = Instant::now();
         let mut watch = seen.remove(&pid).unwrap_or(Watch::new(now, activity));

@@ -26,22 +26,26 @@ const WAIT_MAX_NS: u64 = 60_000_000_000;
 /// How long who asks waits for an answer.
 const ANSWER_NS: u64 = 120_000_000;
 
+/// How long who answers is believed to be there without news.
+const HERE_NS: u64 = 1_000_000_000;
+
 /// Who says whose turn it is, as the processes see it. All-zero: nobody does.
 #[repr(C)]
 pub struct Referee {
-    is_there: AtomicU32,
+    /// Somebody answers until then, without news.
+    until_ns: AtomicU64,
     /// Bumped and woken by who asks.
     bell: AtomicU32,
 }
 
 impl Referee {
-    /// From now on somebody answers.
-    pub fn begin(&self) {
-        self.is_there.store(1, Ordering::Release);
+    /// For a second from now on somebody answers.
+    pub fn is_here(&self) {
+        self.until_ns.store(now_ns() + HERE_NS, Ordering::Release);
     }
 
     pub fn is_there(&self) -> bool {
-        self.is_there.load(Ordering::Acquire) != 0
+        now_ns() < self.until_ns.load(Ordering::Acquire)
     }
 
     /// To be read before looking who asks, and given to `wait`.

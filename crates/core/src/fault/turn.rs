@@ -45,8 +45,8 @@ impl Pager {
         let limit = tree.limit_pages.load(Ordering::Relaxed);
         tree.used_pages.load(Ordering::Relaxed) + pages > limit - limit / GIVEN_AHEAD
             && self.published_pages() + pages >= COMPETING_PAGES
-            && tree.referee.is_there()
             && !self.has_asked.load(Ordering::Relaxed)
+            && tree.referee.is_there()
     }
 
     fn count_pause(&self, lasted_ns: u64) {
@@ -73,7 +73,7 @@ mod tests {
         pager.reserve(700);
         tree.used_pages.store(15_900, Ordering::Relaxed);
         assert!(!pager.may_have_to_wait(400), "nobody listens");
-        tree.referee.begin();
+        tree.referee.is_here();
         tree.used_pages.store(14_600, Ordering::Relaxed);
         assert!(pager.may_have_to_wait(401) && !pager.may_have_to_wait(400), "there is room");
         pager.reserve(100);

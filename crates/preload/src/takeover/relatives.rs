@@ -13,7 +13,7 @@ use uzswap::control::{CONTROL_BYTES, Notice, Slot, Tree};
 use uzswap::sys::fd;
 
 use super::descriptors::CONTROL_FD;
-use super::{PAGER, PID, evictor, start};
+use super::{PAGER, PID, evictor, start, thread};
 
 /// The least time between two questions after the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
@@ -151,10 +151,12 @@ pub fn is_tree_full() -> bool {
     }
 }
 
-/// The process ends. If it was paging, its memory is not free yet: its share counts until somebody sees that it has gone.
+/// The process ends. If it was paging, its memory is not free yet, and other threads may wait for their turn still: its share counts until
+/// somebody sees that it has gone.
 pub fn leave() {
     let me = PAGER.slot();
-    let is_seen_to = me.is_locked.load(Ordering::Relaxed) != 0 && PAGER.active().is_some();
+    let ends_slowly = PAGER.active().is_some() || !thread::is_only_one();
+    let is_seen_to = me.is_locked.load(Ordering::Relaxed) != 0 && ends_slowly;
     if !is_seen_to {
         PAGER.tree().retire(me, PID.load(Ordering::Relaxed));
     }

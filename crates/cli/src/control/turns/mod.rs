@@ -46,8 +46,8 @@ pub fn start(run: Arc<Run>) {
         let mut policy = Policy::new(cores);
         let mut processors = Processors::default();
         let referee = &run.tree.referee;
-        referee.begin();
         loop {
+            referee.is_here();
             let rung = referee.rung();
             look(&run, &mut policy, &mut processors);
             let pause = if policy.is_on() { BUSY_LOOK } else { CALM_LOOK };
@@ -67,10 +67,15 @@ fn look(run: &Run, policy: &mut Policy, processors: &mut Processors) {
     }
     let sights: Vec<Sight> =
         live.iter().filter(|(_, slot)| competes(slot)).map(|(pid, slot)| sight(*pid, slot)).collect();
+    let waited: Vec<Key> = sights.iter().filter(|s| s.is_waiting).map(|s| s.key).collect();
     policy.step(Instant::now(), Supply { room: run.room(), idle: processors.idle() }, sights);
     let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
     for (pid, slot) in &live {
-        match policy.may_run(key(*pid, slot)) {
+        let key = key(*pid, slot);
+        // Who asks since it was seen has rung, and is answered by the next look.
+        let has_just_asked = slot.turn.is_waiting() && competes(slot) && !waited.contains(&key);
+        match policy.may_run(key) {
+            true if has_just_asked => {}
             true => slot.turn.resume(),
             false => slot.turn.pause(until_ns),
         }

@@ -217,8 +217,9 @@ impl Policy {
             if pages {
                 c.paged_at = now;
             }
-            // Who cannot be seen is taken to run.
-            if pages || s.processor.is_none() || !processor.is_zero() {
+            // Who cannot be seen is taken to run; who has its turn and waits on has been stopped.
+            let would_run = s.is_waiting && c.turn.is_none();
+            if !paging.is_zero() || would_run || s.processor.is_none() || !processor.is_zero() {
                 c.ran_at = now;
             }
             c.seen = s;
@@ -253,11 +254,12 @@ impl Policy {
         let fitting = self.fitting(now, room);
         let least = if self.pressure > SEVERE { 1 } else { self.cores as usize };
         let Some(allowed) = self.allowed else {
-            // One that is dormant and sleeps is in nobody's way, and has been seen for the first time perhaps.
-            let awake = self.contenders.values().filter(|c| c.contends(now) && c.is_awake(now)).count();
+            // Who has never paged is no part of the pressure: it has only just come, or sleeps.
+            let pages = |c: &&Contender| c.contends(now) && c.is_awake(now) && !c.seen.paging.is_zero();
+            let paging = self.contenders.values().filter(pages).count();
             let begin = if fitting == 0 {
                 None
-            } else if self.pressure > BEGIN && awake > least {
+            } else if self.pressure > BEGIN && paging > least {
                 Some(fitting.clamp(least, contending - 1))
             } else {
                 self.before_memory_is_full(now, room)
@@ -469,6 +471,49 @@ mod tests {
         b.sights.remove(1);
         b.look_for(Duration::from_secs(2));
         assert!(!b.policy.is_on());
+    }
+
+    #[test]
+    fn who_has_just_come_does_not_wait_for_one_that_pages_alone() {
+        let mut b = Build::new(2, 0);
+        (b.asleep, b.part) = (Some((2, 1)), 1.0);
+        b.sights[0].resident_pages = PAGES;
+        b.look_for(Duration::from_secs(2));
+        let supply = Supply { room: Room { free_pages: 0, ..ROOM }, idle: 0.5 };
+        b.sights[1] = Sight { key: (3, 1), needed_pages: 300, is_waiting: true, ..b.sights[1].clone() };
+        for _ in 0..20 {
+            b.now += LOOK;
+            let time = b.sights[0].processor.map(|p| p + LOOK);
+            b.sights[0].processor = time;
+            b.sights[0].paging += LOOK;
+            b.policy.step(b.now, supply, b.sights.clone());
+            assert!(b.policy.may_run((3, 1)));
+        }
+    }
+
+    #[test]
+    fn who_was_stopped_while_it_waited_holds_no_place() {
+        let mut b = Build::new(24, 4);
+        b.look_for(Duration::from_secs(2));
+        let (places, stopped) = (b.running().len(), b.running()[0]);
+        // Neither one more nor one fewer for another reason.
+        let bearable = (TOO_MUCH + LITTLE) / 2.0;
+        b.policy.pressure = bearable;
+        let looks = (ASLEEP.as_millis() / LOOK.as_millis()) as u32 + 1;
+        for _ in 0..looks {
+            let running = b.running();
+            for s in &mut b.sights {
+                s.is_waiting = s.key == stopped || !running.contains(&s.key);
+                if !s.is_waiting {
+                    s.processor = s.processor.map(|p| p + LOOK);
+                    s.paging += LOOK.mul_f64(bearable);
+                }
+            }
+            b.now += LOOK;
+            b.policy.step(b.now, Supply { room: b.room, idle: 0.5 }, b.sights.clone());
+        }
+        let others = |b: &Build| b.running().iter().filter(|k| **k != stopped).count();
+        assert!(b.policy.may_run(stopped) && others(&b) >= places, "{places}: {:?}", b.running());
     }
 
     #[test]
