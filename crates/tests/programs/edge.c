@@ -239,6 +239,45 @@ static void case_grow(void) {
     show("kept %d zero %d\n", is_cold_pattern(p, 0, 4 << 20), zero);
 }
 
+enum { RESIZED = 8 << 20, STAYS = RESIZED / 2 };
+static volatile int resize_ended;
+
+// Counts in each page of what stays, and looks whether it still holds what was written last.
+static void *count_in_pages(void *memory) {
+    uint64_t *p = memory, counts[STAYS / PAGE] = {0}, lost = 0;
+    for (size_t i = 0; !resize_ended; i = (i * 5 + 1) % (STAYS / PAGE)) {
+        volatile uint64_t *word = p + i * (PAGE / 8) + 3;
+        lost += *word != counts[i];
+        *word = ++counts[i];
+    }
+    return (void *)lost;
+}
+
+// Memory that becomes smaller and larger where it is, while another thread uses what stays; also after a fork.
+static void case_resize_in_place(void) {
+    for (int forked = 0; forked < 2; forked++) {
+        unsigned char *p = map(RESIZED);
+        for (size_t i = 0; i < RESIZED; i++) p[i] = i % PAGE >= 32 ? i * 7 >> 3 : 0;
+        push_out();
+        pid_t child = forked ? fork() : 0;
+        if (forked && child == 0) pause(), _exit(0);
+        pthread_t counter;
+        resize_ended = 0;
+        pthread_create(&counter, NULL, count_in_pages, p);
+        int same = 1;
+        for (int i = 0; i < 2000; i++) {
+            if (i % 400 == 0) push_out();
+            same &= mremap(p, RESIZED, STAYS, 0) == p && mremap(p, STAYS, RESIZED, 0) == p;
+        }
+        void *lost;
+        resize_ended = 1;
+        pthread_join(counter, &lost);
+        if (forked) kill(child, SIGKILL), wait_for(child);
+        show("same %d lost %d zero %d\n", same, lost != NULL, is_zero(p, STAYS, RESIZED));
+        munmap(p, RESIZED);
+    }
+}
+
 static void case_none_and_back(void) {
     unsigned char *p = cold(4 << 20);
     mprotect(p, 4 << 20, PROT_NONE);
@@ -1162,7 +1201,7 @@ static const struct {
     int is_late;
 } cases[] = {
     CASE(huge),          CASE(only_read),      LATE(blocked),
-    CASE(grow),          CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
+    CASE(grow),          CASE(resize_in_place), CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
     CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
     CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),
     CASE(deadly_faults), CASE(write_barrier),  CASE(masks),            CASE(mask_in_thread), CASE(alternate_stack),

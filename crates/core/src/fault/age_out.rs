@@ -136,8 +136,8 @@ impl Pager {
             self.learn_from_huge(&mut s, stretch, evidence);
         }
         // The slots hold no page any more and are still ours: the frame is for the next huge page, or goes back
-        // without the lock.
-        if s.limbo.keep_frame(block) {
+        // without the lock. Not all of it may be there: some pages stayed in the program, or a fork came in between.
+        if Self::is_whole(active, block) && s.limbo.keep_frame(block) {
             return (s, HUGE_PAGES - refused, refused);
         }
         drop(s);
@@ -146,6 +146,13 @@ impl Pager {
         s.limbo.finish_block(block);
         self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
         (s, HUGE_PAGES - refused, refused)
+    }
+
+    /// Whether all slots of a huge page have frames.
+    fn is_whole(active: &Active, block: usize) -> bool {
+        let mut parts = (block..block + HUGE_PAGES).step_by(Uffd::FRAMES_MAX);
+        const { assert!(HUGE_PAGES.is_multiple_of(Uffd::FRAMES_MAX)) };
+        active.mechanism.as_mover().is_some_and(|u| parts.all(|slot| u.has_frames(slot, Uffd::FRAMES_MAX)))
     }
 
     /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.

@@ -158,6 +158,9 @@ impl Pager {
                 result = a.mechanism.ready_to_move(r.start, r.len());
                 // That has lifted all protection.
                 self.note_unguarded(r.start, r.end);
+                if !a.mechanism.is_protect() {
+                    self.own_all(r.start, r.end);
+                }
             }
         });
         if result.is_err() {

@@ -135,6 +135,8 @@ impl Pager {
         slot: &'static Slot,
     ) -> Result<()> {
         self.has_asked.store(false, Ordering::Relaxed);
+        // Of pinned pages the child has copies, which are not.
+        self.pins.store(false, Ordering::Relaxed);
         // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees entries.
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);
@@ -153,7 +155,10 @@ impl Pager {
         let Some(active) = self.active() else { return Ok(()) };
         active.mechanism.renew()?;
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
-        self.limbo_pages.store(s.limbo.in_use() as i64, Ordering::Relaxed);
+        // By protection faults what is in limbo is counted page by page, and the count holds here, too.
+        if !active.mechanism.is_protect() {
+            self.limbo_pages.store(s.limbo.in_use() as i64, Ordering::Relaxed);
+        }
         slot.mechanism.store(active.kind as u32, Ordering::Release);
         for i in 0..self.ranges.len() {
             let r = self.ranges.at(i);

@@ -71,7 +71,8 @@ impl Pager {
             sum.add(&swept);
             // Limbo is full.
             let is_over = swept.taken == 0 && swept.looked >= SWEEP_LOOK_PAGES;
-            let passed = if swept.next < end { (swept.next - start) >> PAGE_SHIFT } else { run.pages };
+            let passed =
+                if swept.next < end { swept.next.saturating_sub(start) >> PAGE_SHIFT } else { run.pages };
             s.trail.took(passed, swept.taken);
             if is_over {
                 break;
@@ -240,6 +241,10 @@ impl Pager {
     ) -> (Taken, usize) {
         let shared = self.is_shared(addr);
         let movable = active.mechanism.is_protect() || !shared && is_data(range.prot);
+        // What MOVE would refuse the rest of this would drop.
+        if shared && !active.mechanism.is_protect() && self.may_be_pinned() {
+            return (Taken { pages: 0, next: Next::Stuck }, 0);
+        }
         if !movable {
             return (self.take_special(active, range, addr), 0);
         }

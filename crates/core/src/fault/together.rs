@@ -117,14 +117,18 @@ impl Lone {
 impl Pager {
     /// The program may have let the kernel write its memory whenever it likes.
     pub fn note_pins(&self) {
-        self.pins.store(true, Ordering::Relaxed);
+        self.pins.store(true, Ordering::SeqCst);
     }
 
     /// Whether the next sweep is to look for pages that lie alone, to let them leave together.
     pub(super) fn look_for_lone(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         s.lone.is_time()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
-            && !self.pins.load(Ordering::Relaxed)
+            && !self.may_be_pinned()
+    }
+
+    pub(super) fn may_be_pinned(&self) -> bool {
+        self.pins.load(Ordering::SeqCst)
     }
 
     /// Pages have left, some of them by way of limbo.
@@ -224,6 +228,8 @@ impl Pager {
         if copies.is_none()
             || self.holds.is_held(start, end)
             || active.mechanism.forbid_write(start, end - start, range.prot).is_err()
+            // Since the sweep began. From here on a pin that is to write waits for us.
+            || self.may_be_pinned()
         {
             s.lone.copies = copies;
             self.lift(active, start, end);

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use uzswap::control::Counter;
 use uzswap::fault::{Active, Locked};
-use uzswap::region::{RangeFlags, page_ceil, page_floor};
+use uzswap::region::{Range, RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
@@ -24,6 +24,7 @@ const MAP_LOCKED: usize = 0x2000;
 const MAP_POPULATE: usize = 0x8000;
 const MAP_STACK: usize = 0x2_0000;
 const MAP_HUGETLB: usize = 0x4_0000;
+const MREMAP_MAYMOVE: usize = 1;
 const MREMAP_FIXED: usize = 2;
 const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40000;
@@ -260,6 +261,17 @@ fn mremap(a: Args) -> isize {
     let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
     let mut s = PAGER.lock();
     let (old_end, managed) = (old + old_len, PAGER.ranges.find(old));
+    // Where it is, memory stays under the mechanism: other threads may use it meanwhile.
+    let may_stay = managed.is_some() && flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
+    if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.is_protect()) {
+        let r = raw(nr::MREMAP, [old, old_len, new_len, flags & !MREMAP_MAYMOVE, target, 0]);
+        if check(r).is_ok() {
+            return moved(&mut s, managed, a, old);
+        }
+        if flags & MREMAP_MAYMOVE == 0 {
+            return r;
+        }
+    }
     if managed.is_some() && PAGER.prepare_move(old, old_end).is_err() {
         return Errno::ENOMEM.as_return();
     }
@@ -272,14 +284,21 @@ fn mremap(a: Args) -> isize {
         debug_assert!(new == target);
         PAGER.note_unmapped(&mut s, new, new + new_len);
     }
-    let whole = managed.is_some_and(|m| m.end >= old_end);
-    PAGER.note_moved(&mut s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
+    moved(&mut s, managed, a, new)
+}
+
+/// The kernel has done what was asked, and the memory is at `new`.
+fn moved(s: &mut Locked<'_>, managed: Option<Range>, a: Args, new: usize) -> isize {
+    let [old, old_len, new_len, flags, ..] = a;
+    let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
+    let whole = managed.is_some_and(|m| m.end >= old + old_len);
+    PAGER.note_moved(s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
     if managed.is_some() && !whole {
         // Several ranges moved at once: their protections are not known one by one any more.
         PAGER.note_flag(new, new + new_len, RangeFlags::LOCKED, true);
     }
-    grown(&mut s);
-    r
+    grown(s);
+    new as isize
 }
 
 /// `None`: the kernel's business alone.
