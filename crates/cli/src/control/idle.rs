@@ -18,6 +18,7 @@ use uzswap::control::orders::ALL_PAGES;
 use uzswap::control::{Counter, Slot};
 
 use super::server::Run;
+use super::turns::waits_for_turn;
 
 /// The part of the time that an idle process may have a processor for.
 const BUSY_PART: u32 = 1000;
@@ -41,12 +42,8 @@ pub fn start(run: Arc<Run>, idle_after: Duration) {
 
 fn look(run: &Run, idle_after: Duration, seen: &mut HashMap<u32, Watch>) {
     let mut there = HashMap::new();
-    // Who waits for a turn has something to do. One that is dormant is not told to give, and may sleep on.
-    let waits = |slot: &Slot| match slot.mechanism() {
-        Some(_) => slot.turn.is_paused(),
-        None => slot.turn.is_waiting(),
-    };
-    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !waits(slot)) {
+    // Who waits for a turn has something to do.
+    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !waits_for_turn(slot)) {
         let Some(activity) = Activity::of(pid, slot) else { continue };
         let now = Instant::now();
         let mut watch = seen.remove(&pid).unwrap_or(Watch::new(now, activity));

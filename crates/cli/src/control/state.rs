@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uzswap::control::{Counter, Slot, Tree};
 
+use super::turns::waits_for_turn;
 use crate::os;
 use crate::size::{grouped, human};
 
@@ -99,7 +100,7 @@ impl ProcessState {
             needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
             faults: slot.get(Counter::Faults),
             listens: slot.orders.has_listener(),
-            is_paused: if is_active { slot.turn.is_paused() } else { slot.turn.is_waiting() },
+            is_paused: waits_for_turn(slot),
         })
     }
 

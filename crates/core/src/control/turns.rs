@@ -40,7 +40,7 @@ pub struct Referee {
 
 impl Referee {
     /// For a second from now on somebody answers.
-    pub fn is_here(&self) {
+    pub fn stay(&self) {
         self.until_ns.store(now_ns() + HERE_NS, Ordering::Release);
     }
 

@@ -177,7 +177,7 @@ impl Pager {
             let r;
             let batch = if is_window { BATCH_PAGES } else { DIRECT_PAGES };
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, Some(batch));
-            let is_claimed = s.limbo.claimed() > 0 || s.lone.are_leaving();
+            let is_claimed = s.is_claimed();
             let idle = r.is_fruitless() && !is_claimed;
             if r.is_fruitless() && self.excess_of_tree(pages) <= 0 {
                 // What it has more than its share cannot go (it is locked, say), and there is room.

@@ -125,6 +125,13 @@ pub struct State {
     bounce: Option<Mapping>,
 }
 
+impl State {
+    /// Whether some thread has a part of limbo in hand, or pages that leave together: memory is on its way.
+    fn is_claimed(&mut self) -> bool {
+        self.limbo.claimed() > 0 || self.lone.are_leaving()
+    }
+}
+
 /// One process's pager.
 pub struct Pager {
     state: Mutex<State>,

@@ -140,7 +140,7 @@ impl Pager {
     /// Waits a little if a thread has claimed a part of limbo. Limbo is a ring: however much else is freed, there is no room for more
     /// before the oldest part is, and its claimer may have lost the processor.
     fn waits_for_others(&self, mut s: Locked<'_>, r: &mut Reclaim) -> bool {
-        let waits = (s.limbo.claimed() > 0 || s.lone.are_leaving()) && r.waits < WAITS_MAX;
+        let waits = s.is_claimed() && r.waits < WAITS_MAX;
         drop(s);
         if waits {
             r.waits += 1;

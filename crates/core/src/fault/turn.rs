@@ -73,7 +73,7 @@ mod tests {
         pager.reserve(700);
         tree.used_pages.store(15_900, Ordering::Relaxed);
         assert!(!pager.may_have_to_wait(400), "nobody listens");
-        tree.referee.is_here();
+        tree.referee.stay();
         tree.used_pages.store(14_600, Ordering::Relaxed);
         assert!(pager.may_have_to_wait(401) && !pager.may_have_to_wait(400), "there is room");
         pager.reserve(100);

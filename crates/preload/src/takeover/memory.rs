@@ -91,7 +91,7 @@ fn added_pages(number: usize, a: Args) -> i64 {
         nr::BRK => a[0].saturating_sub(BREAK.load(Ordering::Relaxed)),
         _ => 0,
     };
-    (bytes >> PAGE_SIZE.trailing_zeros()) as i64 + (bytes % PAGE_SIZE != 0) as i64
+    bytes.div_ceil(PAGE_SIZE) as i64
 }
 
 /// Waits for the turn of this dormant process before it has more memory. No other thread: it touches nothing meanwhile.

@@ -47,7 +47,7 @@ pub fn start(run: Arc<Run>) {
         let mut processors = Processors::default();
         let referee = &run.tree.referee;
         loop {
-            referee.is_here();
+            referee.stay();
             let rung = referee.rung();
             look(&run, &mut policy, &mut processors);
             let pause = if policy.is_on() { BUSY_LOOK } else { CALM_LOOK };
@@ -79,6 +79,15 @@ fn look(run: &Run, policy: &mut Policy, processors: &mut Processors) {
             true => slot.turn.resume(),
             false => slot.turn.pause(until_ns),
         }
+    }
+}
+
+/// Whether a process waits for its turn: one that pages, as long as it has not got it, as it gives its memory; one that is dormant is
+/// told the same, but notices only when it wants more.
+pub fn waits_for_turn(slot: &Slot) -> bool {
+    match slot.mechanism() {
+        Some(_) => slot.turn.is_paused(),
+        None => slot.turn.is_waiting(),
     }
 }
 
