@@ -146,18 +146,37 @@ typedef struct {
 
 static Coroutine *coroutines[MAX_THREADS];
 
-static void descend(Coroutine *c, int depth) {
+// What a frame holds differs from one turn to the next, so that a page which has lost its last changes is told from the right one.
+static uint64_t local_word(Coroutine *c, uint64_t turn, int depth, int i) { return mix(c->key + (turn * 16 + depth) * 256 + i); }
+
+// Says what a frame that changed holds instead: words of an earlier turn, zeros, or something else.
+__attribute__((noreturn)) static void frame_changed(Coroutine *c, uint64_t turn, int depth, const uint64_t *local) {
+    int wrong = 0, zeros = 0, first = -1, last = 0;
+    uint64_t back = 0;
+    for (int i = 0; i < 256; i++) {
+        if (local[i] == local_word(c, turn, depth, i)) continue;
+        if (first < 0) first = i;
+        for (uint64_t n = 1; !back && n <= 100 && n <= turn; n++)
+            if (local[i] == local_word(c, turn - n, depth, i)) back = n;
+        wrong++, last = i, zeros += !local[i];
+    }
+    fail("coroutine, turn %llu (now %llu): %d words of depth %d changed, from %d to %d at %p, %d of them zero, first %#llx, some %llu turns old",
+         (unsigned long long)turn, (unsigned long long)c->turns, wrong, depth, first, last, (void *)&local[first < 0 ? 0 : first], zeros,
+         (unsigned long long)local[first < 0 ? 0 : first], (unsigned long long)back);
+}
+
+static void descend(Coroutine *c, uint64_t turn, int depth) {
     uint64_t local[256];
-    for (int i = 0; i < 256; i++) local[i] = mix(c->key + depth * 256 + i);
-    if (depth < 12) descend(c, depth + 1);
+    for (int i = 0; i < 256; i++) local[i] = local_word(c, turn, depth, i);
+    if (depth < 12) descend(c, turn, depth + 1);
     else swapcontext(&c->context, c->back);
     for (int i = 0; i < 256; i++)
-        if (local[i] != mix(c->key + depth * 256 + i)) fail("coroutine: local %d at depth %d changed", i, depth);
+        if (local[i] != local_word(c, turn, depth, i)) frame_changed(c, turn, depth, local);
 }
 
 static void coroutine_main(unsigned high, unsigned low) {
     Coroutine *c = (void *)((uintptr_t)high << 32 | low);
-    for (;;) descend(c, 0), c->turns++;
+    for (;;) descend(c, c->turns, 0), c->turns++;
 }
 
 static void coroutines_start(void) {

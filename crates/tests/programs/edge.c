@@ -637,6 +637,40 @@ static void case_mask_in_thread(void) {
     show(" right %d\n", big_is_right());
 }
 
+static void on_storm(int number) {
+    (void)number;
+    sigset_t block, old;
+    sigemptyset(&block), sigaddset(&block, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &block, &old), sigprocmask(SIG_SETMASK, NULL, &old);
+    hits++;
+}
+
+// What a mask was before is right, however many handlers come in between.
+static void case_mask_storm(void) {
+    enum { TIMERS = 8, CALLS = 100000 };
+    struct itimerspec often = {{0, 200000}, {0, 200000}};
+    for (int i = 0; i < TIMERS; i++) {
+        struct sigaction action = {.sa_handler = on_storm};
+        if (i % 2) sigfillset(&action.sa_mask);
+        sigaction(SIGRTMIN + i, &action, NULL);
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + i};
+        timer_t timer;
+        timer_create(CLOCK_MONOTONIC, &event, &timer), timer_settime(timer, 0, &often, NULL);
+    }
+    sigset_t mask, old;
+    sigemptyset(&mask);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    int wrong = 0;
+    for (int i = 0; i < CALLS; i++) {
+        int was_blocked = sigismember(&mask, SIGUSR1);
+        sigemptyset(&mask);
+        if (!was_blocked) sigaddset(&mask, SIGUSR1);
+        sigprocmask(SIG_SETMASK, &mask, &old);
+        wrong += sigismember(&old, SIGUSR1) != was_blocked || sigismember(&old, SIGUSR2) || sigismember(&old, SIGRTMIN);
+    }
+    show("wrong %d, a storm %d\n", wrong, hits > 1000);
+}
+
 static void case_alternate_stack(void) {
     static unsigned char *alternate;
     static volatile int inside, flags;
@@ -1204,7 +1238,8 @@ static const struct {
     CASE(grow),          CASE(resize_in_place), CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
     CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
     CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),
-    CASE(deadly_faults), CASE(write_barrier),  CASE(masks),            CASE(mask_in_thread), CASE(alternate_stack),
+    CASE(deadly_faults), CASE(write_barrier),  CASE(masks),            CASE(mask_in_thread), CASE(mask_storm),
+    CASE(alternate_stack),
     CASE(alarms),        CASE(coroutines),     CASE(cancel),           CASE(own_stack),     CASE(robust_mutex),
     CASE(many_threads),  CASE(spawn),          CASE(cold_arguments),   CASE(fork),          CASE(fork_tree),
     CASE(raw_clone),     CASE(fork_with_threads), CASE(daemon),        CASE(close_all),     CASE(exec_again),

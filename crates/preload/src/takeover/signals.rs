@@ -213,7 +213,7 @@ core::arch::global_asm!(
     managed_return = sym managed_return,
 );
 
-/// Blocks all signals but the fault signal; returns the mask before.
+/// Blocks all signals but the fault signal; returns the mask before. Handlers come until it has, as many as like.
 pub fn block_all() -> u64 {
     // The kernel reads and writes the masks in memory that cannot be missing: the program's stack can. A handler that comes
     // before the call is made leaves the first word as it is, and the second is written after it.
@@ -398,6 +398,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         write_u64(context + UC_SIGMASK, saved & !(1 << (SIGSEGV - 1)));
         return deliver_default(SIGSEGV, 0);
     };
+    t.handler_mask.store(mask, Ordering::Relaxed);
     // SAFETY: the frame is complete and on the program's stack.
     unsafe {
         uzswap_enter_handler(
@@ -406,7 +407,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
             sig as usize,
             frame + 8 + UCONTEXT_BYTES,
             frame + 8,
-            t.mask_slot(mask) as *const u64,
+            t.handler_mask.as_ptr(),
         )
     }
 }
@@ -539,7 +540,7 @@ fn all_writable(start: usize, end: usize) -> bool {
 /// kernel can read it whatever is evicted, and returns the new place.
 extern "C" fn managed_return(context: usize) -> usize {
     let t = thread::current();
-    let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, t.mask_slot(!fault_bit()), 0, 8);
+    block_all();
     // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A fault while we read
     // the program's frame uses its upper end; the copy lies well below.
     let fpstate = read_u64(context + UC_FPSTATE) as usize;
@@ -639,13 +640,16 @@ fn argument(t: &'static ThreadBlock, at: usize) -> Option<u64> {
 
 /// The pending signals, with the fault signal that waits here for the program to unblock it.
 fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
-    let set = t.mask_slot(0);
-    let r = call!(nr::RT_SIGPENDING, set, 8);
+    let mut set = 0u64;
+    let r = super::with_own_words(|| {
+        set = core::hint::black_box(0);
+        call!(nr::RT_SIGPENDING, &raw mut set, 8)
+    });
     if r != 0 || a[1] > 8 {
         return super::raw(nr::RT_SIGPENDING, a);
     }
     let ours = if t.fault_signal_pending.load(Ordering::Relaxed) != 0 { fault_bit() } else { 0 };
-    let set = read_u64(set) | ours;
+    set |= ours;
     if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) { 0 } else { Errno::EFAULT.as_return() }
 }
 
@@ -713,31 +717,32 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
     if a[3] != 8 || how > SIG_SETMASK {
         return super::raw(nr::RT_SIGPROCMASK, a);
     }
-    let bit = fault_bit();
-    let believed = t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
-    // In memory that cannot be missing: the stack can.
-    let old = t.mask_slot(0);
-    let r = if set_at != 0 {
-        let Some(asked) = argument(t, set_at) else { return Errno::EFAULT.as_return() };
-        let r = call!(nr::RT_SIGPROCMASK, how, t.mask_slot(asked & !bit), old, 8);
-        let now = match how {
-            SIG_BLOCK => believed || asked & bit != 0,
-            SIG_UNBLOCK => believed && asked & bit == 0,
-            _ => asked & bit != 0,
-        };
-        t.fault_signal_blocked.store(now as u32, Ordering::Relaxed);
-        if !now {
-            deliver_pending(t);
-        }
-        r
-    } else {
-        call!(nr::RT_SIGPROCMASK, how, 0, old, 8)
+    let asked = match set_at {
+        0 => None,
+        at => match argument(t, at) {
+            Some(asked) => Some(asked),
+            None => return Errno::EFAULT.as_return(),
+        },
     };
-    let old = read_u64(old) | if believed { bit } else { 0 };
-    if r == 0 && old_at != 0 && !buffers::copy_out(t, old_at, &old.to_le_bytes()) {
+    let bit = fault_bit();
+    // In one call the kernel would leave the mask from before where handlers that come with the new one find it, and use the place.
+    let believed = if t.fault_signal_blocked.load(Ordering::Relaxed) != 0 { bit } else { 0 };
+    let old = block_all() | believed;
+    let new = match (how, asked) {
+        (_, None) => old,
+        (SIG_BLOCK, Some(asked)) => old | asked,
+        (SIG_UNBLOCK, Some(asked)) => old & !asked,
+        (_, Some(asked)) => asked,
+    };
+    t.fault_signal_blocked.store((new & bit != 0) as u32, Ordering::Relaxed);
+    restore(new & !bit);
+    if new & bit == 0 {
+        deliver_pending(t);
+    }
+    if old_at != 0 && !buffers::copy_out(t, old_at, &old.to_le_bytes()) {
         return Errno::EFAULT.as_return();
     }
-    r
+    0
 }
 
 /// The program's alternate stack is only recorded: the kernel knows ours.

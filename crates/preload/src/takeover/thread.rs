@@ -61,9 +61,12 @@ pub struct ThreadBlock {
     pub saved_mask: AtomicU64,
     /// For blocking signals around the runtime: the mask, and what was in force before.
     pub block_words: [AtomicU64; 2],
-    /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest.
-    pub masks: [AtomicU64; 16],
-    pub masks_next: AtomicUsize,
+    /// The mask with which a handler is entered. Signals are blocked until the kernel has read it.
+    pub handler_mask: AtomicU64,
+    /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest. Only calls of the program take a place, so
+    /// that one is still there when the kernel reads it: as many handlers as there are places would have to come in between, and make such calls.
+    masks: [AtomicU64; 16],
+    masks_next: AtomicUsize,
     /// Memory for the environment of an exec, kept for the next (a vfork child cannot free it).
     pub exec_scratch: AtomicUsize,
     pub exec_scratch_len: AtomicUsize,
@@ -111,6 +114,7 @@ impl ThreadBlock {
                 fault_signal_pending: AtomicU32::new(0),
                 saved_mask: AtomicU64::new(0),
                 block_words: [const { AtomicU64::new(0) }; 2],
+                handler_mask: AtomicU64::new(0),
                 masks: [const { AtomicU64::new(0) }; 16],
                 masks_next: AtomicUsize::new(0),
                 exec_scratch: AtomicUsize::new(0),
