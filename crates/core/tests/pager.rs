@@ -307,6 +307,40 @@ fn what_lies_alone_leaves_together(base: usize, pages: usize) {
     assert!(left > pages as u64 / 2, "{left} pages left together");
 }
 
+/// Memory is not moved while pages are copied without the lock: what is missing would be read as zero, and stay so, where other memory has come to
+/// lie that is not yet under the mechanism again.
+fn what_is_copied_is_not_moved(base: usize, pages: usize) {
+    let value = |i: usize| i as u64 * 0x1357 + 1;
+    (0..pages).for_each(|i| fill(base + i * P, value(i)));
+    let (is_moved, was_moved) = (AtomicBool::new(false), AtomicBool::new(false));
+    let gone: Vec<usize> =
+        (0..pages).map(|i| base + i * P).filter(|p| !PAGER.table.get(*p).unwrap().is_resident()).collect();
+    std::thread::scope(|scope| {
+        let s = PAGER.lock();
+        scope.spawn(|| {
+            let mut s = PAGER.lock();
+            PAGER.prepare_move(base, base + pages * P).unwrap();
+            is_moved.store(true, Ordering::SeqCst);
+            // As if the kernel had moved other memory here; time for whoever still reads.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            PAGER.note_moved(&mut s, base, pages * P, base, pages * P, false);
+        });
+        PAGER.copy_unlocked(s, || {
+            for _ in 0..20 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                was_moved.fetch_or(is_moved.load(Ordering::SeqCst), Ordering::SeqCst);
+                let mut bytes = [0u8; P];
+                gone.iter()
+                    .take(200)
+                    .for_each(|page| _ = uzswap::sys::program::copy_each(&[*page], &mut bytes));
+            }
+        });
+    });
+    assert!(is_moved.into_inner() && !was_moved.into_inner());
+    assert!(gone.len() > pages / 8, "{} of {pages} pages had gone", gone.len());
+    (0..pages).for_each(|i| check(base + i * P, value(i)));
+}
+
 /// A program whose memory may be pinned has all of it moved: what cannot be moved stays.
 fn what_may_be_pinned_is_moved(base: usize, pages: usize) {
     let counts = || [Counter::LoneEvictions, Counter::Evictions].map(|c| PAGER.slot().get(c));
@@ -410,6 +444,7 @@ fn life(mechanism: Mechanism) {
     checked();
     if mechanism == Mechanism::Userfaultfd {
         what_lies_alone_leaves_together(base, PAGES / 2);
+        what_is_copied_is_not_moved(base, PAGES / 2);
         checked();
     }
     no_write_is_lost(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });

@@ -145,9 +145,10 @@ impl Pager {
         run.map_or(Ok(()), |(from, to)| f(from, to))
     }
 
-    /// Before the kernel moves `[start, end)` (mremap). A failure leaves the range as it was.
+    /// Before the kernel moves `[start, end)` (mremap), with the lock held until it has. A failure leaves the range as it was.
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
+        self.wait_for_copies();
         let mut result = Ok(());
         let mut is_paged = false;
         self.ranges.for_each(start, end, |r| is_paged |= !r.flags.has(RangeFlags::UNREGISTERED));

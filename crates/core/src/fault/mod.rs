@@ -145,6 +145,8 @@ pub struct Pager {
     outside: AtomicI64,
     /// Memory may be written without asking the page tables: see `together.rs`.
     pins: AtomicBool,
+    /// So many read pages of the program without the lock, for which memory stays under the mechanism.
+    copying: AtomicU32,
     /// Pages that were written while they, or their neighbours, were leaving together, since that was looked at.
     disturbed: AtomicU32,
     /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
@@ -204,6 +206,7 @@ impl Pager {
             stored: AtomicI64::new(0),
             outside: AtomicI64::new(0),
             pins: AtomicBool::new(false),
+            copying: AtomicU32::new(0),
             disturbed: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
             came_back: AtomicU32::new(0),

@@ -21,6 +21,9 @@
 //! It is not worth it where the neighbours are written all the time: each that is, is a fault. If those are many for the pages that left, pages are
 //! moved for a while ([`Lone::learn`]).
 //!
+//! Who reads a missing page of memory that is under no mechanism gets a zero page there, for good. So memory is not moved (mremap takes it from
+//! the mechanism for that) while pages are being copied: other memory may come to lie where they were.
+//!
 //! The evictor does this, nobody else: a thread of the program may be forbidden the calls that it takes.
 
 use core::sync::atomic::{Ordering, fence};
@@ -172,10 +175,9 @@ impl Pager {
             return (s, Reclaimed { taken, ..Reclaimed::default() });
         };
         let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
-        drop(s);
         let pages = found.pages();
         let mover = active.mechanism.as_mover().expect("may leave together");
-        let copied = mover.copy_each(pages, copies.as_mut_slice());
+        let copied = self.copy_unlocked(s, || mover.copy_each(pages, copies.as_mut_slice()));
         let mut aged = [Aged::Empty; SWEEP_PAGES];
         let (bytes, _) = copies.as_slice().as_chunks::<PAGE_SIZE>();
         for (i, aged) in aged[..copied].iter_mut().enumerate() {
@@ -194,6 +196,23 @@ impl Pager {
         let (freed, refused) = self.end_leaving(&mut s, active, pages, &aged);
         s.lone.learn(freed, self.disturbed.swap(0, Ordering::Relaxed) as usize);
         (s, Reclaimed { taken: freed, freed, refused })
+    }
+
+    /// Lets the lock go and calls `copy`, which reads pages of the program that were there under it.
+    pub fn copy_unlocked<T>(&self, s: Locked<'_>, copy: impl FnOnce() -> T) -> T {
+        self.copying.fetch_add(1, Ordering::Relaxed);
+        drop(s);
+        let copied = copy();
+        self.copying.fetch_sub(1, Ordering::Release);
+        copied
+    }
+
+    /// With the lock held, before memory is taken from the mechanism: nobody reads it, nor begins to before the lock is free.
+    pub(super) fn wait_for_copies(&self) {
+        const MOMENT_NS: u64 = 20_000;
+        while self.copying.load(Ordering::Acquire) > 0 {
+            crate::sys::sleep_ns(MOMENT_NS);
+        }
     }
 
     /// Protects the stretch of what was found. Gives memory for copies, and the entries that the cache kept of the pages, which are
