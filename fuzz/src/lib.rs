@@ -18,7 +18,8 @@ use uzswap::pool::PoolKind;
 use uzswap::store::testing::{Fault, MemoryStore};
 use uzswap::testing::{self, Bytes, Choices};
 
-const SPECS: [&str; 12] = [
+const SPECS: [&str; 13] = [
+    "words",
     "lz4",
     "lz4hc:9",
     "lzo",

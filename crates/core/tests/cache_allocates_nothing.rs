@@ -66,10 +66,10 @@ fn nothing_is_allocated_after_construction() {
     let store = FileStore::open(directory.as_os_str().as_encoded_bytes()).unwrap();
     let config = CacheConfig { max_pool_bytes: 1 << 20, store: Some(store), ..CacheConfig::default() };
     let cache = SwapCache::new(config).unwrap();
-    let mut entries: Vec<SwapEntry> = Vec::with_capacity(8000);
+    let mut entries: Vec<SwapEntry> = Vec::with_capacity(9000);
     FORBIDDEN.set(true);
     cache.init(1).unwrap();
-    for (round, codec) in ["lz4", "zstd", "lzo", "deflate"].into_iter().enumerate() {
+    for (round, codec) in ["words", "lz4", "zstd", "lzo", "deflate"].into_iter().enumerate() {
         cache.set_codec(CodecSpec::parse(codec).unwrap());
         cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][round % 2]);
         for tag in 0..1500 {

@@ -41,6 +41,7 @@ fn nothing_outside_is_touched() {
     };
     let specs = [
         "none",
+        "words",
         "lz4",
         "lz4hc:2",
         "lz4hc:9",

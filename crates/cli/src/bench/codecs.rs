@@ -14,7 +14,8 @@ use super::pages::{PAGE_BYTES, PageBytes};
 use super::plot;
 use crate::Failure;
 
-const CODECS: [&str; 13] = [
+const CODECS: [&str; 14] = [
+    "words",
     "lz4",
     "lz4hc:level=2",
     "lz4hc:level=9",

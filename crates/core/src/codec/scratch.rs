@@ -5,6 +5,7 @@
 //! the compressor changes only when somebody changes a setting. Everything is mapped, nothing comes from the
 //! Rust allocator; a stream that has warmed up makes no system call.
 
+use super::words::WordsCompressor;
 use super::{CompressError, ibm842, lzo};
 use crate::sys::codec_ffi::{
     DeflateCompressor, DeflateDecompressor, Lz4Compressor, Lz4HcCompressor, ZstdCompressor, ZstdDecompressor,
@@ -23,6 +24,7 @@ pub struct Scratch {
 enum Compressor {
     #[default]
     Empty,
+    Words(WordsCompressor),
     Lz4(Lz4Compressor),
     Lz4Hc(Lz4HcCompressor),
     Lzo(Mapping),
@@ -56,6 +58,7 @@ impl Scratch {
     pub fn mapped_bytes(&self) -> usize {
         let compressor = match &self.compressor {
             Compressor::Empty => 0,
+            Compressor::Words(c) => c.mapped_bytes(),
             Compressor::Lz4(c) => c.mapped_bytes(),
             Compressor::Lz4Hc(c) => c.mapped_bytes(),
             Compressor::Lzo(c) | Compressor::Ibm842(c) => c.len(),
@@ -65,6 +68,10 @@ impl Scratch {
         compressor
             + self.zstd.as_ref().map_or(0, |c| c.mapped_bytes())
             + self.deflate.as_ref().map_or(0, |c| c.mapped_bytes())
+    }
+
+    pub(super) fn words(&mut self) -> Result<&mut WordsCompressor, CompressError> {
+        hold!(self.compressor, Words(_c), WordsCompressor::new())
     }
 
     pub(super) fn lz4(&mut self) -> Result<&mut Lz4Compressor, CompressError> {

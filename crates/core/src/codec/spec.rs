@@ -15,7 +15,6 @@ use crate::sys::codec_ffi::{DeflateCompressor, Lz4HcCompressor, ZSTD_LEVELS};
 #[repr(u8)]
 pub enum Algorithm {
     None = 0,
-    #[default]
     Lz4 = 1,
     Lz4Hc = 2,
     Lzo = 3,
@@ -23,6 +22,8 @@ pub enum Algorithm {
     Zstd = 5,
     Deflate = 6,
     Ibm842 = 7,
+    #[default]
+    Words = 8,
 }
 
 /// What there is to know about an algorithm: the one home of names, parameters and help.
@@ -36,14 +37,22 @@ struct Entry {
     summary: &'static str,
 }
 
-const ENTRIES: [Entry; 8] = [
+const ENTRIES: [Entry; 9] = [
+    Entry {
+        algorithm: Algorithm::Words,
+        name: "words",
+        levels: None,
+        dictionary: false,
+        parameters: "",
+        summary: "made for heaps: the fastest both ways, denser than lz4; lz4 for pages of which that makes less; the default",
+    },
     Entry {
         algorithm: Algorithm::Lz4,
         name: "lz4",
         levels: None,
         dictionary: false,
         parameters: "",
-        summary: "fast both ways (liblz4); the default",
+        summary: "fast both ways, whatever the pages hold (liblz4)",
     },
     Entry {
         algorithm: Algorithm::Lz4Hc,
@@ -295,6 +304,7 @@ mod tests {
     #[test]
     fn what_is_said_is_read_back() {
         for text in [
+            "words",
             "lz4",
             "none",
             "842",
@@ -312,7 +322,7 @@ mod tests {
         }
         assert_eq!(CodecSpec::parse("zstd").unwrap(), CodecSpec::parse("zstd:level=1,dict=off").unwrap());
         assert_eq!(CodecSpec::parse("lz4hc:4").unwrap().level(), 4);
-        assert_eq!(CodecSpec::default().to_string(), "lz4");
+        assert_eq!(CodecSpec::default().to_string(), "words");
     }
 
     #[test]
@@ -320,7 +330,7 @@ mod tests {
         let says = |text: &str| CodecSpec::parse(text).unwrap_err().to_string();
         assert_eq!(
             says("snappy"),
-            "codec 'snappy': no such codec; there are lz4, lz4hc, lzo, lzo-rle, zstd, deflate, 842, none"
+            "codec 'snappy': no such codec; there are words, lz4, lz4hc, lzo, lzo-rle, zstd, deflate, 842, none"
         );
         assert_eq!(
             says("zstd:level=99"),
@@ -348,7 +358,7 @@ mod tests {
                 good += 1;
             }
         }
-        // lz4, lzo, lzo-rle, 842 and none once each, 8 levels of lz4hc, 12 of deflate, 151 of zstd twice.
-        assert_eq!(good, 5 + 8 + 12 + 2 * 151);
+        // words, lz4, lzo, lzo-rle, 842 and none once each, 8 levels of lz4hc, 12 of deflate, 151 of zstd twice.
+        assert_eq!(good, 6 + 8 + 12 + 2 * 151);
     }
 }

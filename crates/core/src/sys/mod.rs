@@ -26,6 +26,7 @@ pub mod slot;
 pub mod sync;
 pub mod tsc;
 pub mod userfaultfd;
+pub mod words;
 
 pub use syscall::{Errno, Result, check, six, syscall};
 
