@@ -19,6 +19,12 @@ const FREE: u32 = 0;
 const LOCKED: u32 = 1;
 const CONTENDED: u32 = 2;
 
+/// How long a thread looks whether the lock is free before it sleeps: some 20 to 50 us, which is less than being woken takes on a
+/// processor that has been halted meanwhile, and about as long as the longest hold.
+const SPINS: u32 = 1000;
+/// How long it gives way to those who came before.
+const POLITE_SPINS: u32 = 16;
+
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 /// The word is this process's alone.
@@ -68,6 +74,8 @@ fn wake(operation: usize, word: &AtomicU32, count: u32) {
 /// A mutual exclusion lock of one word. Not reentrant; no poisoning (a panic stops the process).
 pub struct Mutex<T> {
     word: AtomicU32,
+    /// So many threads have come while it was held, and do not have it yet.
+    waiting: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -78,30 +86,33 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 
 impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
-        Mutex { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Mutex { word: AtomicU32::new(FREE), waiting: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, spinning briefly and then sleeping.
+    /// Takes the lock, spinning briefly and then sleeping. Who already waits goes first: a thread that lets the lock go to
+    /// take it again at once would have it for ever.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         point();
-        if self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.waiting.load(Ordering::Relaxed) > 0 || !self.take() {
             self.lock_slow();
         }
         MutexGuard { mutex: self }
     }
 
+    #[inline]
+    fn take(&self) -> bool {
+        self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
-        self.word
-            .compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| MutexGuard { mutex: self })
+        self.take().then(|| MutexGuard { mutex: self })
     }
 
     #[cfg(shuttle)]
     fn lock_slow(&self) {
-        while self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while !self.take() {
             // Lets others run first, where a point only may.
             shuttle::thread::yield_now();
         }
@@ -110,17 +121,20 @@ impl<T> Mutex<T> {
     #[cfg(not(shuttle))]
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..100 {
+        let before_us = self.waiting.fetch_add(1, Ordering::Relaxed);
+        if before_us > 0 {
+            (0..POLITE_SPINS).for_each(|_| core::hint::spin_loop());
+        }
+        let is_ours = (0..SPINS).any(|_| {
             core::hint::spin_loop();
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return;
+            self.word.load(Ordering::Relaxed) == FREE && self.take()
+        });
+        if !is_ours {
+            while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+                futex_wait(&self.word, CONTENDED, None);
             }
         }
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            futex_wait(&self.word, CONTENDED, None);
-        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn release(&self) {
@@ -139,6 +153,7 @@ impl<T> Mutex<T> {
     /// # Safety
     /// No guard may be alive in this process, and the value must be consistent.
     pub unsafe fn force_unlock(&self) {
+        self.waiting.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);
     }
 }
@@ -231,6 +246,7 @@ mod tests {
         let m = Mutex::new(());
         let g = m.lock();
         assert!(m.try_lock().is_none());
+        assert!(m.try_lock().is_none(), "it stays held");
         drop(g);
         assert!(m.try_lock().is_some());
     }
