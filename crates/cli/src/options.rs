@@ -66,10 +66,10 @@ pub const COMPRESSOR: OptionSpec = OptionSpec {
     flag: "compressor",
     variable: "UZSWAP_COMPRESSOR",
     value: Some("NAME|auto"),
-    what: "how pages are compressed: lz4, zstd:level=3 and others (see 'uzswap help compressors'), or auto",
+    what: "how pages are compressed: words, lz4, zstd:level=3 and others (see 'uzswap help compressors'), or auto",
     default: COMPRESSOR_DEFAULT,
     bounds: "",
-    reason: "lz4 brings pages back fastest; auto takes the recompressor at once for a program to which the memory \
+    reason: "words (lz4 on processors without AVX-512) brings pages back fastest; auto takes the recompressor at once for a program to which the memory \
              saved is worth more than the time",
     hidden: false,
 };

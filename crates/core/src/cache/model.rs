@@ -136,7 +136,7 @@ pub fn run<S: Store>(
                 0 => cache.set_accept_threshold_percent(random.below(101) as u32),
                 1 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
                 _ => cache.set_codec(
-                    CodecSpec::parse(["lz4", "zstd:level=1", "lzo", "none"][random.below(4) as usize])
+                    CodecSpec::parse(["lz4", "zstd:level=1", "words", "none"][random.below(4) as usize])
                         .unwrap(),
                 ),
             },

@@ -245,7 +245,7 @@ fn bytes_that_differ(a: u64, b: u64) -> usize {
 fn place(word: u64, shift: u32) -> usize {
     let upper = word >> shift;
     let folded = (upper ^ upper >> 32) & 0xffff_ffff;
-    (folded * MULTIPLIER >> PRODUCT_SHIFT) as usize % TABLE_WORDS
+    ((folded * MULTIPLIER) >> PRODUCT_SHIFT) as usize % TABLE_WORDS
 }
 
 /// As `vector::compress`, to the byte.
@@ -265,14 +265,14 @@ fn compress_lines(
         let start = number * LINE_WORDS;
         let mut codes = 0u32;
         for (i, word) in words.into_iter().enumerate() {
-            let mut best = BY_ZERO[bytes_that_differ(word, 0)].min(BY_ABOVE[bytes_that_differ(word, above[i])]);
+            let mut best =
+                BY_ZERO[bytes_that_differ(word, 0)].min(BY_ABOVE[bytes_that_differ(word, above[i])]);
             let mut distance = 0;
             if number > 0 {
                 let near = |table: &[[u8; 4]], shift| {
                     let index = u32::from_le_bytes(table[place(word, shift)]) as usize;
                     let distance = start - 1 - index;
-                    let differ =
-                        if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
+                    let differ = if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
                     (differ, distance)
                 };
                 let (one, other) = (near(first, SHIFTS[0]), near(second, SHIFTS[1]));
@@ -420,8 +420,7 @@ mod tests {
                 }
                 let block = Block { with_code, literals: &literals, codes: &codes, distances: &distances };
                 let mut back = [vec![[1; LINE_BYTES]; lines.len()], vec![[2; LINE_BYTES]; lines.len()]];
-                let ends =
-                    [decompress_lines(&block, &mut back[0]), vector::decompress(&block, &mut back[1])];
+                let ends = [decompress_lines(&block, &mut back[0]), vector::decompress(&block, &mut back[1])];
                 assert_eq!(ends[0], ends[1], "round {round}, damage {damage}");
                 if ends[0].is_some() {
                     assert!(back[0] == back[1], "round {round}, damage {damage}");
