@@ -11,7 +11,9 @@
 
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
-use uzswap::policy::{DIRECT_PAGES, Heat, SWEEP_PAGES, limbo_slots, limbo_target, next_window, sweeps_first};
+use uzswap::policy::{
+    DIRECT_PAGES, Heat, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target, next_window, sweeps_first,
+};
 
 use super::policies::Policy;
 
@@ -57,10 +59,10 @@ struct Stream {
 
 impl Stream {
     /// A page is missed; the window that it completes.
-    fn miss(&mut self, page: usize) -> Option<Run> {
+    fn miss(&mut self, page: usize, most: usize) -> Option<Run> {
         if page == self.start + self.pages && self.pages > 0 {
             if self.pages == self.window {
-                *self = Stream { start: page, pages: 0, window: next_window(self.window) };
+                *self = Stream { start: page, pages: 0, window: next_window(self.window, most) };
             }
             self.pages += 1;
         } else {
@@ -206,7 +208,7 @@ impl Policy for Own {
                 let was_touched = std::mem::replace(&mut self.was_touched[i], true);
                 self.heat[i] = if was_touched { Heat::WARM } else { Heat::COLD };
                 self.came_back += usize::from(was_touched && !self.was_behind[i]);
-                if was_touched && let Some(window) = self.stream.miss(i) {
+                if was_touched && let Some(window) = self.stream.miss(i, batch_pages(self.limit)) {
                     self.trail.follow(window, self.limit);
                 }
                 self.resident.set(i);

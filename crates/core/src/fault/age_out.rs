@@ -219,7 +219,7 @@ impl Pager {
         const { assert!(BATCH_PAGES <= Uffd::FRAMES_MAX) };
         let keeps = stretch.count >= WINDOW_LEAST_PAGES
             && !self.slot().turn.is_paused()
-            && s.limbo.wants_stock(&stretch)
+            && s.limbo.wants_stock(stretch.count)
             && active.mechanism.as_mover().is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
         if keeps {
             s.limbo.keep_stretch(stretch);

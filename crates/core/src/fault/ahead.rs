@@ -12,16 +12,13 @@
 use super::resolve::Serve;
 use super::{Active, Locked, Pager};
 use crate::control::Counter;
-use crate::policy::WINDOW_MAX_PAGES;
+use crate::policy::WINDOW_LOCKED_PAGES;
 use crate::policy::trail::Run;
 use crate::region::{PageState, Range};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Pages that the evictor brings at a time: as much is done twice at most if the thread overtakes it.
-const PORTION_PAGES: usize = 16;
-
 /// The pages that are to be brought.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
     start: usize,
     end: usize,
@@ -43,7 +40,7 @@ impl Pager {
         pages: usize,
     ) -> usize {
         let start = page + pages * PAGE_SIZE;
-        if pages < WINDOW_MAX_PAGES
+        if pages < WINDOW_LOCKED_PAGES
             || start >= range.end
             || !self.may_be_window(active, range, pages)
             || self.may_be_huge(active, range, page)
@@ -52,7 +49,7 @@ impl Pager {
         {
             return 0;
         }
-        let end = (start + WINDOW_MAX_PAGES * PAGE_SIZE).min(range.end);
+        let end = (start + pages * PAGE_SIZE).min(range.end);
         s.ahead = Ahead { start, end };
         self.wake_evictor();
         end
@@ -70,14 +67,14 @@ impl Pager {
             s.ahead = Ahead::NOTHING;
             return false;
         };
-        let pages = ((end - start) >> PAGE_SHIFT).min(PORTION_PAGES);
-        let has_room = self.excess(pages as i64) <= 0 || s.limbo.has_stock() && self.excess(0) <= 0;
-        if !has_room {
+        let pages = (end - start) >> PAGE_SHIFT;
+        let has_stock = s.limbo.has_stock() && self.excess(0) <= 0;
+        if !has_stock && (self.is_nearly_full() || self.excess(pages as i64) > 0) {
             // Room first.
             return false;
         }
         // Before the lock is let go: whoever asks anew meanwhile wants something else.
-        s.ahead.start = start + pages * PAGE_SIZE;
+        s.ahead = Ahead::NOTHING;
         let brought = match self.serve(s, active, range, start, pages, 0, true) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
@@ -86,6 +83,9 @@ impl Pager {
             }
             _ => 0,
         };
+        if s.ahead == Ahead::NOTHING && brought > 0 {
+            s.ahead = Ahead { start: start + brought * PAGE_SIZE, end };
+        }
         self.add(Counter::AheadPages, brought as u64);
         self.publish(false);
         brought > 0

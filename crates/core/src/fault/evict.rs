@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::{Counter, Notice};
-use crate::policy::{BATCH_PAGES, DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
+use crate::policy::{DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
 use crate::policy::{limbo_target, sweeps_first};
 use crate::sys::HUGE_PAGES;
 use crate::sys::sync::futex_wake;
@@ -108,14 +108,14 @@ impl Pager {
                 self.size.store(self.used_pages(), Ordering::Relaxed);
             }
             let short = short.min(self.above_size());
-            if short <= 0 {
+            if short <= 0 && !self.lacks_stock(&s) {
                 ahead += 1;
                 if has_brought && ahead < AHEAD_PORTIONS {
                     continue;
                 }
                 break;
             }
-            let (mut s, r) = self.reclaim(s, active, short as usize, None);
+            let (mut s, r) = self.reclaim(s, active, short.max(0) as usize, None);
             let is_fruitless = r.is_fruitless() && !self.give_frame_back(&mut s, active);
             drop(s);
             sum.taken += r.taken;
@@ -163,20 +163,25 @@ impl Pager {
             () => FRUITLESS_IN_TREE,
         };
         let is_window = (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages);
-        let has_room = |s: &Locked<'_>| {
-            self.excess(pages) <= 0
+        // Looked for once: what can go may be in other hands.
+        let mut wants_stock = is_window && self.is_nearly_full();
+        let has_room = |s: &Locked<'_>, wants_stock: bool| {
+            self.excess(pages) <= 0 && !wants_stock
                 || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
                 || is_window && s.limbo.has_stock() && self.excess(0) <= 0
         };
-        while !has_room(&s) {
+        while !has_room(&s, wants_stock) {
             if self.is_pool_too_large() {
                 drop(s);
                 self.shrink_pool(active);
                 s = self.lock();
             }
             let r;
-            let batch = if is_window { BATCH_PAGES } else { DIRECT_PAGES };
+            let batch = if is_window { self.batch_pages() } else { DIRECT_PAGES };
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, Some(batch));
+            if core::mem::take(&mut wants_stock) && self.excess(pages) <= 0 {
+                continue;
+            }
             let is_claimed = s.is_claimed();
             let idle = r.is_fruitless() && !is_claimed;
             if r.is_fruitless() && self.excess_of_tree(pages) <= 0 {
@@ -207,6 +212,11 @@ impl Pager {
         s
     }
 
+    /// Whether windows come in and the evictor is to have frames ready for them, instead of those of other pages: nothing more is used by that.
+    fn lacks_stock(&self, s: &Locked<'_>) -> bool {
+        self.is_nearly_full() && !self.slot().turn.is_paused() && s.limbo.wants_stock(self.batch_pages())
+    }
+
     /// Writes a portion of the pool back.
     fn shrink_pool(&self, active: &Active) {
         active.cache.shrink(SHRINK_BYTES);
@@ -223,9 +233,13 @@ impl Pager {
         direct: Option<usize>,
     ) -> (Locked<'a>, Reclaimed) {
         let mut r = Reclaimed::default();
+        let most = self.batch_pages();
+        // A thread that waits for one page does not wait for a whole batch.
+        let batch = direct.unwrap_or(most);
+        let is_large = batch == most;
         if sweeps_first(s.limbo.ready(), self.limbo_target_now(&s)) {
             s.lone.is_wanted = direct.is_none() && self.look_for_lone(&mut s, active);
-            let swept = self.sweep(&mut s, active, SWEEP_PAGES);
+            let swept = self.sweep(&mut s, active, batch.max(SWEEP_PAGES));
             s.lone.is_wanted = false;
             (r.taken, r.freed) = (swept.taken, swept.dropped);
             if direct.is_some() {
@@ -235,16 +249,14 @@ impl Pager {
             (s, left) = self.leave_together(s, active);
             (r.taken, r.freed, r.refused) = (r.taken + left.taken, r.freed + left.freed, left.refused);
         }
-        // While limbo is filling up towards its target its pages are not old; but memory is short now.
-        // A thread that waits for one page does not wait for a whole batch.
-        let batch = direct.unwrap_or(BATCH_PAGES);
-        // Nor does it wait for frames that others then have.
-        let keeps_frames = batch == BATCH_PAGES;
-        if r.freed > 0 && !(keeps_frames && direct.is_some()) {
+        if r.freed > 0 && !(is_large && direct.is_some()) {
             // What needed no limbo has made room: what is in it can wait until a whole batch is due.
             return (s, r);
         }
-        let (s, aged, refused) = self.age_out_batch(s, active, want.min(batch), keeps_frames);
+        // While limbo is filling up towards its target its pages are not old; but memory is short now. Nor does who waits for one page
+        // wait for frames that others then have.
+        let want = if is_large && s.limbo.wants_stock(most) { most } else { want.min(batch) };
+        let (s, aged, refused) = self.age_out_batch(s, active, want, is_large);
         (r.freed, r.refused) = (r.freed + aged, r.refused + refused);
         (s, r)
     }

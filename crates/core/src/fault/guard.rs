@@ -47,6 +47,10 @@ impl Leaving {
         self.count
     }
 
+    pub fn is_full(&self) -> bool {
+        self.count == SWEEP_PAGES
+    }
+
     pub fn first(&self) -> Option<usize> {
         self.pages[..self.count].first().copied()
     }

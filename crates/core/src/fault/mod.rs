@@ -55,7 +55,7 @@ pub use turn::COMPETING_PAGES;
 use crate::cache::Counters as CacheCounters;
 use crate::control::trace::Ring;
 use crate::control::{Counter, Notice, Slot, Tree};
-use crate::policy::WINDOW_MAX_PAGES;
+use crate::policy::WINDOW_LOCKED_PAGES;
 use crate::policy::limbo::Limbo;
 use crate::policy::trail::Trail;
 use crate::region::{PageTable, Ranges};
@@ -121,7 +121,7 @@ pub struct State {
     by_limbo: usize,
     ahead: Ahead,
     units: Units,
-    /// Buffer for loads: WINDOW_MAX_PAGES pages.
+    /// Buffer for loads: WINDOW_LOCKED_PAGES pages.
     bounce: Option<Mapping>,
 }
 
@@ -254,7 +254,7 @@ impl Pager {
     pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
         s.limbo.init(active.slots, active.blocks)?;
         // Its frames are taken as windows grow: in a tree of many processes most never need them all.
-        s.bounce = Some(Mapping::new(WINDOW_MAX_PAGES * PAGE_SIZE)?);
+        s.bounce = Some(Mapping::new(WINDOW_LOCKED_PAGES * PAGE_SIZE)?);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
         crate::sys::tsc::ask();
         self.add(Counter::Activations, 1);

@@ -13,7 +13,7 @@ use super::ahead::Ahead;
 use super::sweep::SWEEP_LOOK_PAGES;
 use super::{Active, Locked, Pager};
 use crate::control::orders::ALL_PAGES;
-use crate::policy::{BATCH_PAGES, SWEEP_PAGES};
+use crate::policy::BATCH_PAGES;
 use crate::region::table::LEAF_BYTES;
 
 /// How long a portion takes, roughly.
@@ -101,7 +101,7 @@ impl Pager {
         match r.stage {
             Stage::Pages => {
                 let mut s = self.lock();
-                let taken = self.sweep(&mut s, active, SWEEP_PAGES).taken;
+                let taken = self.sweep(&mut s, active, self.batch_pages()).taken;
                 let (s, freed, _) = self.age_out(s, active, BATCH_PAGES);
                 if taken + freed == 0 && self.waits_for_others(s, r) {
                     return false;

@@ -12,7 +12,7 @@ use crate::control::trace::Kind;
 use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
 use crate::policy::trail::Run;
-use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_MAX_PAGES, next_window};
+use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES, next_window};
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
@@ -55,11 +55,12 @@ impl FaultStream {
         self.repeats > REPEATS_MAX
     }
 
-    /// Pages to serve for a fault at `page`: doubled while the faults run on, one otherwise. `reaches(a, b)`: all of `[a, b)` is there.
-    fn window(&mut self, page: usize, reaches: impl FnOnce(usize, usize) -> bool) -> usize {
+    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one otherwise. `reaches(a, b)`: all of `[a, b)`
+    /// is there.
+    fn window(&mut self, page: usize, most: usize, reaches: impl FnOnce(usize, usize) -> bool) -> usize {
         let runs_on = (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page)
             || self.window > 1 && self.next < page && reaches(self.next, page);
-        self.window = if runs_on { next_window(self.window) } else { 1 };
+        self.window = if runs_on { next_window(self.window, most) } else { 1 };
         self.window
     }
 }
@@ -134,12 +135,8 @@ impl Pager {
                         s = self.make_room(s, active, 1);
                         continue;
                     }
-                    let pages = self.own_run(
-                        active,
-                        range,
-                        page,
-                        stream.window(page, |a, b| self.are_resident(a, b)),
-                    );
+                    let window = stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
+                    let pages = self.own_run(active, range, page, window);
                     stream.next = page + pages * PAGE_SIZE;
                     self.publish(false);
                     drop(s);
@@ -156,7 +153,7 @@ impl Pager {
                 return if stream.repeated(page) { Fault::NotOurs } else { Fault::Served };
             }
             if want == 0 {
-                want = stream.window(page, |a, b| self.are_resident(a, b));
+                want = stream.window(page, self.batch_pages(), |a, b| self.are_resident(a, b));
                 if want == 1 {
                     self.add(Counter::AroundWastedPages, stream.around as u64);
                 }
@@ -243,7 +240,7 @@ impl Pager {
                 page = range.end;
                 continue;
             }
-            let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(WINDOW_MAX_PAGES);
+            let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(self.batch_pages());
             // The kernel may write it.
             match self.serve(&mut s, active, range, page, want, rooms, true) {
                 Serve::Done(pages, kind) => {
@@ -322,8 +319,10 @@ impl Pager {
         {
             return served;
         }
-        let most = self.within_unit(active, &range, page, ((range.end - page) >> PAGE_SHIFT).min(want));
         let first = self.state_of(page);
+        let is_stored = matches!(first, PageState::Stored(_));
+        let want = if is_stored { want } else { want.min(WINDOW_LOCKED_PAGES) };
+        let most = self.within_unit(active, &range, page, ((range.end - page) >> PAGE_SHIFT).min(want));
         let alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
             (PageState::None, PageState::None) => true,
             (PageState::Stored(_), PageState::Stored(_)) => true,
@@ -334,14 +333,19 @@ impl Pager {
         while pages < most && alike(pages) {
             pages += 1;
         }
-        let is_window = matches!(first, PageState::Stored(_))
-            && tries <= WINDOW_TRIES
-            && self.may_be_window(active, &range, pages);
+        let is_window = is_stored && tries <= WINDOW_TRIES && self.may_be_window(active, &range, pages);
         let mut stretch = None;
         if is_window {
             s.limbo.want_stock();
             // Its frames count already.
             stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
+            if stretch.is_none() && tries == 0 && self.is_nearly_full() {
+                // Pages have to go for these, now or soon: better now, and without a copy.
+                return Serve::NeedRoom(pages as i64);
+            }
+        }
+        if stretch.is_none() {
+            pages = pages.min(WINDOW_LOCKED_PAGES);
         }
         // Limbo pages count already; everything else needs room. Prefer less to waiting.
         if !matches!(first, PageState::Limbo(_)) && stretch.is_none() {
@@ -464,7 +468,7 @@ impl Pager {
         pages: usize,
         guards: bool,
     ) -> Serve {
-        let mut entries = [None; WINDOW_MAX_PAGES];
+        let mut entries = [None; WINDOW_LOCKED_PAGES];
         let mut loaded = 0;
         let mut kind = FaultKind::PoolLoad;
         let bounce = s.bounce.as_mut().expect("active").as_mut_slice();

@@ -6,6 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use super::{MIN_PAGES, PAUSED_PAGES, Pager};
+use crate::policy::batch_pages;
 
 /// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a part of the limit: more is for
 /// `uzswap run` to say, who knows what it is worth to whom.
@@ -44,6 +45,16 @@ impl Pager {
         }
         let limit = self.limit_pages();
         ((limit / 64).clamp(32, 4096), (limit / 32).clamp(64, 8192))
+    }
+
+    /// Whether the evictor has, or will soon have, to make room.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.excess(0) + 2 * self.watermarks().1 > 0
+    }
+
+    /// Pages that go in or out together at most.
+    pub(super) fn batch_pages(&self) -> usize {
+        batch_pages(self.limit_pages())
     }
 
     /// Pages that a process leaves free for others while it waits for its turn, or has more than its share.

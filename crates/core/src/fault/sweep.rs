@@ -41,11 +41,12 @@ impl Swept {
 }
 
 impl Pager {
-    /// Takes up to `want` pages out of the program: the end of the trail, if it goes first, or what the hand finds.
-    pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
-        let mut swept = self.sweep_trail(s, active, want);
+    /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or what the hand finds, [`SWEEP_PAGES`] or a
+    /// run of as many as `run_most` neighbours.
+    pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, run_most: usize) -> Swept {
+        let mut swept = self.sweep_trail(s, active, run_most);
         if swept.taken == 0 && !s.lone.is_enough() {
-            swept = self.sweep_by_hand(s, active, want);
+            swept = self.sweep_by_hand(s, active, SWEEP_PAGES, run_most);
             let came_back = self.came_back.swap(0, Ordering::Relaxed) as usize;
             s.trail.learn(swept.taken, came_back, self.limit_pages());
         }
@@ -67,7 +68,8 @@ impl Pager {
                 continue;
             };
             let end = range.end.min(start + run.pages * PAGE_SIZE);
-            let swept = self.sweep_range(s, active, Range { end, ..range }, start, want - sum.taken, true);
+            let left = want - sum.taken;
+            let swept = self.sweep_range(s, active, Range { end, ..range }, start, (left, left), true);
             sum.add(&swept);
             // Limbo is full.
             let is_over = swept.taken == 0 && swept.looked >= SWEEP_LOOK_PAGES;
@@ -81,8 +83,9 @@ impl Pager {
         sum
     }
 
-    /// Takes up to `want` cold pages out of the program, going on from where the hand stopped.
-    fn sweep_by_hand(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
+    /// Takes cold pages out of the program, going on from where the hand stopped, until there are `want`. The last run of them may be of
+    /// `run_most`.
+    fn sweep_by_hand(&self, s: &mut Locked<'_>, active: &Active, want: usize, run_most: usize) -> Swept {
         let mut sum = Swept::default();
         let mut wraps = 0;
         while sum.taken < want && sum.looked < SWEEP_LOOK_PAGES && wraps < 2 {
@@ -100,28 +103,31 @@ impl Pager {
                 sum.looked += 1;
                 continue;
             }
-            let swept = self.sweep_range(s, active, range, start, want - sum.taken, false);
+            let swept = self.sweep_range(s, active, range, start, (want - sum.taken, run_most), false);
             s.hand = swept.next;
             sum.add(&swept);
         }
         sum
     }
 
-    /// Sweeps one range from `start`. `behind`: it is of the trail.
+    /// Sweeps one range from `start` until there are `want` pages, the last run of which may be of `run_most`. `behind`: it is of the trail.
     fn sweep_range(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
         range: Range,
         start: usize,
-        want: usize,
+        (want, run_most): (usize, usize),
         behind: bool,
     ) -> Swept {
         use crate::region::table::LEAF_BYTES;
-        debug_assert!(want <= SWEEP_PAGES);
         let (mut addr, mut taken, mut looked, mut leaving) = (start, 0, 0, Leaving::new());
         let unit = if active.mechanism.is_protect() { self.unit_pages() } else { 1 };
-        while addr < range.end && taken + leaving.count() + s.lone.count() < want && looked < SWEEP_LOOK_PAGES
+        while addr < range.end
+            && taken + leaving.count() + s.lone.count() < want
+            && !leaving.is_full()
+            && !s.lone.is_full()
+            && looked < SWEEP_LOOK_PAGES
         {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
             if resident == 0 {
@@ -159,7 +165,7 @@ impl Pager {
                 let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
                 (unit_end.min(range.end) - addr) >> PAGE_SHIFT
             } else {
-                ((range.end - addr) >> PAGE_SHIFT).min(want - taken - leaving.count() - s.lone.count())
+                ((range.end - addr) >> PAGE_SHIFT).min(run_most)
             };
             let alike =
                 |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared && !e.is_guarded());

@@ -106,6 +106,11 @@ impl Lone {
         self.count() >= ENOUGH
     }
 
+    /// No room for another run.
+    pub fn is_full(&self) -> bool {
+        self.count() + ALONE_MAX > SWEEP_PAGES
+    }
+
     /// Whether `run` pages at `addr` are near enough to what was found.
     pub fn reaches(&self, addr: usize, run: usize) -> bool {
         self.found.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= STRETCH_BYTES)

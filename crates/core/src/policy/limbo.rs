@@ -161,11 +161,11 @@ impl Limbo {
         self.wanted = WANTED_MAX;
     }
 
-    /// Whether a claimed stretch is to be kept rather than given back.
-    pub fn wants_stock(&self, stretch: &Stretch) -> bool {
+    /// Whether a claimed stretch of `count` is to be kept rather than given back.
+    pub fn wants_stock(&self, count: usize) -> bool {
         self.wanted > 0
             && self.stock[STOCK_MAX - 1].is_none()
-            && self.stock_slots() + stretch.count <= self.slots as usize / 4
+            && self.stock_slots() + count <= self.slots as usize / 4
     }
 
     /// Keeps a claimed stretch, all of whose slots have frames and no pages.
@@ -179,19 +179,22 @@ impl Limbo {
         self.stock[0].is_some()
     }
 
-    /// Takes up to `most` slots of the oldest stretch of the stock: they are the caller's, as if it had claimed them, until
-    /// `finish`. What is left of it stays, if it is worth it.
+    /// Takes up to `most` slots of the oldest stretch of the stock that has as many, or of the largest: they are the caller's, as if it had
+    /// claimed them, until `finish`. What is left of it stays, if it is worth it.
     pub fn take_stock(&mut self, most: usize) -> Option<Stretch> {
-        let s = self.stock[0].take()?;
+        let counts = || self.stock.iter().map_while(|s| s.map(|s| s.count));
+        let largest = counts().max()?;
+        let i = counts().position(|count| count >= most.min(largest)).expect("one is the largest");
+        let s = self.stock[i].take().expect("it was counted");
         if s.count.saturating_sub(most) >= WINDOW_LEAST_PAGES {
-            self.stock[0] = Some(Stretch {
+            self.stock[i] = Some(Stretch {
                 position: s.position + most as u64,
                 slot: s.slot + most,
                 count: s.count - most,
             });
             return Some(Stretch { count: most, ..s });
         }
-        self.stock.rotate_left(1);
+        self.stock[i..].rotate_left(1);
         Some(s)
     }
 
@@ -424,10 +427,10 @@ mod tests {
             l.claim(n).unwrap()
         };
         let a = stretch(&mut l, 4);
-        assert!(!l.wants_stock(&a), "nobody has asked");
+        assert!(!l.wants_stock(a.count), "nobody has asked");
         l.want_stock();
-        assert!(l.wants_stock(&a) && l.claimed() == 4);
-        assert!(!l.wants_stock(&Stretch { count: 17, ..a }), "more than a quarter of the ring");
+        assert!(l.wants_stock(a.count) && l.claimed() == 4);
+        assert!(!l.wants_stock(17), "more than a quarter of the ring");
         l.keep_stretch(a);
         let b = stretch(&mut l, 6);
         l.keep_stretch(b);
@@ -449,10 +452,10 @@ mod tests {
         l.want_stock();
         for i in 0..WANTED_MAX {
             let s = stretch(&mut l, 1);
-            assert!(l.wants_stock(&s), "{i}");
+            assert!(l.wants_stock(s.count), "{i}");
             l.keep_stretch(s);
             if i as usize % STOCK_MAX == STOCK_MAX - 1 {
-                assert!(!l.wants_stock(&s), "full");
+                assert!(!l.wants_stock(s.count), "full");
                 while let Some(s) = l.take_stock(64) {
                     l.finish(s);
                 }
@@ -462,7 +465,7 @@ mod tests {
                 l.wanted -= 1;
             }
         }
-        assert!(!l.wants_stock(&a), "nobody has asked for long");
+        assert!(!l.wants_stock(a.count), "nobody has asked for long");
     }
 
     #[test]

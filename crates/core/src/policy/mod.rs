@@ -16,14 +16,16 @@ pub mod ghost;
 pub mod limbo;
 pub mod trail;
 
-/// Pages that one sweep step takes at most: one lock hold, a few flushes.
+/// Pages that one sweep step takes where they lie apart: one lock hold, a few flushes.
 pub const SWEEP_PAGES: usize = 32;
-/// Pages that one step of ageing out compresses.
-pub const BATCH_PAGES: usize = 64;
+/// Pages that go in or out together at most, with one flush: neighbours that leave, a window, a step of ageing out.
+pub const BATCH_PAGES: usize = 256;
+/// The same however small the limit.
+pub const BATCH_LEAST_PAGES: usize = 64;
 /// The smallest window of pages that comes in by moving frames, without the lock.
 pub const WINDOW_LEAST_PAGES: usize = 8;
-/// The largest window of pages served by one fault.
-pub const WINDOW_MAX_PAGES: usize = 64;
+/// The largest window of pages that are served one by one, with the lock held.
+pub const WINDOW_LOCKED_PAGES: usize = 64;
 /// The first window of a thread that begins to read on.
 const WINDOW_FIRST_PAGES: usize = 4;
 /// Pages that one step of a thread that waits for room gives to the cache.
@@ -80,10 +82,16 @@ pub fn limbo_slots(limit_pages: usize) -> usize {
     (limit_pages / 8).max(256)
 }
 
-/// The window of a thread that reads on, after one of `pages`.
+/// Pages that go in or out together at most. A flush costs what some hundred pages do; several batches are in hand at a time.
 #[inline]
-pub fn next_window(pages: usize) -> usize {
-    (pages * 2).clamp(WINDOW_FIRST_PAGES, WINDOW_MAX_PAGES)
+pub fn batch_pages(limit_pages: i64) -> usize {
+    (limit_pages / 64).clamp(BATCH_LEAST_PAGES as i64, BATCH_PAGES as i64) as usize
+}
+
+/// The window of a thread that reads on, after one of `pages`; `most`: the largest.
+#[inline]
+pub fn next_window(pages: usize, most: usize) -> usize {
+    (pages * 2).clamp(WINDOW_FIRST_PAGES, most)
 }
 
 /// Whether a step of eviction fills limbo before it empties it.
@@ -115,5 +123,16 @@ mod tests {
         assert_eq!((target(0), target(1600), target(160_000)), (16, 100, 10_000));
         assert_eq!(target(100_000_000), LIMBO_MOST_PAGES);
         assert!(sweeps_first(15, target(0)) && !sweeps_first(16, target(0)));
+    }
+
+    #[test]
+    fn a_window_begins_small_and_is_a_part_of_the_limit() {
+        let grown = |limit| {
+            let next = |w: &usize| Some(next_window(*w, batch_pages(limit)));
+            std::iter::successors(Some(1), next).take(9).collect::<Vec<_>>()
+        };
+        assert_eq!(grown(1 << 20), [1, 4, 8, 16, 32, 64, 128, 256, 256]);
+        assert_eq!(grown(0), [1, 4, 8, 16, 32, 64, 64, 64, 64]);
+        assert_eq!(batch_pages(8192), 128);
     }
 }

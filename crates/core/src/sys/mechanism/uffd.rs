@@ -59,7 +59,7 @@ pub struct Uffd {
 
 impl Uffd {
     /// Slots that `has_frames` looks at in one call.
-    pub const FRAMES_MAX: usize = 64;
+    pub const FRAMES_MAX: usize = 256;
 
     fn features(has_move: bool) -> u64 {
         FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 }
