@@ -28,24 +28,52 @@ pub enum Fault {
     Lost,
 }
 
-/// One thread's pattern of faults: where the next one falls if the access runs on, and how many pages are
-/// brought then.
-#[derive(Default)]
-pub struct FaultStream {
+/// Places at which a thread may read on at the same time: from one array to another, say, by way of an index.
+const PATHS: usize = 4;
+
+/// One of them: where its next fault falls if the access runs on, and how many pages are brought then.
+#[derive(Clone, Copy)]
+struct Path {
     next: usize,
     /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
     ahead_end: usize,
     window: usize,
     /// Pages that the last fault brought along, if they were loaded.
     around: usize,
+}
+
+impl Path {
+    const NONE: Path = Path { next: 0, ahead_end: 0, window: 0, around: 0 };
+
+    /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault. `reaches(a, b)`: all of `[a, b)` is there.
+    fn leads_to(&self, page: usize, was_last: bool, reaches: impl FnOnce(usize, usize) -> bool) -> bool {
+        let is_under_way = self.window > 1;
+        page == self.next
+            || (was_last || is_under_way)
+                && (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page)
+            || is_under_way && self.next < page && reaches(self.next, page)
+    }
+}
+
+/// One thread's pattern of faults.
+#[derive(Default)]
+pub struct FaultStream {
+    /// The one of the last fault first. What so many faults did not come by is forgotten.
+    paths: [Path; PATHS],
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
 }
 
+impl Default for Path {
+    fn default() -> Path {
+        Path::NONE
+    }
+}
+
 impl FaultStream {
     pub const fn new() -> FaultStream {
-        FaultStream { next: 0, ahead_end: 0, window: 0, around: 0, last: 0, repeats: 0 }
+        FaultStream { paths: [Path::NONE; PATHS], last: 0, repeats: 0 }
     }
 
     /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
@@ -55,13 +83,24 @@ impl FaultStream {
         self.repeats > REPEATS_MAX
     }
 
-    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one otherwise. `reaches(a, b)`: all of `[a, b)`
-    /// is there.
-    fn window(&mut self, page: usize, most: usize, reaches: impl FnOnce(usize, usize) -> bool) -> usize {
-        let runs_on = (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page)
-            || self.window > 1 && self.next < page && reaches(self.next, page);
-        self.window = if runs_on { next_window(self.window, most) } else { 1 };
-        self.window
+    /// The path of the last fault.
+    fn path(&mut self) -> &mut Path {
+        &mut self.paths[0]
+    }
+
+    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one otherwise. Then those are told that the path
+    /// which is forgotten for it has brought in vain. `reaches(a, b)`: all of `[a, b)` is there.
+    fn window(&mut self, page: usize, most: usize, reaches: impl Fn(usize, usize) -> bool) -> (usize, usize) {
+        let on = |(i, path): (usize, &Path)| path.leads_to(page, i == 0, &reaches);
+        let known = self.paths.iter().enumerate().position(on);
+        self.paths[..=known.unwrap_or(PATHS - 1)].rotate_right(1);
+        let path = &mut self.paths[0];
+        if known.is_some() {
+            path.window = next_window(path.window, most);
+            return (path.window, 0);
+        }
+        let wasted = core::mem::replace(path, Path { window: 1, ..Path::NONE }).around;
+        (1, wasted)
     }
 }
 
@@ -135,9 +174,9 @@ impl Pager {
                         s = self.make_room(s, active, 1);
                         continue;
                     }
-                    let window = stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
+                    let (window, _) = stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
                     let pages = self.own_run(active, range, page, window);
-                    stream.next = page + pages * PAGE_SIZE;
+                    stream.path().next = page + pages * PAGE_SIZE;
                     self.publish(false);
                     drop(s);
                     self.ask_evictor();
@@ -153,19 +192,18 @@ impl Pager {
                 return if stream.repeated(page) { Fault::NotOurs } else { Fault::Served };
             }
             if want == 0 {
-                want = stream.window(page, self.batch_pages(), |a, b| self.are_resident(a, b));
-                if want == 1 {
-                    self.add(Counter::AroundWastedPages, stream.around as u64);
-                }
-                stream.around = 0;
+                let wasted;
+                (want, wasted) = stream.window(page, self.batch_pages(), |a, b| self.are_resident(a, b));
+                self.add(Counter::AroundWastedPages, wasted as u64);
                 self.add(Counter::Faults, 1);
-                stream.ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
+                stream.path().around = 0;
+                stream.path().ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
             }
             match self.serve(&mut s, active, range, page, want, tries, write) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, write, false);
-                    stream.next = page + pages * PAGE_SIZE;
-                    stream.around = self.loaded_around(page, pages, kind);
+                    stream.path().next = page + pages * PAGE_SIZE;
+                    stream.path().around = self.loaded_around(page, pages, kind);
                     stream.repeats = 0;
                     if want >= WINDOW_LEAST_PAGES
                         && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
