@@ -21,6 +21,7 @@ use super::entry::{Ends, Location, Mark, SwapEntry};
 use super::state::State;
 use super::{Loaded, Page, SwapCache};
 use crate::store::Store;
+use crate::sys::sync::MutexGuard;
 
 /// Full marks of [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
@@ -34,7 +35,7 @@ const SCORE_WEIGHT: u32 = 64;
 /// With a bad score one in so many is kept, to learn when it changes.
 const SAMPLED: u32 = 32;
 
-/// The fingerprint of a page that was loaded.
+/// The fingerprint of a page that was loaded, or comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Print(u64);
 
@@ -124,6 +125,32 @@ impl<S: Store> SwapCache<S> {
         self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print))
     }
 
+    /// The same of several: which are kept, one bit each.
+    pub fn keep_each(&self, loads: impl Iterator<Item = (SwapEntry, Print)>) -> u64 {
+        let is_dense = self.is_dense();
+        let mut s = self.state.lock();
+        let mut kept = 0;
+        for (i, (entry, print)) in loads.enumerate() {
+            let id = s.lookup(entry).expect("a swap entry is kept once");
+            if s.may_keep(id, is_dense) && s.keep(id, print) {
+                kept |= 1 << i;
+            } else {
+                s.drop_entry(entry, id);
+            }
+        }
+        self.end_of_each(s);
+        kept
+    }
+
+    /// Some entries may have been freed.
+    fn end_of_each(&self, s: MutexGuard<'_, State<S>>) {
+        let has_discards = s.clusters.has_discards();
+        drop(s);
+        if has_discards {
+            self.help_discard();
+        }
+    }
+
     fn keep_if(&self, entry: SwapEntry, keep: impl FnOnce(&mut State<S>, u32) -> bool) -> bool {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry is kept once");
@@ -156,6 +183,29 @@ impl<S: Store> SwapCache<S> {
     /// The same, and why not.
     pub fn take_back_as(&self, entry: SwapEntry, page: &Page) -> Back {
         self.take_back_if(entry, Some(self.fingerprint.of(page)))
+    }
+
+    /// The same of several pages, with their fingerprints by `print_of`.
+    pub fn take_back_each(
+        &self,
+        pages: impl Iterator<Item = (SwapEntry, Print)>,
+        mut each: impl FnMut(usize, Back),
+    ) {
+        let mut s = self.state.lock();
+        for (i, (entry, print)) in pages.enumerate() {
+            let id = s.lookup(entry).expect("a kept entry is there");
+            let back = s.take_back(id, Some(print.0));
+            if back != Back::Same {
+                s.drop_entry(entry, id);
+            }
+            each(i, back);
+        }
+        self.end_of_each(s);
+    }
+
+    /// The fingerprint of a page that comes again.
+    pub fn print_of(&self, page: &Page) -> Print {
+        Print(self.fingerprint.of(page))
     }
 
     /// The same of a page that nobody can have written. `Gone`: it is the owner's alone now.

@@ -12,14 +12,17 @@ use core::sync::atomic::Ordering;
 use super::resolve::swap_entry;
 use super::units::Evidence;
 use super::{Active, Locked, Pager};
-use crate::cache::{Back, SwapEntry, SwapFull};
+use crate::cache::{Back, Print, SwapEntry, SwapFull};
 use crate::codec::same_filled;
 use crate::control::Counter;
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
 use crate::sys::mechanism::Uffd;
-use crate::sys::{HUGE_PAGES, PAGE_SIZE};
+use crate::sys::{HUGE_PAGES, PAGE_SIZE, prefetch};
+
+/// Pages of which the cache is asked at once, so that its lock is taken once for them and not held for long.
+pub(super) const TOGETHER: usize = 32;
 
 /// What became of a page in a claimed batch, found without the lock.
 #[derive(Clone, Copy)]
@@ -110,12 +113,51 @@ impl Pager {
         aged: &mut [Aged],
     ) -> Evidence {
         let mut e = Evidence::default();
-        for (i, _) in live.iter().enumerate().filter(|(_, live)| **live) {
-            if let Some(bytes) = active.mechanism.slot(slot + i) {
-                aged[i] = self.give_to_cache(active, bytes, false, copies[i], &mut e);
+        let page = |i: usize| if live[i] { active.mechanism.slot(slot + i) } else { None };
+        // It was last looked at when it was in the program.
+        let ask_for = |i: usize| _ = (i < live.len()).then(|| page(i).map(prefetch::page));
+        ask_for(0);
+        for first in (0..live.len()).step_by(TOGETHER) {
+            let some = first..live.len().min(first + TOGETHER);
+            let (mut prints, mut count) = ([None; TOGETHER], 0);
+            for i in some.clone() {
+                ask_for(i + 1);
+                if let (Some(bytes), Some(copy)) = (page(i), copies[i]) {
+                    prints[count] = Some((i, swap_entry(copy), active.cache.print_of(bytes)));
+                    count += 1;
+                }
+            }
+            self.take_back(active, &prints[..count], aged, &mut e);
+            for i in some {
+                if let (Some(bytes), Aged::Empty) = (page(i), aged[i]) {
+                    e.pages += 1;
+                    aged[i] = self.store_anew(active, bytes, false, &mut e);
+                }
             }
         }
         e
+    }
+
+    /// Pages of a batch come again that the cache kept copies of. Those that are as they were are stored; what is left of the others goes.
+    fn take_back(
+        &self,
+        active: &Active,
+        pages: &[Option<(usize, SwapEntry, Print)>],
+        aged: &mut [Aged],
+        e: &mut Evidence,
+    ) {
+        let mut same = 0;
+        active.cache.take_back_each(pages.iter().flatten().map(|p| (p.1, p.2)), |n, back| {
+            let (i, entry, _) = pages[n].expect("asked");
+            if back == Back::Same {
+                aged[i] = Aged::Stored(entry);
+                same += 1;
+            }
+            e.note_copy(back);
+        });
+        e.pages += same;
+        self.add(Counter::CleanEvictions, same as u64);
+        (same..pages.len()).for_each(|_| self.count_freed());
     }
 
     /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch by batch, so that
@@ -167,14 +209,24 @@ impl Pager {
         evidence.pages += 1;
         if let Some(entry) = copy.map(swap_entry) {
             let back = active.cache.take_back_as(entry, bytes);
-            evidence.copies += (back != Back::Gone) as usize;
-            evidence.changed += (back == Back::Changed) as usize;
+            evidence.note_copy(back);
             if back == Back::Same {
                 self.add(Counter::CleanEvictions, 1);
                 return Aged::Stored(entry);
             }
             self.count_freed();
         }
+        self.store_anew(active, bytes, cold, evidence)
+    }
+
+    /// Stores a page of which there is no copy that is right.
+    fn store_anew(
+        &self,
+        active: &Active,
+        bytes: &[u8; PAGE_SIZE],
+        cold: bool,
+        evidence: &mut Evidence,
+    ) -> Aged {
         if same_filled(bytes) == Some(0) {
             evidence.zeros += 1;
             return Aged::Zero;

@@ -73,8 +73,9 @@ impl Pager {
             // Room first.
             return false;
         }
-        // Before the lock is let go: whoever asks anew meanwhile wants something else.
-        s.ahead = Ahead::NOTHING;
+        // Before the lock is let go: whoever asks anew meanwhile wants something else, or nothing any more.
+        let in_hand = Ahead { start: end, end };
+        s.ahead = in_hand;
         let brought = match self.serve(s, active, range, start, pages, 0, true) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
@@ -83,7 +84,7 @@ impl Pager {
             }
             _ => 0,
         };
-        if s.ahead == Ahead::NOTHING && brought > 0 {
+        if s.ahead == in_hand && brought > 0 {
             s.ahead = Ahead { start: start + brought * PAGE_SIZE, end };
         }
         self.add(Counter::AheadPages, brought as u64);

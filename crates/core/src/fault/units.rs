@@ -22,6 +22,7 @@
 //! First touches are believed to be dense, as the kernel does, until pages on their way out say otherwise: what is still zero was
 //! not written.
 
+use crate::cache::Back;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT};
 
 /// Pages of a dense stretch that are used, at least.
@@ -101,6 +102,12 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// A page came again of which there was a copy.
+    pub fn note_copy(&mut self, back: Back) {
+        self.copies += (back != Back::Gone) as usize;
+        self.changed += (back == Back::Changed) as usize;
+    }
+
     pub fn add(&mut self, more: Evidence) {
         self.pages += more.pages;
         self.zeros += more.zeros;

@@ -15,6 +15,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::age_out::TOGETHER;
 use super::resolve::{Serve, swap_entry};
 use super::{Active, Locked, Pager, is_data};
 use crate::cache::{LoadError, Origin, Print, SwapEntry};
@@ -106,13 +107,13 @@ impl Pager {
             let copies = i == 0 && run > 0 && frames == 0;
             let copied = copies && active.mechanism.fill_from_limbo(page, slot, 1) == Filled::All;
             let moved = frames + copied as usize;
-            for (j, load) in loads.iter().enumerate().skip(i).take(moved) {
-                let Load { entry, print } = load.expect("loaded");
-                self.note_loaded(
-                    page + j * PAGE_SIZE,
-                    active.cache.keep_as(entry, print.expect("loaded")),
-                    false,
-                );
+            for (n, some) in loads[i..i + moved].chunks(TOGETHER).enumerate() {
+                let print = |l: &Load| (l.entry, l.print.expect("loaded"));
+                let kept = active.cache.keep_each(some.iter().flatten().map(print));
+                for j in 0..some.len() {
+                    let page = page + (i + n * TOGETHER + j) * PAGE_SIZE;
+                    self.note_loaded(page, kept >> j & 1 != 0, false);
+                }
             }
             sum.in_order = if i == 0 { moved } else { sum.in_order };
             sum.brought += moved;

@@ -20,6 +20,7 @@ pub mod once;
 pub mod open;
 pub mod pagemap;
 mod place;
+pub mod prefetch;
 pub mod program;
 pub mod simd;
 pub mod slot;
