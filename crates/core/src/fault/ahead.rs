@@ -7,7 +7,8 @@
 //!
 //! Asked for at the beginning of a fault that is served with a window as large as they get, so both work at the same time, each on
 //! pages of its own. An evictor that comes late, or has enough to do with making room, is overtaken: the thread loads what it
-//! needs itself, and asks for what is behind that. Nothing waits for pages from here.
+//! needs itself, and asks for what is behind that. If the evictor has just that in hand the thread first loads what is behind it, so that
+//! nothing is done twice. Nothing waits for pages from here.
 
 use super::resolve::Serve;
 use super::{Active, Locked, Pager};
@@ -55,6 +56,26 @@ impl Pager {
         end
     }
 
+    /// Where what the evictor has in hand ends, if `page` is in it.
+    pub(super) fn coming_end(&self, s: &Locked<'_>, page: usize) -> Option<usize> {
+        (s.coming.start..s.coming.end).contains(&page).then_some(s.coming.end)
+    }
+
+    /// What a fault at `page` is to be served with first, if the evictor has that page in hand: what comes after, of `range`.
+    pub(super) fn behind_coming(
+        &self,
+        s: &Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+    ) -> Option<usize> {
+        let behind = self.coming_end(s, page)?;
+        let may_be = behind < range.end
+            && matches!(self.state_of(behind), PageState::Stored(_))
+            && !self.may_be_huge(active, range, behind);
+        may_be.then_some(behind)
+    }
+
     /// The evictor brings a portion of what was asked for, if there is room. Says whether it did.
     pub(super) fn bring_ahead(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         let Ahead { start, end } = s.ahead;
@@ -76,6 +97,7 @@ impl Pager {
         // Before the lock is let go: whoever asks anew meanwhile wants something else, or nothing any more.
         let in_hand = Ahead { start: end, end };
         s.ahead = in_hand;
+        s.coming = Ahead { start, end };
         let brought = match self.serve(s, active, range, start, pages, 0, true) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
@@ -84,6 +106,7 @@ impl Pager {
             }
             _ => 0,
         };
+        s.coming = Ahead::NOTHING;
         if s.ahead == in_hand && brought > 0 {
             s.ahead = Ahead { start: start + brought * PAGE_SIZE, end };
         }

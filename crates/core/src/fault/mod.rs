@@ -120,6 +120,8 @@ pub struct State {
     /// Of 1024 pages that leave so many go by way of limbo.
     by_limbo: usize,
     ahead: Ahead,
+    /// Of that what the evictor has in hand.
+    coming: Ahead,
     units: Units,
     /// Buffer for loads: WINDOW_LOCKED_PAGES pages.
     bounce: Option<Mapping>,
@@ -194,6 +196,7 @@ impl Pager {
                 lone: Lone::new(),
                 by_limbo: ALL_BY_LIMBO,
                 ahead: Ahead::NOTHING,
+                coming: Ahead::NOTHING,
                 units: Units::new(),
                 bounce: None,
             }),

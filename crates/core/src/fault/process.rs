@@ -149,7 +149,7 @@ impl Pager {
         self.holds.after_fork_child(mine, tid);
         self.evictor_word.store(0, Ordering::Relaxed);
         self.evictor_asked.store(false, Ordering::Relaxed);
-        s.ahead = Ahead::NOTHING;
+        (s.ahead, s.coming) = (Ahead::NOTHING, Ahead::NOTHING);
         let dropped = |r: &crate::region::Range| r.flags.has(RangeFlags::DONTFORK);
         while let Some(r) = (0..self.ranges.len()).map(|i| self.ranges.at(i)).find(dropped) {
             self.note_unmapped(s, r.start, r.end);

@@ -119,6 +119,8 @@ const OWN_TRIES: u32 = 4;
 const HUGE_TRIES: u32 = 8;
 /// Attempts to bring a window in by moving frames.
 const WINDOW_TRIES: u32 = 4;
+/// Pages that a thread brings itself though the evictor has them in hand.
+const TWICE_PAGES: usize = 16;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
 
@@ -142,6 +144,7 @@ impl Pager {
         let write = error_code & FAULT_WRITE != 0;
         let mut want = 0;
         let mut tries = 0;
+        let mut first = None;
         let mut s = self.lock();
         loop {
             let Some(range) = self.ranges.find(page) else { return Fault::NotOurs };
@@ -174,7 +177,8 @@ impl Pager {
                         s = self.make_room(s, active, 1);
                         continue;
                     }
-                    let (window, _) = stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
+                    let (window, _) =
+                        stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
                     let pages = self.own_run(active, range, page, window);
                     stream.path().next = page + pages * PAGE_SIZE;
                     self.publish(false);
@@ -197,7 +201,35 @@ impl Pager {
                 self.add(Counter::AroundWastedPages, wasted as u64);
                 self.add(Counter::Faults, 1);
                 stream.path().around = 0;
-                stream.path().ahead_end = self.ask_ahead(&mut s, active, &range, page, want);
+                first = self.behind_coming(&s, active, &range, page);
+                stream.path().ahead_end = self.ask_ahead(&mut s, active, &range, first.unwrap_or(page), want);
+            }
+            if let Some(behind) = first {
+                match self.serve(&mut s, active, range, behind, want, tries, write) {
+                    Serve::NeedRoom(pages) if tries == 0 => {
+                        s = self.make_room(s, active, pages);
+                        tries += 1;
+                        continue;
+                    }
+                    Serve::Done(pages, kind) => {
+                        self.trace_served(behind, pages, kind, false, true);
+                        s.trail.follow(Run { start: behind >> PAGE_SHIFT, pages }, self.limit_pages());
+                        let path = stream.path();
+                        path.ahead_end = path.ahead_end.max(behind + pages * PAGE_SIZE);
+                    }
+                    _ => {}
+                }
+                first = None;
+                tries = 0;
+                if self.coming_end(&s, page).is_some() {
+                    // It may be about to: on this processor, even.
+                    drop(s);
+                    crate::sys::yield_now();
+                    s = self.lock();
+                }
+                // A little is soon done twice.
+                want = if self.coming_end(&s, page).is_some() { want.min(TWICE_PAGES) } else { want };
+                continue;
             }
             match self.serve(&mut s, active, range, page, want, tries, write) {
                 Serve::Done(pages, kind) => {
@@ -752,4 +784,61 @@ fn allows(prot: u32, write: bool) -> bool {
 /// The swap entry that a page word carries.
 pub(super) fn swap_entry(bits: u64) -> SwapEntry {
     SwapEntry::from_bits(bits).expect("a stored page has a swap entry")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 256;
+
+    /// Serves a fault at page number `page` as if all of its window came; says how large that is.
+    fn fault(stream: &mut FaultStream, page: usize) -> usize {
+        let (window, _) = stream.window(page * PAGE_SIZE, MOST, |_, _| false);
+        stream.path().next = (page + window) * PAGE_SIZE;
+        window
+    }
+
+    #[test]
+    fn windows_double_and_end_where_the_access_does() {
+        let mut s = FaultStream::new();
+        let mut at = 1000;
+        let windows: Vec<_> = (0..9)
+            .map(|_| {
+                let window = fault(&mut s, at);
+                at += window;
+                window
+            })
+            .collect();
+        assert_eq!(windows, [1, 4, 8, 16, 32, 64, 128, 256, 256]);
+        s.path().around = 255;
+        // It is forgotten after as many faults elsewhere as there are paths, and what it brought was in vain.
+        let wasted: Vec<_> = (1..=PATHS).map(|i| s.window(i << 30, MOST, |_, _| false).1).collect();
+        assert_eq!(wasted, [0, 0, 0, 255]);
+        assert_eq!(fault(&mut s, at), 1);
+    }
+
+    #[test]
+    fn a_thread_reads_on_in_several_places() {
+        let mut s = FaultStream::new();
+        let mut at = [1 << 20, 2 << 20, 3 << 20];
+        let mut windows = [0; 3];
+        for _ in 0..8 {
+            for (at, window) in at.iter_mut().zip(&mut windows) {
+                *window = fault(&mut s, *at);
+                *at += *window;
+            }
+        }
+        assert_eq!(windows, [MOST; 3]);
+    }
+
+    #[test]
+    fn who_touches_at_random_gets_single_pages() {
+        let mut s = FaultStream::new();
+        // Near the last one but one, and not the next one of it.
+        let pages = [10, 500, 12, 502, 14, 504];
+        assert!(pages.iter().all(|page| fault(&mut s, *page) == 1));
+        // Of the last fault a page may be left out.
+        assert_eq!(fault(&mut s, 506), 4);
+    }
 }
