@@ -390,6 +390,31 @@ mod tests {
     }
 
     #[test]
+    fn several_are_kept_and_come_again_at_once() {
+        let (cache, _) = in_memory(1 << 20);
+        let pages: Vec<_> = (0..40).map(page).collect();
+        let loads: Vec<_> = pages.iter().map(|p| (cache.swap_out(p).unwrap(), cache.print_of(p))).collect();
+        assert_eq!(cache.keep_each(loads[..8].iter().copied()), 0, "no copies are allowed yet");
+        cache.set_max_kept_bytes(1 << 20);
+        assert_eq!(cache.keep_each(loads[8..].iter().copied()), u64::from(u32::MAX));
+        cache.check();
+        let other = cache.print_of(&page(1000));
+        let again =
+            loads[8..].iter().enumerate().map(|(i, (e, p))| (*e, if i % 4 == 0 { other } else { *p }));
+        let mut backs = Vec::new();
+        cache.take_back_each(again, |i, back| {
+            assert_eq!(i, backs.len());
+            backs.push(back);
+        });
+        let right = |i: usize| if i.is_multiple_of(4) { Back::Changed } else { Back::Same };
+        assert!(backs.len() == 32 && backs.iter().enumerate().all(|(i, back)| *back == right(i)));
+        cache.check();
+        let c = cache.counters();
+        assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (24, 8, 24));
+        assert!((9..12).all(|i| loaded(&cache, loads[i].0) == pages[i]));
+    }
+
+    #[test]
     fn a_copy_is_asked_for_before_its_fingerprint_is_taken() {
         let (cache, _) = in_memory(1 << 20);
         let (a, b) = (page(1), page(2));

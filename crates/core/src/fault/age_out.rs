@@ -21,6 +21,8 @@ use crate::region::PageState;
 use crate::sys::mechanism::Uffd;
 use crate::sys::{HUGE_PAGES, PAGE_SIZE, prefetch};
 
+/// Pages of a batch that are claimed and published under one hold of the lock: others wait for it.
+const PART_PAGES: usize = 64;
 /// Pages of which the cache is asked at once, so that its lock is taken once for them and not held for long.
 pub(super) const TOGETHER: usize = 32;
 
@@ -59,30 +61,51 @@ impl Pager {
             return self.age_out_block(s, active);
         }
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
-        let mut aged = [Aged::Empty; BATCH_PAGES];
-        let (live, copies) = self.look_at_slots(&s, stretch.slot, stretch.count);
-        if active.mechanism.is_protect() {
-            // In place: the page must not be touched between reading and dropping, so the lock stays.
-            let mut bytes = [0u8; PAGE_SIZE];
-            for i in 0..stretch.count {
-                let slot = stretch.slot + i;
-                if let Some(page) = s.limbo.page(slot)
-                    && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
-                {
-                    let cold = s.limbo.is_cold(slot);
-                    aged[i] = self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
-                } else if live[i] {
-                    self.free_entry(copies[i]);
-                    aged[i] = Aged::Refused;
-                }
+        let (mut freed, mut refused) = (0, 0);
+        for first in (0..stretch.count).step_by(PART_PAGES) {
+            let (slot, count) = (stretch.slot + first, PART_PAGES.min(stretch.count - first));
+            let mut aged = [Aged::Empty; PART_PAGES];
+            let (live, copies) = self.look_at_slots(&s, slot, count);
+            if active.mechanism.is_protect() {
+                self.give_pages_to_cache(&s, active, slot, &live[..count], &copies, &mut aged);
+            } else {
+                drop(s);
+                let _ = self.give_slots_to_cache(active, slot, &live[..count], &copies, &mut aged);
+                s = self.lock();
             }
-        } else {
-            drop(s);
-            let _ =
-                self.give_slots_to_cache(active, stretch.slot, &live[..stretch.count], &copies, &mut aged);
-            s = self.lock();
+            freed += aged.iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
+            refused += self.publish_slots(&s, active, slot, &aged[..count]);
         }
-        self.publish_aged(s, active, stretch, &aged, may_keep)
+        if active.mechanism.is_protect() {
+            s.limbo.finish(stretch);
+            return (s, freed, refused);
+        }
+        self.end_batch(s, active, stretch, refused, may_keep)
+    }
+
+    /// Compresses the pages of claimed slots in place: they must not be touched between that and their end, so the lock stays.
+    fn give_pages_to_cache(
+        &self,
+        s: &Locked<'_>,
+        active: &Active,
+        slot: usize,
+        live: &[bool],
+        copies: &[Option<u64>],
+        aged: &mut [Aged],
+    ) {
+        let mut bytes = [0u8; PAGE_SIZE];
+        for i in 0..live.len() {
+            let slot = slot + i;
+            if let Some(page) = s.limbo.page(slot)
+                && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
+            {
+                let cold = s.limbo.is_cold(slot);
+                aged[i] = self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
+            } else if live[i] {
+                self.free_entry(copies[i]);
+                aged[i] = Aged::Refused;
+            }
+        }
     }
 
     /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The copies become the
@@ -92,8 +115,8 @@ impl Pager {
         s: &Locked<'_>,
         slot: usize,
         count: usize,
-    ) -> ([bool; BATCH_PAGES], [Option<u64>; BATCH_PAGES]) {
-        let (mut live, mut copies) = ([false; BATCH_PAGES], [None; BATCH_PAGES]);
+    ) -> ([bool; PART_PAGES], [Option<u64>; PART_PAGES]) {
+        let (mut live, mut copies) = ([false; PART_PAGES], [None; PART_PAGES]);
         for i in 0..count {
             if let Some(page) = s.limbo.page(slot + i) {
                 live[i] = true;
@@ -166,10 +189,10 @@ impl Pager {
         let Some(block) = s.limbo.claim_block() else { return (s, 0, 0) };
         let stretch = s.limbo.page(block);
         let (mut refused, mut evidence) = (0, Evidence::default());
-        for slot in (block..block + HUGE_PAGES).step_by(BATCH_PAGES) {
-            let (live, copies) = self.look_at_slots(&s, slot, BATCH_PAGES);
+        for slot in (block..block + HUGE_PAGES).step_by(PART_PAGES) {
+            let (live, copies) = self.look_at_slots(&s, slot, PART_PAGES);
             drop(s);
-            let mut aged = [Aged::Empty; BATCH_PAGES];
+            let mut aged = [Aged::Empty; PART_PAGES];
             evidence.add(self.give_slots_to_cache(active, slot, &live, &copies, &mut aged));
             s = self.lock();
             refused += self.publish_slots(&s, active, slot, &aged);
@@ -238,24 +261,17 @@ impl Pager {
         }
     }
 
-    /// Publishes a batch: each page that is still in its slot gets its new state. Then the frames go.
-    fn publish_aged<'a>(
+    /// The pages of a batch have their new states: its frames go, or stay for others.
+    fn end_batch<'a>(
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
         stretch: Stretch,
-        aged: &[Aged; BATCH_PAGES],
+        refused: usize,
         may_keep: bool,
     ) -> (Locked<'a>, usize, usize) {
-        let refused = self.publish_slots(&s, active, stretch.slot, &aged[..stretch.count]);
         if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
             return (s, stretch.count - refused, refused);
-        }
-        if active.mechanism.is_protect() {
-            let freed =
-                aged[..stretch.count].iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
-            s.limbo.finish(stretch);
-            return (s, freed, refused);
         }
         // The slots hold no page any more and are still ours: their frames go back without the lock.
         drop(s);

@@ -449,6 +449,16 @@ mod tests {
         assert_eq!(l.claimed(), 6);
         l.finish(part);
         assert_eq!((l.claimed(), l.has_stock(), l.in_use()), (0, false, 0));
+        let (small, large) = (stretch(&mut l, 4), stretch(&mut l, 8));
+        l.keep_stretch(small);
+        l.keep_stretch(large);
+        assert_eq!(
+            (l.take_stock(8), l.take_stock(8)),
+            (Some(large), Some(small)),
+            "what is large enough first"
+        );
+        l.finish(small);
+        l.finish(large);
         l.want_stock();
         for i in 0..WANTED_MAX {
             let s = stretch(&mut l, 1);
