@@ -295,6 +295,24 @@ pub(super) fn with_held<R>(t: &'static ThreadBlock, number: usize, a: &Args, f: 
     r
 }
 
+/// Holds the stack around the caller's frames for the duration of `f`, which may have words there for the kernel to read or write.
+pub(super) fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
+    /// What `f` has below this frame, and where words of its callers lie above it.
+    const BELOW_BYTES: usize = 4 << 10;
+    const ABOVE_BYTES: usize = 12 << 10;
+    if !ACTIVE.load(Ordering::Acquire) {
+        return f();
+    }
+    let t = super::thread::current();
+    let mark = t.holds().mark();
+    let here = 0u8;
+    let sp = &raw const here as usize;
+    Holder { t, sp }.hold(sp - BELOW_BYTES, BELOW_BYTES + ABOVE_BYTES, Kind::Out);
+    let r = f();
+    t.holds().pop_to(mark);
+    r
+}
+
 fn managed(addr: usize, len: usize) -> bool {
     len > 0 && PAGER.ranges.first_overlap_unlocked(addr, addr.saturating_add(len)).is_some()
 }

@@ -114,16 +114,18 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
 
 /// Makes a call that reads or writes words of ours on the program's stack, which may be paged out between `attempt`'s
 /// touching them and the kernel's: a bad address is one that stays bad. `attempt` writes the words anew each time.
+///
+/// Trying again is not enough. In a process that waits for its turn each touch waits until a signal comes, whose handler then runs before
+/// the call is made, while the evictor takes all that there is: no number of tries would do. So the stack around the words is held.
 fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
-    const TRIES: u32 = 8;
-    let mut result = attempt();
-    for _ in 1..TRIES {
+    const TRIES: u32 = 2;
+    for _ in 0..TRIES {
+        let result = attempt();
         if result != Errno::EFAULT.as_return() {
-            break;
+            return result;
         }
-        result = attempt();
     }
-    result
+    buffers::with_stack_held(attempt)
 }
 
 /// Calls that read or set the limit on descriptors, which the program sees as if ours did not exist.
