@@ -19,12 +19,6 @@ const FREE: u32 = 0;
 const LOCKED: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How long a thread looks whether the lock is free before it sleeps: some 20 to 50 us, which is less than being woken takes on a
-/// processor that has been halted meanwhile, and about as long as the longest hold.
-const SPINS: u32 = 1000;
-/// How long it gives way to those who came before.
-const POLITE_SPINS: u32 = 16;
-
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 /// The word is this process's alone.
@@ -74,8 +68,6 @@ fn wake(operation: usize, word: &AtomicU32, count: u32) {
 /// A mutual exclusion lock of one word. Not reentrant; no poisoning (a panic stops the process).
 pub struct Mutex<T> {
     word: AtomicU32,
-    /// So many threads have come while it was held, and do not have it yet.
-    waiting: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -86,33 +78,30 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 
 impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
-        Mutex { word: AtomicU32::new(FREE), waiting: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Mutex { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, spinning briefly and then sleeping. Who already waits goes first: a thread that lets the lock go to
-    /// take it again at once would have it for ever.
+    /// Takes the lock, spinning briefly and then sleeping.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         point();
-        if self.waiting.load(Ordering::Relaxed) > 0 || !self.take() {
+        if self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
         MutexGuard { mutex: self }
     }
 
-    #[inline]
-    fn take(&self) -> bool {
-        self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
-        self.take().then(|| MutexGuard { mutex: self })
+        self.word
+            .compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| MutexGuard { mutex: self })
     }
 
     #[cfg(shuttle)]
     fn lock_slow(&self) {
-        while !self.take() {
+        while self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Lets others run first, where a point only may.
             shuttle::thread::yield_now();
         }
@@ -121,20 +110,17 @@ impl<T> Mutex<T> {
     #[cfg(not(shuttle))]
     #[cold]
     fn lock_slow(&self) {
-        let before_us = self.waiting.fetch_add(1, Ordering::Relaxed);
-        if before_us > 0 {
-            (0..POLITE_SPINS).for_each(|_| core::hint::spin_loop());
-        }
-        let is_ours = (0..SPINS).any(|_| {
+        for _ in 0..100 {
             core::hint::spin_loop();
-            self.word.load(Ordering::Relaxed) == FREE && self.take()
-        });
-        if !is_ours {
-            while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-                futex_wait(&self.word, CONTENDED, None);
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
             }
         }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            futex_wait(&self.word, CONTENDED, None);
+        }
     }
 
     fn release(&self) {
@@ -153,7 +139,6 @@ impl<T> Mutex<T> {
     /// # Safety
     /// No guard may be alive in this process, and the value must be consistent.
     pub unsafe fn force_unlock(&self) {
-        self.waiting.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);
     }
 }
