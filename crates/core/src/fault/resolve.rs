@@ -31,6 +31,11 @@ pub enum Fault {
 /// Places at which a thread may read on at the same time: from one array to another, say, by way of an index.
 const PATHS: usize = 4;
 
+/// How far used and unused windows are counted against each other.
+const USED_MOST: i32 = 16;
+/// Where most were not used, so many faults run on before there is another window.
+const ALONE_FAULTS: u32 = 3;
+
 /// One of them: where its next fault falls if the access runs on, and how many pages are brought then.
 #[derive(Clone, Copy)]
 struct Path {
@@ -38,12 +43,14 @@ struct Path {
     /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
     ahead_end: usize,
     window: usize,
+    /// Faults that ran on and were served with one page all the same.
+    alone: u32,
     /// Pages that the last fault brought along, if they were loaded.
     around: usize,
 }
 
 impl Path {
-    const NONE: Path = Path { next: 0, ahead_end: 0, window: 0, around: 0 };
+    const NONE: Path = Path { next: 0, ahead_end: 0, window: 0, alone: 0, around: 0 };
 
     /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault. `reaches(a, b)`: all of `[a, b)` is there.
     fn leads_to(&self, page: usize, was_last: bool, reaches: impl FnOnce(usize, usize) -> bool) -> bool {
@@ -60,6 +67,8 @@ impl Path {
 pub struct FaultStream {
     /// The one of the last fault first. What so many faults did not come by is forgotten.
     paths: [Path; PATHS],
+    /// Windows that were used of late, less those that were not.
+    used: i32,
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
@@ -73,7 +82,7 @@ impl Default for Path {
 
 impl FaultStream {
     pub const fn new() -> FaultStream {
-        FaultStream { paths: [Path::NONE; PATHS], last: 0, repeats: 0 }
+        FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0 }
     }
 
     /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
@@ -96,10 +105,17 @@ impl FaultStream {
         self.paths[..=known.unwrap_or(PATHS - 1)].rotate_right(1);
         let path = &mut self.paths[0];
         if known.is_some() {
-            path.window = next_window(path.window, most);
+            self.used = (self.used + (path.around > 0) as i32).min(USED_MOST);
+            if path.window == 1 && self.used < 0 && path.alone < ALONE_FAULTS {
+                // What lies side by side is not read in order here: records of two pages, say.
+                path.alone += 1;
+            } else {
+                path.window = next_window(path.window, most);
+            }
             return (path.window, 0);
         }
         let wasted = core::mem::replace(path, Path { window: 1, ..Path::NONE }).around;
+        self.used = (self.used - (wasted > 0) as i32).max(-USED_MOST);
         (1, wasted)
     }
 }
@@ -797,6 +813,33 @@ mod tests {
         let (window, _) = stream.window(page * PAGE_SIZE, MOST, |_, _| false);
         stream.path().next = (page + window) * PAGE_SIZE;
         window
+    }
+
+    #[test]
+    fn windows_that_are_not_used_take_longer_to_open() {
+        let mut stream = FaultStream::new();
+        let mut at = 1 << 20;
+        // Reads `pages` in order, somewhere else each time; the largest window.
+        let mut read = |stream: &mut FaultStream, pages: usize| {
+            at += 1 << 12;
+            let (mut largest, mut page) = (0, at);
+            while page < at + pages {
+                let window = fault(stream, page);
+                stream.path().around = window - 1;
+                page += window;
+                largest = largest.max(window);
+            }
+            largest
+        };
+        assert_eq!(read(&mut stream, 2), 4);
+        assert_eq!(read(&mut stream, 600), MOST);
+        // Two pages side by side, again and again: soon one by one.
+        let opened = (0..200).filter(|_| read(&mut stream, 2) > 1).count();
+        assert!((1..30).contains(&opened), "{opened}");
+        // Who reads on has windows all the same, and soon at once.
+        assert_eq!(read(&mut stream, 600), MOST);
+        (0..20).for_each(|_| _ = read(&mut stream, 600));
+        assert_eq!(read(&mut stream, 2), 4);
     }
 
     #[test]
