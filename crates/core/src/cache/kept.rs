@@ -21,7 +21,6 @@ use super::entry::{Ends, Location, Mark, SwapEntry};
 use super::state::State;
 use super::{Loaded, Page, SwapCache};
 use crate::store::Store;
-use crate::sys::sync::MutexGuard;
 
 /// Full marks of [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
@@ -138,17 +137,8 @@ impl<S: Store> SwapCache<S> {
                 s.drop_entry(entry, id);
             }
         }
-        self.end_of_each(s);
+        self.end_of_drops(s);
         kept
-    }
-
-    /// Some entries may have been freed.
-    fn end_of_each(&self, s: MutexGuard<'_, State<S>>) {
-        let has_discards = s.clusters.has_discards();
-        drop(s);
-        if has_discards {
-            self.help_discard();
-        }
     }
 
     fn keep_if(&self, entry: SwapEntry, keep: impl FnOnce(&mut State<S>, u32) -> bool) -> bool {
@@ -200,7 +190,7 @@ impl<S: Store> SwapCache<S> {
             }
             each(i, back);
         }
-        self.end_of_each(s);
+        self.end_of_drops(s);
     }
 
     /// The fingerprint of a page that comes again.

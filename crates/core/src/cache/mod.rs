@@ -267,6 +267,11 @@ impl<S: Store> SwapCache<S> {
     /// Drops an entry, and does its share of giving disk space back.
     fn drop_entry(&self, mut s: MutexGuard<'_, State<S>>, entry: SwapEntry, id: u32) {
         s.drop_entry(entry, id);
+        self.end_of_drops(s);
+    }
+
+    /// Entries may have been dropped: lets the lock go, and gives disk space back if there is much of it now.
+    fn end_of_drops(&self, s: MutexGuard<'_, State<S>>) {
         let has_discards = s.clusters.has_discards();
         drop(s);
         if has_discards {

@@ -31,13 +31,8 @@ pub enum Fault {
 /// Places at which a thread may read on at the same time: from one array to another, say, by way of an index.
 const PATHS: usize = 4;
 
-/// How far used and unused windows are counted against each other.
-const USED_MOST: i32 = 16;
-/// Where most were not used, so many faults run on before there is another window.
-const ALONE_FAULTS: u32 = 3;
-
 /// One of them: where its next fault falls if the access runs on, and how many pages are brought then.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Path {
     next: usize,
     /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
@@ -72,12 +67,6 @@ pub struct FaultStream {
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
-}
-
-impl Default for Path {
-    fn default() -> Path {
-        Path::NONE
-    }
 }
 
 impl FaultStream {
@@ -119,6 +108,11 @@ impl FaultStream {
         (1, wasted)
     }
 }
+
+/// How far used and unused windows are counted against each other.
+const USED_MOST: i32 = 16;
+/// Where most were not used, so many faults run on before there is another window.
+const ALONE_FAULTS: u32 = 3;
 
 /// Page-fault error code: the page was mapped, its protection forbade the access.
 const FAULT_PRESENT: u64 = 1;
