@@ -9,8 +9,8 @@
 //! A fast codec is right for what comes back soon, a dense one for what does not: most of what is in a pool. So there
 //! are two lists: new objects are young; when the young are more than their part of all, the oldest of them are idle and
 //! due, whoever has time for it. What does not become smaller grows old as it is. If much of what was compressed again
-//! is asked for all the same, it was not idle: the part of the young grows, and where that does not help nothing is
-//! compressed again for a while ([`Idleness`]).
+//! is asked for all the same, it was not idle: the part of the young grows, and where that does not help, or where little is
+//! saved, nothing is compressed again for a while ([`Idleness`]).
 //!
 //! For some programs the stronger codec is the better one for all pages: they become so much smaller that the memory saves
 //! more loads than the slower ones cost. Both are tried on a sample ([`Choice`]); the owner knows what memory is worth, and
@@ -50,6 +50,8 @@ const SPILLS: u64 = 8;
 const YOUNG_LEAST: u32 = 64;
 /// Entries passed over at most while looking for one that is due.
 pub const MAX_PASSED: u32 = 64;
+/// What an object, or a page of a group, is to become smaller by, on average: the time for less is better spent on the program's faults.
+const SAVED_LEAST_BYTES: u64 = 256;
 /// Objects shorter than this are hardly made smaller by any codec.
 pub const SHORT_BYTES: usize = 128;
 
@@ -117,9 +119,12 @@ pub struct Idleness {
     young_part: u32,
     /// The part is looked at after so many were compressed again.
     learned_from: u32,
-    /// Objects compressed again since the part was looked at, how many of such were loaded, and the traffic then.
+    /// Objects compressed again since the part was looked at, how many of such were loaded, and the traffic when that was.
     packed: u32,
     loaded: u32,
+    /// Bytes that this has saved, and how many it is to.
+    saved: u64,
+    saved_least: u64,
     seen: Traffic,
     /// Nothing is due before so many stores; and how many are to be waited for.
     rests_until: u64,
@@ -134,14 +139,16 @@ pub struct Traffic {
 }
 
 impl Idleness {
-    pub fn new(learned_from: u32) -> Idleness {
-        let seen = Traffic::default();
+    /// `pages`: in each object that is compressed again.
+    pub fn new(learned_from: u32, pages: usize) -> Idleness {
         Idleness {
             young_part: YOUNG_FIRST,
             learned_from,
             packed: 0,
             loaded: 0,
-            seen,
+            saved: 0,
+            saved_least: u64::from(learned_from) * pages as u64 * SAVED_LEAST_BYTES,
+            seen: Traffic::default(),
             rests_until: 0,
             rest: 0,
         }
@@ -152,15 +159,18 @@ impl Idleness {
         self.loaded += 1;
     }
 
-    pub fn learn_packed(&mut self, now: Traffic) {
+    /// One has been compressed again, and takes so much less.
+    pub fn learn_packed(&mut self, now: Traffic, saved: usize) {
         self.packed += 1;
+        self.saved += saved as u64;
         if self.packed < self.learned_from {
             return;
         }
         let spills = (now.store_loads - self.seen.store_loads) * SPILLS > u64::from(self.packed);
-        if spills || self.loaded < self.packed / 3 {
+        let is_little = self.saved < self.saved_least;
+        if spills || self.loaded < self.packed / 3 && !is_little {
             self.rest = 0;
-        } else if self.loaded > self.packed / 3 && self.young_part == YOUNG_MOST_PART {
+        } else if is_little || self.loaded > self.packed / 3 && self.young_part == YOUNG_MOST_PART {
             self.rest = (self.rest * 2).clamp(REST_LEAST, REST_MOST);
             self.rests_until = now.stores + self.rest;
         }
@@ -170,7 +180,7 @@ impl Idleness {
         } else if self.loaded < self.packed / 6 {
             self.young_part = (self.young_part - 1).max(YOUNG_LEAST_PART);
         }
-        (self.packed, self.loaded) = (0, 0);
+        (self.packed, self.loaded, self.saved) = (0, 0, 0);
     }
 
     /// There is time: what has not been worth it so far does not matter.
@@ -443,6 +453,7 @@ impl<S: Store> State<S> {
         if e.kept != 0 || e.is(Mark::Old) || e.is(Mark::Referenced) {
             return;
         }
+        let mut saved = 0;
         if let Some((codec, object)) = packed
             && object.len() + object.len() / 16 < job.len
             && let Ok(handle) = self.pools[self.pool].store(object)
@@ -452,11 +463,12 @@ impl<S: Store> State<S> {
             let e = self.entries.get_mut(job.id);
             e.set_location(Location::Pool(handle.to_raw()));
             (e.codec, e.len, e.pool) = (codec, object.len() as u16, pool);
+            saved = job.len - object.len();
             self.counters.recompressed_pages += 1;
-            self.counters.recompressed_saved_bytes += (job.len - object.len()) as u64;
+            self.counters.recompressed_saved_bytes += saved as u64;
             self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         }
-        self.idleness.learn_packed(self.traffic());
+        self.idleness.learn_packed(self.traffic(), saved);
         self.grow_old(job.id);
     }
 
@@ -538,27 +550,27 @@ mod tests {
 
     #[test]
     fn what_comes_back_all_the_same_was_not_idle() {
-        let mut i = Idleness::new(LEARNED_FROM);
+        let mut i = Idleness::new(LEARNED_FROM, 1);
         let mut now = Traffic::default();
         assert!(!i.is_due(64, 0, now) && !i.is_due(499, 501, now) && i.is_due(501, 499, now));
-        (0..100 * LEARNED_FROM).for_each(|_| i.learn_packed(now));
+        (0..100 * LEARNED_FROM).for_each(|_| i.learn_packed(now, 300));
         assert!(i.is_due(251, 749, now) && !i.is_due(250, 750, now));
         for _ in 0..100 * LEARNED_FROM {
             now.store_loads += 1;
             i.learn_load();
-            i.learn_packed(now);
+            i.learn_packed(now, 300);
         }
         assert!(!i.is_due(937, 63, now) && i.is_due(938, 62, now));
     }
 
     #[test]
     fn where_it_comes_back_however_old_it_is_there_is_a_rest() {
-        let mut i = Idleness { young_part: YOUNG_MOST_PART, ..Idleness::new(LEARNED_FROM) };
+        let mut i = Idleness { young_part: YOUNG_MOST_PART, ..Idleness::new(LEARNED_FROM, 1) };
         let mut now = Traffic { stores: 1000, store_loads: 10 };
         let epoch = |i: &mut Idleness, now: &Traffic| {
             for _ in 0..LEARNED_FROM {
                 i.learn_load();
-                i.learn_packed(*now);
+                i.learn_packed(*now, 300);
             }
         };
         epoch(&mut i, &now);
@@ -575,6 +587,25 @@ mod tests {
         // What it saves keeps pages from the disk.
         now.store_loads += u64::from(LEARNED_FROM);
         epoch(&mut i, &now);
+        assert!(i.is_due(1000, 0, now));
+    }
+
+    #[test]
+    fn where_little_is_saved_there_is_a_rest() {
+        let mut i = Idleness::new(LEARNED_FROM, 1);
+        let mut now = Traffic::default();
+        let epoch = |i: &mut Idleness, now: &Traffic, saved: u64| {
+            (0..LEARNED_FROM).for_each(|_| i.learn_packed(*now, saved as usize));
+        };
+        epoch(&mut i, &now, SAVED_LEAST_BYTES);
+        assert!(i.is_due(1000, 0, now));
+        epoch(&mut i, &now, SAVED_LEAST_BYTES - 1);
+        assert!(!i.is_due(1000, 0, now));
+        now.stores += REST_LEAST;
+        assert!(i.is_due(1000, 0, now));
+        // However little: it keeps pages from the disk.
+        now.store_loads += u64::from(LEARNED_FROM);
+        epoch(&mut i, &now, 1);
         assert!(i.is_due(1000, 0, now));
     }
 

@@ -22,8 +22,8 @@
 //! Libraries, by speed at 4 KiB (a CPython heap): liblz4 and lz4_flex compress alike (5.3 us), liblz4 decompresses
 //! 20 % faster; its table is ours to place. libzstd and libdeflate have no rival. lzo is ours (`lzo.rs`),
 //! because the C one is GPL; it packs that heap slightly smaller than liblzo2, in no more time. `words.rs` is made for
-//! what heaps are made of: a quarter of liblz4's time to compress, a third to decompress, and fewer bytes. All of them work
-//! in memory that is mapped beforehand and on less than 4 KiB of stack (`tests/codec_stack.rs`,
+//! what heaps are made of: a quarter of liblz4's time to compress, a third to decompress, and fewer bytes; what repeats itself
+//! it leaves to liblz4 (`offers.rs`). All of them work in memory that is mapped beforehand and on less than 4 KiB of stack (`tests/codec_stack.rs`,
 //! `tests/codec_no_alloc.rs`, `tests/codec_guard.rs`).
 //!
 //! Vocabulary: an *algorithm* is a way to compress (lz4 and lz4hc are two), a *format* is what it writes (lz4
@@ -33,6 +33,7 @@
 mod dictionary;
 mod ibm842;
 mod lzo;
+mod offers;
 mod same_filled;
 mod scratch;
 mod sparse;

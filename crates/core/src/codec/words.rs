@@ -20,6 +20,7 @@
 //! A line without code is zero. A distance counts words back from the last one before the line, less one: 0 to 255.
 
 use super::CompressError;
+use super::offers::{Kind, Offers};
 use crate::sys::codec_ffi::Lz4Compressor;
 use crate::sys::mem::Mapping;
 use crate::sys::words as vector;
@@ -128,53 +129,70 @@ pub enum Form {
     Lz4(usize),
 }
 
-/// Working memory: the tables, and what lz4 needs for pages that are not made of words (text, above all).
+/// Working memory: the tables, and what lz4 needs for pages of which it makes less (text, above all).
 pub struct WordsCompressor {
     memory: Mapping,
     lz4: Lz4Compressor,
+    offers: Offers,
 }
 
 impl WordsCompressor {
     pub fn new() -> Result<WordsCompressor> {
-        Ok(WordsCompressor { memory: Mapping::new(TABLES_BYTES + PAGE_SIZE)?, lz4: Lz4Compressor::new()? })
+        let memory = Mapping::new(TABLES_BYTES + PAGE_SIZE)?;
+        Ok(WordsCompressor { memory, lz4: Lz4Compressor::new()?, offers: Offers::new() })
     }
 
     pub fn mapped_bytes(&self) -> usize {
         self.memory.len() + self.lz4.mapped_bytes()
     }
 
-    /// Compresses to the start of `dst`. A page of which this makes no half is offered to lz4, too.
+    /// Compresses to the start of `dst`. A page of a kind of which lz4 has made less is offered to it, too.
     pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<Form, CompressError> {
         let (tables, other) = self.memory.as_mut_slice().split_first_chunk_mut().expect("made so");
         let by_words = compress(tables, src, dst);
-        let len = by_words.unwrap_or(dst.len());
-        if len <= src.len() / 2 || src.len() > PAGE_SIZE {
-            return by_words.map(Form::Words);
+        let (len, distances) = by_words.map_or((dst.len(), 0), |c| (c.len, c.distances));
+        let by_words = by_words.map(|c| Form::Words(c.len));
+        let Some(kind) = Kind::of(len, distances).filter(|_| src.len() == PAGE_SIZE) else { return by_words };
+        if !self.offers.is_due(kind) {
+            return by_words;
         }
         // What costs three times as much to bring back is to be clearly smaller.
-        let most = if by_words.is_ok() { len - len / 8 } else { len };
+        let most = match by_words {
+            Ok(_) if len > src.len() / 2 => len - len / 8,
+            Ok(_) => len - len / 4,
+            Err(_) => len,
+        };
         let other = &mut other[..most.min(PAGE_SIZE)];
-        match self.lz4.compress(src, other) {
+        let by_lz4 = self.lz4.compress(src, other);
+        self.offers.learn(kind, by_lz4.is_ok());
+        match by_lz4 {
             Ok(len) => {
                 dst[..len].copy_from_slice(&other[..len]);
                 Ok(Form::Lz4(len))
             }
-            Err(_) => by_words.map(Form::Words),
+            Err(_) => by_words,
         }
     }
 }
 
-/// Compresses to the start of `dst`; the length of what was written. `tables` may hold anything.
+/// What an input has become: its length, and how many words have a distance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    len: usize,
+    distances: usize,
+}
+
+/// Compresses to the start of `dst`. `tables` may hold anything.
 fn compress(
     tables: &mut [u8; TABLES_BYTES],
     src: &[u8],
     dst: &mut [u8],
-) -> core::result::Result<usize, CompressError> {
+) -> core::result::Result<Outcome, CompressError> {
     let is_vector = vector::is_supported();
-    let mut len = 0;
+    let mut done = Outcome::default();
     for block in src.chunks(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks::<LINE_BYTES>();
-        let out = dst.get_mut(len..).ok_or(CompressError::Incompressible)?;
+        let out = dst.get_mut(done.len..).ok_or(CompressError::Incompressible)?;
         let (head, out) = out.split_at_mut_checked(HEAD_BYTES).ok_or(CompressError::Incompressible)?;
         let mut found = Lines::new();
         let fits = match is_vector {
@@ -186,14 +204,15 @@ fn compress(
         }
         head[..8].copy_from_slice(&found.with_code.to_le_bytes());
         head[8..].copy_from_slice(&(found.literal_bytes as u16).to_le_bytes());
-        len += HEAD_BYTES + found.literal_bytes;
+        done.len += HEAD_BYTES + found.literal_bytes;
+        done.distances += found.distance_bytes;
         for part in [&found.codes[..found.code_bytes], &found.distances[..found.distance_bytes], rest] {
-            let end = len + part.len();
-            dst.get_mut(len..end).ok_or(CompressError::Incompressible)?.copy_from_slice(part);
-            len = end;
+            let end = done.len + part.len();
+            dst.get_mut(done.len..end).ok_or(CompressError::Incompressible)?.copy_from_slice(part);
+            done.len = end;
         }
     }
-    Ok(len)
+    Ok(done)
 }
 
 /// The parts of a compressed block.
@@ -439,7 +458,7 @@ mod tests {
         let mut len_of = |words: &[u64]| {
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
             let mut out = vec![0; 2 * bytes.len() + 64];
-            let len = compress(&mut tables, &bytes, &mut out).unwrap();
+            let len = compress(&mut tables, &bytes, &mut out).unwrap().len;
             let mut back = vec![1; bytes.len()];
             decompress(&out[..len], &mut back).unwrap();
             assert_eq!(back, bytes);

@@ -201,9 +201,12 @@ impl<S: Store> State<S> {
             }
             self.grow_cold(job.id);
         }
+        let saved = before.saturating_sub(self.object_bytes());
+        if !is_sparse {
+            self.coldness.learn_packed(self.traffic(), saved);
+        }
         if group.is_some() {
-            self.coldness.learn_packed(self.traffic());
-            self.counters.recompressed_saved_bytes += before.saturating_sub(self.object_bytes()) as u64;
+            self.counters.recompressed_saved_bytes += saved as u64;
             self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         }
     }
