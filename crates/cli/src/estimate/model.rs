@@ -174,7 +174,8 @@ pub mod tests {
             touched_before_pages: before,
             touched_pages: touched,
             again_pages: touched - before,
-            new_pages: 0.0,
+            marks: touched - before,
+            ..Step::default()
         };
         let round: Vec<Step> =
             (0..10).map(|i| step(6000.0 * f64::from(i), 6000.0 * f64::from(i + 1))).collect();
@@ -190,6 +191,7 @@ pub mod tests {
             looks: 100,
             look_seconds: 0.2,
             clear_seconds: 0.1,
+            mark_seconds: 0.0,
         }
     }
 
