@@ -35,6 +35,8 @@ pub struct Step {
     pub again_pages: f64,
     /// First touches.
     pub new_pages: f64,
+    /// Entries of the page tables that were marked anew for pages touched again.
+    pub marks: f64,
 }
 
 /// Steps before and after one that are asked, and after how many a step counts half: an epoch has some six.
@@ -157,7 +159,7 @@ mod tests {
                     touched_before_pages: before as f64,
                     touched_pages: epoch.len() as f64,
                     again_pages: again as f64,
-                    new_pages: 0.0,
+                    ..Step::default()
                 });
                 at = end;
                 wait = (at - begun) / 2;

@@ -14,6 +14,9 @@ use std::io::{self, ErrorKind};
 
 use crate::program::reason;
 
+pub const PAGE_KIB: f64 = 4.0;
+const HUGE_KIB: f64 = 2048.0;
+
 /// One mapping of private memory without a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
@@ -71,17 +74,29 @@ fn header(line: &str) -> Option<Area> {
     is_managed.then_some(Area { start, end, anonymous_kib: 0, referenced_kib: 0, huge_kib: 0 })
 }
 
-/// Memory that was there before and had not been touched, and is touched now, in KiB: what came in new is touched, too, but
+/// What was touched again between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Again {
+    pub kib: u64,
+    /// Entries that the processor marked for it, one for a whole huge page.
+    pub marks: f64,
+}
+
+/// Memory that was there before and had not been touched, and is touched now: what came in new is touched, too, but
 /// nobody would have to bring it back. By area, so that one that goes does not hide what happens in another.
-pub fn touched_again_kib(before: &[Area], now: &[Area]) -> u64 {
-    let again = |area: &Area| {
+pub fn touched_again(before: &[Area], now: &[Area]) -> Again {
+    let mut sum = Again::default();
+    for area in now {
         // The heap grows at its end, what mmap gives at its beginning.
         let same = |old: &&Area| old.start == area.start || old.end == area.end;
-        let old = before.iter().find(same)?;
+        let Some(old) = before.iter().find(same) else { continue };
         let new_kib = area.anonymous_kib.saturating_sub(old.anonymous_kib);
-        Some(area.referenced_kib.saturating_sub(old.referenced_kib + new_kib))
-    };
-    now.iter().filter_map(again).sum()
+        let kib = area.referenced_kib.saturating_sub(old.referenced_kib + new_kib);
+        let huge = (area.huge_kib as f64 / area.anonymous_kib.max(1) as f64).min(1.0);
+        sum.kib += kib;
+        sum.marks += kib as f64 * ((1.0 - huge) / PAGE_KIB + huge / HUGE_KIB);
+    }
+    sum
 }
 
 /// Whether we may look at a process, before it is tried; if not, why, with the remedy.
@@ -185,12 +200,26 @@ Anonymous:            40 kB
             huge_kib: 0,
         };
         let before = [area(10, 20, 100, 40), area(50, 60, 80, 0)];
-        assert_eq!(touched_again_kib(&before, &[area(10, 20, 100, 70), area(50, 60, 80, 0)]), 30);
+        let kib = |now: &[Area]| touched_again(&before, now).kib;
+        assert_eq!(kib(&[area(10, 20, 100, 70), area(50, 60, 80, 0)]), 30);
         // One grows upwards by 50, of which it touches all, and 10 more; one downwards; a third is new.
         let now = [area(10, 30, 150, 100), area(40, 60, 120, 45), area(90, 99, 10, 10)];
-        assert_eq!(touched_again_kib(&before, &now), 10 + 5);
+        assert_eq!(kib(&now), 10 + 5);
         // One has gone.
-        assert_eq!(touched_again_kib(&before, &[area(50, 60, 80, 8)]), 8);
+        assert_eq!(kib(&[area(50, 60, 80, 8)]), 8);
+    }
+
+    #[test]
+    fn a_huge_page_is_one_mark() {
+        let area = |referenced_kib, huge_kib| Area {
+            start: 10,
+            end: 20,
+            anonymous_kib: 8192,
+            referenced_kib,
+            huge_kib,
+        };
+        let marks = |huge_kib| touched_again(&[area(0, huge_kib)], &[area(4096, huge_kib)]).marks;
+        assert_eq!((marks(0), marks(8192)), (1024.0, 2.0));
     }
 
     #[test]

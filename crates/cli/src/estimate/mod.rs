@@ -16,6 +16,7 @@ mod cost;
 mod curve;
 mod density;
 mod look;
+mod mark;
 mod model;
 mod sample;
 mod table;
@@ -43,7 +44,7 @@ use crate::{Failure, duration, report, run, size, supervise};
 #[command(
     override_usage = "uzswap estimate [OPTIONS] PID\n       uzswap estimate [OPTIONS] -- COMMAND...",
     after_help = "Counted are the process and all that it starts; memory that they share by fork counts in each of them. The target runs as it \
-                  is; looking takes a tenth of a processor at most, in which it may have to wait when it maps memory."
+                  is; looking takes a tenth of a processor and a fifth of a second at most; the target takes longer meanwhile, which is said."
 )]
 pub struct EstimateArguments {
     /// A process that runs
@@ -177,6 +178,8 @@ fn conclude(
     let densities = density::densities(&pages).map_err(Failure::failed)?;
     line.show("measuring what a fault costs here");
     let costs = Costs::measure(&pages, &densities[0], interrupt)?;
+    line.show("measuring what watching cost it");
+    let seen = seen.without_marks(mark::mark_ns());
     drop(line);
     let forecast = |limit: &Size| model::forecast(&seen, &densities, &costs, limit.of(seen.peak_bytes));
     let forecasts = limits.iter().map(forecast).collect();

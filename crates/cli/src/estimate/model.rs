@@ -5,9 +5,9 @@
 //!                                      '-- used last ---'-- used before -----'------- used longest ago
 //! ```
 //!
-//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, or where it is worth it, the pool's share is the
-//! one that takes the least time, which is what `--pool-percent auto` looks for; and the codec is the one that takes the least
-//! time, which is what `--compressor auto` looks for. Pages brought back come from the pool down to where resident and compressed pages
+//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, the pool's share is any that `--pool-percent auto`
+//! goes through: it looks for the best one and seldom has it, so the time is the median over them. The codec is the one that takes the
+//! least time, which is what `--compressor auto` looks for. Pages brought back come from the pool down to where resident and compressed pages
 //! end, from the disk below (`curve` says how many). The program waits for each of them, one at a time: for one that has
 //! more threads than faults to wait for this is too much.
 
@@ -21,10 +21,8 @@ use super::watch::Observation;
 /// What a process that pages takes for uzswap itself (`docs/performance.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
-/// Shares of the memory that the pool may have, in percent: in `fault/balance.rs` it begins at 75, moves slowly, and grows faster than
-/// it shrinks.
-const POOL_PERCENT: std::ops::RangeInclusive<u32> = 40..=85;
-const POOL_STEP: usize = 5;
+/// Shares of the memory that the pool has, in percent: in `fault/balance.rs` it begins at 75, and moves slowly.
+const POOL_PERCENT: [u32; 5] = [40, 50, 60, 70, 80];
 /// Part of what the pool leaves that goes to copies of pages that have come back, where that begins (`fault/balance.rs`).
 const KEPT: f64 = 1.0 / 8.0;
 
@@ -87,6 +85,9 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         step.new_pages * (costs.first_touch_most_ns - own_ns).max(costs.first_touch_ns)
     };
     let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
+    // What was in huge pages comes in units, from the disk as it lies there.
+    let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
+    let store_load_ns = costs.store_load_ns + in_units * (costs.store_load_least_ns - costs.store_load_ns);
     let with = |density: &Density, slower_ns: f64, pool_percent: u32| {
         let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
         let loads = refaults_at_least(seen, &|anonymous| {
@@ -100,7 +101,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         // What does not compress is not in the pool, however often it is used.
         let from_store = from_store.max(loads * density.incompressible).min(loads);
         let time = |load_ns: f64| {
-            let by_store = from_store * (costs.store_load_ns - costs.load_ns);
+            let by_store = from_store * (store_load_ns - costs.load_ns).max(0.0);
             (first_ns + loads * (load_ns + slower_ns) + by_store) / 1e9
         };
         let times = [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(time);
@@ -117,12 +118,14 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     };
     let [fast, dense] = densities;
     let slower_ns = (dense.page_ns - fast.page_ns).max(1.0);
-    let shares = || POOL_PERCENT.step_by(POOL_STEP);
-    let all = shares()
-        .map(|share| with(fast, 0.0, share))
-        .chain(shares().map(|share| with(dense, slower_ns, share)));
-    // Of equals the first: the fast codec.
-    all.reduce(|best, next| if next.slowdown[0] < best.slowdown[0] { next } else { best }).expect("some")
+    let by_codec = |density: &Density, slower_ns: f64| {
+        let mut all = POOL_PERCENT.map(|percent| with(density, slower_ns, percent));
+        all.sort_by(|a, b| a.slowdown[0].total_cmp(&b.slowdown[0]));
+        all[all.len() / 2]
+    };
+    let (fast, dense) = (by_codec(fast, 0.0), by_codec(dense, slower_ns));
+    // Of equals the fast one.
+    if dense.slowdown[0] < fast.slowdown[0] { dense } else { fast }
 }
 
 /// Refaults with so much memory resident, and no fewer than with more of it: what a larger memory misses a smaller one does, too. Looks
@@ -164,6 +167,7 @@ pub mod tests {
         load_least_ns: 4000.0,
         load_most_ns: 12_000.0,
         store_load_ns: 100_000.0,
+        store_load_least_ns: 20_000.0,
     };
 
     /// A program of 256 MiB that touches all of it in a loop, `pages_by_second`, for 10 seconds.
@@ -174,7 +178,8 @@ pub mod tests {
             touched_before_pages: before,
             touched_pages: touched,
             again_pages: touched - before,
-            new_pages: 0.0,
+            marks: touched - before,
+            ..Step::default()
         };
         let round: Vec<Step> =
             (0..10).map(|i| step(6000.0 * f64::from(i), 6000.0 * f64::from(i + 1))).collect();
@@ -190,6 +195,7 @@ pub mod tests {
             looks: 100,
             look_seconds: 0.2,
             clear_seconds: 0.1,
+            mark_seconds: 0.0,
         }
     }
 
@@ -231,7 +237,7 @@ pub mod tests {
     #[test]
     fn the_denser_codec_is_taken_where_it_saves_the_disk() {
         let both = [density(0.5), Density { page_ns: 9000.0, ..density(0.2) }];
-        let forecast = forecast(&looping(10_000.0), &both, &COSTS, 80 << 20);
+        let forecast = forecast(&looping(10_000.0), &both, &COSTS, 84 << 20);
         assert!(forecast.is_dense && forecast.stored_bytes < 1.0, "{forecast:?}");
         assert!((forecast.slowdown[0] - 1.14).abs() < 0.01, "{forecast:?}");
     }

@@ -55,11 +55,13 @@ impl Estimate {
             us(self.costs.store_load_ns),
             us(self.costs.first_touch_ns),
         );
+        let of_time = |seconds: f64| 100.0 * seconds / (seen.seconds + seen.mark_seconds).max(1e-9);
         text += &format!(
-            "looked {} times, which took {:.1} % of the time ({:.1} % clearing)\n",
+            "looked {} times, which took {:.1} % of the time ({:.1} % clearing); the program took {:.1} % longer for it\n",
             grouped(seen.looks.into()),
-            100.0 * seen.look_seconds / seen.seconds.max(1e-9),
-            100.0 * seen.clear_seconds / seen.seconds.max(1e-9),
+            of_time(seen.look_seconds),
+            of_time(seen.clear_seconds),
+            100.0 * seen.mark_seconds / seen.seconds.max(1e-9),
         );
         if seen.peak_huge_bytes as f64 > HUGE_SHARE * seen.peak_bytes as f64 {
             text += &format!(
@@ -116,6 +118,7 @@ impl Estimate {
             "looks": seen.looks,
             "look_seconds": seen.look_seconds,
             "clear_seconds": seen.clear_seconds,
+            "mark_seconds": seen.mark_seconds,
             "limits": self.forecasts.iter().map(|forecast| forecast.to_json()).collect::<Vec<_>>(),
         })
     }

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!  clear   look  look    look         look                clear  look ...
-//!  |--3ms--|-----|-------|------------|------------------||------|--...
+//!  |--1ms--|-----|-------|------------|------------------||------|--...
 //!  '------------------- one epoch, until a share of the memory is touched, or for long enough
-//!  20 %, then 50 %, then 90 %, and again
+//!  12 %, 30 % or 65 %: whichever has had the least of the time
 //! ```
 //!
 //! Each look walks the page tables of the program, which may have to wait meanwhile to map memory (milliseconds for each GiB), and after a
-//! clearing the processor marks each page anew. So looks and clearings together may take a tenth of the time, and what they
-//! took is said (of a processor: how long they had to wait for one is not the program's loss). Counted are the process and its descendants; memory that processes share by fork counts in each.
+//! clearing the processor marks each page anew (`mark`). So looks and clearings together may take a tenth of the time and a fifth of a second, and
+//! what they took is said (of a processor: how long they had to wait for one is not the program's loss). Counted are the process and its descendants; memory that
+//! processes share by fork counts in each.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,23 +20,29 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 
 use super::curve::Step;
-use super::look::{self, Area};
+use super::look::{self, Area, PAGE_KIB};
 use super::sample::Reservoir;
 use crate::os;
 
 /// The first look after a clearing.
-const FIRST: Duration = Duration::from_millis(3);
-/// Part of the time that looks may take.
+const FIRST: Duration = Duration::from_millis(1);
+/// Those after it: so much later, by the time since the clearing.
+const LATER: f64 = 0.6;
+/// Part of the time that looks may take, and seconds that they may take besides: short programs are seen often enough, too.
 const DUTY: f64 = 0.1;
-/// Epochs, in turn: they end when so much of the memory is touched, or after so much of the time so far.
-const EPOCHS: [(f64, f64); 3] = [(0.2, 0.03), (0.5, 0.1), (0.9, 0.3)];
+const CREDIT: f64 = 0.2;
+/// Epochs: they end when so much of the memory is touched, or after so much of the time so far. Each kind gets as much time as the others.
+const EPOCHS: [(f64, f64); 3] = [(0.12, 0.03), (0.3, 0.1), (0.65, 0.3)];
 /// ... but not before this.
 const EPOCH_LEAST: Duration = Duration::from_millis(30);
 /// Pages drawn at each look: as many as they will have places, between these.
 const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
 /// How long the list of processes is good for.
 const LIST_FOR: Duration = Duration::from_millis(50);
-const KIB_BY_PAGE: f64 = 4.0;
+/// Part of a step that is taken for marks at most: what would be left of more is as uncertain as it is short.
+const MARKS_MOST: f64 = 0.85;
+/// A look that took more than so many times the mean was interrupted, and is owed for as one that took that.
+const TIMES_MEAN: f64 = 4.0;
 
 /// What was seen of a program.
 pub struct Observation {
@@ -51,6 +58,21 @@ pub struct Observation {
     /// Taken by looks, and of that by clearings.
     pub look_seconds: f64,
     pub clear_seconds: f64,
+    /// What the program took longer for them, and is no more in `seconds` and steps.
+    pub mark_seconds: f64,
+}
+
+impl Observation {
+    /// The same without the time in which pages were marked anew after clearings.
+    pub fn without_marks(mut self, mark_ns: f64) -> Observation {
+        for step in &mut self.steps {
+            let marks = (step.marks * mark_ns / 1e9).min(MARKS_MOST * step.seconds);
+            step.seconds -= marks;
+            self.seconds -= marks;
+            self.mark_seconds += marks;
+        }
+        self
+    }
 }
 
 /// A process between two looks.
@@ -67,8 +89,11 @@ pub struct Watch {
     processes: HashMap<u32, Known>,
     reservoir: Reservoir,
     seen: Observation,
-    /// Which epoch it is, when it began, and what was known at the last look.
-    epoch: usize,
+    /// Which kind of epoch it is, how long each has been, when this one began, and what was known at the last look.
+    kind: usize,
+    spent: [Duration; EPOCHS.len()],
+    /// What looks are owed for.
+    counted_seconds: f64,
     epoch_began: Instant,
     looked: Instant,
     touched_pages: f64,
@@ -93,8 +118,11 @@ impl Watch {
                 looks: 0,
                 look_seconds: 0.0,
                 clear_seconds: 0.0,
+                mark_seconds: 0.0,
             },
-            epoch: 0,
+            kind: 0,
+            spent: [Duration::ZERO; EPOCHS.len()],
+            counted_seconds: 0.0,
             epoch_began: now,
             looked: now,
             touched_pages: 0.0,
@@ -109,15 +137,16 @@ impl Watch {
         while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
             let Some(bytes) = self.look() else { break };
             progress(self.started.elapsed(), bytes);
-            if self.is_epoch_over(bytes) {
-                self.epoch += 1;
-                self.clear();
-                wait = FIRST;
-            } else {
-                // Looks are the farther apart the longer the epoch, and as far as their cost makes them.
-                let owed = self.seen.look_seconds / DUTY - self.started.elapsed().as_secs_f64();
-                wait = (self.epoch_began.elapsed() / 2).max(Duration::from_secs_f64(owed.clamp(0.002, 1.0)));
-            }
+            let since = self.epoch_began.elapsed();
+            // An epoch goes on until its looks are paid for.
+            wait = match (self.is_epoch_over(bytes), self.owed()) {
+                (true, Duration::ZERO) => {
+                    self.clear();
+                    FIRST
+                }
+                (true, owed) => owed.max(FIRST),
+                (false, _) => since.mul_f64(LATER),
+            };
         }
         self.seen.seconds = self.started.elapsed().as_secs_f64();
         self.seen.pages = self.reservoir.into_pages();
@@ -125,26 +154,40 @@ impl Watch {
     }
 
     fn is_epoch_over(&self, bytes: u64) -> bool {
-        let (share, part) = EPOCHS[self.epoch % EPOCHS.len()];
+        let (share, part) = EPOCHS[self.kind];
         let longest = self.started.elapsed().mul_f64(part).max(EPOCH_LEAST);
-        let pages = bytes as f64 / 4096.0;
-        // Each epoch has one look at least; the next one may be clearing's only when the last is paid for.
-        let owed = self.seen.look_seconds / DUTY > self.started.elapsed().as_secs_f64();
-        !owed && (self.touched_pages >= share * pages || self.epoch_began.elapsed() >= longest)
+        self.touched_pages >= share * bytes as f64 / 4096.0 || self.epoch_began.elapsed() >= longest
+    }
+
+    /// Counts what a look took, or a clearing.
+    fn count(&mut self, took: Duration) {
+        let took = took.as_secs_f64();
+        let mean = self.counted_seconds / f64::from(self.seen.looks.max(1));
+        self.counted_seconds += if self.seen.looks > 0 { took.min(TIMES_MEAN * mean) } else { took };
+        self.seen.look_seconds += took;
+    }
+
+    /// How long it is until the looks so far have taken no more than they may.
+    fn owed(&self) -> Duration {
+        let paid_after = (self.counted_seconds - CREDIT) / DUTY;
+        Duration::try_from_secs_f64(paid_after - self.started.elapsed().as_secs_f64())
+            .unwrap_or(Duration::ZERO)
     }
 
     fn clear(&mut self) {
         self.list();
-        let spent = own_time();
+        self.spent[self.kind] += self.epoch_began.elapsed();
+        self.kind = (0..EPOCHS.len()).min_by_key(|kind| self.spent[*kind]).expect("some");
+        let (began, spent) = (Instant::now(), own_time());
         for (pid, known) in &mut self.processes {
             // Who has gone is found out by the next look.
             let _ = look::clear(*pid);
             known.areas.iter_mut().for_each(|area| area.referenced_kib = 0);
         }
-        self.epoch_began = Instant::now();
-        let took = (own_time() - spent).as_secs_f64();
-        self.seen.clear_seconds += took;
-        self.seen.look_seconds += took;
+        self.epoch_began = began + began.elapsed() / 2;
+        let took = own_time() - spent;
+        self.seen.clear_seconds += took.as_secs_f64();
+        self.count(took);
         self.looked = self.epoch_began;
         self.touched_pages = 0.0;
     }
@@ -159,7 +202,9 @@ impl Watch {
         self.processes.retain(|pid, known| {
             let Ok(areas) = look::look(*pid) else { return false };
             let minor_faults = minor_faults(*pid);
-            step.again_pages += look::touched_again_kib(&known.areas, &areas) as f64 / KIB_BY_PAGE;
+            let again = look::touched_again(&known.areas, &areas);
+            step.again_pages += again.kib as f64 / PAGE_KIB;
+            step.marks += again.marks;
             step.new_pages += minor_faults.saturating_sub(known.minor_faults) as f64;
             let sum = |of: fn(&Area) -> u64| areas.iter().map(of).sum::<u64>();
             let anonymous = sum(|area| area.anonymous_kib);
@@ -175,8 +220,8 @@ impl Watch {
         // The walk goes on while the program does: what it sees is of the middle of it.
         let now = began + (ended - began) / 2;
         step.seconds = now.saturating_duration_since(self.looked).as_secs_f64();
-        step.anonymous_pages = total as f64 / KIB_BY_PAGE;
-        step.touched_pages = touched as f64 / KIB_BY_PAGE;
+        step.anonymous_pages = total as f64 / PAGE_KIB;
+        step.touched_pages = touched as f64 / PAGE_KIB;
         self.looked = now;
         self.touched_pages = step.touched_pages;
         let all = self.reservoir.places(total as f64 * step.seconds).clamp(*DRAWN.start(), *DRAWN.end());
@@ -192,7 +237,7 @@ impl Watch {
         }
         seen.large_processes = seen.large_processes.max(large);
         seen.looks += 1;
-        seen.look_seconds += spent.as_secs_f64();
+        self.count(spent);
         (!self.processes.is_empty()).then_some(total * 1024)
     }
 
@@ -266,6 +311,30 @@ mod tests {
         assert!(new > 100.0, "{new}");
         assert!(steps.clone().all(|step| step.seconds >= 0.0));
         assert!(seen.clear_seconds <= seen.look_seconds);
+    }
+
+    #[test]
+    fn what_marks_took_is_not_the_programs_time() {
+        let step = |marks: f64| Step { seconds: 0.01, marks, ..Step::default() };
+        let (_end, stop) = mpsc::channel::<()>();
+        let mut seen = Watch::new(u32::MAX >> 1).run(&stop, |_, _| ());
+        (seen.seconds, seen.steps) = (0.02, vec![step(10_000.0), step(1e6)]);
+        let seen = seen.without_marks(250.0);
+        let seconds: Vec<f64> = seen.steps.iter().map(|step| step.seconds).collect();
+        // 2.5 ms of the first; all of the second, of which some is left.
+        assert!((seconds[0] - 0.0075).abs() < 1e-9 && (seconds[1] - 0.0015).abs() < 1e-9, "{seconds:?}");
+        assert!((seen.seconds - 0.009).abs() < 1e-9 && (seen.mark_seconds - 0.011).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_interrupted_look_does_not_end_the_watching() {
+        let mut watch = Watch::new(std::process::id());
+        for took in [1, 1, 1, 500] {
+            watch.seen.looks += 1;
+            watch.count(Duration::from_millis(took));
+        }
+        assert!((watch.seen.look_seconds - 0.503).abs() < 1e-9 && watch.counted_seconds < 0.01);
+        assert_eq!(watch.owed(), Duration::ZERO);
     }
 
     #[test]
