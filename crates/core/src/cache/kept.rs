@@ -110,7 +110,7 @@ impl<S: Store> SwapCache<S> {
     /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the entry is for
     /// [`SwapCache::take_back`] or `free`. False: the entry is freed.
     pub fn keep(&self, entry: SwapEntry, page: &Page) -> bool {
-        self.keep_as(entry, Print(self.fingerprint.of(page)))
+        self.keep_as(entry, || self.print_of(page))
     }
 
     /// What `keep_as` wants to know of a page that was loaded.
@@ -118,10 +118,10 @@ impl<S: Store> SwapCache<S> {
         if loaded.is_printed { Print::KNOWN } else { Print(self.fingerprint.of(page)) }
     }
 
-    /// The same as `keep`, of a page with that fingerprint.
-    pub fn keep_as(&self, entry: SwapEntry, print: Print) -> bool {
+    /// The same as `keep`, of a page whose fingerprint is taken if it is wanted: where pages are written most are not.
+    pub fn keep_as(&self, entry: SwapEntry, print: impl FnOnce() -> Print) -> bool {
         let is_dense = self.is_dense();
-        self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print))
+        self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print()))
     }
 
     /// The same of several: which are kept, one bit each.

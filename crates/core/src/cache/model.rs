@@ -65,7 +65,7 @@ pub fn run<S: Store>(
                 let (e, tag) = model.own.swap_remove(i);
                 let mut page = any_page(tag);
                 let keeps = match cache.swap_in_from(e, &mut page) {
-                    Ok(loaded) => cache.keep_as(e, cache.print(loaded, &page)),
+                    Ok(loaded) => cache.keep_as(e, || cache.print(loaded, &page)),
                     Err(_) => cache.keep(e, &any_page(tag)),
                 };
                 if keeps {

@@ -23,19 +23,19 @@ use super::resolve::swap_entry;
 use super::{Active, Locked, Pager, is_data};
 use crate::cache::Back;
 use crate::control::Counter;
-use crate::policy::{SWEEP_PAGES, ghost};
+use crate::policy::{SWEEP_MOST_PAGES, ghost};
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::PAGE_SIZE;
 
 /// Cold pages that a sweep has found and not yet taken out.
 pub(super) struct Leaving {
-    pages: [usize; SWEEP_PAGES],
+    pages: [usize; SWEEP_MOST_PAGES],
     count: usize,
 }
 
 impl Leaving {
     pub const fn new() -> Leaving {
-        Leaving { pages: [0; SWEEP_PAGES], count: 0 }
+        Leaving { pages: [0; SWEEP_MOST_PAGES], count: 0 }
     }
 
     pub fn push(&mut self, page: usize) {
@@ -48,7 +48,7 @@ impl Leaving {
     }
 
     pub fn is_full(&self) -> bool {
-        self.count == SWEEP_PAGES
+        self.count == SWEEP_MOST_PAGES
     }
 
     pub fn first(&self) -> Option<usize> {

@@ -583,7 +583,7 @@ impl Pager {
         };
         let (loaded, _) = s.bounce.as_ref().expect("active").as_slice().as_chunks::<PAGE_SIZE>();
         for (i, ((entry, l), bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
-            let keeps = active.cache.keep_as(*entry, active.cache.print(*l, bytes));
+            let keeps = active.cache.keep_as(*entry, || active.cache.print(*l, bytes));
             if is_guarded && !keeps {
                 active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
             }

@@ -12,7 +12,7 @@ use super::together::ALONE_MAX;
 use super::units::Evidence;
 use super::{Active, Locked, PROT_WRITE, Pager, is_data};
 use crate::control::Counter;
-use crate::policy::SWEEP_PAGES;
+use crate::policy::{SWEEP_PAGES, sweep_pages};
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::mechanism::{Next, Taken};
 use crate::sys::{HUGE_BYTES, PAGE_SHIFT, PAGE_SIZE};
@@ -41,12 +41,13 @@ impl Swept {
 }
 
 impl Pager {
-    /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or what the hand finds, [`SWEEP_PAGES`] or a
-    /// run of as many as `run_most` neighbours.
+    /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or what the hand finds: [`SWEEP_PAGES`], more if
+    /// pages may leave together, or a run of as many as `run_most` neighbours.
     pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, run_most: usize) -> Swept {
         let mut swept = self.sweep_trail(s, active, run_most);
         if swept.taken == 0 && !s.lone.is_enough() {
-            swept = self.sweep_by_hand(s, active, SWEEP_PAGES, run_most);
+            let want = if s.lone.is_wanted { sweep_pages(self.resident_pages()) } else { SWEEP_PAGES };
+            swept = self.sweep_by_hand(s, active, want, run_most);
             let came_back = self.came_back.swap(0, Ordering::Relaxed) as usize;
             s.trail.learn(swept.taken, came_back, self.limit_pages());
         }

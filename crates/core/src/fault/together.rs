@@ -34,7 +34,7 @@ use super::guard::Leaving;
 use super::units::Evidence;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::Counter;
-use crate::policy::SWEEP_PAGES;
+use crate::policy::SWEEP_MOST_PAGES;
 use crate::region::{Range, RangeFlags};
 use crate::sys::mechanism::Next;
 use crate::sys::mem::Mapping;
@@ -108,7 +108,7 @@ impl Lone {
 
     /// No room for another run.
     pub fn is_full(&self) -> bool {
-        self.count() + ALONE_MAX > SWEEP_PAGES
+        self.count() + ALONE_MAX > SWEEP_MOST_PAGES
     }
 
     /// Whether `run` pages at `addr` are near enough to what was found.
@@ -185,7 +185,7 @@ impl Pager {
         let pages = found.pages();
         let mover = active.mechanism.as_mover().expect("may leave together");
         let copied = self.copy_unlocked(s, || mover.copy_each(pages, copies.as_mut_slice()));
-        let mut aged = [Aged::Empty; SWEEP_PAGES];
+        let mut aged = [Aged::Empty; SWEEP_MOST_PAGES];
         let (bytes, _) = copies.as_slice().as_chunks::<PAGE_SIZE>();
         for (i, aged) in aged[..copied].iter_mut().enumerate() {
             *aged = self.give_to_cache(active, &bytes[i], false, kept[i], &mut Evidence::default());
@@ -228,7 +228,7 @@ impl Pager {
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-    ) -> Option<(Mapping, [Option<u64>; SWEEP_PAGES])> {
+    ) -> Option<(Mapping, [Option<u64>; SWEEP_MOST_PAGES])> {
         let pages = s.lone.found.pages();
         let (start, end) = (pages[0], pages[pages.len() - 1] + PAGE_SIZE);
         // What is as its copy loses that: not for a few.
@@ -240,7 +240,7 @@ impl Pager {
         if is_shared || as_copies > pages.len() {
             return None;
         }
-        let mut kept = [None; SWEEP_PAGES];
+        let mut kept = [None; SWEEP_MOST_PAGES];
         for (page, kept) in pages.iter().zip(&mut kept) {
             self.word(*page, |_, e| {
                 *kept = e.take_copy();
@@ -249,7 +249,7 @@ impl Pager {
         }
         self.table.for_each_occupied(start, end, |_, _, e| e.guard_briefly());
         fence(Ordering::SeqCst);
-        let copies = s.lone.copies.take().or_else(|| Mapping::new(SWEEP_PAGES * PAGE_SIZE).ok());
+        let copies = s.lone.copies.take().or_else(|| Mapping::new(SWEEP_MOST_PAGES * PAGE_SIZE).ok());
         let range = self.ranges.find(start).expect("the sweep found it");
         if copies.is_none()
             || self.holds.is_held(start, end)

@@ -18,6 +18,8 @@ pub mod trail;
 
 /// Pages that one sweep step takes where they lie apart: one lock hold, a few flushes.
 pub const SWEEP_PAGES: usize = 32;
+/// The same of pages that leave with one flush for all, at most: what a step costs besides them is shared by more.
+pub const SWEEP_MOST_PAGES: usize = 128;
 /// Pages that go in or out together at most, with one flush: neighbours that leave, a window, a step of ageing out.
 pub const BATCH_PAGES: usize = 256;
 /// The same however small the limit.
@@ -88,6 +90,12 @@ pub fn batch_pages(limit_pages: i64) -> usize {
     (limit_pages / 64).clamp(BATCH_LEAST_PAGES as i64, BATCH_PAGES as i64) as usize
 }
 
+/// Pages that leave with one flush for all, of so many that are there.
+#[inline]
+pub fn sweep_pages(resident_pages: i64) -> usize {
+    (resident_pages / 64).clamp(SWEEP_PAGES as i64, SWEEP_MOST_PAGES as i64) as usize
+}
+
 /// The window of a thread that reads on, after one of `pages`; `most`: the largest.
 #[inline]
 pub fn next_window(pages: usize, most: usize) -> usize {
@@ -134,5 +142,6 @@ mod tests {
         assert_eq!(grown(1 << 20), [1, 4, 8, 16, 32, 64, 128, 256, 256]);
         assert_eq!(grown(0), [1, 4, 8, 16, 32, 64, 64, 64, 64]);
         assert_eq!(batch_pages(8192), 128);
+        assert_eq!([0, 4096, 1 << 20].map(sweep_pages), [SWEEP_PAGES, 64, SWEEP_MOST_PAGES]);
     }
 }

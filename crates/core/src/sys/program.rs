@@ -70,7 +70,7 @@ pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
 /// As for [`drop_pages`], of each.
 pub unsafe fn drop_each(pages: &[usize]) -> usize {
     const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
-    const PAGES_MAX: usize = 64;
+    const PAGES_MAX: usize = 128;
     let mut vector = [(0usize, PAGE_SIZE); PAGES_MAX];
     let count = pages.len().min(PAGES_MAX);
     for (v, page) in vector.iter_mut().zip(pages) {
@@ -86,7 +86,7 @@ pub unsafe fn drop_each(pages: &[usize]) -> usize {
 /// Copies single pages of the program to `into`, one after the other: how many, up to the first that is not there. The kernel reads them,
 /// so a page that goes away meanwhile is one that is not there.
 pub fn copy_each(pages: &[usize], into: &mut [u8]) -> usize {
-    const PAGES_MAX: usize = 64;
+    const PAGES_MAX: usize = 128;
     let mut remote = [(0usize, PAGE_SIZE); PAGES_MAX];
     let count = pages.len().min(PAGES_MAX).min(into.len() / PAGE_SIZE);
     for (r, page) in remote.iter_mut().zip(pages) {
