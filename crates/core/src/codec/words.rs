@@ -150,27 +150,30 @@ impl WordsCompressor {
     pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<Form, CompressError> {
         let (tables, other) = self.memory.as_mut_slice().split_first_chunk_mut().expect("made so");
         let by_words = compress(tables, src, dst);
-        let (len, distances) = by_words.map_or((dst.len(), 0), |c| (c.len, c.distances));
-        let by_words = by_words.map(|c| Form::Words(c.len));
-        let Some(kind) = Kind::of(len, distances).filter(|_| src.len() == PAGE_SIZE) else { return by_words };
-        if !self.offers.is_due(kind) {
-            return by_words;
+        let kind = by_words.map_or(None, |c| Kind::of(c.len, c.distances));
+        let by_words = by_words.map(|c| c.len);
+        // What words can do nothing with is the other's in any case.
+        let is_due = by_words.is_err() || kind.is_some_and(|kind| self.offers.is_due(kind));
+        if !is_due || src.len() != PAGE_SIZE {
+            return by_words.map(Form::Words);
         }
         // What costs three times as much to bring back is to be clearly smaller.
         let most = match by_words {
-            Ok(_) if len > src.len() / 2 => len - len / 8,
-            Ok(_) => len - len / 4,
-            Err(_) => len,
+            Ok(len) if len > PAGE_SIZE / 2 => len - len / 8,
+            Ok(len) => len - len / 4,
+            Err(_) => dst.len().min(PAGE_SIZE),
         };
-        let other = &mut other[..most.min(PAGE_SIZE)];
+        let other = &mut other[..most];
         let by_lz4 = self.lz4.compress(src, other);
-        self.offers.learn(kind, by_lz4.is_ok());
+        if let Some(kind) = kind {
+            self.offers.learn(kind, by_lz4.is_ok());
+        }
         match by_lz4 {
             Ok(len) => {
                 dst[..len].copy_from_slice(&other[..len]);
                 Ok(Form::Lz4(len))
             }
-            Err(_) => by_words,
+            Err(_) => by_words.map(Form::Words),
         }
     }
 }
@@ -475,5 +478,27 @@ mod tests {
         assert_eq!(len_of(&words), HEAD_BYTES + 2 * CODE_BYTES + 8 * 6 + 8 * 2);
         // Not a whole line: as it is.
         assert_eq!(len_of(&[5; 3]), HEAD_BYTES + 24);
+    }
+
+    #[test]
+    fn what_repeats_itself_becomes_lz4_whatever_came_before() {
+        let mut random = Random::new(5);
+        let mut c = WordsCompressor::new().unwrap();
+        let mut dst = [0; PAGE_SIZE];
+        let mut form = |page: &[u8; PAGE_SIZE]| c.compress(page, &mut dst[..PAGE_SIZE - 256]);
+        // Repeated at a distance that is no multiple of a word's length.
+        let key: Vec<u8> = (0..1003).map(|_| b'a' + random.index(26) as u8).collect();
+        let repeated = core::array::from_fn(|i| key[i % key.len()]);
+        // No word comes again, but parts of words do.
+        let text = |random: &mut Random| -> [u8; PAGE_SIZE] {
+            let words = core::iter::repeat_with(|| format!("which {} was written ", random.next() % 1000));
+            let bytes: Vec<u8> = words.flat_map(String::into_bytes).take(PAGE_SIZE).collect();
+            bytes.try_into().unwrap()
+        };
+        for _ in 0..1000 {
+            assert!(form(&core::array::from_fn(|_| random.next() as u8)).is_err());
+            assert!(matches!(form(&text(&mut random)), Ok(Form::Lz4(..2000))));
+            assert!(matches!(form(&repeated), Ok(Form::Lz4(..1200))));
+        }
     }
 }
