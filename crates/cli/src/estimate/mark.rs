@@ -11,6 +11,7 @@ use memmap2::{Advice, MmapMut};
 
 use super::look;
 use crate::bench::pages::PAGE_BYTES;
+use crate::bench::record::median;
 
 /// 64 MiB: more entries of page tables than the processor's nearest cache holds.
 const PAGES: usize = 16_384;
@@ -23,9 +24,7 @@ pub fn mark_ns() -> f64 {
     let Ok(mut memory) = MmapMut::map_anon(PAGES * PAGE_BYTES) else { return 0.0 };
     // A huge page would be one mark.
     let _ = memory.advise(Advice::NoHugePage);
-    let mut passes: Vec<f64> = (0..PASSES).map_while(|_| pass(&mut memory)).collect();
-    passes.sort_by(f64::total_cmp);
-    passes.get(passes.len() / 2).map_or(0.0, |ns| ns.max(0.0))
+    median((0..PASSES).map_while(|_| pass(&mut memory))).map_or(0.0, |ns| ns.max(0.0))
 }
 
 /// How much longer touching a page takes after a clearing, by another thread, as it is for the program.
@@ -52,8 +51,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_takes_part_of_a_microsecond() {
-        let ns = mark_ns();
-        assert!((0.0..20_000.0).contains(&ns), "{ns}");
+    fn every_page_is_marked_once() {
+        let mut memory = MmapMut::map_anon(PAGES * PAGE_BYTES).unwrap();
+        touch(&mut memory);
+        assert!(memory.chunks_exact(PAGE_BYTES).all(|page| page[0] == 1));
+        // How long that takes is the machine's business; that it can be measured is not.
+        assert!(pass(&mut memory).is_some_and(f64::is_finite) && mark_ns() >= 0.0);
     }
 }

@@ -115,7 +115,7 @@ impl<S: Store> SwapCache<S> {
 
     /// What `keep_as` wants to know of a page that was loaded.
     pub fn print(&self, loaded: Loaded, page: &Page) -> Print {
-        if loaded.is_printed { Print::KNOWN } else { Print(self.fingerprint.of(page)) }
+        if loaded.is_printed { Print::KNOWN } else { self.print_of(page) }
     }
 
     /// The same as `keep`, of a page whose fingerprint is taken if it is wanted: where pages are written most are not.

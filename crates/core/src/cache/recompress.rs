@@ -119,13 +119,13 @@ pub struct Idleness {
     young_part: u32,
     /// The part is looked at after so many were compressed again.
     learned_from: u32,
-    /// Objects compressed again since the part was looked at, how many of such were loaded, and the traffic when that was.
+    /// Objects compressed again since the part was looked at, how many of such were loaded, and the traffic then.
     packed: u32,
     loaded: u32,
-    /// Bytes that this has saved, and how many it is to.
+    seen: Traffic,
+    /// Bytes saved since then, and how many it is to be.
     saved: u64,
     saved_least: u64,
-    seen: Traffic,
     /// Nothing is due before so many stores; and how many are to be waited for.
     rests_until: u64,
     rest: u64,

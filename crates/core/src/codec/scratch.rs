@@ -70,6 +70,8 @@ impl Scratch {
             + self.deflate.as_ref().map_or(0, |c| c.mapped_bytes())
     }
 
+    /// By itself, so that what making one has on the stack is gone when it compresses.
+    #[inline(never)]
     pub(super) fn words(&mut self) -> Result<&mut WordsCompressor, CompressError> {
         hold!(self.compressor, Words(_c), WordsCompressor::new())
     }

@@ -46,6 +46,8 @@ pub(super) const ALONE_MAX: usize = 2;
 const ENOUGH: usize = 6;
 /// Sweeps that move everything after one for which too many neighbours were written: so many more each time.
 const REST_MOST: u32 = 128;
+// Who is not copied at once would stay.
+const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
 /// How far the last may lie from the first.
 const STRETCH_BYTES: usize = HUGE_BYTES;
 

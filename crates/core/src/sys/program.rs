@@ -63,16 +63,18 @@ pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
     unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED) }.map(drop)
 }
 
-/// The same of single pages, wherever they lie, with one flush for all. Returns how many from the first on were dropped. Linux
+/// Single pages that [`drop_each`] and [`copy_each`] take at once.
+pub const EACH_MAX_PAGES: usize = 128;
+
+/// The same as [`drop_pages`] of single pages, wherever they lie, with one flush for all. Returns how many from the first on were dropped. Linux
 /// before 6.15 drops none.
 ///
 /// # Safety
 /// As for [`drop_pages`], of each.
 pub unsafe fn drop_each(pages: &[usize]) -> usize {
     const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
-    const PAGES_MAX: usize = 128;
-    let mut vector = [(0usize, PAGE_SIZE); PAGES_MAX];
-    let count = pages.len().min(PAGES_MAX);
+    let mut vector = [(0usize, PAGE_SIZE); EACH_MAX_PAGES];
+    let count = pages.len().min(EACH_MAX_PAGES);
     for (v, page) in vector.iter_mut().zip(pages) {
         v.0 = *page;
     }
@@ -86,9 +88,8 @@ pub unsafe fn drop_each(pages: &[usize]) -> usize {
 /// Copies single pages of the program to `into`, one after the other: how many, up to the first that is not there. The kernel reads them,
 /// so a page that goes away meanwhile is one that is not there.
 pub fn copy_each(pages: &[usize], into: &mut [u8]) -> usize {
-    const PAGES_MAX: usize = 128;
-    let mut remote = [(0usize, PAGE_SIZE); PAGES_MAX];
-    let count = pages.len().min(PAGES_MAX).min(into.len() / PAGE_SIZE);
+    let mut remote = [(0usize, PAGE_SIZE); EACH_MAX_PAGES];
+    let count = pages.len().min(EACH_MAX_PAGES).min(into.len() / PAGE_SIZE);
     for (r, page) in remote.iter_mut().zip(pages) {
         r.0 = *page;
     }
