@@ -6,12 +6,14 @@
 //! ```
 //!
 //! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, the pool's share is any that `--pool-percent auto`
-//! goes through: it looks for the best one and seldom has it, so the time is the median over them. The codec is the one that takes the
-//! least time, which is what `--compressor auto` looks for. Pages brought back come from the pool down to where resident and compressed pages
+//! goes through: it looks for the best one and seldom has it, so the time is the median over them. The codec is the one that `--compressor auto`
+//! would take, by the engine's own rule (`policy`): not the one that takes the least time, which where pages come and go all the time is one that it
+//! has no reason to try. Where it could be either the time is between the two. Pages brought back come from the pool down to where resident and compressed pages
 //! end, from the disk below (`curve` says how many). The program waits for each of them, one at a time: for one that has
 //! more threads than faults to wait for this is too much.
 
 use serde_json::{Value, json};
+use uzswap::policy::{is_denser_better, limbo_target};
 
 use super::cost::Costs;
 use super::curve::{self, Step};
@@ -88,12 +90,33 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     // What was in huge pages comes in units, from the disk as it lies there.
     let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
     let store_load_ns = costs.store_load_ns + in_units * (costs.store_load_least_ns - costs.store_load_ns);
-    let with = |density: &Density, slower_ns: f64, pool_percent: u32| {
+    // Pages that come back, with so many more resident.
+    let loads_of = |density: &Density, pool_percent: u32, more: f64| {
+        refaults_at_least(seen, &|anonymous| {
+            let division = Division::of(anonymous, memory, density, pool_percent);
+            let resident = division.resident * (1.0 - KEPT) + more;
+            if division.resident < anonymous { resident.min(anonymous) } else { anonymous }
+        })
+    };
+    let [fast, dense] = densities;
+    // As the engine decides: by what a little more memory would save. It sees that in limbo only, so it may see half of it.
+    let may_be_dense = |pool_percent: u32| {
+        let limbo = limbo_target(memory as i64, usize::MAX) as f64;
+        let loads = loads_of(fast, pool_percent, 0.0);
+        let hits = (loads - loads_of(fast, pool_percent, limbo)).max(0.0);
+        let pool = Division::of(peak, memory, fast, pool_percent).pool;
+        let saved = pool * (1.0 - dense.stored / fast.stored.max(0.001)).max(0.0);
+        let is_seen = |hits: f64| {
+            let events = [loads, loads, hits].map(|pages| pages as u64);
+            is_denser_better(false, events, limbo as u64, saved as u64)
+        };
+        [is_seen(hits / 2.0), is_seen(hits)]
+    };
+    let with = |pool_percent: u32, is_dense: bool| {
+        let (density, slower_ns) =
+            if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
         let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
-        let loads = refaults_at_least(seen, &|anonymous| {
-            let division = divide(anonymous);
-            if division.resident < anonymous { division.resident * (1.0 - KEPT) } else { anonymous }
-        });
+        let loads = loads_of(density, pool_percent, 0.0);
         let from_store = refaults_at_least(seen, &|anonymous| {
             let division = divide(anonymous);
             division.resident + division.compressed
@@ -113,19 +136,18 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             stored_bytes: at_peak.stored * PAGE_BYTES,
             faults_by_second: loads / seconds,
             slowdown: times.map(|time| 1.0 + time / seconds),
-            is_dense: slower_ns > 0.0,
+            is_dense,
         }
     };
-    let [fast, dense] = densities;
-    let slower_ns = (dense.page_ns - fast.page_ns).max(1.0);
-    let by_codec = |density: &Density, slower_ns: f64| {
-        let mut all = POOL_PERCENT.map(|percent| with(density, slower_ns, percent));
-        all.sort_by(|a, b| a.slowdown[0].total_cmp(&b.slowdown[0]));
-        all[all.len() / 2]
-    };
-    let (fast, dense) = (by_codec(fast, 0.0), by_codec(dense, slower_ns));
-    // Of equals the fast one.
-    if dense.slowdown[0] < fast.slowdown[0] { dense } else { fast }
+    let mut all = POOL_PERCENT.map(|percent| {
+        let [surely, perhaps] = may_be_dense(percent);
+        match surely == perhaps {
+            true => with(percent, surely),
+            false => with(percent, false).between(with(percent, true)),
+        }
+    });
+    all.sort_by(|a, b| a.slowdown[0].total_cmp(&b.slowdown[0]));
+    all[all.len() / 2]
 }
 
 /// Refaults with so much memory resident, and no fewer than with more of it: what a larger memory misses a smaller one does, too. Looks
@@ -136,6 +158,16 @@ fn refaults_at_least(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
 }
 
 impl Forecast {
+    /// Times between those of two forecasts, all else as in the first.
+    fn between(self, other: Forecast) -> Forecast {
+        let mean = |a: f64, b: f64| (a * b).sqrt();
+        Forecast {
+            faults_by_second: mean(self.faults_by_second, other.faults_by_second),
+            slowdown: std::array::from_fn(|i| mean(self.slowdown[i], other.slowdown[i])),
+            ..self
+        }
+    }
+
     pub fn to_json(self) -> Value {
         let [expected, least, most] = self.slowdown;
         json!({
@@ -235,11 +267,31 @@ pub mod tests {
     }
 
     #[test]
-    fn the_denser_codec_is_taken_where_it_saves_the_disk() {
-        let both = [density(0.5), Density { page_ns: 9000.0, ..density(0.2) }];
-        let forecast = forecast(&looping(10_000.0), &both, &COSTS, 84 << 20);
-        assert!(forecast.is_dense && forecast.stored_bytes < 1.0, "{forecast:?}");
-        assert!((forecast.slowdown[0] - 1.14).abs() < 0.01, "{forecast:?}");
+    fn the_denser_codec_is_taken_where_a_little_more_memory_saves_much() {
+        // A loop misses as much with a little more memory, so there is no reason to try.
+        let both = [density(0.25), Density { page_ns: 9000.0, ..density(0.1) }];
+        let at_half = |seen: &Observation| forecast(seen, &both, &COSTS, 128 << 20);
+        assert!(!at_half(&looping(10_000.0)).is_dense);
+        // One over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with the dense one.
+        let hot = |pages: f64| {
+            let mut seen = looping(10_000.0);
+            for step in seen.steps.iter_mut().filter(|step| step.touched_pages > pages) {
+                step.again_pages = 0.0;
+                (step.touched_before_pages, step.touched_pages) = (pages, pages);
+            }
+            seen
+        };
+        let forecast = at_half(&hot(18_000.0));
+        assert!(forecast.is_dense && forecast.slowdown[0] < 1.01, "{forecast:?}");
+    }
+
+    #[test]
+    fn what_could_be_either_is_between_the_two() {
+        let at = |density| forecast(&looping(10_000.0), &[density; 2], &COSTS, 128 << 20);
+        let [low, high] = [at(density(0.25)), Forecast { slowdown: [4.0; 3], ..at(density(0.25)) }];
+        let low = Forecast { slowdown: [1.0; 3], ..low };
+        assert_eq!(low.between(high).slowdown, [2.0; 3]);
+        assert_eq!(low.between(low), low);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
 use crate::control::Counter;
-use crate::policy::POOL_FIRST_PERCENT;
+use crate::policy::{LOAD_WORTH, POOL_FIRST_PERCENT, is_denser_better};
 use crate::sys::PAGE_SIZE;
 
 /// Bounds of the share, in percent of what the process may use.
@@ -27,9 +27,7 @@ const LEAST_PERCENT: u32 = 10;
 const MOST_PERCENT: u32 = 85;
 /// The share where there is no store, or it fails.
 const WITHOUT_STORE_PERCENT: u32 = 90;
-/// What a load is worth that does not happen, and what one from the store costs more than one from the pool: microseconds,
-/// roughly.
-const LOAD_WORTH: u64 = 12;
+/// What a load from the store costs more than one from the pool: microseconds, roughly.
 const STORE_WORTH: u64 = 100;
 /// Loads and hits in limbo that speak for one border or the other.
 const FEW: u64 = 1024;
@@ -42,9 +40,6 @@ const FEW_STORED: u64 = 512;
 
 /// What evicting and loading a page costs, in times of compressing it.
 const RELOAD_COST: i64 = 3;
-/// What a denser codec costs, in microseconds, roughly.
-const DENSE_LOAD_COST: u64 = 2;
-const DENSE_STORE_COST: u64 = 1;
 /// Loads and stores that speak for or against a codec.
 const CODEC_PAGES: u64 = 8192;
 /// Fewer pages than these came or went between two ticks: the program does not wait for us.
@@ -144,8 +139,8 @@ impl Balance {
 
     /// Whether the denser codec is the better one, if that has changed.
     fn step_codec(&self, facts: &CodecFacts) -> Option<bool> {
-        let [loads, stores, hits] = self.codec_seen.since(facts.events);
-        if loads + stores < CODEC_PAGES {
+        let events = self.codec_seen.since(facts.events);
+        if events[0] + events[1] < CODEC_PAGES {
             return None;
         }
         self.codec_seen.settle(facts.events);
@@ -153,9 +148,7 @@ impl Balance {
         let (fast, dense) = (u64::from(facts.sizes.0), u64::from(facts.sizes.1));
         // Memory between the one way and the other, from what the pool takes now.
         let saved = facts.pool * fast.saturating_sub(dense) / if was { dense } else { fast };
-        let gain = LOAD_WORTH * hits * saved / facts.limbo.max(16);
-        let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
-        let is = if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 };
+        let is = is_denser_better(was, events, facts.limbo, saved);
         self.is_dense.store(is, Ordering::Relaxed);
         (is != was).then_some(is)
     }

@@ -108,6 +108,20 @@ pub fn sweeps_first(ready: usize, target: i64) -> bool {
     (ready as i64) < target
 }
 
+/// What a load is worth that does not happen, what a denser codec costs a load, and a store: microseconds, roughly.
+pub const LOAD_WORTH: u64 = 12;
+const DENSE_LOAD_COST: u64 = 2;
+const DENSE_STORE_COST: u64 = 1;
+
+/// Whether the denser codec is to be taken for all pages, if `was` says whether it is now. `loads`, `stores`: pages that came from the pool and
+/// went there of late; `hits`: loads that `limbo` pages more of memory save; `saved`: pages of memory that the denser codec leaves.
+pub fn is_denser_better(was: bool, [loads, stores, hits]: [u64; 3], limbo: u64, saved: u64) -> bool {
+    let gain = LOAD_WORTH * hits * saved / limbo.max(16);
+    let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
+    // Not to and fro between equals.
+    if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
