@@ -25,6 +25,7 @@ mod active;
 mod age_out;
 mod ahead;
 mod balance;
+mod behind;
 mod evict;
 mod guard;
 pub mod hold;
@@ -35,6 +36,7 @@ mod reclaim;
 mod resolve;
 mod shared;
 mod size;
+mod stream;
 mod sweep;
 mod timing;
 mod together;
@@ -48,8 +50,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64,
 pub use active::Active;
 pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use reclaim::Reclaim;
-pub use resolve::{Fault, FaultStream};
+pub use resolve::Fault;
 pub use size::GIVEN_AHEAD;
+pub use stream::FaultStream;
 pub use turn::COMPETING_PAGES;
 
 use crate::cache::Counters as CacheCounters;

@@ -6,13 +6,14 @@
 
 use core::sync::atomic::Ordering;
 
+use super::stream::FaultStream;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::trace::Kind;
 use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
 use crate::policy::trail::Run;
-use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES, next_window};
+use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::mechanism::Filled;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
@@ -28,98 +29,10 @@ pub enum Fault {
     Lost,
 }
 
-/// Places at which a thread may read on at the same time: from one array to another, say, by way of an index.
-const PATHS: usize = 4;
-
-/// One of them: where its next fault falls if the access runs on, and how many pages are brought then.
-#[derive(Clone, Copy, Default)]
-struct Path {
-    next: usize,
-    /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
-    ahead_end: usize,
-    window: usize,
-    /// Faults that ran on and were served with one page all the same.
-    alone: u32,
-    /// Pages that the last fault brought along, if they were loaded.
-    around: usize,
-}
-
-impl Path {
-    const NONE: Path = Path { next: 0, ahead_end: 0, window: 0, alone: 0, around: 0 };
-
-    /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault. `reaches(a, b)`: all of `[a, b)` is there.
-    fn leads_to(&self, page: usize, was_last: bool, reaches: impl FnOnce(usize, usize) -> bool) -> bool {
-        let is_under_way = self.window > 1;
-        page == self.next
-            || (was_last || is_under_way)
-                && (self.next..=self.next.max(self.ahead_end) + PAGE_SIZE).contains(&page)
-            || is_under_way && self.next < page && reaches(self.next, page)
-    }
-}
-
-/// One thread's pattern of faults.
-#[derive(Default)]
-pub struct FaultStream {
-    /// The one of the last fault first. What so many faults did not come by is forgotten.
-    paths: [Path; PATHS],
-    /// Windows that were used of late, less those that were not.
-    used: i32,
-    /// To notice a fault that repeats without end though the page is there.
-    last: usize,
-    repeats: u32,
-}
-
-impl FaultStream {
-    pub const fn new() -> FaultStream {
-        FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0 }
-    }
-
-    /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
-    fn repeated(&mut self, page: usize) -> bool {
-        self.repeats = if self.last == page { self.repeats + 1 } else { 0 };
-        self.last = page;
-        self.repeats > REPEATS_MAX
-    }
-
-    /// The path of the last fault.
-    fn path(&mut self) -> &mut Path {
-        &mut self.paths[0]
-    }
-
-    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one otherwise. Then those are told that the path
-    /// which is forgotten for it has brought in vain. `reaches(a, b)`: all of `[a, b)` is there.
-    fn window(&mut self, page: usize, most: usize, reaches: impl Fn(usize, usize) -> bool) -> (usize, usize) {
-        let on = |(i, path): (usize, &Path)| path.leads_to(page, i == 0, &reaches);
-        let known = self.paths.iter().enumerate().position(on);
-        self.paths[..=known.unwrap_or(PATHS - 1)].rotate_right(1);
-        let path = &mut self.paths[0];
-        if known.is_some() {
-            self.used = (self.used + (path.around > 0) as i32).min(USED_MOST);
-            if path.window == 1 && self.used < 0 && path.alone < ALONE_FAULTS {
-                // What lies side by side is not read in order here: records of two pages, say.
-                path.alone += 1;
-            } else {
-                path.window = next_window(path.window, most);
-            }
-            return (path.window, 0);
-        }
-        let wasted = core::mem::replace(path, Path { window: 1, ..Path::NONE }).around;
-        self.used = (self.used - (wasted > 0) as i32).max(-USED_MOST);
-        (1, wasted)
-    }
-}
-
-/// How far used and unused windows are counted against each other.
-const USED_MOST: i32 = 16;
-/// Where most were not used, so many faults run on before there is another window.
-const ALONE_FAULTS: u32 = 3;
-
 /// Page-fault error code: the page was mapped, its protection forbade the access.
 const FAULT_PRESENT: u64 = 1;
 /// Page-fault error code: the access was a write.
 pub const FAULT_WRITE: u64 = 2;
-/// Faults in a row at one page for which there was nothing to do, before they are taken for the program's own.
-const REPEATS_MAX: u32 = 20_000;
 
 /// Pages, or whole stretches of 2 MiB, that a thread may find there without ceasing to read on.
 const ACROSS_STEPS: usize = 256;
@@ -246,7 +159,7 @@ impl Pager {
                     self.trace_served(page, pages, kind, write, false);
                     stream.path().next = page + pages * PAGE_SIZE;
                     stream.path().around = self.loaded_around(page, pages, kind);
-                    stream.repeats = 0;
+                    stream.served();
                     if want >= WINDOW_LEAST_PAGES
                         && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
                     {
@@ -640,133 +553,6 @@ impl Pager {
         self.tree().notice(crate::control::Notice::CorruptPage, errno);
     }
 
-    /// Serves by protection faults: the whole unit around the page, filled behind its protection, then shown
-    /// at once.
-    fn serve_unit(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: Range,
-        page: usize,
-        want: usize,
-    ) -> Serve {
-        let mut unit = self.unit_pages() * PAGE_SIZE;
-        let start = (page & !(unit - 1)).max(range.start);
-        let mut end =
-            ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit))).min(range.end);
-        let mut missing = 0;
-        let mut at = start;
-        while at < end {
-            missing += (self.state_of(at) != PageState::Resident) as i64;
-            at += PAGE_SIZE;
-        }
-        let excess = self.excess(missing);
-        if excess > 0 {
-            let least = ((page & !(unit - 1)) + unit).min(range.end);
-            if least < end {
-                end = least;
-            }
-            if self.excess(((end - start) >> PAGE_SHIFT) as i64) > 0 {
-                return Serve::NeedRoom(((end - start) >> PAGE_SHIFT) as i64);
-            }
-        }
-        let mut kind = match self.state_of(page) {
-            PageState::None => FaultKind::FirstTouch,
-            PageState::Limbo(_) | PageState::Resident => FaultKind::LimboHit,
-            PageState::Stored(_) => FaultKind::PoolLoad,
-        };
-        let mut low = start;
-        loop {
-            match self.fill_behind(s, active, low, end) {
-                Ok(Origin::Memory) => {}
-                Ok(Origin::Store) => kind = FaultKind::StoreLoad,
-                Err(r) => return r,
-            }
-            if active.mechanism.expose(low, end - low, range.prot).is_ok() {
-                break;
-            }
-            // Out of kernel mappings: a larger run needs fewer of them.
-            assert!(low > range.start || end < range.end, "a whole range cannot be shown: {range:?}");
-            unit *= 8;
-            low = (page & !(unit - 1)).max(range.start);
-            end = ((page & !(unit - 1)) + unit).min(range.end);
-        }
-        let mut shown = 0;
-        let mut at = low;
-        while at < end {
-            let limbo = match self.state_of(at) {
-                PageState::Limbo(slot) => Some(slot as usize),
-                _ => None,
-            };
-            if let Some(slot) = limbo {
-                s.limbo.kill(slot);
-            }
-            self.word(at, |m, e| match e.state() {
-                PageState::None => {
-                    e.touch_first();
-                    m.count(1, 1);
-                    shown += 1;
-                }
-                PageState::Limbo(_) => {
-                    e.leave_limbo();
-                    m.count(1, 0);
-                    shown += 1;
-                    self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
-                }
-                PageState::Stored(raw) => {
-                    e.load();
-                    m.count(1, 0);
-                    shown += 1;
-                    self.stored.fetch_sub(1, Ordering::Relaxed);
-                    self.add(Counter::Loads, 1);
-                    self.free_entry(Some(raw));
-                }
-                PageState::Resident => self.count_owned(e.own() as usize),
-            });
-            at += PAGE_SIZE;
-        }
-        self.recount_own();
-        self.resident.fetch_add(shown, Ordering::Relaxed);
-        self.trace_pages(Kind::Around, low, page);
-        Serve::Done((end - page) >> PAGE_SHIFT, kind)
-    }
-
-    /// Writes the stored pages of a hidden run into place, and says whether one came from the store. `Err` is how it failed.
-    fn fill_behind(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        start: usize,
-        end: usize,
-    ) -> core::result::Result<Origin, Serve> {
-        let mut from = Origin::Memory;
-        let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
-        for at in (start..end).step_by(PAGE_SIZE) {
-            if self.table.ensure(at).is_err() {
-                return Err(Serve::Again);
-            }
-            if let PageState::Stored(raw) = self.state_of(at) {
-                let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
-                match active.cache.swap_in_from(swap_entry(raw), &mut into[0]).map(|l| l.from) {
-                    Ok(Origin::Memory) => {}
-                    Ok(Origin::Store) => from = Origin::Store,
-                    Err(e) => return Err(Serve::Lost(e)),
-                }
-                if active.mechanism.fill(at, &into[0]) != Filled::All {
-                    return Err(Serve::Again);
-                }
-            }
-        }
-        Ok(from)
-    }
-
-    /// Pages that protection faults handle together: as many as keep the kernel's mappings few.
-    pub(super) fn unit_pages(&self) -> usize {
-        const UNITS_MAX: usize = 16 << 10;
-        let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
-        (pages / UNITS_MAX).next_power_of_two().clamp(16, 4096)
-    }
-
     /// Frees the swap entry that a page word carried, if it carried one.
     pub(super) fn free_entry(&self, entry: Option<u64>) {
         if let (Some(active), Some(raw)) = (self.active(), entry) {
@@ -794,88 +580,4 @@ fn allows(prot: u32, write: bool) -> bool {
 /// The swap entry that a page word carries.
 pub(super) fn swap_entry(bits: u64) -> SwapEntry {
     SwapEntry::from_bits(bits).expect("a stored page has a swap entry")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOST: usize = 256;
-
-    /// Serves a fault at page number `page` as if all of its window came; says how large that is.
-    fn fault(stream: &mut FaultStream, page: usize) -> usize {
-        let (window, _) = stream.window(page * PAGE_SIZE, MOST, |_, _| false);
-        stream.path().next = (page + window) * PAGE_SIZE;
-        window
-    }
-
-    #[test]
-    fn windows_that_are_not_used_take_longer_to_open() {
-        let mut stream = FaultStream::new();
-        let mut at = 1 << 20;
-        // Reads `pages` in order, somewhere else each time; the largest window.
-        let mut read = |stream: &mut FaultStream, pages: usize| {
-            at += 1 << 12;
-            let (mut largest, mut page) = (0, at);
-            while page < at + pages {
-                let window = fault(stream, page);
-                stream.path().around = window - 1;
-                page += window;
-                largest = largest.max(window);
-            }
-            largest
-        };
-        assert_eq!(read(&mut stream, 2), 4);
-        assert_eq!(read(&mut stream, 600), MOST);
-        // Two pages side by side, again and again: soon one by one.
-        let opened = (0..200).filter(|_| read(&mut stream, 2) > 1).count();
-        assert!((1..30).contains(&opened), "{opened}");
-        // Who reads on has windows all the same, and soon at once.
-        assert_eq!(read(&mut stream, 600), MOST);
-        (0..20).for_each(|_| _ = read(&mut stream, 600));
-        assert_eq!(read(&mut stream, 2), 4);
-    }
-
-    #[test]
-    fn windows_double_and_end_where_the_access_does() {
-        let mut s = FaultStream::new();
-        let mut at = 1000;
-        let windows: Vec<_> = (0..9)
-            .map(|_| {
-                let window = fault(&mut s, at);
-                at += window;
-                window
-            })
-            .collect();
-        assert_eq!(windows, [1, 4, 8, 16, 32, 64, 128, 256, 256]);
-        s.path().around = 255;
-        // It is forgotten after as many faults elsewhere as there are paths, and what it brought was in vain.
-        let wasted: Vec<_> = (1..=PATHS).map(|i| s.window(i << 30, MOST, |_, _| false).1).collect();
-        assert_eq!(wasted, [0, 0, 0, 255]);
-        assert_eq!(fault(&mut s, at), 1);
-    }
-
-    #[test]
-    fn a_thread_reads_on_in_several_places() {
-        let mut s = FaultStream::new();
-        let mut at = [1 << 20, 2 << 20, 3 << 20];
-        let mut windows = [0; 3];
-        for _ in 0..8 {
-            for (at, window) in at.iter_mut().zip(&mut windows) {
-                *window = fault(&mut s, *at);
-                *at += *window;
-            }
-        }
-        assert_eq!(windows, [MOST; 3]);
-    }
-
-    #[test]
-    fn who_touches_at_random_gets_single_pages() {
-        let mut s = FaultStream::new();
-        // Near the last one but one, and not the next one of it.
-        let pages = [10, 500, 12, 502, 14, 504];
-        assert!(pages.iter().all(|page| fault(&mut s, *page) == 1));
-        // Of the last fault a page may be left out.
-        assert_eq!(fault(&mut s, 506), 4);
-    }
 }
