@@ -99,19 +99,6 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         })
     };
     let [fast, dense] = densities;
-    // As the engine decides: by what a little more memory would save. It sees that in limbo only, so it may see half of it.
-    let may_be_dense = |pool_percent: u32| {
-        let limbo = limbo_target(memory as i64, usize::MAX) as f64;
-        let loads = loads_of(fast, pool_percent, 0.0);
-        let hits = (loads - loads_of(fast, pool_percent, limbo)).max(0.0);
-        let pool = Division::of(peak, memory, fast, pool_percent).pool;
-        let saved = pool * (1.0 - dense.stored / fast.stored.max(0.001)).max(0.0);
-        let is_seen = |hits: f64| {
-            let events = [loads, loads, hits].map(|pages| pages as u64);
-            is_denser_better(false, events, limbo as u64, saved as u64)
-        };
-        [is_seen(hits / 2.0), is_seen(hits)]
-    };
     let with = |pool_percent: u32, is_dense: bool| {
         let (density, slower_ns) =
             if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
@@ -139,11 +126,24 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             is_dense,
         }
     };
+    // As the engine decides: by what a little more memory would save. It sees that in limbo only, so it may see half of it.
+    let may_be_dense = |pool_percent: u32, by_fast: &Forecast| {
+        let limbo = limbo_target(memory as i64, usize::MAX) as f64;
+        let loads = by_fast.faults_by_second * seconds;
+        let hits = (loads - loads_of(fast, pool_percent, limbo)).max(0.0);
+        let pool = by_fast.compressed_bytes / PAGE_BYTES;
+        let saved = pool * (1.0 - dense.stored / fast.stored.max(0.001)).max(0.0);
+        [hits / 2.0, hits].map(|hits| {
+            let events = [loads, loads, hits].map(|pages| pages as u64);
+            is_denser_better(false, events, limbo as u64, saved as u64)
+        })
+    };
     let mut all = POOL_PERCENT.map(|percent| {
-        let [surely, perhaps] = may_be_dense(percent);
-        match surely == perhaps {
-            true => with(percent, surely),
-            false => with(percent, false).between(with(percent, true)),
+        let by_fast = with(percent, false);
+        match may_be_dense(percent, &by_fast) {
+            [false, false] => by_fast,
+            [true, true] => with(percent, true),
+            _ => by_fast.between(with(percent, true)),
         }
     });
     all.sort_by(|a, b| a.slowdown[0].total_cmp(&b.slowdown[0]));

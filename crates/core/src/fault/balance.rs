@@ -140,7 +140,8 @@ impl Balance {
     /// Whether the denser codec is the better one, if that has changed.
     fn step_codec(&self, facts: &CodecFacts) -> Option<bool> {
         let events = self.codec_seen.since(facts.events);
-        if events[0] + events[1] < CODEC_PAGES {
+        let [loads, stores, _] = events;
+        if loads + stores < CODEC_PAGES {
             return None;
         }
         self.codec_seen.settle(facts.events);

@@ -694,28 +694,4 @@ mod tests {
         assert_eq!(find_candidates(0, &[0x0f; 100]), []);
         assert_eq!(find_candidates(0, &[]), []);
     }
-
-    /// What an object's analysis says, for the curious: `OBJECTS="/path /path" cargo test show -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "prints what is in OBJECTS and asserts nothing"]
-    fn show() {
-        for path in std::env::var("OBJECTS").unwrap().split(' ') {
-            let file = std::fs::read(path).unwrap();
-            let image = Image::of_file(&file).unwrap();
-            let t = std::time::Instant::now();
-            let a = analyze(&image);
-            println!("{path}: {} sites, {:x?} unpatchable, {:?}", a.sites.len(), a.unpatchable, t.elapsed());
-            let count = |f: &dyn Fn(&&Site) -> bool| a.sites.iter().filter(f).count();
-            println!(
-                "  in place {} over {} detour {} relative {} known number {} with tail {} longest {}",
-                count(&|s| s.stays_in_place()),
-                count(&|s| !s.stays_in_place() && s.pad == 0),
-                count(&|s| s.pad != 0),
-                count(&|s| s.rip != [NO_RIP; 2]),
-                count(&|s| s.number != NO_NUMBER),
-                count(&|s| s.tail != Tail::Next),
-                a.sites.iter().map(|s| s.len).max().unwrap_or(0)
-            );
-        }
-    }
 }
