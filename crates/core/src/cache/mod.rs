@@ -38,6 +38,7 @@
 //! it (to decompress, to read) has copied what it needs, or asks again afterwards ([`read`], [`writeback`]).
 
 mod check;
+mod choice;
 mod counters;
 mod entry;
 mod fingerprint;
@@ -69,12 +70,13 @@ use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{Errno, PAGE_SIZE, Result};
+use choice::Choice;
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
 use group::{UNPACKED, Unpacked};
 use read::{Direction, READERS, Reader};
 pub use read::{Loaded, Origin};
-use recompress::{Choice, Packer};
+use recompress::Packer;
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
 

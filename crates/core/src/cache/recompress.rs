@@ -12,9 +12,7 @@
 //! is asked for all the same, it was not idle: the part of the young grows, and where that does not help, or where little is
 //! saved, nothing is compressed again for a while ([`Idleness`]).
 //!
-//! For some programs the stronger codec is the better one for all pages: they become so much smaller that the memory saves
-//! more loads than the slower ones cost. Both are tried on a sample ([`Choice`]); the owner knows what memory is worth, and
-//! chooses ([`SwapCache::choose_dense`]).
+//! Where the stronger codec is the better one for all pages, what is in the pool follows, whether idle or not: [`super::choice`].
 //!
 //! # The race
 //! An object is copied out under the lock, compressed again without it, and replaced under it. In between its entry may be
@@ -24,13 +22,13 @@
 //!
 //! What stays idle after that is compressed once more, together with its neighbours: [`super::group`].
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use super::entry::{Location, Mark, NONE};
 use super::group::Grouper;
 use super::state::{self, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
-use crate::codec::{Algorithm, CodecId, CodecSpec, Compressed, Scratch};
+use crate::codec::{CodecId, CodecSpec, Scratch};
 use crate::store::Store;
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
@@ -57,13 +55,13 @@ pub const SHORT_BYTES: usize = 128;
 
 /// Working memory.
 pub struct Packer {
-    scratch: Scratch,
-    /// For the codec of [`with_entropy_coding`], which is in turns with the other.
-    entropy_scratch: Scratch,
+    pub(super) scratch: Scratch,
+    /// For the codec of [`with_entropy_coding`](super::choice::with_entropy_coding), which is in turns with the other.
+    pub(super) entropy_scratch: Scratch,
     /// The object as it was, its page, and the object as it will be.
     object: Mapping,
     page: Mapping,
-    out: Mapping,
+    pub(super) out: Mapping,
     grouper: Grouper,
     /// Groups were made, and the pool has not been compacted since.
     has_holes: bool,
@@ -100,16 +98,6 @@ impl Packer {
             + self.entropy_scratch.mapped_bytes()
             + buffers.iter().sum::<usize>()
             + self.grouper.memory_bytes()
-    }
-}
-
-/// The codec, with literals coded by their frequency: zstd leaves that out at negative levels, and it is all that helps with
-/// digits or text without repetitions.
-pub fn with_entropy_coding(codec: CodecSpec) -> CodecSpec {
-    if codec.algorithm() == Algorithm::Zstd && codec.level() < 0 {
-        CodecSpec::parse("zstd:level=1").unwrap_or(codec)
-    } else {
-        codec
     }
 }
 
@@ -198,87 +186,6 @@ impl Idleness {
     }
 }
 
-/// Pages that come in between two that both codecs are tried on, and samples that say something.
-const SAMPLED: u32 = 64;
-const SAMPLES: u32 = 32;
-
-/// Pages that neither codec makes smaller, four to each that the stronger one does, after which it is not asked any more.
-const HOPELESS: u32 = 16;
-
-/// Which of the two codecs pages are compressed with as they come in. Guesses that race are harmless.
-pub struct Choice {
-    /// The owner may choose.
-    is_free: bool,
-    /// The bits of the stronger codec plus one; 0: there is none.
-    stronger: AtomicU64,
-    /// It is chosen for all pages.
-    is_dense: AtomicBool,
-    /// How often of late the stronger codec could do nothing with what the fast one could not make smaller.
-    failures: AtomicU32,
-    offered: AtomicU32,
-    samples: AtomicU32,
-    /// Bytes of the samples by one and by the other, older ones fading.
-    fast_bytes: AtomicU32,
-    dense_bytes: AtomicU32,
-}
-
-impl Choice {
-    pub fn new(is_free: bool, stronger: Option<CodecSpec>) -> Choice {
-        let choice = Choice {
-            is_free,
-            stronger: AtomicU64::new(0),
-            is_dense: AtomicBool::new(false),
-            failures: AtomicU32::new(0),
-            offered: AtomicU32::new(0),
-            samples: AtomicU32::new(0),
-            fast_bytes: AtomicU32::new(0),
-            dense_bytes: AtomicU32::new(0),
-        };
-        choice.set_stronger(stronger);
-        choice
-    }
-
-    fn set_stronger(&self, codec: Option<CodecSpec>) {
-        self.stronger.store(codec.map_or(0, |c| u64::from(c.to_bits()) + 1), Ordering::Relaxed);
-    }
-
-    pub fn stronger(&self) -> Option<CodecSpec> {
-        CodecSpec::from_bits(self.stronger.load(Ordering::Relaxed).checked_sub(1)? as u32)
-    }
-
-    /// Whether the stronger codec may help where the fast one did not: always, or for a sample.
-    fn may_help(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) < HOPELESS
-            || self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
-    }
-
-    fn learn_help(&self, helped: bool) {
-        let failures = self.failures.load(Ordering::Relaxed);
-        let next = if helped { failures.saturating_sub(4) } else { (failures + 1).min(2 * HOPELESS) };
-        self.failures.store(next, Ordering::Relaxed);
-    }
-
-    fn is_due(&self) -> bool {
-        self.is_free && self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
-    }
-
-    /// One page takes so many bytes by one and by the other.
-    fn learn(&self, by_fast: usize, by_dense: usize) {
-        let fast = self.fast_bytes.fetch_add(by_fast as u32, Ordering::Relaxed) + by_fast as u32;
-        let dense = self.dense_bytes.fetch_add(by_dense as u32, Ordering::Relaxed) + by_dense as u32;
-        if self.samples.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * SAMPLES {
-            self.samples.store(SAMPLES, Ordering::Relaxed);
-            self.fast_bytes.store(fast / 2, Ordering::Relaxed);
-            self.dense_bytes.store(dense / 2, Ordering::Relaxed);
-        }
-    }
-
-    fn sizes(&self) -> Option<(u32, u32)> {
-        let sizes = (self.fast_bytes.load(Ordering::Relaxed), self.dense_bytes.load(Ordering::Relaxed));
-        (self.samples.load(Ordering::Relaxed) >= SAMPLES && sizes.0 > 0 && sizes.1 > 0).then_some(sizes)
-    }
-}
-
 /// An object that is being compressed again.
 struct Job {
     id: u32,
@@ -291,11 +198,15 @@ impl<S: Store> SwapCache<S> {
     /// Compresses some `pages` idle entries of the pool again, one by one as long as such are due, then in groups, and packs
     /// the pool after that. Says how much was dealt with; fewer than asked: no more are due, or somebody else is at it.
     pub fn recompress(&self, pages: usize) -> usize {
-        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codec_for_stores()) else { return 0 };
+        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else { return 0 };
+        let for_all = self.is_dense().then_some(codec);
+        let pages = if for_all.is_some() { pages.min(self.may_convert()) } else { pages };
         let Some(mut packer) = self.packer.try_lock() else { return 0 };
         let mut done = 0;
         while done < pages {
-            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice()) else { break };
+            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice(), for_all) else {
+                break;
+            };
             let Packer { scratch, object, page, out, .. } = &mut *packer;
             let page = page.as_mut_slice();
             // A copy that cannot be read is found out by whoever asks for it.
@@ -307,6 +218,7 @@ impl<S: Store> SwapCache<S> {
             self.state.lock().end_packing(&job, packed);
             done += 1;
         }
+        self.choice.learn_converted(done);
         while done < pages {
             let Packer { scratch, grouper, .. } = &mut *packer;
             match self.group_oldest(codec, grouper, scratch) {
@@ -348,67 +260,6 @@ impl<S: Store> SwapCache<S> {
         s.idleness.end_rest();
         s.coldness.end_rest();
     }
-
-    /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`: not known, or there is no
-    /// choice.
-    pub fn codec_sizes(&self) -> Option<(u32, u32)> {
-        self.choice.sizes()
-    }
-
-    /// Compresses what comes in by the stronger codec from now on, or by the one in force again.
-    pub fn choose_dense(&self, dense: bool) {
-        self.choice.is_dense.store(dense, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_dense(&self) -> bool {
-        self.choice.is_dense.load(Ordering::Relaxed)
-    }
-
-    /// The codec for a page that comes in: the stronger one, if it has been chosen for all.
-    pub(super) fn codec_for_stores(&self) -> CodecSpec {
-        let dense = if self.is_dense() { self.choice.stronger() } else { None };
-        dense.unwrap_or_else(|| self.codecs.spec())
-    }
-
-    /// What `codec` could not make smaller, by the stronger codec: tried always as long as that helps, now and then
-    /// when it does not, and not if somebody else is using it.
-    pub(super) fn compress_densely(
-        &self,
-        page: &Page,
-        codec: CodecSpec,
-        out: &mut [u8],
-    ) -> Option<Compressed> {
-        let dense = with_entropy_coding(self.choice.stronger()?);
-        if dense == codec || !self.choice.may_help() {
-            return None;
-        }
-        let mut packer = self.packer.try_lock()?;
-        let c = self.codecs.compress_as(dense, &mut packer.entropy_scratch, page, out).ok();
-        self.choice.learn_help(c.is_some());
-        c
-    }
-
-    /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec is tried on it, to learn
-    /// which is better.
-    pub(super) fn compare_codecs(&self, page: &Page, codec: CodecSpec, bytes: usize) {
-        if !self.choice.is_due() {
-            return;
-        }
-        let fast = self.codecs.spec();
-        let Some(dense) = self.choice.stronger().filter(|dense| *dense != fast) else { return };
-        let Some(mut packer) = self.packer.try_lock() else { return };
-        let other = if codec == dense { fast } else { dense };
-        let Packer { scratch, out, .. } = &mut *packer;
-        let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
-        let other_bytes = self.codecs.compress_as(other, scratch, page, out).map_or(PAGE_SIZE, |c| c.len);
-        let (by_fast, by_dense) = if codec == dense { (other_bytes, bytes) } else { (bytes, other_bytes) };
-        self.choice.learn(by_fast, by_dense);
-    }
-
-    /// Sets the stronger codec; without one, nothing is compressed again.
-    pub fn set_recompressor(&self, codec: Option<CodecSpec>) {
-        self.choice.set_stronger(codec);
-    }
 }
 
 impl<S: Store> State<S> {
@@ -416,21 +267,25 @@ impl<S: Store> State<S> {
         Traffic { stores: self.counters.pool_stores, store_loads: self.counters.store_loads }
     }
 
-    /// The oldest young entry if it is due, with a copy of its object.
-    fn begin_packing(&mut self, object: &mut [u8]) -> Option<Job> {
+    /// The oldest young entry if it is due, with a copy of its object. What is not by the codec `for_all` is due however young it is.
+    fn begin_packing(&mut self, object: &mut [u8], for_all: Option<CodecSpec>) -> Option<Job> {
         for _ in 0..MAX_PASSED {
-            if !self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic()) {
+            let is_idle = self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic());
+            let id = self.young.last;
+            if id == NONE || !is_idle && for_all.is_none() {
                 return None;
             }
-            let id = self.young.last;
-            debug_assert!(id != NONE);
             let e = *self.entries.get(id);
+            let is_as_all = for_all.is_some_and(|codec| codec.writes(e.codec));
+            if !is_idle && is_as_all {
+                return None;
+            }
             if e.is(Mark::Referenced) {
                 self.spare(id);
                 continue;
             }
             let len = usize::from(e.len);
-            if e.is(Mark::Packed) || len < SHORT_BYTES {
+            if e.is(Mark::Packed) || is_as_all || len < SHORT_BYTES {
                 self.grow_old(id);
                 continue;
             }
@@ -487,7 +342,7 @@ mod tests {
     use super::super::CacheConfig;
     use super::super::tests::loaded;
     use super::*;
-    use crate::testing::{Choices, page};
+    use crate::testing::page;
 
     fn cache() -> SwapCache {
         let recompressor = CodecSpec::parse("zstd:level=1").ok();
@@ -522,7 +377,7 @@ mod tests {
         let cache = cache();
         let entries: Vec<_> = (0..200u64).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         let mut object = [0u8; PAGE_SIZE];
-        let mut begin = || cache.state.lock().begin_packing(&mut object).unwrap();
+        let mut begin = || cache.state.lock().begin_packing(&mut object, None).unwrap();
         let end = |job: &Job| cache.state.lock().end_packing(job, Some((0, &[1, 2, 3])));
         // Freed, and the entry used again: the same id and perhaps the same handle.
         let job = begin();
@@ -607,50 +462,6 @@ mod tests {
         now.store_loads += u64::from(LEARNED_FROM);
         epoch(&mut i, &now, 1);
         assert!(i.is_due(1000, 0, now));
-    }
-
-    #[test]
-    fn both_codecs_are_tried_on_a_sample() {
-        let recompressor = CodecSpec::parse("zstd:level=1").ok();
-        let config = CacheConfig { recompressor, chooses_codec: true, ..CacheConfig::default() };
-        let cache: SwapCache = SwapCache::new(config).unwrap();
-        assert_eq!(cache.codec_sizes(), None);
-        let store = |n: u64| cache.free(cache.swap_out(&page(n)).unwrap());
-        (0..u64::from(SAMPLED * SAMPLES)).for_each(store);
-        let (fast, dense) = cache.codec_sizes().unwrap();
-        assert!(dense < fast);
-        cache.choose_dense(true);
-        let e = cache.swap_out(&page(1)).unwrap();
-        let by_dense = cache.counters().compr_data_bytes;
-        assert_eq!(loaded(&cache, e), page(1));
-        cache.free(e);
-        (0..u64::from(4 * SAMPLED * SAMPLES)).for_each(store);
-        let (fast, dense) = cache.codec_sizes().unwrap();
-        assert!(dense < fast, "the other way round");
-        cache.choose_dense(false);
-        let _ = cache.swap_out(&page(1)).unwrap();
-        assert!(by_dense < cache.counters().compr_data_bytes);
-        cache.check();
-    }
-
-    #[test]
-    fn what_only_the_stronger_codec_makes_smaller_stays_in_memory() {
-        // Hexadecimal digits: no repetitions, half the entropy.
-        let mut random = crate::testing::Random::new(1);
-        let mut hex = || core::array::from_fn(|_| b"0123456789abcdef"[random.index(16)]);
-        let cache = cache();
-        let pages: Vec<Page> = (0..100).map(|_| hex()).collect();
-        let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
-        assert_eq!(cache.counters().pool_pages, 100);
-        for (e, p) in entries.iter().zip(&pages) {
-            assert_eq!(loaded(&cache, *e), *p);
-        }
-        cache.check();
-        let c = Choice::new(true, None);
-        (0..HOPELESS).for_each(|_| c.learn_help(false));
-        assert_eq!((0..SAMPLED).filter(|_| c.may_help()).count(), 1, "it does not help: a sample");
-        c.learn_help(true);
-        assert!((0..SAMPLED).all(|_| c.may_help()));
     }
 
     #[test]

@@ -100,6 +100,22 @@ impl From<NoOutput> for CompressError {
     }
 }
 
+impl CodecSpec {
+    /// Whether this codec writes what that id says. Several may: lz4 writes what lz4hc does.
+    pub fn writes(self, codec: CodecId) -> bool {
+        let format = codec & FORMAT_MASK;
+        match self.algorithm() {
+            Algorithm::None => format == FORMAT_NONE,
+            Algorithm::Words => format == FORMAT_WORDS || format == FORMAT_LZ4,
+            Algorithm::Lz4 | Algorithm::Lz4Hc => format == FORMAT_LZ4,
+            Algorithm::Lzo | Algorithm::LzoRle => format == FORMAT_LZO,
+            Algorithm::Ibm842 => format == FORMAT_842,
+            Algorithm::Zstd => format == FORMAT_ZSTD,
+            Algorithm::Deflate => format == FORMAT_DEFLATE,
+        }
+    }
+}
+
 /// The codec in force, and the decoders of everything compressed before.
 pub struct Codecs {
     spec_bits: AtomicU32,

@@ -27,6 +27,8 @@ const SEGMENT_FRAMES: usize = Table::<Frame>::PER_SEGMENT;
 /// Warm frames that `release` keeps, so that a pool that breathes does not pay for it (256 KiB).
 pub(super) const RESERVE_FRAMES: usize = 64;
 
+/// Runs of frames that are given back in one call. A call for each would be a flush of all processors for each.
+const RUNS: usize = 64;
 /// Cold frames that get memory in one call. Batched, it costs two thirds of what a fault for each costs.
 const WARM_UP_FRAMES: usize = 16;
 
@@ -131,22 +133,33 @@ impl Frames {
         let surplus = self.warm.len().saturating_sub(RESERVE_FRAMES).min(max_frames);
         let mut left = surplus;
         while left > 0 {
-            let last = self.warm.last().expect("surplus counts warm frames");
-            let segment = last / SEGMENT_FRAMES;
-            let lowest = (segment * SEGMENT_FRAMES).max((last + 1).saturating_sub(left));
-            let mut first = last;
-            while first > lowest && self.warm.contains(first - 1) {
-                first -= 1;
+            let (mut runs, mut count) = ([(0, 0); RUNS], 0);
+            while left > 0 && count < RUNS {
+                runs[count] = self.cool_last(left);
+                left -= runs[count].1;
+                count += 1;
             }
-            for frame in first..=last {
-                self.warm.remove(frame);
-                self.cold.insert(frame);
+            self.bytes.decommit_each(&runs[..count]);
+            for (first, _) in &runs[..count] {
+                self.unmap_if_cold(first / SEGMENT_FRAMES);
             }
-            self.bytes.decommit(first, last + 1 - first);
-            left -= last + 1 - first;
-            self.unmap_if_cold(segment);
         }
         surplus
+    }
+
+    /// The last run of warm frames in a segment, or its last `most`, counts as cold from now on: where it begins, and how many.
+    fn cool_last(&mut self, most: usize) -> (usize, usize) {
+        let last = self.warm.last().expect("there are as many warm frames");
+        let lowest = (last / SEGMENT_FRAMES * SEGMENT_FRAMES).max((last + 1).saturating_sub(most));
+        let mut first = last;
+        while first > lowest && self.warm.contains(first - 1) {
+            first -= 1;
+        }
+        for frame in first..=last {
+            self.warm.remove(frame);
+            self.cold.insert(frame);
+        }
+        (first, last + 1 - first)
     }
 
     fn unmap_if_cold(&mut self, segment: usize) {

@@ -31,6 +31,9 @@ pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_POPULATE_WRITE: usize = 23;
 pub const MADV_DONTNEED_LOCKED: usize = 24;
 
+/// For `process_madvise`: this process.
+pub(super) const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
+
 /// Bytes that uzswap has mapped for itself (address space, not frames). One counter for all of it.
 static OWN_MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -178,6 +181,8 @@ macro_rules! zeroable {
 }
 
 const SEGMENT_BYTES: usize = 1 << 20;
+/// Stretches that are given back with one call.
+const STRETCHES: usize = 64;
 const MAX_SEGMENTS: usize = 1 << 15;
 
 /// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at first.
@@ -272,6 +277,32 @@ impl<T: Zeroable> Table<T> {
         self.advise(first, count, MADV_DONTNEED);
     }
 
+    /// The same for several stretches (first element, count), wherever they lie, with one flush for all. Linux before 6.15 wants a call for each.
+    pub fn decommit_each(&mut self, stretches: &[(usize, usize)]) {
+        for some in stretches.chunks(STRETCHES) {
+            let mut vector = [(0usize, 0usize); STRETCHES];
+            for (v, (first, count)) in vector.iter_mut().zip(some) {
+                let addr = self.slot(*first).expect("a mapped segment") as usize;
+                assert!(first % Self::PER_SEGMENT + count <= Self::PER_SEGMENT);
+                *v = (addr, count * size_of::<T>());
+                assert!(v.0.is_multiple_of(PAGE_SIZE) && v.1.is_multiple_of(PAGE_SIZE));
+            }
+            // SAFETY: the stretches lie in segments of ours, borrowed exclusively; zero is a valid T. The vector is an array of
+            // address and length.
+            let done = unsafe {
+                let (vector, count) = (vector.as_ptr(), some.len());
+                uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector, count, MADV_DONTNEED, 0)
+            };
+            let mut left = done.unwrap_or(0);
+            for ((first, count), (_, bytes)) in some.iter().zip(vector) {
+                if left < bytes {
+                    self.decommit(*first, *count);
+                }
+                left = left.saturating_sub(bytes);
+            }
+        }
+    }
+
     /// Puts memory behind `count` elements from `first`, for less than a fault for each page costs. Kernels before
     /// 5.14 cannot; then touching them does it. They must lie in one mapped segment and cover whole pages.
     pub fn populate(&mut self, first: usize, count: usize) {
@@ -361,6 +392,25 @@ mod tests {
         assert_eq!(t.get(3).map(|p| (p as *const u64, *p)), Some((first, 42)));
         assert!(t.get(Table::<u64>::PER_SEGMENT * 3).is_none());
         assert!(t.ensure(Table::<u64>::CAPACITY).is_err());
+    }
+
+    #[test]
+    fn stretches_wherever_they_lie_are_given_back_and_no_others() {
+        let mut t: Table<[u8; PAGE_SIZE]> = Table::new();
+        let all = 2 * Table::<[u8; PAGE_SIZE]>::PER_SEGMENT;
+        for i in 0..all {
+            t.ensure(i).unwrap();
+            t.get_mut(i).unwrap().fill(1);
+        }
+        // More than go at once, in any order.
+        let stretches: Vec<_> = (0..all).rev().step_by(5).map(|last| (last - 1, 1 + last % 2)).collect();
+        assert!(stretches.len() > STRETCHES);
+        t.decommit_each(&stretches);
+        for i in 0..all {
+            let is_given = stretches.iter().any(|(first, count)| (*first..first + count).contains(&i));
+            assert!(t.get(i).unwrap().iter().all(|&b| b == u8::from(!is_given)), "{i}");
+        }
+        t.decommit_each(&[]);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PROT_NONE};
+use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PIDFD_SELF_THREAD_GROUP, PROT_NONE};
 use super::{Errno, PAGE_SIZE, Result, nr};
 
 /// Copies bytes between two addresses.
@@ -72,7 +72,6 @@ pub const EACH_MAX_PAGES: usize = 128;
 /// # Safety
 /// As for [`drop_pages`], of each.
 pub unsafe fn drop_each(pages: &[usize]) -> usize {
-    const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
     let mut vector = [(0usize, PAGE_SIZE); EACH_MAX_PAGES];
     let count = pages.len().min(EACH_MAX_PAGES);
     for (v, page) in vector.iter_mut().zip(pages) {

@@ -6,8 +6,9 @@
 //! ```
 
 use super::{GROUP_PAGES, MAX_FORM_BYTES, Member, Spot};
+use crate::cache::choice::with_entropy_coding;
 use crate::cache::entry::{Location, Mark, NONE};
-use crate::cache::recompress::{MAX_PASSED, SHORT_BYTES, with_entropy_coding};
+use crate::cache::recompress::{MAX_PASSED, SHORT_BYTES};
 use crate::cache::state::{self, State};
 use crate::cache::{Page, SwapCache};
 use crate::codec::{CodecId, CodecSpec, Scratch};

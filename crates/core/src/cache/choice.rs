@@ -1,0 +1,319 @@
+//! The choice between the two codecs: the fast one, or the stronger one for all pages.
+//!
+//! ```text
+//!   page in --the codec in force--> pool           one in 64 by the other, too: sizes of both ──> the owner ──> choose_dense
+//!            `-no smaller?-> the stronger one
+//! ```
+//!
+//! For some programs the stronger codec is the better one for all pages: they become so much smaller that the memory saves
+//! more loads than the slower ones cost. Both are tried on a sample ([`Choice`]); the owner knows what memory is worth, and
+//! chooses ([`SwapCache::choose_dense`]). What is in the pool by then follows little by little, whether idle or not, the oldest first
+//! ([`super::recompress`] does it): without that a program that seldom asks for most of its pages would keep them as large as they are.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::recompress::Packer;
+use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
+use crate::codec::{Algorithm, CodecSpec, Compressed};
+use crate::store::Store;
+use crate::sys::PAGE_SIZE;
+
+/// Pages that come in between two that both codecs are tried on, and samples that say something.
+const SAMPLED: u32 = 64;
+const SAMPLES: u32 = 32;
+
+/// Where the stronger codec is the one for all pages, one that is in the pool already is compressed again for so many that come in: the more
+/// goes to and fro, the more that saves, and a program that ends soon has not paid for all of them.
+const STORES_TO_CONVERT: u64 = 4;
+/// Pages that neither codec makes smaller, four to each that the stronger one does, after which it is not asked any more.
+const HOPELESS: u32 = 16;
+
+/// Which of the two codecs pages are compressed with as they come in. Guesses that race are harmless.
+pub struct Choice {
+    /// The owner may choose.
+    is_free: bool,
+    /// The bits of the stronger codec plus one; 0: there is none.
+    stronger: AtomicU64,
+    /// It is chosen for all pages.
+    is_dense: AtomicBool,
+    /// Stores to the pool until that was decided, and objects that were compressed again since.
+    chosen_at: AtomicU64,
+    converted: AtomicU64,
+    /// How often of late the stronger codec could do nothing with what the fast one could not make smaller.
+    failures: AtomicU32,
+    offered: AtomicU32,
+    samples: AtomicU32,
+    /// Bytes of the samples by one and by the other, older ones fading.
+    fast_bytes: AtomicU32,
+    dense_bytes: AtomicU32,
+}
+
+impl Choice {
+    pub fn new(is_free: bool, stronger: Option<CodecSpec>) -> Choice {
+        let choice = Choice {
+            is_free,
+            stronger: AtomicU64::new(0),
+            is_dense: AtomicBool::new(false),
+            chosen_at: AtomicU64::new(0),
+            converted: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            offered: AtomicU32::new(0),
+            samples: AtomicU32::new(0),
+            fast_bytes: AtomicU32::new(0),
+            dense_bytes: AtomicU32::new(0),
+        };
+        choice.set_stronger(stronger);
+        choice
+    }
+
+    fn set_stronger(&self, codec: Option<CodecSpec>) {
+        self.stronger.store(codec.map_or(0, |c| u64::from(c.to_bits()) + 1), Ordering::Relaxed);
+    }
+
+    pub fn stronger(&self) -> Option<CodecSpec> {
+        CodecSpec::from_bits(self.stronger.load(Ordering::Relaxed).checked_sub(1)? as u32)
+    }
+
+    /// Whether the stronger codec may help where the fast one did not: always, or for a sample.
+    fn may_help(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) < HOPELESS
+            || self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    }
+
+    fn learn_help(&self, helped: bool) {
+        let failures = self.failures.load(Ordering::Relaxed);
+        let next = if helped { failures.saturating_sub(4) } else { (failures + 1).min(2 * HOPELESS) };
+        self.failures.store(next, Ordering::Relaxed);
+    }
+
+    /// The stronger codec is the one for all from now on, after so many stores, or is it no more.
+    fn choose(&self, dense: bool, pool_stores: u64) {
+        self.chosen_at.store(pool_stores, Ordering::Relaxed);
+        self.converted.store(0, Ordering::Relaxed);
+        self.is_dense.store(dense, Ordering::Relaxed);
+    }
+
+    /// How many objects may follow those that came in since then.
+    fn may_convert(&self, pool_stores: u64) -> usize {
+        let stores = pool_stores.saturating_sub(self.chosen_at.load(Ordering::Relaxed));
+        (stores / STORES_TO_CONVERT).saturating_sub(self.converted.load(Ordering::Relaxed)) as usize
+    }
+
+    /// So many have.
+    pub fn learn_converted(&self, objects: usize) {
+        self.converted.fetch_add(objects as u64, Ordering::Relaxed);
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_free && self.offered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    }
+
+    /// One page takes so many bytes by one and by the other.
+    fn learn(&self, by_fast: usize, by_dense: usize) {
+        let fast = self.fast_bytes.fetch_add(by_fast as u32, Ordering::Relaxed) + by_fast as u32;
+        let dense = self.dense_bytes.fetch_add(by_dense as u32, Ordering::Relaxed) + by_dense as u32;
+        if self.samples.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * SAMPLES {
+            self.samples.store(SAMPLES, Ordering::Relaxed);
+            self.fast_bytes.store(fast / 2, Ordering::Relaxed);
+            self.dense_bytes.store(dense / 2, Ordering::Relaxed);
+        }
+    }
+
+    fn sizes(&self) -> Option<(u32, u32)> {
+        let sizes = (self.fast_bytes.load(Ordering::Relaxed), self.dense_bytes.load(Ordering::Relaxed));
+        (self.samples.load(Ordering::Relaxed) >= SAMPLES && sizes.0 > 0 && sizes.1 > 0).then_some(sizes)
+    }
+}
+
+/// The codec, with literals coded by their frequency: zstd leaves that out at negative levels, and it is all that helps with
+/// digits or text without repetitions.
+pub fn with_entropy_coding(codec: CodecSpec) -> CodecSpec {
+    if codec.algorithm() == Algorithm::Zstd && codec.level() < 0 {
+        CodecSpec::parse("zstd:level=1").unwrap_or(codec)
+    } else {
+        codec
+    }
+}
+
+impl<S: Store> SwapCache<S> {
+    /// Sets the stronger codec; without one, nothing is compressed again.
+    pub fn set_recompressor(&self, codec: Option<CodecSpec>) {
+        self.choice.set_stronger(codec);
+    }
+
+    /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`: not known, or there is no
+    /// choice.
+    pub fn codec_sizes(&self) -> Option<(u32, u32)> {
+        self.choice.sizes()
+    }
+
+    /// Compresses what comes in by the stronger codec from now on, and little by little what is there; or by the one in force again.
+    pub fn choose_dense(&self, dense: bool) {
+        let pool_stores = self.state.lock().counters.pool_stores;
+        self.choice.choose(dense, pool_stores);
+    }
+
+    pub(super) fn is_dense(&self) -> bool {
+        self.choice.is_dense.load(Ordering::Relaxed)
+    }
+
+    /// The codec for a page that comes in: the stronger one, if it has been chosen for all.
+    pub(super) fn codec_for_stores(&self) -> CodecSpec {
+        let dense = if self.is_dense() { self.choice.stronger() } else { None };
+        dense.unwrap_or_else(|| self.codecs.spec())
+    }
+
+    /// What `codec` could not make smaller, by the stronger codec: tried always as long as that helps, now and then
+    /// when it does not, and not if somebody else is using it.
+    pub(super) fn compress_densely(
+        &self,
+        page: &Page,
+        codec: CodecSpec,
+        out: &mut [u8],
+    ) -> Option<Compressed> {
+        let dense = with_entropy_coding(self.choice.stronger()?);
+        if dense == codec || !self.choice.may_help() {
+            return None;
+        }
+        let mut packer = self.packer.try_lock()?;
+        let c = self.codecs.compress_as(dense, &mut packer.entropy_scratch, page, out).ok();
+        self.choice.learn_help(c.is_some());
+        c
+    }
+
+    /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec is tried on it, to learn
+    /// which is better.
+    pub(super) fn compare_codecs(&self, page: &Page, codec: CodecSpec, bytes: usize) {
+        if !self.choice.is_due() {
+            return;
+        }
+        let fast = self.codecs.spec();
+        let Some(dense) = self.choice.stronger().filter(|dense| *dense != fast) else { return };
+        let Some(mut packer) = self.packer.try_lock() else { return };
+        let other = if codec == dense { fast } else { dense };
+        let Packer { scratch, out, .. } = &mut *packer;
+        let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+        let other_bytes = self.codecs.compress_as(other, scratch, page, out).map_or(PAGE_SIZE, |c| c.len);
+        let (by_fast, by_dense) = if codec == dense { (other_bytes, bytes) } else { (bytes, other_bytes) };
+        self.choice.learn(by_fast, by_dense);
+    }
+
+    /// How many objects may be compressed again now that the stronger codec is the one for all.
+    pub(super) fn may_convert(&self) -> usize {
+        let c = self.state.lock().counters;
+        // Where pages go to the disk, whoever evicts has enough to do.
+        if c.store_pages > 0 { 0 } else { self.choice.may_convert(c.pool_stores) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CacheConfig;
+    use super::super::tests::loaded;
+    use super::*;
+    use crate::testing::{Choices, page};
+
+    fn cache() -> SwapCache {
+        let recompressor = CodecSpec::parse("zstd:level=1").ok();
+        SwapCache::new(CacheConfig { recompressor, ..CacheConfig::default() }).unwrap()
+    }
+
+    #[test]
+    fn both_codecs_are_tried_on_a_sample() {
+        let recompressor = CodecSpec::parse("zstd:level=1").ok();
+        let config = CacheConfig { recompressor, chooses_codec: true, ..CacheConfig::default() };
+        let cache: SwapCache = SwapCache::new(config).unwrap();
+        assert_eq!(cache.codec_sizes(), None);
+        let store = |n: u64| cache.free(cache.swap_out(&page(n)).unwrap());
+        (0..u64::from(SAMPLED * SAMPLES)).for_each(store);
+        let (fast, dense) = cache.codec_sizes().unwrap();
+        assert!(dense < fast);
+        cache.choose_dense(true);
+        let e = cache.swap_out(&page(1)).unwrap();
+        let by_dense = cache.counters().compr_data_bytes;
+        assert_eq!(loaded(&cache, e), page(1));
+        cache.free(e);
+        (0..u64::from(4 * SAMPLED * SAMPLES)).for_each(store);
+        let (fast, dense) = cache.codec_sizes().unwrap();
+        assert!(dense < fast, "the other way round");
+        cache.choose_dense(false);
+        let _ = cache.swap_out(&page(1)).unwrap();
+        assert!(by_dense < cache.counters().compr_data_bytes);
+        cache.check();
+    }
+
+    #[test]
+    fn what_is_in_the_pool_follows_the_codec_for_all() {
+        let recompressor = CodecSpec::parse("zstd:level=1").ok();
+        let config = CacheConfig { recompressor, chooses_codec: true, ..CacheConfig::default() };
+        let cache: SwapCache = SwapCache::new(config).unwrap();
+        let dense = recompressor.unwrap();
+        // Half of it random words, so that both codecs have something to do.
+        let half = |n: u64| {
+            let mut random = crate::testing::Random::new(n);
+            core::array::from_fn(|i| if i / 8 % 2 == 0 { random.index(256) as u8 } else { (i / 16) as u8 })
+        };
+        let by_dense = |entries: &[crate::cache::SwapEntry]| {
+            let s = cache.state.lock();
+            entries.iter().filter(|e| dense.writes(s.entries.get(e.offset()).codec)).count()
+        };
+        let store = |n: u64| cache.swap_out(&half(n)).unwrap();
+        let first: Vec<_> = (0..200).map(store).collect();
+        assert_eq!(by_dense(&first), 0);
+        cache.choose_dense(true);
+        assert_eq!(cache.recompress(usize::MAX), 0, "nothing has come in since");
+        let then: Vec<_> = (200..600).map(store).collect();
+        assert_eq!((by_dense(&first), by_dense(&then)), (0, 400));
+        // A quarter of what came in: the oldest.
+        assert_eq!(cache.recompress(usize::MAX), 100);
+        assert_eq!((by_dense(&first[..100]), by_dense(&first[100..])), (100, 0));
+        assert_eq!(cache.recompress(usize::MAX), 0);
+        // The rest of them, and no more than these.
+        let last: Vec<_> = (600..2600).map(store).collect();
+        cache.recompress(usize::MAX);
+        assert_eq!(by_dense(&first), 200);
+        assert_eq!(cache.counters().recompressed_pages, 200);
+        for (n, e) in first.iter().chain(&then).chain(&last).enumerate() {
+            assert_eq!(loaded(&cache, *e), half(n as u64));
+        }
+        cache.check();
+    }
+
+    #[test]
+    fn where_pages_go_to_the_disk_nothing_follows() {
+        let choice = Choice::new(true, None);
+        choice.choose(true, 1000);
+        assert_eq!([999, 1000, 1003, 1004, 1400].map(|stores| choice.may_convert(stores)), [0, 0, 0, 1, 100]);
+        choice.learn_converted(99);
+        assert_eq!([1400, 1404].map(|stores| choice.may_convert(stores)), [1, 2]);
+        let cache = cache();
+        let e = cache.swap_out(&page(1)).unwrap();
+        cache.choose_dense(true);
+        cache.state.lock().counters.pool_stores += 400;
+        assert_eq!(cache.may_convert(), 100);
+        cache.state.lock().counters.store_pages += 1;
+        assert_eq!(cache.may_convert(), 0);
+        cache.state.lock().counters.store_pages -= 1;
+        cache.free(e);
+    }
+
+    #[test]
+    fn what_only_the_stronger_codec_makes_smaller_stays_in_memory() {
+        // Hexadecimal digits: no repetitions, half the entropy.
+        let mut random = crate::testing::Random::new(1);
+        let mut hex = || core::array::from_fn(|_| b"0123456789abcdef"[random.index(16)]);
+        let cache = cache();
+        let pages: Vec<Page> = (0..100).map(|_| hex()).collect();
+        let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
+        assert_eq!(cache.counters().pool_pages, 100);
+        for (e, p) in entries.iter().zip(&pages) {
+            assert_eq!(loaded(&cache, *e), *p);
+        }
+        cache.check();
+        let c = Choice::new(true, None);
+        (0..HOPELESS).for_each(|_| c.learn_help(false));
+        assert_eq!((0..SAMPLED).filter(|_| c.may_help()).count(), 1, "it does not help: a sample");
+        c.learn_help(true);
+        assert!((0..SAMPLED).all(|_| c.may_help()));
+    }
+}
