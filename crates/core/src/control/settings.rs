@@ -1,0 +1,170 @@
+//! What `uzswap run` decided: plain bytes at the beginning of the control block, written before the program starts and never after.
+//!
+//! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or allocated: texts are bytes with a length, choices numbers.
+
+use super::TREE_OFFSET;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap01");
+/// Longest path of the store directory, in bytes.
+pub const PATH_BYTES: usize = 3072;
+
+/// How pages leave and enter the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mechanism {
+    /// The best that this kernel and sandbox allow.
+    Auto = 0,
+    /// userfaultfd with MOVE.
+    Userfaultfd = 1,
+    /// userfaultfd without MOVE: write-protect, copy, drop (kernels 5.11 to 6.7).
+    UserfaultfdCopy = 2,
+    /// Protection faults: mprotect, /proc/self/mem, SIGSEGV.
+    Protect = 3,
+}
+
+impl Mechanism {
+    pub const ALL: [Mechanism; 4] =
+        [Mechanism::Auto, Mechanism::Userfaultfd, Mechanism::UserfaultfdCopy, Mechanism::Protect];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mechanism::Auto => "auto",
+            Mechanism::Userfaultfd => "userfaultfd",
+            Mechanism::UserfaultfdCopy => "userfaultfd-copy",
+            Mechanism::Protect => "protect",
+        }
+    }
+
+    pub fn from_u32(v: u32) -> Option<Mechanism> {
+        Self::ALL.into_iter().find(|m| *m as u32 == v)
+    }
+}
+
+/// Which memory goes out and comes in as huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum HugePages {
+    Never = 0,
+    /// What the program asks for (MADV_HUGEPAGE).
+    Madvise = 1,
+    Always = 2,
+}
+
+impl HugePages {
+    pub const ALL: [HugePages; 3] = [HugePages::Never, HugePages::Madvise, HugePages::Always];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            HugePages::Never => "never",
+            HugePages::Madvise => "madvise",
+            HugePages::Always => "always",
+        }
+    }
+
+    pub fn from_u32(v: u32) -> Option<HugePages> {
+        Self::ALL.into_iter().find(|h| *h as u32 == v)
+    }
+}
+
+/// What `uzswap run` decided, as plain data.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Settings {
+    pub magic: u64,
+    /// Bytes that the tree may hold in memory (anonymous memory, ours included).
+    pub memory_bytes: u64,
+    /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: as it turns out best.
+    pub pool_percent: u32,
+    /// A [`Mechanism`].
+    pub mechanism: u32,
+    /// Length of `compressor`, in bytes.
+    pub compressor_len: u32,
+    /// Length of `store_dir`; 0 means no backing store.
+    pub store_dir_len: u32,
+    /// Length of `cache_dir` (where patch tables are kept between starts); 0 means none.
+    pub cache_dir_len: u32,
+    /// Length of `preload_path`.
+    pub preload_len: u32,
+    /// 1: where the takeover is impossible, run the program unmanaged instead of refusing.
+    pub if_possible: u32,
+    /// 1: encrypt what is written to the store.
+    pub encrypt: u32,
+    /// 1: print diagnostics of the runtime on stderr (debugging uzswap itself).
+    pub debug: u32,
+    /// Length of `recompressor`, in bytes; 0: nothing is compressed again.
+    pub recompressor_len: u32,
+    /// A [`HugePages`].
+    pub huge_pages: u32,
+    /// 1: there is a [`Ring`](super::trace::Ring) behind the tree, for every fault.
+    pub trace: u32,
+    pub _reserved: [u32; 2],
+    /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
+    pub compressor: [u8; 128],
+    /// The same for what has not been asked for in a while.
+    pub recompressor: [u8; 128],
+    pub store_dir: [u8; PATH_BYTES],
+    pub cache_dir: [u8; 1024],
+    /// The preload library's own path, put back into the environment at every exec.
+    pub preload: [u8; PATH_BYTES],
+}
+
+const _: () = assert!(size_of::<Settings>() <= TREE_OFFSET);
+
+impl Settings {
+    pub const fn new() -> Settings {
+        Settings {
+            magic: MAGIC,
+            memory_bytes: 0,
+            pool_percent: 0,
+            mechanism: 0,
+            compressor_len: 0,
+            store_dir_len: 0,
+            cache_dir_len: 0,
+            preload_len: 0,
+            if_possible: 0,
+            encrypt: 1,
+            debug: 0,
+            recompressor_len: 0,
+            huge_pages: HugePages::Madvise as u32,
+            trace: 0,
+            _reserved: [0; 2],
+            compressor: [0; 128],
+            recompressor: [0; 128],
+            store_dir: [0; PATH_BYTES],
+            cache_dir: [0; 1024],
+            preload: [0; PATH_BYTES],
+        }
+    }
+
+    /// Whether the bytes are settings of this version.
+    pub fn is_valid(&self) -> bool {
+        self.magic == MAGIC
+            && self.compressor_len as usize <= self.compressor.len()
+            && self.recompressor_len as usize <= self.recompressor.len()
+            && self.store_dir_len as usize <= self.store_dir.len()
+            && self.cache_dir_len as usize <= self.cache_dir.len()
+            && self.preload_len as usize <= self.preload.len()
+    }
+
+    pub fn compressor(&self) -> &[u8] {
+        &self.compressor[..self.compressor_len as usize]
+    }
+    pub fn recompressor(&self) -> &[u8] {
+        &self.recompressor[..self.recompressor_len as usize]
+    }
+    pub fn store_dir(&self) -> &[u8] {
+        &self.store_dir[..self.store_dir_len as usize]
+    }
+    pub fn cache_dir(&self) -> &[u8] {
+        &self.cache_dir[..self.cache_dir_len as usize]
+    }
+    pub fn preload(&self) -> &[u8] {
+        &self.preload[..self.preload_len as usize]
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
