@@ -1,0 +1,218 @@
+//! The program's signal calls, and those that take a mask: it sees the actions, masks and stacks that it asked for, not ours.
+//!
+//! # Safety charter
+//! As for [`super`]: what the program points to is copied in and out by `buffers`, which refuses what is not there.
+#![allow(unsafe_code)]
+
+use uzswap::sys::{Errno, nr};
+
+use super::super::thread::{StackT, ThreadBlock};
+use super::super::{Answer, Args, buffers, call};
+use super::*;
+
+/// The signal calls.
+pub(in crate::takeover) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+    match number {
+        nr::RT_SIGACTION => Some(Answer::Result(sigaction(t, a))),
+        nr::RT_SIGPENDING => Some(Answer::Result(sigpending(t, a))),
+        nr::RT_SIGPROCMASK => Some(Answer::Result(sigprocmask(t, a))),
+        nr::SIGALTSTACK => Some(Answer::Result(sigaltstack(t, a))),
+        nr::RT_SIGSUSPEND => with_mask(t, number, a, 0, 1),
+        nr::PPOLL => with_mask(t, number, a, 3, 4),
+        nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => with_mask(t, number, a, 4, 5),
+        nr::SIGNALFD | nr::SIGNALFD4 => with_mask(t, number, a, 1, 2),
+        nr::PSELECT6 => pselect(t, a),
+        _ => None,
+    }
+}
+
+/// A call that takes a signal mask by pointer in argument `at`, its size in argument `size_at`.
+fn with_mask(
+    t: &'static ThreadBlock,
+    number: usize,
+    mut a: Args,
+    at: usize,
+    size_at: usize,
+) -> Option<Answer> {
+    if a[at] == 0 || a[size_at] != 8 {
+        return None;
+    }
+    let mask = argument(t, a[at])?;
+    if mask & fault_bit() == 0 {
+        return None;
+    }
+    a[at] = t.mask_slot(mask & !fault_bit());
+    Some(Answer::Result(buffers::held_call(t, number, a)))
+}
+
+fn pselect(t: &'static ThreadBlock, mut a: Args) -> Option<Answer> {
+    if a[5] == 0 {
+        return None;
+    }
+    let (mask_at, size) = (argument(t, a[5])? as usize, argument(t, a[5] + 8)?);
+    if mask_at == 0 || size != 8 {
+        return None;
+    }
+    let mask = argument(t, mask_at)?;
+    if mask & fault_bit() == 0 {
+        return None;
+    }
+    let pair = [t.mask_slot(mask & !fault_bit()) as u64, 8];
+    a[5] = pair.as_ptr() as usize;
+    Some(Answer::Result(buffers::held_call(t, nr::PSELECT6, a)))
+}
+
+/// A word of the program's arguments; `None` where the address is bad (the kernel then says so).
+fn argument(t: &'static ThreadBlock, at: usize) -> Option<u64> {
+    let mut bytes = [0u8; 8];
+    buffers::copy_in(t, at, &mut bytes).then(|| u64::from_le_bytes(bytes))
+}
+
+/// The pending signals, with the fault signal that waits here for the program to unblock it.
+fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
+    let mut set = 0u64;
+    let r = super::super::with_own_words(|| {
+        set = core::hint::black_box(0);
+        call!(nr::RT_SIGPENDING, &raw mut set, 8)
+    });
+    if r != 0 || a[1] > 8 {
+        return super::super::raw(nr::RT_SIGPENDING, a);
+    }
+    let ours = if t.fault_signal_pending.load(Ordering::Relaxed) != 0 { fault_bit() } else { 0 };
+    set |= ours;
+    if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) { 0 } else { Errno::EFAULT.as_return() }
+}
+
+/// The program unblocks the fault signal: one that came meanwhile is delivered now.
+fn deliver_pending(t: &'static ThreadBlock) {
+    if t.fault_signal_pending.swap(0, Ordering::Relaxed) != 0 {
+        let _ = call!(nr::TKILL, uzswap::sys::gettid(), FAULT_SIGNAL.load(Ordering::Relaxed));
+    }
+}
+
+fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
+    let (sig, new_at, old_at) = (a[0] as i32, a[1], a[2]);
+    if a[3] != 8 || sig <= 0 || sig >= SIGNALS as i32 {
+        return super::super::raw(nr::RT_SIGACTION, a);
+    }
+    // A vfork child has its own table in the kernel but shares our record.
+    let shared_child = uzswap::sys::getpid() != PID.load(Ordering::Relaxed);
+    let recorded = &RECORDED[sig as usize];
+    let mut words = [0u8; size_of::<KernelAction>()];
+    if new_at != 0 && !buffers::copy_in(t, new_at, &mut words) {
+        return Errno::EFAULT.as_return();
+    }
+    // SAFETY: plain integers, any bytes are valid.
+    let new = (new_at != 0).then(|| unsafe { words.as_ptr().cast::<KernelAction>().read_unaligned() });
+    let old = recorded.get();
+    if sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
+        if let Some(n) = new
+            && !shared_child
+        {
+            recorded.set(n);
+        }
+    } else {
+        let mut kernel_old = KernelAction::default();
+        let install = new.map(|n| if is_handler(n.handler) { wrapped(n) } else { n });
+        // The record first when a handler comes, so that it is there when the first signal is.
+        if let Some(n) = new
+            && is_handler(n.handler)
+            && !shared_child
+        {
+            recorded.set(n);
+        }
+        let r = kernel_action(sig, install.as_ref(), Some(&mut kernel_old));
+        if r != 0 {
+            recorded.set(old);
+            return r;
+        }
+        if let Some(n) = new
+            && !shared_child
+        {
+            recorded.set(n);
+        }
+    }
+    if old_at != 0 {
+        // SAFETY: plain integers without padding.
+        let bytes: [u8; size_of::<KernelAction>()] = unsafe { core::mem::transmute(old) };
+        if !buffers::copy_out(t, old_at, &bytes) {
+            return Errno::EFAULT.as_return();
+        }
+    }
+    0
+}
+
+fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
+    let (how, set_at, old_at) = (a[0], a[1], a[2]);
+    if a[3] != 8 || how > SIG_SETMASK {
+        return super::super::raw(nr::RT_SIGPROCMASK, a);
+    }
+    let asked = match set_at {
+        0 => None,
+        at => match argument(t, at) {
+            Some(asked) => Some(asked),
+            None => return Errno::EFAULT.as_return(),
+        },
+    };
+    let bit = fault_bit();
+    // In one call the kernel would leave the mask from before where handlers that come with the new one find it, and use the place.
+    let believed = if t.fault_signal_blocked.load(Ordering::Relaxed) != 0 { bit } else { 0 };
+    let old = block_all() | believed;
+    let new = match (how, asked) {
+        (_, None) => old,
+        (SIG_BLOCK, Some(asked)) => old | asked,
+        (SIG_UNBLOCK, Some(asked)) => old & !asked,
+        (_, Some(asked)) => asked,
+    };
+    t.fault_signal_blocked.store((new & bit != 0) as u32, Ordering::Relaxed);
+    restore(new & !bit);
+    if new & bit == 0 {
+        deliver_pending(t);
+    }
+    if old_at != 0 && !buffers::copy_out(t, old_at, &old.to_le_bytes()) {
+        return Errno::EFAULT.as_return();
+    }
+    0
+}
+
+/// The program's alternate stack is only recorded: the kernel knows ours.
+fn sigaltstack(t: &'static ThreadBlock, a: Args) -> isize {
+    const MIN_BYTES: usize = 2048;
+    let here = &raw const a as usize;
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { &mut *t.program_stack.get() };
+    let on_it = stack.flags & SS_DISABLE == 0 && here.wrapping_sub(stack.sp) < stack.size;
+    let old = StackT { flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 }, ..*stack };
+    let mut words = [0u8; size_of::<StackT>()];
+    if a[0] != 0 && !buffers::copy_in(t, a[0], &mut words) {
+        return Errno::EFAULT.as_return();
+    }
+    // SAFETY: plain integers, any bytes are valid.
+    let new = (a[0] != 0).then(|| unsafe { words.as_ptr().cast::<StackT>().read_unaligned() });
+    if let Some(n) = new {
+        let mode = n.flags & !SS_AUTODISARM;
+        if on_it && stack.flags & SS_AUTODISARM == 0 {
+            return Errno::EPERM.as_return();
+        }
+        if mode != 0 && mode != SS_DISABLE && mode != SS_ONSTACK {
+            return Errno::EINVAL.as_return();
+        }
+        *stack = if mode == SS_DISABLE {
+            StackT { sp: 0, flags: SS_DISABLE, size: 0 }
+        } else if n.size < MIN_BYTES {
+            return Errno::ENOMEM.as_return();
+        } else {
+            StackT { flags: n.flags & !SS_ONSTACK, ..n }
+        };
+    }
+    if a[1] != 0 {
+        let mut bytes = [0u8; size_of::<StackT>()];
+        bytes[..8].copy_from_slice(&old.sp.to_le_bytes());
+        bytes[8..12].copy_from_slice(&old.flags.to_le_bytes());
+        bytes[16..].copy_from_slice(&old.size.to_le_bytes());
+        if !buffers::copy_out(t, a[1], &bytes) {
+            return Errno::EFAULT.as_return();
+        }
+    }
+    0
+}

@@ -1,0 +1,188 @@
+//! Frames: the kernel's, on our alternate stack, becomes the program's, on its own; and back when its handler returns.
+//!
+//! # Safety charter
+//! As for [`super`]: sources are frames that the kernel made, or the program's memory read as the program would; destinations are made
+//! resident under the pager's lock, or are our own.
+#![allow(unsafe_code)]
+
+use uzswap::region::{RangeFlags, page_ceil, page_floor};
+use uzswap::sys::PAGE_SIZE;
+use uzswap::sys::program::{break_sharing, raw_copy};
+
+use super::super::PAGER;
+use super::super::thread::{self, SS_AUTODISARM, SS_DISABLE, StackT, ThreadBlock};
+use super::*;
+
+/// Size of `ucontext` as the kernel writes it, and of the whole frame without the vector state.
+pub(super) const UCONTEXT_BYTES: usize = 304;
+const SIGINFO_BYTES: usize = 128;
+const FRAME_BYTES: usize = 8 + UCONTEXT_BYTES + SIGINFO_BYTES;
+// Offsets in ucontext.
+const UC_STACK: usize = 16;
+const UC_RSP: usize = 40 + 15 * 8;
+pub(super) const UC_ERR: usize = 40 + 19 * 8;
+const UC_FPSTATE: usize = 40 + 23 * 8;
+pub(super) const UC_SIGMASK: usize = 296;
+const RED_ZONE: usize = 128;
+
+/// Size of the vector state behind a frame, in bytes.
+fn vector_bytes(fpstate: usize) -> usize {
+    const MAGIC1: u32 = 0x4650_5853;
+    match fpstate {
+        0 => 0,
+        p if read_u64(p + 464) as u32 == MAGIC1 => (read_u64(p + 464) >> 32) as usize,
+        _ => 512,
+    }
+}
+
+/// Copies the kernel's frame to where the program expects it and returns its address; `None` if there is no room.
+pub(super) fn move_frame(
+    t: &'static ThreadBlock,
+    action: &KernelAction,
+    info: usize,
+    context: usize,
+) -> Option<usize> {
+    let sp = read_u64(context + UC_RSP) as usize;
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { &mut *t.program_stack.get() };
+    let asked = *stack;
+    let inside = sp.wrapping_sub(asked.sp) < asked.size;
+    let use_stack = action.flags & SA_ONSTACK != 0 && asked.flags & SS_DISABLE == 0 && !inside;
+    let top = if use_stack { asked.sp + asked.size } else { sp - RED_ZONE };
+    let fpstate = read_u64(context + UC_FPSTATE) as usize;
+    let vector = vector_bytes(fpstate);
+    let new_fpstate = (top - vector) & !63;
+    let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
+    // Also while dormant: paging may be on when the handler returns.
+    let managed = PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
+    let disarms = use_stack && asked.flags & SS_AUTODISARM != 0;
+    let restorer = if managed || disarms {
+        uzswap_managed_restorer as *const () as usize
+    } else if action.flags & SA_RESTORER != 0 {
+        action.restorer
+    } else {
+        uzswap_restorer as *const () as usize
+    };
+    // The frame is completed here, on our stack, and then copied as it is.
+    write_u64(context - 8, restorer as u64);
+    write_u64(context + UC_FPSTATE, if fpstate == 0 { 0 } else { new_fpstate as u64 });
+    if managed || disarms {
+        // What our restorer arms again; the libc's would give it to the kernel.
+        write_stack(context + UC_STACK, asked);
+    }
+    let copy = move || {
+        // SAFETY: source is the kernel's frame on our stack; the destination is the program's stack, resident.
+        unsafe {
+            if vector > 0 {
+                raw_copy(new_fpstate, fpstate, vector);
+            }
+            raw_copy(frame, context - 8, 8 + UCONTEXT_BYTES);
+            raw_copy(frame + 8 + UCONTEXT_BYTES, info, SIGINFO_BYTES);
+        }
+    };
+    if managed {
+        // A frame may lie on two pages: held, or making room for the one takes the other, again and again where memory is short.
+        let mark = t.holds().mark();
+        t.holds().push(page_floor(frame), page_ceil(top), (&raw const mark).addr());
+        let is_copied = copy_resident(frame, top, copy);
+        t.holds().pop_to(mark);
+        if !is_copied {
+            return None;
+        }
+    } else {
+        copy();
+    }
+    if disarms {
+        *stack = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
+    }
+    Some(frame)
+}
+
+/// Calls `copy` with the held pages of `[start, end)` resident and writable; false if they cannot be.
+fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
+    // More than one: a fork may protect them in between.
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        // A fault under the lock would wait for itself.
+        let (_guard, resident) = PAGER.make_resident(PAGER.lock(), start, end);
+        if !resident || !takes_a_frame(start, end) {
+            return false;
+        }
+        if all_writable(start, end) {
+            copy();
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether every page of `[start, end)`, made resident before, can be written. With the lock held.
+fn takes_a_frame(start: usize, end: usize) -> bool {
+    const PROT_WRITE: u32 = 2;
+    let mut page = page_floor(start);
+    while page < end {
+        let writable = match PAGER.ranges.find(page) {
+            Some(range) => range.prot & PROT_WRITE != 0 && !range.flags.has(RangeFlags::GUARD),
+            // Not ours: the kernel tries.
+            None => break_sharing(page).is_ok(),
+        };
+        if !writable {
+            return false;
+        }
+        page += PAGE_SIZE;
+    }
+    true
+}
+
+/// Whether a write to `[start, end)` would not fault. With the lock held.
+fn all_writable(start: usize, end: usize) -> bool {
+    PAGER.active().is_none()
+        || (page_floor(start)..end).step_by(PAGE_SIZE).all(|page| {
+            PAGER.ranges.find(page).is_none_or(|r| r.flags.has(RangeFlags::UNREGISTERED))
+                || PAGER.table.get(page).is_some_and(|e| e.is_writable())
+        })
+}
+
+/// A handler on a managed or self-disarming stack has returned; `context` is its ucontext. Copies the frame to our own memory, where the
+/// kernel can read it whatever is evicted, and returns the new place.
+pub(super) extern "C" fn managed_return(context: usize) -> usize {
+    let t = thread::current();
+    block_all();
+    // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A fault while we read
+    // the program's frame uses its upper end; the copy lies well below.
+    let fpstate = read_u64(context + UC_FPSTATE) as usize;
+    let vector = vector_bytes(fpstate);
+    let low = t.runtime_stack_top() - (96 << 10);
+    let new_context = low + 16;
+    let new_fpstate = (new_context + UCONTEXT_BYTES + SIGINFO_BYTES + 63) & !63;
+    // SAFETY: from the program's stack (it may fault, no lock is held) to the lower part of our runtime stack.
+    unsafe {
+        raw_copy(new_context, context, UCONTEXT_BYTES + SIGINFO_BYTES);
+        if vector > 0 {
+            raw_copy(new_fpstate, fpstate, vector);
+        }
+    }
+    if fpstate != 0 {
+        write_u64(new_context + UC_FPSTATE, new_fpstate as u64);
+    }
+    // The stack in the frame is the program's, to be armed again; the kernel's is ours.
+    let asked = read_stack(new_context + UC_STACK);
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { &mut *t.program_stack.get() };
+    let sp = read_u64(new_context + UC_RSP) as usize;
+    if stack.flags & SS_DISABLE != 0 || sp.wrapping_sub(stack.sp) >= stack.size {
+        *stack = asked;
+    }
+    write_stack(new_context + UC_STACK, t.alternate_stack());
+    new_context
+}
+
+fn read_stack(at: usize) -> StackT {
+    StackT { sp: read_u64(at) as usize, flags: read_u64(at + 8) as i32, size: read_u64(at + 16) as usize }
+}
+
+fn write_stack(at: usize, stack: StackT) {
+    write_u64(at, stack.sp as u64);
+    write_u64(at + 8, stack.flags as u32 as u64);
+    write_u64(at + 16, stack.size as u64);
+}
