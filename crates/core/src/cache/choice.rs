@@ -36,8 +36,9 @@ pub struct Choice {
     stronger: AtomicU64,
     /// It is chosen for all pages.
     is_dense: AtomicBool,
-    /// Stores to the pool until that was decided, and objects that were compressed again since.
+    /// Stores to the pool until that was decided, and objects that may be compressed again besides, and were since.
     chosen_at: AtomicU64,
+    granted: AtomicU64,
     converted: AtomicU64,
     /// How often of late the stronger codec could do nothing with what the fast one could not make smaller.
     failures: AtomicU32,
@@ -55,6 +56,7 @@ impl Choice {
             stronger: AtomicU64::new(0),
             is_dense: AtomicBool::new(false),
             chosen_at: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
             converted: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             offered: AtomicU32::new(0),
@@ -88,15 +90,23 @@ impl Choice {
 
     /// The stronger codec is the one for all from now on, after so many stores, or is it no more.
     fn choose(&self, dense: bool, pool_stores: u64) {
-        self.chosen_at.store(pool_stores, Ordering::Relaxed);
-        self.converted.store(0, Ordering::Relaxed);
+        self.grant(pool_stores, 0);
         self.is_dense.store(dense, Ordering::Relaxed);
     }
 
-    /// How many objects may follow those that came in since then.
-    fn may_convert(&self, pool_stores: u64) -> usize {
+    /// So many objects may follow the stronger codec now, and more as more come in.
+    fn grant(&self, pool_stores: u64, objects: u64) {
+        self.chosen_at.store(pool_stores, Ordering::Relaxed);
+        self.granted.store(objects, Ordering::Relaxed);
+        self.converted.store(0, Ordering::Relaxed);
+    }
+
+    /// How many may follow now. Where pages go to the disk whoever evicts has enough to do, unless there was time.
+    fn may_convert(&self, pool_stores: u64, store_pages: u64) -> usize {
         let stores = pool_stores.saturating_sub(self.chosen_at.load(Ordering::Relaxed));
-        (stores / STORES_TO_CONVERT).saturating_sub(self.converted.load(Ordering::Relaxed)) as usize
+        let by_stores = if store_pages > 0 { 0 } else { stores / STORES_TO_CONVERT };
+        let all = by_stores + self.granted.load(Ordering::Relaxed);
+        all.saturating_sub(self.converted.load(Ordering::Relaxed)) as usize
     }
 
     /// So many have.
@@ -201,8 +211,16 @@ impl<S: Store> SwapCache<S> {
     /// How many objects may be compressed again now that the stronger codec is the one for all.
     pub(super) fn may_convert(&self) -> usize {
         let c = self.state.lock().counters;
-        // Where pages go to the disk, whoever evicts has enough to do.
-        if c.store_pages > 0 { 0 } else { self.choice.may_convert(c.pool_stores) }
+        self.choice.may_convert(c.pool_stores, c.store_pages)
+    }
+
+    /// The owner's program does little: what is idle may be compressed again whether or not that was worth it before, and all that is not
+    /// by the codec for all.
+    pub fn have_leisure(&self) {
+        let mut s = self.state.lock();
+        s.idleness.end_rest();
+        s.coldness.end_rest();
+        self.choice.grant(s.counters.pool_stores, s.counters.pool_pages);
     }
 }
 
@@ -280,21 +298,24 @@ mod tests {
     }
 
     #[test]
-    fn where_pages_go_to_the_disk_nothing_follows() {
+    fn where_pages_go_to_the_disk_nothing_follows_unless_there_is_time() {
         let choice = Choice::new(true, None);
         choice.choose(true, 1000);
-        assert_eq!([999, 1000, 1003, 1004, 1400].map(|stores| choice.may_convert(stores)), [0, 0, 0, 1, 100]);
+        let may = |stores| choice.may_convert(stores, 0);
+        assert_eq!([999, 1000, 1003, 1004, 1400].map(may), [0, 0, 0, 1, 100]);
         choice.learn_converted(99);
-        assert_eq!([1400, 1404].map(|stores| choice.may_convert(stores)), [1, 2]);
+        assert_eq!([may(1400), may(1404), choice.may_convert(1404, 1)], [1, 2, 0]);
+        choice.grant(1404, 50);
+        choice.learn_converted(20);
+        assert_eq!([may(1404), may(1444), choice.may_convert(1444, 1)], [30, 40, 30]);
+        // It is the whole pool then.
         let cache = cache();
-        let e = cache.swap_out(&page(1)).unwrap();
+        let entries: Vec<_> = (0..100).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         cache.choose_dense(true);
-        cache.state.lock().counters.pool_stores += 400;
-        assert_eq!(cache.may_convert(), 100);
-        cache.state.lock().counters.store_pages += 1;
         assert_eq!(cache.may_convert(), 0);
-        cache.state.lock().counters.store_pages -= 1;
-        cache.free(e);
+        cache.have_leisure();
+        assert_eq!(cache.may_convert() as u64, cache.counters().pool_pages);
+        entries.iter().for_each(|e| cache.free(*e));
     }
 
     #[test]

@@ -253,13 +253,6 @@ impl<S: Store> SwapCache<S> {
             }
         }
     }
-
-    /// The owner's program does little: what is idle may be compressed again whether or not that was worth it before.
-    pub fn have_leisure(&self) {
-        let mut s = self.state.lock();
-        s.idleness.end_rest();
-        s.coldness.end_rest();
-    }
 }
 
 impl<S: Store> State<S> {

@@ -121,6 +121,8 @@ impl Pager {
                 }
                 r.fruitless = if freed > 0 && refused == 0 { 0 } else { r.fruitless + 1 };
                 if is_empty || r.fruitless > FRUITLESS_MAX {
+                    // Whoever asks for memory takes time for it.
+                    active.cache.have_leisure();
                     r.stage = Stage::Pool;
                 }
             }
