@@ -226,21 +226,13 @@ impl<S: Store> SwapCache<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CacheConfig;
-    use super::super::tests::loaded;
+    use super::super::tests::{loaded, recompressing};
     use super::*;
     use crate::testing::{Choices, page};
 
-    fn cache() -> SwapCache {
-        let recompressor = CodecSpec::parse("zstd:level=1").ok();
-        SwapCache::new(CacheConfig { recompressor, ..CacheConfig::default() }).unwrap()
-    }
-
     #[test]
     fn both_codecs_are_tried_on_a_sample() {
-        let recompressor = CodecSpec::parse("zstd:level=1").ok();
-        let config = CacheConfig { recompressor, chooses_codec: true, ..CacheConfig::default() };
-        let cache: SwapCache = SwapCache::new(config).unwrap();
+        let cache = recompressing(true);
         assert_eq!(cache.codec_sizes(), None);
         let store = |n: u64| cache.free(cache.swap_out(&page(n)).unwrap());
         (0..u64::from(SAMPLED * SAMPLES)).for_each(store);
@@ -262,10 +254,8 @@ mod tests {
 
     #[test]
     fn what_is_in_the_pool_follows_the_codec_for_all() {
-        let recompressor = CodecSpec::parse("zstd:level=1").ok();
-        let config = CacheConfig { recompressor, chooses_codec: true, ..CacheConfig::default() };
-        let cache: SwapCache = SwapCache::new(config).unwrap();
-        let dense = recompressor.unwrap();
+        let cache = recompressing(true);
+        let dense = cache.choice.stronger().unwrap();
         // Half of it random words, so that both codecs have something to do.
         let half = |n: u64| {
             let mut random = crate::testing::Random::new(n);
@@ -309,7 +299,7 @@ mod tests {
         choice.learn_converted(20);
         assert_eq!([may(1404), may(1444), choice.may_convert(1444, 1)], [30, 40, 30]);
         // It is the whole pool then.
-        let cache = cache();
+        let cache = recompressing(false);
         let entries: Vec<_> = (0..100).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         cache.choose_dense(true);
         assert_eq!(cache.may_convert(), 0);
@@ -323,7 +313,7 @@ mod tests {
         // Hexadecimal digits: no repetitions, half the entropy.
         let mut random = crate::testing::Random::new(1);
         let mut hex = || core::array::from_fn(|_| b"0123456789abcdef"[random.index(16)]);
-        let cache = cache();
+        let cache = recompressing(false);
         let pages: Vec<Page> = (0..100).map(|_| hex()).collect();
         let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
         assert_eq!(cache.counters().pool_pages, 100);

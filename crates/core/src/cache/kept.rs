@@ -356,9 +356,8 @@ impl<S: Store> State<S> {
 #[cfg(test)]
 mod tests {
     use super::super::CacheConfig;
-    use super::super::tests::{in_memory, loaded};
+    use super::super::tests::{in_memory, loaded, recompressing};
     use super::*;
-    use crate::codec::CodecSpec;
     use crate::sys::PAGE_SIZE;
     use crate::testing::page;
 
@@ -486,9 +485,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_was_compressed_again_is_not_kept_once_it_is_asked_for() {
-        let config =
-            CacheConfig { recompressor: CodecSpec::parse("zstd:level=1").ok(), ..CacheConfig::default() };
-        let cache: SwapCache = SwapCache::new(config).unwrap();
+        let cache = recompressing(false);
         cache.set_max_kept_bytes(8 << 20);
         let pages: Vec<_> = (0..512u64).map(page).collect();
         let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();

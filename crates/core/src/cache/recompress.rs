@@ -332,19 +332,13 @@ impl<S: Store> State<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CacheConfig;
-    use super::super::tests::loaded;
+    use super::super::tests::{loaded, recompressing};
     use super::*;
     use crate::testing::page;
 
-    fn cache() -> SwapCache {
-        let recompressor = CodecSpec::parse("zstd:level=1").ok();
-        SwapCache::new(CacheConfig { recompressor, ..CacheConfig::default() }).unwrap()
-    }
-
     #[test]
     fn what_is_idle_takes_less_and_is_the_same() {
-        let cache = cache();
+        let cache = recompressing(false);
         let pages: Vec<_> = (0..1024u64).map(page).collect();
         let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
         // The oldest is asked for: it is not idle.
@@ -367,7 +361,7 @@ mod tests {
 
     #[test]
     fn an_object_that_changes_hands_meanwhile_is_left_alone() {
-        let cache = cache();
+        let cache = recompressing(false);
         let entries: Vec<_> = (0..200u64).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         let mut object = [0u8; PAGE_SIZE];
         let mut begin = || cache.state.lock().begin_packing(&mut object, None).unwrap();
@@ -459,7 +453,7 @@ mod tests {
 
     #[test]
     fn without_a_stronger_codec_nothing_is_done() {
-        let cache = cache();
+        let cache = recompressing(false);
         cache.set_codec(CodecSpec::parse("zstd:level=1").unwrap());
         let entries: Vec<_> = (0..200u64).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
         assert_eq!(cache.recompress(100), 0);

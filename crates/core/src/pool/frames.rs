@@ -17,7 +17,7 @@
 
 use super::PoolError;
 use crate::sys::PAGE_SIZE;
-use crate::sys::mem::{Table, Zeroable};
+use crate::sys::mem::{STRETCHES, Table, Zeroable};
 
 /// The bytes of one frame.
 type Frame = [u8; PAGE_SIZE];
@@ -27,8 +27,6 @@ const SEGMENT_FRAMES: usize = Table::<Frame>::PER_SEGMENT;
 /// Warm frames that `release` keeps, so that a pool that breathes does not pay for it (256 KiB).
 pub(super) const RESERVE_FRAMES: usize = 64;
 
-/// Runs of frames that are given back in one call. A call for each would be a flush of all processors for each.
-const RUNS: usize = 64;
 /// Cold frames that get memory in one call. Batched, it costs two thirds of what a fault for each costs.
 const WARM_UP_FRAMES: usize = 16;
 
@@ -133,8 +131,9 @@ impl Frames {
         let surplus = self.warm.len().saturating_sub(RESERVE_FRAMES).min(max_frames);
         let mut left = surplus;
         while left > 0 {
-            let (mut runs, mut count) = ([(0, 0); RUNS], 0);
-            while left > 0 && count < RUNS {
+            // A call for each run would be a flush of all processors for each.
+            let (mut runs, mut count) = ([(0, 0); STRETCHES], 0);
+            while left > 0 && count < STRETCHES {
                 runs[count] = self.cool_last(left);
                 left -= runs[count].1;
                 count += 1;

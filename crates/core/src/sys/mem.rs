@@ -31,9 +31,6 @@ pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_POPULATE_WRITE: usize = 23;
 pub const MADV_DONTNEED_LOCKED: usize = 24;
 
-/// For `process_madvise`: this process.
-pub(super) const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
-
 /// Bytes that uzswap has mapped for itself (address space, not frames). One counter for all of it.
 static OWN_MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -125,6 +122,20 @@ impl Drop for Mapping {
     }
 }
 
+/// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all. Returns how many bytes were, from the first on. Linux
+/// before 6.15 drops none.
+///
+/// # Safety
+/// The contents must be worthless or stored elsewhere.
+pub(super) unsafe fn drop_stretches(stretches: &[(usize, usize)]) -> usize {
+    const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
+    let (vector, count) = (stretches.as_ptr(), stretches.len());
+    // SAFETY: the caller vouches; the vector is an array of address and length.
+    let done =
+        unsafe { uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector, count, MADV_DONTNEED, 0) };
+    done.unwrap_or(0)
+}
+
 /// Types for which all-zero bytes are a valid value, and which need no drop.
 ///
 /// # Safety
@@ -181,8 +192,8 @@ macro_rules! zeroable {
 }
 
 const SEGMENT_BYTES: usize = 1 << 20;
-/// Stretches that are given back with one call.
-const STRETCHES: usize = 64;
+/// Stretches that [`Table::decommit_each`] gives back with one call.
+pub const STRETCHES: usize = 64;
 const MAX_SEGMENTS: usize = 1 << 15;
 
 /// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at first.
@@ -273,7 +284,7 @@ impl<T: Zeroable> Table<T> {
 
     /// Gives the memory of `count` elements from `first` back to the kernel; they are zero afterwards.
     /// They must lie in one mapped segment and cover whole pages.
-    pub fn decommit(&mut self, first: usize, count: usize) {
+    fn decommit(&mut self, first: usize, count: usize) {
         self.advise(first, count, MADV_DONTNEED);
     }
 
@@ -282,18 +293,10 @@ impl<T: Zeroable> Table<T> {
         for some in stretches.chunks(STRETCHES) {
             let mut vector = [(0usize, 0usize); STRETCHES];
             for (v, (first, count)) in vector.iter_mut().zip(some) {
-                let addr = self.slot(*first).expect("a mapped segment") as usize;
-                assert!(first % Self::PER_SEGMENT + count <= Self::PER_SEGMENT);
-                *v = (addr, count * size_of::<T>());
-                assert!(v.0.is_multiple_of(PAGE_SIZE) && v.1.is_multiple_of(PAGE_SIZE));
+                *v = self.stretch(*first, *count);
             }
-            // SAFETY: the stretches lie in segments of ours, borrowed exclusively; zero is a valid T. The vector is an array of
-            // address and length.
-            let done = unsafe {
-                let (vector, count) = (vector.as_ptr(), some.len());
-                uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector, count, MADV_DONTNEED, 0)
-            };
-            let mut left = done.unwrap_or(0);
+            // SAFETY: the stretches lie in segments of ours, borrowed exclusively; zero is a valid T.
+            let mut left = unsafe { drop_stretches(&vector[..some.len()]) };
             for ((first, count), (_, bytes)) in some.iter().zip(vector) {
                 if left < bytes {
                     self.decommit(*first, *count);
@@ -309,12 +312,17 @@ impl<T: Zeroable> Table<T> {
         self.advise(first, count, MADV_POPULATE_WRITE);
     }
 
-    fn advise(&mut self, first: usize, count: usize, advice: usize) {
-        let start = first % Self::PER_SEGMENT * size_of::<T>();
-        let len = count * size_of::<T>();
+    /// Address and length of whole pages of elements, in one mapped segment.
+    fn stretch(&self, first: usize, count: usize) -> (usize, usize) {
         assert!(first % Self::PER_SEGMENT + count <= Self::PER_SEGMENT);
-        assert!(start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE));
-        let addr = self.slot(first).expect("a mapped segment");
+        let addr = self.slot(first).expect("a mapped segment") as usize;
+        let len = count * size_of::<T>();
+        assert!(addr.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE));
+        (addr, len)
+    }
+
+    fn advise(&mut self, first: usize, count: usize, advice: usize) {
+        let (addr, len) = self.stretch(first, count);
         if len > 0 {
             // SAFETY: the range lies in one segment of ours, borrowed exclusively. The advice given here keeps the
             // bytes or makes them zero, which is a valid T, without drop.

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PIDFD_SELF_THREAD_GROUP, PROT_NONE};
+use super::mem::{MADV_DONTNEED, MADV_DONTNEED_LOCKED, PROT_NONE, drop_stretches};
 use super::{Errno, PAGE_SIZE, Result, nr};
 
 /// Copies bytes between two addresses.
@@ -77,11 +77,8 @@ pub unsafe fn drop_each(pages: &[usize]) -> usize {
     for (v, page) in vector.iter_mut().zip(pages) {
         v.0 = *page;
     }
-    // SAFETY: the caller vouches; the vector is an array of address and length.
-    let done = unsafe {
-        uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector.as_ptr(), count, MADV_DONTNEED, 0)
-    };
-    done.map_or(0, |bytes| bytes / PAGE_SIZE)
+    // SAFETY: the caller vouches.
+    unsafe { drop_stretches(&vector[..count]) / PAGE_SIZE }
 }
 
 /// Copies single pages of the program to `into`, one after the other: how many, up to the first that is not there. The kernel reads them,

@@ -220,14 +220,13 @@ impl<S: Store> State<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::tests::loaded;
-    use crate::cache::{CacheConfig, SwapEntry};
+    use crate::cache::SwapEntry;
+    use crate::cache::tests::{loaded, recompressing};
     use crate::testing::kin;
 
     /// 500 of 1024 pages old, and the oldest of them about to be a group.
     fn world() -> (SwapCache, Vec<SwapEntry>, Batch) {
-        let recompressor = CodecSpec::parse("zstd:level=1").ok();
-        let cache = SwapCache::new(CacheConfig { recompressor, ..CacheConfig::default() }).unwrap();
+        let cache = recompressing(false);
         let entries: Vec<_> = (0..1024).map(|n| cache.swap_out(&kin(n)).unwrap()).collect();
         assert_eq!(cache.recompress(500), 500);
         let batch = cache.state.lock().begin_group(&mut Grouper::new().unwrap()).unwrap();

@@ -26,6 +26,12 @@ pub fn in_memory(max_pool_bytes: usize) -> (SwapCache<MemoryStore>, MemoryStore)
     (over(store, max_pool_bytes), store)
 }
 
+/// Without a store, with a stronger codec than the one in force.
+pub fn recompressing(chooses_codec: bool) -> SwapCache {
+    let recompressor = CodecSpec::parse("zstd:level=1").ok();
+    SwapCache::new(CacheConfig { recompressor, chooses_codec, ..CacheConfig::default() }).unwrap()
+}
+
 pub fn loaded<S: Store>(cache: &SwapCache<S>, e: SwapEntry) -> Page {
     let mut p = [0xee; PAGE_SIZE];
     cache.swap_in(e, &mut p).unwrap();
