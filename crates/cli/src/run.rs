@@ -12,7 +12,7 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -77,7 +77,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         settings.remarks.iter().for_each(|remark| report::say(remark));
     }
 
-    let environment = environment(managed.as_ref());
+    let environment = environment(managed.as_ref().map(|(library, block)| (library.as_path(), block)));
     let tree = managed.as_ref().map(|(_, block)| block.tree());
     if let Some(tree) = tree {
         tree.tick_ns_q32.store(ticks.tick_ns_q32(), Ordering::Release);
@@ -125,14 +125,14 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
 }
 
 /// Our environment, with what the runtime needs (it hides both variables from the program again).
-fn environment(managed: Option<&(PathBuf, ControlBlock)>) -> Vec<(OsString, OsString)> {
+pub fn environment(managed: Option<(&Path, &ControlBlock)>) -> Vec<(OsString, OsString)> {
     let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| name != CONTROL_FD_ENV).collect();
     let Some((library, block)) = managed else { return variables };
     // In its place if it is there: some programs show their environment in order.
     match variables.iter_mut().find(|(name, _)| name == LD_PRELOAD) {
         None => variables.push((LD_PRELOAD.into(), library.into())),
         Some((_, list)) => {
-            let mut longer = library.clone().into_os_string();
+            let mut longer = library.as_os_str().to_os_string();
             if !list.is_empty() {
                 longer.push(":");
                 longer.push(&*list);

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use uzswap::codec::CodecSpec;
@@ -139,7 +139,7 @@ impl RunSettings {
     }
 
     /// The same for the runtime, as plain bytes.
-    pub fn for_runtime(&self, preload: &std::path::Path) -> Result<Settings, Failure> {
+    pub fn for_runtime(&self, preload: &Path) -> Result<Settings, Failure> {
         let mut plain = Settings {
             memory_bytes: self.memory_bytes,
             pool_percent: self.pool_percent,
@@ -157,10 +157,17 @@ impl RunSettings {
         let recompressor = if self.recompressor == "none" { "" } else { &self.recompressor };
         plain.recompressor_len = put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
         plain.store_dir_len = put(&mut plain.store_dir, &bytes(&self.store), "the store directory")?;
-        plain.cache_dir_len = put(&mut plain.cache_dir, &bytes(&self.cache), "the cache directory")?;
-        plain.preload_len = put(&mut plain.preload, preload.as_os_str().as_bytes(), "the preload library")?;
+        put_runtime_paths(&mut plain, preload, self.cache.as_deref())?;
         Ok(plain)
     }
+}
+
+/// What the runtime needs wherever it runs.
+pub fn put_runtime_paths(plain: &mut Settings, preload: &Path, cache: Option<&Path>) -> Result<(), Failure> {
+    let cache = cache.map_or(&[][..], |path| path.as_os_str().as_bytes());
+    plain.cache_dir_len = put(&mut plain.cache_dir, cache, "the cache directory")?;
+    plain.preload_len = put(&mut plain.preload, preload.as_os_str().as_bytes(), "the preload library")?;
+    Ok(())
 }
 
 /// Copies a string into a field and returns its length.

@@ -130,6 +130,8 @@ pub struct Tree {
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.
     pub mechanisms: AtomicU32,
+    /// log2 of how many pages there are to one that is watched, while somebody watches (`fault/watch.rs`). It never falls.
+    pub watch_log2: AtomicU32,
     /// Who says whose turn it is.
     pub referee: Referee,
     /// When somebody last looked for processes that are gone, and when one was found.

@@ -16,8 +16,9 @@ fn main() -> ExitCode {
     let workshop = Arc::new(Workshop::new());
     let mut suite = Suite::new();
     type Case = fn(&Workshop) -> Result<Verdict, String>;
-    let cases: [(&str, Case); 4] = [
+    let cases: [(&str, Case); 5] = [
         ("the_ratio_is_that_of_a_run", ratio),
+        ("each_use_of_a_page_is_counted", uses),
         ("a_process_that_runs", running),
         ("a_program_under_uzswap_already", managed_already),
         ("what_cannot_be_estimated_is_said", refused),
@@ -79,6 +80,44 @@ fn ratio(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(is_near && (120e6..200e6).contains(&need) && limits == 3, || {
         format!("{expected} expected, {measured} measured, {need} bytes, {limits} limits")
     }))
+}
+
+/// Of a program that goes through all of its memory in order, again and again, nothing is there the next time where not all of it fits.
+fn uses(workshop: &Workshop) -> Result<Verdict, String> {
+    const MIB: u64 = 96;
+    const ROUNDS: u64 = 30;
+    let python = command("python3")?;
+    let line = |command: &mut Command| {
+        command.arg("-I").arg(workshop.script("rounds.py")).args([MIB, ROUNDS].map(|n| n.to_string()));
+    };
+    let mut free = Command::new(&python);
+    line(&mut free);
+    let free = output(&mut free)?;
+    let path = workshop.dir().join("uses.json");
+    let mut loads = Vec::new();
+    for how in [&[][..], &["--from-outside"]] {
+        let mut watched = estimate(workshop);
+        watched.args(how).args(["--memory", "64M,300M", "--json"]).arg(&path).arg("--").arg(&python);
+        line(&mut watched);
+        let watched = output(&mut watched)?;
+        let said = String::from_utf8_lossy(&watched.stderr);
+        if !watched.status.success() || watched.stdout != free.stdout {
+            return Ok(Verdict::Failed(format!("the program is another one: {:?}\n{said}", watched.status)));
+        }
+        let estimated = json(&path)?;
+        println!("{said}");
+        if estimated["watched_one_in"].is_u64() != how.is_empty() {
+            return Ok(Verdict::Failed(format!("watched otherwise than was said: {estimated}")));
+        }
+        let limit = |i: usize| number(&estimated["limits"][i]["faults_per_second"], "rate");
+        let seconds = number(&estimated["seconds"], "time")?;
+        loads.push([limit(0)? * seconds, limit(1)? * seconds]);
+    }
+    let all = (MIB * 256 * ROUNDS) as f64;
+    println!("{all} pages, estimated from within and from outside: {loads:?}");
+    // From outside less can be said than that it pages.
+    let is_right = (0.75 * all..1.25 * all).contains(&loads[0][0]) && loads.iter().all(|l| l[1] == 0.0);
+    Ok(Verdict::check(is_right, || format!("{loads:?} for {all}")))
 }
 
 fn running(workshop: &Workshop) -> Result<Verdict, String> {

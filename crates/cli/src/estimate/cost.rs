@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::{Value, json};
+use uzswap::latency::FaultKind;
 
 use super::density::Density;
+use super::mark;
 use crate::Failure;
 use crate::bench::arms::own_path;
 use crate::bench::pages::{PAGE_BYTES, PageBytes};
@@ -40,6 +42,12 @@ pub struct Costs {
     pub load_ns: f64,
     pub load_least_ns: f64,
     pub load_most_ns: f64,
+    /// The same in order, in the mean of reading and writing.
+    pub load_in_order_ns: f64,
+    /// What of it is the signal's, in and out, before and after the handler.
+    pub signal_ns: f64,
+    /// What a first touch takes without uzswap: of a page by itself, of one that comes with 2 MiB.
+    pub first_ns: [f64; 2],
     /// From the disk: at random, and in order.
     pub store_load_ns: f64,
     pub store_load_least_ns: f64,
@@ -63,10 +71,11 @@ impl Costs {
         let squeezed = bench.run(Some(&["--memory", &format!("{:.0}", all * room + own)]))?;
         let small = format!("{:.0}", all * 0.3 + own);
         let stored = bench.run(Some(&["--memory", &small, "--pool-percent", "10"]))?;
-        Ok(Costs::of(&free, &squeezed, &stored))
+        Ok(Costs::of(&free, &squeezed, &stored, mark::first_ns()))
     }
 
-    fn of(free: &Value, squeezed: &Value, stored: &Value) -> Costs {
+    /// `first_ns`: as in the costs.
+    fn of(free: &Value, squeezed: &Value, stored: &Value, first_ns: [f64; 2]) -> Costs {
         let number = |v: &Value| v.as_f64().unwrap_or(0.0);
         // By refault, or where one fault serves many touches by touch.
         let longer = |run: &Value, name: &str, by: &str| {
@@ -85,27 +94,40 @@ impl Costs {
         let ways = at_random(squeezed);
         let load_ns = mean(ways);
         let load_least_ns = in_order(squeezed).min(load_ns);
+        let by_writing = longer(squeezed, "sequential write", "touches");
+        let load_in_order_ns = mean([load_least_ns, by_writing]).clamp(load_least_ns, load_ns);
         // With hardly any pool nearly all pages come from the disk, and leave for it: the waiting for both is in these.
         let from_store = (count(stored, "read_back_pages") / count(stored, "loads").max(1.0)).min(1.0);
         let by_store = |with: f64, without: f64| match from_store {
             part if part > 0.0 => without + (with - without).max(0.0) / part,
             _ => without,
         };
-        // What comes on top of the handler: the signal, in and out.
-        let handler = |kind: &str, figure: &str| number(&squeezed["stats"]["fault_latency"][kind][figure]);
-        let signal = (load_ns - handler("pool_load", "mean_ns")).max(0.0);
+        let handler =
+            |kind: FaultKind, figure: &str| number(&squeezed["stats"]["fault_latency"][kind.name()][figure]);
         let fill = number(&squeezed["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
+        // What comes on top of the handlers: signals, in and out. First touches were faults in the free run, too.
+        let phases = free["phases"].as_object().into_iter().flatten();
+        let all_phases: f64 = phases.map(|(name, _)| longer(squeezed, name, "no such")).sum();
+        let (faults, handlers) = FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
+            let count = handler(*kind, "count");
+            (faults + count, handlers + count * handler(*kind, "mean_ns"))
+        });
+        let extra = all_phases + PAGES as f64 * (fill + first_ns[0]);
+        let signal_ns = ((extra - handlers) / faults.max(1.0)).max(0.0);
         // The first pages found room.
         let first_touch_most_ns = (fill / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought
         // many pages; a page is never dearer than where all wait.
-        let first_touch_ns = (handler("first_touch", "p50_ns") + signal).min(first_touch_most_ns);
+        let first_touch_ns = (handler(FaultKind::FirstTouch, "p50_ns") + signal_ns).min(first_touch_most_ns);
         Costs {
             first_touch_ns,
             first_touch_most_ns,
             load_ns,
             load_least_ns,
             load_most_ns: ways[0].max(ways[1]),
+            load_in_order_ns,
+            signal_ns,
+            first_ns,
             store_load_ns: by_store(mean(at_random(stored)), load_ns),
             store_load_least_ns: by_store(in_order(stored), load_least_ns),
         }
@@ -118,6 +140,10 @@ impl Costs {
             "load_ns": self.load_ns,
             "load_least_ns": self.load_least_ns,
             "load_most_ns": self.load_most_ns,
+            "load_in_order_ns": self.load_in_order_ns,
+            "signal_ns": self.signal_ns,
+            "first_ns": self.first_ns[0],
+            "first_huge_ns": self.first_ns[1],
             "store_load_ns": self.store_load_ns,
             "store_load_least_ns": self.store_load_least_ns,
         })
@@ -190,22 +216,29 @@ mod tests {
             }})
         };
         let with = |mut run: Value, read_back: u32| {
-            let mean = |ns: f64| json!({"mean_ns": ns, "p50_ns": ns});
+            let mean = |ns: f64, count: u32| json!({"mean_ns": ns, "p50_ns": ns, "count": count});
             run["stats"] = json!({
                 "counters": {"loads": 300, "limbo_hits": 100, "read_back_pages": read_back},
-                "fault_latency": {"first_touch": mean(1000.0), "pool_load": mean(8000.0)},
+                "fault_latency": {"first_touch": mean(1000.0, 5000), "pool_load": mean(8000.0, 10_000)},
             });
             run
         };
-        let costs = Costs::of(&run(500.0, 0.0), &with(run(6500.0, 4.0), 0), &with(run(0.0, 19.0), 225));
+        let first_ns = [500.0, 100.0];
+        let free = run(500.0, 0.0);
+        let costs = Costs::of(&free, &with(run(6500.0, 4.0), 0), &with(run(0.0, 19.0), 225), first_ns);
+        // 20 ms for touching, 6 us for each page in the beginning and what that took anyway; the handlers took 85 ms of all.
+        let signal_ns = (20e6 + PAGES as f64 * 6500.0 - 85e6) / 15_000.0;
         assert_eq!(
             costs,
             Costs {
-                first_touch_ns: 9000.0,
+                first_touch_ns: 1000.0 + signal_ns,
                 first_touch_most_ns: 10_000.0,
                 load_ns: 16_000.0,
                 load_least_ns: 4000.0,
                 load_most_ns: 16_000.0 / 0.75,
+                load_in_order_ns: 4000.0,
+                signal_ns,
+                first_ns,
                 // Three in four came from there: 76 us are a quarter of 16 and the rest of 96.
                 store_load_ns: 96_000.0,
                 store_load_least_ns: 24_000.0,

@@ -37,6 +37,11 @@ pub struct Step {
     pub new_pages: f64,
     /// Entries of the page tables that were marked anew for pages touched again.
     pub marks: f64,
+    /// Faults that uzswap served, where the program is watched from within, and how long they took.
+    pub faults: f64,
+    /// First touches that came with 2 MiB.
+    pub new_huge_pages: f64,
+    pub fault_seconds: f64,
 }
 
 /// Steps before and after one that are asked, and after how many a step counts half: an epoch has some six.

@@ -18,13 +18,15 @@ pub const PAGE_KIB: f64 = 4.0;
 const HUGE_KIB: f64 = 2048.0;
 
 /// One mapping of private memory without a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Area {
     pub start: u64,
     pub end: u64,
     pub anonymous_kib: u64,
     pub referenced_kib: u64,
     pub huge_kib: u64,
+    /// Under userfaultfd.
+    pub is_managed: bool,
 }
 
 /// The areas of a process that hold something; none if it has ended, or is a thread of the kernel.
@@ -52,6 +54,12 @@ fn parse(smaps: &str) -> Vec<Area> {
                 Some("Anonymous") => &mut area.anonymous_kib,
                 Some("Referenced") => &mut area.referenced_kib,
                 Some("AnonHugePages") => &mut area.huge_kib,
+                Some("VmFlags") => {
+                    let has = |flag| line.split_whitespace().any(|f| f == flag);
+                    // Limbo is, too, and it is uzswap's own: neither reserved nor dumped.
+                    area.is_managed = has("um") && !(has("nr") && has("dd"));
+                    continue;
+                }
                 _ => continue,
             };
             *place = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -71,7 +79,7 @@ fn header(line: &str) -> Option<Area> {
         rights.ends_with('p') && inode == "0" && !matches!(name, "[stack]" | "[vvar]" | "[vdso]");
     let number = |text| u64::from_str_radix(text, 16).ok();
     let (start, end) = (number(start)?, number(end)?);
-    is_managed.then_some(Area { start, end, anonymous_kib: 0, referenced_kib: 0, huge_kib: 0 })
+    is_managed.then_some(Area { start, end, ..Area::default() })
 }
 
 /// What was touched again between two looks.
@@ -177,7 +185,7 @@ Anonymous:            40 kB
             end: 0x55d0_c0b2_1000,
             anonymous_kib: 1100,
             referenced_kib: 300,
-            huge_kib: 0,
+            ..Area::default()
         };
         let huge = Area {
             start: 0x7f00_0000_0000,
@@ -185,6 +193,7 @@ Anonymous:            40 kB
             anonymous_kib: 2048,
             referenced_kib: 2048,
             huge_kib: 2048,
+            ..Area::default()
         };
         assert_eq!(parse(SMAPS), [heap, huge]);
         assert_eq!(parse(""), []);
@@ -197,7 +206,7 @@ Anonymous:            40 kB
             end,
             anonymous_kib,
             referenced_kib,
-            huge_kib: 0,
+            ..Area::default()
         };
         let before = [area(10, 20, 100, 40), area(50, 60, 80, 0)];
         let kib = |now: &[Area]| touched_again(&before, now).kib;
@@ -217,6 +226,7 @@ Anonymous:            40 kB
             anonymous_kib: 8192,
             referenced_kib,
             huge_kib,
+            ..Area::default()
         };
         let marks = |huge_kib| touched_again(&[area(0, huge_kib)], &[area(4096, huge_kib)]).marks;
         assert_eq!((marks(0), marks(8192)), (1024.0, 2.0));

@@ -27,6 +27,20 @@ pub fn mark_ns() -> f64 {
     median((0..PASSES).map_while(|_| pass(&mut memory))).map_or(0.0, |ns| ns.max(0.0))
 }
 
+/// Nanoseconds that the kernel takes for the first touch of a page, on which uzswap spends its own; and for that of a page which comes with 2 MiB.
+pub fn first_ns() -> [f64; 2] {
+    [Advice::NoHugePage, Advice::HugePage].map(|advice| {
+        let pass = || {
+            let mut memory = MmapMut::map_anon(PAGES * PAGE_BYTES).ok()?;
+            let _ = memory.advise(advice);
+            // In order, as memory is filled.
+            let [first, again] = [touch_by(&mut memory, 1), touch_by(&mut memory, 1)];
+            Some((first - again) / PAGES as f64)
+        };
+        median((0..PASSES).map_while(|_| pass())).map_or(0.0, |ns| ns.max(0.0))
+    })
+}
+
 /// How much longer touching a page takes after a clearing, by another thread, as it is for the program.
 fn pass(memory: &mut MmapMut) -> Option<f64> {
     touch(memory);
@@ -36,11 +50,15 @@ fn pass(memory: &mut MmapMut) -> Option<f64> {
     Some((marked - again) / PAGES as f64)
 }
 
-/// Writes to every page. Returns the nanoseconds.
 fn touch(memory: &mut MmapMut) -> f64 {
+    touch_by(memory, STRIDE)
+}
+
+/// Writes to every page, by so many. Returns the nanoseconds.
+fn touch_by(memory: &mut MmapMut, stride: usize) -> f64 {
     let started = Instant::now();
     for i in 0..PAGES {
-        let byte = &mut memory[i * STRIDE % PAGES * PAGE_BYTES];
+        let byte = &mut memory[i * stride % PAGES * PAGE_BYTES];
         *byte = std::hint::black_box(byte.wrapping_add(1));
     }
     started.elapsed().as_nanos() as f64

@@ -1,16 +1,17 @@
-//! `uzswap estimate`: what a program would be like in less memory, from watching it run as it is.
+//! `uzswap estimate`: what a program would be like in less memory, from watching it run with all that it wants.
 //!
 //! ```text
-//!  PROGRAM, unmanaged ──> watch (look, sample) ──┬─> curve: how many pages would have to come back
-//!                                                └─> density: how small its pages become
-//!                    the engine on these pages ────> cost: what bringing one back takes here
+//!  COMMAND, under uzswap ────> within (recency) ──┬─> how many pages would have to come back
+//!  or PROGRAM without it ────> curve              │
+//!         of both ───────────> watch (look, sample)─> density: how small its pages become
+//!                     the engine on these pages ────> cost: what bringing one back takes here
 //!                                                           │
 //!                                            model: for each limit ──> table, JSON
 //! ```
 //!
-//! The program is one that runs already (`estimate PID`) or one that is started as `run` does (`estimate -- COMMAND`); nothing of
-//! uzswap is in it, so static programs can be estimated as well. What it is *not*: a promise. It knows how much memory is touched in a
-//! time, not which pages, nor in which order; faults of several threads at a time are counted as if they came one after the other.
+//! A program that is started (`estimate -- COMMAND`) is watched from within, as far as `run` could take it over: of a sample of its pages each use is
+//! seen. One that runs already (`estimate PID`) has nothing of uzswap in it: it is known how much memory is touched in a time, not which pages, nor in which
+//! order. What an estimate is *not*: a promise. Faults of several threads at a time are counted as if they came one after the other.
 
 mod cost;
 mod curve;
@@ -18,9 +19,11 @@ mod density;
 mod look;
 mod mark;
 mod model;
+mod recency;
 mod sample;
 mod table;
 mod watch;
+mod within;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,7 +36,8 @@ use std::time::{Duration, Instant};
 use self::cost::Costs;
 use self::table::Estimate;
 use self::watch::{Observation, Watch};
-use crate::bench::process::Interrupt;
+use self::within::{Reader, Within};
+use crate::bench::process::{Interrupt, children_seconds};
 use crate::program::{Program, reason};
 use crate::progress::Progress;
 use crate::size::{Size, human};
@@ -43,8 +47,10 @@ use crate::{Failure, duration, report, run, size, supervise};
 #[derive(clap::Args, Debug)]
 #[command(
     override_usage = "uzswap estimate [OPTIONS] PID\n       uzswap estimate [OPTIONS] -- COMMAND...",
-    after_help = "Counted are the process and all that it starts; memory that they share by fork counts in each of them. The target runs as it \
-                  is; looking takes a tenth of a processor and a fifth of a second at most; the target takes longer meanwhile, which is said."
+    after_help = "Counted are the process and all that it starts; memory that they share by fork counts in each of them. A COMMAND runs under uzswap \
+                  with all the memory that it wants, and one of many of its pages is watched; one that cannot be taken over, and a PID, is \
+                  looked at from outside. Looking takes a tenth of a processor and a fifth of a second at most; the target takes longer \
+                  meanwhile, which is said."
 )]
 pub struct EstimateArguments {
     /// A process that runs
@@ -59,6 +65,9 @@ pub struct EstimateArguments {
     /// How long to watch a process that runs; Ctrl-C ends it earlier [default: 10s]
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, conflicts_with = "command")]
     duration: Option<Duration>,
+    /// Watch COMMAND without uzswap in it, as a process that runs already: less is seen
+    #[arg(long, requires = "command")]
+    from_outside: bool,
     /// Write the same as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -87,7 +96,8 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
         return Ok(0);
     }
     let program = Program::find(&arguments.command, std::env::var_os("PATH"))?;
-    let (end, seen) = watch_command(&program)?;
+    let within = if arguments.from_outside { None } else { Within::prepare(&program) };
+    let (end, seen) = watch_command(&program, within.as_ref())?;
     let interrupt = Interrupt::install();
     accept_signals();
     let words = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -121,7 +131,7 @@ fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observat
     thread::scope(|scope| {
         let line = &mut line;
         let watching = scope.spawn(move || {
-            Watch::new(pid).run(&stop, |elapsed, bytes| {
+            Watch::new(pid, None).run(&stop, |elapsed, bytes| {
                 let (done, all) = (elapsed.as_secs_f64(), longest.as_secs_f64());
                 line.show(&format!(
                     "watching: {done:.1} of {all:.1} s, {} now; Ctrl-C ends it here",
@@ -139,14 +149,25 @@ fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observat
 }
 
 /// Runs the program to its end. Its terminal is its own: no progress is shown.
-fn watch_command(program: &Program) -> Result<(supervise::End, Observation), Failure> {
-    let pid = run::launch(program, std::env::vars_os().collect())?;
+fn watch_command(
+    program: &Program,
+    within: Option<&Within>,
+) -> Result<(supervise::End, Observation), Failure> {
+    let environment = within.map_or_else(|| std::env::vars_os().collect(), Within::environment);
+    let pid = run::launch(program, environment)?;
+    // From here on there are threads.
+    let reader = within.map(Within::listen);
+    let tree = within.map(Within::tree);
     let (end, stop) = mpsc::channel::<()>();
     Ok(thread::scope(|scope| {
-        let watching = scope.spawn(move || Watch::new(pid.number() as u32).run(&stop, |_, _| ()));
+        let watching = scope.spawn(move || Watch::new(pid.number() as u32, tree).run(&stop, |_, _| ()));
+        let started = Instant::now();
         let how = supervise::wait(pid);
         drop(end);
-        (how, watching.join().expect("a panic ends the process"))
+        let mut seen = watching.join().expect("a panic ends the process");
+        seen.processors = children_seconds() / started.elapsed().as_secs_f64().max(1e-9);
+        seen.touches = reader.map(Reader::finish);
+        (how, seen)
     }))
 }
 
@@ -179,7 +200,10 @@ fn conclude(
     line.show("measuring what a fault costs here");
     let costs = Costs::measure(&pages, &densities[0], interrupt)?;
     line.show("measuring what watching cost it");
-    let seen = seen.without_marks(mark::mark_ns());
+    let seen = match seen.touches {
+        None => seen.without_marks(mark::mark_ns()),
+        Some(_) => seen.without_faults(&costs),
+    };
     drop(line);
     let forecast = |limit: &Size| model::forecast(&seen, &densities, &costs, limit.of(seen.peak_bytes));
     let forecasts = limits.iter().map(forecast).collect();

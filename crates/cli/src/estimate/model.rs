@@ -5,26 +5,33 @@
 //!                                      '-- used last ---'-- used before -----'------- used longest ago
 //! ```
 //!
-//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, the pool's share is any that `--pool-percent auto`
-//! goes through: it looks for the best one and seldom has it, so the time is the median over them. The codec is the one that `--compressor auto`
-//! would take, by the engine's own rule (`policy`): not the one that takes the least time, which where pages come and go all the time is one that it
+//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, the pool has the share at which it comes to rest by the
+//! engine's own rule (`policy`), and on the way there others: the time is between that and half of the way. The codec is the one that `--compressor auto`
+//! would take, by the engine's rule again: not the one that takes the least time, which where pages come and go all the time is one that it
 //! has no reason to try. Where it could be either the time is between the two. Pages brought back come from the pool down to where resident and compressed pages
-//! end, from the disk below (`curve` says how many). The program waits for each of them, one at a time: for one that has
+//! end, from the disk below (`within` and `curve` say how many). The program waits for each of them, one at a time: for one that has
 //! more threads than faults to wait for this is too much.
 
 use serde_json::{Value, json};
-use uzswap::policy::{is_denser_better, limbo_target};
+use std::cmp::Ordering;
+
+use uzswap::policy::{Borders, POOL_FIRST_PERCENT, POOL_LEAST_PERCENT, POOL_MOST_PERCENT};
+use uzswap::policy::{is_denser_better, limbo_target, next_pool_percent};
 
 use super::cost::Costs;
 use super::curve::{self, Step};
 use super::density::Density;
 use super::watch::Observation;
+use super::within::Refaults;
 
 /// What a process that pages takes for uzswap itself (`docs/performance.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
-/// Shares of the memory that the pool has, in percent: in `fault/balance.rs` it begins at 75, and moves slowly.
-const POOL_PERCENT: [u32; 5] = [40, 50, 60, 70, 80];
+/// A smaller part of the memory on the disk is what does not compress, or none at all.
+const LEAST_STORED: f64 = 0.002;
+/// By so much at a time the pool's share is looked for, and so often at most.
+const SHARE_STEP: u32 = 5;
+const SHARE_STEPS: usize = 16;
 /// Part of what the pool leaves that goes to copies of pages that have come back, where that begins (`fault/balance.rs`).
 const KEPT: f64 = 1.0 / 8.0;
 
@@ -89,14 +96,21 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
     // What was in huge pages comes in units, from the disk as it lies there.
     let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
-    let store_load_ns = costs.store_load_ns + in_units * (costs.store_load_least_ns - costs.store_load_ns);
     // Pages that come back, with so many more resident.
     let loads_of = |density: &Density, pool_percent: u32, more: f64| {
-        refaults_at_least(seen, &|anonymous| {
+        refaults(seen, &|anonymous| {
             let division = Division::of(anonymous, memory, density, pool_percent);
             let resident = division.resident * (1.0 - KEPT) + more;
             if division.resident < anonymous { resident.min(anonymous) } else { anonymous }
         })
+    };
+    let store_loads_of = |density: &Density, pool_percent: u32| {
+        refaults(seen, &|anonymous| {
+            let division = Division::of(anonymous, memory, density, pool_percent);
+            let is_some = division.stored > LEAST_STORED * anonymous;
+            if is_some { division.resident + division.compressed } else { anonymous }
+        })
+        .pages
     };
     let [fast, dense] = densities;
     let with = |pool_percent: u32, is_dense: bool| {
@@ -104,15 +118,18 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
         let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
         let loads = loads_of(density, pool_percent, 0.0);
-        let from_store = refaults_at_least(seen, &|anonymous| {
-            let division = divide(anonymous);
-            division.resident + division.compressed
-        });
+        let from_store = store_loads_of(density, pool_percent);
         // What does not compress is not in the pool, however often it is used.
-        let from_store = from_store.max(loads * density.incompressible).min(loads);
+        let from_store = from_store.max(loads.pages * density.incompressible).min(loads.pages);
+        // What is read in order comes by windows, from the disk too.
+        let in_order = loads.in_order / loads.pages.max(1.0);
+        let store_in_order = in_order.max(in_units);
+        let store_load_ns =
+            costs.store_load_ns + store_in_order * (costs.store_load_least_ns - costs.store_load_ns);
         let time = |load_ns: f64| {
-            let by_store = from_store * (store_load_ns - costs.load_ns).max(0.0);
-            (first_ns + loads * (load_ns + slower_ns) + by_store) / 1e9
+            let load_ns = load_ns + in_order * (costs.load_in_order_ns - load_ns).min(0.0);
+            let by_store = from_store * (store_load_ns - load_ns).max(0.0);
+            (first_ns + loads.pages * (load_ns + slower_ns) + by_store) / 1e9
         };
         let times = [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(time);
         let at_peak = divide(peak);
@@ -121,7 +138,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             resident_bytes: at_peak.resident * PAGE_BYTES,
             compressed_bytes: at_peak.pool * PAGE_BYTES,
             stored_bytes: at_peak.stored * PAGE_BYTES,
-            faults_by_second: loads / seconds,
+            faults_by_second: loads.pages / seconds,
             slowdown: times.map(|time| 1.0 + time / seconds),
             is_dense,
         }
@@ -130,7 +147,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     let may_be_dense = |pool_percent: u32, by_fast: &Forecast| {
         let limbo = limbo_target(memory as i64, usize::MAX) as f64;
         let loads = by_fast.faults_by_second * seconds;
-        let hits = (loads - loads_of(fast, pool_percent, limbo)).max(0.0);
+        let hits = (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0);
         let pool = by_fast.compressed_bytes / PAGE_BYTES;
         let saved = pool * (1.0 - dense.stored / fast.stored.max(0.001)).max(0.0);
         [hits / 2.0, hits].map(|hits| {
@@ -138,23 +155,66 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             is_denser_better(false, events, limbo as u64, saved as u64)
         })
     };
-    let mut all = POOL_PERCENT.map(|percent| {
+    let at = |percent: u32| {
         let by_fast = with(percent, false);
         match may_be_dense(percent, &by_fast) {
             [false, false] => by_fast,
             [true, true] => with(percent, true),
             _ => by_fast.between(with(percent, true)),
         }
+    };
+    let settled = settled_percent(|percent| {
+        let division = Division::of(peak, memory, fast, percent);
+        let limbo = limbo_target(memory as i64, usize::MAX) as f64;
+        let loads = loads_of(fast, percent, 0.0).pages;
+        let store_loads = store_loads_of(fast, percent);
+        Borders {
+            store_loads: store_loads.min(loads) as u64,
+            limbo_hits: (loads - loads_of(fast, percent, limbo).pages).max(0.0) as u64,
+            pool_loads: (loads - store_loads).max(0.0) as u64,
+            stored: division.stored as u64,
+            limbo: limbo as u64,
+            per_16_frames: ((16.0 / fast.stored.max(0.001)) as u64).clamp(16, 256),
+        }
     });
-    all.sort_by(|a, b| a.slowdown[0].total_cmp(&b.slowdown[0]));
-    all[all.len() / 2]
+    // It takes a while to get there.
+    at(settled).between(at(settled.midpoint(POOL_FIRST_PERCENT)))
 }
 
-/// Refaults with so much memory resident, and no fewer than with more of it: what a larger memory misses a smaller one does, too. Looks
-/// are too far apart for small memories to show all that they miss.
-fn refaults_at_least(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
+/// Where the pool's share comes to rest, by the engine's own rule, from where it begins.
+fn settled_percent(borders: impl Fn(u32) -> Borders) -> u32 {
+    let (mut percent, mut direction) = (POOL_FIRST_PERCENT, Ordering::Equal);
+    for _ in 0..SHARE_STEPS {
+        let next = next_pool_percent(percent, &borders(percent)).unwrap_or(percent);
+        let moved = match next.cmp(&percent) {
+            Ordering::Less if direction != Ordering::Greater => percent.saturating_sub(SHARE_STEP),
+            Ordering::Greater if direction != Ordering::Less => percent + SHARE_STEP,
+            // It stays, or would come back.
+            _ => return percent,
+        };
+        direction = next.cmp(&percent);
+        let moved = moved.clamp(POOL_LEAST_PERCENT, POOL_MOST_PERCENT);
+        if moved == percent {
+            return percent;
+        }
+        percent = moved;
+    }
+    percent
+}
+
+/// The same from outside: no fewer than with more of it, since what a larger memory misses a smaller one does, too, and looks are too far apart for small
+/// memories to show all that they miss.
+fn refaults_outside(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
     let with = |times: &f64| curve::refaults(&seen.steps, &|anonymous| resident(anonymous) * times);
     LARGER.iter().map(with).fold(0.0, f64::max)
+}
+
+/// Pages that would have to be brought back with so much memory resident, about.
+fn refaults(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> Refaults {
+    match &seen.touches {
+        Some(touches) => touches.refaults_about(seen.peak_bytes as f64 / PAGE_BYTES, resident),
+        None => Refaults { pages: refaults_outside(seen, resident), in_order: 0.0 },
+    }
 }
 
 impl Forecast {
@@ -198,6 +258,9 @@ pub mod tests {
         load_ns: 10_000.0,
         load_least_ns: 4000.0,
         load_most_ns: 12_000.0,
+        load_in_order_ns: 5000.0,
+        signal_ns: 2000.0,
+        first_ns: [500.0, 100.0],
         store_load_ns: 100_000.0,
         store_load_least_ns: 20_000.0,
     };
@@ -228,6 +291,8 @@ pub mod tests {
             look_seconds: 0.2,
             clear_seconds: 0.1,
             mark_seconds: 0.0,
+            touches: None,
+            processors: 1.0,
         }
     }
 
@@ -272,17 +337,19 @@ pub mod tests {
         let both = [density(0.25), Density { page_ns: 9000.0, ..density(0.1) }];
         let at_half = |seen: &Observation| forecast(seen, &both, &COSTS, 128 << 20);
         assert!(!at_half(&looping(10_000.0)).is_dense);
-        // One over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with the dense one.
+        // Half of the time one over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with the dense one. The other half keeps
+        // the rest from the disk.
         let hot = |pages: f64| {
             let mut seen = looping(10_000.0);
-            for step in seen.steps.iter_mut().filter(|step| step.touched_pages > pages) {
+            let rounds = seen.steps.len() / 2;
+            for step in seen.steps[..rounds].iter_mut().filter(|step| step.touched_pages > pages) {
                 step.again_pages = 0.0;
                 (step.touched_before_pages, step.touched_pages) = (pages, pages);
             }
             seen
         };
         let forecast = at_half(&hot(18_000.0));
-        assert!(forecast.is_dense && forecast.slowdown[0] < 1.01, "{forecast:?}");
+        assert!(forecast.is_dense && forecast.slowdown[0] < 1.1, "{forecast:?}");
     }
 
     #[test]

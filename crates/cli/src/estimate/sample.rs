@@ -143,7 +143,7 @@ mod tests {
         memory[..256 * PAGE_BYTES].fill(0x77);
         let start = memory.as_ptr().addr() as u64;
         let end = start + memory.len() as u64;
-        let area = Area { start, end, anonymous_kib: 1024, referenced_kib: 0, huge_kib: 0 };
+        let area = Area { start, end, anonymous_kib: 1024, ..Area::default() };
         let mut reservoir = Reservoir::new();
         reservoir.draw(std::process::id(), &[area], 100, 1.0);
         let pages = reservoir.into_pages();

@@ -6,6 +6,7 @@ use super::cost::Costs;
 use super::density::Density;
 use super::model::Forecast;
 use super::watch::Observation;
+use super::within::Touches;
 use crate::options::MIN_MEMORY_BYTES;
 use crate::size::{grouped, human};
 
@@ -20,6 +21,8 @@ pub struct Estimate {
 
 /// From here on huge pages blur the figures.
 const HUGE_SHARE: f64 = 0.25;
+/// From here on what was not watched is worth a word; a sample is never just as large as it should be.
+const UNSEEN_SHARE: f64 = 0.5;
 
 impl Estimate {
     pub fn text(&self) -> String {
@@ -56,20 +59,48 @@ impl Estimate {
             us(self.costs.first_touch_ns),
         );
         let of_time = |seconds: f64| 100.0 * seconds / (seen.seconds + seen.mark_seconds).max(1e-9);
-        text += &format!(
-            "looked {} times, which took {:.1} % of the time ({:.1} % clearing); the program took {:.1} % longer for it\n",
-            grouped(seen.looks.into()),
-            of_time(seen.look_seconds),
-            of_time(seen.clear_seconds),
-            100.0 * seen.mark_seconds / seen.seconds.max(1e-9),
-        );
+        let longer = 100.0 * seen.mark_seconds / seen.seconds.max(1e-9);
+        match &seen.touches {
+            None => {
+                text += &format!(
+                    "looked {} times, which took {:.1} % of the time ({:.1} % clearing); the program took {longer:.1} % longer for it\n",
+                    grouped(seen.looks.into()),
+                    of_time(seen.look_seconds),
+                    of_time(seen.clear_seconds),
+                );
+            }
+            Some(touches) => {
+                text += &format!(
+                    "watched one page in {} from within; the program took {longer:.1} % longer for it\n",
+                    touches.one_in
+                );
+            }
+        }
         if seen.peak_huge_bytes as f64 > HUGE_SHARE * seen.peak_bytes as f64 {
+            let (what, how) = match seen.touches {
+                None => ("of which any touch counts for 2 MiB", "high"),
+                Some(_) => ("which watching splits: it slows the program unseen", "low"),
+            };
             text += &format!(
-                "{} of the memory is huge pages, of which any touch counts for 2 MiB: the times may be too high\n",
+                "{} of the memory is huge pages, {what}: the times may be too {how}\n",
                 human(seen.peak_huge_bytes)
             );
         }
+        let unseen = self.unseen_bytes();
+        if unseen > UNSEEN_SHARE * seen.peak_bytes as f64 {
+            text += &format!(
+                "{} of it could not be watched (programs that cannot be taken over, or less than 8 MiB each): the times are too low; \
+                 --from-outside sees them\n",
+                human(unseen as u64)
+            );
+        }
         text
+    }
+
+    /// Memory of which no use was seen, where pages are watched.
+    fn unseen_bytes(&self) -> f64 {
+        let seen = self.seen.touches.as_ref().map(Touches::peak_bytes);
+        seen.map_or(0.0, |bytes| self.seen.peak_bytes as f64 - bytes)
     }
 
     fn peak_pages(&self) -> f64 {
@@ -119,6 +150,7 @@ impl Estimate {
             "look_seconds": seen.look_seconds,
             "clear_seconds": seen.clear_seconds,
             "mark_seconds": seen.mark_seconds,
+            "watched_one_in": seen.touches.as_ref().map(|touches| touches.one_in),
             "limits": self.forecasts.iter().map(|forecast| forecast.to_json()).collect::<Vec<_>>(),
         })
     }
@@ -164,7 +196,15 @@ mod tests {
         assert!(!text.contains("huge"), "{text}");
         let mut huge = estimate();
         huge.seen.peak_huge_bytes = 128 << 20;
-        assert!(huge.text().contains("128 MiB of the memory is huge pages"));
+        assert!(huge.text().contains("128 MiB of the memory is huge pages, of which any touch"));
+        huge.seen.touches = Some(Touches::of_peak(1000, 64));
+        let text = huge.text();
+        assert!(
+            text.contains("watched one page in 64 from within") && text.contains("which watching splits"),
+            "{text}"
+        );
+        // 1000 times 32 pages are 125 MiB of 256.
+        assert!(text.contains("131 MiB of it could not be watched"), "{text}");
     }
 
     #[test]

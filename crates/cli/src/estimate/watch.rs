@@ -11,6 +11,9 @@
 //! clearing the processor marks each page anew (`mark`). So looks and clearings together may take a tenth of the time and a fifth of a second, and
 //! what they took is said (of a processor: how long they had to wait for one is not the program's loss). Counted are the process and its descendants; memory that
 //! processes share by fork counts in each.
+//!
+//! A program that is watched from within (`within`) is looked at for its memory and the sampled pages only; what faults took of its time is
+//! counted there.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,10 +21,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
+use uzswap::control::{Counter, Tree};
+use uzswap::latency::FaultKind;
 
+use super::cost::Costs;
 use super::curve::Step;
 use super::look::{self, Area, PAGE_KIB};
 use super::sample::Reservoir;
+use super::within::Touches;
 use crate::os;
 
 /// The first look after a clearing.
@@ -35,12 +42,17 @@ const CREDIT: f64 = 0.2;
 const EPOCHS: [(f64, f64); 3] = [(0.12, 0.03), (0.3, 0.1), (0.65, 0.3)];
 /// ... but not before this.
 const EPOCH_LEAST: Duration = Duration::from_millis(30);
+/// From within: a look after so much of the time so far, between these.
+const WITHIN_AFTER: f64 = 0.1;
+const WITHIN_LEAST: Duration = Duration::from_millis(5);
+const WITHIN_MOST: Duration = Duration::from_millis(500);
 /// Pages drawn at each look: as many as they will have places, between these.
 const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
 /// How long the list of processes is good for.
 const LIST_FOR: Duration = Duration::from_millis(50);
 /// Part of a step that is taken for marks at most: what would be left of more is as uncertain as it is short.
 const MARKS_MOST: f64 = 0.85;
+const FAULTS_MOST: f64 = 0.95;
 /// A look that took more than so many times the mean was interrupted, and is owed for as one that took that.
 const TIMES_MEAN: f64 = 4.0;
 
@@ -60,9 +72,27 @@ pub struct Observation {
     pub clear_seconds: f64,
     /// What the program took longer for them, and is no more in `seconds` and steps.
     pub mark_seconds: f64,
+    /// From within: how often pages were used again.
+    pub touches: Option<Touches>,
+    /// How many processors it kept busy, in the mean.
+    pub processors: f64,
 }
 
 impl Observation {
+    /// The same without the time that faults took, by what they and first touches cost. Of several processors at work one waits for each.
+    pub fn without_faults(mut self, costs: &Costs) -> Observation {
+        for step in &mut self.steps {
+            let new = [step.new_pages - step.new_huge_pages, step.new_huge_pages];
+            let anyway = new[0] * costs.first_ns[0] + new[1] * costs.first_ns[1];
+            let longer = step.fault_seconds + (step.faults * costs.signal_ns - anyway) / 1e9;
+            let longer = (longer / self.processors.max(1.0)).clamp(0.0, FAULTS_MOST * step.seconds);
+            step.seconds -= longer;
+            self.seconds -= longer;
+            self.mark_seconds += longer;
+        }
+        self
+    }
+
     /// The same without the time in which pages were marked anew after clearings.
     pub fn without_marks(mut self, mark_ns: f64) -> Observation {
         for step in &mut self.steps {
@@ -75,6 +105,26 @@ impl Observation {
     }
 }
 
+/// What uzswap has counted in all processes.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    first_touches: u64,
+    faults: u64,
+    fault_ns: u64,
+}
+
+impl Counted {
+    fn of(tree: &Tree) -> Counted {
+        let mut counted = Counted { first_touches: tree.total(Counter::FirstTouches), ..Counted::default() };
+        for kind in FaultKind::ALL {
+            let latency = tree.latency(kind);
+            counted.faults += latency.count();
+            counted.fault_ns += latency.sum_ns;
+        }
+        counted
+    }
+}
+
 /// A process between two looks.
 #[derive(Default)]
 struct Known {
@@ -84,6 +134,9 @@ struct Known {
 
 pub struct Watch {
     root: u32,
+    /// Watched from within: what is counted there, and what was at the last look.
+    within: Option<&'static Tree>,
+    counted: Counted,
     started: Instant,
     listed: Option<Instant>,
     processes: HashMap<u32, Known>,
@@ -100,10 +153,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new(root: u32) -> Watch {
+    pub fn new(root: u32, within: Option<&'static Tree>) -> Watch {
         let now = Instant::now();
         Watch {
             root,
+            within,
+            counted: Counted::default(),
             started: now,
             listed: None,
             processes: HashMap::new(),
@@ -119,6 +174,8 @@ impl Watch {
                 look_seconds: 0.0,
                 clear_seconds: 0.0,
                 mark_seconds: 0.0,
+                touches: None,
+                processors: 1.0,
             },
             kind: 0,
             spent: [Duration::ZERO; EPOCHS.len()],
@@ -132,11 +189,18 @@ impl Watch {
     /// Watches until the program has gone, or the other end of `stop` has. `progress` hears after each look how long it has been, and how much
     /// memory there is.
     pub fn run(mut self, stop: &Receiver<()>, mut progress: impl FnMut(Duration, u64)) -> Observation {
-        self.clear();
         let mut wait = FIRST;
+        if self.within.is_none() {
+            self.clear();
+        }
         while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
             let Some(bytes) = self.look() else { break };
             progress(self.started.elapsed(), bytes);
+            if self.within.is_some() {
+                let next = self.started.elapsed().mul_f64(WITHIN_AFTER).clamp(WITHIN_LEAST, WITHIN_MOST);
+                wait = self.owed().max(next);
+                continue;
+            }
             let since = self.epoch_began.elapsed();
             // An epoch goes on until its looks are paid for.
             wait = match (self.is_epoch_over(bytes), self.owed()) {
@@ -200,7 +264,11 @@ impl Watch {
         let (mut total, mut huge, mut touched, mut large) = (0, 0, 0, 0);
         let mut looked_at = Vec::new();
         self.processes.retain(|pid, known| {
-            let Ok(areas) = look::look(*pid) else { return false };
+            let Ok(mut areas) = look::look(*pid) else { return false };
+            if self.within.is_some() && areas.iter().any(|area| area.is_managed) {
+                // The others are uzswap's own.
+                areas.retain(|area| area.is_managed);
+            }
             let minor_faults = minor_faults(*pid);
             let again = look::touched_again(&known.areas, &areas);
             step.again_pages += again.kib as f64 / PAGE_KIB;
@@ -216,6 +284,17 @@ impl Watch {
             *known = Known { areas, minor_faults };
             true
         });
+        if let Some(tree) = self.within {
+            let now = Counted::of(tree);
+            let before = std::mem::replace(&mut self.counted, now);
+            step.new_pages = (now.first_touches - before.first_touches) as f64;
+            step.faults = (now.faults - before.faults) as f64;
+            step.fault_seconds = (now.fault_ns - before.fault_ns) as f64 / 1e9;
+            step.again_pages = 0.0;
+            // There are no huge pages while pages are watched; without that there would be.
+            huge = (tree.total(Counter::HugeBytes) >> 10).min(total);
+            step.new_huge_pages = step.new_pages * huge as f64 / total.max(1) as f64;
+        }
         let (ended, spent) = (Instant::now(), own_time() - spent);
         // The walk goes on while the program does: what it sees is of the middle of it.
         let now = began + (ended - began) / 2;
@@ -298,7 +377,7 @@ mod tests {
         let script = "i=0; a=$(seq 30000); (b=$(seq 90000); sleep 0.3); for i in $a; do :; done";
         let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
         let (_end, stop) = mpsc::channel();
-        let watch = Watch::new(child.id());
+        let watch = Watch::new(child.id(), None);
         let reaper = std::thread::spawn(move || child.wait());
         let mut most = 0;
         let seen = watch.run(&stop, |_, bytes| most = most.max(bytes));
@@ -317,7 +396,7 @@ mod tests {
     fn what_marks_took_is_not_the_programs_time() {
         let step = |marks: f64| Step { seconds: 0.01, marks, ..Step::default() };
         let (_end, stop) = mpsc::channel::<()>();
-        let mut seen = Watch::new(u32::MAX >> 1).run(&stop, |_, _| ());
+        let mut seen = Watch::new(u32::MAX >> 1, None).run(&stop, |_, _| ());
         (seen.seconds, seen.steps) = (0.02, vec![step(10_000.0), step(1e6)]);
         let seen = seen.without_marks(250.0);
         let seconds: Vec<f64> = seen.steps.iter().map(|step| step.seconds).collect();
@@ -328,7 +407,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_look_does_not_end_the_watching() {
-        let mut watch = Watch::new(std::process::id());
+        let mut watch = Watch::new(std::process::id(), None);
         for took in [1, 1, 1, 500] {
             watch.seen.looks += 1;
             watch.count(Duration::from_millis(took));
@@ -341,6 +420,6 @@ mod tests {
     fn the_end_of_the_channel_ends_it() {
         let (end, stop) = mpsc::channel();
         drop(end);
-        assert_eq!(Watch::new(std::process::id()).run(&stop, |_, _| ()).looks, 0);
+        assert_eq!(Watch::new(std::process::id(), None).run(&stop, |_, _| ()).looks, 0);
     }
 }

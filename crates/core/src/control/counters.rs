@@ -42,6 +42,7 @@ counters! {
     PeakKeptBytes "peak_kept_bytes" Max "of the pool, the most that compressed copies of pages that were mapped again took (bytes)",
     OutsidePages "outside_pages" Gauge "memory of the process that is not managed: stacks, small data, uzswap's own, and what the kernel needs for it (4 KiB pages)",
     ManagedBytes "managed_bytes" Gauge "address space under management (bytes)",
+    HugeBytes "huge_bytes" Gauge "of these, what the program asks to be in huge pages (bytes)",
     PeakUsedPages "peak_used_pages" Max "largest memory of one process counted against the limit (4 KiB pages)",
     PeakNeededPages "peak_needed_pages" Max "largest memory one process would have needed without uzswap (4 KiB pages)",
     Processes "processes" Sum "processes that were taken over",

@@ -97,7 +97,9 @@ pub struct Settings {
     pub huge_pages: u32,
     /// 1: there is a [`Ring`](super::trace::Ring) behind the tree, for every fault.
     pub trace: u32,
-    pub _reserved: [u32; 2],
+    /// 1: pages are watched, one in 2^[`Tree::watch_log2`](super::Tree), see `fault/watch.rs`.
+    pub watch: u32,
+    pub _reserved: u32,
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
     /// The same for what has not been asked for in a while.
@@ -127,7 +129,8 @@ impl Settings {
             recompressor_len: 0,
             huge_pages: HugePages::Madvise as u32,
             trace: 0,
-            _reserved: [0; 2],
+            watch: 0,
+            _reserved: 0,
             compressor: [0; 128],
             recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],

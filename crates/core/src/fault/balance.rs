@@ -19,25 +19,11 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
 use crate::control::Counter;
-use crate::policy::{LOAD_WORTH, POOL_FIRST_PERCENT, is_denser_better};
+use crate::policy::{Borders, POOL_FIRST_PERCENT, is_denser_better, next_pool_percent};
 use crate::sys::PAGE_SIZE;
 
-/// Bounds of the share, in percent of what the process may use.
-const LEAST_PERCENT: u32 = 10;
-const MOST_PERCENT: u32 = 85;
 /// The share where there is no store, or it fails.
 const WITHOUT_STORE_PERCENT: u32 = 90;
-/// What a load from the store costs more than one from the pool: microseconds, roughly.
-const STORE_WORTH: u64 = 100;
-/// Loads and hits in limbo that speak for one border or the other.
-const FEW: u64 = 1024;
-/// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can go.
-const TRY_ABOVE: u64 = 16;
-/// Loads from the store that are enough to speak for a larger pool.
-const FEW_LOADS: u64 = 32;
-/// With fewer pages in the store, nothing is known of those that would go there.
-const FEW_STORED: u64 = 512;
-
 /// What evicting and loading a page costs, in times of compressing it.
 const RELOAD_COST: i64 = 3;
 /// Loads and stores that speak for or against a codec.
@@ -200,28 +186,15 @@ impl Balance {
 
     /// One step of the pool's share.
     fn step(&self, facts: &BorderFacts) {
-        let [loads, hits, pool_loads] = self.border_seen.since(facts.events);
-        // Of one page of memory, in 1/1024 us.
-        let as_page = ((hits * LOAD_WORTH) << 10) / facts.limbo.max(16);
-        let as_pool = ((loads * STORE_WORTH * facts.per_16_frames) << 6) / facts.stored.max(FEW_STORED);
-        // A pool that is too small goes to the disk and back: that is seen to at once.
-        let grows = loads >= FEW_LOADS && as_pool > as_page + as_page / 2;
-        if self.is_fixed.load(Ordering::Relaxed) || loads + hits < FEW && !grows {
-            return;
+        let [store_loads, limbo_hits, pool_loads] = self.border_seen.since(facts.events);
+        let BorderFacts { stored, limbo, per_16_frames, .. } = *facts;
+        let borders = Borders { store_loads, limbo_hits, pool_loads, stored, limbo, per_16_frames };
+        if !self.is_fixed.load(Ordering::Relaxed)
+            && let Some(next) = next_pool_percent(self.percent(), &borders)
+        {
+            self.border_seen.settle(facts.events);
+            self.percent.store(next, Ordering::Relaxed);
         }
-        self.border_seen.settle(facts.events);
-        let percent = self.percent();
-        let next = if grows {
-            (percent + 2).min(MOST_PERCENT)
-        } else if facts.stored < FEW_STORED && hits * TRY_ABOVE < pool_loads {
-            // More memory would save next to nothing: nothing to try for.
-            percent
-        } else if as_pool < as_page - as_page / 3 {
-            (percent - 1).max(LEAST_PERCENT)
-        } else {
-            percent
-        };
-        self.percent.store(next, Ordering::Relaxed);
     }
 }
 
@@ -318,6 +291,7 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{POOL_LEAST_PERCENT as LEAST_PERCENT, POOL_MOST_PERCENT as MOST_PERCENT};
 
     #[test]
     fn the_border_moves_to_where_memory_saves_more() {
@@ -337,7 +311,7 @@ mod tests {
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
         // In between nothing moves; a program that hardly faults says nothing.
         assert_eq!(steps(100, 500, 1000, &mut facts), LEAST_PERCENT);
-        assert_eq!(steps(1, FEW_LOADS - 1, 0, &mut facts), LEAST_PERCENT);
+        assert_eq!(steps(1, 31, 0, &mut facts), LEAST_PERCENT);
         // Nothing is in the store: it tries.
         assert_eq!(steps(10, 1000, 1000, &mut facts), LEAST_PERCENT + 20);
         facts.stored = 0;

@@ -69,7 +69,9 @@ impl Pager {
     /// Whether the stored page `page` of `range`, which is read now, is worth guarding.
     pub(super) fn may_be_guarded(&self, active: &Active, range: &Range, page: usize) -> bool {
         let PageState::Stored(raw) = self.state_of(page) else { return false };
-        active.mechanism.as_mover().is_some_and(|u| u.has_drop_each())
+        // What is watched leaves by way of limbo.
+        !self.is_watching()
+            && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each())
             && is_data(range.prot)
             && range.is_swept()
             && active.cache.are_pages_read_only()

@@ -234,6 +234,7 @@ impl Pager {
         });
         self.trace_pages(Kind::MovedFrom, old, old + common);
         self.trace_pages(Kind::MovedTo, new, new + common);
+        self.watch_found(s, new, new + common);
         // The kernel moves what it can as huge pages; which, it does not say.
         self.table.for_each_stretch(new, new + common, |_, m| m.set_mapped(Mapped::Small));
         self.after_move(new, new + common);

@@ -43,6 +43,7 @@ mod together;
 mod trace;
 mod turn;
 mod units;
+pub mod watch;
 mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -71,6 +72,7 @@ use hold::Holds;
 use shared::Sharing;
 use together::Lone;
 use units::Units;
+use watch::Watched;
 
 /// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
 const MIN_PAGES: i64 = 256;
@@ -126,6 +128,7 @@ pub struct State {
     /// Of that what the evictor has in hand.
     coming: Ahead,
     units: Units,
+    watched: Watched,
     /// Buffer for loads: WINDOW_LOCKED_PAGES pages.
     bounce: Option<Mapping>,
 }
@@ -178,6 +181,8 @@ pub struct Pager {
     slot: AtomicPtr<Slot>,
     /// Where faults are recorded, if they are (`--trace`).
     ring: AtomicPtr<Ring>,
+    /// See `watch.rs`.
+    is_watching: AtomicBool,
 }
 
 /// The lock, held.
@@ -201,6 +206,7 @@ impl Pager {
                 ahead: Ahead::NOTHING,
                 coming: Ahead::NOTHING,
                 units: Units::new(),
+                watched: Watched::new(),
                 bounce: None,
             }),
             active: AtomicPtr::new(core::ptr::null_mut()),
@@ -229,6 +235,7 @@ impl Pager {
             tree: AtomicPtr::new(core::ptr::null_mut()),
             slot: AtomicPtr::new(core::ptr::null_mut()),
             ring: AtomicPtr::new(core::ptr::null_mut()),
+            is_watching: AtomicBool::new(false),
         }
     }
 
@@ -380,6 +387,7 @@ impl Pager {
         s.set(Counter::StoredPages, self.stored_pages().max(0) as u64);
         s.set(Counter::OutsidePages, self.outside_pages() as u64);
         s.set(Counter::ManagedBytes, self.ranges.total_bytes() as u64);
+        s.set(Counter::HugeBytes, self.ranges.huge_bytes() as u64);
         if let Some(a) = self.active() {
             let pool = a.cache.footprint_bytes() as u64;
             s.set(Counter::PoolBytes, pool);

@@ -55,7 +55,7 @@ impl Pager {
     }
 
     /// Finds what is present in a range that was just attached.
-    fn adopt(&self, _s: &mut Locked<'_>, active: &Active, start: usize, end: usize, prot: u32) {
+    fn adopt(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize, prot: u32) {
         let mut present = [0u8; 512];
         let unit = if active.mechanism.is_protect() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE };
         let mut at = start;
@@ -68,6 +68,7 @@ impl Pager {
                     let slice = &present[(from - at) / PAGE_SIZE..(to - at) / PAGE_SIZE];
                     if slice.iter().any(|p| p & 1 != 0) {
                         self.adopt_run(active, from, to, prot);
+                        self.watch_found(s, from, to);
                     }
                 }
             }

@@ -121,6 +121,7 @@ impl Pager {
             if want == 0 {
                 let wasted;
                 (want, wasted) = stream.window(page, self.batch_pages(), |a, b| self.are_resident(a, b));
+                want = self.watch_window(page, want);
                 self.add(Counter::AroundWastedPages, wasted as u64);
                 self.add(Counter::Faults, 1);
                 stream.path().around = 0;
@@ -157,6 +158,7 @@ impl Pager {
             match self.serve(&mut s, active, range, page, want, tries, write) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, write, false);
+                    s = self.watch_arrivals(s, active, page, pages);
                     stream.path().next = page + pages * PAGE_SIZE;
                     stream.path().around = self.loaded_around(page, pages, kind);
                     stream.served();
@@ -238,6 +240,7 @@ impl Pager {
             match self.serve(&mut s, active, range, page, want, rooms, true) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, false, true);
+                    s = self.watch_arrivals(s, active, page, pages);
                     self.add(Counter::HeldPages, pages as u64);
                     page += pages * PAGE_SIZE;
                     rooms = 0;

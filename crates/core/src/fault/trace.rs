@@ -6,6 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use super::Pager;
+use super::watch::is_watched;
 use crate::control::trace::{Kind, PAGES_MAX, Record, Ring};
 use crate::latency::FaultKind;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -46,7 +47,7 @@ impl Pager {
         is_held: bool,
     ) {
         if let Some(ring) = self.ring() {
-            self.record(ring, kind.into(), page >> PAGE_SHIFT, pages, [is_write, is_held]);
+            self.record_some(ring, kind.into(), page >> PAGE_SHIFT, pages, [is_write, is_held]);
         }
     }
 
@@ -56,12 +57,22 @@ impl Pager {
         if let Some(ring) = self.ring()
             && start < end
         {
-            self.record(ring, kind, start >> PAGE_SHIFT, (end - start) / PAGE_SIZE, [false; 2]);
+            self.record_some(ring, kind, start >> PAGE_SHIFT, (end - start) / PAGE_SIZE, [false; 2]);
+        }
+    }
+
+    /// Records what happened to pages: all of them, or of touches, if somebody watches, those of watched ones.
+    #[cold]
+    fn record_some(&self, ring: &Ring, kind: Kind, page: usize, pages: usize, flags: [bool; 2]) {
+        match self.watch_log2() {
+            log2 if log2 != 0 && kind.is_touch() => (page..page + pages)
+                .filter(|page| is_watched(*page as u64, log2))
+                .for_each(|page| self.record(ring, kind, page, 1, flags)),
+            _ => self.record(ring, kind, page, pages, flags),
         }
     }
 
     /// `page`: a page number, or what the kind says.
-    #[cold]
     fn record(&self, ring: &Ring, kind: Kind, page: usize, pages: usize, [is_write, is_held]: [bool; 2]) {
         let (mut page, mut left) = (page as u64, pages as u64);
         let time_us = crate::sys::now_ns().saturating_sub(ring.began_ns.load(Ordering::Relaxed)) / 1000;

@@ -39,6 +39,53 @@ pub const LIMBO_MOST_PAGES: i64 = 16384;
 /// The pool's share of the limit as it starts, in percent; the rest is for pages as they are.
 pub const POOL_FIRST_PERCENT: u32 = 75;
 
+/// Bounds of the share, in percent of what the process may use.
+pub const POOL_LEAST_PERCENT: u32 = 10;
+pub const POOL_MOST_PERCENT: u32 = 85;
+/// What a load from the store costs more than one from the pool: microseconds, roughly.
+const STORE_WORTH: u64 = 100;
+/// Loads and hits in limbo that speak for one border or the other.
+const FEW: u64 = 1024;
+/// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can go.
+const TRY_ABOVE: u64 = 16;
+/// Loads from the store that are enough to speak for a larger pool.
+const FEW_LOADS: u64 = 32;
+/// With fewer pages in the store, nothing is known of those that would go there.
+const FEW_STORED: u64 = 512;
+
+/// What happened at the borders between pages as they are, the pool, and the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Borders {
+    /// Loads from the store of what the pool would have had, hits in limbo, loads from the pool.
+    pub store_loads: u64,
+    pub limbo_hits: u64,
+    pub pool_loads: u64,
+    /// Pages in the store that the pool would have, in limbo, and compressed ones in 16 frames of the pool.
+    pub stored: u64,
+    pub limbo: u64,
+    pub per_16_frames: u64,
+}
+
+/// The pool's share after one of `percent`, if enough happened to say: it moves to where a page of memory saves more.
+pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
+    // Of one page of memory, in 1/1024 us.
+    let as_page = ((b.limbo_hits * LOAD_WORTH) << 10) / b.limbo.max(16);
+    let as_pool = ((b.store_loads * STORE_WORTH * b.per_16_frames) << 6) / b.stored.max(FEW_STORED);
+    // A pool that is too small goes to the disk and back: that is seen to at once.
+    if b.store_loads >= FEW_LOADS && as_pool > as_page + as_page / 2 {
+        return Some((percent + 2).min(POOL_MOST_PERCENT));
+    }
+    if b.store_loads + b.limbo_hits < FEW {
+        return None;
+    }
+    // More memory would save next to nothing: nothing to try for.
+    let is_idle = b.stored < FEW_STORED && b.limbo_hits * TRY_ABOVE < b.pool_loads;
+    let shrinks = !is_idle && as_pool < as_page - as_page / 3;
+    // Step by step where nothing is known of what would go to the store; faster where much speaks for it.
+    let by = if b.stored >= FEW_STORED && as_pool < as_page / 4 { 4 } else { 1 };
+    Some(if shrinks { percent.saturating_sub(by).max(POOL_LEAST_PERCENT) } else { percent })
+}
+
 /// How many passes of the hand a resident page survives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Heat(u8);
@@ -145,6 +192,21 @@ mod tests {
         assert_eq!((target(0), target(1600), target(160_000)), (16, 100, 10_000));
         assert_eq!(target(100_000_000), LIMBO_MOST_PAGES);
         assert!(sweeps_first(15, target(0)) && !sweeps_first(16, target(0)));
+    }
+
+    #[test]
+    fn the_pools_share_moves_the_faster_the_more_speaks_for_it() {
+        let next = |store_loads, limbo_hits, stored| {
+            let pool_loads = 10 * limbo_hits;
+            let borders =
+                Borders { store_loads, limbo_hits, pool_loads, stored, limbo: 1000, per_16_frames: 40 };
+            next_pool_percent(75, &borders)
+        };
+        // Of a page as it is 12 us, of one in the pool 2.5 us and 6.
+        assert_eq!([next(100, 1000, 10_000), next(240, 1000, 10_000)], [Some(71), Some(74)]);
+        // Nothing is known of the store.
+        assert_eq!(next(0, 1024, 0), Some(74));
+        assert_eq!([next(31, 0, 10_000), next(1000, 1000, 10_000)], [None, Some(77)]);
     }
 
     #[test]

@@ -84,6 +84,7 @@ pub struct Ranges {
     /// Sum of the lengths of ranges with any access, in bytes.
     accessible_bytes: AtomicUsize,
     total_bytes: AtomicUsize,
+    huge_bytes: AtomicUsize,
 }
 
 impl Default for Ranges {
@@ -100,6 +101,7 @@ impl Ranges {
             len: AtomicUsize::new(0),
             accessible_bytes: AtomicUsize::new(0),
             total_bytes: AtomicUsize::new(0),
+            huge_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -116,6 +118,11 @@ impl Ranges {
     /// Bytes in all ranges.
     pub fn total_bytes(&self) -> usize {
         self.total_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in ranges that the program asked huge pages for.
+    pub fn huge_bytes(&self) -> usize {
+        self.huge_bytes.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -212,6 +219,9 @@ impl Ranges {
         self.total_bytes.store(self.total_bytes().wrapping_add(n), Ordering::Relaxed);
         if r.prot != 0 {
             self.accessible_bytes.store(self.accessible_bytes().wrapping_add(n), Ordering::Relaxed);
+        }
+        if r.flags.has(RangeFlags::HUGE) {
+            self.huge_bytes.store(self.huge_bytes().wrapping_add(n), Ordering::Relaxed);
         }
     }
 

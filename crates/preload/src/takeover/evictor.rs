@@ -286,6 +286,7 @@ fn tick() {
     let gone = relatives::has_one_gone(uzswap::sys::now_ns(), NOTICE_NS);
     look_outside();
     relatives::correct_share(gone);
+    PAGER.watch_rest();
     PAGER.balance_pool();
     PAGER.shrink_size();
     super::inflight::release_finished();

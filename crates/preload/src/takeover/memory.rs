@@ -105,16 +105,19 @@ fn wait_for_turn(t: &'static ThreadBlock) {
     signals::restore(mask);
 }
 
+/// A process that could hold so many pages is watched, if somebody watches (`fault/watch.rs`); smaller ones are left alone anyway.
+const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
+
 /// Asks, after memory was added, whether the process may exceed the limit now.
 pub fn grown(s: &mut Locked<'_>) {
     if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
         return;
     }
     let pages = dormant_pages();
-    if relatives::reserve(pages) {
-        evictor::listen_from(pages);
-    } else {
+    if !relatives::reserve(pages) || PAGER.is_watching() && pages >= WATCHED_FROM_PAGES {
         activate(s);
+    } else {
+        evictor::listen_from(pages);
     }
 }
 

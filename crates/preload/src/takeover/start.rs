@@ -75,6 +75,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
     let _ = tree.limit_pages.compare_exchange(0, limit, Ordering::AcqRel, Ordering::Relaxed);
     PAGER.connect(tree, slot);
+    if settings.watch != 0 {
+        PAGER.begin_to_watch();
+    }
     if settings.trace != 0 {
         record(control);
     }
