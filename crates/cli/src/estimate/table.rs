@@ -79,7 +79,7 @@ impl Estimate {
         if seen.peak_huge_bytes as f64 > HUGE_SHARE * seen.peak_bytes as f64 {
             let (what, how) = match seen.touches {
                 None => ("of which any touch counts for 2 MiB", "high"),
-                Some(_) => ("which watching splits: it slows the program unseen", "low"),
+                Some(_) => ("of which there are none while it is watched", "low"),
             };
             text += &format!(
                 "{} of the memory is huge pages, {what}: the times may be too {how}\n",
@@ -200,7 +200,7 @@ mod tests {
         huge.seen.touches = Some(Touches::of_peak(1000, 64));
         let text = huge.text();
         assert!(
-            text.contains("watched one page in 64 from within") && text.contains("which watching splits"),
+            text.contains("watched one page in 64 from within") && text.contains("none while it is watched"),
             "{text}"
         );
         // 1000 times 32 pages are 125 MiB of 256.

@@ -287,9 +287,11 @@ impl Watch {
         if let Some(tree) = self.within {
             let now = Counted::of(tree);
             let before = std::mem::replace(&mut self.counted, now);
-            step.new_pages = (now.first_touches - before.first_touches) as f64;
-            step.faults = (now.faults - before.faults) as f64;
-            step.fault_seconds = (now.fault_ns - before.fault_ns) as f64 / 1e9;
+            // A process that ends at this moment may be missing in one of the two.
+            let since = |of: fn(&Counted) -> u64| of(&now).saturating_sub(of(&before)) as f64;
+            step.new_pages = since(|counted| counted.first_touches);
+            step.faults = since(|counted| counted.faults);
+            step.fault_seconds = since(|counted| counted.fault_ns) / 1e9;
             step.again_pages = 0.0;
             // There are no huge pages while pages are watched; without that there would be.
             huge = (tree.total(Counter::HugeBytes) >> 10).min(total);

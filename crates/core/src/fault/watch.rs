@@ -18,9 +18,11 @@ use crate::policy::BATCH_PAGES;
 use crate::region::{PageState, Range};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The part of the memory whose touches are hidden, since it came last, and watched pages in it at least.
+/// The part of the memory whose touches are hidden, since it came last.
 const HIDDEN_PART: usize = 24;
-const HIDDEN_LEAST: usize = 2;
+/// Watched pages in it at least: an instruction needs six pages at once at most (two operands and itself, each across a border; a gather goes on where it was),
+/// and would begin again for ever if one of them left for another.
+const HIDDEN_LEAST: usize = 8;
 /// As many watched pages can be in the program: those that wait until the system call which uses them has ended, too.
 const WATCHED_MOST: usize = 4096;
 /// Pages that are tried for one that comes.
