@@ -79,13 +79,8 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
 
     let environment = environment(managed.as_ref().map(|(library, block)| (library.as_path(), block)));
     let tree = managed.as_ref().map(|(_, block)| block.tree());
-    if let Some(tree) = tree {
-        tree.tick_ns_q32.store(ticks.tick_ns_q32(), Ordering::Release);
-        // The first process would set it; who asks before that sees it, too.
-        tree.limit_pages.store((settings.memory_bytes / PAGE_BYTES) as i64, Ordering::Release);
-    }
-    if let Some(ring) = managed.as_ref().and_then(|(_, block)| block.ring()) {
-        ring.began_ns.store(uzswap::sys::now_ns(), Ordering::Release);
+    if let Some((_, block)) = &managed {
+        begin(block, &ticks, settings.memory_bytes);
     }
     let listener = settings.metrics.take();
     let watched = Watched {
@@ -122,6 +117,17 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     };
     report::finish(&outcome);
     Ok(supervise::end_alike(end))
+}
+
+/// Writes into the block what processes find there from the start.
+pub fn begin(block: &ControlBlock, ticks: &TickWatch, memory_bytes: u64) {
+    let tree = block.tree();
+    tree.tick_ns_q32.store(ticks.tick_ns_q32(), Ordering::Release);
+    // The first process would set it; who asks before that sees it, too.
+    tree.limit_pages.store((memory_bytes / PAGE_BYTES) as i64, Ordering::Release);
+    if let Some(ring) = block.ring() {
+        ring.began_ns.store(uzswap::sys::now_ns(), Ordering::Release);
+    }
 }
 
 /// Our environment, with what the runtime needs (it hides both variables from the program again).

@@ -78,10 +78,12 @@ impl Costs {
     fn of(free: &Value, squeezed: &Value, stored: &Value, first_ns: [f64; 2]) -> Costs {
         let number = |v: &Value| v.as_f64().unwrap_or(0.0);
         // By refault, or where one fault serves many touches by touch.
+        let extra_ns = |run: &Value, name: &str| {
+            let wall_ns = |run: &Value| number(&run["phases"][name]["wall_ns"]);
+            (wall_ns(run) - wall_ns(free)).max(0.0)
+        };
         let longer = |run: &Value, name: &str, by: &str| {
-            let (without, with) = (&free["phases"][name], &run["phases"][name]);
-            let extra = number(&with["wall_ns"]) - number(&without["wall_ns"]);
-            (extra / number(&with[by]).max(1.0)).max(0.0)
+            extra_ns(run, name) / number(&run["phases"][name][by]).max(1.0)
         };
         let count = |run: &Value, name: &str| number(&run["stats"]["counters"][name]);
         // A hit in limbo is a refault, but no page that had to come back: what it costs belongs to those that had to.
@@ -107,13 +109,13 @@ impl Costs {
         let fill = number(&squeezed["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
         // What comes on top of the handlers: signals, in and out. First touches were faults in the free run, too.
         let phases = free["phases"].as_object().into_iter().flatten();
-        let all_phases: f64 = phases.map(|(name, _)| longer(squeezed, name, "no such")).sum();
+        let all_phases: f64 = phases.map(|(name, _)| extra_ns(squeezed, name)).sum();
         let (faults, handlers) = FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
             let count = handler(*kind, "count");
             (faults + count, handlers + count * handler(*kind, "mean_ns"))
         });
-        let extra = all_phases + PAGES as f64 * (fill + first_ns[0]);
-        let signal_ns = ((extra - handlers) / faults.max(1.0)).max(0.0);
+        let all = all_phases + PAGES as f64 * (fill + first_ns[0]);
+        let signal_ns = ((all - handlers) / faults.max(1.0)).max(0.0);
         // The first pages found room.
         let first_touch_most_ns = (fill / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought

@@ -35,12 +35,12 @@ pub struct Step {
     pub again_pages: f64,
     /// First touches.
     pub new_pages: f64,
+    /// Of these, what would come with 2 MiB.
+    pub new_huge_pages: f64,
     /// Entries of the page tables that were marked anew for pages touched again.
     pub marks: f64,
     /// Faults that uzswap served, where the program is watched from within, and how long they took.
     pub faults: f64,
-    /// First touches that came with 2 MiB.
-    pub new_huge_pages: f64,
     pub fault_seconds: f64,
 }
 

@@ -197,6 +197,9 @@ Anonymous:            40 kB
         };
         assert_eq!(parse(SMAPS), [heap, huge]);
         assert_eq!(parse(""), []);
+        // Under userfaultfd, and limbo, which is uzswap's own.
+        let flagged = |flags| parse(&SMAPS.replace("rd wr mr mw me ac", flags))[0].is_managed;
+        assert_eq!(["rd wr um uw ac", "rd wr um nr dd", "rd wr nr dd"].map(flagged), [true, false, false]);
     }
 
     #[test]

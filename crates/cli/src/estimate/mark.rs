@@ -24,20 +24,24 @@ pub fn mark_ns() -> f64 {
     let Ok(mut memory) = MmapMut::map_anon(PAGES * PAGE_BYTES) else { return 0.0 };
     // A huge page would be one mark.
     let _ = memory.advise(Advice::NoHugePage);
-    median((0..PASSES).map_while(|_| pass(&mut memory))).map_or(0.0, |ns| ns.max(0.0))
+    of_passes(|| pass(&mut memory))
+}
+
+/// The median of some passes; 0 if there is none.
+fn of_passes(mut pass: impl FnMut() -> Option<f64>) -> f64 {
+    median((0..PASSES).map_while(|_| pass())).map_or(0.0, |ns| ns.max(0.0))
 }
 
 /// Nanoseconds that the kernel takes for the first touch of a page, on which uzswap spends its own; and for that of a page which comes with 2 MiB.
 pub fn first_ns() -> [f64; 2] {
     [Advice::NoHugePage, Advice::HugePage].map(|advice| {
-        let pass = || {
+        of_passes(|| {
             let mut memory = MmapMut::map_anon(PAGES * PAGE_BYTES).ok()?;
             let _ = memory.advise(advice);
             // In order, as memory is filled.
             let [first, again] = [touch_by(&mut memory, 1), touch_by(&mut memory, 1)];
             Some((first - again) / PAGES as f64)
-        };
-        median((0..PASSES).map_while(|_| pass())).map_or(0.0, |ns| ns.max(0.0))
+        })
     })
 }
 
@@ -50,11 +54,12 @@ fn pass(memory: &mut MmapMut) -> Option<f64> {
     Some((marked - again) / PAGES as f64)
 }
 
+/// Writes to every page, none beside the one before. Returns the nanoseconds.
 fn touch(memory: &mut MmapMut) -> f64 {
     touch_by(memory, STRIDE)
 }
 
-/// Writes to every page, by so many. Returns the nanoseconds.
+/// The same by so many pages at a time.
 fn touch_by(memory: &mut MmapMut, stride: usize) -> f64 {
     let started = Instant::now();
     for i in 0..PAGES {

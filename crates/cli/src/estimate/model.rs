@@ -12,9 +12,9 @@
 //! end, from the disk below (`within` and `curve` say how many). The program waits for each of them, one at a time: for one that has
 //! more threads than faults to wait for this is too much.
 
-use serde_json::{Value, json};
 use std::cmp::Ordering;
 
+use serde_json::{Value, json};
 use uzswap::policy::{Borders, POOL_FIRST_PERCENT, POOL_LEAST_PERCENT, POOL_MOST_PERCENT};
 use uzswap::policy::{is_denser_better, limbo_target, next_pool_percent};
 
@@ -119,7 +119,6 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     let with = |pool_percent: u32, is_dense: bool| {
         let (density, slower_ns) =
             if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
-        let divide = |anonymous: f64| Division::of(anonymous, memory, density, pool_percent);
         let loads = loads_of(density, pool_percent, 0.0);
         let from_store = store_loads_of(density, pool_percent);
         // What does not compress is not in the pool, however often it is used.
@@ -135,7 +134,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             (first_ns + loads.pages * (load_ns + slower_ns) + by_store) / 1e9
         };
         let times = [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(time);
-        let at_peak = divide(peak);
+        let at_peak = Division::of(peak, memory, density, pool_percent);
         Forecast {
             memory_bytes,
             resident_bytes: at_peak.resident * PAGE_BYTES,
@@ -146,11 +145,14 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             is_dense,
         }
     };
-    // As the engine decides: by what a little more memory would save. It sees that in limbo only, so it may see half of it.
+    // What a little more memory would save, as the engine sees it.
+    let limbo = limbo_target(memory as i64, usize::MAX) as f64;
+    let hits_of =
+        |pool_percent: u32, loads: f64| (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0);
+    // As the engine decides, by that. It sees it in limbo only, so it may see half of it.
     let may_be_dense = |pool_percent: u32, by_fast: &Forecast| {
-        let limbo = limbo_target(memory as i64, usize::MAX) as f64;
         let loads = by_fast.faults_by_second * seconds;
-        let hits = (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0);
+        let hits = hits_of(pool_percent, loads);
         let pool = by_fast.compressed_bytes / PAGE_BYTES;
         let saved = pool * (1.0 - dense.stored / fast.stored.max(0.001)).max(0.0);
         [hits / 2.0, hits].map(|hits| {
@@ -168,12 +170,11 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     };
     let settled = settled_percent(|percent| {
         let division = Division::of(peak, memory, fast, percent);
-        let limbo = limbo_target(memory as i64, usize::MAX) as f64;
         let loads = loads_of(fast, percent, 0.0).pages;
         let store_loads = store_loads_of(fast, percent);
         Borders {
             store_loads: store_loads.min(loads) as u64,
-            limbo_hits: (loads - loads_of(fast, percent, limbo).pages).max(0.0) as u64,
+            limbo_hits: hits_of(percent, loads) as u64,
             pool_loads: (loads - store_loads).max(0.0) as u64,
             stored: division.stored as u64,
             limbo: limbo as u64,
@@ -340,19 +341,24 @@ pub mod tests {
         let both = [density(0.25), Density { page_ns: 9000.0, ..density(0.1) }];
         let at_half = |seen: &Observation| forecast(seen, &both, &COSTS, 128 << 20);
         assert!(!at_half(&looping(10_000.0)).is_dense);
-        // Half of the time one over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with the dense one. The other half keeps
-        // the rest from the disk.
-        let hot = |pages: f64| {
+        // One over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with the dense one: for `part` of the time.
+        let hot = |part: f64| {
             let mut seen = looping(10_000.0);
-            let rounds = seen.steps.len() / 2;
-            for step in seen.steps[..rounds].iter_mut().filter(|step| step.touched_pages > pages) {
+            let steps = (seen.steps.len() as f64 * part) as usize;
+            for step in seen.steps[..steps].iter_mut().filter(|step| step.touched_pages > 18_000.0) {
                 step.again_pages = 0.0;
-                (step.touched_before_pages, step.touched_pages) = (pages, pages);
+                (step.touched_before_pages, step.touched_pages) = (18_000.0, 18_000.0);
             }
             seen
         };
-        let forecast = at_half(&hot(18_000.0));
-        assert!(forecast.is_dense && forecast.slowdown[0] < 1.1, "{forecast:?}");
+        // All the time: the rest is never used, so it goes to the disk, and there is room without the denser codec.
+        let forecast = at_half(&hot(1.0));
+        assert!(!forecast.is_dense && forecast.slowdown[0] < 1.01, "{forecast:?}");
+        // Half of the time, and the rest in the other half: it has to stay.
+        let forecast = at_half(&hot(0.5));
+        let by_fast = super::forecast(&hot(0.5), &[both[0]; 2], &COSTS, 128 << 20);
+        assert!(forecast.is_dense && forecast.slowdown[0] < by_fast.slowdown[0], "{forecast:?} {by_fast:?}");
+        assert!(forecast.slowdown[0] < 1.1, "{forecast:?}");
     }
 
     #[test]

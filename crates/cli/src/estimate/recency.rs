@@ -45,7 +45,8 @@ impl Recency {
     /// A page is used. Returns its distance, if it is known.
     pub fn touch(&mut self, page: Page) -> Option<usize> {
         if self.next == self.pages.len() {
-            self.move_up();
+            // Places of pages that went are used again.
+            self.retain(|_| true);
         }
         let place = self.next;
         self.next += 1;
@@ -75,17 +76,13 @@ impl Recency {
 
     /// `child` has the pages of `parent`, and they are as old.
     pub fn fork(&mut self, parent: u32, child: u32) {
-        let of_parent: Vec<(usize, u64)> = self
-            .places
-            .range((parent, 0)..(parent, u64::MAX))
-            .map(|(page, place)| (*place, page.1))
-            .collect();
-        if of_parent.is_empty() {
+        let of_parent = self.places.range((parent, 0)..(parent, u64::MAX));
+        let mut of_child: BTreeMap<usize, u64> = of_parent.map(|(page, place)| (*place, page.1)).collect();
+        if of_child.is_empty() {
             return;
         }
         self.remove(child, 0, u64::MAX);
         // All in the order that they have, each of the child's behind the one that it is of.
-        let mut of_child: BTreeMap<usize, u64> = of_parent.into_iter().collect();
         let old = std::mem::take(&mut self.pages);
         self.pages = (old.iter().enumerate())
             .filter_map(|(place, page)| page.map(|page| (place, page)))
@@ -119,11 +116,6 @@ impl Recency {
             self.sums[at] = self.sums[at].wrapping_add(what);
             at += at & at.wrapping_neg();
         }
-    }
-
-    /// There is no place left: those of pages that went are used again.
-    fn move_up(&mut self) {
-        self.retain(|_| true);
     }
 
     /// Gives the pages the places in which they are, and leaves as many free.

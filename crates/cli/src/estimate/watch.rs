@@ -50,7 +50,7 @@ const WITHIN_MOST: Duration = Duration::from_millis(500);
 const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
 /// How long the list of processes is good for.
 const LIST_FOR: Duration = Duration::from_millis(50);
-/// Part of a step that is taken for marks at most: what would be left of more is as uncertain as it is short.
+/// Part of a step that is taken for marks at most, and for faults: what would be left of more is as uncertain as it is short.
 const MARKS_MOST: f64 = 0.85;
 const FAULTS_MOST: f64 = 0.95;
 /// A look that took more than so many times the mean was interrupted, and is owed for as one that took that.
@@ -80,26 +80,27 @@ pub struct Observation {
 
 impl Observation {
     /// The same without the time that faults took, by what they and first touches cost. Of several processors at work one waits for each.
-    pub fn without_faults(mut self, costs: &Costs) -> Observation {
-        for step in &mut self.steps {
+    pub fn without_faults(self, costs: &Costs) -> Observation {
+        let processors = self.processors.max(1.0);
+        self.without(FAULTS_MOST, |step| {
             let new = [step.new_pages - step.new_huge_pages, step.new_huge_pages];
             let anyway = new[0] * costs.first_ns[0] + new[1] * costs.first_ns[1];
-            let longer = step.fault_seconds + (step.faults * costs.signal_ns - anyway) / 1e9;
-            let longer = (longer / self.processors.max(1.0)).clamp(0.0, FAULTS_MOST * step.seconds);
-            step.seconds -= longer;
-            self.seconds -= longer;
-            self.mark_seconds += longer;
-        }
-        self
+            (step.fault_seconds + (step.faults * costs.signal_ns - anyway) / 1e9) / processors
+        })
     }
 
     /// The same without the time in which pages were marked anew after clearings.
-    pub fn without_marks(mut self, mark_ns: f64) -> Observation {
+    pub fn without_marks(self, mark_ns: f64) -> Observation {
+        self.without(MARKS_MOST, |step| step.marks * mark_ns / 1e9)
+    }
+
+    /// Takes so many seconds off each step, a part of it at most.
+    fn without(mut self, most: f64, watching_seconds: impl Fn(&Step) -> f64) -> Observation {
         for step in &mut self.steps {
-            let marks = (step.marks * mark_ns / 1e9).min(MARKS_MOST * step.seconds);
-            step.seconds -= marks;
-            self.seconds -= marks;
-            self.mark_seconds += marks;
+            let longer = watching_seconds(step).clamp(0.0, most * step.seconds);
+            step.seconds -= longer;
+            self.seconds -= longer;
+            self.mark_seconds += longer;
         }
         self
     }

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use uzswap::control::trace::{Kind, Next, Record, Ring};
+use uzswap::control::trace::{Kind, Record};
 use uzswap::control::{HugePages, Mechanism, Settings, Tree};
 use uzswap::fault::watch::is_watched;
 
@@ -25,6 +25,7 @@ use crate::mechanism::Probe;
 use crate::observe::clock::TickWatch;
 use crate::os::ControlBlock;
 use crate::program::Program;
+use crate::trace::recorder;
 use crate::{place, run, settings};
 
 /// log2 of how many pages there are to one that is watched at first, and at most.
@@ -37,8 +38,6 @@ const RECORDS_BESIDES: f64 = 4000.0;
 /// The limit: as good as none.
 const MEMORY_BYTES: u64 = 1 << 44;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How long a record may be taken and not be there: its writer was killed, or has no processor.
-const PATIENCE: Duration = Duration::from_millis(200);
 /// How well it is known how much stays resident, and what LRU says of what does.
 const UNSURE: [f64; 3] = [0.9, 1.0, 1.1];
 /// Distances and sizes of memory are kept to so much: 2 %.
@@ -69,14 +68,12 @@ impl Within {
         };
         settings::put_runtime_paths(&mut plain, &library, place::default_cache(&env).as_deref()).ok()?;
         let block = ControlBlock::create(&plain).ok()?;
-        let (tree, ring) = (block.tree(), block.ring()?);
-        tree.limit_pages.store((MEMORY_BYTES / 4096) as i64, Ordering::Release);
+        run::begin(&block, &ticks, MEMORY_BYTES);
+        let tree = block.tree();
         tree.watch_log2.store(LOG2_FIRST, Ordering::Release);
-        ring.began_ns.store(uzswap::sys::now_ns(), Ordering::Release);
-        let tick_ns_q32 = ticks.tick_ns_q32();
-        tree.tick_ns_q32.store(tick_ns_q32, Ordering::Release);
         // Without a clock in it nobody could tell the program's time from uzswap's.
-        (tick_ns_q32 != 0).then_some(Within { library, block })
+        let has_clock = tree.tick_ns_q32.load(Ordering::Acquire) != 0;
+        has_clock.then_some(Within { library, block })
     }
 
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
@@ -92,20 +89,26 @@ impl Within {
         let (tree, ring) = (self.tree(), self.block.ring().expect("there is one with a trace"));
         let (end, stop) = mpsc::channel::<()>();
         let thread = thread::spawn(move || {
-            let mut touched = Touched::new();
-            let (since, mut records) = (Instant::now(), 0);
+            let (mut touched, since, mut unfinished_since) = (Touched::new(), Instant::now(), None);
+            let mut drain = |touched: &mut Touched| {
+                recorder::drain(ring, &mut unfinished_since, |words| {
+                    if let Some(record) = Record::unpack(words) {
+                        touched.add(&record);
+                    }
+                })
+            };
             while stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                records += drain(ring, &mut touched);
+                drain(&mut touched);
                 let most = RECORDS_BY_SECOND * since.elapsed().as_secs_f64() + RECORDS_BESIDES;
-                if records as f64 > most && touched.log2 < LOG2_MOST {
+                if touched.records as f64 > most && touched.log2 < LOG2_MOST {
                     touched.watch_half();
                     tree.watch_log2.store(touched.log2, Ordering::Release);
-                    // As if it had been so from the beginning, or a moment of many would halve them again and again.
-                    records /= 2;
                 }
             }
             ring.close();
-            drain(ring, &mut touched);
+            while !drain(&mut touched) {
+                thread::sleep(LOOK_EVERY);
+            }
             touched.finish()
         });
         Reader { end, thread }
@@ -123,30 +126,6 @@ impl Reader {
     pub fn finish(self) -> Touches {
         drop(self.end);
         self.thread.join().expect("a panic ends the process")
-    }
-}
-
-/// Takes out what is there. Returns how many of the records are of touches.
-fn drain(ring: &Ring, touched: &mut Touched) -> u64 {
-    let mut unfinished_since = None;
-    let mut touches = 0;
-    loop {
-        match ring.next() {
-            Next::Record(words) => {
-                if let Some(record) = Record::unpack(words) {
-                    touches += u64::from(record.kind.is_touch());
-                    touched.add(&record);
-                }
-                unfinished_since = None;
-            }
-            Next::Empty => return touches,
-            Next::Unfinished => {
-                if unfinished_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    ring.skip();
-                }
-                thread::yield_now();
-            }
-        }
     }
 }
 
@@ -233,6 +212,8 @@ const HEADS: usize = 8;
 struct Touched {
     /// log2 of how many pages there are to one that is watched now.
     log2: u32,
+    /// Records of touches so far, as if so few had been watched from the beginning: or a moment of many would halve them again and again.
+    records: u64,
     recency: Recency,
     /// As if one in 2^[`LOG2_FIRST`] were watched all the time.
     touches: Touches,
@@ -246,6 +227,7 @@ impl Touched {
     fn new() -> Touched {
         Touched {
             log2: LOG2_FIRST,
+            records: 0,
             recency: Recency::new(),
             touches: Touches::default(),
             moving: HashMap::new(),
@@ -266,11 +248,13 @@ impl Touched {
     /// From now on only half of the pages are watched.
     fn watch_half(&mut self) {
         self.log2 += 1;
+        self.records /= 2;
         let log2 = self.log2;
         self.recency.retain(|page| is_watched(page.1, log2));
     }
 
     fn add(&mut self, record: &Record) {
+        self.records += u64::from(record.kind.is_touch());
         let (pid, first, last) = (record.pid, record.page, record.page + u64::from(record.pages));
         match record.kind {
             // What is not watched any more may still be on its way.

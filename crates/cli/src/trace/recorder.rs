@@ -52,14 +52,16 @@ impl Recorder {
             let mut watch = Watch::new(tree, ring);
             let mut unfinished_since = None;
             while stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                drain(ring, &mut output, &mut unfinished_since);
+                drain(ring, &mut unfinished_since, |words| output.put(words));
                 watch.look(&mut output);
                 output.flush();
             }
             // A process that outlives the run is not recorded any more.
             ring.close();
             let closed = Instant::now();
-            while !drain(ring, &mut output, &mut unfinished_since) && closed.elapsed() < LAST_PATIENCE {
+            while !drain(ring, &mut unfinished_since, |words| output.put(words))
+                && closed.elapsed() < LAST_PATIENCE
+            {
                 thread::sleep(LOOK_EVERY);
             }
             // As many as there can be of a ring that somebody has scribbled over.
@@ -89,11 +91,11 @@ impl Recorder {
     }
 }
 
-/// Takes records out until there are none (true), or one is not finished.
-fn drain(ring: &Ring, output: &mut Output, unfinished_since: &mut Option<Instant>) -> bool {
+/// Takes records out until there are none (true), or one is not finished. That one is given up when it has not been for too long.
+pub fn drain(ring: &Ring, unfinished_since: &mut Option<Instant>, mut put: impl FnMut([u64; 2])) -> bool {
     loop {
         match ring.next() {
-            Next::Record(words) => output.put(words),
+            Next::Record(words) => put(words),
             Next::Empty => return true,
             Next::Unfinished => {
                 if unfinished_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {

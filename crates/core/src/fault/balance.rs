@@ -291,7 +291,7 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{POOL_LEAST_PERCENT as LEAST_PERCENT, POOL_MOST_PERCENT as MOST_PERCENT};
+    use crate::policy::{FEW_LOADS, POOL_LEAST_PERCENT as LEAST_PERCENT, POOL_MOST_PERCENT as MOST_PERCENT};
 
     #[test]
     fn the_border_moves_to_where_memory_saves_more() {
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
         // In between nothing moves; a program that hardly faults says nothing.
         assert_eq!(steps(100, 500, 1000, &mut facts), LEAST_PERCENT);
-        assert_eq!(steps(1, 31, 0, &mut facts), LEAST_PERCENT);
+        assert_eq!(steps(1, FEW_LOADS - 1, 0, &mut facts), LEAST_PERCENT);
         // Nothing is in the store: it tries.
         assert_eq!(steps(10, 1000, 1000, &mut facts), LEAST_PERCENT + 20);
         facts.stored = 0;

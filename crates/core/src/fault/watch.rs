@@ -1,7 +1,7 @@
 //! Watching how a program uses its memory while it has all that it wants (`uzswap estimate -- COMMAND`).
 //!
 //! ```text
-//!   fault of a watched page ──> served, recorded ──> among the last WATCHED that came ──> limbo ──> its next touch is a fault
+//!   fault of a watched page ──> served, recorded ──> among those that came last ──> limbo ──> its next touch is a fault
 //! ```
 //!
 //! One page in many is *watched*, chosen by its address: it goes to limbo a moment after it came, so that whenever it is used again after a

@@ -49,7 +49,7 @@ const FEW: u64 = 1024;
 /// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can go.
 const TRY_ABOVE: u64 = 16;
 /// Loads from the store that are enough to speak for a larger pool.
-const FEW_LOADS: u64 = 32;
+pub const FEW_LOADS: u64 = 32;
 /// With fewer pages in the store, nothing is known of those that would go there.
 const FEW_STORED: u64 = 512;
 
