@@ -38,6 +38,11 @@ impl Histogram {
         }
     }
 
+    /// All touches together.
+    pub fn total_ns(&self) -> u64 {
+        self.hit_total_ns + self.refault_total_ns
+    }
+
     /// The time that `share` of the refaults did not exceed (upper end of its bucket); 0 without refaults.
     pub fn refault_quantile_ns(&self, share: f64) -> u64 {
         let first = bucket(REFAULT_NS);

@@ -34,6 +34,9 @@ pub struct WorkerArguments {
     /// Seed of the random orders
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// After each touch read so many cache lines of a working set of its own: who works between its faults finds the caches cold
+    #[arg(long, default_value_t = 0)]
+    between_lines: u32,
     /// Take pages from a file
     #[arg(long)]
     corpus: Option<PathBuf>,
@@ -67,6 +70,7 @@ pub fn run(arguments: WorkerArguments) -> Result<u8, Failure> {
         Some(path) => Pages::from_file(path).map_err(failed(&path.display().to_string()))?,
     };
     let mut worker = Worker::new(arguments.pages, pages).map_err(failed("memory for the pages"))?;
+    worker.between = (arguments.between_lines > 0).then(|| Between::new(arguments.between_lines));
     let fill_time = worker.fill().map_err(failed("filling the pages"))?;
     let mut random = Random(arguments.seed);
     let mut phases = serde_json::Map::new();
@@ -76,12 +80,15 @@ pub fn run(arguments: WorkerArguments) -> Result<u8, Failure> {
         }
         phases.insert(phase.name.into(), worker.measure(phase, arguments.passes, &mut random)?);
     }
+    let started = Instant::now();
     worker.verify()?;
+    let verify_time = started.elapsed();
     let result = json!({
         "pages": arguments.pages,
         "passes": arguments.passes,
         "fill_ns_per_page": fill_time.as_nanos() as f64 / f64::from(arguments.pages),
         "phases": phases,
+        "verify_ns": verify_time.as_nanos() as u64,
     });
     let mut out = io::stdout().lock();
     let said = writeln!(out, "{result}").and_then(|()| out.flush());
@@ -98,12 +105,39 @@ struct Worker {
     pages: Pages,
     /// How often every page was written since it was filled.
     version: u64,
+    between: Option<Between>,
+}
+
+/// A working set of the process's own, and how much of it is used between two touches.
+struct Between {
+    lines: u32,
+    words: Vec<u64>,
+    random: Random,
+}
+
+impl Between {
+    const LINE_WORDS: usize = 8;
+    /// 1 MiB: more than the caches that are a core's own hold, and than the translations that it remembers cover.
+    const LINES: usize = 1 << 14;
+
+    fn new(lines: u32) -> Between {
+        Between { lines, words: vec![1; Between::LINES * Between::LINE_WORDS], random: Random(7) }
+    }
+
+    /// Returns when it is done.
+    fn work(&mut self) -> Instant {
+        for _ in 0..self.lines {
+            let line = self.random.next() as usize % Between::LINES;
+            black_box(self.words[line * Between::LINE_WORDS]);
+        }
+        Instant::now()
+    }
 }
 
 impl Worker {
     fn new(pages: u32, source: Pages) -> io::Result<Worker> {
         let memory = MmapMut::map_anon(pages as usize * PAGE_BYTES)?;
-        Ok(Worker { memory, order: (0..pages).collect(), pages: source, version: 0 })
+        Ok(Worker { memory, order: (0..pages).collect(), pages: source, version: 0, between: None })
     }
 
     /// Writes every page once. Returns the time for that, without the time for making the content.
@@ -121,7 +155,7 @@ impl Worker {
 
     fn measure(&mut self, phase: Phase, passes: u32, random: &mut Random) -> Result<Value, Failure> {
         let mut histogram = Histogram::new();
-        let (mut wall, mut cpu) = (Duration::ZERO, Duration::ZERO);
+        let (mut elapsed, mut cpu) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..passes {
             match phase.random {
                 true => random.shuffle(&mut self.order),
@@ -139,20 +173,24 @@ impl Worker {
             } else {
                 self.read_pass(&mut histogram)
             };
-            wall += wall_before.elapsed();
+            elapsed += wall_before.elapsed();
             cpu += cpu_time() - cpu_before;
             if sum != expected {
                 return Err(Failure::failed(format!("{}: a page came back with wrong bytes", phase.name)));
             }
         }
         let mut result = histogram.to_json();
-        result["wall_ns"] = json!(wall.as_nanos() as u64);
+        // Of the touches alone.
+        let wall_ns = histogram.total_ns();
+        result["wall_ns"] = json!(wall_ns);
+        let between_ns = (elapsed.as_nanos() as u64).saturating_sub(wall_ns) as f64;
+        result["between_mean_ns"] = json!(between_ns / (passes as f64 * self.order.len() as f64));
         result["cpu_ns"] = json!(cpu.as_nanos() as u64);
         Ok(result)
     }
 
     // One clock reading per touch: it ends one and begins the next.
-    fn read_pass(&self, histogram: &mut Histogram) -> u64 {
+    fn read_pass(&mut self, histogram: &mut Histogram) -> u64 {
         let mut sum = 0u64;
         let mut before = Instant::now();
         for &page in &self.order {
@@ -161,7 +199,7 @@ impl Worker {
             sum = sum.wrapping_add(black_box(u64::from_ne_bytes(word.try_into().expect("8 bytes"))));
             let after = Instant::now();
             histogram.record((after - before).as_nanos() as u64);
-            before = after;
+            before = self.between.as_mut().map_or(after, Between::work);
         }
         sum
     }
@@ -173,7 +211,7 @@ impl Worker {
             self.memory[at..at + 8].copy_from_slice(&black_box(mark(page, self.version)).to_ne_bytes());
             let after = Instant::now();
             histogram.record((after - before).as_nanos() as u64);
-            before = after;
+            before = self.between.as_mut().map_or(after, Between::work);
         }
     }
 

@@ -278,6 +278,7 @@ impl<S: Store> SwapCache<S> {
             }
             Location::Pool(raw) => {
                 s.counters.pool_loads += 1;
+                s.counters.recompressed_loads += u64::from(e.is(Mark::Packed));
                 let bytes = state::object(&s.pools, e.pool, raw, scratch);
                 out[..bytes.len()].copy_from_slice(bytes);
                 Seen::Copied(e.codec, bytes.len())

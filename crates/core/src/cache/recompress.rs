@@ -117,6 +117,19 @@ pub struct Idleness {
     /// Nothing is due before so many stores; and how many are to be waited for.
     rests_until: u64,
     rest: u64,
+    /// Since the beginning: objects compressed again, bytes saved by that.
+    packed_ever: u64,
+    saved_ever: u64,
+}
+
+/// What it came to that objects, or groups of them, were compressed again, for the owner to judge ([`SwapCache::judge`]).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Packing {
+    /// Since the beginning: how many were, and loads that had to undo it.
+    pub packed: u64,
+    pub loads: u64,
+    /// Bytes that those which are there now take less, about.
+    pub saved_bytes: u64,
 }
 
 /// Totals of objects that came in, and of loads from the store.
@@ -139,6 +152,8 @@ impl Idleness {
             seen: Traffic::default(),
             rests_until: 0,
             rest: 0,
+            packed_ever: 0,
+            saved_ever: 0,
         }
     }
 
@@ -151,6 +166,8 @@ impl Idleness {
     pub fn learn_packed(&mut self, now: Traffic, saved: usize) {
         self.packed += 1;
         self.saved += saved as u64;
+        self.packed_ever += 1;
+        self.saved_ever += saved as u64;
         if self.packed < self.learned_from {
             return;
         }
@@ -159,8 +176,7 @@ impl Idleness {
         if spills || self.loaded < self.packed / 3 && !is_little {
             self.rest = 0;
         } else if is_little || self.loaded > self.packed / 3 && self.young_part == YOUNG_MOST_PART {
-            self.rest = (self.rest * 2).clamp(REST_LEAST, REST_MOST);
-            self.rests_until = now.stores + self.rest;
+            self.begin_rest(now);
         }
         self.seen = now;
         if self.loaded > self.packed / 3 {
@@ -171,6 +187,25 @@ impl Idleness {
         (self.packed, self.loaded, self.saved) = (0, 0, 0);
     }
 
+    fn begin_rest(&mut self, now: Traffic) {
+        self.rest = (self.rest * 2).clamp(REST_LEAST, REST_MOST);
+        self.rests_until = now.stores + self.rest;
+    }
+
+    /// Nothing is compressed again just now, because it was for nothing.
+    pub fn is_resting(&self, now: Traffic) -> bool {
+        now.stores < self.rests_until
+    }
+
+    /// Whether it was worth it. In a rest that says nothing: what was made before it is still being loaded.
+    fn judge(&mut self, is_worth: bool, now: Traffic) {
+        match is_worth {
+            true => self.rest = 0,
+            false if self.is_resting(now) => {}
+            false => self.begin_rest(now),
+        }
+    }
+
     /// There is time: what has not been worth it so far does not matter.
     pub fn end_rest(&mut self) {
         self.rests_until = 0;
@@ -178,7 +213,7 @@ impl Idleness {
 
     /// Whether the oldest of the young is due.
     pub fn is_due(&self, young: u32, old: u32, now: Traffic) -> bool {
-        if now.stores < self.rests_until {
+        if self.is_resting(now) {
             return false;
         }
         let part = (u64::from(young) + u64::from(old)) * u64::from(self.young_part) / 16;
@@ -241,6 +276,41 @@ impl<S: Store> SwapCache<S> {
         }
         self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
         done
+    }
+
+    /// What it came to that objects were compressed again, and groups of them.
+    pub fn packings(&self) -> [Packing; 2] {
+        let s = self.state.lock();
+        let (c, by_page, by_group) = (s.counters, &s.idleness, &s.coldness);
+        let saved_bytes = |i: &Idleness, there: u64, ever: u64| {
+            (u128::from(i.saved_ever) * u128::from(there) / u128::from(ever.max(1))) as u64
+        };
+        let old = u64::from(s.old.len) + u64::from(s.cold.len);
+        [
+            Packing {
+                packed: by_page.packed_ever,
+                loads: c.recompressed_loads,
+                saved_bytes: saved_bytes(by_page, old.min(by_page.packed_ever), by_page.packed_ever),
+            },
+            Packing {
+                packed: by_group.packed_ever,
+                loads: c.unpacked_groups,
+                saved_bytes: saved_bytes(by_group, c.grouped_pages, c.group_stores),
+            },
+        ]
+    }
+
+    /// Whether either was worth it, if the owner, who knows what memory is worth, has seen enough. What was not is not done for a while, and
+    /// groups that are asked for meanwhile are taken apart.
+    pub fn judge(&self, is_worth: [Option<bool>; 2]) {
+        let mut s = self.state.lock();
+        let now = s.traffic();
+        let State { idleness, coldness, .. } = &mut *s;
+        for (i, is_worth) in [idleness, coldness].into_iter().zip(is_worth) {
+            if let Some(is_worth) = is_worth {
+                i.judge(is_worth, now);
+            }
+        }
     }
 
     /// Nothing will be compressed again for a while: gives back what making groups took, if nobody is at it.

@@ -19,7 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
 use crate::control::Counter;
-use crate::policy::{Borders, POOL_FIRST_PERCENT, is_denser_better, next_pool_percent};
+use crate::cache::Packing;
+use crate::policy::{Borders, PACKING_COSTS, POOL_FIRST_PERCENT};
+use crate::policy::{is_denser_better, is_packing_worth, next_pool_percent};
 use crate::sys::PAGE_SIZE;
 
 /// The share where there is no store, or it fails.
@@ -76,6 +78,8 @@ pub(super) struct Balance {
     /// Loads, stores and hits in limbo; and which codec was chosen last.
     codec_seen: Seen<3>,
     is_dense: AtomicBool,
+    /// For what is compressed again by page, and for groups: the events of the borders, what was done, and loads that had to undo it.
+    packing_seen: [Seen<5>; 2],
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
     /// Pages that left without limbo, at the last tick.
@@ -118,6 +122,7 @@ impl Balance {
             in_vain: AtomicI64::new(0),
             codec_seen: Seen::new(),
             is_dense: AtomicBool::new(false),
+            packing_seen: [const { Seen::new() }; 2],
             leisure_seen: Seen::new(),
             dropped_seen: Seen::new(),
         }
@@ -186,15 +191,37 @@ impl Balance {
 
     /// One step of the pool's share.
     fn step(&self, facts: &BorderFacts) {
-        let [store_loads, limbo_hits, pool_loads] = self.border_seen.since(facts.events);
-        let BorderFacts { stored, limbo, per_16_frames, .. } = *facts;
-        let borders = Borders { store_loads, limbo_hits, pool_loads, stored, limbo, per_16_frames };
+        let borders = facts.borders(self.border_seen.since(facts.events));
         if !self.is_fixed.load(Ordering::Relaxed)
             && let Some(next) = next_pool_percent(self.percent(), &borders)
         {
             self.border_seen.settle(facts.events);
             self.percent.store(next, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it is worth it that pages are compressed again, by page and in groups: what is known of that.
+    fn judge_packing(&self, facts: &BorderFacts, packings: [Packing; 2]) -> [Option<bool>; 2] {
+        core::array::from_fn(|i| {
+            let Packing { packed, loads, saved_bytes } = packings[i];
+            let [a, b, c] = facts.events;
+            let totals = [a, b, c, packed, loads];
+            let [a, b, c, packed, loads] = self.packing_seen[i].since(totals);
+            let saved = saved_bytes / PAGE_SIZE as u64;
+            let verdict = is_packing_worth(PACKING_COSTS[i], packed, loads, saved, &facts.borders([a, b, c]));
+            if verdict.is_some() {
+                self.packing_seen[i].settle(totals);
+            }
+            verdict
+        })
+    }
+}
+
+impl BorderFacts {
+    /// With what has happened of late.
+    fn borders(&self, [store_loads, limbo_hits, pool_loads]: [u64; 3]) -> Borders {
+        let BorderFacts { stored, limbo, per_16_frames, .. } = *self;
+        Borders { store_loads, limbo_hits, pool_loads, stored, limbo, per_16_frames }
     }
 }
 
@@ -250,13 +277,15 @@ impl Pager {
         let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
         self.slot().set(Counter::EdgePages, limbo as u64);
         let frames = (self.pool_pages() as u64).max(1);
-        self.balance.step(&BorderFacts {
+        let facts = BorderFacts {
             // What does not compress is not the pool's.
             events: [c.store_loads - c.incompressible_loads.min(c.store_loads), limbo_hits, c.pool_loads],
             stored: c.store_pages - c.incompressible_pages.min(c.store_pages),
             limbo: limbo as u64,
             per_16_frames: (c.pool_pages * 16 / frames).clamp(16, 16 * 16),
-        });
+        };
+        self.balance.step(&facts);
+        active.cache.judge(self.balance.judge_packing(&facts, active.cache.packings()));
         if active.cache.store_failure().is_some() {
             // What stays in memory compressed is still less than what it was.
             self.balance.begin(0, false);

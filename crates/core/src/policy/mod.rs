@@ -66,11 +66,18 @@ pub struct Borders {
     pub per_16_frames: u64,
 }
 
+impl Borders {
+    /// What one page of memory more would have saved, as a page that is as it is and as one of the pool, in 1/1024 us.
+    fn worth(&self) -> [u64; 2] {
+        let as_page = ((self.limbo_hits * LOAD_WORTH) << 10) / self.limbo.max(16);
+        let as_pool = ((self.store_loads * STORE_WORTH * self.per_16_frames) << 6) / self.stored.max(FEW_STORED);
+        [as_page, as_pool]
+    }
+}
+
 /// The pool's share after one of `percent`, if enough happened to say: it moves to where a page of memory saves more.
 pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
-    // Of one page of memory, in 1/1024 us.
-    let as_page = ((b.limbo_hits * LOAD_WORTH) << 10) / b.limbo.max(16);
-    let as_pool = ((b.store_loads * STORE_WORTH * b.per_16_frames) << 6) / b.stored.max(FEW_STORED);
+    let [as_page, as_pool] = b.worth();
     // A pool that is too small goes to the disk and back: that is seen to at once.
     if b.store_loads >= FEW_LOADS && as_pool > as_page + as_page / 2 {
         return Some((percent + 2).min(POOL_MOST_PERCENT));
@@ -167,6 +174,26 @@ pub fn is_denser_better(was: bool, [loads, stores, hits]: [u64; 3], limbo: u64, 
     let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
     // Not to and fro between equals.
     if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 }
+}
+
+/// What compressing again costs, in microseconds, roughly: a load that has to undo it more than another, and doing it, as far as whoever evicts
+/// has no time for that; and how much of it is enough to judge by.
+#[derive(Clone, Copy)]
+pub struct PackingCost {
+    load: u64,
+    pack: u64,
+    enough: u64,
+}
+
+/// One page by the stronger codec, and a group of 16.
+pub const PACKING_COSTS: [PackingCost; 2] =
+    [PackingCost { load: 6, pack: 6, enough: 8192 }, PackingCost { load: 90, pack: 150, enough: 8192 }];
+
+/// Whether it was worth to compress `packed` objects again, which `loads` had to undo, for `saved` pages of memory; `None`: not known yet.
+pub fn is_packing_worth(cost: PackingCost, packed: u64, loads: u64, saved: u64, borders: &Borders) -> Option<bool> {
+    let spent = cost.load * loads + cost.pack * packed;
+    let gained = borders.worth().into_iter().max().unwrap_or(0) * saved >> 10;
+    (spent >= cost.enough).then_some(gained > spent)
 }
 
 #[cfg(test)]

@@ -71,13 +71,35 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
     ) -> core::result::Result<(), Failure> {
         let mut unpacked = self.unpacked_of(spot).lock();
-        if self.unpack_group(&mut unpacked, spot)? {
+        let is_resting = self.unpack_group(&mut unpacked, spot)? && {
             let mut s = self.state.lock();
             s.counters.unpacked_groups += 1;
             s.coldness.learn_load();
-        }
+            s.coldness.is_resting(s.traffic())
+        };
         page.copy_from_slice(unpacked.page(spot.member.index.into()));
+        if is_resting {
+            self.take_apart(&mut unpacked, spot);
+        }
         Ok(())
+    }
+
+    /// Groups are not worth it just now: the other members of this one become objects again, each by itself.
+    fn take_apart(&self, unpacked: &mut Unpacked, loaded: Spot) {
+        let codec = self.codec_for_stores();
+        for index in (0..GROUP_PAGES as u8).filter(|index| *index != loaded.member.index) {
+            let spot = Spot { member: Member { index, ..loaded.member }, ..loaded };
+            if self.state.lock().member(spot).is_none() {
+                continue;
+            }
+            let at = usize::from(index) * PAGE_SIZE;
+            let page = &unpacked.pages.as_slice()[at..at + PAGE_SIZE];
+            let out = &mut unpacked.bytes.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+            // What this codec cannot make smaller stays where it is.
+            let Ok(c) = self.codecs.compress_as(codec, &mut unpacked.scratch, page, out) else { continue };
+            self.state.lock().leave_for_pool(spot, c.codec, &out[..c.len]);
+        }
+        self.count_unpacked(unpacked);
     }
 
     pub(super) fn copy_member(&self, spot: Spot, page: &mut [u8]) -> bool {
@@ -172,10 +194,33 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// The entry of that place if it is to be written back: `oldest`, or one that was not asked for.
-    fn leaving(&self, spot: Spot, oldest: u32) -> Option<u32> {
+    /// The entry of that place, if there is one.
+    fn member(&self, spot: Spot) -> Option<u32> {
         let group = self.groups.find(spot)?;
         let (_, id) = group.members().find(|(index, _)| *index == usize::from(spot.member.index))?;
+        Some(id)
+    }
+
+    /// A member becomes that object of the pool, and young, if there is room.
+    fn leave_for_pool(&mut self, spot: Spot, codec: CodecId, object: &[u8]) {
+        let Some(id) = self.member(spot) else { return };
+        let Ok(handle) = self.pools[self.pool].store(object) else { return };
+        self.unlink_pooled(id);
+        self.leave_group(spot.member);
+        let pool = self.pool as u8;
+        let e = self.entries.get_mut(id);
+        e.set_location(Location::Pool(handle.to_raw()));
+        (e.codec, e.len, e.pool) = (codec, object.len() as u16, pool);
+        // Whoever is making another group with it leaves it alone now.
+        e.mark(Mark::Packed, false);
+        e.mark(Mark::Packing, false);
+        self.link_young(id);
+        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+    }
+
+    /// The entry of that place if it is to be written back: `oldest`, or one that was not asked for.
+    fn leaving(&self, spot: Spot, oldest: u32) -> Option<u32> {
+        let id = self.member(spot)?;
         let e = self.entries.get(id);
         // Those that had a second chance are young.
         (id == oldest || e.is(Mark::Old) && !e.is(Mark::Referenced)).then_some(id)
