@@ -2,6 +2,9 @@
 //!
 //! Three runs of a small process that touches 64 MiB of such pages, in order and at random (`bench/worker.rs`): free, with room for two
 //! fifths of them beside the compressed rest, and with hardly any room for compressed ones, so that pages come from the disk.
+//! And once more, free and with room for two fifths, a process that goes through memory of its own between two touches, as programs do: what a
+//! fault needs has left the caches by then.
+//!
 //! A cost is the time a touch takes longer than it does in the free run. The eviction that makes room is in it as far as the program waits for
 //! it; so the figures hold for a machine that is as busy as it is now.
 
@@ -24,6 +27,11 @@ use crate::bench::process::{Interrupt, one_line};
 use crate::program::reason;
 
 const PAGES: u64 = 16_384;
+/// The same, and cache lines that are read between two touches: as many as there are in the worker's own memory.
+const COLD_PAGES: u64 = 8192;
+const COLD_LINES: u64 = 16_384;
+/// Part of the time in between after which two thirds of that are noticed.
+const COLD_AFTER: f64 = 0.25;
 /// With fewer sampled pages made-up ones stand for them.
 const SAMPLE_LEAST: usize = 256;
 /// Part of the pages that has room as it is.
@@ -44,6 +52,9 @@ pub struct Costs {
     pub load_most_ns: f64,
     /// The same in order, in the mean of reading and writing.
     pub load_in_order_ns: f64,
+    /// What one at random takes longer after other work, and for how much of that, in nanoseconds, two thirds of it.
+    pub load_cold_ns: f64,
+    pub cold_after_ns: f64,
     /// What of it is the signal's, in and out, before and after the handler.
     pub signal_ns: f64,
     /// What a first touch takes without uzswap: of a page by itself, of one that comes with 2 MiB.
@@ -64,39 +75,43 @@ impl Costs {
         interrupt: &Interrupt,
     ) -> Result<Costs, Failure> {
         let bench = Calibration { corpus: corpus(pages)?, interrupt };
-        let all = (PAGES * PAGE_BYTES as u64) as f64;
         let room = (RESIDENT + (1.0 - RESIDENT) * density.stored).min(0.7);
-        let own = super::model::PROCESS_BYTES;
-        let free = bench.run(None)?;
-        let squeezed = bench.run(Some(&["--memory", &format!("{:.0}", all * room + own)]))?;
-        let small = format!("{:.0}", all * 0.3 + own);
-        let stored = bench.run(Some(&["--memory", &small, "--pool-percent", "10"]))?;
-        Ok(Costs::of(&free, &squeezed, &stored, mark::first_ns()))
+        let limit = |pages: u64, room: f64| {
+            format!("{:.0}", (pages * PAGE_BYTES as u64) as f64 * room + super::model::PROCESS_BYTES)
+        };
+        let free = bench.run(&WARM, None)?;
+        let squeezed = bench.run(&WARM, Some(&["--memory", &limit(PAGES, room)]))?;
+        let stored = bench.run(&WARM, Some(&["--memory", &limit(PAGES, 0.3), "--pool-percent", "10"]))?;
+        let cold_free = bench.run(&COLD, None)?;
+        let cold = bench.run(&COLD, Some(&["--memory", &limit(COLD_PAGES, room)]))?;
+        Ok(Costs::of([&free, &squeezed, &stored], [&cold_free, &cold], mark::first_ns()))
     }
 
     /// `first_ns`: as in the costs.
-    fn of(free: &Value, squeezed: &Value, stored: &Value, first_ns: [f64; 2]) -> Costs {
+    fn of(
+        [free, squeezed, stored]: [&Value; 3],
+        [cold_free, cold]: [&Value; 2],
+        first_ns: [f64; 2],
+    ) -> Costs {
         let number = |v: &Value| v.as_f64().unwrap_or(0.0);
+        let wall_ns = |run: &Value, name: &str| number(&run["phases"][name]["wall_ns"]);
+        let extra_ns = |run: &Value, free: &Value, name: &str| (wall_ns(run, name) - wall_ns(free, name)).max(0.0);
         // By refault, or where one fault serves many touches by touch.
-        let extra_ns = |run: &Value, name: &str| {
-            let wall_ns = |run: &Value| number(&run["phases"][name]["wall_ns"]);
-            (wall_ns(run) - wall_ns(free)).max(0.0)
-        };
-        let longer = |run: &Value, name: &str, by: &str| {
-            extra_ns(run, name) / number(&run["phases"][name][by]).max(1.0)
+        let longer = |run: &Value, free: &Value, name: &str, by: &str| {
+            extra_ns(run, free, name) / number(&run["phases"][name][by]).max(1.0)
         };
         let count = |run: &Value, name: &str| number(&run["stats"]["counters"][name]);
         // A hit in limbo is a refault, but no page that had to come back: what it costs belongs to those that had to.
-        let at_random = |run: &Value| {
+        let at_random = |run: &Value, free: &Value| {
             let (loads, hits) = (count(run, "loads"), count(run, "limbo_hits"));
             let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
-            ["random read", "random write"].map(|name| longer(run, name, "refaults") / part)
+            ["random read", "random write"].map(|name| longer(run, free, name, "refaults") / part)
         };
-        let in_order = |run: &Value| longer(run, "sequential read", "touches");
-        let ways = at_random(squeezed);
+        let in_order = |run: &Value| longer(run, free, "sequential read", "touches");
+        let ways = at_random(squeezed, free);
         let load_ns = mean(ways);
         let load_least_ns = in_order(squeezed).min(load_ns);
-        let by_writing = longer(squeezed, "sequential write", "touches");
+        let by_writing = longer(squeezed, free, "sequential write", "touches");
         let load_in_order_ns = mean([load_least_ns, by_writing]).clamp(load_least_ns, load_ns);
         // With hardly any pool nearly all pages come from the disk, and leave for it: the waiting for both is in these.
         let from_store = (count(stored, "read_back_pages") / count(stored, "loads").max(1.0)).min(1.0);
@@ -104,23 +119,32 @@ impl Costs {
             part if part > 0.0 => without + (with - without).max(0.0) / part,
             _ => without,
         };
-        let handler =
-            |kind: FaultKind, figure: &str| number(&squeezed["stats"]["fault_latency"][kind.name()][figure]);
-        let fill = number(&squeezed["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
+        let handler = |run: &Value, kind: FaultKind, figure: &str| {
+            number(&run["stats"]["fault_latency"][kind.name()][figure])
+        };
+        let fill_ns = |run: &Value, free: &Value| number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
         // What comes on top of the handlers: signals, in and out. First touches were faults in the free run, too.
-        let phases = free["phases"].as_object().into_iter().flatten();
-        let all_phases: f64 = phases.map(|(name, _)| extra_ns(squeezed, name)).sum();
-        let (faults, handlers) = FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
-            let count = handler(*kind, "count");
-            (faults + count, handlers + count * handler(*kind, "mean_ns"))
-        });
-        let all = all_phases + PAGES as f64 * (fill + first_ns[0]);
-        let signal_ns = ((all - handlers) / faults.max(1.0)).max(0.0);
+        let signal_ns = |run: &Value, free: &Value, pages: u64| {
+            let phases = free["phases"].as_object().into_iter().flatten();
+            let all_phases: f64 = phases.map(|(name, _)| extra_ns(run, free, name)).sum();
+            let verifying = number(&run["verify_ns"]) - number(&free["verify_ns"]);
+            let (faults, handlers) = FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
+                let count = handler(run, *kind, "count");
+                (faults + count, handlers + count * handler(run, *kind, "mean_ns"))
+            });
+            let all = all_phases + verifying + pages as f64 * (fill_ns(run, free) + first_ns[0]);
+            ((all - handlers) / faults.max(1.0)).max(0.0)
+        };
+        let warm_signal_ns = signal_ns(squeezed, free, PAGES);
+        let between_ns = mean(["random read", "random write"].map(|name| {
+            number(&cold_free["phases"][name]["between_mean_ns"])
+        }));
         // The first pages found room.
-        let first_touch_most_ns = (fill / (1.0 - RESIDENT)).max(0.0);
+        let first_touch_most_ns = (fill_ns(squeezed, free) / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought
         // many pages; a page is never dearer than where all wait.
-        let first_touch_ns = (handler(FaultKind::FirstTouch, "p50_ns") + signal_ns).min(first_touch_most_ns);
+        let first_touch_ns =
+            (handler(squeezed, FaultKind::FirstTouch, "p50_ns") + warm_signal_ns).min(first_touch_most_ns);
         Costs {
             first_touch_ns,
             first_touch_most_ns,
@@ -128,11 +152,19 @@ impl Costs {
             load_least_ns,
             load_most_ns: ways[0].max(ways[1]),
             load_in_order_ns,
-            signal_ns,
+            load_cold_ns: (mean(at_random(cold, cold_free)) - load_ns).max(0.0),
+            cold_after_ns: (COLD_AFTER * between_ns).max(1.0),
+            // Who is watched has few faults.
+            signal_ns: signal_ns(cold, cold_free, COLD_PAGES).max(warm_signal_ns),
             first_ns,
-            store_load_ns: by_store(mean(at_random(stored)), load_ns),
+            store_load_ns: by_store(mean(at_random(stored, free)), load_ns),
             store_load_least_ns: by_store(in_order(stored), load_least_ns),
         }
+    }
+
+    /// What loads at random take longer for a program that works so long between two of them.
+    pub fn colder_ns(&self, own_ns: f64) -> f64 {
+        self.load_cold_ns * (1.0 - (-own_ns / self.cold_after_ns).exp())
     }
 
     pub fn to_json(self) -> Value {
@@ -143,6 +175,8 @@ impl Costs {
             "load_least_ns": self.load_least_ns,
             "load_most_ns": self.load_most_ns,
             "load_in_order_ns": self.load_in_order_ns,
+            "load_cold_ns": self.load_cold_ns,
+            "cold_after_ns": self.cold_after_ns,
             "signal_ns": self.signal_ns,
             "first_ns": self.first_ns[0],
             "first_huge_ns": self.first_ns[1],
@@ -152,6 +186,23 @@ impl Costs {
     }
 }
 
+/// What the worker is to do.
+struct Work {
+    pages: u64,
+    passes: u32,
+    between_lines: u64,
+    /// All, if none is named.
+    phases: &'static [&'static str],
+}
+
+const WARM: Work = Work { pages: PAGES, passes: PASSES, between_lines: 0, phases: &[] };
+const COLD: Work = Work {
+    pages: COLD_PAGES,
+    passes: 1,
+    between_lines: COLD_LINES,
+    phases: &["random read", "random write"],
+};
+
 struct Calibration<'a> {
     corpus: Option<File>,
     interrupt: &'a Interrupt,
@@ -159,14 +210,17 @@ struct Calibration<'a> {
 
 impl Calibration<'_> {
     /// What the worker says, with the statistics of the run under uzswap.
-    fn run(&self, options: Option<&[&str]>) -> Result<Value, Failure> {
+    fn run(&self, work: &Work, options: Option<&[&str]>) -> Result<Value, Failure> {
         let own = own_path()?;
         let mut command = Command::new(&own);
         let stats = memory_file()?;
         if let Some(options) = options {
             command.args(["run", "--quiet", "--stats"]).arg(path(&stats)).args(options).arg("--").arg(&own);
         }
-        command.args(["bench", "worker", "--pages", &PAGES.to_string(), "--passes", &PASSES.to_string()]);
+        let Work { pages, passes, between_lines, phases } = work;
+        command.args(["bench", "worker", "--pages", &pages.to_string(), "--passes", &passes.to_string()]);
+        command.args(["--between-lines", &between_lines.to_string()]);
+        phases.iter().for_each(|phase| _ = command.args(["--phase", phase]));
         if let Some(corpus) = &self.corpus {
             command.arg("--corpus").arg(path(corpus));
         }
@@ -227,7 +281,12 @@ mod tests {
         };
         let first_ns = [500.0, 100.0];
         let free = run(500.0, 0.0);
-        let costs = Costs::of(&free, &with(run(6500.0, 4.0), 0), &with(run(0.0, 19.0), 225), first_ns);
+        let cold = |us: f64| {
+            let phase = json!({"refaults": 500, "wall_ns": us * 1e6, "between_mean_ns": 40_000.0});
+            json!({"fill_ns_per_page": 500.0, "verify_ns": 0, "phases": {"random read": phase, "random write": phase}})
+        };
+        let warm = [&free, &with(run(6500.0, 4.0), 0), &with(run(0.0, 19.0), 225)];
+        let costs = Costs::of(warm, [&cold(0.0), &with(cold(9.0), 0)], first_ns);
         // 20 ms for touching, 6 us for each page in the beginning and what that took anyway; the handlers took 85 ms of all.
         let signal_ns = (20e6 + PAGES as f64 * 6500.0 - 85e6) / 15_000.0;
         assert_eq!(
@@ -239,6 +298,9 @@ mod tests {
                 load_least_ns: 4000.0,
                 load_most_ns: 16_000.0 / 0.75,
                 load_in_order_ns: 4000.0,
+                // 18 us a refault, of which three in four were loads: 24, and 16 of them in any case.
+                load_cold_ns: 8000.0,
+                cold_after_ns: 10_000.0,
                 signal_ns,
                 first_ns,
                 // Three in four came from there: 76 us are a quarter of 16 and the rest of 96.

@@ -128,7 +128,9 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         let store_in_order = in_order.max(in_units);
         let store_load_ns =
             costs.store_load_ns + store_in_order * (costs.store_load_least_ns - costs.store_load_ns);
+        let colder_ns = costs.colder_ns(1e9 * seconds / loads.pages.max(1.0));
         let time = |load_ns: f64| {
+            let load_ns = load_ns + colder_ns;
             let load_ns = load_ns + in_order * (costs.load_in_order_ns - load_ns).min(0.0);
             let by_store = from_store * (store_load_ns - load_ns).max(0.0);
             (first_ns + loads.pages * (load_ns + slower_ns) + by_store) / 1e9
@@ -263,6 +265,8 @@ pub mod tests {
         load_least_ns: 4000.0,
         load_most_ns: 12_000.0,
         load_in_order_ns: 5000.0,
+        load_cold_ns: 0.0,
+        cold_after_ns: 10_000.0,
         signal_ns: 2000.0,
         first_ns: [500.0, 100.0],
         store_load_ns: 100_000.0,
