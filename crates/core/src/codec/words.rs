@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Eight words are a *line*. Bases lie in lines before, never in the same one, so that the words of a line do not wait for each
-//! other: a line is one vector, both ways (`sys/words.rs`; without AVX-512 the loops here do the same, word by word).
+//! other: a line is one vector, both ways (`sys/words.rs`; without AVX-512 the loops here do the same, word by word, there compiled for the bit
+//! instructions that the processor has).
 //! An input is cut into *blocks* of a page, each for itself:
 //!
 //! ```text
@@ -78,6 +79,18 @@ const fn choices(first: u8, end: u8, more: u8) -> Choices {
     }
     table
 }
+
+/// The bits of the low bytes that each code replaces.
+const MASKS: [u64; 16] = {
+    let mut table = [0; 16];
+    let mut code = 0;
+    while code < 16 {
+        let bytes = LITERALS[code] as u32;
+        table[code] = if bytes == 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 };
+        code += 1;
+    }
+    table
+};
 
 const fn replaced() -> [u8; 16] {
     let mut table = [0; 16];
@@ -191,18 +204,13 @@ fn compress(
     src: &[u8],
     dst: &mut [u8],
 ) -> core::result::Result<Outcome, CompressError> {
-    let is_vector = vector::is_supported();
     let mut done = Outcome::default();
     for block in src.chunks(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks::<LINE_BYTES>();
         let out = dst.get_mut(done.len..).ok_or(CompressError::Incompressible)?;
         let (head, out) = out.split_at_mut_checked(HEAD_BYTES).ok_or(CompressError::Incompressible)?;
         let mut found = Lines::new();
-        let fits = match is_vector {
-            true => vector::compress(tables, lines, out, &mut found),
-            false => compress_lines(tables, lines, out, &mut found),
-        };
-        if !fits {
+        if !vector::compress(tables, lines, out, &mut found) {
             return Err(CompressError::Incompressible);
         }
         head[..8].copy_from_slice(&found.with_code.to_le_bytes());
@@ -229,15 +237,11 @@ pub struct Block<'a> {
 
 /// Restores the whole of `dst` from the whole of `src`: its length. `None`: `compress` did not write that.
 pub fn decompress(mut src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    let is_vector = vector::is_supported();
     for block in dst.chunks_mut(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks_mut::<LINE_BYTES>();
         let parts = parts(src, lines.len())?;
-        let distances = match is_vector {
-            true => vector::decompress(&parts, lines),
-            false => decompress_lines(&parts, lines),
-        };
-        src = parts.distances.get(distances?..)?;
+        let distances = vector::decompress(&parts, lines)?;
+        src = parts.distances.get(distances..)?;
         let (tail, after) = src.split_at_checked(rest.len())?;
         rest.copy_from_slice(tail);
         src = after;
@@ -270,8 +274,9 @@ fn place(word: u64, shift: u32) -> usize {
     ((folded * MULTIPLIER) >> PRODUCT_SHIFT) as usize % TABLE_WORDS
 }
 
-/// As `vector::compress`, to the byte.
-fn compress_lines(
+/// As `vector::compress`, to the byte, one word after the other.
+#[inline(always)]
+pub fn compress_lines(
     tables: &mut [u8; TABLES_BYTES],
     lines: &[[u8; LINE_BYTES]],
     literals: &mut [u8],
@@ -280,43 +285,61 @@ fn compress_lines(
     tables.fill(0);
     let (entries, _) = tables.as_chunks_mut::<4>();
     let (first, second) = entries.split_at_mut(TABLE_WORDS);
-    let at = |index: usize| line_words(&lines[index / LINE_WORDS])[index % LINE_WORDS];
+    let (all, _) = lines.as_flattened().as_chunks::<8>();
     let mut above = [0; LINE_WORDS];
     for (number, line) in lines.iter().enumerate() {
         let words = line_words(line);
         let start = number * LINE_WORDS;
+        if words == [0; LINE_WORDS] {
+            // No code, and its last word is where zero was last.
+            for (table, shift) in [(&mut *first, SHIFTS[0]), (&mut *second, SHIFTS[1])] {
+                table[place(0, shift)] = ((start + LINE_WORDS - 1) as u32).to_le_bytes();
+            }
+            above = words;
+            continue;
+        }
+        // Whole words are written, each from where the literal of the one before ends.
+        let (mut low, mut count) = ([0; LINE_BYTES + 8], 0);
         let mut codes = 0u32;
+        let places = SHIFTS.map(|shift| words.map(|word| place(word, shift)));
+        // The tables of choices have places for all of four bits.
+        let choose = |by: &Choices, differ: usize| by[differ & 15];
         for (i, word) in words.into_iter().enumerate() {
-            let mut best =
-                BY_ZERO[bytes_that_differ(word, 0)].min(BY_ABOVE[bytes_that_differ(word, above[i])]);
+            let mut best = choose(&BY_ZERO, bytes_that_differ(word, 0))
+                .min(choose(&BY_ABOVE, bytes_that_differ(word, above[i])));
             let mut distance = 0;
             if number > 0 {
-                let near = |table: &[[u8; 4]], shift| {
-                    let index = u32::from_le_bytes(table[place(word, shift)]) as usize;
+                let near = |table: &[[u8; 4]], places: &[usize; LINE_WORDS]| {
+                    let index = u32::from_le_bytes(table[places[i]]) as usize;
                     let distance = start - 1 - index;
-                    let differ = if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
-                    (differ, distance)
+                    let differ = bytes_that_differ(word, u64::from_le_bytes(all[index]));
+                    (if distance > DISTANCE_MAX { 8 } else { differ }, distance)
                 };
-                let (one, other) = (near(first, SHIFTS[0]), near(second, SHIFTS[1]));
+                let (one, other) = (near(first, &places[0]), near(second, &places[1]));
                 let (differ, nearer) = if other.0 < one.0 { other } else { one };
                 distance = nearer;
-                best = best.min(BY_DISTANT[differ]);
+                best = best.min(choose(&BY_DISTANT, differ));
             }
             let code = best & 15;
             codes |= u32::from(code) << (4 * i);
-            let count = LITERALS[usize::from(code)].into();
-            let end = found.literal_bytes + count;
-            let Some(out) = literals.get_mut(found.literal_bytes..end) else { return false };
-            out.copy_from_slice(&word.to_le_bytes()[..count]);
-            found.literal_bytes = end;
-            if code >= FIRST_DISTANT {
-                found.distances[found.distance_bytes] = distance as u8;
-                found.distance_bytes += 1;
-            }
+            low[count..count + 8].copy_from_slice(&word.to_le_bytes());
+            count += usize::from(LITERALS[usize::from(code)]);
+            // One too many is overwritten by the next.
+            found.distances[found.distance_bytes] = distance as u8;
+            found.distance_bytes += usize::from(code >= FIRST_DISTANT);
         }
-        for (i, word) in words.into_iter().enumerate() {
-            first[place(word, SHIFTS[0])] = ((start + i) as u32).to_le_bytes();
-            second[place(word, SHIFTS[1])] = ((start + i) as u32).to_le_bytes();
+        let Some(out) = literals.get_mut(found.literal_bytes..) else { return false };
+        if let Some(out) = out.first_chunk_mut::<LINE_BYTES>() {
+            out.copy_from_slice(&low[..LINE_BYTES]);
+        } else if let Some(out) = out.get_mut(..count) {
+            out.copy_from_slice(&low[..count]);
+        } else {
+            return false;
+        }
+        found.literal_bytes += count;
+        for i in 0..LINE_WORDS {
+            first[places[0][i]] = ((start + i) as u32).to_le_bytes();
+            second[places[1][i]] = ((start + i) as u32).to_le_bytes();
         }
         if codes != 0 {
             found.with_code |= 1 << number;
@@ -328,38 +351,48 @@ fn compress_lines(
     true
 }
 
-/// As `vector::decompress`: how many distances there were.
-fn decompress_lines(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+/// As `vector::decompress`, one word after the other: how many distances there were.
+#[inline(always)]
+pub fn decompress_lines(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+    const WINDOW: usize = LINE_BYTES + 8;
     let (mut codes, _) = block.codes.as_chunks::<CODE_BYTES>();
     let (mut literals, mut distances) = (block.literals, 0);
+    let (all, _) = lines.as_flattened_mut().as_chunks_mut::<8>();
     let mut above = [0; LINE_WORDS];
-    for number in 0..lines.len() {
-        let mut word_codes = 0;
-        if block.with_code >> number & 1 != 0 {
-            let (first, more) = codes.split_first()?;
-            (word_codes, codes) = (u32::from_le_bytes(*first), more);
+    for start in (0..all.len()).step_by(LINE_WORDS) {
+        if block.with_code >> (start / LINE_WORDS) & 1 == 0 {
+            all[start..start + LINE_WORDS].fill([0; 8]);
+            above = [0; LINE_WORDS];
+            continue;
         }
-        let mut words = [0u64; LINE_WORDS];
-        for (i, word) in words.iter_mut().enumerate() {
-            let code = (word_codes >> (4 * i)) as u8 & 15;
-            let base = if code < FIRST_ABOVE {
-                0
-            } else if code < FIRST_DISTANT {
-                above[i]
-            } else {
+        let (first, more) = codes.split_first()?;
+        let line_codes = u32::from_le_bytes(*first);
+        codes = more;
+        // Whole words are read, so the last lines of a block need something behind them.
+        let mut tail = [0; WINDOW];
+        let low = match literals.first_chunk::<WINDOW>() {
+            Some(low) => low,
+            None => {
+                tail[..literals.len()].copy_from_slice(literals);
+                &tail
+            }
+        };
+        let mut count = 0;
+        for (i, above) in above.iter_mut().enumerate() {
+            let code = (line_codes >> (4 * i)) as usize & 15;
+            let mask = MASKS[code];
+            let mut base = if code < usize::from(FIRST_ABOVE) { 0 } else { *above };
+            if code >= usize::from(FIRST_DISTANT) {
                 let distance = usize::from(*block.distances.get(distances)?);
                 distances += 1;
-                let index = (number * LINE_WORDS).checked_sub(1 + distance)?;
-                line_words(&lines[index / LINE_WORDS])[index % LINE_WORDS]
-            };
-            let (low, more) = literals.split_at_checked(LITERALS[usize::from(code)].into())?;
-            let mut bytes = base.to_le_bytes();
-            bytes[..low.len()].copy_from_slice(low);
-            (*word, literals) = (u64::from_le_bytes(bytes), more);
+                base = u64::from_le_bytes(all[start.checked_sub(1 + distance)?]);
+            }
+            let literal = u64::from_le_bytes(low[count..count + 8].try_into().expect("8 bytes"));
+            count += usize::from(LITERALS[code]);
+            *above = base & !mask | literal & mask;
+            all[start + i] = above.to_le_bytes();
         }
-        let (out, _) = lines[number].as_chunks_mut::<8>();
-        out.iter_mut().zip(words).for_each(|(out, word)| *out = word.to_le_bytes());
-        above = words;
+        literals = literals.get(count..)?;
     }
     literals.is_empty().then_some(distances)
 }
@@ -368,6 +401,99 @@ fn decompress_lines(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usi
 mod tests {
     use super::*;
     use crate::testing::{Choices, Random};
+
+    /// The same, as it is said above.
+    fn naive_compress(
+        tables: &mut [u8; TABLES_BYTES],
+        lines: &[[u8; LINE_BYTES]],
+        literals: &mut [u8],
+        found: &mut Lines,
+    ) -> bool {
+        tables.fill(0);
+        let (entries, _) = tables.as_chunks_mut::<4>();
+        let (first, second) = entries.split_at_mut(TABLE_WORDS);
+        let at = |index: usize| line_words(&lines[index / LINE_WORDS])[index % LINE_WORDS];
+        let mut above = [0; LINE_WORDS];
+        for (number, line) in lines.iter().enumerate() {
+            let words = line_words(line);
+            let start = number * LINE_WORDS;
+            let mut codes = 0u32;
+            for (i, word) in words.into_iter().enumerate() {
+                let mut best =
+                    BY_ZERO[bytes_that_differ(word, 0)].min(BY_ABOVE[bytes_that_differ(word, above[i])]);
+                let mut distance = 0;
+                if number > 0 {
+                    let near = |table: &[[u8; 4]], shift| {
+                        let index = u32::from_le_bytes(table[place(word, shift)]) as usize;
+                        let distance = start - 1 - index;
+                        let differ = if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
+                        (differ, distance)
+                    };
+                    let (one, other) = (near(first, SHIFTS[0]), near(second, SHIFTS[1]));
+                    let (differ, nearer) = if other.0 < one.0 { other } else { one };
+                    distance = nearer;
+                    best = best.min(BY_DISTANT[differ]);
+                }
+                let code = best & 15;
+                codes |= u32::from(code) << (4 * i);
+                let count = LITERALS[usize::from(code)].into();
+                let end = found.literal_bytes + count;
+                let Some(out) = literals.get_mut(found.literal_bytes..end) else { return false };
+                out.copy_from_slice(&word.to_le_bytes()[..count]);
+                found.literal_bytes = end;
+                if code >= FIRST_DISTANT {
+                    found.distances[found.distance_bytes] = distance as u8;
+                    found.distance_bytes += 1;
+                }
+            }
+            for (i, word) in words.into_iter().enumerate() {
+                first[place(word, SHIFTS[0])] = ((start + i) as u32).to_le_bytes();
+                second[place(word, SHIFTS[1])] = ((start + i) as u32).to_le_bytes();
+            }
+            if codes != 0 {
+                found.with_code |= 1 << number;
+                found.codes[found.code_bytes..][..CODE_BYTES].copy_from_slice(&codes.to_le_bytes());
+                found.code_bytes += CODE_BYTES;
+            }
+            above = words;
+        }
+        true
+    }
+
+    fn naive_decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+        let (mut codes, _) = block.codes.as_chunks::<CODE_BYTES>();
+        let (mut literals, mut distances) = (block.literals, 0);
+        let mut above = [0; LINE_WORDS];
+        for number in 0..lines.len() {
+            let mut word_codes = 0;
+            if block.with_code >> number & 1 != 0 {
+                let (first, more) = codes.split_first()?;
+                (word_codes, codes) = (u32::from_le_bytes(*first), more);
+            }
+            let mut words = [0u64; LINE_WORDS];
+            for (i, word) in words.iter_mut().enumerate() {
+                let code = (word_codes >> (4 * i)) as u8 & 15;
+                let base = if code < FIRST_ABOVE {
+                    0
+                } else if code < FIRST_DISTANT {
+                    above[i]
+                } else {
+                    let distance = usize::from(*block.distances.get(distances)?);
+                    distances += 1;
+                    let index = (number * LINE_WORDS).checked_sub(1 + distance)?;
+                    line_words(&lines[index / LINE_WORDS])[index % LINE_WORDS]
+                };
+                let (low, more) = literals.split_at_checked(LITERALS[usize::from(code)].into())?;
+                let mut bytes = base.to_le_bytes();
+                bytes[..low.len()].copy_from_slice(low);
+                (*word, literals) = (u64::from_le_bytes(bytes), more);
+            }
+            let (out, _) = lines[number].as_chunks_mut::<8>();
+            out.iter_mut().zip(words).for_each(|(out, word)| *out = word.to_le_bytes());
+            above = words;
+        }
+        literals.is_empty().then_some(distances)
+    }
 
     /// Lines of pointers, numbers, noise, zeros and words from before.
     fn heap(random: &mut Random, lines: usize) -> Vec<[u8; LINE_BYTES]> {
@@ -392,23 +518,26 @@ mod tests {
             .collect()
     }
 
-    #[test]
-    fn with_vectors_and_without_the_bytes_are_the_same() {
-        let mut random = Random::new(11);
+    /// A way to do both.
+    type Way = (
+        fn(&mut [u8; TABLES_BYTES], &[[u8; LINE_BYTES]], &mut [u8], &mut Lines) -> bool,
+        fn(&Block, &mut [[u8; LINE_BYTES]]) -> Option<usize>,
+    );
+
+    /// Against what is written down naively.
+    fn compare(way: Way, seed: u64) {
+        let ways: [Way; 2] = [(naive_compress, naive_decompress), way];
+        let mut random = Random::new(seed);
         let mut tables = [[0xa5; TABLES_BYTES], [0x5a; TABLES_BYTES]];
         for round in 0..3000 {
             let lines = heap(&mut random, round % (BLOCK_LINES + 1));
             let room = if round % 3 == 0 { random.index(lines.len() * LINE_BYTES + 1) } else { 5000 };
             let mut outs = [vec![0; room], vec![0; room]];
             let mut found = [Lines::new(), Lines::new()];
-            let plain = compress_lines(&mut tables[0], &lines, &mut outs[0], &mut found[0]);
-            if !vector::is_supported() {
-                println!("SKIPPED: this processor has no AVX-512 with VBMI2");
-                return;
-            }
-            let vector = vector::compress(&mut tables[1], &lines, &mut outs[1], &mut found[1]);
-            assert_eq!(plain, vector, "round {round}");
-            if !plain {
+            let fits: [bool; 2] =
+                core::array::from_fn(|i| ways[i].0(&mut tables[i], &lines, &mut outs[i], &mut found[i]));
+            assert_eq!(fits[0], fits[1], "round {round}");
+            if !fits[0] {
                 continue;
             }
             let parts = |i: usize| {
@@ -442,7 +571,7 @@ mod tests {
                 }
                 let block = Block { with_code, literals: &literals, codes: &codes, distances: &distances };
                 let mut back = [vec![[1; LINE_BYTES]; lines.len()], vec![[2; LINE_BYTES]; lines.len()]];
-                let ends = [decompress_lines(&block, &mut back[0]), vector::decompress(&block, &mut back[1])];
+                let ends: [Option<usize>; 2] = core::array::from_fn(|i| ways[i].1(&block, &mut back[i]));
                 assert_eq!(ends[0], ends[1], "round {round}, damage {damage}");
                 if ends[0].is_some() {
                     assert!(back[0] == back[1], "round {round}, damage {damage}");
@@ -451,6 +580,25 @@ mod tests {
                     assert_eq!(ends[0], Some(count));
                     assert!(back[0] == lines, "round {round}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn by_words_the_bytes_are_those_that_are_said() {
+        compare((compress_lines, decompress_lines), 11);
+    }
+
+    #[test]
+    fn with_what_the_processor_has_the_bytes_are_the_same() {
+        for level in [vector::Level::Bits, vector::Level::Vectors] {
+            if vector::level() < level {
+                println!("SKIPPED: this processor has no {level:?}");
+                continue;
+            }
+            match level {
+                vector::Level::Vectors => compare((vector::compress_by_vectors, vector::decompress_by_vectors), 11),
+                _ => compare((vector::compress_by_bits, vector::decompress_by_bits), 12),
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The vector loops of `codec/words.rs`: a line of eight words at a time, with AVX-512.
+//! The loops of `codec/words.rs` for what the processor has: a line of eight words at a time, with AVX-512, or else those that are there, compiled for
+//! its bit instructions.
 //!
 //! ```text
 //!   compress    what differs from each base: vplzcntq of an exclusive or; the cheapest code: vpshufb and a minimum;
@@ -17,7 +18,7 @@ use core::arch::x86_64::*;
 use std::arch::is_x86_feature_detected;
 
 use crate::codec::words::{
-    BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE, LINE_BYTES,
+    self, BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE, LINE_BYTES,
     Lines, MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES,
 };
 
@@ -28,16 +29,33 @@ const ABOVE: u64 = 0x0001_0203_0405_0607;
 /// Leaves the lowest byte of each word to a table, and makes zero of the others.
 const LOWEST_BYTE: i64 = 0x8080_8080_8080_8000_u64 as i64;
 
-/// Whether this processor can do what is here.
+/// What a processor can do of this.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    Plain,
+    /// Instructions that count and shift bits as the loops want it.
+    Bits,
+    /// AVX-512, with VBMI2.
+    Vectors,
+}
+
 #[inline]
-pub fn is_supported() -> bool {
-    is_x86_feature_detected!("avx512f")
+pub fn level() -> Level {
+    let has_bits = is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("avx2");
+    let has_vectors = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512cd")
-        && is_x86_feature_detected!("avx512vbmi2")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("avx512vbmi2");
+    match (has_bits, has_vectors) {
+        (false, _) => Level::Plain,
+        (true, false) => Level::Bits,
+        (true, true) => Level::Vectors,
+    }
 }
 
 /// Writes the literals of a block to the start of `literals`, and the rest to `found`. False: there is no room.
@@ -48,15 +66,66 @@ pub fn compress(
     literals: &mut [u8],
     found: &mut Lines,
 ) -> bool {
-    assert!(is_supported() && lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
-    // SAFETY: the features were found, and there are no more lines than a block has.
-    unsafe { compress_avx512(tables, lines, literals, found) }
+    match level() {
+        Level::Plain => words::compress_lines(tables, lines, literals, found),
+        Level::Bits => compress_by_bits(tables, lines, literals, found),
+        Level::Vectors => compress_by_vectors(tables, lines, literals, found),
+    }
 }
 
 /// Restores the lines of a block. Says how many distances there were; `None`: that is no block.
 #[inline]
 pub fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    assert!(is_supported() && lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
+    match level() {
+        Level::Plain => words::decompress_lines(block, lines),
+        Level::Bits => decompress_by_bits(block, lines),
+        Level::Vectors => decompress_by_vectors(block, lines),
+    }
+}
+
+pub fn compress_by_bits(
+    tables: &mut [u8; TABLES_BYTES],
+    lines: &[[u8; LINE_BYTES]],
+    literals: &mut [u8],
+    found: &mut Lines,
+) -> bool {
+    #[target_feature(enable = "lzcnt,bmi1,bmi2,popcnt,avx2")]
+    fn compiled(
+        tables: &mut [u8; TABLES_BYTES],
+        lines: &[[u8; LINE_BYTES]],
+        literals: &mut [u8],
+        found: &mut Lines,
+    ) -> bool {
+        words::compress_lines(tables, lines, literals, found)
+    }
+    assert!(level() >= Level::Bits);
+    // SAFETY: the features were found.
+    unsafe { compiled(tables, lines, literals, found) }
+}
+
+pub fn decompress_by_bits(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+    #[target_feature(enable = "lzcnt,bmi1,bmi2,popcnt,avx2")]
+    fn compiled(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+        words::decompress_lines(block, lines)
+    }
+    assert!(level() >= Level::Bits);
+    // SAFETY: the features were found.
+    unsafe { compiled(block, lines) }
+}
+
+pub fn compress_by_vectors(
+    tables: &mut [u8; TABLES_BYTES],
+    lines: &[[u8; LINE_BYTES]],
+    literals: &mut [u8],
+    found: &mut Lines,
+) -> bool {
+    assert!(level() == Level::Vectors && lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
+    // SAFETY: the features were found, and there are no more lines than a block has.
+    unsafe { compress_avx512(tables, lines, literals, found) }
+}
+
+pub fn decompress_by_vectors(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+    assert!(level() == Level::Vectors && lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
     // SAFETY: the features were found.
     unsafe { decompress_avx512(block, lines) }
 }
