@@ -123,7 +123,18 @@ pub struct Lines {
     pub distance_bytes: usize,
 }
 
+/// Lines after which it is seen whether words make anything of a page.
+const TRIED_LINES: usize = BLOCK_LINES / 4;
+
 impl Lines {
+    /// After `done` of so many lines: hardly anything has become smaller, and it has to, to find `room`. Text, say, and the time for the rest is better spent
+    /// on another codec.
+    #[inline(always)]
+    pub fn is_hopeless(&self, done: usize, lines: usize, room: usize) -> bool {
+        let bytes = self.literal_bytes + self.code_bytes + self.distance_bytes;
+        done == TRIED_LINES && room < lines * LINE_BYTES && bytes > TRIED_LINES * LINE_BYTES * 15 / 16
+    }
+
     const fn new() -> Lines {
         Lines {
             with_code: 0,
@@ -288,6 +299,9 @@ pub fn compress_lines(
     let (all, _) = lines.as_flattened().as_chunks::<8>();
     let mut above = [0; LINE_WORDS];
     for (number, line) in lines.iter().enumerate() {
+        if found.is_hopeless(number, lines.len(), literals.len()) {
+            return false;
+        }
         let words = line_words(line);
         let start = number * LINE_WORDS;
         if words == [0; LINE_WORDS] {
@@ -415,6 +429,9 @@ mod tests {
         let at = |index: usize| line_words(&lines[index / LINE_WORDS])[index % LINE_WORDS];
         let mut above = [0; LINE_WORDS];
         for (number, line) in lines.iter().enumerate() {
+            if found.is_hopeless(number, lines.len(), literals.len()) {
+                return false;
+            }
             let words = line_words(line);
             let start = number * LINE_WORDS;
             let mut codes = 0u32;

@@ -58,7 +58,7 @@ pub fn level() -> Level {
     }
 }
 
-/// Writes the literals of a block to the start of `literals`, and the rest to `found`. False: there is no room.
+/// Writes the literals of a block to the start of `literals`, and the rest to `found`. False: there is no room, or words make nothing of it.
 #[inline]
 pub fn compress(
     tables: &mut [u8; TABLES_BYTES],
@@ -185,6 +185,9 @@ unsafe fn compress_avx512(
     let mut above = _mm512_setzero_si512();
     let mut here = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
     for (number, line) in lines.iter().enumerate() {
+        if found.is_hopeless(number, lines.len(), literals.len()) {
+            return false;
+        }
         // SAFETY: a line has the 64 bytes of the load.
         let words = unsafe { _mm512_loadu_si512(line.as_ptr().cast()) };
         let from_zero = chosen(by_zero, bytes_used(words));
