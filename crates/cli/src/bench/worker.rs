@@ -271,6 +271,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_done_between_touches_is_not_part_of_them() {
+        let mut worker = Worker::new(50, Pages::Synthetic).unwrap();
+        worker.fill().unwrap();
+        let idle = worker.measure(PHASES[2], 1, &mut Random(3)).unwrap();
+        worker.between = Some(Between::new(20_000));
+        let working = worker.measure(PHASES[2], 1, &mut Random(3)).unwrap();
+        assert_eq!(working["touches"], 50);
+        let ns = |phase: &Value, name: &str| phase[name].as_f64().unwrap();
+        assert!(ns(&working, "between_mean_ns") > ns(&idle, "between_mean_ns"), "{working} {idle}");
+        let all: f64 = ns(&working, "hit_mean_ns") * (50.0 - ns(&working, "refaults"))
+            + ns(&working, "refault_mean_ns") * ns(&working, "refaults");
+        assert!((ns(&working, "wall_ns") - all).abs() <= 50.0, "{working}");
+    }
+
+    #[test]
     fn a_wrong_byte_is_found() {
         let mut worker = Worker::new(20, Pages::Synthetic).unwrap();
         worker.fill().unwrap();

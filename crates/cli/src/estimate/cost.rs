@@ -95,7 +95,8 @@ impl Costs {
     ) -> Costs {
         let number = |v: &Value| v.as_f64().unwrap_or(0.0);
         let wall_ns = |run: &Value, name: &str| number(&run["phases"][name]["wall_ns"]);
-        let extra_ns = |run: &Value, free: &Value, name: &str| (wall_ns(run, name) - wall_ns(free, name)).max(0.0);
+        let extra_ns =
+            |run: &Value, free: &Value, name: &str| (wall_ns(run, name) - wall_ns(free, name)).max(0.0);
         // By refault, or where one fault serves many touches by touch.
         let longer = |run: &Value, free: &Value, name: &str, by: &str| {
             extra_ns(run, free, name) / number(&run["phases"][name][by]).max(1.0)
@@ -122,7 +123,8 @@ impl Costs {
         let handler = |run: &Value, kind: FaultKind, figure: &str| {
             number(&run["stats"]["fault_latency"][kind.name()][figure])
         };
-        let fill_ns = |run: &Value, free: &Value| number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
+        let fill_ns =
+            |run: &Value, free: &Value| number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
         // What comes on top of the handlers: signals, in and out. First touches were faults in the free run, too.
         let signal_ns = |run: &Value, free: &Value, pages: u64| {
             let phases = free["phases"].as_object().into_iter().flatten();
@@ -136,9 +138,9 @@ impl Costs {
             ((all - handlers) / faults.max(1.0)).max(0.0)
         };
         let warm_signal_ns = signal_ns(squeezed, free, PAGES);
-        let between_ns = mean(["random read", "random write"].map(|name| {
-            number(&cold_free["phases"][name]["between_mean_ns"])
-        }));
+        let between_ns = mean(
+            ["random read", "random write"].map(|name| number(&cold_free["phases"][name]["between_mean_ns"])),
+        );
         // The first pages found room.
         let first_touch_most_ns = (fill_ns(squeezed, free) / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought

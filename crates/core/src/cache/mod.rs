@@ -76,8 +76,8 @@ use fingerprint::Fingerprint;
 use group::{UNPACKED, Unpacked};
 use read::{Direction, READERS, Reader};
 pub use read::{Loaded, Origin};
-pub use recompress::Packing;
 use recompress::Packer;
+pub use recompress::Packing;
 use state::{Attempt, Content, Owner, RAW, State, pool_index};
 use writeback::Writer;
 

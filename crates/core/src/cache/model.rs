@@ -118,6 +118,7 @@ pub fn run<S: Store>(
                 1 => cache.pause_recompression(),
                 3 => cache.choose_dense(random.below(4) == 0),
                 4 => cache.have_leisure(),
+                5 => cache.judge([0, 1].map(|_| [None, Some(false), Some(true)][random.index(3)])),
                 // A fork that comes to nothing.
                 2 => cache.after_fork_failed(cache.prepare_fork()),
                 _ => drop(cache.recompress(random.below(200) as usize)),

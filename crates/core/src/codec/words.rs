@@ -443,7 +443,8 @@ mod tests {
                     let near = |table: &[[u8; 4]], shift| {
                         let index = u32::from_le_bytes(table[place(word, shift)]) as usize;
                         let distance = start - 1 - index;
-                        let differ = if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
+                        let differ =
+                            if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
                         (differ, distance)
                     };
                     let (one, other) = (near(first, SHIFTS[0]), near(second, SHIFTS[1]));
@@ -614,7 +615,9 @@ mod tests {
                 continue;
             }
             match level {
-                vector::Level::Vectors => compare((vector::compress_by_vectors, vector::decompress_by_vectors), 11),
+                vector::Level::Vectors => {
+                    compare((vector::compress_by_vectors, vector::decompress_by_vectors), 11)
+                }
                 _ => compare((vector::compress_by_bits, vector::decompress_by_bits), 12),
             }
         }

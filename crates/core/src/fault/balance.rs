@@ -18,8 +18,8 @@
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
-use crate::control::Counter;
 use crate::cache::Packing;
+use crate::control::Counter;
 use crate::policy::{Borders, PACKING_COSTS, POOL_FIRST_PERCENT};
 use crate::policy::{is_denser_better, is_packing_worth, next_pool_percent};
 use crate::sys::PAGE_SIZE;
@@ -406,6 +406,29 @@ mod tests {
         assert_eq!(pager.pool_target_pages(), 6_000);
         pager.set_outside(4_000);
         assert_eq!(pager.pool_target_pages(), 3_600);
+    }
+
+    #[test]
+    fn compressing_again_is_judged_by_what_it_costs_and_saves() {
+        let b = Balance::new();
+        let mut facts = BorderFacts { events: [0; 3], stored: 0, limbo: 1000, per_16_frames: 64 };
+        let mut packings = [Packing::default(); 2];
+        let saved_bytes = 1000 * PAGE_SIZE as u64;
+        let mut step = |loads: u64, hits: u64, facts: &mut BorderFacts| {
+            facts.events[1] += hits;
+            packings = packings.map(|p| Packing { loads: p.loads + loads, saved_bytes, ..p });
+            b.judge_packing(facts, packings)
+        };
+        // 1000 pages save 12 us for each of 1000 hits; 6 us for each of 4000 loads is more, and 90 in any case.
+        assert_eq!(step(50, 1000, &mut facts), [None, None], "too few to say");
+        assert_eq!(step(3950, 0, &mut facts), [Some(false); 2]);
+        assert_eq!(step(0, 0, &mut facts), [None, None], "nothing since");
+        assert_eq!(step(1500, 1000, &mut facts), [Some(true), Some(false)]);
+        assert_eq!(step(100, 1000, &mut facts), [None, Some(true)]);
+        // What goes to the disk is worth more: 100 us for each of 10 000 loads, of 10 000 pages, four to a page of pool.
+        facts.stored = 10_000;
+        facts.events[0] += 10_000;
+        assert_eq!(step(4000, 0, &mut facts), [Some(true), Some(true)]);
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Borders {
     /// What one page of memory more would have saved, as a page that is as it is and as one of the pool, in 1/1024 us.
     fn worth(&self) -> [u64; 2] {
         let as_page = ((self.limbo_hits * LOAD_WORTH) << 10) / self.limbo.max(16);
-        let as_pool = ((self.store_loads * STORE_WORTH * self.per_16_frames) << 6) / self.stored.max(FEW_STORED);
+        let as_pool =
+            ((self.store_loads * STORE_WORTH * self.per_16_frames) << 6) / self.stored.max(FEW_STORED);
         [as_page, as_pool]
     }
 }
@@ -190,7 +191,13 @@ pub const PACKING_COSTS: [PackingCost; 2] =
     [PackingCost { load: 6, pack: 6, enough: 8192 }, PackingCost { load: 90, pack: 150, enough: 8192 }];
 
 /// Whether it was worth to compress `packed` objects again, which `loads` had to undo, for `saved` pages of memory; `None`: not known yet.
-pub fn is_packing_worth(cost: PackingCost, packed: u64, loads: u64, saved: u64, borders: &Borders) -> Option<bool> {
+pub fn is_packing_worth(
+    cost: PackingCost,
+    packed: u64,
+    loads: u64,
+    saved: u64,
+    borders: &Borders,
+) -> Option<bool> {
     let spent = cost.load * loads + cost.pack * packed;
     let gained = borders.worth().into_iter().max().unwrap_or(0) * saved >> 10;
     (spent >= cost.enough).then_some(gained > spent)

@@ -18,8 +18,8 @@ use core::arch::x86_64::*;
 use std::arch::is_x86_feature_detected;
 
 use crate::codec::words::{
-    self, BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE, LINE_BYTES,
-    Lines, MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES,
+    self, BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE,
+    LINE_BYTES, Lines, MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES,
 };
 
 /// One byte of every code in a word.

@@ -67,6 +67,37 @@ fn neighbours_take_less_together_and_are_the_same() {
 }
 
 #[test]
+fn groups_that_are_not_worth_it_are_taken_apart_when_they_are_asked_for() {
+    let World { cache, entries, .. } = World::new();
+    let grouped = || cache.counters().grouped_pages as usize;
+    let before = grouped();
+    assert!(loaded(&cache, entries[0]) == kin(0));
+    assert_eq!(grouped(), before, "nobody has judged yet");
+    cache.judge([None, Some(false)]);
+    let c = cache.counters();
+    // The first page of the next group; itself it stays where it is.
+    assert!(loaded(&cache, entries[GROUP_PAGES]) == kin(GROUP_PAGES as u64));
+    cache.check();
+    assert_eq!(grouped(), before - (GROUP_PAGES - 1));
+    assert!(cache.counters().compr_data_bytes > c.compr_data_bytes);
+    assert_eq!(cache.counters().stored_pages, c.stored_pages);
+    // They are young, and no new group is made of those that are left.
+    cache.recompress(usize::MAX);
+    assert_eq!(cache.counters().group_stores, c.group_stores);
+    for (n, e) in entries.iter().enumerate() {
+        assert!(loaded(&cache, *e) == kin(n as u64), "page {n}");
+    }
+    assert_eq!(
+        grouped(),
+        before / GROUP_PAGES,
+        "the first of each, but for the first group: it was in the buffer"
+    );
+    entries.into_iter().for_each(|e| cache.free(e));
+    cache.check();
+    assert_eq!(grouped(), 0);
+}
+
+#[test]
 fn pages_that_do_not_resemble_each_other_stay_apart() {
     let (cache, _) = in_memory(64 << 20);
     cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
