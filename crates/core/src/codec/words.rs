@@ -210,6 +210,7 @@ struct Outcome {
 }
 
 /// Compresses to the start of `dst`. `tables` may hold anything.
+#[inline(never)]
 fn compress(
     tables: &mut [u8; TABLES_BYTES],
     src: &[u8],
@@ -297,7 +298,6 @@ pub fn compress_lines(
     let (entries, _) = tables.as_chunks_mut::<4>();
     let (first, second) = entries.split_at_mut(TABLE_WORDS);
     let (all, _) = lines.as_flattened().as_chunks::<8>();
-    let mut above = [0; LINE_WORDS];
     for (number, line) in lines.iter().enumerate() {
         if found.is_hopeless(number, lines.len(), literals.len()) {
             return false;
@@ -309,22 +309,22 @@ pub fn compress_lines(
             for (table, shift) in [(&mut *first, SHIFTS[0]), (&mut *second, SHIFTS[1])] {
                 table[place(0, shift)] = ((start + LINE_WORDS - 1) as u32).to_le_bytes();
             }
-            above = words;
             continue;
         }
         // Whole words are written, each from where the literal of the one before ends.
         let (mut low, mut count) = ([0; LINE_BYTES + 8], 0);
         let mut codes = 0u32;
-        let places = SHIFTS.map(|shift| words.map(|word| place(word, shift)));
+        let places = SHIFTS.map(|shift| words.map(|word| place(word, shift) as u16));
         // The tables of choices have places for all of four bits.
         let choose = |by: &Choices, differ: usize| by[differ & 15];
         for (i, word) in words.into_iter().enumerate() {
+            let above = if number > 0 { u64::from_le_bytes(all[start - LINE_WORDS + i]) } else { 0 };
             let mut best = choose(&BY_ZERO, bytes_that_differ(word, 0))
-                .min(choose(&BY_ABOVE, bytes_that_differ(word, above[i])));
+                .min(choose(&BY_ABOVE, bytes_that_differ(word, above)));
             let mut distance = 0;
             if number > 0 {
-                let near = |table: &[[u8; 4]], places: &[usize; LINE_WORDS]| {
-                    let index = u32::from_le_bytes(table[places[i]]) as usize;
+                let near = |table: &[[u8; 4]], places: &[u16; LINE_WORDS]| {
+                    let index = u32::from_le_bytes(table[usize::from(places[i])]) as usize;
                     let distance = start - 1 - index;
                     let differ = bytes_that_differ(word, u64::from_le_bytes(all[index]));
                     (if distance > DISTANCE_MAX { 8 } else { differ }, distance)
@@ -352,15 +352,14 @@ pub fn compress_lines(
         }
         found.literal_bytes += count;
         for i in 0..LINE_WORDS {
-            first[places[0][i]] = ((start + i) as u32).to_le_bytes();
-            second[places[1][i]] = ((start + i) as u32).to_le_bytes();
+            first[usize::from(places[0][i])] = ((start + i) as u32).to_le_bytes();
+            second[usize::from(places[1][i])] = ((start + i) as u32).to_le_bytes();
         }
         if codes != 0 {
             found.with_code |= 1 << number;
             found.codes[found.code_bytes..][..CODE_BYTES].copy_from_slice(&codes.to_le_bytes());
             found.code_bytes += CODE_BYTES;
         }
-        above = words;
     }
     true
 }

@@ -199,7 +199,7 @@ pub fn is_packing_worth(
     borders: &Borders,
 ) -> Option<bool> {
     let spent = cost.load * loads + cost.pack * packed;
-    let gained = borders.worth().into_iter().max().unwrap_or(0) * saved >> 10;
+    let gained = (borders.worth().into_iter().max().unwrap_or(0) * saved) >> 10;
     (spent >= cost.enough).then_some(gained > spent)
 }
 

@@ -67,7 +67,7 @@ pub fn compress(
     found: &mut Lines,
 ) -> bool {
     match level() {
-        Level::Plain => words::compress_lines(tables, lines, literals, found),
+        Level::Plain => compress_plainly(tables, lines, literals, found),
         Level::Bits => compress_by_bits(tables, lines, literals, found),
         Level::Vectors => compress_by_vectors(tables, lines, literals, found),
     }
@@ -77,10 +77,26 @@ pub fn compress(
 #[inline]
 pub fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
     match level() {
-        Level::Plain => words::decompress_lines(block, lines),
+        Level::Plain => decompress_plainly(block, lines),
         Level::Bits => decompress_by_bits(block, lines),
         Level::Vectors => decompress_by_vectors(block, lines),
     }
+}
+
+// In a frame of its own: who calls it for another codec has not that much stack.
+#[inline(never)]
+fn compress_plainly(
+    tables: &mut [u8; TABLES_BYTES],
+    lines: &[[u8; LINE_BYTES]],
+    literals: &mut [u8],
+    found: &mut Lines,
+) -> bool {
+    words::compress_lines(tables, lines, literals, found)
+}
+
+#[inline(never)]
+fn decompress_plainly(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+    words::decompress_lines(block, lines)
 }
 
 pub fn compress_by_bits(
