@@ -117,7 +117,7 @@ struct Between {
 
 impl Between {
     const LINE_WORDS: usize = 8;
-    /// 1 MiB: more than the caches that are a core's own hold, and than the translations that it remembers cover.
+    /// 1 MiB: about what the caches that are a core's own hold, and more than the translations in the nearest of them cover.
     const LINES: usize = 1 << 14;
 
     fn new(lines: u32) -> Between {
