@@ -39,7 +39,7 @@ mod scratch;
 mod store;
 mod streams;
 mod swap_w_seq;
-mod worker;
+pub mod worker;
 mod writers;
 
 use crate::Failure;

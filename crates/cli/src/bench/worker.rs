@@ -109,7 +109,7 @@ struct Worker {
 }
 
 /// A working set of the process's own, and how much of it is used between two touches.
-struct Between {
+pub struct Between {
     lines: u32,
     words: Vec<u64>,
     random: Random,
@@ -118,7 +118,7 @@ struct Between {
 impl Between {
     const LINE_WORDS: usize = 8;
     /// 1 MiB: about what the caches that are a core's own hold, and more than the translations in the nearest of them cover.
-    const LINES: usize = 1 << 14;
+    pub const LINES: usize = 1 << 14;
 
     fn new(lines: u32) -> Between {
         Between { lines, words: vec![1; Between::LINES * Between::LINE_WORDS], random: Random(7) }

@@ -24,12 +24,14 @@ use crate::Failure;
 use crate::bench::arms::own_path;
 use crate::bench::pages::{PAGE_BYTES, PageBytes};
 use crate::bench::process::{Interrupt, one_line};
+use crate::bench::worker::Between;
 use crate::program::reason;
 
 const PAGES: u64 = 16_384;
-/// The same, and cache lines that are read between two touches: as many as there are in the worker's own memory.
+/// The same, where the worker reads as many cache lines between two touches as it has of its own.
 const COLD_PAGES: u64 = 8192;
-const COLD_LINES: u64 = 16_384;
+/// Ways to touch them in which a fault serves one.
+const AT_RANDOM: [&str; 2] = ["random read", "random write"];
 /// Part of the time in between after which two thirds of that are noticed.
 const COLD_AFTER: f64 = 0.25;
 /// With fewer sampled pages made-up ones stand for them.
@@ -106,7 +108,7 @@ impl Costs {
         let at_random = |run: &Value, free: &Value| {
             let (loads, hits) = (count(run, "loads"), count(run, "limbo_hits"));
             let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
-            ["random read", "random write"].map(|name| longer(run, free, name, "refaults") / part)
+            AT_RANDOM.map(|name| longer(run, free, name, "refaults") / part)
         };
         let in_order = |run: &Value| longer(run, free, "sequential read", "touches");
         let ways = at_random(squeezed, free);
@@ -138,9 +140,7 @@ impl Costs {
             ((all - handlers) / faults.max(1.0)).max(0.0)
         };
         let warm_signal_ns = signal_ns(squeezed, free, PAGES);
-        let between_ns = mean(
-            ["random read", "random write"].map(|name| number(&cold_free["phases"][name]["between_mean_ns"])),
-        );
+        let between_ns = mean(AT_RANDOM.map(|name| number(&cold_free["phases"][name]["between_mean_ns"])));
         // The first pages found room.
         let first_touch_most_ns = (fill_ns(squeezed, free) / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought
@@ -192,18 +192,13 @@ impl Costs {
 struct Work {
     pages: u64,
     passes: u32,
-    between_lines: u64,
+    between_lines: usize,
     /// All, if none is named.
     phases: &'static [&'static str],
 }
 
 const WARM: Work = Work { pages: PAGES, passes: PASSES, between_lines: 0, phases: &[] };
-const COLD: Work = Work {
-    pages: COLD_PAGES,
-    passes: 1,
-    between_lines: COLD_LINES,
-    phases: &["random read", "random write"],
-};
+const COLD: Work = Work { pages: COLD_PAGES, passes: 1, between_lines: Between::LINES, phases: &AT_RANDOM };
 
 struct Calibration<'a> {
     corpus: Option<File>,

@@ -45,7 +45,7 @@ const STEP: f64 = 1.02;
 
 /// A run in which a program is watched, before it has begun.
 pub struct Within {
-    library: PathBuf,
+    preload: PathBuf,
     block: ControlBlock,
 }
 
@@ -56,7 +56,7 @@ impl Within {
         program.takeover.clone().ok()?;
         Probe::run().check(Mechanism::Userfaultfd).ok()?;
         let env = |name: &str| std::env::var_os(name);
-        let library = place::find_preload(&env).ok()?;
+        let preload = place::find_preload(&env).ok()?;
         let mut plain = Settings {
             memory_bytes: MEMORY_BYTES,
             mechanism: Mechanism::Userfaultfd as u32,
@@ -66,18 +66,18 @@ impl Within {
             huge_pages: HugePages::Never as u32,
             ..Settings::new()
         };
-        settings::put_runtime_paths(&mut plain, &library, place::default_cache(&env).as_deref()).ok()?;
+        settings::put_runtime_paths(&mut plain, &preload, place::default_cache(&env).as_deref()).ok()?;
         let block = ControlBlock::create(&plain).ok()?;
         run::begin(&block, &ticks, MEMORY_BYTES);
         let tree = block.tree();
         tree.watch_log2.store(LOG2_FIRST, Ordering::Release);
         // Without a clock in it nobody could tell the program's time from uzswap's.
         let has_clock = tree.tick_ns_q32.load(Ordering::Acquire) != 0;
-        has_clock.then_some(Within { library, block })
+        has_clock.then_some(Within { preload, block })
     }
 
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        run::environment(Some((&self.library, &self.block)))
+        run::environment(Some((&self.preload, &self.block)))
     }
 
     pub fn tree(&self) -> &'static Tree {

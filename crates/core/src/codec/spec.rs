@@ -143,7 +143,7 @@ pub struct CodecSpec {
 impl Default for CodecSpec {
     /// What brings pages back fastest on this processor.
     fn default() -> Self {
-        Self::of(if words::level() > words::Level::Plain { Algorithm::Words } else { Algorithm::Lz4 })
+        Self::of(if words::loops().level() > words::Level::Plain { Algorithm::Words } else { Algorithm::Lz4 })
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
         }
         assert_eq!(CodecSpec::parse("zstd").unwrap(), CodecSpec::parse("zstd:level=1,dict=off").unwrap());
         assert_eq!(CodecSpec::parse("lz4hc:4").unwrap().level(), 4);
-        let is_plain = words::level() == words::Level::Plain;
+        let is_plain = words::loops().level() == words::Level::Plain;
         assert_eq!(CodecSpec::default().to_string(), if is_plain { "lz4" } else { "words" });
     }
 

@@ -216,13 +216,14 @@ fn compress(
     src: &[u8],
     dst: &mut [u8],
 ) -> core::result::Result<Outcome, CompressError> {
+    let loops = vector::loops();
     let mut done = Outcome::default();
     for block in src.chunks(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks::<LINE_BYTES>();
         let out = dst.get_mut(done.len..).ok_or(CompressError::Incompressible)?;
         let (head, out) = out.split_at_mut_checked(HEAD_BYTES).ok_or(CompressError::Incompressible)?;
         let mut found = Lines::new();
-        if !vector::compress(tables, lines, out, &mut found) {
+        if !loops.compress(tables, lines, out, &mut found) {
             return Err(CompressError::Incompressible);
         }
         head[..8].copy_from_slice(&found.with_code.to_le_bytes());
@@ -249,10 +250,11 @@ pub struct Block<'a> {
 
 /// Restores the whole of `dst` from the whole of `src`: its length. `None`: `compress` did not write that.
 pub fn decompress(mut src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    let loops = vector::loops();
     for block in dst.chunks_mut(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks_mut::<LINE_BYTES>();
         let parts = parts(src, lines.len())?;
-        let distances = vector::decompress(&parts, lines)?;
+        let distances = loops.decompress(&parts, lines)?;
         src = parts.distances.get(distances..)?;
         let (tail, after) = src.split_at_checked(rest.len())?;
         rest.copy_from_slice(tail);
@@ -286,7 +288,7 @@ fn place(word: u64, shift: u32) -> usize {
     ((folded * MULTIPLIER) >> PRODUCT_SHIFT) as usize % TABLE_WORDS
 }
 
-/// As `vector::compress`, to the byte, one word after the other.
+/// As the vector loops, to the byte, one word after the other.
 #[inline(always)]
 pub fn compress_lines(
     tables: &mut [u8; TABLES_BYTES],
@@ -364,7 +366,7 @@ pub fn compress_lines(
     true
 }
 
-/// As `vector::decompress`, one word after the other: how many distances there were.
+/// As the vector loops, one word after the other: how many distances there were.
 #[inline(always)]
 pub fn decompress_lines(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
     const WINDOW: usize = LINE_BYTES + 8;
@@ -535,15 +537,8 @@ mod tests {
             .collect()
     }
 
-    /// A way to do both.
-    type Way = (
-        fn(&mut [u8; TABLES_BYTES], &[[u8; LINE_BYTES]], &mut [u8], &mut Lines) -> bool,
-        fn(&Block, &mut [[u8; LINE_BYTES]]) -> Option<usize>,
-    );
-
     /// Against what is written down naively.
-    fn compare(way: Way, seed: u64) {
-        let ways: [Way; 2] = [(naive_compress, naive_decompress), way];
+    fn compare(loops: vector::Loops, seed: u64) {
         let mut random = Random::new(seed);
         let mut tables = [[0xa5; TABLES_BYTES], [0x5a; TABLES_BYTES]];
         for round in 0..3000 {
@@ -551,8 +546,12 @@ mod tests {
             let room = if round % 3 == 0 { random.index(lines.len() * LINE_BYTES + 1) } else { 5000 };
             let mut outs = [vec![0; room], vec![0; room]];
             let mut found = [Lines::new(), Lines::new()];
-            let fits: [bool; 2] =
-                core::array::from_fn(|i| ways[i].0(&mut tables[i], &lines, &mut outs[i], &mut found[i]));
+            let ([naive_tables, tables], [naive_out, out]) = (&mut tables, &mut outs);
+            let [naive_found, new_found] = &mut found;
+            let fits = [
+                naive_compress(naive_tables, &lines, naive_out, naive_found),
+                loops.compress(tables, &lines, out, new_found),
+            ];
             assert_eq!(fits[0], fits[1], "round {round}");
             if !fits[0] {
                 continue;
@@ -588,7 +587,7 @@ mod tests {
                 }
                 let block = Block { with_code, literals: &literals, codes: &codes, distances: &distances };
                 let mut back = [vec![[1; LINE_BYTES]; lines.len()], vec![[2; LINE_BYTES]; lines.len()]];
-                let ends: [Option<usize>; 2] = core::array::from_fn(|i| ways[i].1(&block, &mut back[i]));
+                let ends = [naive_decompress(&block, &mut back[0]), loops.decompress(&block, &mut back[1])];
                 assert_eq!(ends[0], ends[1], "round {round}, damage {damage}");
                 if ends[0].is_some() {
                     assert!(back[0] == back[1], "round {round}, damage {damage}");
@@ -602,22 +601,13 @@ mod tests {
     }
 
     #[test]
-    fn by_words_the_bytes_are_those_that_are_said() {
-        compare((compress_lines, decompress_lines), 11);
-    }
-
-    #[test]
-    fn with_what_the_processor_has_the_bytes_are_the_same() {
-        for level in [vector::Level::Bits, vector::Level::Vectors] {
-            if vector::level() < level {
-                println!("SKIPPED: this processor has no {level:?}");
-                continue;
-            }
-            match level {
-                vector::Level::Vectors => {
-                    compare((vector::compress_by_vectors, vector::decompress_by_vectors), 11)
-                }
-                _ => compare((vector::compress_by_bits, vector::decompress_by_bits), 12),
+    fn with_what_the_processor_has_the_bytes_are_those_that_are_said() {
+        for (level, seed) in
+            [(vector::Level::Plain, 11), (vector::Level::Bits, 12), (vector::Level::Vectors, 11)]
+        {
+            match vector::loops().at(level) {
+                Some(loops) => compare(loops, seed),
+                None => println!("SKIPPED: this processor has no {level:?}"),
             }
         }
     }

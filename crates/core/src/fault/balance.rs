@@ -204,11 +204,12 @@ impl Balance {
     fn judge_packing(&self, facts: &BorderFacts, packings: [Packing; 2]) -> [Option<bool>; 2] {
         core::array::from_fn(|i| {
             let Packing { packed, loads, saved_bytes } = packings[i];
-            let [a, b, c] = facts.events;
-            let totals = [a, b, c, packed, loads];
-            let [a, b, c, packed, loads] = self.packing_seen[i].since(totals);
+            let [store_loads, limbo_hits, pool_loads] = facts.events;
+            let totals = [store_loads, limbo_hits, pool_loads, packed, loads];
+            let [store_loads, limbo_hits, pool_loads, packed, loads] = self.packing_seen[i].since(totals);
+            let borders = facts.borders([store_loads, limbo_hits, pool_loads]);
             let saved = saved_bytes / PAGE_SIZE as u64;
-            let verdict = is_packing_worth(PACKING_COSTS[i], packed, loads, saved, &facts.borders([a, b, c]));
+            let verdict = is_packing_worth(PACKING_COSTS[i], packed, loads, saved, &borders);
             if verdict.is_some() {
                 self.packing_seen[i].settle(totals);
             }

@@ -39,8 +39,13 @@ pub enum Level {
     Vectors,
 }
 
+/// A level that this processor has. There is none of any other: only [`loops`] makes them.
+#[derive(Clone, Copy)]
+pub struct Loops(Level);
+
+/// The best that this processor has.
 #[inline]
-pub fn level() -> Level {
+pub fn loops() -> Loops {
     let has_bits = is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
@@ -51,100 +56,80 @@ pub fn level() -> Level {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512cd")
         && is_x86_feature_detected!("avx512vbmi2");
-    match (has_bits, has_vectors) {
+    Loops(match (has_bits, has_vectors) {
         (false, _) => Level::Plain,
         (true, false) => Level::Bits,
         (true, true) => Level::Vectors,
+    })
+}
+
+impl Loops {
+    pub fn level(self) -> Level {
+        self.0
     }
-}
 
-/// Writes the literals of a block to the start of `literals`, and the rest to `found`. False: there is no room, or words make nothing of it.
-#[inline]
-pub fn compress(
-    tables: &mut [u8; TABLES_BYTES],
-    lines: &[[u8; LINE_BYTES]],
-    literals: &mut [u8],
-    found: &mut Lines,
-) -> bool {
-    match level() {
-        Level::Plain => compress_plainly(tables, lines, literals, found),
-        Level::Bits => compress_by_bits(tables, lines, literals, found),
-        Level::Vectors => compress_by_vectors(tables, lines, literals, found),
+    /// Those of a lower level, or of this one.
+    #[cfg(test)]
+    pub fn at(self, level: Level) -> Option<Loops> {
+        (level <= self.0).then_some(Loops(level))
     }
-}
 
-/// Restores the lines of a block. Says how many distances there were; `None`: that is no block.
-#[inline]
-pub fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    match level() {
-        Level::Plain => decompress_plainly(block, lines),
-        Level::Bits => decompress_by_bits(block, lines),
-        Level::Vectors => decompress_by_vectors(block, lines),
-    }
-}
-
-// In a frame of its own: who calls it for another codec has not that much stack.
-#[inline(never)]
-fn compress_plainly(
-    tables: &mut [u8; TABLES_BYTES],
-    lines: &[[u8; LINE_BYTES]],
-    literals: &mut [u8],
-    found: &mut Lines,
-) -> bool {
-    words::compress_lines(tables, lines, literals, found)
-}
-
-#[inline(never)]
-fn decompress_plainly(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    words::decompress_lines(block, lines)
-}
-
-pub fn compress_by_bits(
-    tables: &mut [u8; TABLES_BYTES],
-    lines: &[[u8; LINE_BYTES]],
-    literals: &mut [u8],
-    found: &mut Lines,
-) -> bool {
-    #[target_feature(enable = "lzcnt,bmi1,bmi2,popcnt,avx2")]
-    fn compiled(
+    /// Writes the literals of a block to the start of `literals`, and the rest to `found`. False: there is no room, or words make nothing of it.
+    #[inline]
+    pub fn compress(
+        self,
         tables: &mut [u8; TABLES_BYTES],
         lines: &[[u8; LINE_BYTES]],
         literals: &mut [u8],
         found: &mut Lines,
     ) -> bool {
-        words::compress_lines(tables, lines, literals, found)
+        assert!(lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
+        // SAFETY: the features of the level were found, and there are no more lines than a block has.
+        unsafe {
+            match self.0 {
+                Level::Plain => compress_plainly(tables, lines, literals, found),
+                Level::Bits => compress_by_bits(tables, lines, literals, found),
+                Level::Vectors => compress_avx512(tables, lines, literals, found),
+            }
+        }
     }
-    assert!(level() >= Level::Bits);
-    // SAFETY: the features were found.
-    unsafe { compiled(tables, lines, literals, found) }
-}
 
-pub fn decompress_by_bits(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    #[target_feature(enable = "lzcnt,bmi1,bmi2,popcnt,avx2")]
-    fn compiled(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-        words::decompress_lines(block, lines)
+    /// Restores the lines of a block. Says how many distances there were; `None`: that is no block.
+    #[inline]
+    pub fn decompress(self, block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+        assert!(lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
+        // SAFETY: as above.
+        unsafe {
+            match self.0 {
+                Level::Plain => decompress_plainly(block, lines),
+                Level::Bits => decompress_by_bits(block, lines),
+                Level::Vectors => decompress_avx512(block, lines),
+            }
+        }
     }
-    assert!(level() >= Level::Bits);
-    // SAFETY: the features were found.
-    unsafe { compiled(block, lines) }
 }
 
-pub fn compress_by_vectors(
-    tables: &mut [u8; TABLES_BYTES],
-    lines: &[[u8; LINE_BYTES]],
-    literals: &mut [u8],
-    found: &mut Lines,
-) -> bool {
-    assert!(level() == Level::Vectors && lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
-    // SAFETY: the features were found, and there are no more lines than a block has.
-    unsafe { compress_avx512(tables, lines, literals, found) }
-}
+/// The loops of `codec/words.rs`, compiled in one way or another. In frames of their own: who calls them for another codec has not that much stack.
+macro_rules! compiled {
+    ($compress:ident, $decompress:ident, $how:meta) => {
+        #[$how]
+        fn $compress(
+            tables: &mut [u8; TABLES_BYTES],
+            lines: &[[u8; LINE_BYTES]],
+            literals: &mut [u8],
+            found: &mut Lines,
+        ) -> bool {
+            words::compress_lines(tables, lines, literals, found)
+        }
 
-pub fn decompress_by_vectors(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    assert!(level() == Level::Vectors && lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
-    // SAFETY: the features were found.
-    unsafe { decompress_avx512(block, lines) }
+        #[$how]
+        fn $decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+            words::decompress_lines(block, lines)
+        }
+    };
 }
+compiled!(compress_plainly, decompress_plainly, inline(never));
+compiled!(compress_by_bits, decompress_by_bits, target_feature(enable = "lzcnt,bmi1,bmi2,popcnt,avx2"));
 
 /// A mask of the first `count` bytes of a line.
 #[inline]

@@ -14,7 +14,7 @@ use crate::cache::entry::{Location, Mark};
 use crate::cache::read::Failure;
 use crate::cache::state::{RAW, State};
 use crate::cache::{LoadError, MAX_COMPRESSED_BYTES, Page, SwapCache};
-use crate::codec::{CodecId, Scratch};
+use crate::codec::{CodecId, CodecSpec, Codecs, Scratch};
 use crate::store::Store;
 use crate::sys::mem::Mapping;
 use crate::sys::sync::Mutex;
@@ -50,6 +50,22 @@ impl Unpacked {
     fn page(&self, index: usize) -> &Page {
         let at = index * PAGE_SIZE;
         self.pages.as_slice()[at..at + PAGE_SIZE].try_into().expect("a page's length")
+    }
+
+    /// A page compressed by itself; as it is, where that helps nothing.
+    fn compress_singly(
+        &mut self,
+        codecs: &Codecs,
+        codec: CodecSpec,
+        index: u8,
+    ) -> core::result::Result<(CodecId, &[u8]), &[u8]> {
+        let at = usize::from(index) * PAGE_SIZE;
+        let page = &self.pages.as_slice()[at..at + PAGE_SIZE];
+        let out = &mut self.bytes.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+        match codecs.compress_as(codec, &mut self.scratch, page, out) {
+            Ok(c) => Ok((c.codec, &out[..c.len])),
+            Err(_) => Err(page),
+        }
     }
 
     /// Gives its memory back; says how much that was.
@@ -92,12 +108,10 @@ impl<S: Store> SwapCache<S> {
             if self.state.lock().member(spot).is_none() {
                 continue;
             }
-            let at = usize::from(index) * PAGE_SIZE;
-            let page = &unpacked.pages.as_slice()[at..at + PAGE_SIZE];
-            let out = &mut unpacked.bytes.as_mut_slice()[..MAX_COMPRESSED_BYTES];
             // What this codec cannot make smaller stays where it is.
-            let Ok(c) = self.codecs.compress_as(codec, &mut unpacked.scratch, page, out) else { continue };
-            self.state.lock().leave_for_pool(spot, c.codec, &out[..c.len]);
+            if let Ok((codec, object)) = unpacked.compress_singly(&self.codecs, codec, index) {
+                self.state.lock().leave_for_pool(spot, codec, object);
+            }
         }
         self.count_unpacked(unpacked);
     }
@@ -176,13 +190,8 @@ impl<S: Store> SwapCache<S> {
             if self.state.lock().leaving(spot, oldest.id).is_none() {
                 continue;
             }
-            let at = usize::from(index) * PAGE_SIZE;
-            let page = &unpacked.pages.as_slice()[at..at + PAGE_SIZE];
-            let out = &mut unpacked.bytes.as_mut_slice()[..MAX_COMPRESSED_BYTES];
-            let (codec, object) = match self.codecs.compress_as(codec, &mut unpacked.scratch, page, out) {
-                Ok(c) => (c.codec, &out[..c.len]),
-                Err(_) => (RAW, page),
-            };
+            let single = unpacked.compress_singly(&self.codecs, codec, index);
+            let (codec, object) = single.unwrap_or_else(|page| (RAW, page));
             has_room = self.state.lock().disperse_member(spot, oldest.id, codec, object, moved);
             if !has_room {
                 break;
