@@ -69,7 +69,7 @@ pub const COMPRESSOR: OptionSpec = OptionSpec {
     what: "how pages are compressed: words, lz4, zstd:level=3 and others (see 'uzswap help compressors'), or auto",
     default: COMPRESSOR_DEFAULT,
     bounds: "",
-    reason: "words (lz4 on processors without AVX-512) brings pages back fastest; auto takes the recompressor at once for a program to which the memory \
+    reason: "words (lz4 on processors without AVX2) brings pages back fastest; auto takes the recompressor at once for a program to which the memory \
              saved is worth more than the time",
     hidden: false,
 };

@@ -1,5 +1,6 @@
 //! The limit holds: from start to end, sampled every 10 ms, the anonymous memory of a program that touches memory as fast as it
-//! can stays under `--memory` plus 5 % plus 16 MiB.
+//! can stays under `--memory` plus 5 % plus 16 MiB. So does what a program and its forked child hold together, where the program alone
+//! fits and has never paged.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,8 +26,30 @@ fn main() -> ExitCode {
             holds(&w, Sandbox::Open, threads, true)
         });
     }
+    for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
+        let w = workshop.clone();
+        suite.add(format!("holds_for_a_child::{}", sandbox.mechanism()), move || {
+            holds_for_a_child(&w, sandbox)
+        });
+    }
     drop(workshop);
     suite.main()
+}
+
+/// In a group with the same limit and what is allowed beyond it: there the program dies without uzswap.
+fn holds_for_a_child(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
+    let argv = [workshop.program("forks").into_os_string(), (MEMORY_MIB * 3 / 4).to_string().into()];
+    let memory_bytes = MEMORY_MIB * MIB;
+    let limit_bytes = memory_bytes + memory_bytes / 20 + 16 * MIB;
+    let job = Job::new(&argv).user(User::Ordinary).limit(limit_bytes);
+    let free = job.clone().run(workshop)?;
+    let run = job
+        .sandbox(sandbox)
+        .managed(Managed { memory_bytes: Some(memory_bytes), options: vec![] })
+        .run(workshop)?;
+    let is_killed = free.oom_kills > 0 && !free.succeeded();
+    let is_right = run.succeeded() && run.oom_kills == 0;
+    Ok(Verdict::check(is_killed && is_right, || format!("{}{}", free.report(), run.report())))
 }
 
 fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32, huge: bool) -> Result<Verdict, String> {

@@ -121,6 +121,23 @@ pub fn grown(s: &mut Locked<'_>) {
     }
 }
 
+/// A child could write to all that it inherits, faster than its evictor would find the limit passed. Where both do not fit
+/// paging is on before they are two: then what they share is counted as it is written to. Who has little is left alone: most
+/// such children exec, and in a build that fills its memory each shell would page.
+pub fn before_fork() {
+    if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
+        return;
+    }
+    let pages = dormant_pages();
+    let limit = PAGER.tree().limit_pages.load(Ordering::Relaxed);
+    if pages >= FORK_PAGES.min(limit / 4) && !relatives::has_room(pages) {
+        activate(&mut PAGER.lock());
+    }
+}
+
+/// A process that could hold so many pages, or a quarter of the limit, does not fork unpaged where its child does not fit.
+const FORK_PAGES: i64 = (32 << 20) / PAGE_SIZE as i64;
+
 /// What a dormant process could hold at most, in pages.
 pub fn dormant_pages() -> i64 {
     (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64 + PAGER.outside_pages()

@@ -111,6 +111,8 @@ pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
 }
 
 fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    // First of all: from here on what the call's pointers lead to is held only if paging is on.
+    runtime(t, memory::before_fork);
     // The program's pointers (child and parent thread ids) must be there on both sides.
     buffers::with_held(t, number, &a, || {
         runtime(t, move || {

@@ -143,11 +143,16 @@ pub fn reserve(pages: i64) -> bool {
 
 /// Whether what the processes hold, or have reserved, is more than the limit. Those that are gone hold nothing.
 pub fn is_tree_full() -> bool {
+    !has_room(0)
+}
+
+/// Whether so many pages more would fit beside what the processes hold or have reserved.
+pub fn has_room(pages: i64) -> bool {
     let tree = PAGER.tree();
-    let is_full = || tree.used_pages.load(Ordering::Relaxed) > tree.limit_pages.load(Ordering::Relaxed);
-    is_full() && {
+    let fits = || tree.used_pages.load(Ordering::Relaxed) + pages <= tree.limit_pages.load(Ordering::Relaxed);
+    fits() || {
         reap(tree);
-        is_full()
+        fits()
     }
 }
 
