@@ -15,7 +15,7 @@ enum { PAGE_WORDS = 512 };
 static uint64_t *memory;
 static size_t words;
 
-// Of each eight words two differ from page to page, so that pages compress but are not trivial.
+// Of each eight words two are unlike all others, so that pages compress but are not trivial.
 static uint64_t word(size_t i, uint64_t whose) {
     return i % 8 < 2 ? (i + whose) * 0x9e3779b97f4a7c15ull : i / PAGE_WORDS + whose;
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, full};
 
 const MEMORY_MIB: u64 = 64;
+const MEMORY_BYTES: u64 = MEMORY_MIB * MIB;
+const ALLOWED_BYTES: u64 = MEMORY_BYTES + MEMORY_BYTES / 20 + 16 * MIB;
 
 fn main() -> ExitCode {
     let workshop = Arc::new(Workshop::new());
@@ -39,13 +41,11 @@ fn main() -> ExitCode {
 /// In a group with the same limit and what is allowed beyond it: there the program dies without uzswap.
 fn holds_for_a_child(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     let argv = [workshop.program("forks").into_os_string(), (MEMORY_MIB * 3 / 4).to_string().into()];
-    let memory_bytes = MEMORY_MIB * MIB;
-    let limit_bytes = memory_bytes + memory_bytes / 20 + 16 * MIB;
-    let job = Job::new(&argv).user(User::Ordinary).limit(limit_bytes);
+    let job = Job::new(&argv).user(User::Ordinary).limit(ALLOWED_BYTES);
     let free = job.clone().run(workshop)?;
     let run = job
         .sandbox(sandbox)
-        .managed(Managed { memory_bytes: Some(memory_bytes), options: vec![] })
+        .managed(Managed { memory_bytes: Some(MEMORY_BYTES), options: vec![] })
         .run(workshop)?;
     let is_killed = free.oom_kills > 0 && !free.succeeded();
     let is_right = run.succeeded() && run.oom_kills == 0;
@@ -56,21 +56,19 @@ fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32, huge: bool) -> Res
     let rounds = if full() { "6" } else { "2" };
     let (size, threads) = ((3 * MEMORY_MIB).to_string(), threads.to_string());
     let argv = [workshop.program("touch").into_os_string(), size.into(), threads.into(), rounds.into()];
-    let memory_bytes = MEMORY_MIB * MIB;
     let free = Job::new(&argv).run(workshop)?;
     let run = Job::new(&argv)
         .user(User::Ordinary)
         .sandbox(sandbox)
         .managed(Managed {
-            memory_bytes: Some(memory_bytes),
+            memory_bytes: Some(MEMORY_BYTES),
             options: if huge { vec!["--huge-pages".into(), "always".into()] } else { vec![] },
         })
         .run(workshop)?;
-    let allowed_bytes = memory_bytes + memory_bytes / 20 + 16 * MIB;
     println!(
         "limit {} MiB, allowed {} MiB, highest {} MiB (all processes {} MiB) in {} samples",
         MEMORY_MIB,
-        allowed_bytes / MIB,
+        ALLOWED_BYTES / MIB,
         run.peaks.process_bytes / MIB,
         run.peaks.tree_bytes / MIB,
         run.peaks.samples,
@@ -79,16 +77,16 @@ fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32, huge: bool) -> Res
         "it did not finish"
     } else if run.hash != free.hash {
         "its output differs"
-    } else if free.peaks.process_bytes < 3 * memory_bytes {
+    } else if free.peaks.process_bytes < 3 * MEMORY_BYTES {
         "the program is smaller than it should be"
     } else if run.peaks.samples < 10 {
         "too few samples to say anything"
     } else if huge && run.stat("huge_evictions").unwrap_or(0) == 0 {
         "no huge page went out"
-    } else if run.peaks.tree_bytes > allowed_bytes {
+    } else if run.peaks.tree_bytes > ALLOWED_BYTES {
         "the limit does not hold"
     } else {
         return Ok(Verdict::Passed);
     };
-    Ok(Verdict::Failed(format!("{wrong}, allowed {} MiB\n{}", allowed_bytes / MIB, run.report())))
+    Ok(Verdict::Failed(format!("{wrong}, allowed {} MiB\n{}", ALLOWED_BYTES / MIB, run.report())))
 }

@@ -146,9 +146,8 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 relatives::come_alive();
                 descriptors::give_back(room);
                 descriptors::refresh();
-                let limit = tree.limit_pages.load(Ordering::Relaxed);
                 let pages = memory::dormant_pages();
-                if ACTIVE.load(Ordering::Acquire) || tree.used_pages.load(Ordering::Relaxed) + pages > limit {
+                if ACTIVE.load(Ordering::Acquire) || !relatives::has_room(pages) {
                     evictor::start();
                 } else {
                     evictor::listen_from(pages);
