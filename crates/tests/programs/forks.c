@@ -1,8 +1,9 @@
-// forks: fill memory, fork, and write to all of it in the child as fast as it can, while the parent has its own.
+// forks: fill memory, fork, and write to all of it in each child as fast as it can, while the parent has its own.
 //
-//     forks MIB
+//     forks MIB [CHILDREN]
 //
-// Both check every word of theirs afterwards. Prints "right"; exits 1 on a wrong word, or if the child did not end well.
+// When all children have, each process checks every word of its own. Prints "right"; exits 1 on a wrong word, or if a child did not end
+// well.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,14 +39,30 @@ int main(int argc, char **argv) {
     if (memory == MAP_FAILED) return 2;
     words = bytes / 8;
     fill(1);
-    pid_t child = fork();
-    if (child < 0) return 2;
-    if (child == 0) {
-        fill(2);
-        _exit(!is_right(2));
+    unsigned children = argc > 2 ? strtoul(argv[2], NULL, 10) : 1;
+    int filled[2], all_filled[2];
+    if (pipe(filled) < 0 || pipe(all_filled) < 0) return 2;
+    for (unsigned i = 0; i < children; i++) {
+        pid_t child = fork();
+        if (child < 0) return 2;
+        if (child > 0) continue;
+        char none;
+        close(all_filled[1]);
+        fill(2 + i);
+        if (write(filled[1], "", 1) != 1 || read(all_filled[0], &none, 1) != 0) _exit(2);
+        _exit(!is_right(2 + i));
     }
-    int status;
-    if (waitpid(child, &status, 0) != child || status != 0 || !is_right(1)) return 1;
+    close(filled[1]);
+    char one;
+    for (unsigned i = 0; i < children; i++) {
+        if (read(filled[0], &one, 1) != 1) return 1;
+    }
+    close(all_filled[1]);
+    for (unsigned i = 0; i < children; i++) {
+        int status;
+        if (wait(&status) < 0 || status != 0) return 1;
+    }
+    if (!is_right(1)) return 1;
     puts("right");
     return 0;
 }

@@ -33,7 +33,7 @@ const NOTICE_NS: u64 = 2 * TICK_NS;
 const DRAINED_TICKS: u64 = 5;
 /// How often a process that waits for its turn gives back what little it did meanwhile has taken.
 const REST_NS: u64 = 100_000_000;
-/// The fresh child of a dormant process waits this long before its inherited memory begins to count: most exec or exit by then.
+/// The fresh child of a dormant process is left alone so long: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -148,7 +148,7 @@ extern "C" fn body() -> ! {
     let _ = call!(nr::PRCTL, 15, name.as_ptr());
     PAGER.slot().orders.set_listener(true);
     if IN_FORKED_CHILD.load(Ordering::Acquire) {
-        begin_to_count();
+        grow_up();
     }
     let mut last = uzswap::sys::now_ns();
     let mut reclaim = None;
@@ -192,8 +192,8 @@ fn may_sleep() -> bool {
     !ACTIVE.load(Ordering::Acquire) && !STOPPING.load(Ordering::Acquire)
 }
 
-/// In the fresh child of a dormant process: after a while its inherited memory counts.
-fn begin_to_count() {
+/// In the fresh child of a dormant process: after a while it is one like others.
+fn grow_up() {
     let orders = &PAGER.slot().orders;
     let until = uzswap::sys::now_ns() + FORK_GRACE_NS;
     loop {

@@ -121,22 +121,25 @@ pub fn grown(s: &mut Locked<'_>) {
     }
 }
 
-/// A child could write to all that it inherits, faster than its evictor would find the limit passed. Where both do not fit
-/// paging is on before they are two: then what they share is counted as it is written to. Who has little is left alone: most
-/// such children exec, and in a build that fills its memory each shell would page.
+/// A child of a dormant process counts all that it inherits from before it exists ([`relatives::expect_child`]): it could write to it faster
+/// than anybody would notice. Where that does not fit, paging is on before they are two: then what they share is counted as it is
+/// written to.
 pub fn before_fork() {
     if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
         return;
     }
-    let pages = dormant_pages();
-    let limit = PAGER.tree().limit_pages.load(Ordering::Relaxed);
-    if pages >= FORK_PAGES.min(limit / 4) && !relatives::has_room(pages) {
+    if inherited_pages().is_some_and(|pages| !relatives::has_room(pages)) {
         activate(&mut PAGER.lock());
     }
 }
 
-/// A process that could hold so many pages, or a quarter of the limit, does not fork unpaged where its child does not fit.
-const FORK_PAGES: i64 = (32 << 20) / PAGE_SIZE as i64;
+/// What a child of this dormant process counts, in pages. None: so little that paging many of them would take as much. Most such
+/// children exec, and in a build that fills its memory each shell would page.
+pub fn inherited_pages() -> Option<i64> {
+    const LEAST_PAGES: i64 = (16 << 20) / PAGE_SIZE as i64;
+    let limit = PAGER.tree().limit_pages.load(Ordering::Relaxed);
+    Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
+}
 
 /// What a dormant process could hold at most, in pages.
 pub fn dormant_pages() -> i64 {

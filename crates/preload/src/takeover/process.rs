@@ -146,11 +146,9 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 relatives::come_alive();
                 descriptors::give_back(room);
                 descriptors::refresh();
-                let pages = memory::dormant_pages();
-                if ACTIVE.load(Ordering::Acquire) || !relatives::has_room(pages) {
+                // One that counts what it shares must be able to give it back.
+                if ACTIVE.load(Ordering::Acquire) || memory::inherited_pages().is_some() {
                     evictor::start();
-                } else {
-                    evictor::listen_from(pages);
                 }
             } else {
                 relatives::child_born(child, parent, r);

@@ -13,7 +13,7 @@ use uzswap::control::{CONTROL_BYTES, Notice, Slot, Tree};
 use uzswap::sys::fd;
 
 use super::descriptors::CONTROL_FD;
-use super::{PAGER, PID, evictor, start, thread};
+use super::{ACTIVE, PAGER, PID, evictor, memory, start, thread};
 
 /// The least time between two questions after the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
@@ -79,10 +79,14 @@ pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
     claim_by(tree, || tree.claim(pid)).unwrap_or_else(start::spare_slot)
 }
 
-/// Before fork: a slot for the child.
+/// Before fork: a slot for the child, in which what it will inherit counts already. Where paging is on, the pager counts for both.
 pub fn expect_child() -> Option<&'static Slot> {
     let (tree, me) = (PAGER.tree(), PID.load(Ordering::Relaxed));
-    claim_by(tree, || tree.claim_for_child(me))
+    let slot = claim_by(tree, || tree.claim_for_child(me))?;
+    if !ACTIVE.load(Ordering::Acquire) {
+        memory::inherited_pages().inspect(|pages| tree.reserve(slot, *pages));
+    }
+    Some(slot)
 }
 
 /// After fork, in the parent, and in the child with its own id: `child` as `expect_child` gave it. A negative id: there is none.
