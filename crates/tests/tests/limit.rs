@@ -46,9 +46,15 @@ fn main() -> ExitCode {
 }
 
 /// In a group with the same limit and what is allowed beyond it: there the program dies without uzswap.
-fn holds_for_children(workshop: &Workshop, sandbox: Sandbox, mib: u64, children: u32) -> Result<Verdict, String> {
+fn holds_for_children(
+    workshop: &Workshop,
+    sandbox: Sandbox,
+    mib: u64,
+    children: u32,
+) -> Result<Verdict, String> {
     const FAMILY_BYTES: u64 = 200 * MIB;
-    let argv = [workshop.program("forks").into_os_string(), mib.to_string().into(), children.to_string().into()];
+    let argv =
+        [workshop.program("forks").into_os_string(), mib.to_string().into(), children.to_string().into()];
     let job = Job::new(&argv).user(User::Ordinary).limit(allowed(FAMILY_BYTES));
     let free = job.clone().run(workshop)?;
     let run = job

@@ -116,6 +116,8 @@ counters! {
     store_loads,
     /// Of these, pages that are kept as they are.
     incompressible_loads,
+    /// Of these, pages that a pool larger by an eighth would have had.
+    near_loads,
     /// Of the pages read back, those found in blocks that an earlier read had brought.
     read_ahead_hits,
     /// Loads of an entry that is not there.

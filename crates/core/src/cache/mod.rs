@@ -75,7 +75,7 @@ use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
 use group::{UNPACKED, Unpacked};
 use read::{Direction, READERS, Reader};
-pub use read::{Loaded, Origin};
+pub use read::{Loaded, Origin, near_bytes};
 use recompress::Packer;
 pub use recompress::Packing;
 use state::{Attempt, Content, Owner, RAW, State, pool_index};

@@ -43,6 +43,11 @@ use crate::sys::{PAGE_SIZE, Result};
 /// the cluster before it.
 pub const READERS: usize = 4;
 
+/// A pool larger by so much would have had what was written meanwhile: an eighth of what it has.
+pub fn near_bytes(pool_bytes: u64) -> u64 {
+    (pool_bytes / 8).max(4 * CLUSTER_BYTES as u64)
+}
+
 /// The buffer of one read.
 pub struct Reader {
     blocks: ReadQueue,
@@ -319,6 +324,9 @@ impl<S: Store> SwapCache<S> {
             Ok(read_bytes) => {
                 s.counters.store_loads += 1;
                 s.counters.incompressible_loads += u64::from(e.codec == RAW);
+                let written_bytes = s.clusters.written_since(&source) * CLUSTER_BYTES as u64;
+                let is_near = e.codec != RAW && written_bytes < near_bytes(s.pool_bytes() as u64);
+                s.counters.near_loads += u64::from(is_near);
                 s.counters.read_ahead_hits += u64::from(read_bytes == 0);
                 s.counters.store_reads += u64::from(read_bytes > 0);
                 s.counters.store_read_bytes += read_bytes as u64;

@@ -2,9 +2,8 @@
 //!
 //! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which is better shows at the
 //! borders. Limbo holds the pages that a little more memory would have kept: its hits per page are the loads that a page of
-//! memory saves. The store holds what a little more pool would have kept: its loads per page, times the pages that a
-//! page of pool holds, are the reads that a page of pool saves. The pool's share moves to where more is saved, unless the user
-//! has fixed it. While nothing is in the store, it tries.
+//! memory saves. What the store was given last is what a little more pool would have kept: loads of that are the reads that a
+//! page of pool saves. The pool's share moves to where more is saved, unless the user has fixed it. While nothing is in the store, it tries.
 //!
 //! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`) saves compressing it
 //! again, and takes memory that could hold pages.
@@ -18,7 +17,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Active, Pager};
-use crate::cache::Packing;
+use crate::cache::{Packing, near_bytes};
 use crate::control::Counter;
 use crate::policy::{Borders, PACKING_COSTS, POOL_FIRST_PERCENT};
 use crate::policy::{is_denser_better, is_packing_worth, next_pool_percent};
@@ -67,7 +66,7 @@ pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
-    /// Loads from the store, hits in limbo, loads from the pool.
+    /// Loads from the store that a little more pool would have saved, hits in limbo, loads from the pool.
     border_seen: Seen<3>,
     /// Pages of memory that kept copies may take; 0: not begun.
     kept_pages: AtomicI64,
@@ -92,13 +91,13 @@ struct Others {
     pools: AtomicI64,
 }
 
-/// What is known of the border between pages and pool: totals of loads from the store, hits in limbo, loads from the pool;
-/// pages in the store, in limbo, and compressed ones in 16 frames of the pool.
+/// What is known of the border between pages and pool: totals of loads from the store that a pool larger by `near` frames would have
+/// had, hits in limbo, loads from the pool; pages in the store, and in limbo.
 struct BorderFacts {
     events: [u64; 3],
+    near: u64,
     stored: u64,
     limbo: u64,
-    per_16_frames: u64,
 }
 
 /// What the choice of a codec is made of: totals of loads, stores, and hits in limbo; pages in limbo and in the pool; sizes
@@ -204,10 +203,10 @@ impl Balance {
     fn judge_packing(&self, facts: &BorderFacts, packings: [Packing; 2]) -> [Option<bool>; 2] {
         core::array::from_fn(|i| {
             let Packing { packed, loads, saved_bytes } = packings[i];
-            let [store_loads, limbo_hits, pool_loads] = facts.events;
-            let totals = [store_loads, limbo_hits, pool_loads, packed, loads];
-            let [store_loads, limbo_hits, pool_loads, packed, loads] = self.packing_seen[i].since(totals);
-            let borders = facts.borders([store_loads, limbo_hits, pool_loads]);
+            let [near_loads, limbo_hits, pool_loads] = facts.events;
+            let totals = [near_loads, limbo_hits, pool_loads, packed, loads];
+            let [near_loads, limbo_hits, pool_loads, packed, loads] = self.packing_seen[i].since(totals);
+            let borders = facts.borders([near_loads, limbo_hits, pool_loads]);
             let saved = saved_bytes / PAGE_SIZE as u64;
             let verdict = is_packing_worth(PACKING_COSTS[i], packed, loads, saved, &borders);
             if verdict.is_some() {
@@ -220,9 +219,9 @@ impl Balance {
 
 impl BorderFacts {
     /// With what has happened of late.
-    fn borders(&self, [store_loads, limbo_hits, pool_loads]: [u64; 3]) -> Borders {
-        let BorderFacts { stored, limbo, per_16_frames, .. } = *self;
-        Borders { store_loads, limbo_hits, pool_loads, stored, limbo, per_16_frames }
+    fn borders(&self, [near_loads, limbo_hits, pool_loads]: [u64; 3]) -> Borders {
+        let BorderFacts { near, stored, limbo, .. } = *self;
+        Borders { near_loads, limbo_hits, pool_loads, near, stored, limbo }
     }
 }
 
@@ -277,13 +276,12 @@ impl Pager {
         let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
         let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
         self.slot().set(Counter::EdgePages, limbo as u64);
-        let frames = (self.pool_pages() as u64).max(1);
         let facts = BorderFacts {
+            events: [c.near_loads, limbo_hits, c.pool_loads],
+            near: near_bytes(c.mem_used_bytes) / PAGE_SIZE as u64,
             // What does not compress is not the pool's.
-            events: [c.store_loads - c.incompressible_loads.min(c.store_loads), limbo_hits, c.pool_loads],
             stored: c.store_pages - c.incompressible_pages.min(c.store_pages),
             limbo: limbo as u64,
-            per_16_frames: (c.pool_pages * 16 / frames).clamp(16, 16 * 16),
         };
         self.balance.step(&facts);
         active.cache.judge(self.balance.judge_packing(&facts, active.cache.packings()));
@@ -327,7 +325,7 @@ mod tests {
     fn the_border_moves_to_where_memory_saves_more() {
         let b = Balance::new();
         b.begin(0, true);
-        let mut facts = BorderFacts { events: [0; 3], stored: 10_000, limbo: 1000, per_16_frames: 40 };
+        let mut facts = BorderFacts { events: [0; 3], near: 4000, stored: 10_000, limbo: 1000 };
         let steps = |n: usize, loads: u64, hits: u64, facts: &mut BorderFacts| {
             for _ in 0..n {
                 facts.events = [facts.events[0] + loads, facts.events[1] + hits, facts.events[2] + 8 * hits];
@@ -335,9 +333,9 @@ mod tests {
             }
             b.percent()
         };
-        // What goes to the store comes back: 0.1 loads of each page, 25 us of a page of pool; 12 us of a page as it is.
+        // What goes to the store comes back: 0.25 loads of each page, 25 us of a page of pool; 12 us of a page as it is.
         assert_eq!(steps(100, 1000, 1000, &mut facts), MOST_PERCENT);
-        // It does not: 0.01 loads.
+        // It does not: 0.025 loads.
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
         // In between nothing moves; a program that hardly faults says nothing.
         assert_eq!(steps(100, 500, 1000, &mut facts), LEAST_PERCENT);
@@ -412,7 +410,7 @@ mod tests {
     #[test]
     fn compressing_again_is_judged_by_what_it_costs_and_saves() {
         let b = Balance::new();
-        let mut facts = BorderFacts { events: [0; 3], stored: 0, limbo: 1000, per_16_frames: 64 };
+        let mut facts = BorderFacts { events: [0; 3], near: 2500, stored: 0, limbo: 1000 };
         let mut packings = [Packing::default(); 2];
         let saved_bytes = 1000 * PAGE_SIZE as u64;
         let mut step = |loads: u64, hits: u64, facts: &mut BorderFacts| {
@@ -426,8 +424,7 @@ mod tests {
         assert_eq!(step(0, 0, &mut facts), [None, None], "nothing since");
         assert_eq!(step(1500, 1000, &mut facts), [Some(true), Some(false)]);
         assert_eq!(step(100, 1000, &mut facts), [None, Some(true)]);
-        // What goes to the disk is worth more: 100 us for each of 10 000 loads, of 10 000 pages, four to a page of pool.
-        facts.stored = 10_000;
+        // What goes to the disk is worth more: 100 us for each of 10 000 loads, of what 2500 pages of pool would have had.
         facts.events[0] += 10_000;
         assert_eq!(step(4000, 0, &mut facts), [Some(true), Some(true)]);
     }
@@ -438,7 +435,7 @@ mod tests {
         for (said, has_store, percent) in [(30, true, 30), (30, false, 30), (0, false, 90)] {
             b.begin(said, has_store);
             for loads in [0, 100_000, 200_000] {
-                b.step(&BorderFacts { events: [loads, 0, 0], stored: 1000, limbo: 1000, per_16_frames: 40 });
+                b.step(&BorderFacts { events: [loads, 0, 0], near: 400, stored: 1000, limbo: 1000 });
             }
             assert_eq!(b.percent(), percent);
         }

@@ -56,22 +56,21 @@ const FEW_STORED: u64 = 512;
 /// What happened at the borders between pages as they are, the pool, and the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Borders {
-    /// Loads from the store of what the pool would have had, hits in limbo, loads from the pool.
-    pub store_loads: u64,
+    /// Loads from the store of what a pool larger by `near` frames would have had, hits in limbo, loads from the pool.
+    pub near_loads: u64,
     pub limbo_hits: u64,
     pub pool_loads: u64,
-    /// Pages in the store that the pool would have, in limbo, and compressed ones in 16 frames of the pool.
+    pub near: u64,
+    /// Pages in the store that the pool would have, and in limbo.
     pub stored: u64,
     pub limbo: u64,
-    pub per_16_frames: u64,
 }
 
 impl Borders {
     /// What one page of memory more would have saved, as a page that is as it is and as one of the pool, in 1/1024 us.
     fn worth(&self) -> [u64; 2] {
         let as_page = ((self.limbo_hits * LOAD_WORTH) << 10) / self.limbo.max(16);
-        let as_pool =
-            ((self.store_loads * STORE_WORTH * self.per_16_frames) << 6) / self.stored.max(FEW_STORED);
+        let as_pool = ((self.near_loads * STORE_WORTH) << 10) / self.near.max(16);
         [as_page, as_pool]
     }
 }
@@ -79,11 +78,12 @@ impl Borders {
 /// The pool's share after one of `percent`, if enough happened to say: it moves to where a page of memory saves more.
 pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
     let [as_page, as_pool] = b.worth();
-    // A pool that is too small goes to the disk and back: that is seen to at once.
-    if b.store_loads >= FEW_LOADS && as_pool > as_page + as_page / 2 {
+    // A pool that is too small goes to the disk and back: that is seen to at once. By what is back soon: what has been there for long may be read
+    // once, or in order, and the pages that it would take come back as often.
+    if b.near_loads >= FEW_LOADS && as_pool > as_page + as_page / 2 {
         return Some((percent + 2).min(POOL_MOST_PERCENT));
     }
-    if b.store_loads + b.limbo_hits < FEW {
+    if b.near_loads + b.limbo_hits < FEW {
         return None;
     }
     // More memory would save next to nothing: nothing to try for.
@@ -230,10 +230,9 @@ mod tests {
 
     #[test]
     fn the_pools_share_moves_the_faster_the_more_speaks_for_it() {
-        let next = |store_loads, limbo_hits, stored| {
+        let next = |near_loads, limbo_hits, stored| {
             let pool_loads = 10 * limbo_hits;
-            let borders =
-                Borders { store_loads, limbo_hits, pool_loads, stored, limbo: 1000, per_16_frames: 40 };
+            let borders = Borders { near_loads, limbo_hits, pool_loads, near: 4000, stored, limbo: 1000 };
             next_pool_percent(75, &borders)
         };
         // Of a page as it is 12 us, of one in the pool 2.5 us and 6.

@@ -124,6 +124,27 @@ fn freed_pages_give_their_memory_back() {
 }
 
 #[test]
+fn loads_that_a_little_more_pool_would_have_saved_are_known() {
+    let (cache, _) = in_memory(1 << 20);
+    let entries: Vec<_> = (0..6000u64).map(|tag| cache.swap_out(&page(tag)).unwrap()).collect();
+    let store_loads_of = |entries: &[SwapEntry]| {
+        let before = cache.counters();
+        entries.iter().for_each(|e| _ = loaded(&cache, *e));
+        let c = cache.counters();
+        (c.store_loads - before.store_loads, c.near_loads - before.near_loads)
+    };
+    // Written first.
+    assert_eq!(store_loads_of(&entries[..50]), (50, 0));
+    // Four clusters of pages of 1 to 1.5 KiB, less those that are in a buffer still.
+    let (loads, near) = store_loads_of(&entries);
+    assert!(loads > 4000 && (20..260).contains(&near), "{near} of {loads}");
+    // What does not compress is not the pool's.
+    let raw: Vec<_> = (0..40).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();
+    let (loads, near) = store_loads_of(&raw);
+    assert!(loads > 0 && near == 0, "{near} of {loads}");
+}
+
+#[test]
 fn every_load_is_counted_where_it_came_from() {
     let (cache, store) = in_memory(usize::MAX);
     let same = cache.swap_out(&[5; PAGE_SIZE]).unwrap();

@@ -346,6 +346,11 @@ impl<S: Store> Clusters<S> {
         })
     }
 
+    /// How many clusters have been written since `source`.
+    pub fn written_since(&self, source: &Source<S>) -> u64 {
+        self.next_sequence - source.sequence - 1
+    }
+
     /// Whether `cluster` is still the one that `source` reads from.
     pub fn is_source(&self, cluster: u32, source: &Source<S>) -> bool {
         let c = self.records.get(cluster);
