@@ -15,7 +15,6 @@
 use std::cmp::Ordering;
 
 use serde_json::{Value, json};
-use uzswap::cache::near_bytes;
 use uzswap::policy::{Borders, POOL_FIRST_PERCENT, POOL_LEAST_PERCENT, POOL_MOST_PERCENT};
 use uzswap::policy::{is_denser_better, limbo_target, next_pool_percent};
 
@@ -108,12 +107,11 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             if division.resident < anonymous { resident.min(anonymous) } else { anonymous }
         })
     };
-    // And of them from the disk, with so many more compressed.
-    let store_loads_of = |density: &Density, pool_percent: u32, more: f64| {
+    let store_loads_of = |density: &Density, pool_percent: u32| {
         refaults(seen, &|anonymous| {
             let division = Division::of(anonymous, memory, density, pool_percent);
-            let is_some = division.stored > LEAST_STORED * anonymous + more;
-            if is_some { division.resident + division.compressed + more } else { anonymous }
+            let is_some = division.stored > LEAST_STORED * anonymous;
+            if is_some { division.resident + division.compressed } else { anonymous }
         })
         .pages
     };
@@ -122,7 +120,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         let (density, slower_ns) =
             if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
         let loads = loads_of(density, pool_percent, 0.0);
-        let from_store = store_loads_of(density, pool_percent, 0.0);
+        let from_store = store_loads_of(density, pool_percent);
         // What does not compress is not in the pool, however often it is used.
         let from_store = from_store.max(loads.pages * density.incompressible).min(loads.pages);
         // What is read in order comes by windows, from the disk too.
@@ -175,14 +173,13 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     let settled = settled_percent(|percent| {
         let division = Division::of(peak, memory, fast, percent);
         let loads = loads_of(fast, percent, 0.0).pages;
-        let store_loads = store_loads_of(fast, percent, 0.0);
-        let near = near_bytes((division.pool * PAGE_BYTES) as u64) as f64 / PAGE_BYTES;
-        let further = store_loads_of(fast, percent, near / fast.stored.max(0.001));
+        let store_loads = store_loads_of(fast, percent).min(loads);
+        // What a little more pool would have had, by all that is stored: in a sample too few pages lie so near the border.
         Borders {
-            near_loads: (store_loads - further).max(0.0) as u64,
+            near_loads: store_loads as u64,
             limbo_hits: hits_of(percent, loads) as u64,
-            pool_loads: (loads - store_loads).max(0.0) as u64,
-            near: near as u64,
+            pool_loads: (loads - store_loads) as u64,
+            near: (division.stored * fast.stored) as u64,
             stored: division.stored as u64,
             limbo: limbo as u64,
         }
