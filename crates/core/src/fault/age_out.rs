@@ -71,10 +71,10 @@ impl Pager {
             } else {
                 drop(s);
                 let _ = self.give_slots_to_cache(active, slot, &live[..count], &copies, &mut aged);
-                s = self.lock();
+                s = self.enter();
             }
             freed += aged.iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
-            refused += self.publish_slots(&s, active, slot, &aged[..count]);
+            refused += self.publish_slots(&mut s, active, slot, &aged[..count]);
         }
         if active.mechanism.is_protect() {
             s.limbo.finish(stretch);
@@ -194,8 +194,8 @@ impl Pager {
             drop(s);
             let mut aged = [Aged::Empty; PART_PAGES];
             evidence.add(self.give_slots_to_cache(active, slot, &live, &copies, &mut aged));
-            s = self.lock();
-            refused += self.publish_slots(&s, active, slot, &aged);
+            s = self.enter();
+            refused += self.publish_slots(&mut s, active, slot, &aged);
         }
         if let Some(stretch) = stretch {
             self.learn_from_huge(&mut s, stretch, evidence);
@@ -207,7 +207,7 @@ impl Pager {
         }
         drop(s);
         active.mechanism.release_slots(block, HUGE_PAGES);
-        s = self.lock();
+        s = self.enter();
         s.limbo.finish_block(block);
         self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
         (s, HUGE_PAGES - refused, refused)
@@ -276,7 +276,7 @@ impl Pager {
         // The slots hold no page any more and are still ours: their frames go back without the lock.
         drop(s);
         active.mechanism.release_slots(stretch.slot, stretch.count);
-        let s = self.lock();
+        let s = self.enter();
         s.limbo.finish(stretch);
         self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
         (s, stretch.count - refused, refused)
@@ -297,12 +297,12 @@ impl Pager {
 
     /// Gives the pages of the slots from `first` on their new state, as far as they are still there. Returns how many stay
     /// in the program.
-    fn publish_slots(&self, s: &Locked<'_>, active: &Active, first: usize, aged: &[Aged]) -> usize {
+    fn publish_slots(&self, s: &mut Locked<'_>, active: &Active, first: usize, aged: &[Aged]) -> usize {
         let mut refused = 0;
         self.recount_own();
         for (i, aged) in aged.iter().enumerate() {
             let slot = first + i;
-            let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64));
+            let page = self.page_in_slot(s, slot);
             let Some(page) = page else {
                 // Touched or dropped meanwhile: the copy is not needed.
                 if let Aged::Stored(e) = *aged {
@@ -338,6 +338,17 @@ impl Pager {
             }
         }
         refused
+    }
+
+    /// The page that is in a slot still, once nobody is about to bring it back: after that its frame may go.
+    fn page_in_slot(&self, s: &mut Locked<'_>, slot: usize) -> Option<usize> {
+        loop {
+            let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64))?;
+            if self.is_free(s, page) {
+                return Some(page);
+            }
+            self.wait_for_claim(s);
+        }
     }
 
     /// A page that nobody takes goes back to the program.

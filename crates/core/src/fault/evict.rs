@@ -10,6 +10,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::sweep::Victims;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::{Counter, Notice};
 use crate::policy::{DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
@@ -99,7 +100,7 @@ impl Pager {
             if self.is_pool_too_large() {
                 self.shrink_pool(active);
             }
-            let mut s = self.lock();
+            let mut s = self.enter();
             let has_brought = self.bring_ahead(&mut s, active);
             // Who waits for its turn brings nothing in.
             while self.slot().turn.is_paused() && self.give_stock_back(&mut s, active) {}
@@ -174,7 +175,7 @@ impl Pager {
             if self.is_pool_too_large() {
                 drop(s);
                 self.shrink_pool(active);
-                s = self.lock();
+                s = self.enter();
             }
             let r;
             let batch = if is_window { self.batch_pages() } else { DIRECT_PAGES };
@@ -204,7 +205,7 @@ impl Pager {
                 // Nothing to evict: the pool itself may be what is too large.
                 self.shrink_pool(active);
                 crate::sys::sleep_ns(WAIT_NS);
-                s = self.lock();
+                s = self.enter();
             } else {
                 fruitless = 0;
             }
@@ -238,15 +239,15 @@ impl Pager {
         let batch = direct.unwrap_or(most);
         let is_large = batch == most;
         if sweeps_first(s.limbo.ready(), self.limbo_target_now(&s)) {
-            s.lone.is_wanted = direct.is_none() && self.look_for_lone(&mut s, active);
-            let swept = self.sweep(&mut s, active, batch.max(SWEEP_PAGES));
-            s.lone.is_wanted = false;
+            let wants_lone = direct.is_none() && self.look_for_lone(&mut s, active);
+            let mut victims = Victims::new(wants_lone);
+            let swept = self.sweep(&mut s, active, &mut victims, batch.max(SWEEP_PAGES));
             (r.taken, r.freed) = (swept.taken, swept.dropped);
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
             let left;
-            (s, left) = self.leave_together(s, active);
+            (s, left) = self.leave_together(s, active, &mut victims.lone);
             (r.taken, r.freed, r.refused) = (r.taken + left.taken, r.freed + left.freed, left.refused);
         }
         if r.freed > 0 && !(is_large && direct.is_some()) {

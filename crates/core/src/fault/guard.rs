@@ -55,6 +55,22 @@ impl Leaving {
         self.pages[..self.count].first().copied()
     }
 
+    pub fn as_slice(&self) -> &[usize] {
+        &self.pages[..self.count]
+    }
+
+    /// Keeps those pages that are `wanted`, in their order.
+    pub fn retain(&mut self, mut wanted: impl FnMut(usize) -> bool) {
+        let mut count = 0;
+        for i in 0..self.count {
+            if wanted(self.pages[i]) {
+                self.pages[count] = self.pages[i];
+                count += 1;
+            }
+        }
+        self.count = count;
+    }
+
     pub fn pages(&mut self) -> &mut [usize] {
         &mut self.pages[..self.count]
     }
@@ -80,13 +96,22 @@ impl Pager {
 
     /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is worth nothing. Says whether it
     /// was as its copy until now.
-    pub(super) fn unguard(&self, active: &Active, range: &Range, page: usize, is_written: bool) -> bool {
-        active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+    pub(super) fn unguard(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        is_written: bool,
+    ) -> bool {
+        self.claim(s, page, 1);
+        s.unlocked(|| active.mechanism.allow_write(page, PAGE_SIZE, range.prot));
         let (was_as_its_copy, copy) = self.word(page, |_, e| {
             let was_as_its_copy = e.is_as_its_copy();
             e.unguard();
             (was_as_its_copy, if is_written { e.take_copy() } else { None })
         });
+        self.end_claim(s, page, 1);
         self.disturbed.fetch_add(!was_as_its_copy as u32, Ordering::Relaxed);
         if let Some(raw) = copy {
             self.count_freed();
@@ -111,21 +136,27 @@ impl Pager {
             .is_some_and(|then| ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64))
     }
 
-    /// Drops what a sweep of `range` has found: words first, then a look at the holds (see hold.rs), then the frames. Says
-    /// how many went.
-    pub(super) fn drop_leaving(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: &Range,
-        leaving: &mut Leaving,
-    ) -> usize {
+    /// Drops those of the guarded pages that a sweep has found which still are what they were: words first, then a look at the holds (see
+    /// hold.rs), then the frames. Says how many went.
+    pub(super) fn drop_leaving(&self, s: &mut Locked<'_>, active: &Active, leaving: &mut Leaving) -> usize {
+        let may_go = |s: &Locked<'_>, page: usize| {
+            self.is_free(s, page)
+                && self.table.get(page).is_some_and(|e| e.is_as_its_copy() && e.copy().is_some())
+                && self.ranges.find(page).is_some_and(|r| r.is_swept())
+        };
+        let mut n = 0;
+        leaving.retain(|page| {
+            let goes = may_go(s, page);
+            if goes {
+                self.word(page, |_, e| e.drop_to_copy(self.stamp(n)));
+                self.claim(s, page, 1);
+                n += 1;
+            }
+            goes
+        });
         let pages = leaving.pages();
         if pages.is_empty() {
             return 0;
-        }
-        for (n, page) in pages.iter().enumerate() {
-            self.word(*page, |_, e| e.drop_to_copy(self.stamp(n)));
         }
         fence(Ordering::SeqCst);
         let mut count = 0;
@@ -133,38 +164,44 @@ impl Pager {
             let page = pages[i];
             if self.holds.is_held(page, page + PAGE_SIZE) {
                 self.word(page, |_, e| e.keep_guarded());
-            } else if self.goes_back(active, range, page) {
-                pages[count] = page;
+            } else if self.goes_back(active, page) {
+                pages.swap(count, i);
                 count += 1;
             }
         }
-        let (count, _) = self.let_go(s, active, &mut pages[..count]);
-        for c in [Counter::CleanEvictions, Counter::GuardedEvictions] {
-            self.add(c, count as u64);
+        // Those that stay are behind the others.
+        let (gone, _) = self.let_go(s, active, &mut pages[..count]);
+        for page in &*pages {
+            self.end_claim(s, *page, 1);
         }
-        count
+        for c in [Counter::CleanEvictions, Counter::GuardedEvictions] {
+            self.add(c, gone as u64);
+        }
+        gone
     }
 
     /// Makes the copy of a page the page. Without one it stays in the program, and can be written.
-    fn goes_back(&self, active: &Active, range: &Range, page: usize) -> bool {
+    fn goes_back(&self, active: &Active, page: usize) -> bool {
         let PageState::Stored(raw) = self.state_of(page) else { unreachable!("it has just been dropped") };
         let is_back = active.cache.take_back_unwritten(swap_entry(raw)) == Back::Same;
         if !is_back {
-            self.stay(active, range, page);
+            let range = self.ranges.find(page).expect("a page that was to go has a range");
+            self.stay(active, &range, page);
         }
         is_back
     }
 
-    /// Drops the frames of `pages`, whose words say already that they have gone: how many went, and how many of those are stored. What the
-    /// kernel will not drop, for whatever reason, stays in the program.
+    /// Drops the frames of `pages`, which the caller has claimed and whose words say already that they have gone: how many went, and how many
+    /// of those are stored. What the kernel will not drop, for whatever reason, stays in the program. The pages that went are first
+    /// among `pages` then.
     pub(super) fn let_go(&self, s: &mut Locked<'_>, active: &Active, pages: &mut [usize]) -> (usize, usize) {
         let mechanism = active.mechanism.as_mover().expect("guarded");
-        let at_once = mechanism.drop_each(pages);
+        let at_once = s.unlocked(|| mechanism.drop_each(pages));
         let mut gone = at_once;
         for i in at_once..pages.len() {
             let page = pages[i];
             if active.mechanism.drop_in_place(page, 1).is_ok() {
-                pages[gone] = page;
+                pages.swap(gone, i);
                 gone += 1;
             } else {
                 self.come_back(active, page);

@@ -38,6 +38,42 @@ enum Contents {
     Mixed,
 }
 
+/// Where the frames of a huge page come from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// New ones, filled in the dock.
+    Dock,
+    /// Those that a block of limbo has kept, from this slot on.
+    Kept(usize),
+    /// Those that the page left with: a block of limbo, and its place in the order.
+    Block(usize, u64),
+}
+
+/// A huge page that is to come in.
+struct HugeFill {
+    start: usize,
+    was_small: bool,
+    is_zero: bool,
+    from: Source,
+}
+
+impl HugeFill {
+    /// The slots of its frames, if they are not in the dock.
+    fn frames(&self) -> Option<usize> {
+        match self.from {
+            Source::Dock => None,
+            Source::Kept(slot) | Source::Block(slot, _) => Some(slot),
+        }
+    }
+}
+
+/// What came of it: pages from the first on, whether they are one huge page to the kernel, and where the slowest was.
+struct HugeFilled {
+    pages: usize,
+    is_huge: bool,
+    kind: FaultKind,
+}
+
 impl Pager {
     /// Whether there may be huge pages at all.
     pub fn makes_huge_pages(&self) -> bool {
@@ -130,7 +166,7 @@ impl Pager {
         if m.resident() > 0 || was_small && keeps_tables {
             return None;
         }
-        let mut usage = Usage::from_bits(m.usage());
+        let usage = Usage::from_bits(m.usage());
         let is_in_block = !was_small && matches!(self.state_of(start), PageState::Limbo(_));
         if !is_in_block && !s.units.may_come_whole(usage, m.occupied() as usize) {
             if !usage.is_probed {
@@ -138,11 +174,10 @@ impl Pager {
             }
             return None;
         }
-        let kept = s.limbo.kept_frame();
-        let mut kind = FaultKind::LimboHit;
-        let block = match self.contents(s, start) {
+        let mut h = HugeFill { start, was_small, from: Source::Dock, is_zero: false };
+        match self.contents(s, start) {
             Contents::Mixed => return None,
-            Contents::Block(slot) => Some(slot),
+            Contents::Block(slot) => h.from = Source::Block(slot, 0),
             _ if !self.has_room_for_huge(s) => {
                 return Some(Serve::NeedRoom(HUGE_PAGES as i64));
             }
@@ -150,33 +185,114 @@ impl Pager {
                 self.begin_probe(s, m, start);
                 return None;
             }
-            _ if was_small && !mechanism.clear_table(start) => return None,
-            contents => {
-                let zero = matches!(contents, Contents::Zero);
-                usage = Usage { is_first: zero, is_probed: false, ..usage };
-                let prints = s.bounce.as_mut().expect("active").as_mut_slice().as_chunks_mut().0;
-                let Ok(from) = self.fill_frame(active, mechanism, kept, start, zero, prints) else {
-                    // Whoever touches the page that cannot be loaded will hear of it.
-                    mechanism.clear_dock();
-                    m.set_mapped(Mapped::Small);
-                    return None;
-                };
-                kind = from;
-                kept
+            contents => h.is_zero = matches!(contents, Contents::Zero),
+        }
+        let has_frame = s.limbo.kept_frame().is_some();
+        let needs_dock = matches!(h.from, Source::Dock) && !has_frame;
+        if needs_dock && s.is_dock_taken || !self.claim_stretches(s, start, start + HUGE_BYTES) {
+            // Somebody is at it, or at the dock.
+            self.wait_for_claim(s);
+            return Some(Serve::Changed);
+        }
+        if !matches!(h.from, Source::Block(..)) {
+            m.set_usage(Usage { is_first: h.is_zero, is_probed: false, ..usage }.bits());
+        }
+        Some(self.bring_huge(s, active, mechanism, m, h, page))
+    }
+
+    /// Brings the huge page of a stretch that is claimed, and ends the claim.
+    fn bring_huge(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        mechanism: &Uffd,
+        m: &MiddleEntry,
+        mut h: HugeFill,
+        page: usize,
+    ) -> Serve {
+        let start = h.start;
+        match &mut h.from {
+            Source::Block(slot, place) => *place = s.limbo.claim_waiting_block(*slot),
+            from => match s.limbo.take_kept_frame() {
+                Some(slot) => *from = Source::Kept(slot),
+                None => s.is_dock_taken = true,
+            },
+        }
+        // Its frame counts already, or from now on.
+        let counted = if h.frames().is_some() { HUGE_PAGES as i64 } else { 0 };
+        self.limbo_pages.fetch_sub(counted, Ordering::Relaxed);
+        self.resident.fetch_add(HUGE_PAGES as i64, Ordering::Relaxed);
+        let mut prints = [[0u8; 8]; HUGE_PAGES];
+        let filled = s.unlocked(|| self.fill_huge(active, mechanism, &h, &mut prints));
+        self.resident.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
+        self.limbo_pages.fetch_add(counted, Ordering::Relaxed);
+        if matches!(h.from, Source::Dock) {
+            s.is_dock_taken = false;
+        }
+        let Some(f) = filled else {
+            m.set_mapped(Mapped::Small);
+            if let Source::Kept(slot) = h.from {
+                self.release_block(s, active, slot);
             }
+            self.end_stretch_claims(s, start, start + HUGE_BYTES);
+            return Serve::Changed;
         };
+        self.note_huge_words(s, active, m, &h, &f, &prints);
+        self.end_huge_frames(s, active, mechanism, &h, &f);
+        self.end_stretch_claims(s, start, start + HUGE_BYTES);
+        self.trace_pages(Kind::Around, start, page.min(start + f.pages * PAGE_SIZE));
+        self.recount_own();
+        if f.pages < HUGE_PAGES && start + f.pages * PAGE_SIZE <= page {
+            return Serve::Changed;
+        }
+        self.add(Counter::HugeFaults, 1);
+        Serve::Done((start + f.pages * PAGE_SIZE - page) / PAGE_SIZE, f.kind)
+    }
+
+    /// Fills a huge page and moves it in, without the lock. `None`: it is not to be had as a whole.
+    fn fill_huge(
+        &self,
+        active: &Active,
+        mechanism: &Uffd,
+        h: &HugeFill,
+        prints: &mut [[u8; 8]; HUGE_PAGES],
+    ) -> Option<HugeFilled> {
+        let (start, frames) = (h.start, h.frames());
+        let mut kind = FaultKind::LimboHit;
+        if !matches!(h.from, Source::Block(..)) {
+            if h.was_small && !mechanism.clear_table(start) {
+                return None;
+            }
+            let Ok(from) = self.fill_frame(active, mechanism, frames, start, h.is_zero, prints) else {
+                // Whoever touches the page that cannot be loaded will hear of it.
+                mechanism.clear_dock();
+                return None;
+            };
+            kind = from;
+        }
         // Memory may be in pieces: then there is no huge page to begin with.
-        let is_test = was_small && mechanism.is_source_huge(block);
-        let filled = mechanism.fill_huge(start, block);
-        let is_huge = filled == HUGE_PAGES && mechanism.is_huge(start);
-        if is_test && filled == HUGE_PAGES && !is_huge {
+        let is_test = h.was_small && mechanism.is_source_huge(frames);
+        let pages = mechanism.fill_huge(start, frames);
+        let is_huge = pages == HUGE_PAGES && mechanism.is_huge(start);
+        if is_test && pages == HUGE_PAGES && !is_huge {
             mechanism.note_table_kept();
         }
-        m.set_usage(usage.bits());
-        let prints = s.bounce.as_ref().expect("active").as_slice().as_chunks().0;
+        Some(HugeFilled { pages, is_huge, kind })
+    }
+
+    /// The words of the pages that came say so.
+    fn note_huge_words(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        m: &MiddleEntry,
+        h: &HugeFill,
+        f: &HugeFilled,
+        prints: &[[u8; 8]; HUGE_PAGES],
+    ) {
         let (mut touched, mut loaded, mut hits) = (0, 0, 0);
-        for (i, print) in prints.iter().enumerate().take(filled) {
-            self.word(start + i * PAGE_SIZE, |_, e| match e.state() {
+        for (i, print) in prints.iter().enumerate().take(f.pages) {
+            self.word(h.start + i * PAGE_SIZE, |_, e| match e.state() {
                 PageState::None => {
                     e.touch_first();
                     touched += 1;
@@ -200,34 +316,39 @@ impl Pager {
                 PageState::Resident => unreachable!("no page of the stretch is resident"),
             });
         }
-        m.count(filled as i32, touched);
-        self.resident.fetch_add(filled as i64, Ordering::Relaxed);
+        m.count(f.pages as i32, touched);
+        m.set_mapped(if f.is_huge { Mapped::Huge } else { Mapped::Small });
+        self.resident.fetch_add(f.pages as i64, Ordering::Relaxed);
         self.stored.fetch_sub(loaded, Ordering::Relaxed);
         self.add(Counter::FirstTouches, touched as u64);
         self.add(Counter::Loads, loaded as u64);
         self.add(Counter::FaultAroundPages, (loaded as u64).saturating_sub(1));
         self.add(Counter::LimboHits, hits);
-        m.set_mapped(if is_huge { Mapped::Huge } else { Mapped::Small });
-        self.trace_pages(Kind::Around, start, page.min(start + filled * PAGE_SIZE));
-        match block {
-            Some(slot) if filled == HUGE_PAGES => {
+    }
+
+    /// What becomes of the frames that a huge page came from.
+    fn end_huge_frames(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        mechanism: &Uffd,
+        h: &HugeFill,
+        f: &HugeFilled,
+    ) {
+        match h.from {
+            Source::Dock if !f.is_huge => mechanism.clear_dock(),
+            Source::Dock => {}
+            Source::Block(slot, _) | Source::Kept(slot) if f.pages == HUGE_PAGES => {
                 // Its frames are the program's now. What they were split for would split the next one, too.
-                if !is_huge {
+                if !f.is_huge {
                     active.mechanism.release_slots(slot, HUGE_PAGES);
                 }
                 s.limbo.finish_block(slot);
                 self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
             }
-            Some(slot) if block == kept => self.release_block(s, active, slot),
-            None if !is_huge => mechanism.clear_dock(),
-            _ => {}
+            Source::Kept(slot) => self.release_block(s, active, slot),
+            Source::Block(slot, place) => s.limbo.leave_block(slot, place),
         }
-        self.recount_own();
-        if filled < HUGE_PAGES && start + filled * PAGE_SIZE <= page {
-            return None;
-        }
-        self.add(Counter::HugeFaults, 1);
-        Some(Serve::Done((start + filled * PAGE_SIZE - page) / PAGE_SIZE, kind))
     }
 
     /// Nothing of the stretch at `start` is in memory, and it is about to come page by page: what comes is counted.
@@ -397,47 +518,67 @@ impl Pager {
         if stored { Contents::Stored } else { Contents::Zero }
     }
 
-    /// The sweep comes to the huge page at `start`. Returns the pages taken out; `None`: there is no block for them.
-    pub(super) fn sweep_huge(
+    /// Takes out the huge page at `start` that a sweep has picked, if it still is one. Returns the pages taken out; `None`: there is no
+    /// block for them.
+    pub(super) fn take_huge(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
         start: usize,
         behind: bool,
     ) -> Option<usize> {
-        if !self.word(start, |_, e| if behind { e.may_go_behind() } else { e.cool() }) {
+        let range = self.ranges.find(start).filter(Range::is_swept);
+        let is_there = range.is_some_and(|r| self.huge_page(active, &r, start).is_some());
+        if !is_there || !self.claim_stretches(s, start, start + HUGE_BYTES) {
             return Some(0);
         }
-        let slot = s.limbo.peek_free_block()?;
+        let Some(slot) = s.limbo.reserve_block() else {
+            self.end_stretch_claims(s, start, start + HUGE_BYTES);
+            return None;
+        };
         // As in `take_run`: publish the intent, then look at the holds.
         let each = |from: usize, f: &dyn Fn(usize, &crate::region::PageEntry)| {
             for i in from..HUGE_PAGES {
                 self.word(start + i * PAGE_SIZE, |_, e| f(i, e));
             }
         };
-        each(0, &|i, e| e.enter_limbo((slot + i) as u64, behind));
-        fence(Ordering::SeqCst);
-        if self.holds.is_held(start, start + HUGE_BYTES) {
-            each(0, &|_, e| e.refuse_limbo(true));
-            return Some(0);
+        let may_go = (0..HUGE_PAGES).all(|i| {
+            self.table.get(start + i * PAGE_SIZE).is_some_and(|e| e.is_resident() && !e.is_guarded())
+        });
+        let mut taken = 0;
+        if may_go {
+            each(0, &|i, e| e.enter_limbo((slot + i) as u64, behind));
+            fence(Ordering::SeqCst);
+            if self.holds.is_held(start, start + HUGE_BYTES) {
+                each(0, &|_, e| e.refuse_limbo(true));
+            } else {
+                let t = s.unlocked(|| active.mechanism.take_out(start, HUGE_PAGES, slot));
+                each(t.pages, &|_, e| e.refuse_limbo(true));
+                if t.next == Next::Absent {
+                    self.note_dropped(start + t.pages * PAGE_SIZE);
+                }
+                taken = t.pages;
+            }
         }
-        let t = active.mechanism.take_out(start, HUGE_PAGES, slot);
-        each(t.pages, &|_, e| e.refuse_limbo(true));
-        if t.next == Next::Absent {
-            self.note_dropped(start + t.pages * PAGE_SIZE);
+        self.end_taking_huge(s, start, slot, taken);
+        Some(taken)
+    }
+
+    /// The first `pages` pages of a huge page are in a block.
+    fn end_taking_huge(&self, s: &mut Locked<'_>, start: usize, slot: usize, pages: usize) {
+        if pages == 0 {
+            s.limbo.finish_block(slot);
+        } else {
+            self.word(start, |m, _| m.count(-(pages as i32), 0));
+            s.limbo.take_block(slot, start, pages);
+            self.resident.fetch_sub(pages as i64, Ordering::Relaxed);
+            // The block counts as a whole: it is given back as a whole.
+            self.limbo_pages.fetch_add(HUGE_PAGES as i64, Ordering::Relaxed);
+            self.add(Counter::HugeEvictions, 1);
         }
-        if t.pages < HUGE_PAGES {
+        self.end_stretch_claims(s, start, start + HUGE_BYTES);
+        if pages < HUGE_PAGES {
             self.note_small(start);
         }
-        if t.pages == 0 {
-            return Some(0);
-        }
-        self.word(start, |m, _| m.count(-(t.pages as i32), 0));
-        s.limbo.take_block(slot, start, t.pages);
-        self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
-        // The block counts as a whole: it is given back as a whole.
-        self.limbo_pages.fetch_add(HUGE_PAGES as i64, Ordering::Relaxed);
-        self.add(Counter::HugeEvictions, 1);
-        Some(t.pages)
     }
 }

@@ -14,10 +14,11 @@
 //! *Active*: the mechanism is on, missing pages fault. *Limbo*: see `policy/limbo.rs`. *Held*: see `hold.rs`. *Used*: pages
 //! counted against the limit: resident + limbo + swap cache + tables + what the process has outside.
 //!
-//! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. The state lock is held
-//! across each kernel call that changes mappings **and** its bookkeeping. It protects: page words (writes), ranges
-//! (writes), limbo, the sweep's hand. Whoever takes it has all signals blocked, runs on memory that is not managed,
-//! and touches no managed memory but through the mechanism.
+//! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. It protects page words (writes), ranges
+//! (writes), limbo, the sweep's hand. What is slow is done without it, by the holder of a claim (`claim.rs`). A call of the program
+//! that changes mappings is made, and noted, under the lock, when no page of the range is claimed. A thread that takes the
+//! lock, or a claim, has all signals blocked, runs on memory that is not managed, and touches no managed memory but through
+//! the mechanism.
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
@@ -26,7 +27,9 @@ mod age_out;
 mod ahead;
 mod balance;
 mod behind;
+mod claim;
 mod evict;
+mod fill;
 mod guard;
 pub mod hold;
 mod huge;
@@ -68,6 +71,7 @@ use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
 use ahead::Ahead;
 use balance::Balance;
+use claim::Claims;
 use hold::Holds;
 use shared::Sharing;
 use together::Lone;
@@ -117,6 +121,7 @@ fn is_data(prot: u32) -> bool {
 
 /// What the lock protects.
 pub struct State {
+    claims: Claims,
     limbo: Limbo,
     /// Where the sweep goes on, and what it takes first.
     hand: usize,
@@ -129,7 +134,9 @@ pub struct State {
     coming: Ahead,
     units: Units,
     watched: Watched,
-    /// Buffer for loads: WINDOW_LOCKED_PAGES pages.
+    /// Some thread fills a huge page in the mechanism's dock.
+    is_dock_taken: bool,
+    /// Buffer for loads: WINDOW_LOCKED_PAGES pages. Whoever loads several has it meanwhile.
     bounce: Option<Mapping>,
 }
 
@@ -155,6 +162,8 @@ pub struct Pager {
     pins: AtomicBool,
     /// So many read pages of the program without the lock, for which memory stays under the mechanism.
     copying: AtomicU32,
+    /// Bumped, then futex-woken, when a claim ends that somebody waits for.
+    claims_ended: AtomicU32,
     /// Pages that were written while they, or their neighbours, were leaving together, since that was looked at.
     disturbed: AtomicU32,
     /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
@@ -198,6 +207,7 @@ impl Pager {
     pub const fn new() -> Pager {
         Pager {
             state: Mutex::new(State {
+                claims: Claims::new(),
                 limbo: Limbo::new(),
                 hand: 0,
                 trail: Trail::new(),
@@ -207,6 +217,7 @@ impl Pager {
                 coming: Ahead::NOTHING,
                 units: Units::new(),
                 watched: Watched::new(),
+                is_dock_taken: false,
                 bounce: None,
             }),
             active: AtomicPtr::new(core::ptr::null_mut()),
@@ -219,6 +230,7 @@ impl Pager {
             outside: AtomicI64::new(0),
             pins: AtomicBool::new(false),
             copying: AtomicU32::new(0),
+            claims_ended: AtomicU32::new(0),
             disturbed: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
             came_back: AtomicU32::new(0),
@@ -251,10 +263,6 @@ impl Pager {
 
     pub fn slot(&self) -> &'static Slot {
         crate::sys::static_ref(&self.slot).expect("pager is connected")
-    }
-
-    pub fn lock(&self) -> Locked<'_> {
-        self.state.lock()
     }
 
     /// The mechanism and the cache, once paging is on.
@@ -418,6 +426,7 @@ impl Pager {
         use crate::region::PageState;
         self.ranges.check();
         s.limbo.check();
+        self.check_claims(s);
         let (mut resident, mut stored) = (0, 0);
         let mut counts = std::collections::BTreeMap::new();
         self.table.for_each_occupied(0, usize::MAX, |addr, m, e| {

@@ -151,6 +151,7 @@ impl Pager {
         self.evictor_word.store(0, Ordering::Relaxed);
         self.evictor_asked.store(false, Ordering::Relaxed);
         (s.ahead, s.coming) = (Ahead::NOTHING, Ahead::NOTHING);
+        s.claims.after_fork_child();
         let dropped = |r: &crate::region::Range| r.flags.has(RangeFlags::DONTFORK);
         while let Some(r) = (0..self.ranges.len()).map(|i| self.ranges.at(i)).find(dropped) {
             self.note_unmapped(s, r.start, r.end);

@@ -10,7 +10,7 @@
 //! duties.
 
 use super::ahead::Ahead;
-use super::sweep::SWEEP_LOOK_PAGES;
+use super::sweep::{SWEEP_LOOK_PAGES, Victims};
 use super::{Active, Locked, Pager};
 use crate::control::orders::ALL_PAGES;
 use crate::policy::BATCH_PAGES;
@@ -53,7 +53,7 @@ impl Pager {
     /// Begins to free so many pages of what counts against the limit, or [`ALL_PAGES`].
     pub fn begin_reclaim(&self, pages: u64) -> Reclaim {
         // What somebody was about to read may be about to go.
-        self.lock().ahead = Ahead::NOTHING;
+        self.enter().ahead = Ahead::NOTHING;
         let enough = match pages {
             ALL_PAGES => i64::MIN,
             _ => self.used_pages().saturating_sub_unsigned(pages),
@@ -100,8 +100,9 @@ impl Pager {
     fn reclaim_step(&self, active: &Active, r: &mut Reclaim) -> bool {
         match r.stage {
             Stage::Pages => {
-                let mut s = self.lock();
-                let taken = self.sweep(&mut s, active, self.batch_pages()).taken;
+                let mut s = self.enter();
+                let mut victims = Victims::new(false);
+                let taken = self.sweep(&mut s, active, &mut victims, self.batch_pages()).taken;
                 let (s, freed, _) = self.age_out(s, active, BATCH_PAGES);
                 if taken + freed == 0 && self.waits_for_others(s, r) {
                     return false;
@@ -113,7 +114,7 @@ impl Pager {
                 }
             }
             Stage::Limbo => {
-                let (mut s, freed, refused) = self.age_out(self.lock(), active, BATCH_PAGES);
+                let (mut s, freed, refused) = self.age_out(self.enter(), active, BATCH_PAGES);
                 let is_empty = s.limbo.ready() == 0;
                 while is_empty && self.give_frame_back(&mut s, active) {}
                 if freed == 0 && self.waits_for_others(s, r) {

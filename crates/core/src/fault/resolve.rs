@@ -1,21 +1,22 @@
 //! Serving a fault: the page that was touched, and its neighbours where the access runs on.
 //!
 //! Runs in the signal handler of the faulting thread (or under a system call that needs the page), so: no
-//! allocation, no managed memory, the lock held while a page's word and the kernel's mapping change together. Two threads
-//! that fault on one page serialise on the lock: the second finds it resident.
+//! allocation, no managed memory. A fault looks at the page under the lock, plans what is to come, and has it filled
+//! under a claim (`fill.rs`). The second of two threads that fault on one page waits for the claim of the first, and finds
+//! the page resident.
 
 use core::sync::atomic::Ordering;
 
 use super::stream::FaultStream;
+use super::timing::Began;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::{LoadError, Origin, SwapEntry};
+use crate::cache::{LoadError, SwapEntry};
 use crate::control::trace::Kind;
 use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
 use crate::policy::trail::Run;
 use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
-use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil, page_floor};
-use crate::sys::mechanism::Filled;
+use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// How a fault ended.
@@ -58,142 +59,208 @@ pub(super) enum Serve {
     Lost(LoadError),
 }
 
+/// A touch that is to be served, and what was tried for it.
+struct Touch {
+    page: usize,
+    is_write: bool,
+    /// The processor found no page there.
+    was_missing: bool,
+    /// Pages that are to come; 0: not looked at yet.
+    want: usize,
+    tries: u32,
+    /// What is served first: what comes after pages that the evictor has in hand.
+    first: Option<usize>,
+    began: Began,
+}
+
 impl Pager {
     /// Serves the fault at `addr`. `error_code` is the processor's.
     pub fn fault(&self, addr: usize, error_code: u64, stream: &mut FaultStream) -> Fault {
         let began = self.fault_begins();
-        let page = page_floor(addr);
         let Some(active) = self.active() else { return Fault::NotOurs };
-        let write = error_code & FAULT_WRITE != 0;
-        let mut want = 0;
-        let mut tries = 0;
-        let mut first = None;
-        let mut s = self.lock();
+        let page = page_floor(addr);
+        let (is_write, was_missing) = (error_code & FAULT_WRITE != 0, error_code & FAULT_PRESENT == 0);
+        let mut t = Touch { page, is_write, was_missing, want: 0, tries: 0, first: None, began };
+        let mut s = self.enter();
         loop {
-            let Some(range) = self.ranges.find(page) else { return Fault::NotOurs };
-            if !allows(range.prot, write) || range.flags.has(RangeFlags::GUARD) {
-                return Fault::NotOurs;
-            }
-            if self.state_of(page) == PageState::Resident {
-                if error_code & FAULT_PRESENT == 0
-                    && !active.mechanism.is_protect()
-                    && !crate::sys::program::is_present(page)
-                {
-                    self.note_dropped(page);
-                    continue;
-                }
-                if want > 0 {
-                    // Another thread has brought it while this one waited, or loaded it in vain; or the evictor, ahead of it.
-                    self.trace_served(page, 1, FaultKind::PoolLoad, write, false);
-                    self.fault_ends(began, FaultKind::PoolLoad);
-                    want = 0;
-                }
-                if write && self.is_guarded(page) {
-                    let was_as_its_copy = self.unguard(active, &range, page, true);
-                    self.add(Counter::GuardFaults, was_as_its_copy as u64);
-                    return Fault::Served;
-                }
-                if write && self.is_shared(page) {
-                    // The kernel is about to copy it.
-                    if self.excess(1) > 0 && tries < OWN_TRIES {
-                        tries += 1;
-                        s = self.make_room(s, active, 1);
-                        continue;
-                    }
-                    let (window, _) =
-                        stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
-                    let pages = self.own_run(active, range, page, window);
-                    stream.path().next = page + pages * PAGE_SIZE;
-                    self.publish(false);
-                    drop(s);
-                    self.ask_evictor();
-                    return Fault::Served;
-                }
-                // Another thread was first; or, by protection faults, a change of protection stopped halfway.
-                if active.mechanism.is_protect() {
-                    let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
-                    let _ = active.mechanism.expose(page, PAGE_SIZE, prot);
-                } else if write {
-                    active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-                }
-                return if stream.repeated(page) { Fault::NotOurs } else { Fault::Served };
-            }
-            if want == 0 {
-                let wasted;
-                (want, wasted) = stream.window(page, self.batch_pages(), |a, b| self.are_resident(a, b));
-                want = self.watch_window(page, want);
-                self.add(Counter::AroundWastedPages, wasted as u64);
-                self.add(Counter::Faults, 1);
-                stream.path().around = 0;
-                first = self.behind_coming(&s, active, &range, page);
-                stream.path().ahead_end = self.ask_ahead(&mut s, active, &range, first.unwrap_or(page), want);
-            }
-            if let Some(behind) = first {
-                match self.serve(&mut s, active, range, behind, want, tries, write) {
-                    Serve::NeedRoom(pages) if tries == 0 => {
-                        s = self.make_room(s, active, pages);
-                        tries += 1;
-                        continue;
-                    }
-                    Serve::Done(pages, kind) => {
-                        self.trace_served(behind, pages, kind, false, true);
-                        s.trail.follow(Run { start: behind >> PAGE_SHIFT, pages }, self.limit_pages());
-                        let path = stream.path();
-                        path.ahead_end = path.ahead_end.max(behind + pages * PAGE_SIZE);
-                    }
-                    _ => {}
-                }
-                first = None;
-                tries = 0;
-                if self.coming_end(&s, page).is_some() {
-                    // It may be about to: on this processor, even.
-                    drop(s);
-                    crate::sys::yield_now();
-                    s = self.lock();
-                }
-                // A little is soon done twice.
-                want = if self.coming_end(&s, page).is_some() { want.min(TWICE_PAGES) } else { want };
+            if !self.is_free(&s, page) {
+                self.wait_for_claim(&mut s);
                 continue;
             }
-            match self.serve(&mut s, active, range, page, want, tries, write) {
-                Serve::Done(pages, kind) => {
-                    self.trace_served(page, pages, kind, write, false);
-                    s = self.watch_arrivals(s, active, page, pages);
-                    stream.path().next = page + pages * PAGE_SIZE;
-                    stream.path().around = self.loaded_around(page, pages, kind);
-                    stream.served();
-                    if want >= WINDOW_LEAST_PAGES
-                        && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
-                    {
-                        s.trail.follow(Run { start: page >> PAGE_SHIFT, pages }, self.limit_pages());
-                    }
-                    self.publish(false);
-                    drop(s);
-                    self.ask_evictor();
-                    self.fault_ends(began, kind);
-                    return Fault::Served;
+            let Some(range) = self.ranges.find(page) else { return Fault::NotOurs };
+            if !allows(range.prot, is_write) || range.flags.has(RangeFlags::GUARD) {
+                return Fault::NotOurs;
+            }
+            let step = if self.state_of(page) == PageState::Resident {
+                self.found_resident(s, active, range, &mut t, stream)
+            } else {
+                if t.want == 0 {
+                    self.plan(&mut s, active, &range, &mut t, stream);
                 }
-                Serve::Changed => tries += 1,
-                Serve::NeedRoom(pages) => {
-                    s = self.make_room(s, active, pages);
-                    // What was made room for may have changed hands meanwhile; do not ask for much again.
-                    tries += 1;
-                    want = if tries > 4 { 1 } else { want };
+                match t.first {
+                    Some(first) => self.serve_first(s, active, range, first, &mut t, stream),
+                    None => self.serve_touch(s, active, range, &mut t, stream),
                 }
-                Serve::Again => {
-                    tries += 1;
-                    // The kernel has no such mapping any more: a wild access like any other.
-                    if tries > AGAIN_MAX {
-                        return Fault::NotOurs;
-                    }
-                    drop(s);
-                    crate::sys::yield_now();
-                    s = self.lock();
+            };
+            match step {
+                Ok(end) => return end,
+                Err(lock) => s = lock,
+            }
+        }
+    }
+
+    /// The page that was touched is there: another thread was first, or it is protected. `Err`: look again.
+    fn found_resident<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        range: Range,
+        t: &mut Touch,
+        stream: &mut FaultStream,
+    ) -> core::result::Result<Fault, Locked<'a>> {
+        let page = t.page;
+        let is_protect = active.mechanism.is_protect();
+        if t.was_missing && !is_protect && !crate::sys::program::is_present(page) {
+            self.note_dropped(page);
+            return Err(s);
+        }
+        if t.want > 0 {
+            // Another thread has brought it while this one waited, or loaded it in vain; or the evictor, ahead of it.
+            self.trace_served(page, 1, FaultKind::PoolLoad, t.is_write, false);
+            self.fault_ends(t.began, FaultKind::PoolLoad);
+            t.want = 0;
+        }
+        if t.is_write && self.is_guarded(page) {
+            let was_as_its_copy = self.unguard(&mut s, active, &range, page, true);
+            self.add(Counter::GuardFaults, was_as_its_copy as u64);
+            return Ok(Fault::Served);
+        }
+        if t.is_write && self.is_shared(page) {
+            // The kernel is about to copy it.
+            if self.excess(1) > 0 && t.tries < OWN_TRIES {
+                t.tries += 1;
+                return Err(self.make_room(s, active, 1));
+            }
+            let (window, _) = stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
+            let pages = self.own_run(&s, active, range, page, window);
+            stream.path().next = page + pages * PAGE_SIZE;
+            self.publish(false);
+            drop(s);
+            self.ask_evictor();
+            return Ok(Fault::Served);
+        }
+        // Another thread was first; or, by protection faults, a change of protection stopped halfway.
+        if is_protect {
+            let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
+            let _ = active.mechanism.expose(page, PAGE_SIZE, prot);
+        } else if t.is_write {
+            active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+        }
+        Ok(if stream.repeated(page) { Fault::NotOurs } else { Fault::Served })
+    }
+
+    /// Decides how many pages are to come, and what is to come before them.
+    fn plan(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        t: &mut Touch,
+        stream: &mut FaultStream,
+    ) {
+        let (want, wasted) = stream.window(t.page, self.batch_pages(), |a, b| self.are_resident(a, b));
+        t.want = self.watch_window(t.page, want);
+        self.add(Counter::AroundWastedPages, wasted as u64);
+        self.add(Counter::Faults, 1);
+        stream.path().around = 0;
+        t.first = self.behind_coming(s, active, range, t.page);
+        stream.path().ahead_end = self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);
+    }
+
+    /// Serves what comes after the pages that the evictor has in hand. Then the touched page is looked at again.
+    fn serve_first<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        range: Range,
+        first: usize,
+        t: &mut Touch,
+        stream: &mut FaultStream,
+    ) -> core::result::Result<Fault, Locked<'a>> {
+        match self.serve(&mut s, active, range, first, t.want, t.tries, t.is_write) {
+            Serve::NeedRoom(pages) if t.tries == 0 => {
+                t.tries += 1;
+                return Err(self.make_room(s, active, pages));
+            }
+            Serve::Done(pages, kind) => {
+                self.trace_served(first, pages, kind, false, true);
+                s.trail.follow(Run { start: first >> PAGE_SHIFT, pages }, self.limit_pages());
+                let path = stream.path();
+                path.ahead_end = path.ahead_end.max(first + pages * PAGE_SIZE);
+            }
+            _ => {}
+        }
+        (t.first, t.tries) = (None, 0);
+        if self.coming_end(&s, t.page).is_some() {
+            // It may be about to: on this processor, even.
+            s.unlocked(crate::sys::yield_now);
+        }
+        if self.coming_end(&s, t.page).is_some() {
+            // A little is soon done twice.
+            t.want = t.want.min(TWICE_PAGES);
+        }
+        Err(s)
+    }
+
+    /// Serves the page that was touched, and what comes with it.
+    fn serve_touch<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        range: Range,
+        t: &mut Touch,
+        stream: &mut FaultStream,
+    ) -> core::result::Result<Fault, Locked<'a>> {
+        let page = t.page;
+        match self.serve(&mut s, active, range, page, t.want, t.tries, t.is_write) {
+            Serve::Done(pages, kind) => {
+                self.trace_served(page, pages, kind, t.is_write, false);
+                s = self.watch_arrivals(s, active, page, pages);
+                stream.path().next = page + pages * PAGE_SIZE;
+                stream.path().around = self.loaded_around(page, pages, kind);
+                stream.served();
+                if t.want >= WINDOW_LEAST_PAGES && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
+                {
+                    s.trail.follow(Run { start: page >> PAGE_SHIFT, pages }, self.limit_pages());
                 }
-                Serve::Lost(why) => {
-                    self.note_lost(why);
-                    return Fault::Lost;
+                drop(s);
+                self.publish(false);
+                self.ask_evictor();
+                self.fault_ends(t.began, kind);
+                Ok(Fault::Served)
+            }
+            Serve::Changed => {
+                t.tries += 1;
+                Err(s)
+            }
+            Serve::NeedRoom(pages) => {
+                // What was made room for may have changed hands meanwhile; do not ask for much again.
+                t.tries += 1;
+                t.want = if t.tries > 4 { 1 } else { t.want };
+                Err(self.make_room(s, active, pages))
+            }
+            Serve::Again => {
+                t.tries += 1;
+                // The kernel has no such mapping any more: a wild access like any other.
+                if t.tries > AGAIN_MAX {
+                    return Ok(Fault::NotOurs);
                 }
+                s.unlocked(crate::sys::yield_now);
+                Err(s)
+            }
+            Serve::Lost(why) => {
+                self.note_lost(why);
+                Ok(Fault::Lost)
             }
         }
     }
@@ -210,6 +277,10 @@ impl Pager {
             }
             let range = self.ranges.at(i);
             page = page.max(range.start);
+            if !self.is_free(&s, page) {
+                self.wait_for_claim(&mut s);
+                continue;
+            }
             if self.state_of(page) == PageState::Resident {
                 if self.is_shared(page) {
                     if self.excess(1) > 0 && tries < OWN_TRIES {
@@ -218,11 +289,11 @@ impl Pager {
                         continue;
                     }
                     tries = 0;
-                    page += self.own_run(active, range, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE;
+                    page += self.own_run(&s, active, range, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE;
                     continue;
                 }
                 if self.is_guarded(page) {
-                    self.unguard(active, &range, page, false);
+                    self.unguard(&mut s, active, &range, page, false);
                 } else if active.kind == Mechanism::UserfaultfdCopy {
                     // Protected for a moment, to be copied out.
                     active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
@@ -255,9 +326,7 @@ impl Pager {
                     if tries > AGAIN_MAX {
                         return (s, true);
                     }
-                    drop(s);
-                    crate::sys::yield_now();
-                    s = self.lock();
+                    s.unlocked(crate::sys::yield_now);
                 }
                 Serve::Lost(why) => {
                     self.note_lost(why);
@@ -325,6 +394,10 @@ impl Pager {
             (PageState::Limbo(a), PageState::Limbo(b)) => b == a + i as u64,
             _ => false,
         };
+        let most = self.free_run(s, page, most);
+        if most == 0 {
+            return Serve::Changed;
+        }
         let mut pages = 1;
         while pages < most && alike(pages) {
             pages += 1;
@@ -357,7 +430,7 @@ impl Pager {
             PageState::Stored(_) if let Some(stretch) = stretch => {
                 self.serve_window(s, active, page, pages, stretch)
             }
-            PageState::None => self.serve_zero(active, page, pages),
+            PageState::None => self.serve_zero(s, active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
             PageState::Stored(_) => {
                 let guards = !write && pages == 1 && self.may_be_guarded(active, &range, page);
@@ -393,161 +466,6 @@ impl Pager {
             m.count(-1, -1);
         });
         self.resident.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// How many of `pages` were filled, and whether to try again.
-    fn filled(&self, f: Filled, pages: usize) -> (usize, bool) {
-        match f {
-            Filled::All => (pages, false),
-            // The page after the first n is there: nothing of ours put it there, so it is the program's.
-            Filled::Present(n) => (n + 1, false),
-            Filled::Again(n) => (n, n == 0),
-            Filled::Failed(n) => (n, n == 0),
-        }
-    }
-
-    fn serve_zero(&self, active: &Active, page: usize, pages: usize) -> Serve {
-        // Words first: without memory for them nothing may be mapped.
-        for i in 0..pages {
-            if self.table.ensure(page + i * PAGE_SIZE).is_err() {
-                return Serve::Again;
-            }
-        }
-        let (n, again) = self.filled(active.mechanism.fill_zero(page, pages), pages);
-        for i in 0..n {
-            self.word(page + i * PAGE_SIZE, |m, e| {
-                e.touch_first();
-                m.count(1, 1);
-            });
-        }
-        self.resident.fetch_add(n as i64, Ordering::Relaxed);
-        self.add(Counter::FirstTouches, n as u64);
-        if again { Serve::Again } else { Serve::Done(n, FaultKind::FirstTouch) }
-    }
-
-    fn serve_limbo(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        page: usize,
-        slot: usize,
-        pages: usize,
-    ) -> Serve {
-        let (n, again) = match active.mechanism.fill_from_limbo(page, slot, pages) {
-            Filled::Present(n) => {
-                assert!(n > 0, "page {page:#x} is in limbo and mapped");
-                (n, false)
-            }
-            f => self.filled(f, pages),
-        };
-        for i in 0..n {
-            self.word(page + i * PAGE_SIZE, |m, e| {
-                self.note_return(e);
-                e.leave_limbo();
-                m.count(1, 0);
-            });
-            s.limbo.kill(slot + i);
-        }
-        // The frames in the slots are still there until the tail passes, so they go on counting.
-        self.resident.fetch_add(n as i64, Ordering::Relaxed);
-        self.add(Counter::LimboHits, n as u64);
-        if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
-    }
-
-    /// `guards`: the page, a single one, comes write-protected if it can.
-    fn serve_stored(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: &Range,
-        page: usize,
-        pages: usize,
-        guards: bool,
-    ) -> Serve {
-        let mut entries = [None; WINDOW_LOCKED_PAGES];
-        let mut loaded = 0;
-        let mut kind = FaultKind::PoolLoad;
-        let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
-        for i in 0..pages {
-            let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else { break };
-            let entry = swap_entry(raw);
-            let (into, _) = bounce[i * PAGE_SIZE..].as_chunks_mut::<PAGE_SIZE>();
-            match active.cache.swap_in_from(entry, &mut into[0]) {
-                Ok(l) => {
-                    kind = if l.from == Origin::Store { FaultKind::StoreLoad } else { kind };
-                    entries[i] = Some((entry, l));
-                }
-                Err(e) if loaded == 0 => return Serve::Lost(e),
-                // A neighbour that cannot be read is nobody's business before it is touched.
-                Err(_) => break,
-            }
-            loaded += 1;
-        }
-        // What may be in the way the ordinary way knows.
-        let is_guarded = guards
-            && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bounce.as_chunks().0[0]));
-        let f = match is_guarded {
-            true => Filled::All,
-            false => active.mechanism.fill(page, &bounce[..loaded * PAGE_SIZE]),
-        };
-        let (n, again) = match f {
-            Filled::Present(n) => {
-                assert!(n > 0, "page {page:#x} is stored and mapped");
-                (n, false)
-            }
-            f => self.filled(f, loaded),
-        };
-        let (loaded, _) = s.bounce.as_ref().expect("active").as_slice().as_chunks::<PAGE_SIZE>();
-        for (i, ((entry, l), bytes)) in entries[..n].iter().flatten().zip(loaded).enumerate() {
-            let keeps = active.cache.keep_as(*entry, || active.cache.print(*l, bytes));
-            if is_guarded && !keeps {
-                active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-            }
-            self.note_loaded(page + i * PAGE_SIZE, keeps, is_guarded && keeps);
-        }
-        self.count_loaded(n);
-        if again { Serve::Again } else { Serve::Done(n, kind) }
-    }
-
-    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free. `is_guarded`: write-protected.
-    pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
-        self.word(page, |m, e| {
-            self.note_return(e);
-            let was_away_for_a_moment = self.was_dropped_lately(e);
-            if is_guarded {
-                e.load_guarded();
-                self.add(Counter::GuardedPages, 1);
-            } else if keeps {
-                e.load_keeping()
-            } else {
-                e.load()
-            }
-            if was_away_for_a_moment {
-                e.prove_useful();
-                self.add(Counter::QuickReturns, 1);
-            }
-            m.count(1, 0);
-        });
-        if !keeps {
-            self.count_freed();
-        }
-    }
-
-    /// A page is about to be mapped again: was it the hand's choice that it was not?
-    #[inline]
-    pub(super) fn note_return(&self, e: &PageEntry) {
-        if !e.was_taken_behind() {
-            self.came_back.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts stored pages that were brought in together, for the first of them.
-    pub(super) fn count_loaded(&self, pages: usize) {
-        self.recount_own();
-        self.resident.fetch_add(pages as i64, Ordering::Relaxed);
-        self.stored.fetch_sub(pages as i64, Ordering::Relaxed);
-        self.add(Counter::Loads, pages as u64);
-        self.add(Counter::FaultAroundPages, (pages as u64).saturating_sub(1));
     }
 
     /// A page that somebody needs cannot be had.

@@ -126,7 +126,14 @@ impl Pager {
     /// The program, or the kernel for it, is about to write the resident page `page`: up to `want` shared pages from it
     /// on become the process's own and writable. By protection faults it is the unit around it. Returns how
     /// many pages from `page` on can be written now.
-    pub(super) fn own_run(&self, active: &Active, range: Range, page: usize, want: usize) -> usize {
+    pub(super) fn own_run(
+        &self,
+        s: &Locked<'_>,
+        active: &Active,
+        range: Range,
+        page: usize,
+        want: usize,
+    ) -> usize {
         if active.mechanism.is_protect() {
             let unit = self.unit_pages() * PAGE_SIZE;
             let start = (page / unit * unit).max(range.start);
@@ -135,7 +142,7 @@ impl Pager {
             self.own_all(start, end);
             return 1;
         }
-        let most = ((range.end - page) >> PAGE_SHIFT).min(want.max(1));
+        let most = self.free_run(s, page, ((range.end - page) >> PAGE_SHIFT).min(want.max(1)));
         let n = (0..most).take_while(|i| self.is_shared(page + i * PAGE_SIZE)).count();
         // Not marked, and yet protected: what a fork that failed or a pause of the marks left behind.
         active.mechanism.allow_write(page, n.max(1) * PAGE_SIZE, range.prot);
@@ -311,7 +318,7 @@ impl Pager {
         let forks = s.forks.load(Ordering::Relaxed);
         let mut at = 0;
         // Step by step, so that a fault need not wait for all of it.
-        while let Some(next) = self.unmark_step(&self.lock(), active, at) {
+        while let Some(next) = self.unmark_step(active, at) {
             if s.forks.load(Ordering::Relaxed) != forks {
                 return;
             }
@@ -325,14 +332,18 @@ impl Pager {
     }
 
     /// Unmarks one stretch from `at` on; where to go on.
-    fn unmark_step(&self, _s: &Locked<'_>, active: &Active, at: usize) -> Option<usize> {
+    fn unmark_step(&self, active: &Active, at: usize) -> Option<usize> {
+        let end = (at / STEP_BYTES + 1) * STEP_BYTES;
+        let _s = self.lock_range(at, end);
         let i = self.ranges.index_from(at);
         if i >= self.ranges.len() {
             return None;
         }
         let range = self.ranges.at(i);
-        let start = at.max(range.start);
-        let stop = ((start / STEP_BYTES + 1) * STEP_BYTES).min(range.end);
+        if range.start >= end {
+            return Some(range.start);
+        }
+        let (start, stop) = (at.max(range.start), end.min(range.end));
         if self.table.middle(start).is_some_and(|m| m.resident() > 0) {
             let mut any = false;
             self.table.for_each_occupied(start, stop, |_, _, e| any |= e.is_shared());

@@ -1,5 +1,10 @@
 //! The sweep: cold pages leave the program, most of them for limbo.
 //!
+//! ```text
+//!   pick (lock): victims, each with its way    runs | huge pages | guarded pages | pages that lie alone
+//!   leave (under claims, without the lock):    MOVE | MOVE       | drop (guard)  | together.rs
+//! ```
+//!
 //! A clock over the addresses: each pass cools a page, a cold one is taken. Going by address makes runs, which is what the kernel
 //! is good at: one MOVE and one flush for many pages. What has come in by windows and lies behind goes before that
 //! (`policy/trail.rs`), guarded pages are dropped (`guard.rs`), and those that lie alone leave together (`together.rs`).
@@ -8,14 +13,15 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::age_out::Aged;
 use super::guard::Leaving;
-use super::together::ALONE_MAX;
+use super::together::{ALONE_MAX, Found, LONE_RUNS_MAX};
 use super::units::Evidence;
 use super::{Active, Locked, PROT_WRITE, Pager, is_data};
 use crate::control::Counter;
-use crate::policy::{SWEEP_PAGES, sweep_pages};
+use crate::policy::limbo::Stretch;
+use crate::policy::{SWEEP_MOST_PAGES, SWEEP_PAGES, sweep_pages};
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::mechanism::{Next, Taken};
-use crate::sys::{HUGE_BYTES, PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Words that one sweep step looks at before it lets the lock go.
 pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
@@ -23,44 +29,145 @@ pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// What a sweep came to.
 #[derive(Default)]
 pub(super) struct Swept {
-    /// Where to go on.
-    next: usize,
     /// Pages taken out of the program, and of them those that needed no limbo: their frames are free.
     pub taken: usize,
     pub dropped: usize,
-    /// Words looked at.
-    looked: usize,
 }
 
-impl Swept {
-    fn add(&mut self, other: &Swept) {
-        self.taken += other.taken;
-        self.dropped += other.dropped;
-        self.looked += other.looked;
+/// Neighbours that leave by one MOVE.
+#[derive(Clone, Copy)]
+struct Victim {
+    addr: usize,
+    pages: usize,
+    is_huge: bool,
+}
+
+/// What a sweep has picked: pages of the program, and the way by which each is to leave. Nothing has happened to them yet, and
+/// whatever happens before their turn comes is looked at then.
+pub(super) struct Victims {
+    runs: [Victim; SWEEP_MOST_PAGES],
+    runs_len: usize,
+    guarded: Leaving,
+    pub lone: Found,
+    /// They are the end of the trail.
+    behind: bool,
+    /// Pages in all, and words looked at.
+    pages: usize,
+    looked: usize,
+    /// Limbo has no room for a huge page.
+    is_full: bool,
+}
+
+impl Victims {
+    /// `wants_lone`: pages that lie alone are to leave together.
+    pub fn new(wants_lone: bool) -> Victims {
+        Victims {
+            runs: [Victim { addr: 0, pages: 0, is_huge: false }; SWEEP_MOST_PAGES],
+            runs_len: 0,
+            guarded: Leaving::new(),
+            lone: Found::new(wants_lone),
+            behind: false,
+            pages: 0,
+            looked: 0,
+            is_full: false,
+        }
+    }
+
+    fn push(&mut self, addr: usize, pages: usize, is_huge: bool) {
+        self.runs[self.runs_len] = Victim { addr, pages, is_huge };
+        self.runs_len += 1;
+        self.pages += pages;
+    }
+
+    /// Nothing more fits, or is wanted.
+    fn is_enough(&self, want: usize) -> bool {
+        self.pages >= want
+            || self.is_full
+            || self.runs_len + LONE_RUNS_MAX >= SWEEP_MOST_PAGES
+            || self.guarded.is_full()
+            || self.lone.is_full()
+            || self.looked >= SWEEP_LOOK_PAGES
+    }
+
+    /// Too few lie alone in one stretch: they leave as runs.
+    fn lone_as_runs(&mut self) {
+        if !self.lone.is_enough() {
+            let found = self.lone.take();
+            for (addr, run) in found.runs() {
+                self.runs[self.runs_len] = Victim { addr, pages: run, is_huge: false };
+                self.runs_len += 1;
+            }
+        }
     }
 }
 
 impl Pager {
     /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or what the hand finds: [`SWEEP_PAGES`], more if
-    /// pages may leave together, or a run of as many as `run_most` neighbours.
-    pub(super) fn sweep(&self, s: &mut Locked<'_>, active: &Active, run_most: usize) -> Swept {
-        let mut swept = self.sweep_trail(s, active, run_most);
-        if swept.taken == 0 && !s.lone.is_enough() {
-            let want = if s.lone.is_wanted { sweep_pages(self.resident_pages()) } else { SWEEP_PAGES };
-            swept = self.sweep_by_hand(s, active, want, run_most);
+    /// pages may leave together, or a run of as many as `run_most` neighbours. What is to leave together stays in `v`.
+    pub(super) fn sweep(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        v: &mut Victims,
+        run_most: usize,
+    ) -> Swept {
+        self.pick_of_trail(s, active, v, run_most);
+        v.behind = v.pages > 0;
+        let by_hand = v.pages == 0;
+        if by_hand {
+            let want = if v.lone.is_wanted() { sweep_pages(self.resident_pages()) } else { SWEEP_PAGES };
+            self.pick_by_hand(s, active, v, want, run_most);
+        }
+        v.lone_as_runs();
+        let swept = self.take_victims(s, active, v);
+        if by_hand {
             let came_back = self.came_back.swap(0, Ordering::Relaxed) as usize;
-            s.trail.learn(swept.taken, came_back, self.limit_pages());
+            let picked = swept.taken + v.lone.count();
+            s.trail.learn(picked, came_back, self.limit_pages());
         }
         self.note_way(s, swept.taken - swept.dropped, swept.taken);
         self.add(Counter::Evictions, swept.taken as u64);
         swept
     }
 
-    /// Takes up to `want` pages of what came in by windows, the oldest first.
-    fn sweep_trail(&self, s: &mut Locked<'_>, active: &Active, want: usize) -> Swept {
-        let (mut sum, limit) = (Swept::default(), self.limit_pages());
-        while sum.taken < want
-            && !s.lone.is_enough()
+    /// The victims that do not leave together leave, each in its way.
+    fn take_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims) -> Swept {
+        let mut swept = Swept::default();
+        let behind = v.behind;
+        for i in 0..v.runs_len {
+            let Victim { addr, pages, is_huge } = v.runs[i];
+            if is_huge {
+                let Some(n) = self.take_huge(s, active, addr, behind) else { break };
+                swept.taken += n;
+                continue;
+            }
+            let (mut at, end) = (addr, addr + pages * PAGE_SIZE);
+            while at < end {
+                let (n, held_to) = self.take_run(s, active, at, (end - at) >> PAGE_SHIFT, behind);
+                swept.taken += n.pages;
+                if n.pages == 0 && n.next == Next::End {
+                    // Limbo is full: the rest is for the next time.
+                    return self.drop_victims(s, active, v, swept);
+                }
+                at += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
+                // Nothing of what is held will go: do not ask page by page.
+                at = at.max(held_to);
+            }
+        }
+        self.drop_victims(s, active, v, swept)
+    }
+
+    fn drop_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims, mut swept: Swept) -> Swept {
+        swept.dropped = self.drop_leaving(s, active, &mut v.guarded);
+        swept.taken += swept.dropped;
+        swept
+    }
+
+    /// Picks up to `want` pages of what came in by windows, the oldest first.
+    fn pick_of_trail(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims, want: usize) {
+        let limit = self.limit_pages();
+        while !v.is_enough(want)
+            && !v.lone.is_enough()
             && let Some(run) = s.trail.next(limit)
         {
             let start = run.start << PAGE_SHIFT;
@@ -69,188 +176,193 @@ impl Pager {
                 continue;
             };
             let end = range.end.min(start + run.pages * PAGE_SIZE);
-            let left = want - sum.taken;
-            let swept = self.sweep_range(s, active, Range { end, ..range }, start, (left, left), true);
-            sum.add(&swept);
-            // Limbo is full.
-            let is_over = swept.taken == 0 && swept.looked >= SWEEP_LOOK_PAGES;
-            let passed =
-                if swept.next < end { swept.next.saturating_sub(start) >> PAGE_SHIFT } else { run.pages };
-            s.trail.took(passed, swept.taken);
-            if is_over {
-                break;
-            }
+            let (before, most) = (v.pages, want - v.pages);
+            let next = self.pick_in(s, active, Range { end, ..range }, start, v, (want, most), true);
+            let passed = if next < end { next.saturating_sub(start) >> PAGE_SHIFT } else { run.pages };
+            s.trail.took(passed, v.pages - before);
+            v.lone_as_runs();
         }
-        sum
     }
 
-    /// Takes cold pages out of the program, going on from where the hand stopped, until there are `want`. The last run of them may be of
-    /// `run_most`.
-    fn sweep_by_hand(&self, s: &mut Locked<'_>, active: &Active, want: usize, run_most: usize) -> Swept {
-        let mut sum = Swept::default();
+    /// Picks cold pages, going on from where the hand stopped, until there are `want`. The last run of them may be of `run_most`.
+    fn pick_by_hand(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        v: &mut Victims,
+        want: usize,
+        run_most: usize,
+    ) {
         let mut wraps = 0;
-        while sum.taken < want && sum.looked < SWEEP_LOOK_PAGES && wraps < 2 {
+        while !v.is_enough(want) && wraps < 2 {
             let i = self.ranges.index_from(s.hand);
             if i >= self.ranges.len() {
                 s.hand = 0;
                 wraps += 1;
-                sum.looked += 64;
+                v.looked += 64;
                 continue;
             }
             let range = self.ranges.at(i);
             let start = s.hand.max(range.start);
             if !range.is_swept() {
                 s.hand = range.end;
-                sum.looked += 1;
+                v.looked += 1;
                 continue;
             }
-            let swept = self.sweep_range(s, active, range, start, (want - sum.taken, run_most), false);
-            s.hand = swept.next;
-            sum.add(&swept);
+            s.hand = self.pick_in(s, active, range, start, v, (want, run_most), false);
+            if v.lone.is_enough() {
+                // They leave before anything else is looked for.
+                break;
+            }
+            // Those of one range leave together, or not at all.
+            v.lone_as_runs();
         }
-        sum
     }
 
-    /// Sweeps one range from `start` until there are `want` pages, the last run of which may be of `run_most`. `behind`: it is of the trail.
-    fn sweep_range(
+    /// Picks pages of one range from `start` on until there are `want`, the last run of which may be of `run_most`. `behind`: it is of the
+    /// trail. Returns where to go on.
+    #[expect(clippy::too_many_arguments, reason = "a step of the two above")]
+    fn pick_in(
         &self,
-        s: &mut Locked<'_>,
+        s: &Locked<'_>,
         active: &Active,
         range: Range,
         start: usize,
+        v: &mut Victims,
         (want, run_most): (usize, usize),
         behind: bool,
-    ) -> Swept {
+    ) -> usize {
         use crate::region::table::LEAF_BYTES;
-        let (mut addr, mut taken, mut looked, mut leaving) = (start, 0, 0, Leaving::new());
-        let unit = if active.mechanism.is_protect() { self.unit_pages() } else { 1 };
-        while addr < range.end
-            && taken + leaving.count() + s.lone.count() < want
-            && !leaving.is_full()
-            && !s.lone.is_full()
-            && looked < SWEEP_LOOK_PAGES
-        {
+        let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
+        let mut addr = start;
+        while addr < range.end && !v.is_enough(want) {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
             if resident == 0 {
                 addr = (addr / LEAF_BYTES + 1) * LEAF_BYTES;
-                looked += 8;
+                v.looked += 8;
                 continue;
             }
-            looked += 1;
+            v.looked += 1;
             if let Some(start) = self.huge_page(active, &range, addr) {
-                let Some(pages) = self.sweep_huge(s, active, start, behind) else {
-                    // Limbo is full: leave the rest for the next time.
-                    (addr, looked) = (start, SWEEP_LOOK_PAGES);
-                    break;
-                };
-                taken += pages;
-                looked += 8;
+                v.looked += 8;
+                if self.is_free(s, start) && self.word(start, |_, e| goes(e)) {
+                    v.is_full = !s.limbo.has_free_block();
+                    if v.is_full {
+                        // The rest is for the next time.
+                        return start;
+                    }
+                    v.push(start, HUGE_PAGES, true);
+                }
                 addr = start + LEAF_BYTES;
                 continue;
             }
-            if self.state_of(addr) != PageState::Resident {
+            if self.state_of(addr) != PageState::Resident || !self.is_free(s, addr) {
                 addr += PAGE_SIZE;
                 continue;
             }
-            let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
             if let Some(e) = self.table.get(addr).filter(|e| e.is_guarded()) {
                 if e.is_as_its_copy() && goes(e) {
-                    leaving.push(addr);
+                    v.guarded.push(addr);
+                    v.pages += 1;
                 }
                 addr += PAGE_SIZE;
                 continue;
             }
-            // A run of cold pages, shared by fork or not; protection faults decide by the unit.
-            let shared = self.is_shared(addr);
-            let most = if unit > 1 {
-                let unit_end = (addr / (unit * PAGE_SIZE) + 1) * unit * PAGE_SIZE;
-                (unit_end.min(range.end) - addr) >> PAGE_SHIFT
-            } else {
-                ((range.end - addr) >> PAGE_SHIFT).min(run_most)
+            let (run, passed) = match active.mechanism.is_protect() {
+                true => self.cold_unit(&range, addr, &goes),
+                false => self.cold_run(s, &range, addr, run_most, &goes),
             };
-            let alike =
-                |e: &PageEntry| e.is_resident() && (unit > 1 || e.is_shared() == shared && !e.is_guarded());
-            let cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(|e| alike(e) && goes(e));
-            let mut run = 0;
-            if unit > 1 {
-                let resident = |i: &usize| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident;
-                // Every page of the unit is cooled, whether or not one of them is still warm.
-                let warm = (0..most).filter(resident).filter(|i| !cold(*i)).count();
-                let all_cold = warm == 0;
-                while all_cold && run < most && self.state_of(addr + run * PAGE_SIZE) == PageState::Resident {
-                    run += 1;
-                }
-                if !all_cold {
-                    addr += most * PAGE_SIZE;
-                    looked += most;
-                    continue;
-                }
-            } else {
-                // A huge page goes whole.
-                let begins_huge = |i: usize| {
-                    let page = addr + i * PAGE_SIZE;
-                    i > 0 && page.is_multiple_of(HUGE_BYTES) && self.is_in_huge(page)
-                };
-                while run < most && !begins_huge(run) && cold(run) {
-                    run += 1;
-                }
-            }
-            looked += run;
+            v.looked += passed;
             if run == 0 {
-                addr += PAGE_SIZE;
+                addr += passed.max(1) * PAGE_SIZE;
                 continue;
             }
             // What leaves later must not leave with a huge page before that.
-            let may_wait = !shared && is_data(range.prot) && !self.is_in_huge(addr);
-            if run <= ALONE_MAX && s.lone.is_wanted && may_wait {
-                if !s.lone.reaches(addr, run) {
+            let may_wait = !self.is_shared(addr) && is_data(range.prot) && !self.is_in_huge(addr);
+            if run <= ALONE_MAX && v.lone.is_wanted() && may_wait {
+                if !v.lone.reaches(addr, run) {
                     // What there is has to do, or has to go the other way.
-                    if s.lone.is_enough() {
-                        break;
+                    if v.lone.is_enough() {
+                        return addr;
                     }
-                    taken += self.take_lone(s, active, range);
+                    v.lone_as_runs();
                 }
-                s.lone.push(addr, run, behind);
-                addr += run * PAGE_SIZE;
-                continue;
+                v.lone.push(addr, run, behind);
+                v.pages += run;
+            } else {
+                v.push(addr, run, false);
             }
-            let (n, held_to) = self.take_run(s, active, range, addr, run, behind);
-            taken += n.pages;
-            // Limbo is full: leave the rest for the next time.
-            if n.pages == 0 && n.next == Next::End {
-                looked = SWEEP_LOOK_PAGES;
-                break;
-            }
-            addr += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
-            // Nothing of what is held will go: do not ask page by page.
-            addr = addr.max(held_to);
+            addr += run * PAGE_SIZE;
         }
-        let dropped = self.drop_leaving(s, active, &range, &mut leaving);
-        if s.lone.is_enough() {
-            // They leave before anything else is looked for.
-            looked = SWEEP_LOOK_PAGES;
-        } else {
-            taken += self.take_lone(s, active, range);
-        }
-        Swept { next: addr.min(range.end), taken: taken + dropped, dropped, looked }
+        addr.min(range.end)
     }
 
-    /// Takes out one run of resident pages of one range. `Next::End` with fewer pages than asked: no slots.
+    /// The length of the run of cold pages at `addr`, all shared by fork or none, `most` at most; and the pages looked at.
+    fn cold_run(
+        &self,
+        s: &Locked<'_>,
+        range: &Range,
+        addr: usize,
+        most: usize,
+        goes: &dyn Fn(&PageEntry) -> bool,
+    ) -> (usize, usize) {
+        let most = ((range.end - addr) >> PAGE_SHIFT).min(most);
+        let shared = self.is_shared(addr);
+        let alike = |e: &PageEntry| e.is_resident() && e.is_shared() == shared && !e.is_guarded();
+        // A huge page goes whole.
+        let begins_huge = |page: usize| page.is_multiple_of(HUGE_BYTES) && self.is_in_huge(page);
+        let mut run = 0;
+        while run < most {
+            let page = addr + run * PAGE_SIZE;
+            let is_cold = self.table.get(page).is_some_and(|e| alike(e) && self.is_free(s, page) && goes(e));
+            if !is_cold || run > 0 && begins_huge(page) {
+                break;
+            }
+            run += 1;
+        }
+        (run, run)
+    }
+
+    /// By protection faults the unit around `addr` decides: the resident pages of its part from `addr` on, if all are cold, and the
+    /// pages looked at.
+    fn cold_unit(&self, range: &Range, addr: usize, goes: &dyn Fn(&PageEntry) -> bool) -> (usize, usize) {
+        let unit_bytes = self.unit_pages() * PAGE_SIZE;
+        let unit_end = (addr / unit_bytes + 1) * unit_bytes;
+        let most = (unit_end.min(range.end) - addr) >> PAGE_SHIFT;
+        let is_resident = |i: &usize| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident;
+        let is_cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(goes);
+        // Every page of the unit is cooled, whether or not one of them is still warm.
+        let warm = (0..most).filter(is_resident).filter(|i| !is_cold(*i)).count();
+        if warm > 0 {
+            return (0, most);
+        }
+        let run = (0..most).take_while(is_resident).count();
+        (run, run)
+    }
+
+    /// Takes out the run of resident pages at `addr`, as far as it is still one. `Next::End` with no page: limbo is full.
     /// Also returns where the hold ends that stopped it.
     pub(super) fn take_run(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        range: Range,
         addr: usize,
         run: usize,
         behind: bool,
     ) -> (Taken, usize) {
+        const STUCK: (Taken, usize) = (Taken { pages: 0, next: Next::Stuck }, 0);
+        let is_protect = active.mechanism.is_protect();
+        let Some(range) = self.ranges.find(addr).filter(Range::is_swept) else { return STUCK };
         let shared = self.is_shared(addr);
-        let movable = active.mechanism.is_protect() || !shared && is_data(range.prot);
+        let is_there =
+            |e: &PageEntry| e.is_resident() && !e.is_guarded() && (is_protect || e.is_shared() == shared);
+        let most = self.free_run(s, addr, run.min((range.end - addr) >> PAGE_SHIFT));
+        let run =
+            (0..most).take_while(|i| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there)).count();
+        let movable = is_protect || !shared && is_data(range.prot);
         // What MOVE would refuse the rest of this would drop.
-        if shared && !active.mechanism.is_protect() && self.may_be_pinned() {
-            return (Taken { pages: 0, next: Next::Stuck }, 0);
+        if run == 0 || shared && !is_protect && self.may_be_pinned() {
+            return STUCK;
         }
         if !movable {
             return (self.take_special(active, range, addr), 0);
@@ -263,7 +375,7 @@ impl Pager {
                 None => return (Taken { pages: 0, next: Next::End }, 0),
             }
         };
-        let run = run.min(slots.count);
+        let run = slots.count;
         // Publish the intent, then look at the holds (see hold.rs). No word may say writable before the kernel does.
         let mut owned = 0;
         for i in 0..run {
@@ -272,21 +384,8 @@ impl Pager {
         }
         self.count_owned(owned);
         fence(Ordering::SeqCst);
-        let mut free = run;
-        let end = addr + run * PAGE_SIZE;
-        let mut held_to = 0;
-        self.holds.overlapping(addr, end, |start, stop| {
-            let before = start.saturating_sub(addr) >> PAGE_SHIFT;
-            if before < free || held_to == 0 {
-                (free, held_to) = (before.min(free), crate::region::page_floor(stop));
-            }
-            free == 0
-        });
-        let t = if free > 0 {
-            active.mechanism.take_out(addr, free, slots.slot)
-        } else {
-            Taken { pages: 0, next: Next::Stuck }
-        };
+        let (free, held_to) = self.before_holds(addr, run);
+        let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
         if owned > 0 && t.pages < run {
             active.mechanism.allow_write(addr + t.pages * PAGE_SIZE, (run - t.pages) * PAGE_SIZE, range.prot);
         }
@@ -299,16 +398,61 @@ impl Pager {
         for i in 0..t.pages {
             self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
         }
-        s.limbo.take(t.pages, addr, shared);
+        if !is_protect {
+            self.end_claim(s, addr, run);
+        }
         self.note_taken(s, active, &range, addr, t.pages);
         self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
-        self.limbo_pages.fetch_add(t.pages as i64, Ordering::Relaxed);
         if t.next == Next::Stuck && free > t.pages {
             self.add(Counter::MoveBusy, 1);
         }
         // Held: as good as stuck.
         let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
         (Taken { pages: t.pages, next }, held_to)
+    }
+
+    /// How many of the `run` pages at `addr` lie before the first hold, and where that ends.
+    fn before_holds(&self, addr: usize, run: usize) -> (usize, usize) {
+        let (mut free, mut held_to) = (run, 0);
+        self.holds.overlapping(addr, addr + run * PAGE_SIZE, |start, stop| {
+            let before = start.saturating_sub(addr) >> PAGE_SHIFT;
+            if before < free || held_to == 0 {
+                (free, held_to) = (before.min(free), crate::region::page_floor(stop));
+            }
+            free == 0
+        });
+        (free, held_to)
+    }
+
+    /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into `slots`: under a claim of all of them,
+    /// which is the caller's to end. By protection faults the lock stays, and there are no claims.
+    #[expect(clippy::too_many_arguments, reason = "a part of the one above")]
+    fn move_to_limbo(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        addr: usize,
+        run: usize,
+        free: usize,
+        slots: Stretch,
+        cold: bool,
+    ) -> Taken {
+        let take = || match free {
+            0 => Taken { pages: 0, next: Next::Stuck },
+            _ => active.mechanism.take_out(addr, free, slots.slot),
+        };
+        if active.mechanism.is_protect() {
+            let t = take();
+            s.limbo.take(t.pages, addr, cold);
+            self.limbo_pages.fetch_add(t.pages as i64, Ordering::Relaxed);
+            return t;
+        }
+        s.limbo.expect(slots, addr, cold);
+        self.claim(s, addr, run);
+        let t = s.unlocked(take);
+        let in_limbo = s.limbo.arrive(slots, t.pages);
+        self.limbo_pages.fetch_add(in_limbo as i64, Ordering::Relaxed);
+        t
     }
 
     /// One page that MOVE does not take: nobody can write it (read-only, no access, shared by fork), or it is code

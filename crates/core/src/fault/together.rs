@@ -51,16 +51,66 @@ const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
 /// How far the last may lie from the first.
 const STRETCH_BYTES: usize = HUGE_BYTES;
 
-/// Pages that lie alone: found by a sweep, or about to leave.
+/// Runs of pages lying alone, too few to leave together, at most.
+pub(super) const LONE_RUNS_MAX: usize = ENOUGH;
+
+/// Pages that lie alone, of one range, in the order of addresses: found by a sweep.
+pub(super) struct Found {
+    is_wanted: bool,
+    pages: Leaving,
+    behind: bool,
+}
+
+impl Found {
+    /// `is_wanted`: the sweep is the evictor's, and looks for them.
+    pub fn new(is_wanted: bool) -> Found {
+        Found { is_wanted, pages: Leaving::new(), behind: false }
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    pub fn count(&self) -> usize {
+        self.pages.count()
+    }
+
+    /// Enough were found to leave together.
+    pub fn is_enough(&self) -> bool {
+        self.count() >= ENOUGH
+    }
+
+    /// No room for another run.
+    pub fn is_full(&self) -> bool {
+        self.count() + ALONE_MAX > SWEEP_MOST_PAGES
+    }
+
+    /// Whether `run` pages at `addr` are near enough to those that there are.
+    pub fn reaches(&self, addr: usize, run: usize) -> bool {
+        self.pages.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= STRETCH_BYTES)
+    }
+
+    pub fn push(&mut self, addr: usize, run: usize, behind: bool) {
+        self.behind = behind;
+        (0..run).for_each(|i| self.pages.push(addr + i * PAGE_SIZE));
+    }
+
+    /// All of them; none is left.
+    pub fn take(&mut self) -> Found {
+        core::mem::replace(self, Found::new(self.is_wanted))
+    }
+
+    /// Address and length of each run of neighbours.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.pages.as_slice().chunk_by(|a, b| *b == a + PAGE_SIZE).map(|run| (run[0], run.len()))
+    }
+}
+
+/// What is known of pages that leave together.
 pub(super) struct Lone {
-    /// The sweep is the evictor's, and looks for them.
-    pub is_wanted: bool,
     /// Sweeps that do not look for them; and how many are not to after the next failure.
     rests: u32,
     rest: u32,
-    /// Of one range, in the order of addresses.
-    found: Leaving,
-    behind: bool,
     /// What is protected while they leave.
     stretch: Option<(usize, usize)>,
     /// Where they are copied to. Whoever lets them leave has it meanwhile.
@@ -69,15 +119,7 @@ pub(super) struct Lone {
 
 impl Lone {
     pub const fn new() -> Lone {
-        Lone {
-            is_wanted: false,
-            rests: 0,
-            rest: 0,
-            found: Leaving::new(),
-            behind: false,
-            stretch: None,
-            copies: None,
-        }
+        Lone { rests: 0, rest: 0, stretch: None, copies: None }
     }
 
     /// Whether the next sweep is to look for them.
@@ -97,30 +139,6 @@ impl Lone {
     /// Some are leaving: their frames will be free.
     pub fn are_leaving(&self) -> bool {
         self.stretch.is_some()
-    }
-
-    pub fn count(&self) -> usize {
-        self.found.count()
-    }
-
-    /// Enough were found to leave together.
-    pub fn is_enough(&self) -> bool {
-        self.count() >= ENOUGH
-    }
-
-    /// No room for another run.
-    pub fn is_full(&self) -> bool {
-        self.count() + ALONE_MAX > SWEEP_MOST_PAGES
-    }
-
-    /// Whether `run` pages at `addr` are near enough to what was found.
-    pub fn reaches(&self, addr: usize, run: usize) -> bool {
-        self.found.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= STRETCH_BYTES)
-    }
-
-    pub fn push(&mut self, addr: usize, run: usize, behind: bool) {
-        self.behind = behind;
-        (0..run).for_each(|i| self.found.push(addr + i * PAGE_SIZE));
     }
 }
 
@@ -150,41 +168,22 @@ impl Pager {
         }
     }
 
-    /// Takes what a sweep of `range` has found lying alone out by moving it, run by run. Says how many pages.
-    pub(super) fn take_lone(&self, s: &mut Locked<'_>, active: &Active, range: Range) -> usize {
-        let behind = s.lone.behind;
-        let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
-        let (mut rest, mut taken) = (&*found.pages(), 0);
-        while let Some(first) = rest.first() {
-            let run = rest.iter().enumerate().take_while(|(i, page)| **page == first + i * PAGE_SIZE).count();
-            let (t, _) = self.take_run(s, active, range, *first, run, behind);
-            taken += t.pages;
-            if t.pages == 0 && t.next == Next::End {
-                break;
-            }
-            rest = &rest[run..];
-        }
-        taken
-    }
-
     /// Lets the pages leave that a sweep has found lying alone, if there are enough; or moves them out.
     pub(super) fn leave_together<'a>(
         &'a self,
         mut s: Locked<'a>,
         active: &Active,
+        found: &mut Found,
     ) -> (Locked<'a>, Reclaimed) {
-        if !s.lone.is_enough() {
+        if !found.is_enough() {
             return (s, Reclaimed::default());
         }
-        let Some((mut copies, kept)) = self.begin_to_leave(&mut s, active) else {
-            let range = s.lone.found.first().and_then(|first| self.ranges.find(first));
-            let taken = self.take_lone(&mut s, active, range.expect("the sweep found it"));
-            self.add(Counter::Evictions, taken as u64);
-            self.note_way(&mut s, taken, taken);
+        let Some((mut copies, kept)) = self.begin_to_leave(&mut s, active, found) else {
+            let taken = self.take_lone(&mut s, active, found);
             return (s, Reclaimed { taken, ..Reclaimed::default() });
         };
-        let mut found = core::mem::replace(&mut s.lone.found, Leaving::new());
-        let pages = found.pages();
+        let behind = found.behind;
+        let pages = found.pages.pages();
         let mover = active.mechanism.as_mover().expect("may leave together");
         let copied = self.copy_unlocked(s, || mover.copy_each(pages, copies.as_mut_slice()));
         let mut aged = [Aged::Empty; SWEEP_MOST_PAGES];
@@ -193,18 +192,26 @@ impl Pager {
             *aged = self.give_to_cache(active, &bytes[i], false, kept[i], &mut Evidence::default());
         }
         kept[copied..pages.len()].iter().for_each(|kept| self.free_entry(*kept));
-        let mut s = self.lock();
+        let mut s = self.enter();
         s.lone.copies = Some(copies);
-        // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours are for the next time.
-        if let Some(page) = pages.get(copied)
-            && self.table.get(*page).is_some_and(|e| e.is_leaving())
-            && !program::is_present(*page)
-        {
-            self.note_dropped(*page);
-        }
-        let (freed, refused) = self.end_leaving(&mut s, active, pages, &aged);
+        let (freed, refused) = self.end_leaving(&mut s, active, pages, &aged, copied, behind);
         s.lone.learn(freed, self.disturbed.swap(0, Ordering::Relaxed) as usize);
         (s, Reclaimed { taken: freed, freed, refused })
+    }
+
+    /// Moves what a sweep has found lying alone out, run by run. Says how many pages went.
+    fn take_lone(&self, s: &mut Locked<'_>, active: &Active, found: &Found) -> usize {
+        let mut taken = 0;
+        for (addr, run) in found.runs() {
+            let (t, _) = self.take_run(s, active, addr, run, found.behind);
+            taken += t.pages;
+            if t.pages == 0 && t.next == Next::End {
+                break;
+            }
+        }
+        self.add(Counter::Evictions, taken as u64);
+        self.note_way(s, taken, taken);
+        taken
     }
 
     /// Lets the lock go and calls `copy`, which reads pages of the program that were there under it.
@@ -224,14 +231,24 @@ impl Pager {
         }
     }
 
-    /// Protects the stretch of what was found. Gives memory for copies, and the entries that the cache kept of the pages, which are
-    /// the caller's now. `None`: they cannot leave together.
+    /// Protects the stretch of those pages of what was found that can still leave. Gives memory for copies, and the entries that the cache
+    /// kept of the pages, which are the caller's now. `None`: they cannot leave together.
     fn begin_to_leave(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
+        found: &mut Found,
     ) -> Option<(Mapping, [Option<u64>; SWEEP_MOST_PAGES])> {
-        let pages = s.lone.found.pages();
+        let range = found.pages.first().and_then(|first| self.ranges.find(first)).filter(Range::is_swept)?;
+        found.pages.retain(|page| {
+            range.contains(page)
+                && self.is_free(s, page)
+                && self.table.get(page).is_some_and(|e| e.is_writable())
+        });
+        if !found.is_enough() {
+            return None;
+        }
+        let pages = found.pages.as_slice();
         let (start, end) = (pages[0], pages[pages.len() - 1] + PAGE_SIZE);
         // What is as its copy loses that: not for a few.
         let (mut is_shared, mut as_copies) = (false, 0);
@@ -239,7 +256,7 @@ impl Pager {
             is_shared |= e.is_shared();
             as_copies += e.is_as_its_copy() as usize;
         });
-        if is_shared || as_copies > pages.len() {
+        if is_shared || as_copies > pages.len() || !self.claim_stretches(s, start, end) {
             return None;
         }
         let mut kept = [None; SWEEP_MOST_PAGES];
@@ -252,31 +269,47 @@ impl Pager {
         self.table.for_each_occupied(start, end, |_, _, e| e.guard_briefly());
         fence(Ordering::SeqCst);
         let copies = s.lone.copies.take().or_else(|| Mapping::new(SWEEP_MOST_PAGES * PAGE_SIZE).ok());
-        let range = self.ranges.find(start).expect("the sweep found it");
-        if copies.is_none()
-            || self.holds.is_held(start, end)
-            || active.mechanism.forbid_write(start, end - start, range.prot).is_err()
+        let is_protected = copies.is_some()
+            && !self.holds.is_held(start, end)
+            && s.unlocked(|| active.mechanism.forbid_write(start, end - start, range.prot).is_ok())
             // Since the sweep began. From here on a pin that is to write waits for us.
-            || self.may_be_pinned()
-        {
+            && !self.may_be_pinned();
+        if !is_protected {
             s.lone.copies = copies;
-            self.lift(active, start, end);
+            self.lift(s, active, start, end);
+            self.end_stretch_claims(s, start, end);
             kept.iter().for_each(|kept| self.free_entry(*kept));
             return None;
         }
+        self.end_stretch_claims(s, start, end);
         s.lone.stretch = Some((start, end));
         copies.map(|copies| (copies, kept))
     }
 
-    /// Drops the frames of those pages that nobody has written since they began to leave: how many, and how many others the cache refused.
+    /// Drops the frames of those pages that nobody has written since they began to leave: how many, and how many others the cache refused. The
+    /// first `copied` could be copied.
     fn end_leaving(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        pages: &[usize],
+        pages: &mut [usize],
         aged: &[Aged],
+        copied: usize,
+        behind: bool,
     ) -> (usize, usize) {
         self.recount_own();
+        let claimed = s.lone.stretch;
+        if let Some((start, end)) = claimed {
+            self.wait_to_claim_stretches(s, start, end);
+        }
+        // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours are for the next time.
+        if let Some(page) = pages.get(copied)
+            && self.table.get(*page).is_some_and(|e| e.is_leaving())
+            && !program::is_present(*page)
+        {
+            self.note_dropped(*page);
+        }
+        // A fork meanwhile has let all stay.
         let stretch = s.lone.stretch.take();
         let (mut going, mut refused) = (Leaving::new(), 0);
         for (page, aged) in pages.iter().zip(aged) {
@@ -284,7 +317,7 @@ impl Pager {
             match *aged {
                 Aged::Stored(entry) if leaves => {
                     let stamp = self.stamp(going.count());
-                    self.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, s.lone.behind));
+                    self.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, behind));
                     going.push(*page);
                 }
                 Aged::Zero if leaves => {
@@ -299,9 +332,27 @@ impl Pager {
                 Aged::Zero | Aged::Refused | Aged::Empty => {}
             }
         }
-        let Some((start, end)) = stretch else { return (0, 0) };
+        let mut done = (0, refused);
+        if let Some((start, end)) = stretch {
+            done.0 = self.let_leave(s, active, going.pages(), start, end);
+        }
+        if let Some((start, end)) = claimed {
+            self.end_stretch_claims(s, start, end);
+        }
+        done
+    }
+
+    /// Drops the frames of `pages`, whose words say already that they have gone, but for those that are held, and lifts the protection of
+    /// their stretch. Says how many went.
+    fn let_leave(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        pages: &mut [usize],
+        start: usize,
+        end: usize,
+    ) -> usize {
         fence(Ordering::SeqCst);
-        let pages = going.pages();
         let mut count = 0;
         for i in 0..pages.len() {
             if self.holds.is_held(pages[i], pages[i] + PAGE_SIZE) {
@@ -312,24 +363,35 @@ impl Pager {
             }
         }
         let (gone, stored) = self.let_go(s, active, &mut pages[..count]);
-        self.lift(active, start, end);
+        self.lift(s, active, start, end);
         self.note_way(s, 0, gone);
         for c in [Counter::Evictions, Counter::LoneEvictions] {
             self.add(c, gone as u64);
         }
         self.add(Counter::ZeroPages, (gone - stored) as u64);
-        (gone, refused)
+        gone
     }
 
     /// Whatever is about to leave stays.
     pub(super) fn let_stay(&self, s: &mut Locked<'_>, active: &Active) {
         if let Some((start, end)) = s.lone.stretch.take() {
-            self.lift(active, start, end);
+            self.lift_now(active, start, end);
         }
     }
 
-    /// All of `[start, end)` that is still ours can be written from now on.
-    fn lift(&self, active: &Active, start: usize, end: usize) {
+    /// All of `[start, end)`, which the caller has claimed, can be written from now on.
+    fn lift(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize) {
+        match self.ranges.find(start).filter(|r| end <= r.end) {
+            Some(r) if !r.flags.has(RangeFlags::UNREGISTERED) => {
+                s.unlocked(|| active.mechanism.allow_write(start, end - start, r.prot));
+                self.note_unguarded(start, end);
+            }
+            _ => self.lift_now(active, start, end),
+        }
+    }
+
+    /// The same, under the lock: it may be several ranges by now.
+    fn lift_now(&self, active: &Active, start: usize, end: usize) {
         self.ranges.for_each(start, end, |r| {
             if !r.flags.has(RangeFlags::UNREGISTERED) {
                 active.mechanism.allow_write(r.start, r.len(), r.prot);
@@ -364,15 +426,19 @@ mod tests {
 
     #[test]
     fn a_stretch_is_of_one_size() {
-        let mut lone = Lone::new();
-        assert!(lone.reaches(0x1000, 2) && !lone.is_enough());
-        lone.push(0x1000, 1, false);
+        let mut found = Found::new(true);
+        assert!(found.reaches(0x1000, 2) && !found.is_enough());
+        found.push(0x1000, 1, false);
         let last = 0x1000 + STRETCH_BYTES - PAGE_SIZE;
-        assert!(lone.reaches(last, 1) && !lone.reaches(last, 2) && !lone.reaches(last + PAGE_SIZE, 1));
-        lone.push(0x8000, 2, false);
-        lone.push(0x20000, 2, false);
-        assert!(!lone.is_enough());
-        lone.push(last, 1, true);
-        assert_eq!((lone.is_enough(), lone.count(), lone.found.first()), (true, 6, Some(0x1000)));
+        assert!(found.reaches(last, 1) && !found.reaches(last, 2) && !found.reaches(last + PAGE_SIZE, 1));
+        found.push(0x8000, 2, false);
+        found.push(0x20000, 2, false);
+        assert!(!found.is_enough());
+        found.push(last, 1, true);
+        assert_eq!((found.is_enough(), found.count()), (true, 6));
+        let all = found.take();
+        assert_eq!((found.count(), found.is_wanted()), (0, true));
+        let runs: Vec<_> = all.runs().collect();
+        assert_eq!(runs, [(0x1000, 1), (0x8000, 2), (0x20000, 2), (last, 1)]);
     }
 }

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 
 use super::{Active, Locked, Pager};
 use crate::policy::BATCH_PAGES;
-use crate::region::{PageState, Range};
+use crate::region::PageState;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The part of the memory whose touches are hidden, since it came last.
@@ -142,7 +142,7 @@ impl Pager {
     /// Takes out what could not go when others came: what was in use by system calls.
     pub fn watch_rest(&self) {
         if let (Some(active), true) = (self.active(), self.is_watching()) {
-            let s = self.lock();
+            let s = self.enter();
             let len = s.watched.len;
             self.take_oldest(s, active, len);
         }
@@ -164,11 +164,11 @@ impl Pager {
             // Those that are in it for longest are compressed: they are not used often. The lock is let go for that.
             s = self.age_out(s, active, BATCH_PAGES).0;
         }
-        if self.state_of(page) != PageState::Resident {
+        let is_swept = self.ranges.find(page).is_some_and(|r| r.is_swept());
+        if self.state_of(page) != PageState::Resident || !is_swept {
             return s;
         }
-        let Some(range) = self.ranges.find(page).filter(Range::is_swept) else { return s };
-        let (taken, _) = self.take_run(&mut s, active, range, page, 1, false);
+        let (taken, _) = self.take_run(&mut s, active, page, 1, false);
         if taken.pages == 0 && self.state_of(page) == PageState::Resident {
             // In use by a system call, say: another time.
             s.watched.push(page);

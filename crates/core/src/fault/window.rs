@@ -1,7 +1,7 @@
 //! Windows: runs of stored pages that come in together, decompressed without the lock into frames that evicted pages left.
 //!
 //! ```text
-//!   lock: words say STORED, into slots k, k+1, ...   no lock: load into the slots   lock: MOVE what is still so, RESIDENT
+//!   lock: words say STORED, into slots k, k+1, ...   no lock: load into the slots   claim: MOVE what is still so, RESIDENT
 //!                                                                                        the rest is somebody else's by now
 //! ```
 //!
@@ -72,7 +72,7 @@ impl Pager {
         let (loaded, kind, error) =
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
         let Moved { in_order, brought, frames } =
-            self.move_window(active, mechanism, page, stretch.slot, &loads[..loaded]);
+            self.move_window(s, active, mechanism, page, stretch.slot, &loads[..loaded]);
         let is_lost = self.is_loading(page, stretch.slot) && loaded == 0;
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
@@ -80,6 +80,7 @@ impl Pager {
             }
         }
         self.release_stretch(s, active, stretch, frames < stretch.count);
+        self.recount_own();
         self.count_loaded(brought);
         match error {
             Some(error) if is_lost => Serve::Lost(error),
@@ -91,6 +92,7 @@ impl Pager {
     /// Moves what is still as it was when the load began. If the kernel does not move the first page it is copied.
     fn move_window(
         &self,
+        s: &mut Locked<'_>,
         active: &Active,
         mechanism: &Uffd,
         page: usize,
@@ -100,13 +102,24 @@ impl Pager {
         let mut sum = Moved { in_order: 0, brought: 0, frames: 0 };
         let mut i = 0;
         while i < loads.len() {
-            let run =
-                (i..loads.len()).take_while(|j| self.is_loading(page + j * PAGE_SIZE, slot + j)).count();
-            let frames =
-                if run > 0 { mechanism.fill_by_move(page + i * PAGE_SIZE, slot + i, run) } else { 0 };
-            let copies = i == 0 && run > 0 && frames == 0;
-            let copied = copies && active.mechanism.fill_from_limbo(page, slot, 1) == Filled::All;
-            let moved = frames + copied as usize;
+            let is_here = |j: &usize| {
+                let page = page + j * PAGE_SIZE;
+                self.is_loading(page, slot + j) && self.is_free(s, page)
+            };
+            let run = (i..loads.len()).take_while(is_here).count();
+            if run == 0 && self.is_loading(page + i * PAGE_SIZE, slot + i) {
+                // Its stretch is being protected, say: what was loaded is not thrown away for that.
+                self.wait_for_claim(s);
+                continue;
+            }
+            let (first, first_slot) = (page + i * PAGE_SIZE, slot + i);
+            self.claim(s, first, run);
+            let (frames, moved) = s.unlocked(|| {
+                let frames = if run > 0 { mechanism.fill_by_move(first, first_slot, run) } else { 0 };
+                let copies = i == 0 && run > 0 && frames == 0;
+                let copied = copies && active.mechanism.fill_from_limbo(page, slot, 1) == Filled::All;
+                (frames, frames + copied as usize)
+            });
             for (n, some) in loads[i..i + moved].chunks(TOGETHER).enumerate() {
                 let print = |l: &Load| (l.entry, l.print.expect("loaded"));
                 let kept = active.cache.keep_each(some.iter().flatten().map(print));
@@ -115,6 +128,8 @@ impl Pager {
                     self.note_loaded(page, kept >> j & 1 != 0, false);
                 }
             }
+            self.end_claim(s, first, run);
+            self.resident.fetch_add(moved as i64, Ordering::Relaxed);
             sum.in_order = if i == 0 { moved } else { sum.in_order };
             sum.brought += moved;
             sum.frames += frames;

@@ -29,6 +29,8 @@ const FREED: u64 = u64::MAX;
 const DEAD: u64 = 0;
 /// Bit of a slot: the page goes to the store rather than the pool.
 const COLD: u64 = 1 << 62;
+/// Bit of a slot: the page's frame is on its way into it.
+const COMING: u64 = 1 << 61;
 
 /// Blocks for huge pages there are at most.
 pub const BLOCKS_MAX: usize = 64;
@@ -208,9 +210,35 @@ impl Limbo {
         slot.checked_sub(self.slots as usize).map(|behind| behind / HUGE_PAGES)
     }
 
-    /// First slot of a free block, not yet taken.
-    pub fn peek_free_block(&self) -> Option<usize> {
-        self.find_block(BLOCK_FREE)
+    /// Whether there is a block for a huge page.
+    pub fn has_free_block(&self) -> bool {
+        self.find_block(BLOCK_FREE).is_some()
+    }
+
+    /// First slot of a free block, which is the caller's from now on, until `take_block` or `finish_block`.
+    pub fn reserve_block(&mut self) -> Option<usize> {
+        let slot = self.find_block(BLOCK_FREE)?;
+        *self.block_mut(slot) = BLOCK_CLAIMED;
+        Some(slot)
+    }
+
+    /// First slot of a block whose frame was kept, which is the caller's from now on, until `finish_block`.
+    pub fn take_kept_frame(&mut self) -> Option<usize> {
+        let slot = self.kept_frame()?;
+        *self.block_mut(slot) = BLOCK_CLAIMED;
+        Some(slot)
+    }
+
+    /// Claims the block of `slot`, which waits. Returns its place in the order, for [`Limbo::leave_block`].
+    pub fn claim_waiting_block(&mut self, slot: usize) -> u64 {
+        let block = self.block_mut(slot);
+        debug_assert!(Self::waits(*block));
+        core::mem::replace(block, BLOCK_CLAIMED)
+    }
+
+    /// The block of `slot` waits again, in its place in the order.
+    pub fn leave_block(&mut self, slot: usize, place: u64) {
+        *self.block_mut(slot) = place;
     }
 
     /// Takes the block of `slot` for the first `pages` of the huge page at `addr`; the others stayed where they were.
@@ -289,10 +317,36 @@ impl Limbo {
         self.head += count as u64;
     }
 
+    /// Takes all of what `peek_free` gave, for pages from `addr` on whose frames are on their way. Nobody claims the slots
+    /// before `arrive`.
+    pub fn expect(&mut self, s: Stretch, addr: usize, cold: bool) {
+        debug_assert!(s.position == self.head);
+        self.take(s.count, addr, cold);
+        (0..s.count).for_each(|i| _ = self.of_slot(s.slot + i).fetch_or(COMING, Ordering::AcqRel));
+    }
+
+    /// The first `came` frames that were expected are there. The other slots are free again, or dead if younger ones follow.
+    /// Returns how many slots stay in use.
+    pub fn arrive(&mut self, s: Stretch, came: usize) -> usize {
+        (0..came).for_each(|i| _ = self.of_slot(s.slot + i).fetch_and(!COMING, Ordering::AcqRel));
+        (came..s.count).for_each(|i| self.kill(s.slot + i));
+        if self.head == s.position + s.count as u64 {
+            self.head = s.position + came as u64;
+            return came;
+        }
+        s.count
+    }
+
+    fn is_coming(&self, position: u64) -> bool {
+        let n = self.owner(position).load(Ordering::Acquire);
+        n != FREED && n & COMING != 0
+    }
+
     /// Claims up to `want` of the oldest slots.
     pub fn claim(&mut self, want: usize) -> Option<Stretch> {
         let to_wrap = self.slots - self.claim % self.slots;
-        let count = (want as u64).min(self.head - self.claim).min(to_wrap) as usize;
+        let most = (want as u64).min(self.head - self.claim).min(to_wrap);
+        let count = (0..most).take_while(|i| !self.is_coming(self.claim + i)).count();
         let s = Stretch { position: self.claim, slot: (self.claim % self.slots) as usize, count };
         self.claim += count as u64;
         (count > 0).then_some(s)
@@ -302,7 +356,7 @@ impl Limbo {
     pub fn page(&self, slot: usize) -> Option<usize> {
         match self.of_slot(slot).load(Ordering::Acquire) {
             DEAD | FREED => None,
-            n => Some(((n & !COLD) as usize) << PAGE_SHIFT),
+            n => Some(((n & !(COLD | COMING)) as usize) << PAGE_SHIFT),
         }
     }
 
@@ -389,18 +443,41 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_whose_frame_is_on_its_way_is_not_claimed() {
+        let mut l = Limbo::new();
+        l.init(16, 0).unwrap();
+        let take = |l: &mut Limbo, n: usize, addr: usize| {
+            let s = l.peek_free(n).unwrap();
+            l.expect(s, addr, false);
+            s
+        };
+        let (a, b) = (take(&mut l, 4, 0x10000), take(&mut l, 3, 0x20000));
+        assert_eq!(l.claim(8), None);
+        l.arrive(b, 3);
+        assert_eq!(l.claim(8), None, "the older ones are still on their way");
+        l.arrive(a, 2);
+        assert_eq!(l.page(a.slot + 1), Some(0x11000));
+        assert_eq!(l.page(a.slot + 2), None, "it did not come, and younger ones follow");
+        assert_eq!(l.claim(16).map(|s| s.count), Some(7));
+        let c = take(&mut l, 5, 0x30000);
+        l.arrive(c, 1);
+        assert_eq!(l.peek_free(1).map(|s| s.slot), Some(c.slot + 1), "free again");
+        l.check();
+    }
+
+    #[test]
     fn blocks_are_claimed_in_the_order_in_which_they_came() {
         let mut l = Limbo::new();
         l.init(4, 3).unwrap();
         let addr = |i: usize| i * crate::sys::HUGE_BYTES;
         let slots: Vec<_> = (1..=3)
             .map(|i| {
-                let slot = l.peek_free_block().unwrap();
+                let slot = l.reserve_block().unwrap();
                 l.take_block(slot, addr(i), HUGE_PAGES);
                 slot
             })
             .collect();
-        assert!(l.peek_free_block().is_none() && l.has_more_in_blocks());
+        assert!(l.reserve_block().is_none() && l.has_more_in_blocks());
         assert!(l.is_whole(slots[1] + 7, addr(2)) && !l.is_whole(slots[1], addr(3)));
         assert_eq!(l.page(slots[2] + 5), Some(addr(3) + 5 * PAGE_SIZE));
         l.kill(slots[2]);
@@ -408,7 +485,7 @@ mod tests {
         assert_eq!(l.claim_block(), Some(slots[0]));
         assert!(!l.is_whole(slots[0], addr(1)));
         assert_eq!((l.ready(), l.claimed(), l.in_use()), (2 * HUGE_PAGES, HUGE_PAGES, 3 * HUGE_PAGES));
-        assert!(l.keep_frame(slots[0]) && l.kept_frame() == Some(slots[0]) && l.peek_free_block().is_none());
+        assert!(l.keep_frame(slots[0]) && l.kept_frame() == Some(slots[0]) && l.reserve_block().is_none());
         assert_eq!((l.ready(), l.claimed(), l.in_use()), (2 * HUGE_PAGES, 0, 3 * HUGE_PAGES));
         l.finish_block(slots[0]);
         l.take_block(slots[0], addr(9), 3);

@@ -27,6 +27,8 @@
 //! A stored page that is being loaded without the lock names the slot that it is loaded into: whoever finishes the load
 //! finds the word as it was, or leaves the page alone. Every other transition forgets the slot.
 //!
+//! A page whose state changes while nobody holds the lock is *claimed* (`fault/claim.rs`): a bit beside the state.
+//!
 //! Words are atomics because a system call's fast path reads them without the lock (see `fault/hold.rs`);
 //! they are written with the pager's lock held, always through the transitions below, each of which asserts its predecessor.
 
@@ -34,7 +36,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::policy::Heat;
 
-const STATE_MASK: u64 = 0b111;
+const STATE_MASK: u64 = 0b011;
+/// The page is claimed: its state changes while nobody holds the pager's lock (`fault/claim.rs`).
+const CLAIMED: u64 = 0b100;
 const HEAT_SHIFT: u32 = 3;
 const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
 const STUCK: u64 = 1 << 5;
@@ -91,8 +95,7 @@ impl PageEntry {
             0 => PageState::None,
             1 => PageState::Resident,
             2 => PageState::Limbo(w >> SLOT_SHIFT),
-            3 => PageState::Stored(entry_of(w)),
-            s => panic!("page word {w:#x} has no state {s}"),
+            _ => PageState::Stored(entry_of(w)),
         }
     }
 
@@ -101,10 +104,28 @@ impl PageEntry {
         self.word() & STATE_MASK == 1
     }
 
+    /// The page is claimed.
+    #[inline]
+    pub fn is_claimed(&self) -> bool {
+        self.word() & CLAIMED != 0
+    }
+
+    /// The page is claimed from now on.
+    pub fn claim(&self) {
+        self.expect(!self.is_claimed(), "claim");
+        self.0.store(self.word() | CLAIMED, Ordering::SeqCst);
+    }
+
+    /// The claim ends. Transitions leave it as it is.
+    pub fn end_claim(&self) {
+        self.expect(self.is_claimed(), "end claim");
+        self.0.store(self.word() & !CLAIMED, Ordering::SeqCst);
+    }
+
     /// Resident, and free to be written: neither guarded nor shared with relatives since a fork.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        self.word() & (STATE_MASK | SHARED | GUARDED) == 1
+        self.word() & (STATE_MASK | CLAIMED | SHARED | GUARDED) == 1
     }
 
     /// Resident and write-protected since it was loaded: as its kept copy, if that is still there.
@@ -244,7 +265,8 @@ impl PageEntry {
     #[inline]
     fn set(&self, state: u64, flags: u64, slot: u64, copy: u64) {
         debug_assert!(slot < SLOTS_MAX as u64);
-        self.0.store(state | flags | slot << SLOT_SHIFT | copy, Ordering::SeqCst);
+        let claimed = self.word() & CLAIMED;
+        self.0.store(state | claimed | flags | slot << SLOT_SHIFT | copy, Ordering::SeqCst);
     }
 
     /// The part of a resident page's word, or of one in limbo, that says which copy is kept: 0 without one.
@@ -638,6 +660,37 @@ mod tests {
         p.enter_limbo(77, false);
         q.take_over(&p);
         assert_eq!(q.state(), PageState::Limbo(77));
+    }
+
+    #[test]
+    fn a_claim_lasts_through_transitions_and_is_of_one() {
+        let p = new();
+        p.claim();
+        assert!(p.is_claimed() && p.state() == PageState::None);
+        p.touch_first();
+        assert!(p.is_claimed() && p.is_resident() && !p.is_writable());
+        p.end_claim();
+        assert!(!p.is_claimed() && p.is_writable());
+        p.enter_limbo(7, false);
+        p.claim();
+        p.refuse_limbo(true);
+        assert!(p.is_claimed());
+        p.end_claim();
+        p.make_cold();
+        p.enter_limbo(7, false);
+        p.store(9);
+        p.claim();
+        p.load_keeping();
+        assert!(p.is_claimed() && p.take_copy() == Some(9));
+        p.end_claim();
+    }
+
+    #[test]
+    #[should_panic(expected = "page transition claim")]
+    fn a_page_is_not_claimed_twice() {
+        let p = new();
+        p.claim();
+        p.claim();
     }
 
     #[test]

@@ -33,13 +33,19 @@ pub struct MiddleEntry {
     occupied: AtomicU32,
     /// How the kernel maps it, as far as known: a [`Mapped`]. Behind that, what `fault/units.rs` knows of its use.
     mapped: AtomicU32,
+    /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `fault/claim.rs`.
+    claimed: AtomicU32,
 }
+
+/// The stretch is claimed as a whole.
+const ALL_CLAIMED: u32 = u32::MAX;
 
 crate::zeroable!(MiddleEntry {
     leaf: AtomicU32,
     resident: AtomicU32,
     occupied: AtomicU32,
     mapped: AtomicU32,
+    claimed: AtomicU32,
 });
 
 /// How the kernel maps a stretch.
@@ -82,6 +88,36 @@ impl MiddleEntry {
     pub fn set_usage(&self, bits: u32) {
         let mapped = self.mapped.load(Ordering::Relaxed) & MAPPED_MASK;
         self.mapped.store(bits << USE_SHIFT | mapped, Ordering::Relaxed);
+    }
+    /// Some of its pages are claimed, or all of it is.
+    #[inline]
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed) != 0
+    }
+    /// It is claimed as a whole.
+    #[inline]
+    pub fn is_claimed_whole(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed) == ALL_CLAIMED
+    }
+    /// One more of its pages is claimed. With the pager's lock held, as the next three.
+    pub fn claim_page(&self) {
+        debug_assert!(!self.is_claimed_whole());
+        self.claimed.store(self.claimed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+    /// The claim of one of its pages ends.
+    pub fn end_page_claim(&self) {
+        debug_assert!(self.is_claimed() && !self.is_claimed_whole());
+        self.claimed.store(self.claimed.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
+    /// Claims the whole stretch, no page of which is claimed.
+    pub fn claim_whole(&self) {
+        debug_assert!(!self.is_claimed());
+        self.claimed.store(ALL_CLAIMED, Ordering::Relaxed);
+    }
+    /// The claim of the whole stretch ends.
+    pub fn end_whole_claim(&self) {
+        debug_assert!(self.is_claimed_whole());
+        self.claimed.store(0, Ordering::Relaxed);
     }
     /// Adjusts the counts when a page changes state.
     #[inline]

@@ -85,12 +85,12 @@ impl Visit for Holder {
                 .all(|p| PAGER.table.get(p).is_some_and(|e| e.is_writable()) && !must_unprotect());
         if kind == Kind::Keep {
             runtime(self.t, move || {
-                let (guard, _) = PAGER.make_resident(PAGER.lock(), start, end);
+                let (guard, _) = PAGER.make_resident(PAGER.enter(), start, end);
                 let _ = PAGER.holds.keep(start, end);
                 drop(guard);
             });
         } else if !resident {
-            runtime(self.t, move || drop(PAGER.make_resident(PAGER.lock(), start, end)));
+            runtime(self.t, move || drop(PAGER.make_resident(PAGER.enter(), start, end)));
         }
     }
 
@@ -276,7 +276,7 @@ pub(super) fn keep(t: &'static ThreadBlock, addr: usize, len: usize) {
     let (start, end) = (page_floor(addr), page_ceil(addr.saturating_add(len)));
     if PAGER.ranges.first_overlap_unlocked(start, end).is_some() {
         runtime(t, move || {
-            let (guard, _) = PAGER.make_resident(PAGER.lock(), start, end);
+            let (guard, _) = PAGER.make_resident(PAGER.enter(), start, end);
             let _ = PAGER.holds.keep(start, end);
             drop(guard);
         });

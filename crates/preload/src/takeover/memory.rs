@@ -100,7 +100,7 @@ fn wait_for_turn(t: &'static ThreadBlock) {
     runtime(t, move || {
         let held = if thread::is_only_one() { evictor::held_pages() } else { None };
         PAGER.wait_to_grow(held, || !signals::would_interrupt(mask));
-        grown(&mut PAGER.lock());
+        grown(&mut PAGER.enter());
     });
     signals::restore(mask);
 }
@@ -203,7 +203,12 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
 
 fn mmap_noted(a: Args, anonymous: bool) -> isize {
     let [addr, len, prot, flags, ..] = a;
-    let mut s = PAGER.lock();
+    // What the kernel places by itself is not there yet.
+    let mut s = if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
+        PAGER.lock_range(addr, addr.saturating_add(page_ceil(len)))
+    } else {
+        PAGER.enter()
+    };
     let active = ACTIVE.load(Ordering::Acquire);
     let populate = anonymous && active && flags & MAP_POPULATE != 0;
     let mut b = a;
@@ -241,7 +246,7 @@ fn want_huge_pages(start: usize, end: usize) {
 }
 
 fn munmap(a: Args) -> isize {
-    let mut s = PAGER.lock();
+    let mut s = PAGER.lock_range(a[0], a[0].saturating_add(page_ceil(a[1])));
     let r = raw(nr::MUNMAP, a);
     if r == 0 {
         PAGER.note_unmapped(&mut s, a[0], a[0] + page_ceil(a[1]));
@@ -252,7 +257,7 @@ fn munmap(a: Args) -> isize {
 fn mprotect(number: usize, a: Args) -> isize {
     let (start, end) = (a[0], a[0].saturating_add(page_ceil(a[1])));
     let prot = a[2] as u32 & 7;
-    let mut s = PAGER.lock();
+    let mut s = PAGER.lock_range(start, end);
     let protect = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
     if start % PAGE_SIZE != 0 {
         return raw(number, a);
@@ -345,7 +350,7 @@ fn madvise(a: Args) -> Option<isize> {
     const GUARD_REMOVE: usize = 103;
     let [start, len, advice, ..] = a;
     let end = start.saturating_add(page_ceil(len));
-    let mut s = PAGER.lock();
+    let mut s = PAGER.lock_range(page_floor(start), end);
     let active = ACTIVE.load(Ordering::Acquire);
     let flag = |flag, on| {
         let r = raw(nr::MADVISE, a);
@@ -417,7 +422,8 @@ fn madvise(a: Args) -> Option<isize> {
 }
 
 fn brk(wanted: usize) -> isize {
-    let mut s = PAGER.lock();
+    let before = BREAK.load(Ordering::Relaxed);
+    let mut s = if wanted < before { PAGER.lock() } else { PAGER.enter() };
     let r = call!(nr::BRK, wanted);
     let (old, new) = (page_ceil(BREAK.load(Ordering::Relaxed)), page_ceil(r as usize));
     if new > old {
@@ -433,7 +439,7 @@ fn brk(wanted: usize) -> isize {
 
 fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
-    let mut s = PAGER.lock();
+    let mut s = PAGER.lock_range(start, end);
     // What is resident must stay so until the rest is: the kernel stops at a missing page, with the mapping locked.
     let mark = t.holds().mark();
     if number != nr::MUNLOCK {

@@ -104,7 +104,7 @@ fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
     const TRIES: u32 = 1000;
     for _ in 0..TRIES {
         // A fault under the lock would wait for itself.
-        let (_guard, resident) = PAGER.make_resident(PAGER.lock(), start, end);
+        let (_guard, resident) = PAGER.make_resident(PAGER.enter(), start, end);
         if !resident || !takes_a_frame(start, end) {
             return false;
         }

@@ -1,0 +1,252 @@
+//! Filling: pages come into the program, each way under a claim.
+//!
+//! ```text
+//!   NONE   -- zeros -----------> RESIDENT
+//!   LIMBO  -- COPY from its slot
+//!   STORED -- load, COPY            (windows of many: window.rs; whole stretches: huge.rs)
+//! ```
+//!
+//! The caller has the lock and has found the pages free (`claim.rs`) and alike. Each way here claims them, lets the lock go
+//! for the kernel's call and the codec, and gives the words their new state when it has the lock again.
+
+use core::sync::atomic::Ordering;
+
+use super::resolve::{Serve, swap_entry};
+use super::{Active, Locked, Pager};
+use crate::cache::{LoadError, Origin, SwapEntry};
+use crate::control::Counter;
+use crate::latency::FaultKind;
+use crate::policy::WINDOW_LOCKED_PAGES;
+use crate::region::{PageEntry, PageState, Range};
+use crate::sys::PAGE_SIZE;
+use crate::sys::mechanism::Filled;
+
+/// What came of stored pages that were loaded and filled without the lock.
+struct Brought {
+    /// How many of them are in the program, and whether to try again.
+    pages: usize,
+    is_again: bool,
+    /// Those whose copies the cache keeps, a bit each.
+    kept: u64,
+    is_guarded: bool,
+    kind: FaultKind,
+    /// Why not even the first could be loaded.
+    error: Option<LoadError>,
+}
+
+impl Pager {
+    /// How many of `pages` were filled, and whether to try again.
+    fn filled(&self, f: Filled, pages: usize) -> (usize, bool) {
+        match f {
+            Filled::All => (pages, false),
+            // The page after the first n is there: nothing of ours put it there, so it is the program's.
+            Filled::Present(n) => (n + 1, false),
+            Filled::Again(n) => (n, n == 0),
+            Filled::Failed(n) => (n, n == 0),
+        }
+    }
+
+    pub(super) fn serve_zero(&self, s: &mut Locked<'_>, active: &Active, page: usize, pages: usize) -> Serve {
+        // Words first: without memory for them nothing may be mapped.
+        for i in 0..pages {
+            if self.table.ensure(page + i * PAGE_SIZE).is_err() {
+                return Serve::Again;
+            }
+        }
+        self.claim_to_fill(s, page, pages);
+        let filled = s.unlocked(|| active.mechanism.fill_zero(page, pages));
+        let (n, again) = self.filled(filled, pages);
+        for i in 0..n {
+            self.word(page + i * PAGE_SIZE, |m, e| {
+                e.touch_first();
+                m.count(1, 1);
+            });
+        }
+        self.end_fill(s, page, pages, n);
+        self.add(Counter::FirstTouches, n as u64);
+        if again { Serve::Again } else { Serve::Done(n, FaultKind::FirstTouch) }
+    }
+
+    pub(super) fn serve_limbo(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        page: usize,
+        slot: usize,
+        pages: usize,
+    ) -> Serve {
+        self.claim_to_fill(s, page, pages);
+        let filled = s.unlocked(|| active.mechanism.fill_from_limbo(page, slot, pages));
+        let (n, again) = match filled {
+            Filled::Present(n) => {
+                assert!(n > 0, "page {page:#x} is in limbo and mapped");
+                (n, false)
+            }
+            f => self.filled(f, pages),
+        };
+        for i in 0..n {
+            self.word(page + i * PAGE_SIZE, |m, e| {
+                self.note_return(e);
+                e.leave_limbo();
+                m.count(1, 0);
+            });
+            s.limbo.kill(slot + i);
+        }
+        // The frames in the slots are still there until the tail passes, so they go on counting.
+        self.end_fill(s, page, pages, n);
+        self.add(Counter::LimboHits, n as u64);
+        if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
+    }
+
+    /// `guards`: the page, a single one, comes write-protected if it can.
+    pub(super) fn serve_stored(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        pages: usize,
+        guards: bool,
+    ) -> Serve {
+        // One page has room on the stack. Of several, others may have the buffer.
+        let mut buffer = if pages > 1 { s.bounce.take() } else { None };
+        let pages = if buffer.is_some() { pages } else { 1 };
+        let mut entries = [None; WINDOW_LOCKED_PAGES];
+        for (i, entry) in entries[..pages].iter_mut().enumerate() {
+            let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else {
+                unreachable!("the run is stored")
+            };
+            *entry = Some(swap_entry(raw));
+        }
+        self.claim_to_fill(s, page, pages);
+        let b = s.unlocked(|| {
+            let mut one = [[0u8; PAGE_SIZE]; 1];
+            let bytes = match &mut buffer {
+                Some(buffer) => buffer.as_mut_slice().as_chunks_mut().0,
+                None => &mut one[..],
+            };
+            self.bring(active, range, page, &entries[..pages], guards, bytes)
+        });
+        if buffer.is_some() {
+            s.bounce = buffer;
+        }
+        for i in 0..b.pages {
+            let keeps = b.kept >> i & 1 != 0;
+            self.note_loaded(page + i * PAGE_SIZE, keeps, b.is_guarded && keeps);
+        }
+        self.end_fill(s, page, pages, b.pages);
+        self.count_loaded(b.pages);
+        match b.error {
+            Some(error) => Serve::Lost(error),
+            None if b.is_again => Serve::Again,
+            None => Serve::Done(b.pages, b.kind),
+        }
+    }
+
+    /// Loads claimed pages and fills them, without the lock. `bytes`: room for as many.
+    fn bring(
+        &self,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        entries: &[Option<SwapEntry>],
+        guards: bool,
+        bytes: &mut [[u8; PAGE_SIZE]],
+    ) -> Brought {
+        let mut loads = [None; WINDOW_LOCKED_PAGES];
+        let mut loaded = 0;
+        let mut b = Brought {
+            pages: 0,
+            is_again: false,
+            kept: 0,
+            is_guarded: false,
+            kind: FaultKind::PoolLoad,
+            error: None,
+        };
+        for (entry, into) in entries.iter().flatten().zip(bytes.iter_mut()) {
+            match active.cache.swap_in_from(*entry, into) {
+                Ok(l) => {
+                    b.kind = if l.from == Origin::Store { FaultKind::StoreLoad } else { b.kind };
+                    loads[loaded] = Some((*entry, l));
+                }
+                Err(error) if loaded == 0 => return Brought { error: Some(error), ..b },
+                // A neighbour that cannot be read is nobody's business before it is touched.
+                Err(_) => break,
+            }
+            loaded += 1;
+        }
+        // Another mapping may be in the way; the ordinary way knows that.
+        b.is_guarded = guards && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
+        let filled = match b.is_guarded {
+            true => Filled::All,
+            false => active.mechanism.fill(page, bytes[..loaded].as_flattened()),
+        };
+        (b.pages, b.is_again) = match filled {
+            Filled::Present(n) => {
+                assert!(n > 0, "page {page:#x} is stored and mapped");
+                (n, false)
+            }
+            f => self.filled(f, loaded),
+        };
+        for (i, ((entry, l), bytes)) in loads[..b.pages].iter().flatten().zip(&*bytes).enumerate() {
+            let keeps = active.cache.keep_as(*entry, || active.cache.print(*l, bytes));
+            b.kept |= u64::from(keeps) << i;
+        }
+        if b.is_guarded && b.kept == 0 {
+            active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+        }
+        self.recount_own();
+        b
+    }
+
+    /// Claims pages that are about to come in; they count from now on.
+    fn claim_to_fill(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
+        self.claim(s, page, pages);
+        self.resident.fetch_add(pages as i64, Ordering::Relaxed);
+    }
+
+    /// The first `came` of the claimed pages are in the program.
+    fn end_fill(&self, s: &mut Locked<'_>, page: usize, pages: usize, came: usize) {
+        self.end_claim(s, page, pages);
+        self.resident.fetch_sub((pages - came) as i64, Ordering::Relaxed);
+    }
+
+    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free. `is_guarded`: write-protected.
+    pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
+        self.word(page, |m, e| {
+            self.note_return(e);
+            let was_away_for_a_moment = self.was_dropped_lately(e);
+            if is_guarded {
+                e.load_guarded();
+                self.add(Counter::GuardedPages, 1);
+            } else if keeps {
+                e.load_keeping()
+            } else {
+                e.load()
+            }
+            if was_away_for_a_moment {
+                e.prove_useful();
+                self.add(Counter::QuickReturns, 1);
+            }
+            m.count(1, 0);
+        });
+        if !keeps {
+            self.count_freed();
+        }
+    }
+
+    /// A page is about to be mapped again: was it the hand's choice that it was not?
+    #[inline]
+    pub(super) fn note_return(&self, e: &PageEntry) {
+        if !e.was_taken_behind() {
+            self.came_back.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts stored pages that were brought in together, for the first of them.
+    pub(super) fn count_loaded(&self, pages: usize) {
+        self.stored.fetch_sub(pages as i64, Ordering::Relaxed);
+        self.add(Counter::Loads, pages as u64);
+        self.add(Counter::FaultAroundPages, (pages as u64).saturating_sub(1));
+    }
+}
