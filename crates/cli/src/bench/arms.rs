@@ -84,6 +84,24 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 pub struct Arm {
     pub name: String,
     pub backing: Backing,
+    /// Whether the kernel's limit is lowered by the pool of compressed pages, which a calibration
+    /// tells the size of.
+    pub counts_pool: bool,
+}
+
+impl Arm {
+    pub fn of_uzswap(limit_bytes: u64) -> Arm {
+        let backing = Backing::Uzswap { limit_bytes };
+        Arm { name: "uzswap".to_string(), backing, counts_pool: false }
+    }
+
+    /// The peer, if the arm is one of the kernel's.
+    fn kernel_kind(&self) -> Option<Kind> {
+        match self.backing {
+            Backing::Kernel { kind, .. } => Some(kind),
+            Backing::Uzswap { .. } | Backing::UzswapInGroup { .. } => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +150,7 @@ impl Bench<'_> {
 
     /// All arms, uzswap's first.
     pub fn arms(&self, limit_bytes: u64) -> Vec<Arm> {
-        let mut arms = vec![Arm { name: "uzswap".to_string(), backing: Backing::Uzswap { limit_bytes } }];
+        let mut arms = vec![Arm::of_uzswap(limit_bytes)];
         if self.lock.is_none() {
             return arms;
         }
@@ -141,7 +159,29 @@ impl Bench<'_> {
                 arms.push(Arm {
                     name: format!("{} pc{page_cluster}", kind.name()),
                     backing: Backing::Kernel { kind, page_cluster, limit_bytes },
+                    counts_pool: self.arguments.count_pool,
                 });
+            }
+        }
+        arms
+    }
+
+    /// All arms, those of the kernel twice where their pool can be counted or not: with the pool on
+    /// top of the limit, and inside it.
+    pub fn arms_by_both_counts(&self, limit_bytes: u64) -> Vec<Arm> {
+        let mut arms = Vec::new();
+        for arm in self.arms(limit_bytes) {
+            let Some(kind) = arm.kernel_kind() else {
+                arms.push(arm);
+                continue;
+            };
+            match kind == Kind::Swap || peers::pool_is_charged(kind) {
+                true => arms.push(Arm { counts_pool: false, ..arm }),
+                false => {
+                    let name = format!("{} equal", arm.name);
+                    arms.push(Arm { counts_pool: false, ..arm.clone() });
+                    arms.push(Arm { name, counts_pool: true, ..arm });
+                }
             }
         }
         arms
@@ -177,7 +217,7 @@ impl Bench<'_> {
         runs: &mut Vec<Value>,
         run: impl Fn(&Arm) -> Result<Value, Failure>,
     ) -> Result<(), Failure> {
-        for arm in arms.iter_mut().filter(|_| self.arguments.count_pool) {
+        for arm in arms.iter_mut().filter(|arm| arm.counts_pool) {
             let before = arm.clone();
             let Backing::Kernel { kind, limit_bytes, .. } = &mut arm.backing else { continue };
             if *kind == Kind::Swap || peers::pool_is_charged(*kind) {
@@ -477,7 +517,7 @@ mod tests {
 
     #[test]
     fn failures_and_calibrations_do_not_count() {
-        let arm = Arm { name: "uzswap".to_string(), backing: Backing::Uzswap { limit_bytes: 0 } };
+        let arm = Arm::of_uzswap(0);
         let mut runs = vec![
             json!({"arm": "uzswap", "round": 0}),
             json!({"arm": "uzswap", "round": 1}),

@@ -17,6 +17,7 @@ use super::arms::{self, Arm, ArmArguments, Backing, Bench, counted};
 use super::pages::PAGE_BYTES;
 use super::plot;
 use super::record::{Record, median};
+use super::threads;
 use super::worker::PHASES;
 use crate::Failure;
 use crate::size::human;
@@ -37,9 +38,31 @@ pub struct FaultsArguments {
     /// Take the pages' content from a file (a memory image, say) instead of making it up
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
+    /// Touch at random from N threads, one measurement for each N; the kernel's pool is counted
+    /// both ways
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
+          conflicts_with_all = ["corpus", "count_pool"],
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Vec<u32>,
+    /// With --threads: uzswap alone, 128M in 64M, one round, in a few seconds; no result is kept
+    #[arg(long, requires = "threads", conflicts_with_all = ["memory", "size", "rounds", "peers"])]
+    quick: bool,
+}
+
+impl From<FaultsArguments> for threads::Threads {
+    fn from(given: FaultsArguments) -> threads::Threads {
+        let FaultsArguments { mut arms, mut memory, mut size, passes, threads, quick, .. } = given;
+        if quick {
+            (memory, size, arms.rounds) = (64 << 20, 128 << 20, 1);
+        }
+        threads::Threads { arms, memory, size, passes, threads, keep: !quick }
+    }
 }
 
 pub fn run(arguments: FaultsArguments) -> Result<u8, Failure> {
+    if !arguments.threads.is_empty() {
+        return threads::run(threads::Threads::from(arguments));
+    }
     let pages = u32::try_from(arguments.size / PAGE_BYTES as u64)
         .map_err(|_| Failure::usage("--size: more than 16 TiB".to_string()))?;
     let corpus = match &arguments.corpus {
@@ -212,6 +235,8 @@ mod tests {
             ("--memory=x", "no size"),
             ("--size=1", "less than a page"),
             ("--passes=0", "1..=1000"),
+            ("--threads=1,0", "1..=4096"),
+            ("--quick", "--threads"),
         ] {
             let error = parse_line(&[wrong]).err().unwrap_or_else(|| panic!("{wrong} was taken"));
             assert!(error.contains(word), "{wrong}: {error}");
@@ -236,9 +261,9 @@ mod tests {
     fn results_are_medians_and_ratios_of_them() {
         let kernel = Backing::Kernel { kind: Kind::Zram, page_cluster: 0, limit_bytes: 0 };
         let arms = [
-            Arm { name: "uzswap".to_string(), backing: Backing::Uzswap { limit_bytes: 0 } },
-            Arm { name: "zram pc0".to_string(), backing: kernel },
-            Arm { name: "swap pc0".to_string(), backing: kernel },
+            Arm::of_uzswap(0),
+            Arm { name: "zram pc0".to_string(), backing: kernel, counts_pool: false },
+            Arm { name: "swap pc0".to_string(), backing: kernel, counts_pool: false },
         ];
         let mut runs: Vec<Value> = [4.0, 100.0, 5.0].iter().map(|us| made_up_run("uzswap", 1, *us)).collect();
         runs.extend([10.0, 11.0].map(|us| made_up_run("zram pc0", 1, us)));

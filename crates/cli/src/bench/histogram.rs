@@ -38,6 +38,17 @@ impl Histogram {
         }
     }
 
+    /// Adds the touches that another histogram counted.
+    pub fn add(&mut self, other: &Histogram) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.touches += other.touches;
+        self.refaults += other.refaults;
+        self.refault_total_ns += other.refault_total_ns;
+        self.hit_total_ns += other.hit_total_ns;
+    }
+
     /// All touches together.
     pub fn total_ns(&self) -> u64 {
         self.hit_total_ns + self.refault_total_ns
@@ -112,6 +123,21 @@ mod tests {
             assert_eq!((bucket(low), bucket(next - 1)), (index, index));
             assert!((next - low) as f64 <= (low as f64 / SUBS as f64).max(1.0), "{index}: wider than 6 %");
         }
+    }
+
+    #[test]
+    fn a_sum_is_as_if_one_had_counted_all() {
+        let (mut one, mut other, mut both) = (Histogram::new(), Histogram::new(), Histogram::new());
+        for ns in [3, 900, 5000, 70_000, 5000] {
+            one.record(ns);
+            both.record(ns);
+        }
+        for ns in [1000, 5000, 12] {
+            other.record(ns);
+            both.record(ns);
+        }
+        one.add(&other);
+        assert_eq!(one.to_json(), both.to_json());
     }
 
     #[test]

@@ -39,6 +39,8 @@ mod scratch;
 mod store;
 mod streams;
 mod swap_w_seq;
+mod threads;
+mod touchers;
 pub mod worker;
 mod writers;
 
@@ -78,6 +80,9 @@ pub enum BenchCommand {
     /// The process that 'faults' measures
     #[command(hide = true)]
     Worker(worker::WorkerArguments),
+    /// The process that 'faults --threads' measures
+    #[command(hide = true)]
+    Touchers(touchers::ToucherArguments),
     /// The processes that 'swap-w-seq' measures
     #[command(hide = true)]
     Writers(writers::WriterArguments),
@@ -104,6 +109,7 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Pools(arguments) => pools::run(arguments),
         BenchCommand::Store(arguments) => store::run(arguments),
         BenchCommand::Worker(arguments) => worker::run(arguments),
+        BenchCommand::Touchers(arguments) => touchers::run(arguments),
         BenchCommand::Writers(arguments) => writers::run_all(arguments),
         BenchCommand::Writer(arguments) => writers::run_one(arguments),
     }

@@ -224,7 +224,7 @@ mod tests {
         let kernel = Backing::Kernel { kind: Kind::Zram, page_cluster: 0, limit_bytes: 0 };
         let arms =
             [("uzswap", Backing::Uzswap { limit_bytes: 0 }), ("zram pc0", kernel), ("swap pc0", kernel)]
-                .map(|(name, backing)| Arm { name: name.to_string(), backing });
+                .map(|(name, backing)| Arm { name: name.to_string(), backing, counts_pool: false });
         let run = |arm: &str, seconds: f64| {
             let writer = json!({"cpu_ns": seconds * 4e9, "resident_bytes": 4096, "huge_bytes": 1024});
             json!({"arm": arm, "round": 1, "worker": {"wall_ns": seconds * 1e9, "writers": [writer, writer]}})

@@ -90,12 +90,19 @@ pub fn run(arguments: WorkerArguments) -> Result<u8, Failure> {
         "phases": phases,
         "verify_ns": verify_time.as_nanos() as u64,
     });
-    let mut out = io::stdout().lock();
-    let said = writeln!(out, "{result}").and_then(|()| out.flush());
-    said.map_err(failed("standard output"))?;
-    // Who measures us looks at the memory held while it is still held.
-    io::stdin().lock().read_line(&mut String::new()).map_err(failed("standard input"))?;
+    say_and_wait(&result)?;
     Ok(0)
+}
+
+/// Prints the result as one line, and keeps all memory until the bench, which looks at it, answers.
+pub fn say_and_wait(result: &Value) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let failed = |stream: &str, e: io::Error| Failure::environment(format!("{stream}: {}", reason(&e)));
+    let said = writeln!(out, "{result}").and_then(|()| out.flush());
+    said.map_err(|e| failed("standard output", e))?;
+    let heard = io::stdin().lock().read_line(&mut String::new());
+    heard.map_err(|e| failed("standard input", e))?;
+    Ok(())
 }
 
 struct Worker {

@@ -308,7 +308,11 @@ mod tests {
         let swap = ("swap pc3", kernel(peers::Kind::Swap));
         let zram = ("zram pc3", kernel(peers::Kind::Zram));
         let uzswap = ("uzswap", Backing::UzswapInGroup { limit_bytes: 0 });
-        [swap, zram, uzswap].map(|(name, backing)| Arm { name: name.to_string(), backing })
+        [swap, zram, uzswap].map(|(name, backing)| Arm {
+            name: name.to_string(),
+            backing,
+            counts_pool: false,
+        })
     }
 
     /// Runs of all arms: in, out, major faults, seconds.

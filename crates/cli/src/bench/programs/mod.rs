@@ -313,7 +313,7 @@ mod tests {
         let kernel = Backing::Kernel { kind: Kind::Zram, page_cluster: 0, limit_bytes: 0 };
         let uzswap = Backing::Uzswap { limit_bytes: 0 };
         [("uzswap", uzswap), ("zswap pc0", kernel), ("zram pc0", kernel), ("swap pc0", kernel)]
-            .map(|(name, backing)| Arm { name: name.to_string(), backing })
+            .map(|(name, backing)| Arm { name: name.to_string(), backing, counts_pool: false })
     }
 
     fn made_up(times: &[(&str, f64)], failed: &[&str]) -> Value {
