@@ -381,8 +381,17 @@ fn on_demand(base: usize, pages: usize) {
     checked();
     all_are_right();
     let used = PAGER.used_pages();
+    // What is said to be cold goes first.
+    let half = base + pages / 2 * P;
+    let at_hand = |from: usize, to: usize| {
+        let is_there = |page: &usize| PAGER.table.get(*page).is_some_and(|e| e.is_resident());
+        (from..to).step_by(P).filter(is_there).count()
+    };
+    assert_eq!(PAGER.make_cold(half, base + pages * P), base + pages * P);
     // Compressed, a page takes half of what it took.
     reclaim(pages as u64 / 8);
+    let (warm, cold) = (at_hand(base, half), at_hand(half, base + pages * P));
+    assert!(warm > pages / 2 - 64 && cold <= pages * 3 / 8, "{warm} warm pages are there, {cold} cold ones");
     let now = PAGER.used_pages();
     assert!(now <= used - pages as i64 / 8 && PAGER.resident_pages() > 64, "used {used}, then {now}");
     all_are_right();

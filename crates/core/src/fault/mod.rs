@@ -23,6 +23,7 @@
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
 mod active;
+mod advise;
 mod age_out;
 mod ahead;
 mod balance;

@@ -163,6 +163,22 @@ impl Pager {
         swept
     }
 
+    /// Takes up to `most` pages of a run of one range out, however hot they are. Returns where to go on.
+    pub(super) fn sweep_run(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        run: Range,
+        most: usize,
+    ) -> (Swept, usize) {
+        let mut v = Victims::new(false);
+        v.behind = true;
+        let next = self.pick_in(s, active, run, run.start, &mut v, (most, most), true);
+        let swept = self.take_victims(s, active, &mut v);
+        self.add(Counter::Evictions, swept.taken as u64);
+        (swept, next)
+    }
+
     /// Picks up to `want` pages of what came in by windows, the oldest first.
     fn pick_of_trail(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims, want: usize) {
         let limit = self.limit_pages();

@@ -19,7 +19,7 @@ use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, Result};
 pub const LEAF_PAGES: usize = HUGE_PAGES;
 pub const LEAF_BYTES: usize = HUGE_BYTES;
 /// Bytes that one segment of the table of stretches describes: what an empty search skips at once.
-const SKIP_BYTES: usize = Table::<MiddleEntry>::PER_SEGMENT * LEAF_BYTES;
+pub const SKIP_BYTES: usize = Table::<MiddleEntry>::PER_SEGMENT * LEAF_BYTES;
 
 type Leaf = [PageEntry; LEAF_PAGES];
 

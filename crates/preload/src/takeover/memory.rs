@@ -19,6 +19,8 @@ use super::{
 };
 use crate::patch;
 
+mod advise;
+
 const MAP_GROWSDOWN: usize = 0x100;
 const MAP_LOCKED: usize = 0x2000;
 const MAP_POPULATE: usize = 0x8000;
@@ -61,9 +63,8 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         nr::MREMAP if overlaps(a[0], a[1].max(1)) || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) => {
             runtime(t, move || mremap(a))
         }
-        nr::MADVISE if overlaps(a[0], a[1]) => {
-            return runtime(t, move || madvise(a)).map_or(Some(Answer::Inline), |r| Some(Answer::Result(r)));
-        }
+        nr::MADVISE if overlaps(a[0], a[1]) => return Some(advise::one(t, a)),
+        nr::PROCESS_MADVISE => return advise::several(t, a),
         nr::BRK => runtime(t, move || brk(a[0])),
         nr::MLOCK | nr::MLOCK2 | nr::MUNLOCK if overlaps(a[0], a[1]) => {
             runtime(t, move || mlock(t, number, a))
@@ -329,101 +330,13 @@ fn moved(s: &mut Locked<'_>, managed: Option<Range>, a: Args, new: usize) -> isi
     new as isize
 }
 
-/// `None`: the kernel's business alone.
-fn madvise(a: Args) -> Option<isize> {
-    const DONTNEED: usize = 4;
-    const FREE: usize = 8;
-    const DONTFORK: usize = 10;
-    const DOFORK: usize = 11;
-    const MERGEABLE: usize = 12;
-    const HUGEPAGE: usize = 14;
-    const NOHUGEPAGE: usize = 15;
-    const WIPEONFORK: usize = 18;
-    const KEEPONFORK: usize = 19;
-    const COLD: usize = 20;
-    const PAGEOUT: usize = 21;
-    const POPULATE_READ: usize = 22;
-    const POPULATE_WRITE: usize = 23;
-    const DONTNEED_LOCKED: usize = 24;
-    const COLLAPSE: usize = 25;
-    const GUARD_INSTALL: usize = 102;
-    const GUARD_REMOVE: usize = 103;
-    let [start, len, advice, ..] = a;
-    let end = start.saturating_add(page_ceil(len));
-    let mut s = PAGER.lock_range(page_floor(start), end);
-    let active = ACTIVE.load(Ordering::Acquire);
-    let flag = |flag, on| {
-        let r = raw(nr::MADVISE, a);
-        if r == 0 {
-            PAGER.note_flag(start, end, flag, on);
-        }
-        Some(r)
-    };
-    match advice {
-        DONTFORK => return flag(RangeFlags::DONTFORK, true),
-        DOFORK => return flag(RangeFlags::DONTFORK, false),
-        WIPEONFORK => return flag(RangeFlags::WIPEONFORK, true),
-        KEEPONFORK => return flag(RangeFlags::WIPEONFORK, false),
-        HUGEPAGE | NOHUGEPAGE => {
-            // Dormant, the kernel makes huge pages; active, the pager does, if it makes any.
-            let kernels = !active || PAGER.makes_huge_pages() || advice == NOHUGEPAGE;
-            let r = if kernels { raw(nr::MADVISE, a) } else { 0 };
-            if r == 0 {
-                PAGER.note_flag(start, end, RangeFlags::HUGE, advice == HUGEPAGE);
-                PAGER.note_flag(start, end, RangeFlags::NOT_HUGE, advice == NOHUGEPAGE);
-            }
-            return Some(r);
-        }
-        _ if !active => return None,
-        _ => {}
-    }
-    if start % PAGE_SIZE != 0 {
-        return None;
-    }
-    match advice {
-        DONTNEED | FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
-            // MADV_FREE may drop at once; a page dropped later, unseen, could not be told from a stored one.
-            let kernel = if advice == FREE { DONTNEED } else { advice };
-            let r = raw(nr::MADVISE, [start, len, kernel, 0, 0, 0]);
-            // With a hole in the range the rest was discarded all the same.
-            if r == 0 || r == Errno::ENOMEM.as_return() {
-                PAGER.note_discarded(&mut s, start, end);
-            } else if r == Errno::EINVAL.as_return() {
-                // The kernel stopped at the first locked range; what lies before it is gone.
-                let mut stop = end;
-                PAGER.ranges.for_each(start, end, |range| {
-                    if range.flags.has(RangeFlags::LOCKED) {
-                        stop = stop.min(range.start);
-                    }
-                });
-                if stop < end {
-                    PAGER.note_discarded(&mut s, start, stop);
-                }
-            }
-            if advice == GUARD_INSTALL && r == 0 {
-                PAGER.note_flag(start, end, RangeFlags::GUARD, true);
-            }
-            Some(r)
-        }
-        GUARD_REMOVE => {
-            let r = raw(nr::MADVISE, a);
-            PAGER.note_flag(start, end, RangeFlags::GUARD, false);
-            Some(r)
-        }
-        // How pages are kept is the pager's to decide here.
-        MERGEABLE | COLLAPSE | COLD | PAGEOUT => Some(0),
-        POPULATE_READ | POPULATE_WRITE => {
-            let (guard, ok) = PAGER.make_resident(s, start, end);
-            drop(guard);
-            Some(if ok { 0 } else { Errno::EFAULT.as_return() })
-        }
-        _ => None,
-    }
-}
-
 fn brk(wanted: usize) -> isize {
-    let before = BREAK.load(Ordering::Relaxed);
-    let mut s = if wanted < before { PAGER.lock() } else { PAGER.enter() };
+    let mut s = PAGER.enter();
+    if wanted < BREAK.load(Ordering::Relaxed) {
+        // What goes may be claimed. The break itself changes under the lock only.
+        drop(s);
+        s = PAGER.lock();
+    }
     let r = call!(nr::BRK, wanted);
     let (old, new) = (page_ceil(BREAK.load(Ordering::Relaxed)), page_ceil(r as usize));
     if new > old {

@@ -1,0 +1,237 @@
+//! What the program says of its memory: that it is cold, may go now, or is wanted soon (MADV_COLD,
+//! MADV_PAGEOUT, MADV_WILLNEED).
+//!
+//! ```text
+//!   cold      the hand takes these pages when it comes by, however hot they were
+//!   page out  make cold ─> sweep that part ─> give limbo's oldest, as many as were taken, to the cache
+//!   will need stored pages come in, as for a system call, up to a part of the limit
+//! ```
+//!
+//! Each is done in portions: the lock is free between them, and the caller lets signals in. A
+//! portion returns where the next one begins. Memory that was shared by fork is left to whoever
+//! uses it, as the kernel leaves it.
+
+use super::resolve::Serve;
+use super::sweep::Swept;
+use super::{Active, Locked, Pager};
+use crate::control::Counter;
+use crate::policy::BATCH_PAGES;
+use crate::region::table::{LEAF_BYTES, MiddleEntry, SKIP_BYTES};
+use crate::region::{PageEntry, PageState, Range, RangeFlags};
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Bytes of a portion in which only words are changed: 65 536 of them, less than a millisecond
+/// under the lock.
+const COLD_BYTES: usize = 128 * LEAF_BYTES;
+/// Pages of a portion that go out: some milliseconds, for most of which the lock is free.
+const OUT_PAGES: usize = 1024;
+/// Sweeps of a portion that take nothing, after which the rest of it stays: limbo is full of what
+/// others have in hand.
+const BARREN_MAX: u32 = 16;
+/// How long such a sweep waits for them.
+const WAIT_NS: u64 = 50_000;
+/// Attempts to bring in a stretch before it is left to be touched.
+const TRIES_MAX: u32 = 64;
+/// The part of the limit that one call brings in at most, as a divisor: what is brought must not
+/// push itself out.
+const BROUGHT_MOST: i64 = 2;
+
+impl Pager {
+    /// Pages that one MADV_WILLNEED brings in at most.
+    pub fn wanted_most(&self) -> i64 {
+        self.limit_pages() / BROUGHT_MOST
+    }
+
+    /// A portion of `[start, end)` is not needed soon: it goes before what is.
+    pub fn make_cold(&self, start: usize, end: usize) -> usize {
+        let next = end.min(start.saturating_add(COLD_BYTES));
+        let _s = self.enter();
+        self.table.for_each_occupied(start, next, |_, _, e| {
+            if !e.is_shared() {
+                e.make_cold();
+            }
+        });
+        next
+    }
+
+    /// Takes a portion of `[start, end)` out of the program.
+    pub fn page_out(&self, start: usize, end: usize) -> usize {
+        let Some(active) = self.active() else { return end };
+        let (mut at, mut out, mut barren) = (start, 0, 0);
+        let mut s = self.enter();
+        while out < OUT_PAGES {
+            let Some(run) = self.next_to_go(at, end) else {
+                at = end;
+                break;
+            };
+            let (swept, next) = self.sweep_part(&mut s, active, run);
+            let freed;
+            (s, freed) = self.free_as_many(s, active, swept.taken - swept.dropped);
+            self.publish(false);
+            out += swept.taken;
+            if swept.taken + freed > 0 || next > run.start {
+                (at, barren) = (next, 0);
+                continue;
+            }
+            barren += 1;
+            if barren > BARREN_MAX {
+                at = end;
+                break;
+            }
+            drop(s);
+            crate::sys::sleep_ns(WAIT_NS);
+            s = self.enter();
+        }
+        // Frames kept for the next huge page that comes in.
+        while s.limbo.ready() == 0 && self.give_frame_back(&mut s, active) {}
+        drop(s);
+        self.publish(at == end);
+        at
+    }
+
+    /// The first run of pages in `[at, end)` that can go, as a part of its range.
+    fn next_to_go(&self, at: usize, end: usize) -> Option<Range> {
+        let goes = |e: &PageEntry| e.is_resident() && !e.is_shared();
+        let has_some = |m: &MiddleEntry| m.resident() > 0;
+        let part = |r: &Range| r.is_swept().then(|| self.in_whole_units(r.clip(at, end)));
+        self.first_of_all(at, end, part, |r| self.first_run(r, has_some, goes))
+    }
+
+    /// The first run of pages in `[at, end)` that are elsewhere and that the program may use.
+    fn next_to_come(&self, at: usize, end: usize) -> Option<Range> {
+        let is_away = |e: &PageEntry| matches!(e.state(), PageState::Stored(_) | PageState::Limbo(_));
+        let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
+        let part = |r: &Range| {
+            let is_usable = r.prot != 0 && !r.flags.has(RangeFlags::GUARD);
+            is_usable.then(|| r.clip(at, end))
+        };
+        self.first_of_all(at, end, part, |r| self.first_run(r, has_some, is_away))
+    }
+
+    /// What `find` finds first in the parts of the ranges of `[at, end)`.
+    fn first_of_all(
+        &self,
+        mut at: usize,
+        end: usize,
+        part: impl Fn(&Range) -> Option<Range>,
+        find: impl Fn(&Range) -> Option<Range>,
+    ) -> Option<Range> {
+        while at < end {
+            let i = self.ranges.index_from(at);
+            let range = (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end)?;
+            let found = part(&range).and_then(|part| find(&part));
+            if found.is_some() {
+                return found;
+            }
+            at = range.end;
+        }
+        None
+    }
+
+    /// The first pages of a range in a row that are as `wanted`; stretches that have none are
+    /// passed at once.
+    fn first_run(
+        &self,
+        range: &Range,
+        has_some: impl Fn(&MiddleEntry) -> bool,
+        wanted: impl Fn(&PageEntry) -> bool,
+    ) -> Option<Range> {
+        let mut run: Option<Range> = None;
+        let mut at = range.start;
+        while at < range.end {
+            let passes = match self.table.middle(at) {
+                None => SKIP_BYTES,
+                Some(m) if !has_some(m) => LEAF_BYTES,
+                Some(_) => PAGE_SIZE,
+            };
+            let is_wanted = passes == PAGE_SIZE && self.table.get(at).is_some_and(&wanted);
+            match (is_wanted, &mut run) {
+                (true, Some(run)) => run.end = at + PAGE_SIZE,
+                (true, None) => run = Some(Range { start: at, end: at + PAGE_SIZE, ..*range }),
+                (false, Some(_)) => break,
+                (false, None) => {}
+            }
+            at = (at / passes + 1) * passes;
+        }
+        run
+    }
+
+    /// By protection faults only whole units go, which keeps the kernel's mappings few.
+    fn in_whole_units(&self, part: Range) -> Range {
+        if !self.active().is_some_and(|a| a.mechanism.is_protect()) {
+            return part;
+        }
+        let unit = self.unit_pages() * PAGE_SIZE;
+        Range { start: part.start.next_multiple_of(unit), end: part.end / unit * unit, ..part }
+    }
+
+    /// Takes pages of a run out, however hot they are: a batch of them, or a huge page.
+    fn sweep_part(&self, s: &mut Locked<'_>, active: &Active, run: Range) -> (Swept, usize) {
+        let most = self.batch_pages();
+        self.table.for_each_occupied(run.start, run.end, |_, _, e| e.make_cold());
+        self.sweep_run(s, active, run, most)
+    }
+
+    /// Gives as many of limbo's pages to the cache as came into it, the oldest first: where memory
+    /// is not short those are the ones that came, and where it is, the others' second chance is
+    /// over. Returns the frames freed.
+    fn free_as_many<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: usize) -> (Locked<'a>, usize) {
+        let mut sum = 0;
+        while sum < pages {
+            let (freed, refused);
+            (s, freed, refused) = self.age_out(s, active, (pages - sum).min(BATCH_PAGES));
+            sum += freed;
+            if freed == 0 || refused > 0 {
+                break;
+            }
+        }
+        (s, sum)
+    }
+
+    /// Brings a portion of `[start, end)` in that is not there: at most `most` pages. Returns where
+    /// to go on, and the pages that came.
+    pub fn bring_in(&self, start: usize, end: usize, most: i64) -> (usize, i64) {
+        let Some(active) = self.active() else { return (end, 0) };
+        let mut s = self.enter();
+        // Whoever waits for its turn brings nothing in.
+        if most <= 0 || self.slot().turn.is_paused() {
+            return (end, 0);
+        }
+        let Some(run) = self.next_to_come(start, end) else { return (end, 0) };
+        let want = ((run.end - run.start) >> PAGE_SHIFT).min(most as usize).min(self.batch_pages());
+        let range = self.ranges.find(run.start).expect("the run is of a range");
+        let mut tries = 0;
+        loop {
+            match self.serve(&mut s, active, range, run.start, want, tries, true) {
+                Serve::Done(pages, kind) => {
+                    self.trace_served(run.start, pages, kind, false, true);
+                    s = self.watch_arrivals(s, active, run.start, pages);
+                    drop(s);
+                    self.publish(false);
+                    self.ask_evictor();
+                    return (run.start + pages * PAGE_SIZE, pages as i64);
+                }
+                Serve::NeedRoom(pages) if tries < TRIES_MAX => {
+                    s = self.make_room(s, active, pages);
+                    tries += 1;
+                }
+                Serve::Again if tries < TRIES_MAX => {
+                    tries += 1;
+                    drop(s);
+                    crate::sys::yield_now();
+                    s = self.enter();
+                }
+                // Another thread has it in hand, or it cannot be read: whoever touches it will see.
+                _ => return (run.start + PAGE_SIZE, 0),
+            }
+            let is_as_it_was = self.ranges.find(run.start) == Some(range) && self.is_away(run.start);
+            if !is_as_it_was {
+                return (run.start + PAGE_SIZE, 0);
+            }
+        }
+    }
+
+    fn is_away(&self, page: usize) -> bool {
+        matches!(self.state_of(page), PageState::Stored(_) | PageState::Limbo(_))
+    }
+}

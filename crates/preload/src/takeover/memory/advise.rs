@@ -1,0 +1,255 @@
+//! What the program advises: `madvise`, and `process_madvise` on itself.
+//!
+//! Advice that changes what memory holds, or how it is inherited, is given to the kernel and noted
+//! under one hold of the lock. Advice about use (MADV_COLD, MADV_PAGEOUT, MADV_WILLNEED) is the
+//! pager's to follow (`fault/advise.rs`), in portions between which signals come in; the kernel is
+//! asked too, for what is not managed in the range, and for the result.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
+use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
+
+use super::super::buffers::copy_in;
+use super::super::process::decimal;
+use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime};
+
+const WILLNEED: usize = 3;
+const DONTNEED: usize = 4;
+const FREE: usize = 8;
+const DONTFORK: usize = 10;
+const DOFORK: usize = 11;
+const MERGEABLE: usize = 12;
+const HUGEPAGE: usize = 14;
+const NOHUGEPAGE: usize = 15;
+const WIPEONFORK: usize = 18;
+const KEEPONFORK: usize = 19;
+const COLD: usize = 20;
+const PAGEOUT: usize = 21;
+const POPULATE_READ: usize = 22;
+const POPULATE_WRITE: usize = 23;
+const DONTNEED_LOCKED: usize = 24;
+const COLLAPSE: usize = 25;
+const GUARD_INSTALL: usize = 102;
+const GUARD_REMOVE: usize = 103;
+
+/// Parts of a vector, and bytes of all of them together, that one call takes at most: the kernel's
+/// own limits.
+const VECTORS_MAX: usize = 1024;
+const BYTES_MAX: usize = 0x7fff_f000;
+/// Descriptors that are none: this thread, and this process.
+const PIDFD_SELF_THREAD: i32 = -10_000;
+const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
+
+/// By which call the kernel is asked: what it allows differs.
+#[derive(Clone, Copy)]
+enum Way {
+    Madvise,
+    /// `process_madvise` on this descriptor of the process itself.
+    Process(usize),
+}
+
+impl Way {
+    /// Asks the kernel, from memory of ours: in `runtime`.
+    fn kernel(self, start: usize, len: usize, advice: usize) -> isize {
+        let fd = match self {
+            Way::Madvise => return call!(nr::MADVISE, start, len, advice),
+            Way::Process(fd) => fd,
+        };
+        let vector = [start, len];
+        call!(nr::PROCESS_MADVISE, fd, vector.as_ptr(), 1, advice, 0).min(0)
+    }
+}
+
+/// `madvise` of memory of which some is managed.
+pub(super) fn one(t: &'static ThreadBlock, a: Args) -> Answer {
+    let [start, len, advice, ..] = a;
+    advise(t, Way::Madvise, start, len, advice).map_or(Answer::Inline, Answer::Result)
+}
+
+/// `process_madvise`. `None`: the kernel's business alone.
+pub(super) fn several(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
+    let [fd, vector, count, advice, flags, _] = a;
+    if flags != 0 || count > VECTORS_MAX || !is_own(t, fd) {
+        return None;
+    }
+    let part = |i: usize| {
+        let mut pair = [0u8; 16];
+        let is_there = copy_in(t, vector.wrapping_add(i * pair.len()), &mut pair);
+        let (words, _) = pair.as_chunks::<8>();
+        let [start, len] = [0, 1].map(|w| usize::from_le_bytes(words[w]));
+        (is_there && len <= isize::MAX as usize).then_some((start, len))
+    };
+    // The kernel looks at all of the vector before it does anything: what is wrong with it, it
+    // says.
+    if (0..count).any(|i| part(i).is_none()) {
+        return None;
+    }
+    let mut done = 0;
+    for i in 0..count {
+        let (start, len) = part(i)?;
+        let len = len.min(BYTES_MAX - done);
+        let way = Way::Process(fd);
+        let ours = if overlaps(start, len) { advise(t, way, start, len, advice) } else { None };
+        let r = ours.unwrap_or_else(|| runtime(t, move || way.kernel(start, len, advice)));
+        if r < 0 {
+            return Some(Answer::Result(if done > 0 { done as isize } else { r }));
+        }
+        done += len;
+    }
+    Some(Answer::Result(done as isize))
+}
+
+/// Whether a descriptor of a process, or the number that stands for one, is that of this process.
+fn is_own(t: &'static ThreadBlock, number: usize) -> bool {
+    let number = number as i32;
+    if matches!(number, PIDFD_SELF_THREAD | PIDFD_SELF_THREAD_GROUP) {
+        return true;
+    }
+    number >= 0
+        && runtime(t, move || {
+            let Some(pid) = process_of(number) else { return false };
+            // A thread's descriptor names the thread.
+            call!(nr::TGKILL, uzswap::sys::getpid(), pid, 0) == 0
+        })
+}
+
+/// The process of which `number` is a descriptor, by /proc. Without it nothing is known, and the
+/// kernel's answer is the only one.
+fn process_of(number: i32) -> Option<u32> {
+    let mut path = [0u8; 40];
+    let mut digits = [0u8; 12];
+    let mut n = 0;
+    for part in [&b"/proc/self/fdinfo/"[..], decimal(number as u32, &mut digits)] {
+        path[n..n + part.len()].copy_from_slice(part);
+        n += part.len();
+    }
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let file = fd::open_read(path).ok()?;
+    let mut text = [0u8; 512];
+    let n = fd::read(file, &mut text);
+    fd::close(file);
+    let line = text[..n.ok()?].split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"Pid:\t"))?;
+    // -1: it has ended.
+    let is_number = !line.is_empty() && line.iter().all(u8::is_ascii_digit);
+    is_number.then(|| line.iter().fold(0, |v, b| v * 10 + u32::from(b - b'0')))
+}
+
+/// `None`: the kernel's business alone.
+fn advise(t: &'static ThreadBlock, way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
+    match advice {
+        COLD | PAGEOUT | WILLNEED => follow(t, way, start, len, advice),
+        _ => runtime(t, move || note(way, start, len, advice)),
+    }
+}
+
+/// Follows advice about use. Without paging it is the kernel's, but for a process that listens to
+/// orders: asked to page out, it begins to page.
+fn follow(t: &'static ThreadBlock, way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
+    let end = start.checked_add(len)?.min(ADDRESS_END);
+    if !start.is_multiple_of(PAGE_SIZE) {
+        return None;
+    }
+    if advice == PAGEOUT && !ACTIVE.load(Ordering::Acquire) && evictor::is_running() {
+        runtime(t, || activate(&mut PAGER.lock()));
+    }
+    if !ACTIVE.load(Ordering::Acquire) {
+        return None;
+    }
+    let end = page_ceil(end);
+    let kernel = || runtime(t, move || way.kernel(start, len, advice));
+    if advice == WILLNEED {
+        // It reads files ahead meanwhile.
+        let r = kernel();
+        let (mut at, mut left) = (start, PAGER.wanted_most());
+        while at < end {
+            let came;
+            (at, came) = runtime(t, move || PAGER.bring_in(at, end, left));
+            left -= came;
+        }
+        return Some(r);
+    }
+    let mut at = start;
+    while at < end {
+        let goes = advice == PAGEOUT;
+        at = runtime(t, move || if goes { PAGER.page_out(at, end) } else { PAGER.make_cold(at, end) });
+    }
+    // For what is not managed there, or has to stay.
+    Some(kernel())
+}
+
+/// Other advice: given and noted under one hold of the lock. `None`: the kernel's business alone.
+fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
+    let end = start.saturating_add(page_ceil(len));
+    let mut s = PAGER.lock_range(page_floor(start), end);
+    let active = ACTIVE.load(Ordering::Acquire);
+    let flag = |flag, on| {
+        let r = way.kernel(start, len, advice);
+        if r == 0 {
+            PAGER.note_flag(start, end, flag, on);
+        }
+        Some(r)
+    };
+    match advice {
+        DONTFORK => return flag(RangeFlags::DONTFORK, true),
+        DOFORK => return flag(RangeFlags::DONTFORK, false),
+        WIPEONFORK => return flag(RangeFlags::WIPEONFORK, true),
+        KEEPONFORK => return flag(RangeFlags::WIPEONFORK, false),
+        HUGEPAGE | NOHUGEPAGE => {
+            // Dormant, the kernel makes huge pages; active, the pager does, if it makes any.
+            let kernels = !active || PAGER.makes_huge_pages() || advice == NOHUGEPAGE;
+            let r = if kernels { way.kernel(start, len, advice) } else { 0 };
+            if r == 0 {
+                PAGER.note_flag(start, end, RangeFlags::HUGE, advice == HUGEPAGE);
+                PAGER.note_flag(start, end, RangeFlags::NOT_HUGE, advice == NOHUGEPAGE);
+            }
+            return Some(r);
+        }
+        _ if !active => return None,
+        _ => {}
+    }
+    if start % PAGE_SIZE != 0 {
+        return None;
+    }
+    match advice {
+        DONTNEED | FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
+            // MADV_FREE may drop at once; a page dropped later, unseen, could not be told from a
+            // stored one.
+            let kernel = if advice == FREE { DONTNEED } else { advice };
+            let r = way.kernel(start, len, kernel);
+            // With a hole in the range the rest was discarded all the same.
+            if r == 0 || r == Errno::ENOMEM.as_return() {
+                PAGER.note_discarded(&mut s, start, end);
+            } else if r == Errno::EINVAL.as_return() {
+                // The kernel stopped at the first locked range; what lies before it is gone.
+                let mut stop = end;
+                PAGER.ranges.for_each(start, end, |range| {
+                    if range.flags.has(RangeFlags::LOCKED) {
+                        stop = stop.min(range.start);
+                    }
+                });
+                if stop < end {
+                    PAGER.note_discarded(&mut s, start, stop);
+                }
+            }
+            if advice == GUARD_INSTALL && r == 0 {
+                PAGER.note_flag(start, end, RangeFlags::GUARD, true);
+            }
+            Some(r)
+        }
+        GUARD_REMOVE => {
+            let r = way.kernel(start, len, advice);
+            PAGER.note_flag(start, end, RangeFlags::GUARD, false);
+            Some(r)
+        }
+        // How pages are kept is the pager's to decide here.
+        MERGEABLE | COLLAPSE => Some(0),
+        POPULATE_READ | POPULATE_WRITE => {
+            let (guard, ok) = PAGER.make_resident(s, start, end);
+            drop(guard);
+            Some(if ok { 0 } else { Errno::EFAULT.as_return() })
+        }
+        _ => None,
+    }
+}
