@@ -40,6 +40,8 @@ impl<S: Store> SwapCache<S> {
                     let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
                     assert!(s.pools[usize::from(e.pool)].holds(handle), "the pool knows the object");
                     assert_eq!(handle.len(), usize::from(e.len));
+                    raw_pages += u64::from(e.codec == RAW);
+                    assert!(e.codec != RAW || usize::from(e.len) == PAGE_SIZE, "a page as it is");
                     pool_bytes += usize::from(e.len);
                 }
                 Location::Grouped(_) => {
@@ -77,6 +79,7 @@ impl<S: Store> SwapCache<S> {
         // Where pages come from and where they go.
         assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);
         assert_eq!(c.stored_pages + c.invalidates, c.stores - c.failed_stores);
+        assert!(c.incompressible_stores <= c.pool_stores);
         assert!(c.dispersed_pages <= c.written_back_pages && c.written_back_pages <= c.pool_stores);
         assert!(grouped + c.dispersed_pages <= c.group_stores);
         assert!(c.unpacked_groups <= c.group_loads && c.group_loads <= c.pool_loads);

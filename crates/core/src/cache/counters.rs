@@ -37,7 +37,8 @@ counters! {
     gone_pages,
     /// Bytes of the copies in the pool.
     kept_bytes,
-    /// Pages kept as they are, because compressing did not help (all in the store).
+    /// Pages kept as they are, because compressing did not help: in the store, or in the pool if
+    /// they may be there.
     incompressible_pages,
     /// Memory that the pages in memory (pool and same-filled) stand for.
     orig_data_bytes,
@@ -65,6 +66,8 @@ counters! {
     recompressed_saved_bytes,
     /// Pages that were taken into the pool.
     pool_stores,
+    /// Of these, pages that are kept as they are.
+    incompressible_stores,
     /// Pages that went straight to the store, for one of the causes below.
     direct_stores,
     /// Pages that were not taken, because neither pool nor store could.

@@ -34,7 +34,7 @@ mod unpack;
 use super::Page;
 use super::entry::{Location, Mark};
 use super::records::{Record, Records};
-use super::state::{self, State};
+use super::state::{self, RAW, State};
 use crate::codec::CodecId;
 use crate::pool::{Handle, MAX_OBJECT_BYTES};
 use crate::store::Store;
@@ -210,6 +210,7 @@ impl<S: Store> State<S> {
         group.live |= 1 << member.index;
         group.members[usize::from(member.index)] = id;
         let e = self.entries.get_mut(id);
+        self.counters.incompressible_pages -= u64::from(e.codec == RAW);
         e.set_location(Location::Grouped(member));
         (e.codec, e.len) = (0, 0);
         self.counters.grouped_pages += 1;

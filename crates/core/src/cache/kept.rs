@@ -18,7 +18,7 @@
 //! of use, and they go when nothing else can. One in the store costs nothing, and saves a write while the pool is full.
 
 use super::entry::{Ends, Location, Mark, SwapEntry};
-use super::state::State;
+use super::state::{RAW, State};
 use super::{Loaded, Page, SwapCache};
 use crate::store::Store;
 
@@ -252,6 +252,8 @@ impl<S: Store> State<S> {
             // What was compressed again because it was idle is not: kept, it would cost each load from now on what the
             // denser codec costs.
             Location::Pool(_) if e.is(Mark::Packed) && !is_dense => false,
+            // The copy would take what the page takes.
+            Location::Pool(_) if e.codec == RAW => false,
             Location::Pool(_) => self.has_room_for_copy(usize::from(e.len)) && self.kept.is_worthwhile(),
             Location::Stored(_) => self.kept.is_worthwhile(),
             _ => false,
@@ -348,6 +350,7 @@ impl<S: Store> State<S> {
         self.free_object(e.pool, raw);
         self.entries.get_mut(id).set_location(Location::Gone);
         self.counters.pool_pages -= 1;
+        self.counters.incompressible_pages -= u64::from(e.codec == RAW);
         self.counters.gone_pages += 1;
         self.counters.dropped_copies += 1;
     }

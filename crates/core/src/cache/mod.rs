@@ -103,6 +103,9 @@ pub struct CacheConfig<S = FileStore> {
     /// Once full, the pool takes nothing until it is below this part of its maximum (only while there is a
     /// store that works).
     pub accept_threshold_percent: u32,
+    /// Pages that compressing does not help stay in the pool as they are, as long as it has room.
+    /// Otherwise they go to the store, and are refused where there is none.
+    pub keeps_incompressible: bool,
     /// Where cold and incompressible pages go; taken over by the cache.
     pub store: Option<S>,
     pub encryption: Encryption,
@@ -117,6 +120,7 @@ impl<S> Default for CacheConfig<S> {
             pool: PoolKind::Zsmalloc,
             max_pool_bytes: usize::MAX,
             accept_threshold_percent: 90,
+            keeps_incompressible: false,
             store: None,
             encryption: Encryption::On,
         }
@@ -161,7 +165,9 @@ pub struct SwapCache<S: Store = FileStore> {
 impl<S: Store> SwapCache<S> {
     pub fn new(config: CacheConfig<S>) -> Result<SwapCache<S>> {
         let clusters = Clusters::new(config.store, config.encryption)?;
-        let state = State::new(config.pool, clusters, config.max_pool_bytes, config.accept_threshold_percent);
+        let mut state =
+            State::new(config.pool, clusters, config.max_pool_bytes, config.accept_threshold_percent);
+        state.keeps_incompressible = config.keeps_incompressible;
         Ok(SwapCache {
             state: Mutex::new(state),
             codecs: Codecs::new(config.codec),

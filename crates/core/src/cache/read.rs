@@ -378,17 +378,20 @@ impl<S: Store> SwapCache<S> {
         Ok(read_bytes)
     }
 
+    /// The page of an object.
     #[inline]
-    fn unpack(
+    pub(super) fn unpack(
         &self,
         codec: CodecId,
         scratch: &mut Scratch,
         bytes: &[u8],
-        page: &mut Page,
+        page: &mut [u8],
     ) -> core::result::Result<(), LoadError> {
         if codec == RAW {
-            let raw: &Page = bytes.try_into().map_err(|_| LoadError::Corrupt)?;
-            page.copy_from_slice(raw);
+            if bytes.len() != page.len() {
+                return Err(LoadError::Corrupt);
+            }
+            page.copy_from_slice(bytes);
             return Ok(());
         }
         self.codecs.decompress(codec, scratch, bytes, page).map_err(|_| LoadError::Corrupt)

@@ -26,7 +26,7 @@ use core::sync::atomic::Ordering;
 
 use super::entry::{Location, Mark, NONE};
 use super::group::Grouper;
-use super::state::{self, State};
+use super::state::{self, RAW, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
 use crate::codec::{CodecId, CodecSpec, Scratch};
 use crate::store::Store;
@@ -245,8 +245,7 @@ impl<S: Store> SwapCache<S> {
             let Packer { scratch, object, page, out, .. } = &mut *packer;
             let page = page.as_mut_slice();
             // A copy that cannot be read is found out by whoever asks for it.
-            let is_whole =
-                self.codecs.decompress(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
+            let is_whole = self.unpack(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
             let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
             let packed = is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
             let packed = packed.map(|c| (c.codec, &out[..c.len]));
@@ -339,7 +338,7 @@ impl<S: Store> State<S> {
                 return None;
             }
             let e = *self.entries.get(id);
-            let is_as_all = for_all.is_some_and(|codec| codec.writes(e.codec));
+            let is_as_all = for_all.is_some_and(|codec| e.codec != RAW && codec.writes(e.codec));
             if !is_idle && is_as_all {
                 return None;
             }
@@ -382,6 +381,7 @@ impl<S: Store> State<S> {
             e.set_location(Location::Pool(handle.to_raw()));
             (e.codec, e.len, e.pool) = (codec, object.len() as u16, pool);
             saved = job.len - object.len();
+            self.counters.incompressible_pages -= u64::from(job.codec == RAW);
             self.counters.recompressed_pages += 1;
             self.counters.recompressed_saved_bytes += saved as u64;
             self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);

@@ -44,6 +44,8 @@ pub struct State<S: Store> {
     pub accept_threshold_percent: u32,
     /// The limit was reached, and use is not below the threshold again yet.
     pub is_full: bool,
+    /// What compressing does not help may be in the pool, as it is.
+    pub keeps_incompressible: bool,
 }
 
 /// Who a new entry is for.
@@ -102,6 +104,7 @@ impl<S: Store> State<S> {
             max_pool_bytes,
             accept_threshold_percent: accept_threshold_percent.min(100),
             is_full: false,
+            keeps_incompressible: false,
         }
     }
 
@@ -205,6 +208,16 @@ impl<S: Store> State<S> {
                 Ok(()) => return Ok(()),
                 Err(cause) => (codec, object, cause),
             },
+            Content::Raw(page, _) if self.keeps_incompressible && !cold => {
+                match self.place_in_pool(id, area, RAW, page) {
+                    Ok(()) => {
+                        self.counters.incompressible_stores += 1;
+                        self.counters.incompressible_pages += 1;
+                        return Ok(());
+                    }
+                    Err(cause) => (RAW, &page[..], cause),
+                }
+            }
             Content::Raw(page, CompressError::Incompressible) => {
                 (RAW, &page[..], |c| &mut c.reject_compress_poor)
             }
@@ -349,6 +362,7 @@ impl<S: Store> State<S> {
                 }
                 self.free_object(e.pool, raw);
                 self.counters.pool_pages -= 1;
+                self.counters.incompressible_pages -= u64::from(e.codec == RAW);
             }
             Location::Grouped(member) => {
                 self.unlink_pooled(id);

@@ -103,7 +103,7 @@ impl<S: Store> SwapCache<S> {
             let object = &bytes[job.at..job.at + job.len];
             job.is_whole = match job.spot {
                 Some(spot) => self.copy_member(spot, page),
-                None => self.codecs.decompress(job.codec, scratch, object, page).is_ok(),
+                None => self.unpack(job.codec, scratch, object, page).is_ok(),
             };
             // A copy that cannot be read is found out by whoever asks for it.
             if !job.is_whole {

@@ -3,6 +3,7 @@
 mod basic;
 mod fork;
 mod groups;
+mod keyed;
 mod limits;
 mod model;
 mod races;

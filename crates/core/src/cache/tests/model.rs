@@ -48,6 +48,25 @@ fn agrees_with_the_model_over_a_file() {
 }
 
 #[test]
+fn agrees_with_the_model_where_incompressible_pages_may_stay() {
+    for seed in 2000..2004 {
+        let store = MemoryStore::new();
+        store.set_late(seed % 2 == 1);
+        let config = CacheConfig {
+            max_pool_bytes: 1 << 20,
+            keeps_incompressible: true,
+            store: Some(store),
+            ..CacheConfig::default()
+        };
+        let cache = SwapCache::new(config).unwrap();
+        assert_eq!(run(&cache, seed, operations(12_000), 600, false), 0);
+        let c = cache.counters();
+        assert!(c.incompressible_stores > 0 && c.written_back_pages > 0, "{c:?}");
+        assert!(c.recompressed_pages > 0 && c.unchanged_pages > 0, "{c:?}");
+    }
+}
+
+#[test]
 fn gives_disk_space_back_and_keeps_it_in_proportion() {
     let (cache, store) = in_memory(64 << 10);
     run(&cache, 99, operations(30_000), 6000, false);
