@@ -229,8 +229,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Takes a page under a key of the caller's. On `Err` the key has no page any more: an older one would be
-    /// wrong.
+    /// Takes a page under a key of the caller's, in the place of an older one. On `Err` nothing has
+    /// changed: the older one is still there, for whoever would be wrong with it to invalidate.
     pub fn store(&self, key: SwapEntry, page: &Page) -> core::result::Result<(), SwapFull> {
         self.put(Owner::Key(key), page).map(drop)
     }

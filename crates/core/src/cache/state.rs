@@ -21,6 +21,11 @@ pub const RAW: CodecId = CodecId::MAX;
 const FREE_FRAMES_KEPT: usize = 256;
 const FREE_FRAMES_RELEASED: usize = 64;
 
+/// The part of its limit, and the least, by which a full pool without a store may be above it, so
+/// that a page is taken that takes about as much as the one that it replaces.
+const LENT_PART: usize = 16;
+const LENT_LEAST_BYTES: usize = 64 << 10;
+
 /// All that the lock guards.
 pub struct State<S: Store> {
     pub entries: Entries,
@@ -46,6 +51,8 @@ pub struct State<S: Store> {
     pub is_full: bool,
     /// What compressing does not help may be in the pool, as it is.
     pub keeps_incompressible: bool,
+    /// Bytes of the object that the page coming in replaces.
+    lends_bytes: usize,
 }
 
 /// Who a new entry is for.
@@ -105,6 +112,7 @@ impl<S: Store> State<S> {
             accept_threshold_percent: accept_threshold_percent.min(100),
             is_full: false,
             keeps_incompressible: false,
+            lends_bytes: 0,
         }
     }
 
@@ -137,11 +145,9 @@ impl<S: Store> State<S> {
 
     /// Takes a page in, in whatever form it has got. Every outcome but `NoRoom` is counted, once.
     pub fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
+        let mut old = None;
         if let Owner::Key(key) = owner {
-            if let Some(old) = self.lookup(key) {
-                self.drop_entry(key, old);
-                self.counters.duplicate_entries += 1;
-            }
+            old = self.lookup(key);
             let area = &mut self.areas[usize::from(key.area())];
             if key.area() == OWN_AREA || area.state != AreaState::InUse || area.reserve(key.offset()).is_err()
             {
@@ -154,7 +160,10 @@ impl<S: Store> State<S> {
             Owner::Key(key) => key,
         };
         let cold = matches!(owner, Owner::Cold) && self.clusters.is_writable();
+        // The older page of the key stays until the new one has a place: who finds none has lost nothing.
+        self.lends_bytes = old.map_or(0, |old| self.replaceable_bytes(old));
         let outcome = self.place(id, entry.area(), content, cold);
+        self.lends_bytes = 0;
         if outcome.is_err() {
             // The slot goes back as it came.
             self.entries.get_mut(id).set_location(Location::Same(0));
@@ -171,6 +180,10 @@ impl<S: Store> State<S> {
         }
         self.counters.stores += 1;
         self.counters.stored_pages += 1;
+        if let Some(old) = old {
+            self.drop_entry(entry, old);
+            self.counters.duplicate_entries += 1;
+        }
         if entry.area() != OWN_AREA {
             self.areas[usize::from(entry.area())].set(entry.offset(), Some(id));
         }
@@ -178,6 +191,15 @@ impl<S: Store> State<S> {
             Attempt::DoneFlush(entry)
         } else {
             Attempt::Done(entry)
+        }
+    }
+
+    /// The length of an entry's object in the pool, which a new page of its key may take.
+    fn replaceable_bytes(&self, id: u32) -> usize {
+        let e = self.entries.get(id);
+        match e.location() {
+            Location::Pool(_) if e.kept == 0 => usize::from(e.len),
+            _ => 0,
         }
     }
 
@@ -247,7 +269,7 @@ impl<S: Store> State<S> {
         codec: CodecId,
         object: &[u8],
     ) -> core::result::Result<(), Cause> {
-        if !self.accepts() {
+        if !self.accepts() && !self.has_lent_room(object.len()) {
             return Err(|c| &mut c.reject_full);
         }
         let handle = self.pools[self.pool].store(object).map_err(|e| -> Cause {
@@ -263,6 +285,17 @@ impl<S: Store> State<S> {
         self.counters.pool_pages += 1;
         self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         Ok(())
+    }
+
+    /// Whether an object takes about as much as the one that it replaces, of a pool without a store:
+    /// that is not refused because the pool is full. Objects of other lengths leave gaps, hence the
+    /// margin.
+    fn has_lent_room(&self, len: usize) -> bool {
+        let margin_bytes = (self.max_pool_bytes / LENT_PART).max(LENT_LEAST_BYTES);
+        let most_bytes = self.max_pool_bytes.saturating_add(margin_bytes);
+        len <= self.lends_bytes + self.lends_bytes / 8
+            && !self.clusters.is_writable()
+            && self.pool_bytes() - self.kept.bytes < most_bytes
     }
 
     fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {

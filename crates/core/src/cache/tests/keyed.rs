@@ -95,3 +95,107 @@ fn with_a_store_the_oldest_make_room_for_pages_as_they_are() {
     assert!((0..1000).all(|k| loaded(&cache, key(k)) == noise(k)));
     cache.check();
 }
+
+/// Any page that is stored under a key, by random writes and trims to a pool that is mostly full.
+fn nothing_is_lost(seed: u64, pool: PoolKind, max_pool_bytes: usize) -> Counters {
+    const KEYS: u64 = 400;
+    let cache = keeping_all(max_pool_bytes, pool);
+    let mut random = Random::new(seed);
+    let mut tags: Vec<Option<u64>> = vec![None; KEYS as usize];
+    let mut refused = 0;
+    for step in 0..12_000 {
+        let k = random.below(KEYS);
+        let before = cache.counters();
+        match random.below(20) {
+            0 => assert_eq!(cache.invalidate_page(key(k)), tags[k as usize].take().is_some()),
+            1 => drop(cache.recompress(20)),
+            2..10 => {
+                let tag = random.next();
+                match cache.store(key(k), &any_page(tag)) {
+                    Ok(()) => tags[k as usize] = Some(tag),
+                    Err(SwapFull) => {
+                        refused += 1;
+                        let c = cache.counters();
+                        assert_eq!((c.stored_pages, c.pool_pages), (before.stored_pages, before.pool_pages));
+                        assert_eq!(c.compr_data_bytes, before.compr_data_bytes);
+                    }
+                }
+            }
+            _ => match tags[k as usize] {
+                Some(tag) => assert!(loaded(&cache, key(k)) == any_page(tag), "seed {seed}, step {step}"),
+                None => assert_eq!(cache.load(key(k), &mut [0; PAGE_SIZE]), Err(LoadError::NotFound)),
+            },
+        }
+        if step % 500 == 0 {
+            cache.check();
+        }
+    }
+    for (k, tag) in tags.iter().enumerate() {
+        if let Some(tag) = tag {
+            assert!(loaded(&cache, key(k as u64)) == any_page(*tag), "seed {seed}");
+        }
+    }
+    cache.check();
+    assert!(refused > 100, "the pool was full: {refused}");
+    cache.counters()
+}
+
+#[test]
+fn a_full_pool_loses_nothing() {
+    for seed in 0..6 {
+        let pool = PoolKind::ALL[seed as usize % 2];
+        let c = nothing_is_lost(seed, pool, 192 << 10);
+        assert!(c.duplicate_entries > 0 && c.recompressed_pages > 0, "{c:?}");
+        // What replaces as much is taken, a little above the limit.
+        let most_bytes = (192 << 10) + (64 << 10) + (8 * PAGE_SIZE) as u64;
+        assert!(c.mem_used_max_bytes < most_bytes, "{c:?}");
+    }
+}
+
+#[test]
+fn a_page_of_a_full_pool_can_be_written_again() {
+    let cache = keeping_all(256 << 10, PoolKind::Zsmalloc);
+    let stored = (0..).take_while(|k| cache.store(key(*k), &page(*k)).is_ok()).count() as u64;
+    assert!(stored > 100);
+    // Each of them, time and again, and never one that is not there yet.
+    for round in 1..20 {
+        for k in 0..stored {
+            cache.store(key(k), &page(k + round * stored)).unwrap();
+        }
+        assert_eq!(cache.store(key(stored), &noise(1)), Err(SwapFull));
+        cache.check();
+    }
+    assert!((0..stored).all(|k| loaded(&cache, key(k)) == page(k + 19 * stored)));
+    // A page that takes more is refused, and the older one is there.
+    assert_eq!(cache.store(key(0), &noise(7)), Err(SwapFull));
+    assert!(loaded(&cache, key(0)) == page(19 * stored));
+    cache.check();
+}
+
+#[test]
+fn the_nth_growth_of_the_pool_fails_and_the_older_page_is_there() {
+    for n in 0..200 {
+        let cache = keeping_all(usize::MAX, PoolKind::Zsmalloc);
+        cache.state.lock().pools[0].fail_growth_after(Some(n));
+        let mut tags: Vec<Option<u64>> = vec![None; 100];
+        for step in 0..400u64 {
+            let k = step % 100;
+            if cache.store(key(k), &any_page(step)).is_ok() {
+                tags[k as usize] = Some(step);
+            }
+        }
+        let failed = cache.counters().reject_alloc_failed;
+        for (k, tag) in tags.iter().enumerate() {
+            match tag {
+                Some(tag) => assert!(loaded(&cache, key(k as u64)) == any_page(*tag), "growth {n}"),
+                None => assert!(cache.load(key(k as u64), &mut [0; PAGE_SIZE]).is_err()),
+            }
+        }
+        cache.check();
+        if failed == 0 {
+            assert!(n > 3, "growth {n}");
+            return;
+        }
+    }
+    panic!("the pool grows no more than that");
+}
