@@ -85,6 +85,9 @@ pub enum Mark {
     Printed = 32,
 }
 
+/// The time of use of what was marked as idle. The owner's clock begins with 1.
+const IDLE: u64 = 0;
+
 const FREE: u8 = 0;
 const SAME: u8 = 1;
 const POOL: u8 = 2;
@@ -97,7 +100,8 @@ const GROUPED: u8 = 5;
 pub struct Entry {
     /// The word, the handle, group and index, or cluster and offset.
     payload: u64,
-    /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]).
+    /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]); before that the
+    /// time at which it was used last, or [`IDLE`].
     pub fingerprint: u64,
     /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool), its cluster's
     /// (stored), unused (free).
@@ -141,6 +145,29 @@ impl Entry {
     /// A new object: no marks.
     pub fn unmark(&mut self) {
         self.flags = 0;
+    }
+
+    /// It is used now, by the owner's clock.
+    pub fn touch(&mut self, now: u32) {
+        if !self.is(Mark::Printed) {
+            self.fingerprint = u64::from(now);
+        }
+    }
+
+    /// When it was used last, if that is known; 0 of what was marked as idle since.
+    pub fn used_at(&self) -> Option<u32> {
+        (!self.is(Mark::Printed)).then_some(self.fingerprint as u32)
+    }
+
+    /// Says that it is idle, if it was not used after that time.
+    pub fn become_idle(&mut self, latest: u32) {
+        if self.used_at().is_some_and(|at| at <= latest) {
+            self.fingerprint = IDLE;
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.used_at() == Some(IDLE as u32)
     }
 
     pub fn location(&self) -> Location {
@@ -227,8 +254,13 @@ impl Area {
 
     /// The next offset from `from` on that has an entry, with its entry.
     pub fn next(&self, from: u32) -> Option<(u32, u32)> {
+        self.next_before(from, self.high)
+    }
+
+    /// The same below `end`.
+    pub fn next_before(&self, from: u32, end: u32) -> Option<(u32, u32)> {
         let mut offset = from;
-        while offset < self.high {
+        while offset < end.min(self.high) {
             match self.map.get(offset as usize) {
                 Some(0) => offset += 1,
                 Some(&id) => return Some((offset, id - 1)),
@@ -245,6 +277,11 @@ impl Area {
 
     pub fn memory_bytes(&self) -> usize {
         self.map.mapped_bytes()
+    }
+
+    /// Gives its memory back. It has no entries.
+    pub fn clear(&mut self) {
+        *self = Area { state: self.state, ..Area::default() };
     }
 }
 

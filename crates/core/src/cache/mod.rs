@@ -45,6 +45,7 @@ mod fingerprint;
 mod fork;
 mod group;
 mod kept;
+mod keys;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 mod read;
@@ -60,6 +61,7 @@ pub use counters::Counters;
 pub use entry::{MAX_AREAS, SwapEntry};
 pub use fork::ForkGuard;
 pub use kept::{Back, Print};
+pub use keys::{Run, Which};
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{CodecSpec, LoadError, PAGE_SIZE, PoolKind, Store, SwapCache, SwapEntry, SwapFull};
+use super::{CodecSpec, LoadError, PAGE_SIZE, PoolKind, Run, Store, SwapCache, SwapEntry, SwapFull, Which};
 use crate::testing::{Choices, any_page};
 
 const KEYED_AREA: u8 = 3;
@@ -15,6 +15,45 @@ struct Model {
     /// Entries whose page is back with its owner.
     kept: Vec<(SwapEntry, u64)>,
     keyed: HashMap<u32, u64>,
+}
+
+/// What a disk asks for: ranges, ages, and orders for some pages.
+fn orders<S: Store>(cache: &SwapCache<S>, random: &mut impl Choices, model: &mut Model) {
+    let which = Which {
+        idle: random.below(2) == 0,
+        huge: random.below(4) == 0,
+        incompressible: random.below(8) == 0,
+        least_bytes: random.index(4) * 700,
+    };
+    let first = random.below(250) as u32;
+    let keys = first..first + random.below(40) as u32;
+    match random.below(8) {
+        0 => cache.set_now(random.below(100) as u32),
+        1 => cache.mark_idle(random.below(100) as u32),
+        2 => drop(cache.write_back_which(which, random.index(100))),
+        3 => drop(cache.recompress_which(which, random.index(100))),
+        4 => drop(cache.compact()),
+        5 => cache.give_tables_back(),
+        6 => {
+            let before = model.keyed.len();
+            model.keyed.retain(|key, _| !keys.contains(key));
+            let dropped = cache.invalidate_range(KEYED_AREA, keys);
+            assert_eq!(dropped as usize, before - model.keyed.len());
+        }
+        _ if keys.is_empty() => {}
+        _ => {
+            let run = cache.run(KEYED_AREA, keys.clone());
+            assert!(!run.is_empty() && run.len() <= keys.end - keys.start);
+            let is = |key| match model.keyed.get(&key) {
+                None => Run::Absent(run.len()),
+                Some(tag) if any_page(*tag) == [0; PAGE_SIZE] => Run::Zero(run.len()),
+                Some(_) => Run::Present(run.len()),
+            };
+            let end = keys.start + run.len();
+            assert!((keys.start..end).all(|key| is(key) == run), "{run:?} of {keys:?}");
+            assert!(end == keys.end || is(end) != run, "{run:?} of {keys:?} goes on");
+        }
+    }
 }
 
 fn out<S: Store>(cache: &SwapCache<S>, kind: u64, page: &[u8; PAGE_SIZE]) -> Result<SwapEntry, SwapFull> {
@@ -111,6 +150,7 @@ pub fn run<S: Store>(
                 let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
                 assert_eq!(cache.invalidate_page(key), model.keyed.remove(&key.offset()).is_some());
             }
+            94 if random.below(3) == 0 => orders(cache, random, &mut model),
             94 => match random.below(16) {
                 0 => cache.rest(),
                 1 => cache.pause_recompression(),

@@ -265,6 +265,7 @@ impl<S: Store> SwapCache<S> {
         };
         let e = s.entries.get_mut(id);
         e.mark(Mark::Referenced, true);
+        e.touch(s.now);
         let e = *e;
         if e.is(Mark::Packed) {
             s.idleness.learn_load();

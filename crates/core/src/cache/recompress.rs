@@ -26,6 +26,7 @@ use core::sync::atomic::Ordering;
 
 use super::entry::{Location, Mark, NONE};
 use super::group::Grouper;
+use super::keys::Which;
 use super::state::{self, RAW, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
 use crate::codec::{CodecId, CodecSpec, Scratch};
@@ -242,14 +243,7 @@ impl<S: Store> SwapCache<S> {
             let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice(), for_all) else {
                 break;
             };
-            let Packer { scratch, object, page, out, .. } = &mut *packer;
-            let page = page.as_mut_slice();
-            // A copy that cannot be read is found out by whoever asks for it.
-            let is_whole = self.unpack(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
-            let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
-            let packed = is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
-            let packed = packed.map(|c| (c.codec, &out[..c.len]));
-            self.state.lock().end_packing(&job, packed);
+            self.pack(&job, codec, &mut packer);
             done += 1;
         }
         self.choice.learn_converted(done);
@@ -271,6 +265,40 @@ impl<S: Store> SwapCache<S> {
                     packer.has_holes = false;
                 }
                 frames => done += frames,
+            }
+        }
+        self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
+        done
+    }
+
+    /// Compresses the object of `job`, which the packer has, again.
+    fn pack(&self, job: &Job, codec: CodecSpec, packer: &mut Packer) {
+        let Packer { scratch, object, page, out, .. } = packer;
+        let page = page.as_mut_slice();
+        // A copy that cannot be read is found out by whoever asks for it.
+        let is_whole = self.unpack(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
+        let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
+        let packed = is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
+        let packed = packed.map(|c| (c.codec, &out[..c.len]));
+        self.state.lock().end_packing(job, packed);
+    }
+
+    /// Compresses up to `pages` of those pages again, one by one, whether due or not. Says how many
+    /// were tried: what was tried before is not tried again.
+    pub fn recompress_which(&self, which: Which, pages: usize) -> usize {
+        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else { return 0 };
+        let mut packer = self.packer.lock();
+        let (mut done, mut from) = (0, 0);
+        while done < pages {
+            let Packer { object, .. } = &mut *packer;
+            let some = self.state.lock().begin_packing_which(which, &mut from, object.as_mut_slice());
+            match some {
+                Some(Some(job)) => {
+                    self.pack(&job, codec, &mut packer);
+                    done += 1;
+                }
+                Some(None) => {}
+                None => break,
             }
         }
         self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
@@ -352,12 +380,42 @@ impl<S: Store> State<S> {
                 continue;
             }
             let Location::Pool(raw) = e.location() else { unreachable!("whole, in a list of the pool") };
-            let mut scratch: Page = [0; PAGE_SIZE];
-            object[..len].copy_from_slice(state::object(&self.pools, e.pool, raw, &mut scratch));
-            self.entries.get_mut(id).mark(Mark::Packing, true);
-            return Some(Job { id, raw, codec: e.codec, len });
+            return Some(self.begin_job(id, raw, object));
         }
         None
+    }
+
+    fn begin_job(&mut self, id: u32, raw: u64, object: &mut [u8]) -> Job {
+        let e = *self.entries.get(id);
+        let len = usize::from(e.len);
+        let mut scratch: Page = [0; PAGE_SIZE];
+        object[..len].copy_from_slice(state::object(&self.pools, e.pool, raw, &mut scratch));
+        self.entries.get_mut(id).mark(Mark::Packing, true);
+        Job { id, raw, codec: e.codec, len }
+    }
+
+    /// The next entry of those from `from` on, with a copy of its object. Inside `None`: not among
+    /// those that were looked at. `None`: there are no more entries.
+    fn begin_packing_which(
+        &mut self,
+        which: Which,
+        from: &mut u32,
+        object: &mut [u8],
+    ) -> Option<Option<Job>> {
+        let ids = self.next_ids(from)?;
+        for id in ids.clone() {
+            let e = *self.entries.get(id);
+            let is_tried = e.is(Mark::Old) || e.is(Mark::Packed) || usize::from(e.len) < SHORT_BYTES;
+            let Location::Pool(raw) = e.location() else { continue };
+            if is_tried || !which.has(&e) {
+                continue;
+            }
+            *from = id + 1;
+            // That it was asked for before the order does not matter; meanwhile it does.
+            self.entries.get_mut(id).mark(Mark::Referenced, false);
+            return Some(Some(self.begin_job(id, raw, object)));
+        }
+        Some(None)
     }
 
     /// The object of `job` becomes what it was packed into, if it is still there and idle, and that is smaller.

@@ -8,6 +8,7 @@ use super::counters::Counters;
 use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, NONE, OWN_AREA, SwapEntry};
 use super::group::{self, Groups};
 use super::kept::Kept;
+use super::keys;
 use super::recompress::{self, Idleness};
 use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
@@ -53,6 +54,8 @@ pub struct State<S: Store> {
     pub keeps_incompressible: bool,
     /// Bytes of the object that the page coming in replaces.
     lends_bytes: usize,
+    /// The owner's clock.
+    pub now: u32,
 }
 
 /// Who a new entry is for.
@@ -113,6 +116,7 @@ impl<S: Store> State<S> {
             is_full: false,
             keeps_incompressible: false,
             lends_bytes: 0,
+            now: keys::FIRST_SECOND,
         }
     }
 
@@ -299,10 +303,12 @@ impl<S: Store> State<S> {
     }
 
     fn set(&mut self, id: u32, area: u8, location: Location, codec: CodecId, len: usize) {
+        let now = self.now;
         let e = self.entries.get_mut(id);
         e.set_location(location);
         (e.area, e.codec, e.len, e.kept) = (area, codec, len as u16, 0);
         e.unmark();
+        e.touch(now);
         (e.prev, e.next) = (NONE, NONE);
     }
 

@@ -299,7 +299,6 @@ impl<S: Store> State<S> {
     fn move_oldest(&mut self, max: usize) -> (usize, Option<Oldest>) {
         let mut moved = 0;
         let mut spared = 0;
-        let mut scratch: Page = [0; PAGE_SIZE];
         while moved < max && !self.clusters.has_full() && self.clusters.is_writable() {
             let Some(id) = self.oldest() else { break };
             let e = *self.entries.get(id);
@@ -309,25 +308,32 @@ impl<S: Store> State<S> {
                 spared += 1;
                 continue;
             }
-            let raw = match e.location() {
-                Location::Pool(raw) => raw,
-                Location::Grouped(member) => {
-                    return (moved, Some(Oldest { id, spot: self.groups.spot(member) }));
-                }
-                _ => unreachable!("in a list of the pool"),
-            };
-            let object = state::object(&self.pools, e.pool, raw, &mut scratch);
-            let Ok(place) = self.clusters.append(object) else { break };
-            self.unlink_pooled(id);
-            self.free_object(e.pool, raw);
-            self.entries.get_mut(id).set_location(Location::Stored(place));
-            self.link_stored(id, place);
-            self.counters.pool_pages -= 1;
-            self.counters.store_pages += 1;
-            self.counters.written_back_pages += 1;
+            if let Location::Grouped(member) = e.location() {
+                return (moved, Some(Oldest { id, spot: self.groups.spot(member) }));
+            }
+            if !self.move_to_store(id) {
+                break;
+            }
             moved += 1;
         }
         (moved, None)
+    }
+
+    /// Moves an object of the pool, not a kept one, to the open cluster. False: there is no room.
+    pub(super) fn move_to_store(&mut self, id: u32) -> bool {
+        let e = *self.entries.get(id);
+        let Location::Pool(raw) = e.location() else { unreachable!("in a list of the pool, and whole") };
+        let mut scratch: Page = [0; PAGE_SIZE];
+        let object = state::object(&self.pools, e.pool, raw, &mut scratch);
+        let Ok(place) = self.clusters.append(object) else { return false };
+        self.unlink_pooled(id);
+        self.free_object(e.pool, raw);
+        self.entries.get_mut(id).set_location(Location::Stored(place));
+        self.link_stored(id, place);
+        self.counters.pool_pages -= 1;
+        self.counters.store_pages += 1;
+        self.counters.written_back_pages += 1;
+        true
     }
 
     /// The object of a stored entry has moved to another cluster.

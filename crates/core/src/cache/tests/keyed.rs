@@ -199,3 +199,150 @@ fn the_nth_growth_of_the_pool_fails_and_the_older_page_is_there() {
     }
     panic!("the pool grows no more than that");
 }
+
+fn with_store(store: MemoryStore) -> SwapCache<MemoryStore> {
+    let recompressor = CodecSpec::parse("zstd:level=1").ok();
+    let config = CacheConfig {
+        keeps_incompressible: true,
+        recompressor,
+        store: Some(store),
+        ..CacheConfig::default()
+    };
+    let cache = SwapCache::new(config).unwrap();
+    cache.init(AREA).unwrap();
+    cache
+}
+
+#[test]
+fn what_is_idle_goes_to_the_store_and_nothing_else() {
+    let cache = with_store(MemoryStore::new());
+    cache.set_now(100);
+    (0..400).for_each(|k| cache.store(key(k), &page(k)).unwrap());
+    cache.set_now(200);
+    // Written again, and read.
+    (0..100).for_each(|k| cache.store(key(k), &page(k)).unwrap());
+    (100..200).for_each(|k| assert!(loaded(&cache, key(k)) == page(k)));
+    let idle = Which { idle: true, ..Which::default() };
+    assert_eq!(cache.write_back_which(idle, usize::MAX), 0, "nothing is marked yet");
+    cache.mark_idle(150);
+    assert_eq!(cache.write_back_which(idle, 50), 50);
+    assert_eq!(cache.write_back_which(idle, usize::MAX), 150);
+    assert_eq!(cache.write_back_which(idle, usize::MAX), 0);
+    let c = cache.counters();
+    assert_eq!((c.pool_pages, c.store_pages, c.written_back_pages), (200, 200, 200));
+    cache.check();
+    assert!((0..400).all(|k| loaded(&cache, key(k)) == page(k)));
+    // All of them, and one that is used again.
+    cache.mark_idle(u32::MAX);
+    assert!(loaded(&cache, key(7)) == page(7));
+    assert_eq!(cache.write_back_which(idle, usize::MAX), 199);
+    assert_eq!(cache.counters().pool_pages, 1);
+    assert!((0..400).all(|k| loaded(&cache, key(k)) == page(k)));
+    cache.check();
+}
+
+#[test]
+fn what_is_huge_goes_to_the_store_and_nothing_else() {
+    let cache = with_store(MemoryStore::new());
+    (0..300).for_each(|k| cache.store(key(k), &if k % 3 == 0 { noise(k) } else { page(k) }).unwrap());
+    let incompressible = Which { incompressible: true, ..Which::default() };
+    assert_eq!(cache.write_back_which(incompressible, usize::MAX), 0, "the recompressor has not tried");
+    let huge = Which { huge: true, ..Which::default() };
+    assert_eq!(cache.recompress_which(huge, 40), 40);
+    assert_eq!(cache.write_back_which(incompressible, usize::MAX), 40);
+    assert_eq!(cache.write_back_which(huge, usize::MAX), 60);
+    let c = cache.counters();
+    assert_eq!((c.store_pages, c.incompressible_pages, c.pool_pages), (100, 100, 200));
+    assert!((0..300).all(|k| loaded(&cache, key(k)) == if k % 3 == 0 { noise(k) } else { page(k) }));
+    cache.check();
+}
+
+#[test]
+fn an_order_compresses_again_what_is_due_or_not() {
+    let cache = with_store(MemoryStore::new());
+    (0..100).for_each(|k| cache.store(key(k), &page(k)).unwrap());
+    // Asked for: not idle, but the order does not care.
+    assert!((0..100).all(|k| loaded(&cache, key(k)) == page(k)));
+    assert_eq!(cache.recompress(usize::MAX), 0);
+    assert_eq!(cache.recompress_which(Which { least_bytes: 4096, ..Which::default() }, 100), 0);
+    assert_eq!(cache.recompress_which(Which::default(), 30), 30);
+    assert_eq!(cache.recompress_which(Which::default(), usize::MAX), 70);
+    assert_eq!(cache.recompress_which(Which::default(), usize::MAX), 0, "tried once");
+    assert_eq!(cache.counters().recompressed_pages, 100);
+    assert!((0..100).all(|k| loaded(&cache, key(k)) == page(k)));
+    cache.check();
+}
+
+#[test]
+fn groups_are_written_back_by_order() {
+    let cache = with_store(MemoryStore::new());
+    (0..1024).for_each(|k| cache.store(key(k), &kin(k)).unwrap());
+    cache.recompress(usize::MAX);
+    assert!(cache.counters().grouped_pages > 0);
+    assert_eq!(cache.write_back_which(Which::default(), usize::MAX), 1024);
+    let c = cache.counters();
+    assert_eq!((c.pool_pages, c.grouped_pages, c.store_pages), (0, 0, 1024));
+    assert!((0..1024).all(|k| loaded(&cache, key(k)) == kin(k)));
+    cache.check();
+}
+
+#[test]
+fn an_order_ends_when_the_store_fails() {
+    let store = MemoryStore::new();
+    let cache = with_store(store);
+    (0..1000).for_each(|k| cache.store(key(k), &page(k)).unwrap());
+    store.set_fault(crate::store::testing::Fault::From(1));
+    cache.write_back_which(Which::default(), usize::MAX);
+    assert!(cache.counters().pool_pages > 500);
+    assert_eq!(cache.write_back_which(Which::default(), usize::MAX), 0);
+    store.set_fault(crate::store::testing::Fault::Never);
+    assert!((0..1000).all(|k| loaded(&cache, key(k)) == page(k)));
+    cache.check();
+}
+
+#[test]
+fn ranges_far_apart_are_found_and_dropped() {
+    let cache = keeping_all(usize::MAX, PoolKind::Zsmalloc);
+    let far = u32::MAX - 10;
+    let all = 0..u32::MAX;
+    for k in [5, 6, 7, 1 << 20, far] {
+        cache.store(SwapEntry::new(AREA, k), &page(k.into())).unwrap();
+    }
+    (8..4000).for_each(|k| cache.store(key(k), &[0; PAGE_SIZE]).unwrap());
+    let runs = |from: u32, end: u32| {
+        let (mut at, mut runs) = (from, Vec::<Run>::new());
+        while at < end {
+            let run = cache.run(AREA, at..end);
+            at += run.len();
+            match (runs.last_mut(), run) {
+                (Some(Run::Absent(n)), Run::Absent(m)) | (Some(Run::Zero(n)), Run::Zero(m)) => *n += m,
+                _ => runs.push(run),
+            }
+        }
+        runs
+    };
+    let expected = [
+        Run::Absent(5),
+        Run::Present(3),
+        Run::Zero(3992),
+        Run::Absent((1 << 20) - 4000),
+        Run::Present(1),
+        Run::Absent(far - (1 << 20) - 1),
+        Run::Present(1),
+        Run::Absent(9),
+    ];
+    assert_eq!(runs(0, u32::MAX), expected);
+    assert_eq!(cache.invalidate_range(AREA, 6..7), 1);
+    assert_eq!(cache.invalidate_range(AREA, 8..9), 1);
+    assert_eq!(cache.invalidate_range(AREA, 9..9), 0);
+    let tables_bytes = cache.tables_bytes();
+    cache.give_tables_back();
+    assert_eq!(cache.tables_bytes(), tables_bytes, "there are pages still");
+    assert_eq!(cache.invalidate_range(AREA, all), 3995);
+    cache.check();
+    cache.give_tables_back();
+    assert!(cache.tables_bytes() < tables_bytes / 8, "{} of {tables_bytes}", cache.tables_bytes());
+    cache.store(key(3), &page(3)).unwrap();
+    assert!(loaded(&cache, key(3)) == page(3));
+    cache.check();
+}

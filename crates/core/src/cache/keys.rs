@@ -1,0 +1,246 @@
+//! The cache as a disk wants it: ranges of keys, ages, and orders for the pages that are idle or huge.
+//!
+//! ```text
+//!   set_now ──> every page that is stored or loaded is stamped     mark_idle(latest) ──> IDLE
+//!   run, invalidate_range: keys in order                           *_which(Which) ──> those pages
+//! ```
+//! A disk has up to 2^32 keys, of which most have no page, and its users ask about, or drop, all of
+//! them at once. So a range is gone through in portions, none of which holds the lock for long.
+
+use core::ops::Range;
+
+use super::entry::{AreaState, Entries, Entry, Location, Mark, OWN_AREA};
+use super::group::Oldest;
+use super::state::{RAW, State};
+use super::writeback::Fill;
+use super::{SwapCache, SwapEntry};
+use crate::store::Store;
+
+/// The owner's clock begins with this: 0 says idle.
+pub const FIRST_SECOND: u32 = 1;
+/// Entries looked at, and keys dropped, in one hold of the lock: some 10 us.
+const ENTRIES_AT_ONCE: u32 = 1024;
+/// Keys without a page that are passed in one hold of the lock: they are looked at much faster.
+const KEYS_AT_ONCE: u32 = 64 << 10;
+/// Objects moved to the store in one hold of the lock.
+const MOVED_AT_ONCE: usize = 16;
+
+/// Pages of the pool, by what they are.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Which {
+    /// Those alone that were marked as idle and not used since.
+    pub idle: bool,
+    /// Those alone that are kept as they are.
+    pub huge: bool,
+    /// Of these, those alone that the recompressor could not make smaller, either.
+    pub incompressible: bool,
+    /// Those alone that take so many bytes.
+    pub least_bytes: usize,
+}
+
+impl Which {
+    /// Whether an entry is one of them.
+    pub(super) fn has(self, e: &Entry) -> bool {
+        let is_in_pool = matches!(e.location(), Location::Pool(_) | Location::Grouped(_));
+        is_in_pool
+            && e.kept == 0
+            && usize::from(e.len) >= self.least_bytes
+            && (!self.idle || e.is_idle())
+            && (!self.huge || e.codec == RAW)
+            && (!self.incompressible || e.codec == RAW && e.is(Mark::Packed))
+    }
+}
+
+/// Keys of an area that follow one another and are alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Run {
+    /// They have no page.
+    Absent(u32),
+    /// Theirs are all zero.
+    Zero(u32),
+    Present(u32),
+}
+
+impl Run {
+    /// How many they are.
+    pub fn len(self) -> u32 {
+        let (Run::Absent(n) | Run::Zero(n) | Run::Present(n)) = self;
+        n
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What one portion of an order came to.
+enum Portion {
+    Moved(usize),
+    /// The open cluster is full.
+    Full,
+    /// The next is a page of a group.
+    Group(Oldest),
+    End,
+}
+
+impl<S: Store> SwapCache<S> {
+    /// Sets the clock that pages are stamped with, in seconds from 1 on.
+    pub fn set_now(&self, second: u32) {
+        self.state.lock().now = second.max(FIRST_SECOND);
+    }
+
+    /// Marks the pages as idle that were not used after second `latest`, wherever they are.
+    pub fn mark_idle(&self, latest: u32) {
+        let mut from = 0;
+        loop {
+            let mut s = self.state.lock();
+            let Some(ids) = s.next_ids(&mut from) else { return };
+            for id in ids {
+                let e = s.entries.get_mut(id);
+                if e.location() != Location::Free {
+                    e.become_idle(latest);
+                }
+            }
+        }
+    }
+
+    /// The first keys of a range that are alike, as many as are looked at in one hold of the lock. An
+    /// area that is not there has no pages.
+    pub fn run(&self, area: u8, keys: Range<u32>) -> Run {
+        let s = self.state.lock();
+        let Range { start, end } = keys;
+        let area = &s.areas[usize::from(area)];
+        let is_zero = |id| s.entries.get(id).location() == Location::Same(0);
+        let Some(first) = area.get(start) else {
+            let end = end.min(start.saturating_add(KEYS_AT_ONCE));
+            return Run::Absent(area.next_before(start, end).map_or(end, |(key, _)| key) - start);
+        };
+        let end = end.min(start.saturating_add(ENTRIES_AT_ONCE));
+        let zero = is_zero(first);
+        let differs = |key: &u32| area.get(*key).is_none_or(|id| is_zero(id) != zero);
+        let len = (start..end).find(differs).unwrap_or(end) - start;
+        if zero { Run::Zero(len) } else { Run::Present(len) }
+    }
+
+    /// Drops the pages of a range of keys; says how many there were.
+    pub fn invalidate_range(&self, area: u8, keys: Range<u32>) -> u64 {
+        assert!(area != OWN_AREA, "the cache's own area has no keys");
+        let (mut from, mut dropped) = (keys.start, 0);
+        while from < keys.end {
+            let mut s = self.state.lock();
+            let most = keys.end.min(from.saturating_add(KEYS_AT_ONCE));
+            for _ in 0..ENTRIES_AT_ONCE {
+                let next = s.areas[usize::from(area)].next_before(from, most);
+                let Some((offset, id)) = next else {
+                    from = most;
+                    break;
+                };
+                s.drop_entry(SwapEntry::new(area, offset), id);
+                dropped += 1;
+                from = offset + 1;
+            }
+            self.end_of_drops(s);
+        }
+        dropped
+    }
+
+    /// Moves up to `pages` of those pages to the store; says how many.
+    pub fn write_back_which(&self, which: Which, pages: usize) -> usize {
+        let (mut moved, mut from) = (0, 0);
+        while moved < pages {
+            let at_once = MOVED_AT_ONCE.min(pages - moved);
+            let portion = self.state.lock().move_which(which, &mut from, at_once);
+            match portion {
+                Portion::Moved(n) => moved += n,
+                Portion::Group(oldest) if self.disperse(&oldest, &mut moved) => {}
+                // A group that cannot be read is passed, a full cluster written.
+                Portion::Group(_) | Portion::Full => {
+                    let is_full = self.state.lock().clusters.has_full();
+                    if is_full && !self.write_back(&mut self.writer.lock(), Fill::No) {
+                        break;
+                    }
+                    from += u32::from(!is_full);
+                }
+                Portion::End => break,
+            }
+        }
+        if moved > 0 {
+            self.settle(&mut self.writer.lock());
+            self.release_frames();
+        }
+        moved
+    }
+
+    /// Packs the pool's objects as densely as can be; says how many frames that freed.
+    pub fn compact(&self) -> usize {
+        let mut freed = 0;
+        loop {
+            match self.compact_pools() {
+                0 => break,
+                frames => freed += frames,
+            }
+        }
+        self.release_frames();
+        freed
+    }
+
+    /// Memory that records and tables take, beside the pool.
+    pub fn tables_bytes(&self) -> usize {
+        let s = self.state.lock();
+        let areas: usize = s.areas.iter().map(|a| a.memory_bytes()).sum();
+        areas + s.entries.memory_bytes() + s.groups.memory_bytes() + s.clusters.memory_bytes()
+    }
+
+    /// Gives the memory of records and tables back, if no page is stored.
+    pub fn give_tables_back(&self) {
+        // Who has either lock knows ids of entries while the state is not locked.
+        let (_packer, _writer) = (self.packer.lock(), self.writer.lock());
+        let mut s = self.state.lock();
+        if s.entries.in_use() == 0 {
+            s.entries = Entries::default();
+            let keyed = s.areas.iter_mut().skip(1);
+            keyed.filter(|a| a.state == AreaState::InUse).for_each(|a| a.clear());
+        }
+    }
+}
+
+impl<S: Store> State<S> {
+    /// The next portion of all entries from `from` on, which moves on behind it.
+    pub(super) fn next_ids(&self, from: &mut u32) -> Option<Range<u32>> {
+        let end = self.entries.ids().end.min(from.saturating_add(ENTRIES_AT_ONCE));
+        let ids = *from..end;
+        *from = end;
+        (!ids.is_empty()).then_some(ids)
+    }
+
+    /// Moves up to `most` of the next of those pages to the open cluster.
+    fn move_which(&mut self, which: Which, from: &mut u32, most: usize) -> Portion {
+        if !self.clusters.is_writable() {
+            return Portion::End;
+        }
+        let Some(ids) = self.next_ids(from) else { return Portion::End };
+        let mut moved = 0;
+        for id in ids {
+            let e = *self.entries.get(id);
+            if !which.has(&e) {
+                continue;
+            }
+            *from = id;
+            if moved == most {
+                return Portion::Moved(moved);
+            }
+            if let Location::Grouped(member) = e.location() {
+                return match moved {
+                    0 => Portion::Group(Oldest { id, spot: self.groups.spot(member) }),
+                    _ => Portion::Moved(moved),
+                };
+            }
+            if self.clusters.has_full() || !self.move_to_store(id) {
+                return if moved == 0 { Portion::Full } else { Portion::Moved(moved) };
+            }
+            moved += 1;
+            *from = id + 1;
+        }
+        Portion::Moved(moved)
+    }
+}
