@@ -53,8 +53,9 @@ pub fn finish(outcome: &Outcome) {
     let mut warnings = Vec::new();
     if let Some(tree) = outcome.tree {
         let errno = tree.notice_errno.load(Ordering::Acquire) as i32;
+        let over = Over::of(tree, outcome.settings.memory_bytes);
         for notice in notices(tree) {
-            let warning = explain(notice, errno, outcome.settings);
+            let warning = explain(notice, errno, outcome.settings, over.as_ref());
             // Failures are said in any case; that a helper program ran unmanaged belongs to the summary.
             if notice != Notice::Unmanaged || !outcome.settings.quiet {
                 say(&warning);
@@ -158,8 +159,45 @@ fn notices(tree: &Tree) -> impl Iterator<Item = Notice> {
     Notice::ALL.into_iter().filter(move |n| bits & (1 << *n as u32) != 0)
 }
 
+/// How far a run was over its limit at most, and whether that was for pages that nobody took.
+struct Over {
+    bytes: u64,
+    is_refused: bool,
+}
+
+impl Over {
+    /// `None`: it was not.
+    fn of(tree: &Tree, memory_bytes: u64) -> Option<Over> {
+        let peak_bytes = Numbers::of(tree).peak_used_bytes;
+        let bytes = peak_bytes.checked_sub(memory_bytes.max(limit_bytes(tree)))?;
+        (bytes > 0).then(|| Over { bytes, is_refused: tree.total(Counter::EvictionsRefused) > 0 })
+    }
+
+    fn by(over: Option<&Over>) -> String {
+        over.map_or(String::new(), |o| format!(", by {} at most", human(o.bytes)))
+    }
+}
+
+/// Why the limit was not held, and what helps.
+fn explain_over(over: Option<&Over>, settings: &RunSettings) -> String {
+    let (why, how) = match &settings.store {
+        _ if !over.is_some_and(|o| o.is_refused) => {
+            ("what must stay in memory is larger".to_string(), "give it more with --memory")
+        }
+        None => (
+            "there are pages that do not compress, or no longer fit into the pool, and no disk".to_string(),
+            "choose a directory with --store, or give it more with --memory",
+        ),
+        Some(store) => (
+            format!("neither the pool nor the disk in {} took more pages", store.display()),
+            "free space there, choose another directory with --store, or give it more with --memory",
+        ),
+    };
+    format!("the limit of {} could not be held{}: {why}; {how}", human(settings.memory_bytes), Over::by(over))
+}
+
 /// A notice in one line, with what helps.
-fn explain(notice: Notice, errno: i32, settings: &RunSettings) -> String {
+fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Over>) -> String {
     let because = match errno {
         0 => String::new(),
         _ => format!(" ({})", reason(&std::io::Error::from_raw_os_error(errno))),
@@ -173,10 +211,7 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings) -> String {
         Notice::NoMechanism => {
             format!("no way to page the program was found{because}, it ran unmanaged: see 'uzswap doctor'")
         }
-        Notice::OverLimit => format!(
-            "the limit of {} could not be held: what must stay in memory is larger; give it more with --memory",
-            human(settings.memory_bytes)
-        ),
+        Notice::OverLimit => explain_over(over, settings),
         Notice::TooManyProcesses => format!(
             "the program ran more than {} processes at a time; the rest ran unmanaged",
             uzswap::control::MAX_PROCESSES
@@ -451,13 +486,21 @@ mod tests {
     fn notices_name_cause_and_remedy_in_one_line() {
         let settings = settings();
         for notice in Notice::ALL {
-            let line = explain(notice, libc::ENOSPC, &settings);
+            let line = explain(notice, libc::ENOSPC, &settings, None);
             assert!(!line.contains('\n') && line.len() > 40, "{line}");
         }
-        let line = explain(Notice::StoreFailed, libc::ENOSPC, &settings);
+        let line = explain(Notice::StoreFailed, libc::ENOSPC, &settings, None);
         assert!(
             line.contains("/var/tmp") && line.contains("no space left") && line.contains("--store"),
             "{line}"
         );
+        let over = Over { bytes: 138 * MIB, is_refused: true };
+        let line = explain(Notice::OverLimit, 0, &settings, Some(&over));
+        assert!(
+            line.contains("could not be held, by 138 MiB at most: neither") && line.contains("/var/tmp"),
+            "{line}"
+        );
+        let line = explain(Notice::OverLimit, 0, &RunSettings { store: None, ..settings }, Some(&over));
+        assert!(line.contains("by 138 MiB at most") && line.contains("no disk"), "{line}");
     }
 }

@@ -14,7 +14,6 @@
 use super::resolve::Serve;
 use super::sweep::Swept;
 use super::{Active, Locked, Pager};
-use crate::control::Counter;
 use crate::policy::BATCH_PAGES;
 use crate::region::table::{LEAF_BYTES, MiddleEntry, SKIP_BYTES};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};

@@ -325,7 +325,9 @@ impl Pager {
                 }
                 Aged::Refused | Aged::Empty => {
                     self.put_back(active, page, slot);
-                    self.add(Counter::EvictionsRefused, 1);
+                    if matches!(aged, Aged::Refused) {
+                        self.note_refused(page);
+                    }
                     s.limbo.kill(slot);
                     refused += 1;
                     continue;

@@ -34,8 +34,6 @@ const FRUITLESS_MAX: u32 = 64;
 const FRUITLESS_IN_TREE: u32 = 16 * FRUITLESS_MAX;
 /// The same when it went over the limit a moment ago.
 const FRUITLESS_AGAIN: u32 = 2;
-/// Pages that a thread goes over the limit at once, so that it does not wait for each. The evictor's next tick counts them.
-const OVER_PAGES: i64 = 64;
 /// A thread that found nothing to evict looks again after this long...
 const WAIT_NS: u64 = 50_000;
 /// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
@@ -77,7 +75,7 @@ impl Pager {
     /// Wakes the evictor when free pages are below the low mark.
     #[inline]
     pub(super) fn ask_evictor(&self) {
-        if self.excess(0) + self.watermarks().0 > 0 {
+        if self.excess(0) + self.watermarks().0 > 0 && !self.rests() {
             self.wake_evictor();
         }
     }
@@ -109,7 +107,8 @@ impl Pager {
                 self.size.store(self.used_pages(), Ordering::Relaxed);
             }
             let short = short.min(self.above_size());
-            if short <= 0 && !self.lacks_stock(&s) {
+            let is_idle = short <= 0 && !self.lacks_stock(&s) || self.stays_at_rest();
+            if is_idle {
                 ahead += 1;
                 if has_brought && ahead < AHEAD_PORTIONS {
                     continue;
@@ -139,8 +138,10 @@ impl Pager {
     /// whether there is more to do.
     pub fn recompress_idle(&self) -> bool {
         let Some(active) = self.active() else { return false };
-        let is_short =
-            || self.evictor_asked.load(Ordering::Acquire) || self.excess(0) + self.watermarks().0 > 0;
+        let is_short = || {
+            self.evictor_asked.load(Ordering::Acquire)
+                || !self.rests() && self.excess(0) + self.watermarks().0 > 0
+        };
         let mut left = PACK_PAGES;
         while left > 0 && !is_short() {
             if active.cache.recompress(PACK_BATCH) < PACK_BATCH {
@@ -171,6 +172,9 @@ impl Pager {
                 || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
                 || is_window && s.limbo.has_stock() && self.excess(0) <= 0
         };
+        if self.rests() && !has_room(&s, wants_stock) {
+            self.end_rest();
+        }
         while !has_room(&s, wants_stock) {
             if self.is_pool_too_large() {
                 drop(s);
@@ -198,7 +202,7 @@ impl Pager {
                 if fruitless > fruitless_max || waits > WAITS_MAX {
                     self.tree().notice(Notice::OverLimit, 0);
                     // Serve over the limit: a program that is refused memory is a dead program.
-                    self.tolerate(pages.max(OVER_PAGES));
+                    self.go_over(pages);
                     break;
                 }
                 drop(s);
@@ -233,7 +237,7 @@ impl Pager {
         want: usize,
         direct: Option<usize>,
     ) -> (Locked<'a>, Reclaimed) {
-        let mut r = Reclaimed::default();
+        let (mut r, mut looked) = (Reclaimed::default(), 0);
         let most = self.batch_pages();
         // A thread that waits for one page does not wait for a whole batch.
         let batch = direct.unwrap_or(most);
@@ -243,6 +247,7 @@ impl Pager {
             let mut victims = Victims::new(wants_lone);
             let swept = self.sweep(&mut s, active, &mut victims, batch.max(SWEEP_PAGES));
             (r.taken, r.freed) = (swept.taken, swept.dropped);
+            looked = swept.looked;
             if direct.is_some() {
                 self.add(Counter::DirectEvictions, r.taken as u64);
             }
@@ -252,6 +257,7 @@ impl Pager {
         }
         if r.freed > 0 && !(is_large && direct.is_some()) {
             // What needed no limbo has made room: what is in it can wait until a whole batch is due.
+            self.note_step(looked, r.freed);
             return (s, r);
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short now. Nor does who waits for one page
@@ -259,6 +265,7 @@ impl Pager {
         let want = if is_large && s.limbo.wants_stock(most) { most } else { want.min(batch) };
         let (s, aged, refused) = self.age_out_batch(s, active, want, is_large);
         (r.freed, r.refused) = (r.freed + aged, r.refused + refused);
+        self.note_step(looked, r.freed);
         (s, r)
     }
 }

@@ -37,6 +37,7 @@ mod huge;
 mod memory;
 mod process;
 mod reclaim;
+mod refusal;
 mod resolve;
 mod shared;
 mod size;
@@ -74,6 +75,7 @@ use ahead::Ahead;
 use balance::Balance;
 use claim::Claims;
 use hold::Holds;
+use refusal::Refusals;
 use shared::Sharing;
 use together::Lone;
 use units::Units;
@@ -177,6 +179,7 @@ pub struct Pager {
     /// Events of the cache that happened before this process was forked.
     inherited_events: [AtomicU64; CACHE_EVENTS],
     sharing: Sharing,
+    refusals: Refusals,
     balance: Balance,
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
@@ -239,6 +242,7 @@ impl Pager {
             pool: AtomicI64::new(0),
             inherited_events: [const { AtomicU64::new(0) }; CACHE_EVENTS],
             sharing: Sharing::new(),
+            refusals: Refusals::new(),
             balance: Balance::new(),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),

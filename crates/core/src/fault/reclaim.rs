@@ -54,6 +54,7 @@ impl Pager {
     pub fn begin_reclaim(&self, pages: u64) -> Reclaim {
         // What somebody was about to read may be about to go.
         self.enter().ahead = Ahead::NOTHING;
+        self.forget_refusals();
         let enough = match pages {
             ALL_PAGES => i64::MIN,
             _ => self.used_pages().saturating_sub_unsigned(pages),

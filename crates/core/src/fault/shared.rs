@@ -27,8 +27,6 @@ use crate::control::{Counter, Slot};
 use crate::region::{PageEntry, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// How long a process may stay over its limit before it must try again to make room.
-const TOLERATED_NS: u64 = 2_000_000;
 /// A child older than this is believed to stay: it has neither exec'd nor exited.
 const INFANT_NS: u64 = 20_000_000;
 /// Bytes of address space marked or unmarked in one step.
@@ -43,9 +41,6 @@ pub(super) struct Sharing {
     debt: AtomicI64,
     /// Frames of the cache that may still be shared.
     cache_frames: AtomicI64,
-    /// Pages over the limit that are let pass until `tolerated_until_ns`.
-    tolerated: AtomicI64,
-    tolerated_until_ns: AtomicU64,
     /// Pages that count until relatives have looked at their share, which may have them now; and since when.
     handed_over: AtomicI64,
     handed_over_at_ns: AtomicU64,
@@ -60,8 +55,6 @@ impl Sharing {
         Sharing {
             debt: AtomicI64::new(0),
             cache_frames: AtomicI64::new(0),
-            tolerated: AtomicI64::new(0),
-            tolerated_until_ns: AtomicU64::new(0),
             handed_over: AtomicI64::new(0),
             handed_over_at_ns: AtomicU64::new(0),
             marked: AtomicBool::new(false),
@@ -75,25 +68,7 @@ impl Pager {
     #[inline]
     pub(super) fn uncounted_pages(&self) -> i64 {
         let s = &self.sharing;
-        let mut tolerated = s.tolerated.load(Ordering::Relaxed);
-        if tolerated > 0 && crate::sys::now_ns() > s.tolerated_until_ns.load(Ordering::Relaxed) {
-            s.tolerated.store(0, Ordering::Relaxed);
-            tolerated = 0;
-        }
-        s.debt.load(Ordering::Relaxed) + tolerated - self.slot().charged_pages.load(Ordering::Relaxed)
-    }
-
-    /// Lets the process go over its limit by so much for a moment.
-    pub(super) fn tolerate(&self, pages: i64) {
-        self.sharing.tolerated_until_ns.store(crate::sys::now_ns() + TOLERATED_NS, Ordering::Relaxed);
-        self.sharing.tolerated.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    /// Whether it went over its limit a moment ago.
-    pub(super) fn tolerates(&self) -> bool {
-        const MOMENT_NS: u64 = 200_000_000;
-        let until_ns = self.sharing.tolerated_until_ns.load(Ordering::Relaxed);
-        until_ns != 0 && crate::sys::now_ns() < until_ns + MOMENT_NS
+        s.debt.load(Ordering::Relaxed) - self.slot().charged_pages.load(Ordering::Relaxed)
     }
 
     /// A page in the cache is freed, which writes its frame.
@@ -239,7 +214,7 @@ impl Pager {
                 self.protect_marked(active, range, range.start, range.end);
             }
         }
-        self.sharing.tolerated.store(0, Ordering::Relaxed);
+        self.tolerate_nothing();
         self.sharing.debt.store(0, Ordering::Relaxed);
         // The rest counts here from now on. Limbo: the parent gives its frames back without asking. Tables, stacks, the
         // program's data and ours are not marked: much of it will be written at once, nobody sees what.

@@ -31,9 +31,9 @@ impl Pager {
         by_tree.min(by_floor)
     }
 
-    /// The same, whatever the process's share is.
+    /// The same, whatever the process's share is. What is tolerated is room.
     pub(super) fn excess_of_tree(&self, extra: i64) -> i64 {
-        self.used_pages() + extra - self.limit_pages()
+        self.used_pages() + extra - self.limit_pages() - self.tolerated_pages()
     }
 
     /// Free pages below which the evictor starts, and up to which it works.

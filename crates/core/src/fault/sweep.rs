@@ -32,6 +32,8 @@ pub(super) struct Swept {
     /// Pages taken out of the program, and of them those that needed no limbo: their frames are free.
     pub taken: usize,
     pub dropped: usize,
+    /// Words looked at.
+    pub looked: usize,
 }
 
 /// Neighbours that leave by one MOVE.
@@ -132,7 +134,7 @@ impl Pager {
 
     /// The victims that do not leave together leave, each in its way.
     fn take_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims) -> Swept {
-        let mut swept = Swept::default();
+        let mut swept = Swept { looked: v.looked, ..Swept::default() };
         let behind = v.behind;
         for i in 0..v.runs_len {
             let Victim { addr, pages, is_huge } = v.runs[i];
@@ -249,7 +251,10 @@ impl Pager {
         behind: bool,
     ) -> usize {
         use crate::region::table::LEAF_BYTES;
-        let goes = |e: &PageEntry| if behind { e.may_go_behind() } else { e.cool() };
+        let generation = self.generation();
+        let goes = |e: &PageEntry| {
+            !e.is_refused(generation) && if behind { e.may_go_behind() } else { e.cool() }
+        };
         let mut addr = start;
         while addr < range.end && !v.is_enough(want) {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
@@ -345,7 +350,9 @@ impl Pager {
         let unit_bytes = self.unit_pages() * PAGE_SIZE;
         let unit_end = (addr / unit_bytes + 1) * unit_bytes;
         let most = (unit_end.min(range.end) - addr) >> PAGE_SHIFT;
-        let is_resident = |i: &usize| self.state_of(addr + i * PAGE_SIZE) == PageState::Resident;
+        let generation = self.generation();
+        let may_go = |e: &PageEntry| e.is_resident() && !e.is_refused(generation);
+        let is_resident = |i: &usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(may_go);
         let is_cold = |i: usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(goes);
         // Every page of the unit is cooled, whether or not one of them is still warm.
         let warm = (0..most).filter(is_resident).filter(|i| !is_cold(*i)).count();
@@ -508,6 +515,9 @@ impl Pager {
                 assert!(f == crate::sys::mechanism::Filled::All, "page {addr:#x} cannot be put back: {f:?}");
             }
             refuse();
+            if matches!(aged, Aged::Refused) {
+                self.note_refused(addr);
+            }
             return refused;
         }
         if !executable && active.mechanism.drop_in_place(addr, 1).is_err() {

@@ -327,6 +327,7 @@ impl Pager {
                 Aged::Stored(entry) => active.cache.free(entry),
                 Aged::Refused if leaves => {
                     self.word(*page, |_, e| e.refuse_to_leave());
+                    self.note_refused(*page);
                     refused += 1;
                 }
                 Aged::Zero | Aged::Refused | Aged::Empty => {}

@@ -63,6 +63,12 @@ const GUARDED: u64 = 1 << SLOT_SHIFT;
 /// It is guarded, but was not always since it was loaded; and it leaves.
 const BRIEFLY: u64 = 2 << SLOT_SHIFT;
 const LEAVING: u64 = 4 << SLOT_SHIFT;
+const GUARD_MASK: u64 = GUARDED | BRIEFLY | LEAVING;
+/// Above these: the generation in which neither pool nor store took the page (`fault/refusal.rs`), 0 for none.
+const REFUSED_SHIFT: u32 = SLOT_SHIFT + 3;
+const REFUSED_MASK: u64 = !0 << REFUSED_SHIFT;
+/// Generations of refusals: 1 to this.
+pub const GENERATIONS: u64 = REFUSED_MASK >> REFUSED_SHIFT;
 
 /// Where the page's contents are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,7 +194,7 @@ impl PageEntry {
     pub fn unguard(&self) -> bool {
         let guarded = self.is_guarded();
         if guarded {
-            self.0.store(self.word() & !SLOT_MASK, Ordering::SeqCst);
+            self.0.store(self.word() & !GUARD_MASK, Ordering::SeqCst);
         }
         guarded
     }
@@ -234,7 +240,7 @@ impl PageEntry {
         debug_assert!(w & STATE_MASK == 1);
         let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
         // Protected it stays, but what is written from now on is for whoever owns it to notice.
-        self.0.store((w | warmth | SHARED) & !SLOT_MASK, Ordering::Relaxed);
+        self.0.store((w | warmth | SHARED) & !GUARD_MASK, Ordering::Relaxed);
     }
 
     /// The page counts as this process's own from now on. Says whether it was shared.
@@ -304,6 +310,20 @@ impl PageEntry {
         self.set(1, if stuck { STUCK } else { 0 }, 0, self.copy_bits());
     }
 
+    /// Neither pool nor store takes the resident page in this generation.
+    pub fn refuse_storing(&self, generation: u64) {
+        self.expect(self.is_resident(), "refuse storing");
+        debug_assert!((1..=GENERATIONS).contains(&generation));
+        let word = self.word() & !REFUSED_MASK | generation << REFUSED_SHIFT;
+        self.0.store(word, Ordering::SeqCst);
+    }
+
+    /// Resident, and refused in this generation: not to be tried.
+    #[inline]
+    pub fn is_refused(&self, generation: u64) -> bool {
+        self.word() & (STATE_MASK | REFUSED_MASK) == 1 | generation << REFUSED_SHIFT
+    }
+
     /// The page was touched while in limbo and is mapped again: it has proved useful.
     pub fn leave_limbo(&self) {
         self.expect(matches!(self.state(), PageState::Limbo(_)), "leave limbo");
@@ -367,7 +387,7 @@ impl PageEntry {
             // A load that is under way is one to the old address.
             PageState::Stored(_) => !SLOT_MASK,
             // Moving loses the protection.
-            PageState::Resident => !SLOT_MASK,
+            PageState::Resident => !GUARD_MASK,
             PageState::None | PageState::Limbo(_) => !0,
         };
         self.0.store(from.0.swap(0, Ordering::SeqCst) & kept, Ordering::SeqCst);
@@ -605,6 +625,35 @@ mod tests {
         p.load_guarded();
         p.guard_briefly();
         assert!(p.is_as_its_copy(), "it has been all the time");
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_where_the_page_is() {
+        let p = new();
+        p.touch_first();
+        p.enter_limbo(SLOTS_MAX as u64 - 1, false);
+        p.refuse_limbo(true);
+        assert!(!p.is_refused(1));
+        p.refuse_storing(GENERATIONS);
+        assert!(p.is_refused(GENERATIONS) && !p.is_refused(1) && p.is_writable());
+        // Its neighbours leave, it is shared, moved and written.
+        p.guard_briefly();
+        assert!(p.is_guarded() && !p.is_leaving() && p.is_refused(GENERATIONS));
+        assert!(p.unguard() && p.is_writable() && p.is_refused(GENERATIONS));
+        p.share();
+        let q = new();
+        q.take_over(&p);
+        assert!(q.is_shared() && q.own() && q.is_refused(GENERATIONS) && !p.is_refused(GENERATIONS));
+        q.refuse_storing(2);
+        assert!(q.is_refused(2) && !q.is_refused(GENERATIONS));
+        q.make_cold();
+        assert!(q.is_refused(2) && q.cool());
+        q.begin_to_leave();
+        q.refuse_to_leave();
+        assert!(q.is_guarded() && q.unguard() && q.is_refused(2));
+        q.enter_limbo(7, false);
+        q.leave_limbo();
+        assert!(!q.is_refused(2), "it left");
     }
 
     #[test]

@@ -1,0 +1,299 @@
+//! Refusals: pages that neither pool nor store takes, and how far the process goes over its limit meanwhile.
+//!
+//! ```text
+//!   evict ──refused──> the page's word names the generation: the sweep passes it by
+//!     │ a whole round of the clock frees nothing
+//!     v
+//!   rest: the evictor sleeps, faults are served over the limit ──as many as tolerated──> another round, twice as many
+//!     │ the pool has room, or time has passed
+//!     v
+//!   next generation: every page is tried again
+//! ```
+//!
+//! A page that was refused would be refused again: compressing it once more for each fault would leave the program
+//! standing still. A write to it goes unseen, so that time has to pass as well, twice as much after each vain trial.
+//! The limit is not held meanwhile, and the count of what is used says so.
+
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use super::Pager;
+use crate::control::Counter;
+use crate::region::page::GENERATIONS;
+use crate::region::table::LEAF_BYTES;
+
+/// Pages that a thread goes over the limit at once, so that it does not wait for each.
+const OVER_PAGES: i64 = 64;
+/// The most of them, after many fruitless rounds: a part of the limit.
+const OVER_MOST: i64 = 8;
+/// How long the process may stay over its limit, where a round has not ended, before it tries again to make room.
+const TOLERATED_NS: u64 = 2_000_000;
+/// A process that went over its limit so lately does not wait long before it does so again.
+const MOMENT_NS: u64 = 200_000_000;
+/// In place of a time: the evictor rests until all that is tolerated is used.
+const RESTS: u64 = u64::MAX;
+/// A page is hot three times at most, so that a round passes each word four times.
+const PASSES: usize = 4;
+/// A part of what is resident: so many pages more must fit into the pool for another trial of all that were refused.
+const ROOM: i64 = 8;
+/// A part of what is resident: so many faults must have been served before another trial for no reason but time. Each
+/// trial compresses all that was refused.
+const FAULTS: u64 = 32;
+/// How long what was refused is left alone at first, and at most; and so many times longer if the program has had no
+/// such number of faults.
+const RETRY_FIRST_NS: u64 = 1_000_000_000;
+const RETRY_MOST_NS: u64 = 64_000_000_000;
+const RETRY_IDLE: u64 = 16;
+
+pub(super) struct Refusals {
+    /// What the words of refused pages name, from 1 on.
+    generation: AtomicU64,
+    /// Some page was refused in this generation.
+    has_any: AtomicBool,
+    /// Pages in the cache, and the pool's room in pages, at the latest refusal.
+    stored_at: AtomicI64,
+    room_at: AtomicI64,
+    /// When the first page was refused in this generation, and how many faults had been served.
+    began_at_ns: AtomicU64,
+    began_at_faults: AtomicU64,
+    retry_after_ns: AtomicU64,
+    /// Words that sweeps have passed since something was freed.
+    barren: AtomicUsize,
+    /// Pages over the limit that are let pass until then, or [`RESTS`].
+    tolerated: AtomicI64,
+    tolerated_until_ns: AtomicU64,
+    /// How many pages the next rest lasts.
+    step: AtomicI64,
+}
+
+impl Refusals {
+    pub const fn new() -> Refusals {
+        Refusals {
+            generation: AtomicU64::new(1),
+            has_any: AtomicBool::new(false),
+            stored_at: AtomicI64::new(0),
+            room_at: AtomicI64::new(0),
+            began_at_ns: AtomicU64::new(0),
+            began_at_faults: AtomicU64::new(0),
+            retry_after_ns: AtomicU64::new(RETRY_FIRST_NS),
+            barren: AtomicUsize::new(0),
+            tolerated: AtomicI64::new(0),
+            tolerated_until_ns: AtomicU64::new(0),
+            step: AtomicI64::new(OVER_PAGES),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn rests(&self) -> bool {
+        self.tolerated_until_ns.load(Ordering::Relaxed) == RESTS
+    }
+
+    fn tolerate(&self, pages: i64, until_ns: u64) {
+        self.tolerated_until_ns.store(until_ns, Ordering::Relaxed);
+        self.tolerated.store(pages, Ordering::Relaxed);
+    }
+
+    fn end_rest(&self) {
+        if self.rests() {
+            self.tolerate(0, 0);
+        }
+        self.barren.store(0, Ordering::Relaxed);
+    }
+
+    /// Pages over the limit that are let pass now.
+    fn tolerated(&self) -> i64 {
+        let tolerated = self.tolerated.load(Ordering::Relaxed);
+        let until_ns = self.tolerated_until_ns.load(Ordering::Relaxed);
+        if tolerated > 0 && until_ns != RESTS && crate::sys::now_ns() > until_ns {
+            self.tolerated.store(0, Ordering::Relaxed);
+            return 0;
+        }
+        tolerated
+    }
+
+    /// Begins to rest, `over` pages over a limit: twice as long as the last time.
+    fn rest(&self, over: i64, pages: i64, limit: i64) {
+        let step = self.step.load(Ordering::Relaxed);
+        self.tolerate(over.max(0) + pages.max(step), RESTS);
+        self.step.store((2 * step).min(limit / OVER_MOST).max(OVER_PAGES), Ordering::Relaxed);
+        self.barren.store(0, Ordering::Relaxed);
+    }
+
+    /// All pages may be tried again. `by_time`: though nothing is known to have changed.
+    fn begin_generation(&self, by_time: bool) {
+        let next = self.generation() % GENERATIONS + 1;
+        self.generation.store(next, Ordering::Relaxed);
+        self.has_any.store(false, Ordering::Relaxed);
+        let after = self.retry_after_ns.load(Ordering::Relaxed);
+        let after = if by_time { (2 * after).min(RETRY_MOST_NS) } else { RETRY_FIRST_NS };
+        self.retry_after_ns.store(after, Ordering::Relaxed);
+        self.end_rest();
+    }
+}
+
+impl Pager {
+    /// The generation of refusals: a page whose word names it is not to be tried.
+    pub(super) fn generation(&self) -> u64 {
+        self.refusals.generation()
+    }
+
+    /// Neither pool nor store takes the resident page at `page`.
+    pub(super) fn note_refused(&self, page: usize) {
+        let r = &self.refusals;
+        self.add(Counter::EvictionsRefused, 1);
+        self.word(page, |_, e| e.refuse_storing(r.generation()));
+        r.stored_at.store(self.stored_pages(), Ordering::Relaxed);
+        r.room_at.store(self.pool_room(), Ordering::Relaxed);
+        if !r.has_any.swap(true, Ordering::Relaxed) {
+            r.began_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
+            r.began_at_faults.store(self.slot().get(Counter::Faults), Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing is known to have changed, but pages may have been written.
+    fn is_time_to_retry(&self) -> bool {
+        let r = &self.refusals;
+        let began_at = r.began_at_faults.load(Ordering::Relaxed);
+        let faults = self.slot().get(Counter::Faults).saturating_sub(began_at);
+        let is_busy = faults >= self.resident_pages().max(0) as u64 / FAULTS;
+        let after_ns = r.retry_after_ns.load(Ordering::Relaxed) * if is_busy { 1 } else { RETRY_IDLE };
+        crate::sys::now_ns() >= r.began_at_ns.load(Ordering::Relaxed) + after_ns
+    }
+
+    fn pool_room(&self) -> i64 {
+        self.pool_target_pages() - self.pool_pages()
+    }
+
+    /// Pages over the limit that are let pass now.
+    pub(super) fn tolerated_pages(&self) -> i64 {
+        self.refusals.tolerated()
+    }
+
+    /// Whether it went over its limit a moment ago.
+    pub(super) fn tolerates(&self) -> bool {
+        let r = &self.refusals;
+        let until_ns = r.tolerated_until_ns.load(Ordering::Relaxed);
+        r.step.load(Ordering::Relaxed) > OVER_PAGES
+            || until_ns != 0 && crate::sys::now_ns() < until_ns.saturating_add(MOMENT_NS)
+    }
+
+    /// A step of eviction has passed so many words and freed so many frames.
+    pub(super) fn note_step(&self, looked: usize, freed: usize) {
+        let barren = &self.refusals.barren;
+        if freed > 0 {
+            barren.store(0, Ordering::Relaxed);
+        } else {
+            barren.fetch_add(looked, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing can go: the process goes over its limit, for `pages` at least.
+    pub(super) fn go_over(&self, pages: i64) {
+        let r = &self.refusals;
+        let over = self.excess_of_tree(0) + self.tolerated_pages();
+        let words = self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
+        if r.barren.load(Ordering::Relaxed) > PASSES * words {
+            r.rest(over, pages, self.limit_pages());
+        } else {
+            r.tolerate(over.max(0) + pages.max(OVER_PAGES), crate::sys::now_ns() + TOLERATED_NS);
+        }
+    }
+
+    /// Whether the evictor has nothing to try.
+    #[inline]
+    pub(super) fn rests(&self) -> bool {
+        self.refusals.rests()
+    }
+
+    /// All that was tolerated is used: another round.
+    pub(super) fn end_rest(&self) {
+        self.refusals.end_rest();
+    }
+
+    /// The evictor looks whether there is something to try after all: what was refused, or what has come since. Says
+    /// whether there is not.
+    pub(super) fn stays_at_rest(&self) -> bool {
+        let r = &self.refusals;
+        if r.has_any.load(Ordering::Relaxed) {
+            let more = (self.resident_pages() / ROOM).max(OVER_PAGES);
+            let has_room = r.stored_at.load(Ordering::Relaxed) - self.stored_pages() >= more
+                || self.pool_room() - r.room_at.load(Ordering::Relaxed) >= more;
+            if has_room || self.is_time_to_retry() {
+                r.begin_generation(!has_room);
+            }
+        }
+        if !r.rests() {
+            return false;
+        }
+        // Memory that was freed meanwhile is not for going over the limit a second time.
+        let over = self.excess_of_tree(0) + self.tolerated_pages();
+        let step = r.step.load(Ordering::Relaxed);
+        if over <= 0 {
+            r.step.store(OVER_PAGES, Ordering::Relaxed);
+            r.end_rest();
+        } else if self.tolerated_pages() > over + step {
+            r.tolerate(over + step, RESTS);
+        }
+        r.rests()
+    }
+
+    /// Somebody asks for more than the limit does: every page is tried again.
+    pub(super) fn forget_refusals(&self) {
+        self.refusals.begin_generation(false);
+    }
+
+    /// In the child after fork: what it goes over its limit by is its own.
+    pub(super) fn tolerate_nothing(&self) {
+        self.refusals.tolerate(0, 0);
+        self.refusals.end_rest();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fruitless_round_lets_twice_as_many_pages_pass() {
+        let r = Refusals::new();
+        let mut tolerated = vec![];
+        for _ in 0..7 {
+            r.rest(1000, 1, 8192);
+            tolerated.push(r.tolerated() - 1000);
+            assert!(r.rests());
+            r.end_rest();
+            assert!(!r.rests() && r.tolerated() == 0);
+        }
+        assert_eq!(tolerated, [64, 128, 256, 512, 1024, 1024, 1024], "up to an eighth of the limit");
+        r.rest(-5000, 4096, 8192);
+        assert_eq!(r.tolerated(), 4096, "what is asked for at once");
+    }
+
+    #[test]
+    fn what_is_tolerated_for_a_moment_ends() {
+        let r = Refusals::new();
+        r.tolerate(64, crate::sys::now_ns() + 1_000_000_000);
+        assert_eq!(r.tolerated(), 64);
+        r.tolerate(64, crate::sys::now_ns() - 1);
+        assert_eq!(r.tolerated(), 0);
+    }
+
+    #[test]
+    fn generations_go_round_and_vain_trials_become_rare() {
+        let r = Refusals::new();
+        let mut after = vec![];
+        for _ in 0..8 {
+            r.begin_generation(true);
+            after.push(r.retry_after_ns.load(Ordering::Relaxed) / RETRY_FIRST_NS);
+        }
+        assert_eq!(after, [2, 4, 8, 16, 32, 64, 64, 64]);
+        r.begin_generation(false);
+        assert_eq!(r.retry_after_ns.load(Ordering::Relaxed), RETRY_FIRST_NS);
+        for _ in 0..3 * GENERATIONS {
+            r.begin_generation(true);
+            assert!((1..=GENERATIONS).contains(&r.generation()));
+        }
+    }
+}
