@@ -316,7 +316,13 @@ pub fn compress_lines(
         // Whole words are written, each from where the literal of the one before ends.
         let (mut low, mut count) = ([0; LINE_BYTES + 8], 0);
         let mut codes = 0u32;
-        let places = SHIFTS.map(|shift| words.map(|word| place(word, shift) as u16));
+        // Loops, not `map`: a closure in a function of its own loses the processor's features.
+        let mut places = [[0; LINE_WORDS]; SHIFTS.len()];
+        for (places, shift) in places.iter_mut().zip(SHIFTS) {
+            for (place_of, word) in places.iter_mut().zip(words) {
+                *place_of = place(word, shift) as u16;
+            }
+        }
         // The tables of choices have places for all of four bits.
         let choose = |by: &Choices, differ: usize| by[differ & 15];
         for (i, word) in words.into_iter().enumerate() {

@@ -252,9 +252,8 @@ impl Pager {
     ) -> usize {
         use crate::region::table::LEAF_BYTES;
         let generation = self.generation();
-        let goes = |e: &PageEntry| {
-            !e.is_refused(generation) && if behind { e.may_go_behind() } else { e.cool() }
-        };
+        let goes =
+            |e: &PageEntry| !e.is_refused(generation) && if behind { e.may_go_behind() } else { e.cool() };
         let mut addr = start;
         while addr < range.end && !v.is_enough(want) {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
