@@ -54,6 +54,17 @@ pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
     Ok(addr)
 }
 
+/// Gives back what [`map_anonymous`] mapped, or a part of it: whole pages.
+///
+/// # Safety
+/// The range must be the caller's.
+pub unsafe fn unmap_anonymous(addr: usize, len: usize) {
+    let len = len.next_multiple_of(PAGE_SIZE);
+    // SAFETY: the caller's.
+    let _ = unsafe { uz_syscall!(nr::MUNMAP, addr, len) };
+    OWN_MAPPED_BYTES.fetch_sub(len, Ordering::Relaxed);
+}
+
 /// Maps room for `count` huge pages, aligned to their size; a touch maps one where the kernel has one to give. For ever.
 pub fn map_huge(count: usize) -> Result<usize> {
     let len = count * super::HUGE_BYTES;

@@ -2,7 +2,7 @@
 
 use super::record::State;
 use super::{BufferState, Clusters, File, LENGTH_BYTES, NONE};
-use crate::store::seal::{Seal, TAG_BYTES};
+use crate::store::seal::{Seal, TAG_BYTES, Use};
 use crate::store::{BLOCK_BYTES, Progress, Queue, Store};
 use crate::sys::{Errno, Result};
 
@@ -12,7 +12,7 @@ pub struct Flush<S> {
     seal: Seal,
     buffer: usize,
     cluster: u32,
-    sequence: u64,
+    of: Use,
     at: u64,
     used: usize,
 }
@@ -27,7 +27,7 @@ impl<S: Store> Flush<S> {
             io[at..at + LENGTH_BYTES].fill(0);
             let start = at + LENGTH_BYTES;
             at = start + len + TAG_BYTES;
-            self.seal.seal(self.sequence, start as u32, &mut io[start..at]);
+            self.seal.seal(self.of, start as u16, &mut io[start..at]);
         }
     }
 
@@ -66,13 +66,22 @@ impl<S: Store> Clusters<S> {
             return None;
         };
         let sequence = self.next_sequence;
+        let of = match Use::new(sequence) {
+            Ok(of) => of,
+            Err(e) => {
+                self.put_slot(slot, disk_blocks, file as u8);
+                self.failure = Some(e);
+                return None;
+            }
+        };
         self.next_sequence += 1;
         let (id, used) = (self.buffers[b].cluster, self.buffers[b].used);
         io[..used].copy_from_slice(&self.buffers[b].bytes.as_slice()[..used]);
         io[used..used.next_multiple_of(BLOCK_BYTES)].fill(0);
         self.buffers[b].state = BufferState::Writing;
         let c = self.records.get_mut(id);
-        (c.sequence, c.slot, c.disk_blocks, c.file) = (sequence, slot, disk_blocks, file as u8);
+        (c.sequence, c.salt) = (sequence, of.salt);
+        (c.slot, c.disk_blocks, c.file) = (slot, disk_blocks, file as u8);
         let at = c.at();
         // What is written one after the other is often read so.
         let last = core::mem::replace(&mut self.last_flushed, id);
@@ -84,7 +93,7 @@ impl<S: Store> Clusters<S> {
             l.next = id;
         }
         let f = self.files[file].as_ref().expect("own file");
-        Some(Flush { store: f.store, seal: f.seal.clone(), buffer: b, cluster: id, sequence, at, used })
+        Some(Flush { store: f.store, seal: f.seal.clone(), buffer: b, cluster: id, of, at, used })
     }
 
     /// Ends a flush. A cluster that could not be written stays in memory, and the store takes no more.

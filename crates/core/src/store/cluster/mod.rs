@@ -43,7 +43,7 @@ pub use fork::Leash;
 pub use places::Discard;
 
 pub use super::seal::MAX_OBJECT_BYTES;
-use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES};
+use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES, Use};
 use super::{BLOCK_BYTES, QUEUE_BUFFERS, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
@@ -154,6 +154,7 @@ pub struct Source<S> {
     seal: Seal,
     /// Names the contents, together with the file.
     pub sequence: u64,
+    salt: u32,
     pub file: u8,
     at: u64,
     /// Blocks that were written.
@@ -178,7 +179,7 @@ impl<S: Store> Source<S> {
         offset: u16,
         sealed: &'a mut [u8],
     ) -> core::result::Result<&'a [u8], NotAuthentic> {
-        self.seal.open(self.sequence, u32::from(offset), sealed)
+        self.seal.open(Use { sequence: self.sequence, salt: self.salt }, offset, sealed)
     }
 }
 
@@ -341,6 +342,7 @@ impl<S: Store> Clusters<S> {
             seal: f.seal.clone(),
             file: c.file,
             sequence: c.sequence,
+            salt: c.salt,
             at: c.at(),
             blocks: usize::from(c.blocks),
         })

@@ -26,6 +26,8 @@ pub enum State {
 #[derive(Clone, Copy)]
 pub struct Cluster {
     pub sequence: u64,
+    /// With the sequence number, what its nonces are made of.
+    pub salt: u32,
     /// The place in the file, in units of a cluster. Only of what was written.
     pub slot: u32,
     /// The first of the owner's objects, in a list that the owner keeps.
@@ -42,10 +44,11 @@ pub struct Cluster {
     /// Blocks of the slot that take disk space.
     pub disk_blocks: u8,
     pub buffer: u8,
-    pub pad: u8,
+    pub pad: [u8; 5],
 }
 crate::zeroable!(Cluster {
     sequence: u64,
+    salt: u32,
     slot: u32,
     first: u32,
     next: u32,
@@ -56,12 +59,13 @@ crate::zeroable!(Cluster {
     blocks: u8,
     disk_blocks: u8,
     buffer: u8,
-    pad: u8,
+    pad: [u8; 5],
 });
 
 impl Cluster {
     pub const UNUSED: Cluster = Cluster {
         sequence: 0,
+        salt: 0,
         slot: 0,
         first: NONE,
         next: NONE,
@@ -72,7 +76,7 @@ impl Cluster {
         blocks: 0,
         disk_blocks: 0,
         buffer: 0,
-        pad: 0,
+        pad: [0; 5],
     };
 
     pub fn state(&self) -> State {
