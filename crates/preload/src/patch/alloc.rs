@@ -5,8 +5,11 @@
 //!
 //! ```text
 //!  <= 32 KiB   size class (16, 32, 48, 64, 96, 128, 192, ...): a free list, else cut from the current chunk
-//!  larger      a mapping of its own, unmapped when freed, moved by mremap when it grows
+//!  larger      a mapping of its own, unmapped when freed
 //! ```
+//!
+//! All of it lies where all memory of ours lies (`core/sys/place.rs`), and in no core dump: paging's own state, with
+//! what it stands for, is allocated here, too.
 //!
 //! Chunks are not given back; there is little in them. Lock order: `HEAP` is the innermost lock, nothing is
 //! called under it. A signal handler that allocates on top of an allocation would wait for itself: handlers
@@ -25,14 +28,12 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+use uzswap::sys::PAGE_SIZE;
+use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous, unmap_anonymous};
 use uzswap::sys::sync::Mutex;
-use uzswap::sys::{PAGE_SIZE, nr};
-use uzswap::uz_syscall;
 
 const LARGEST_CLASS_BYTES: usize = 32 << 10;
 const CHUNK_BYTES: usize = 256 << 10;
-const MREMAP_MAYMOVE: usize = 1;
 /// 16, then two classes for each doubling: 2^k and 3 * 2^(k-1).
 const CLASSES: usize = 22;
 
@@ -86,10 +87,7 @@ fn class_for(layout: Layout) -> Option<(usize, usize)> {
 }
 
 fn map(len: usize) -> usize {
-    // SAFETY: a new mapping hits nothing.
-    match unsafe {
-        uz_syscall!(nr::MMAP, 0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, usize::MAX, 0)
-    } {
+    match map_anonymous(len, PROT_READ | PROT_WRITE) {
         Ok(at) => {
             MAPPED_BYTES.fetch_add(len, Ordering::Relaxed);
             at
@@ -103,7 +101,7 @@ fn map(len: usize) -> usize {
 unsafe fn unmap(at: usize, len: usize) {
     if len > 0 {
         // SAFETY: the caller's.
-        let _ = unsafe { uz_syscall!(nr::MUNMAP, at, len) };
+        unsafe { unmap_anonymous(at, len) };
         MAPPED_BYTES.fetch_sub(len, Ordering::Relaxed);
     }
 }
@@ -199,18 +197,9 @@ unsafe impl GlobalAlloc for Allocator {
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (class_for(layout), class_for(new_layout)) {
             (Some((old, _)), Some((new, _))) if old == new => block,
-            (None, None) if layout.align() <= PAGE_SIZE => {
-                let (old, new) = (large_bytes(layout.size().max(1)), large_bytes(new_size.max(1)));
-                // SAFETY: the mapping is the block's own.
-                match unsafe { uz_syscall!(nr::MREMAP, block, old, new, MREMAP_MAYMOVE) } {
-                    Ok(at) => {
-                        MAPPED_BYTES.fetch_add(new, Ordering::Relaxed);
-                        MAPPED_BYTES.fetch_sub(old, Ordering::Relaxed);
-                        at as *mut u8
-                    }
-                    Err(_) => null_mut(),
-                }
-            }
+            // As large as before, in pages.
+            (None, None) if large_bytes(layout.size()) == large_bytes(new_size) => block,
+            // mremap would move it to where the kernel likes.
             _ => {
                 // SAFETY: an allocation, a copy of what both have, and giving back the old block.
                 unsafe {
