@@ -4,8 +4,38 @@
 //! has run. `now`: all symbols are bound at load, so that neither a hook nor a signal handler ever enters the
 //! loader to bind one. What Rust does not export is hidden anyway; `exclude-libs` says the same of C archives,
 //! so that a codec inside never answers for the program's own copy of it.
+//!
+//! And a sum of the sources that say what a patched text looks like: texts are kept in files between starts, and those
+//! that another build has made are not mapped.
+
+use std::path::Path;
+
+/// The sources of the slots and of what they jump to.
+const SOURCES: &str = "src/patch";
+
+fn sum(mut h: u64, bytes: &[u8]) -> u64 {
+    // FNV-1a.
+    for b in bytes {
+        h = (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
+    }
+    h
+}
+
+fn sum_of_sources() -> u64 {
+    let mut paths: Vec<_> = std::fs::read_dir(Path::new(SOURCES))
+        .expect("our own sources")
+        .map(|e| e.expect("readable").path())
+        .collect();
+    paths.sort();
+    paths.iter().fold(0xcbf2_9ce4_8422_2325, |h, path| {
+        let text = std::fs::read(path).expect("readable");
+        sum(sum(h, path.as_os_str().as_encoded_bytes()), &text)
+    })
+}
 
 fn main() {
+    println!("cargo:rustc-env=UZSWAP_PATCH_SUM={:016x}", sum_of_sources());
+    println!("cargo:rerun-if-changed={SOURCES}");
     for option in ["-z,initfirst", "-z,now", "--exclude-libs,ALL"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{option}");
     }

@@ -127,13 +127,15 @@ fn files_that_cannot_be_trusted_are_made_anew() {
     smaps(&cache);
     let page = 4096;
     type Damage = fn(&Path, &[u8]);
-    let damages: [Damage; 7] = [
+    let damages: [Damage; 9] = [
         |f, b| flip_at(f, b, 0),
         |f, b| flip_at(f, b, 100),
         |f, b| flip_at(f, b, 5000),
         |f, b| flip_at(f, b, b.len() - 1),
-        |f, b| std::fs::write(f, &b[..b.len() - 4096]).unwrap(),
-        |f, _| std::fs::write(f, b"").unwrap(),
+        |f, b| rot_at(f, b, 5000),
+        |f, b| rot_at(f, b, b.len() - 1),
+        |f, b| write(f, &b[..b.len() - 4096]),
+        |f, _| write(f, b""),
         |f, _| set_mode(f, 0o666),
     ];
     for (n, damage) in damages.into_iter().enumerate() {
@@ -171,7 +173,22 @@ fn files_that_cannot_be_trusted_are_made_anew() {
 fn flip_at(file: &Path, bytes: &[u8], at: usize) {
     let mut bad = bytes.to_vec();
     bad[at] ^= 1;
-    std::fs::write(file, bad).unwrap();
+    write(file, &bad);
+}
+
+/// Writes into the file, which is read-only, and keeps its mode.
+fn write(file: &Path, bytes: &[u8]) {
+    set_mode(file, 0o600);
+    std::fs::write(file, bytes).unwrap();
+    set_mode(file, 0o400);
+}
+
+/// As a medium that has lost a bit would have it: the file is as old as before.
+fn rot_at(file: &Path, bytes: &[u8], at: usize) {
+    let before = std::fs::metadata(file).unwrap().modified().unwrap();
+    flip_at(file, bytes, at);
+    std::fs::File::open(file).unwrap().set_modified(before).unwrap();
+    assert_eq!(std::fs::metadata(file).unwrap().modified().unwrap(), before);
 }
 
 fn set_mode(path: &Path, mode: u32) {

@@ -3,6 +3,7 @@
 //! ```text
 //!  BUILD-ID-SPAN              a patch table (table.rs)
 //!  BUILD-ID-SPAN-KEY.text     a text with the jumps in it, and its slots (shared.rs)
+//!  ... .text.seen             that its bytes were looked at, and are right
 //!  NAME.RANDOM                one that is being written
 //! ```
 //!
@@ -126,6 +127,16 @@ pub fn now_ns() -> u64 {
     t[0].wrapping_mul(1_000_000_000).wrapping_add(t[1])
 }
 
+/// What tells this start of the machine from all others; zero where the kernel does not say.
+pub fn boot_id() -> [u64; 2] {
+    let Ok(fd) = open_path(b"/proc/sys/kernel/random/boot_id", 0) else { return [0; 2] };
+    let text = read_all(fd, 64).unwrap_or_default();
+    fd::close(fd);
+    let digits = text.iter().filter_map(|b| (*b as char).to_digit(16));
+    let all = digits.take(32).fold(0u128, |v, d| v << 4 | u128::from(d));
+    [(all >> 64) as u64, all as u64]
+}
+
 pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     for b in bytes {
         out.extend([b"0123456789abcdef"[(b >> 4) as usize], b"0123456789abcdef"[(b & 15) as usize]]);
@@ -137,7 +148,7 @@ pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
 pub enum Lasting {
     /// It is looked at in full before it is used.
     No,
-    /// It is used as it is, and has this time of modification as long as nobody changes it.
+    /// It is mapped, has this time of modification as long as nobody changes it, and cannot be opened for writing.
     Dated { ns: u64 },
 }
 
@@ -154,22 +165,24 @@ impl Drop for CacheDir {
 }
 
 impl CacheDir {
-    /// Opens the directory, made (with its missing parents, mode 0700) if need be.
+    /// Opens the directory; made (mode 0700) if it is missing and what it is to be in is the user's.
     pub fn open(path: &[u8]) -> Option<CacheDir> {
         let flags = O_DIRECTORY | O_NOFOLLOW;
+        // SAFETY: no argument.
+        let uid = unsafe { uz_syscall!(nr::GETEUID) }.ok()? as u32;
         let fd = match open_path(path, flags) {
             Err(Errno::ENOENT) => {
-                for end in (1..=path.len()).filter(|&i| i == path.len() || path[i] == b'/') {
-                    let dir = terminated(&path[..end]).ok()?;
-                    // SAFETY: a terminated path of our own. That it exists is no failure.
-                    let _ = unsafe { uz_syscall!(nr::MKDIR, dir.as_ptr(), 0o700) };
+                let above = &path[..path.iter().rposition(|b| *b == b'/')?.max(1)];
+                if stat_path(above).ok()?.uid != uid {
+                    return None;
                 }
+                let dir = terminated(path).ok()?;
+                // SAFETY: a terminated path of our own. That it exists is no failure.
+                let _ = unsafe { uz_syscall!(nr::MKDIR, dir.as_ptr(), 0o700) };
                 open_path(path, flags).ok()?
             }
             other => other.ok()?,
         };
-        // SAFETY: no argument.
-        let uid = unsafe { uz_syscall!(nr::GETEUID) }.ok()? as u32;
         let dir = CacheDir { fd, uid };
         dir.trusts(&stat_fd(fd).ok()?, S_IFDIR).then_some(dir)
     }
@@ -220,9 +233,10 @@ impl CacheDir {
         push_hex(&mut temporary, &random);
         temporary.push(0);
         let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+        let mode = if matches!(lasting, Lasting::Dated { .. }) { 0o400 } else { 0o600 };
         // SAFETY: terminated names of our own; they live until the calls return.
         unsafe {
-            let fd = uz_syscall!(nr::OPENAT, self.fd, temporary.as_ptr(), flags, 0o600)? as i32;
+            let fd = uz_syscall!(nr::OPENAT, self.fd, temporary.as_ptr(), flags, mode)? as i32;
             let mut outcome = write_pieces(fd, pieces).and_then(|()| settle(fd, lasting));
             fd::close(fd);
             if outcome.is_ok() {
@@ -305,6 +319,7 @@ mod tests {
     fn fresh(name: &str) -> (std::path::PathBuf, CacheDir) {
         let path = std::env::temp_dir().join(std::format!("uzswap-cache-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
         let dir = CacheDir::open(path.join("made").as_os_str().as_encoded_bytes()).unwrap();
         (path.join("made"), dir)
     }
@@ -321,6 +336,10 @@ mod tests {
         };
         assert_eq!((stat().bytes, stat().modified_ns), (6, ns));
         assert_eq!(std::fs::read(path.join("a.text")).unwrap(), b"onetwo");
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        assert_eq!(std::fs::metadata(path.join("a.text")).unwrap().permissions().mode() & 0o777, 0o400);
+        std::fs::set_permissions(path.join("a.text"), mode(0o600)).unwrap();
         std::fs::write(path.join("a.text"), b"onetwo").unwrap();
         assert_ne!(stat().modified_ns, ns);
         assert!(dir.open_file(b"b.text").is_none());

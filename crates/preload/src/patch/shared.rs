@@ -18,10 +18,17 @@
 //! serves all programs.
 //!
 //! # When a file is used
-//! - Its head names everything that its bytes depend on, the *key*: the distance and the object's file (its place, length,
-//!   times, as `stat` and as the mapping says; the name has its build id).
+//! - Its head names everything that its bytes depend on, the *key*: the distance, the object's file (its place, length,
+//!   times, as `stat` and as the mapping says; the name has its build id), and the build of this library.
 //! - It is as long as the head says and has the time of modification that the head says: whoever changes it changes that.
+//! - Its slots and its text have the sum that the head says. Whoever maps it first after a start of the machine finds
+//!   out, and notes it in a file beside it, with the time of the last change to the file, which nobody can put back.
 //! - The text in memory is as it is in its file: who has written into it, a debugger for instance, keeps his bytes.
+//!
+//! # While it is used
+//! The kernel keeps a program's file from being written while it runs, but not a file that is only mapped. Who cut one
+//! short, or wrote into it, would kill all that run it. So the files are read-only (0400): `cp` and `rsync --inplace` of
+//! an ordinary user fail, or make a new file. For root nothing is read-only; its backups are kept away by a CACHEDIR.TAG.
 //!
 //! Everything else (a kernel that does not tell, a file system without execution, a limit reached) leads to what
 //! `apply.rs` does: private copies. So do objects that the loader maps later: where they lie follows no rule.
@@ -31,6 +38,7 @@
 //! pages of the slots' array that no object has.
 #![allow(unsafe_code)]
 
+use std::vec;
 use std::vec::Vec;
 
 use uzswap::sys::mem::{MAP_FIXED, MAP_PRIVATE, PROT_EXEC, PROT_READ};
@@ -38,17 +46,24 @@ use uzswap::sys::{PAGE_SIZE, fd, file, nr};
 use uzswap::uz_syscall;
 
 use super::apply::{Patch, Source, Text, is_near, map_again, sites_in};
-use super::cache::{CacheDir, Lasting, Stat, now_ns, push_hex, stat_path};
+use super::cache::{CacheDir, Lasting, Stat, boot_id, now_ns, push_hex, stat_path};
 use super::entry::CLASS_COUNT;
 use super::maps::{Mapping, Pagemap};
 use super::slot::{Links, Slots, pages_for};
 use super::table::{self, Analysis, Counts, SEED, sum};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uzswtext");
-/// To be raised whenever slots, jumps or the layout change; the analysis has a number of its own.
-const FORMAT: u64 = 1;
+/// The build, as far as slots, jumps and the layout of the file depend on it (`build.rs`).
+const BUILD: u64 = match u64::from_str_radix(env!("UZSWAP_PATCH_SUM"), 16) {
+    Ok(sum) => sum,
+    Err(_) => panic!("build.rs writes hexadecimal digits"),
+};
 /// What the names of such files have in them.
 const MARK: &[u8] = b".text";
+/// What follows in the name of the note that a file was found to be right.
+const SEEN: &[u8] = b".seen";
+/// What is read at a time: a block of the allocator's.
+const PIECE_BYTES: usize = 32 << 10;
 /// All such files together; beyond it the oldest go.
 const LARGEST_BYTES: u64 = 128 << 20;
 /// What is younger is not thrown away.
@@ -60,8 +75,11 @@ const READ_EXECUTE: usize = PROT_READ | PROT_EXEC;
 /// What the bytes depend on.
 type Key = [u64; KEY_WORDS];
 const KEY_WORDS: usize = 10;
-/// Magic, format, bytes of slots and text, sites, time; the key; the sum.
-const HEAD_WORDS: usize = 6 + KEY_WORDS + 1;
+/// Magic, build, bytes of slots and text, sites, time, their sum; the key; the sum of the head.
+const HEAD_WORDS: usize = SUM_AT + 1 + KEY_WORDS + 1;
+const SUM_AT: usize = 6;
+/// The machine's start, the file's inode and last change, the sum.
+type Note = [u64; 5];
 
 /// An object whose text may be shared.
 pub struct Shared<'a> {
@@ -159,16 +177,17 @@ impl<'a> Shared<'a> {
         (PAGE_SIZE + self.slot_bytes() + self.text_bytes()) as u64
     }
 
-    /// The head of a file made at `ns`.
-    fn head(&self, ns: u64) -> Vec<u8> {
+    /// The head of a file made at `ns`, whose slots and text have this sum.
+    fn head(&self, ns: u64, contents: u64) -> Vec<u8> {
         let mut words = Vec::with_capacity(HEAD_WORDS);
         words.extend([
             MAGIC,
-            FORMAT,
+            BUILD,
             self.slot_bytes() as u64,
             self.text_bytes() as u64,
             self.sites as u64,
             ns,
+            contents,
         ]);
         words.extend(self.key);
         words.push(sum(SEED, &bytes_of(&words)));
@@ -182,11 +201,34 @@ impl<'a> Shared<'a> {
         let mut head = [0; HEAD_WORDS * 8];
         let fits = stat.bytes == self.file_bytes()
             && file::read_exact_at(fd, &mut head, 0).is_ok()
-            && head[..] == self.head(stat.modified_ns);
+            && head[..] == self.head(stat.modified_ns, word_at(&head, SUM_AT))
+            && self.is_right(fd, &stat, word_at(&head, SUM_AT));
         // SAFETY: the caller's; the file was made for this.
         let outcome = if fits { unsafe { self.map_file(fd, slots, source) } } else { Mapped::Missing };
         fd::close(fd);
         outcome
+    }
+
+    /// Whether slots and text have the sum that they should have: as was noted since the machine has started, or by a look
+    /// at all of them.
+    fn is_right(&self, fd: i32, stat: &Stat, contents: u64) -> bool {
+        let mut name = self.name.clone();
+        name.extend_from_slice(SEEN);
+        let [first, second] = boot_id();
+        let note: Note = [first, second, stat.inode, stat.changed_ns, contents];
+        let mut noted = [0; size_of::<Note>()];
+        if let Some((seen, _)) = self.cache.open_file(&name) {
+            let whole = file::read_exact_at(seen, &mut noted, 0).is_ok();
+            fd::close(seen);
+            if whole && noted[..] == bytes_of(&note) {
+                return true;
+            }
+        }
+        let is_right = sum_of_file(fd, PAGE_SIZE as u64, stat.bytes) == Some(contents);
+        if is_right {
+            let _ = self.cache.save(&name, &[&bytes_of(&note)], Lasting::No);
+        }
+        is_right
     }
 
     /// # Safety
@@ -234,12 +276,29 @@ impl<'a> Shared<'a> {
         }
         let patch = Patch::new(&sites, bias, self.slots(), None, self.place);
         patch.write_to(&mut copy, self.text.start);
-        let mut head = self.head(now);
+        let mut head = self.head(now, sum(sum(SEED, &patch.slots), &copy));
         head.resize(PAGE_SIZE, 0);
         let pieces: [&[u8]; 3] = [&head, &patch.slots, &copy];
         self.cache.make_room(MARK, self.file_bytes(), LARGEST_BYTES, REST_NS)
             && self.cache.save(&self.name, &pieces, Lasting::Dated { ns: now }).is_ok()
     }
+}
+
+/// The sum of a file's bytes; `None`: they cannot be read.
+fn sum_of_file(fd: i32, from: u64, end: u64) -> Option<u64> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let (mut at, mut all) = (from, SEED);
+    while at < end {
+        let len = (end - at).min(PIECE_BYTES as u64) as usize;
+        file::read_exact_at(fd, &mut piece[..len], at).ok()?;
+        all = sum(all, &piece[..len]);
+        at += len as u64;
+    }
+    Some(all)
+}
+
+fn word_at(bytes: &[u8], word: usize) -> u64 {
+    bytes.as_chunks().0.get(word).map_or(0, |w| u64::from_le_bytes(*w))
 }
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {
