@@ -323,9 +323,9 @@ fn cache(env: &dyn Fn(&str) -> Option<OsString>) -> Check {
         }
         Some(given) => match place::private_directory(Path::new(&given.value)) {
             Ok(()) => good(NAME, given.value.display().to_string()),
-            Err(why) => bad(NAME, why, "name a directory that only you can write"),
+            Err(fault) => bad(NAME, fault.text, "name a directory that only you can write"),
         },
-        None => match place::default_cache(env) {
+        None => match place::default_cache(env, &mut Vec::new()) {
             Some(path) => good(NAME, path.display().to_string()),
             None => note(
                 NAME,
@@ -357,7 +357,7 @@ fn trial(library: &Path) -> Check {
         let mut child = Command::new(own)
             .arg("--version")
             .env("LD_PRELOAD", library)
-            .env(CONTROL_FD_ENV, block.fd().to_string())
+            .env(CONTROL_FD_ENV, block.variable())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

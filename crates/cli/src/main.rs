@@ -27,6 +27,7 @@ mod observe;
 mod options;
 mod os;
 mod place;
+mod private;
 mod program;
 mod progress;
 #[cfg(test)]

@@ -11,14 +11,17 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
+use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, TEXT_BYTES};
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
-use uzswap::control::{CONTROL_BYTES, Settings, TREE_OFFSET, Tree};
+use uzswap::control::{CONTROL_BYTES, Settings, Tree};
 
 /// The entry point, instead of the one of the standard library, which would ignore SIGPIPE and open
 /// descriptors 0 to 2: the program must find both as uzswap was given them.
@@ -54,49 +57,48 @@ pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
 
 // ---------------------------------------------------------------- the control block
 
-/// The memory that the processes of one run share, see `uzswap::control`.
+/// What the processes of one run share, and what they are told, see `uzswap::control`.
 pub struct ControlBlock {
     addr: *mut u8,
-    fd: OwnedFd,
+    counters: OwnedFd,
+    settings: OwnedFd,
     has_ring: bool,
 }
 
 impl ControlBlock {
-    /// Makes the block with `settings` in it. Its descriptor survives an exec.
+    /// Makes both: the counters, which all may write, and the settings, which nobody can write any more. Their
+    /// descriptors survive an exec.
     pub fn create(settings: &Settings) -> io::Result<ControlBlock> {
-        const MFD_NOEXEC_SEAL: u32 = 8;
-        let make = |flags| {
-            // SAFETY: a constant name.
-            check(unsafe { libc::memfd_create(c"uzswap-control".as_ptr(), flags) })
+        let sealed = memory_file(c"uzswap-settings")?;
+        // SAFETY: plain numbers and bytes without padding between them, read for their length.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(settings).cast::<u8>(), size_of::<Settings>())
         };
-        let sealing = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may insist on it (vm.memfd_noexec).
-        let fd = make(sealing | MFD_NOEXEC_SEAL).or_else(|_| make(sealing))?;
-        // SAFETY: just opened, ours.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        File::from(sealed.try_clone()?).write_all_at(bytes, 0)?;
+        add_seals(&sealed, SETTINGS_SEALS)?;
+
+        let shared = memory_file(c"uzswap-control")?;
         let has_ring = settings.trace != 0;
         let bytes = if has_ring { TRACED_BYTES } else { CONTROL_BYTES };
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: plain calls on our descriptor; the mapping is new, of the size the file was just given.
         let addr = unsafe {
-            check(libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t))?;
-            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
+            check(libc::ftruncate(shared.as_raw_fd(), bytes as libc::off_t))?;
+            add_seals(&shared, COUNTERS_SEALS)?;
             let prot = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(null_mut(), bytes, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+            libc::mmap(null_mut(), bytes, prot, libc::MAP_SHARED, shared.as_raw_fd(), 0)
         };
         if addr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: page-aligned, mapped for more than a `Settings`, seen by nobody else yet.
-        unsafe { addr.cast::<Settings>().write(*settings) };
-        Ok(ControlBlock { addr: addr.cast(), fd: above_small_numbers(fd)?, has_ring })
+        let (counters, settings) = (above_small_numbers(shared)?, above_small_numbers(sealed)?);
+        Ok(ControlBlock { addr: addr.cast(), counters, settings, has_ring })
     }
 
     /// The shared counters.
     pub fn tree(&self) -> &'static Tree {
-        // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, inside CONTROL_BYTES; all
+        // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, for CONTROL_BYTES; all
         // fields are atomics, for which any bytes are valid.
-        unsafe { &*self.addr.add(TREE_OFFSET).cast::<Tree>() }
+        unsafe { &*self.addr.cast::<Tree>() }
     }
 
     /// Where faults are recorded, if the settings said so.
@@ -105,10 +107,40 @@ impl ControlBlock {
         self.has_ring.then(|| unsafe { &*self.addr.add(RING_OFFSET).cast::<Ring>() })
     }
 
-    /// The number under which the program will find the block.
+    /// The descriptor of the counters.
     pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.counters.as_raw_fd()
     }
+
+    /// What the program is told in its environment: the descriptors, and which files they are of.
+    pub fn variable(&self) -> String {
+        let handle = |fd: &OwnedFd| {
+            // It is open; a number that is no inode's would only make the program run unmanaged.
+            let inode = uzswap::sys::fd::inode_and_bytes(fd.as_raw_fd()).map_or(0, |(inode, _)| inode);
+            Handle { fd: fd.as_raw_fd(), inode }
+        };
+        let all = Handles { counters: handle(&self.counters), settings: handle(&self.settings) };
+        String::from_utf8_lossy(all.write_to(&mut [0; TEXT_BYTES])).into_owned()
+    }
+}
+
+/// A new file in memory that can be sealed.
+fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    const MFD_NOEXEC_SEAL: u32 = 8;
+    let make = |flags| {
+        // SAFETY: a terminated name.
+        check(unsafe { libc::memfd_create(name.as_ptr(), flags) })
+    };
+    let sealing = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may insist on it (vm.memfd_noexec).
+    let fd = make(sealing | MFD_NOEXEC_SEAL).or_else(|_| make(sealing))?;
+    // SAFETY: just opened, ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn add_seals(file: &OwnedFd, seals: u32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals as c_int) }).map(drop)
 }
 
 /// Moves a descriptor to where it is in nobody's way, without close-on-exec. Shells use 10 and up for
@@ -595,20 +627,49 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn the_control_block_holds_settings_and_counters() {
+    fn the_counters_are_shared_and_the_settings_are_sealed() {
         let settings = Settings { memory_bytes: 77 << 20, ..Settings::new() };
         let block = ControlBlock::create(&settings).unwrap();
         assert!(block.fd() >= 3);
         assert_eq!(block.tree().limit_pages.load(Ordering::Relaxed), 0);
         block.tree().limit_pages.store(5, Ordering::Relaxed);
-        // As the preload library sees it: by mapping the descriptor.
-        let file = std::fs::File::from(block.fd.try_clone().unwrap());
-        assert_eq!(file.metadata().unwrap().len(), CONTROL_BYTES as u64);
-        let mut head = [0u8; 16];
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut head, 0).unwrap();
-        assert_eq!(&head[..8], b"uzswap01");
-        assert_eq!(u64::from_le_bytes(head[8..].try_into().unwrap()), 77 << 20);
-        assert!(file.set_len(4096).is_err(), "sealed: a shorter file would kill us with SIGBUS");
+        // As the preload library sees them.
+        let handles = Handles::parse(block.variable().as_bytes()).unwrap();
+        assert_eq!(handles.counters.fd, block.fd());
+        assert!(handles.counters.is_there(COUNTERS_SEALS, CONTROL_BYTES));
+        assert!(!handles.counters.is_there(COUNTERS_SEALS, CONTROL_BYTES + 1));
+        assert!(!handles.counters.is_there(SETTINGS_SEALS, CONTROL_BYTES), "they can be written");
+        assert!(handles.settings.is_there(SETTINGS_SEALS, size_of::<Settings>()));
+        let counters = File::from(block.counters.try_clone().unwrap());
+        assert!(counters.set_len(4096).is_err(), "sealed: a shorter file would kill us with SIGBUS");
+        counters.write_all_at(&[0], 0).unwrap();
+
+        let sealed = File::from(block.settings.try_clone().unwrap());
+        let read = || {
+            let mut bytes = vec![0; size_of::<Settings>()];
+            sealed.read_exact_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        let before = read();
+        assert_eq!(&before[..8], b"uzswap02");
+        assert_eq!(before[8..16], (77u64 << 20).to_le_bytes());
+        assert!(
+            sealed.write_at(&[1], 0).is_err() && sealed.set_len(0).is_err() && sealed.set_len(9999).is_err()
+        );
+        let fd = sealed.as_raw_fd();
+        // SAFETY: plain calls on our descriptor; a new mapping, of which nothing comes.
+        unsafe {
+            let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            assert_eq!(libc::fallocate(fd, hole, 0, 4096), -1);
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            assert_eq!(libc::mmap(null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0), libc::MAP_FAILED);
+        }
+        // By a descriptor of its own, opened anew.
+        let path = format!("/proc/self/fd/{fd}");
+        let again = std::fs::OpenOptions::new().write(true).open(path);
+        assert!(again.is_err() || again.is_ok_and(|f| f.write_at(&[1], 0).is_err()));
+        assert_eq!(read(), before);
+
         assert!(block.ring().is_none());
         let traced = ControlBlock::create(&Settings { trace: 1, ..settings }).unwrap();
         assert_eq!(traced.ring().unwrap().next(), uzswap::control::trace::Next::Empty);

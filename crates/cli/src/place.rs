@@ -2,13 +2,14 @@
 //! is.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::os::{self, FileSystem};
+use crate::private::{Closed, Fault, Private};
 use crate::program::reason;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -80,38 +81,51 @@ pub fn store_fault(error: &io::Error) -> String {
 
 // ---------------------------------------------------------------- the cache of patch tables and texts
 
+/// Tells programs that make backups to leave the directory out: who restores one over it changes texts that run.
+const TAG: &str = "CACHEDIR.TAG";
+const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+                        # This is a cache of uzswap. See https://bford.info/cachedir/\n";
+
 /// Makes the directory if it is missing, and checks that only we can write there: what it holds is executed, in
 /// effect, by every program that we run.
-pub fn private_directory(path: &Path) -> Result<(), String> {
-    if let Err(e) = DirBuilder::new().recursive(true).mode(0o700).create(path) {
-        return Err(format!("{}: {}", path.display(), reason(&e)));
+pub fn private_directory(path: &Path) -> Result<(), Fault> {
+    let directory = Private::make(path, os::identity().user, Closed::ToWriters)?;
+    if os::c_string(path.as_os_str().as_bytes()).is_err() {
+        return Err(Fault { text: format!("{}: contains a zero byte", path.display()), is_foreign: false });
     }
-    // The directory itself, not what a link of somebody else points to.
-    let metadata = fs::symlink_metadata(path).map_err(|e| format!("{}: {}", path.display(), reason(&e)))?;
-    if !metadata.is_dir() {
-        return Err(format!("{} is not a directory", path.display()));
+    // Without it the cache works as well.
+    if let Ok(mut file) = OpenOptions::new().write(true).create_new(true).open(directory.at(TAG)) {
+        let _ = file.write_all(TAG_TEXT.as_bytes());
     }
-    if metadata.uid() != os::identity().user {
-        return Err(format!("{} belongs to somebody else", path.display()));
-    }
-    if metadata.mode() & 0o022 != 0 {
-        return Err(format!("{} can be written by others", path.display()));
-    }
-    match os::c_string(path.as_os_str().as_bytes()) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(format!("{}: {e}", path.display())),
-    }
+    Ok(())
 }
 
-/// Where patch tables and texts are kept when nobody said; none if no place is private.
-pub fn default_cache(env: Env) -> Option<PathBuf> {
+/// Where patch tables and texts are kept when nobody said; none if no place is private. What somebody else has put in
+/// the way is a remark.
+pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
     let base = env("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| env("HOME").map(|home| Path::new(&home).join(".cache")))
         .filter(|base| base.is_absolute())
         .map(|base| base.join("uzswap"));
     let shared = PathBuf::from(format!("/tmp/uzswap-{}", os::identity().user));
-    [base, Some(shared)].into_iter().flatten().find(|path| private_directory(path).is_ok())
+    let mut foreign = Vec::new();
+    let found = [base, Some(shared)].into_iter().flatten().find(|path| match private_directory(path) {
+        Ok(()) => true,
+        Err(fault) => {
+            foreign.extend(fault.is_foreign.then_some(fault.text));
+            false
+        }
+    });
+    if !foreign.is_empty() {
+        let instead = match &found {
+            Some(path) => format!("the cache is in {}", path.display()),
+            None => "there is no cache, so starts take longer".to_string(),
+        };
+        let why = foreign.join(", ");
+        remarks.push(format!("{instead}: {why} (remove it, or name a directory with --cache)"));
+    }
+    found
 }
 
 // ---------------------------------------------------------------- the preload library
@@ -185,17 +199,38 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_others_can_write_is_refused() {
+    fn a_cache_that_others_can_write_is_refused_and_said() {
         let path = std::env::temp_dir().join(format!("uzswap-cache-{}", std::process::id()));
-        private_directory(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(private_directory(&path).unwrap_err().contains("written by others"));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-        let link = path.join("link");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(private_directory(&link).unwrap_err().contains("not a directory"));
+        private_directory(&path.join("uzswap")).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(fs::read_to_string(path.join("uzswap/CACHEDIR.TAG")).unwrap().starts_with("Signature: 8a47"));
+        let found = || {
+            let env = |name: &str| (name == "XDG_CACHE_HOME").then(|| path.clone().into());
+            let mut remarks = Vec::new();
+            (default_cache(&env, &mut remarks), remarks)
+        };
+        assert_eq!(found(), (Some(path.join("uzswap")), vec![]));
+        fs::set_permissions(path.join("uzswap"), fs::Permissions::from_mode(0o777)).unwrap();
+        let (other, remarks) = found();
+        assert_ne!(other, Some(path.join("uzswap")));
+        assert!(remarks[0].contains("written by others (mode 777)") && remarks[0].contains("--cache"));
         fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn root_has_no_cache_in_the_home_of_a_user() {
+        let home = std::env::temp_dir().join(format!("uzswap-home-{}", std::process::id()));
+        fs::create_dir(&home).unwrap();
+        if std::os::unix::fs::chown(&home, Some(65534), None).is_err() {
+            eprintln!("only root can give a directory away: skipped");
+        } else {
+            let env = |name: &str| (name == "HOME").then(|| home.clone().into());
+            let mut remarks = Vec::new();
+            let found = default_cache(&env, &mut remarks);
+            assert!(found.is_none_or(|path| !path.starts_with(&home)));
+            assert_eq!((fs::read_dir(&home).unwrap().count(), remarks), (0, vec![]));
+        }
+        fs::remove_dir(&home).unwrap();
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// Whether it can be taken over.
     pub takeover: Result<(), Refusal>,
+    /// A sanitizer's runtime that has to be loaded before everything else, us included: it looks, and gives up.
+    pub first_library: Option<String>,
 }
 
 /// Where PATH points when it is not set, as for execvp.
@@ -40,9 +42,14 @@ impl Program {
                 arguments[0] = path.into_os_string();
                 arguments.insert(0, "sh".into());
                 let takeover = judge(&shell, 0)?;
-                Ok(Program { path: shell, arguments, takeover })
+                Ok(Program { path: shell, arguments, takeover, first_library: None })
             }
-            _ => Ok(Program { takeover: judge(&path, 0)?, path, arguments }),
+            _ => Ok(Program {
+                takeover: judge(&path, 0)?,
+                first_library: first_library(&path, 0),
+                path,
+                arguments,
+            }),
         }
     }
 }
@@ -114,9 +121,20 @@ fn refuse(cause: String, remedy: &str) -> Result<(), Refusal> {
     Err(Refusal { cause, remedy: remedy.to_string() })
 }
 
+/// Interpreters of interpreters that are followed: the kernel gives up there too.
+const DEEPEST: u32 = 5;
+
+/// The runtime that the program at `path`, or its interpreter, wants to have loaded first.
+fn first_library(path: &Path, depth: u32) -> Option<String> {
+    match Format::of(path).ok()? {
+        Format::Elf { first_library, .. } => first_library,
+        Format::Script { interpreter } if depth < DEEPEST => first_library(&interpreter, depth + 1),
+        _ => None,
+    }
+}
+
 /// Whether an executable file can be taken over; an error if it cannot even be executed.
 fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
-    const DEEPEST: u32 = 5; // the kernel gives up there too
     let shown = path.display();
     let format = match Format::of(path) {
         Ok(format) => format,
@@ -139,11 +157,11 @@ fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
             }
             judge(&interpreter, depth + 1)
         }
-        Format::Elf { linker: None } => Ok(refuse(
+        Format::Elf { linker: None, .. } => Ok(refuse(
             format!("{shown} is statically linked, and uzswap enters a program through its dynamic linker"),
             "use a dynamically linked build of it",
         )),
-        Format::Elf { linker: Some(linker) } => {
+        Format::Elf { linker: Some(linker), .. } => {
             if let Err(e) = fs::metadata(&linker) {
                 let message = format!("{shown}: its dynamic linker {}: {}", linker.display(), reason(&e));
                 return Err(Failure::not_found(message));
@@ -203,9 +221,10 @@ fn gains(mode: u32, owner: u32, group: u32, identity: Identity, capabilities: bo
 /// What an executable file is.
 #[derive(Debug, PartialEq, Eq)]
 enum Format {
-    /// x86-64 ELF, with its dynamic linker if it has one.
+    /// x86-64 ELF, with its dynamic linker if it has one, and a sanitizer's runtime if it needs one.
     Elf {
         linker: Option<PathBuf>,
+        first_library: Option<String>,
     },
     /// ELF for something else.
     OtherElf {
@@ -242,12 +261,19 @@ fn is_text(head: &[u8]) -> bool {
     !head.split(|b| *b == b'\n').next().unwrap_or_default().contains(&0)
 }
 
-/// Reads an ELF header and looks for PT_INTERP among the program headers.
+/// A program header, as far as it matters.
+struct Segment {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    bytes: u64,
+}
+
+/// Reads an ELF header and looks for PT_INTERP and PT_DYNAMIC among the program headers.
 fn elf(file: &File, head: &[u8]) -> io::Result<Format> {
     const ELFCLASS64: u8 = 2;
     const ELFDATA2LSB: u8 = 1;
     const EM_X86_64: u16 = 62;
-    const PT_INTERP: u32 = 3;
     const EHDR_BYTES: usize = 64;
     const PHDR_BYTES: usize = 56;
     let broken = || io::Error::new(ErrorKind::InvalidData, "damaged ELF file");
@@ -275,20 +301,57 @@ fn elf(file: &File, head: &[u8]) -> io::Result<Format> {
     }
     let mut table = vec![0; entries * PHDR_BYTES];
     file.read_exact_at(&mut table, table_offset).map_err(|_| broken())?;
-    for header in table.chunks_exact(PHDR_BYTES) {
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
-        if u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) == PT_INTERP {
-            let (offset, bytes) = (word(8), word(32));
-            if !(2..=4096).contains(&bytes) {
-                return Err(broken());
-            }
-            let mut path = vec![0; bytes as usize];
-            file.read_exact_at(&mut path, offset).map_err(|_| broken())?;
-            path.truncate(path.iter().position(|b| *b == 0).unwrap_or(path.len()));
-            return Ok(Format::Elf { linker: Some(OsString::from_vec(path).into()) });
-        }
+    let segments: Vec<Segment> = table
+        .chunks_exact(PHDR_BYTES)
+        .map(|header| {
+            let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+            let kind = u32::from_le_bytes(header[..4].try_into().expect("4 bytes"));
+            Segment { kind, offset: word(8), address: word(16), bytes: word(32) }
+        })
+        .collect();
+    Ok(Format::Elf { linker: linker(file, &segments)?, first_library: runtime(file, &segments) })
+}
+
+/// The dynamic linker that the program names.
+fn linker(file: &File, segments: &[Segment]) -> io::Result<Option<PathBuf>> {
+    const PT_INTERP: u32 = 3;
+    let Some(segment) = segments.iter().find(|s| s.kind == PT_INTERP) else { return Ok(None) };
+    let broken = || io::Error::new(ErrorKind::InvalidData, "damaged ELF file");
+    if !(2..=4096).contains(&segment.bytes) {
+        return Err(broken());
     }
-    Ok(Format::Elf { linker: None })
+    let mut path = vec![0; segment.bytes as usize];
+    file.read_exact_at(&mut path, segment.offset).map_err(|_| broken())?;
+    path.truncate(path.iter().position(|b| *b == 0).unwrap_or(path.len()));
+    Ok(Some(OsString::from_vec(path).into()))
+}
+
+/// The first library that the program needs, if that is a sanitizer's runtime: it is the first wherever it is needed.
+fn runtime(file: &File, segments: &[Segment]) -> Option<String> {
+    const PT_LOAD: u32 = 1;
+    const PT_DYNAMIC: u32 = 2;
+    const DT_NEEDED: u64 = 1;
+    const DT_STRTAB: u64 = 5;
+    const LONGEST_TABLE: u64 = 64 << 10;
+    const LONGEST_NAME: usize = 64;
+    let dynamic = segments.iter().find(|s| s.kind == PT_DYNAMIC)?;
+    let mut table = vec![0; dynamic.bytes.min(LONGEST_TABLE) as usize];
+    file.read_exact_at(&mut table, dynamic.offset).ok()?;
+    let (words, _) = table.as_chunks::<8>();
+    let value = |tag| {
+        let mut entries = words.chunks_exact(2).map(|e| (u64::from_le_bytes(e[0]), u64::from_le_bytes(e[1])));
+        entries.find(|e| e.0 == tag).map(|e| e.1)
+    };
+    let (name, strings) = (value(DT_NEEDED)?, value(DT_STRTAB)?);
+    let in_file = |s: &&Segment| s.kind == PT_LOAD && strings >= s.address && strings - s.address < s.bytes;
+    let load = segments.iter().find(in_file)?;
+    let mut text = [0; LONGEST_NAME];
+    let at = (strings - load.address).checked_add(load.offset)?.checked_add(name)?;
+    let n = file.read_at(&mut text, at).ok()?;
+    let len = text[..n].iter().position(|b| *b == 0)?;
+    let name = std::str::from_utf8(&text[..len]).ok()?;
+    let is_one = name.starts_with("libasan.so") || name.starts_with("libclang_rt.asan");
+    (is_one && !name.contains(['/', ':', ' '])).then(|| name.to_string())
 }
 
 #[cfg(test)]
@@ -312,7 +375,9 @@ mod tests {
     #[test]
     fn this_test_is_a_dynamic_program() {
         let own = std::env::current_exe().unwrap();
-        let Format::Elf { linker: Some(linker) } = Format::of(&own).unwrap() else { panic!("no linker") };
+        let Format::Elf { linker: Some(linker), first_library: None } = Format::of(&own).unwrap() else {
+            panic!("no linker")
+        };
         assert!(linker.to_str().unwrap().contains("ld-linux-x86-64"));
     }
 

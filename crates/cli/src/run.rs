@@ -1,8 +1,8 @@
 //! `uzswap run`: starts a program with the preload library in it, waits, reports.
 //!
 //! ```text
-//!  RawOptions ─> RunSettings ─┬─> ControlBlock (memfd) ──fd number in UZSWAP_CONTROL_FD──┐
-//!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <──┘
+//!  RawOptions ─> RunSettings ─┬─> ControlBlock (two memfds) ──named in UZSWAP_CONTROL_FD──┐
+//!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <───┘
 //!                                        │ supervise: signals to it, stops from it; observe: metrics, samples
 //!                                        │ trace: a thread that writes the faults down
 //!                                        │ control: a thread beside that answers ps, top, set, reclaim
@@ -64,7 +64,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let managed = match &takeover {
         Ok(()) => {
             let library = place::find_preload(&env).map_err(Failure::environment)?;
-            let block = ControlBlock::create(&settings.for_runtime(&library)?)
+            let block = ControlBlock::create(&settings.for_runtime()?)
                 .map_err(|e| Failure::environment(format!("cannot make shared memory: {}", reason(&e))))?;
             Some((library, block))
         }
@@ -77,7 +77,8 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         settings.remarks.iter().for_each(|remark| report::say(remark));
     }
 
-    let environment = environment(managed.as_ref().map(|(library, block)| (library.as_path(), block)));
+    let given = managed.as_ref().map(|(library, block)| (library.as_path(), block));
+    let environment = environment(given, program.first_library.as_deref());
     let tree = managed.as_ref().map(|(_, block)| block.tree());
     if let Some((_, block)) = &managed {
         begin(block, &ticks, settings.memory_bytes);
@@ -130,15 +131,25 @@ pub fn begin(block: &ControlBlock, ticks: &TickWatch, memory_bytes: u64) {
     }
 }
 
-/// Our environment, with what the runtime needs (it hides both variables from the program again).
-pub fn environment(managed: Option<(&Path, &ControlBlock)>) -> Vec<(OsString, OsString)> {
+/// Our environment, with what the runtime needs (it hides both variables from the program again). `first`: what has to be
+/// loaded before it, by its bare name, which it hides as well.
+pub fn environment(
+    managed: Option<(&Path, &ControlBlock)>,
+    first: Option<&str>,
+) -> Vec<(OsString, OsString)> {
     let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| name != CONTROL_FD_ENV).collect();
     let Some((library, block)) = managed else { return variables };
+    let mut ours = OsString::new();
+    if let Some(first) = first {
+        ours.push(first);
+        ours.push(":");
+    }
+    ours.push(library);
     // In its place if it is there: some programs show their environment in order.
     match variables.iter_mut().find(|(name, _)| name == LD_PRELOAD) {
-        None => variables.push((LD_PRELOAD.into(), library.into())),
+        None => variables.push((LD_PRELOAD.into(), ours)),
         Some((_, list)) => {
-            let mut longer = library.as_os_str().to_os_string();
+            let mut longer = ours;
             if !list.is_empty() {
                 longer.push(":");
                 longer.push(&*list);
@@ -146,7 +157,7 @@ pub fn environment(managed: Option<(&Path, &ControlBlock)>) -> Vec<(OsString, Os
             *list = longer;
         }
     }
-    variables.push((CONTROL_FD_ENV.into(), block.fd().to_string().into()));
+    variables.push((CONTROL_FD_ENV.into(), block.variable().into()));
     variables
 }
 
@@ -181,9 +192,10 @@ fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
     control::watch(&run, settings.idle_after, settings.takes_turns);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
-        Err(why) => {
-            if settings.debug {
-                report::say(&format!("debug: ps, top, set and reclaim will not see this run: {why}"));
+        Err(fault) => {
+            // That there is no place for it is how some containers are; that somebody else has taken it is not.
+            if settings.debug || fault.is_foreign && !settings.quiet {
+                report::say(&format!("ps, top, set and reclaim will not see this run: {}", fault.text));
             }
             None
         }

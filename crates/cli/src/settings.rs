@@ -106,11 +106,12 @@ impl RunSettings {
         };
         let store = store(raw, env, &mut remarks)?;
         let cache = match raw.text(&options::CACHE, env) {
-            None => place::default_cache(env),
+            None => place::default_cache(env, &mut remarks),
             Some(given) if given.value == "none" => None,
             Some(given) => {
                 let path = absolute(&given)?;
-                place::private_directory(&path).map_err(|why| wrong(format!("{}: {why}", given.origin)))?;
+                place::private_directory(&path)
+                    .map_err(|fault| wrong(format!("{}: {}", given.origin, fault.text)))?;
                 Some(path)
             }
         };
@@ -139,7 +140,7 @@ impl RunSettings {
     }
 
     /// The same for the runtime, as plain bytes.
-    pub fn for_runtime(&self, preload: &Path) -> Result<Settings, Failure> {
+    pub fn for_runtime(&self) -> Result<Settings, Failure> {
         let mut plain = Settings {
             memory_bytes: self.memory_bytes,
             pool_percent: self.pool_percent,
@@ -157,16 +158,15 @@ impl RunSettings {
         let recompressor = if self.recompressor == "none" { "" } else { &self.recompressor };
         plain.recompressor_len = put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
         plain.store_dir_len = put(&mut plain.store_dir, &bytes(&self.store), "the store directory")?;
-        put_runtime_paths(&mut plain, preload, self.cache.as_deref())?;
+        put_cache(&mut plain, self.cache.as_deref())?;
         Ok(plain)
     }
 }
 
-/// What the runtime needs wherever it runs.
-pub fn put_runtime_paths(plain: &mut Settings, preload: &Path, cache: Option<&Path>) -> Result<(), Failure> {
+/// Says where patch tables and texts are kept.
+pub fn put_cache(plain: &mut Settings, cache: Option<&Path>) -> Result<(), Failure> {
     let cache = cache.map_or(&[][..], |path| path.as_os_str().as_bytes());
     plain.cache_dir_len = put(&mut plain.cache_dir, cache, "the cache directory")?;
-    plain.preload_len = put(&mut plain.preload, preload.as_os_str().as_bytes(), "the preload library")?;
     Ok(())
 }
 

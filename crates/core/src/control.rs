@@ -1,17 +1,23 @@
 //! What the processes of one run share: settings written once, and a block of counters in shared memory.
 //!
 //! ```text
-//!  uzswap run ── memfd ──┬─ Settings   (page 0.., plain bytes, written before the program starts, never after)
-//!                        ├─ Tree       (atomics: the limit's counter, one Slot per live process, totals)
-//!                        └─ Ring       (`--trace` only: faults on their way into the file, see `trace.rs`)
+//!  uzswap run ─┬─ sealed memfd ─── Settings  (plain bytes: nobody can write them any more)
+//!              └─ shared memfd ─┬─ Tree      (atomics: the limit's counter, one Slot per live process, totals)
+//!                               └─ Ring      (`--trace` only: faults on their way into the file, see `trace.rs`)
 //! ```
 //!
-//! `uzswap run` makes the memfd and hands its number down in `UZSWAP_CONTROL_FD`; the preload library maps it in every
-//! process of the tree. A process publishes into its own `Slot` only; a slot whose process has died is
-//! folded into the totals by whoever finds it. Nothing here is trusted for addresses: a process that
-//! scribbles over the block can spoil the accounting of its own tree and nothing else.
+//! `uzswap run` makes the two memfds and hands their numbers down in `UZSWAP_CONTROL_FD` (`handles.rs`); the preload
+//! library maps the shared one in every process of the tree. A process publishes into its own `Slot` only; a slot whose
+//! process has died is folded into the totals by whoever finds it.
+//!
+//! # Whom the shared block can be trusted by
+//! Nobody. A process of the tree that has given its rights up can still write all of it. So nothing in it decides what
+//! another process executes, opens or encrypts: that is in the settings. What is read from it is a count, or is brought
+//! within bounds before it is used as an index, an address, a divisor or a time. Who scribbles over the block can spoil
+//! the accounting of the tree, make its processes page more, and make them wait, for a bounded time each; nothing else.
 
 mod counters;
+pub mod handles;
 pub mod orders;
 mod settings;
 pub mod share;
@@ -29,10 +35,8 @@ use orders::Orders;
 use share::Share;
 use turns::{Referee, Turn};
 
-/// The environment variable that names the control descriptor.
+/// The environment variable that names the two descriptors, see [`handles`].
 pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
-/// Where `Tree` begins in the memfd, in bytes.
-pub const TREE_OFFSET: usize = 8192;
 /// Processes that can be counted at one time; more run unmanaged.
 pub const MAX_PROCESSES: usize = 1024;
 
@@ -101,6 +105,17 @@ impl Slot {
         self.counters[c as usize].load(Ordering::Relaxed)
     }
 
+    /// Pages that this process counts, whatever is in the block.
+    #[inline]
+    pub fn used(&self) -> i64 {
+        self.used_pages.load(Ordering::Acquire).clamp(-MOST_PAGES, MOST_PAGES)
+    }
+
+    /// Pages that its parent has made it count, whatever is in the block.
+    pub fn charged(&self) -> i64 {
+        self.charged_pages.load(Ordering::Acquire).clamp(0, MOST_PAGES)
+    }
+
     /// How the process is paged; `None` while it is dormant.
     pub fn mechanism(&self) -> Option<Mechanism> {
         Mechanism::from_u32(self.mechanism.load(Ordering::Relaxed)).filter(|m| *m != Mechanism::Auto)
@@ -146,8 +161,12 @@ pub struct Tree {
     pub slots: [Slot; MAX_PROCESSES],
 }
 
-/// Bytes of the memfd without a trace.
-pub const CONTROL_BYTES: usize = TREE_OFFSET + size_of::<Tree>().next_multiple_of(4096);
+/// Bytes of the shared memfd without a trace.
+pub const CONTROL_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
+
+/// What a count of pages is at most, in pages: 2^40, more than any address space has (2^35), and so little that sums of
+/// some thousands of them do not overflow. A larger one is somebody's scribble.
+const MOST_PAGES: i64 = 1 << 40;
 
 /// Things that happened once in some process and that the user must hear of, as bits of `Tree::notices`.
 /// The runtime cannot print (the program owns its descriptors), so `uzswap run` does.
@@ -183,6 +202,18 @@ impl Notice {
 }
 
 impl Tree {
+    /// The limit now, in pages, whatever is in the block.
+    #[inline]
+    pub fn limit(&self) -> i64 {
+        self.limit_pages.load(Ordering::Acquire).clamp(0, MOST_PAGES)
+    }
+
+    /// What the live processes hold, in pages, whatever is in the block.
+    #[inline]
+    pub fn used(&self) -> i64 {
+        self.used_pages.load(Ordering::Acquire).clamp(-MOST_PAGES, MOST_PAGES)
+    }
+
     /// Claims a slot for `pid`. A slot already carrying it (the process exec'd) is folded and reused.
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
         if let Some(s) = self.used_slots().iter().find(|s| s.pid.load(Ordering::Acquire) == pid) {
@@ -274,7 +305,8 @@ impl Tree {
     /// so long after they were first seen to be gone: till then relatives can look at what they shared.
     pub fn look_for_gone(&self, now_ns: u64, notice_ns: u64, is_gone: impl Fn(&Slot) -> bool) {
         let at = self.gone_looked_at_ns.load(Ordering::Acquire);
-        let looks = at + notice_ns <= now_ns
+        // A time that is still to come is nonsense, and must not keep everybody from looking.
+        let looks = now_ns.wrapping_sub(at) >= notice_ns
             && self
                 .gone_looked_at_ns
                 .compare_exchange(at, now_ns, Ordering::AcqRel, Ordering::Relaxed)
@@ -292,7 +324,7 @@ impl Tree {
                     s.gone_at_ns.store(now_ns, Ordering::Release);
                     self.gone_found_at_ns.fetch_max(now_ns, Ordering::AcqRel);
                 }
-                since if since + notice_ns <= now_ns => self.retire(s, pid),
+                since if now_ns.wrapping_sub(since) >= notice_ns => self.retire(s, pid),
                 _ => {}
             }
         }
@@ -312,14 +344,17 @@ impl Tree {
     /// holds it, so the peaks stay.
     pub fn reserve(&self, s: &Slot, used_pages: i64) {
         let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
-        self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel);
+        self.used_pages.fetch_add(used_pages.wrapping_sub(old), Ordering::AcqRel);
     }
 
     /// The same, if it fits: what nobody will hold at a time must not be seen by others as if it were held.
     pub fn try_reserve(&self, s: &Slot, pages: i64) -> bool {
-        let more = pages - s.used_pages.load(Ordering::Acquire);
-        let limit = self.limit_pages.load(Ordering::Acquire);
-        let add = |used: i64| (more <= 0 || used + more <= limit).then_some(used + more);
+        let more = pages.wrapping_sub(s.used_pages.load(Ordering::Acquire));
+        let limit = self.limit();
+        let add = |used: i64| {
+            let sum = used.wrapping_add(more);
+            (more <= 0 || sum <= limit).then_some(sum)
+        };
         let fits = self.used_pages.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok();
         if fits {
             s.used_pages.fetch_add(more, Ordering::AcqRel);
@@ -338,11 +373,13 @@ impl Tree {
     /// Publishes what a process holds now; the sums and peaks follow. Reservations of other, dormant processes
     /// are in the sum: the peak of a tree is never above its limit by them, since none is granted beyond it.
     pub fn publish(&self, s: &Slot, used_pages: i64, needed_pages: i64) {
-        let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
-        let now = self.used_pages.fetch_add(used_pages - old, Ordering::AcqRel) + used_pages - old;
+        let change = |sum: &AtomicI64, own: &AtomicI64, now: i64| {
+            let more = now.wrapping_sub(own.swap(now, Ordering::AcqRel));
+            sum.fetch_add(more, Ordering::AcqRel).wrapping_add(more)
+        };
+        let now = change(&self.used_pages, &s.used_pages, used_pages);
         self.peak_used_pages.fetch_max(now, Ordering::Relaxed);
-        let old = s.needed_pages.swap(needed_pages, Ordering::AcqRel);
-        let now = self.needed_pages.fetch_add(needed_pages - old, Ordering::AcqRel) + needed_pages - old;
+        let now = change(&self.needed_pages, &s.needed_pages, needed_pages);
         self.peak_needed_pages.fetch_max(now, Ordering::Relaxed);
         s.max(Counter::PeakUsedPages, used_pages.max(0) as u64);
         s.max(Counter::PeakNeededPages, needed_pages.max(0) as u64);

@@ -46,6 +46,11 @@ impl Workshop {
         self.compile(name, name, &["-O2".into(), "-pthread".into()])
     }
 
+    /// Compiles `programs/NAME.c` with one more option, as `NAMEOPTION`.
+    pub fn program_by(&self, name: &str, option: &str) -> PathBuf {
+        self.compile(name, &format!("{name}{option}"), &["-O2".into(), option.into()])
+    }
+
     /// Compiles `programs/NAME.c` with a library that it finds by LD_LIBRARY_PATH.
     pub fn program_with(&self, name: &str, library: &Path) -> PathBuf {
         self.compile(name, name, &["-O2".into(), library.into()])

@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Runs {
     pub states: Vec<RunState>,
     pub silent: Vec<u32>,
+    /// Where somebody else keeps runs from being seen, and how.
+    pub foreign: Vec<String>,
 }
 
 /// What a request is for.
@@ -38,14 +40,15 @@ fn environment(name: &str) -> Option<std::ffi::OsString> {
 impl Runs {
     /// Asks all runs at once: one that is stopped does not answer, and others need not wait for that.
     pub fn find() -> Runs {
-        let connections = directory::connect_all(&environment);
+        let found = directory::connect_all(&environment);
+        let connections = found.runs;
         let answers: Vec<_> = thread::scope(|scope| {
             let ask = |stream| exchange(stream, &Request::List, Some(Instant::now() + PATIENCE));
             let threads: Vec<_> =
                 connections.iter().map(|(run, stream)| (*run, scope.spawn(move || ask(stream)))).collect();
             threads.into_iter().map(|(run, thread)| (run, thread.join())).collect()
         });
-        let mut runs = Runs { states: Vec::new(), silent: Vec::new() };
+        let mut runs = Runs { states: Vec::new(), silent: Vec::new(), foreign: found.foreign };
         for (run, answer) in answers {
             match answer.ok().and_then(Result::ok).as_ref().and_then(RunState::from_json) {
                 Some(state) => runs.states.push(state),
@@ -128,7 +131,7 @@ pub fn does_not_answer(run: u32) -> Failure {
 
 /// Sends a request to a run and waits for what it says, however long it works on that.
 pub fn ask(run: u32, request: &Request) -> Result<Value, Failure> {
-    let connections = directory::connect_all(&environment);
+    let connections = directory::connect_all(&environment).runs;
     let Some((_, stream)) = connections.iter().find(|(r, _)| *r == run) else {
         return Err(Failure::usage(format!("run {run} has ended")));
     };
@@ -170,7 +173,7 @@ mod tests {
             run(30, "python3", &[(31, "python3")]),
             run(40, "python3", &[(41, "python3")]),
         ];
-        let runs = Runs { states, silent: vec![50] };
+        let runs = Runs { states, silent: vec![50], foreign: Vec::new() };
         let all = |run| Ok::<_, String>(Target { run, pid: None });
         let one = |run, pid| Ok::<_, String>(Target { run, pid: Some(pid) });
         let pick = |name: &str, of_process| runs.pick(name, of_process).map_err(|f| f.message);

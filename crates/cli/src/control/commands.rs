@@ -79,7 +79,11 @@ fn print_ps(arguments: &PsArguments, runs: &Runs, rates: &HashMap<(u32, u32), u6
         report::say(&client::does_not_answer(*run).message);
     }
     if !arguments.json && runs.states.is_empty() && runs.silent.is_empty() {
-        report::say("nothing of yours runs under uzswap");
+        let seen = match &runs.foreign[..] {
+            [] => String::new(),
+            foreign => format!(", as far as can be seen: {}", foreign.join(", ")),
+        };
+        report::say(&format!("nothing of yours runs under uzswap{seen}"));
     }
 }
 
@@ -224,7 +228,7 @@ mod tests {
         );
         assert_eq!(rows[2][2..5], ["sh", "dormant", "4.0 KiB"]);
         assert_eq!(table(&[], &HashMap::new()), "");
-        let silent = Runs { states: runs(0), silent: vec![99] };
+        let silent = Runs { states: runs(0), silent: vec![99], foreign: Vec::new() };
         let json = as_json(&silent, &rates);
         assert_eq!(json["runs"][0]["processes"][0]["faults_per_second"], 4000);
         assert_eq!(json["silent"][0], 99);

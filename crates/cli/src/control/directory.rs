@@ -1,19 +1,19 @@
 //! The directories of the sockets: `$XDG_RUNTIME_DIR/uzswap`, else `/tmp/uzswap-UID`, of the user alone.
 //!
-//! /tmp is everybody's: another user may have made the name first, as a directory, a link, or a file. So what is there
-//! is looked at before it is used: a directory, not a link, ours, closed to all others. After that nobody else can
-//! put anything into it or take it away (/tmp is sticky).
+//! /tmp is everybody's: another user may have made the name first, as a directory, a link, or a file. Then runs work as
+//! well, but cannot be seen, which is said. What is there is opened once, looked at, and used by what was opened
+//! (`private.rs`).
 //!
 //! A run that is killed leaves its socket behind. Nobody listens there, which the next one who looks finds out, and removes it.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use crate::os;
+use crate::private::{Closed, Fault, Private};
 use crate::program::reason;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -33,91 +33,87 @@ fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
     all
 }
 
-/// Checks that nobody but `user` can do anything in the directory.
-fn verify(path: &Path, user: u32) -> Result<(), String> {
-    // The directory itself, not what a link of somebody else points to.
-    let metadata = fs::symlink_metadata(path).map_err(|e| format!("{}: {}", path.display(), reason(&e)))?;
-    let fault = if metadata.is_symlink() {
-        "is a symbolic link".to_string()
-    } else if !metadata.is_dir() {
-        "is not a directory".to_string()
-    } else if metadata.uid() != user {
-        format!("belongs to user {}", metadata.uid())
-    } else if metadata.mode() & 0o077 != 0 {
-        format!("is open to others (mode {:o})", metadata.mode() & 0o777)
-    } else {
-        return Ok(());
-    };
-    Err(format!("{} {fault}", path.display()))
-}
-
-fn make(path: &Path, user: u32) -> Result<(), String> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(format!("{}: {}", path.display(), reason(&e))),
-        _ => verify(path, user),
-    }
-}
-
 /// A socket that listens, and the name by which it is found.
 #[derive(Debug)]
 pub struct Named {
     pub listener: UnixListener,
-    path: PathBuf,
+    directory: Private,
+    name: String,
 }
 
 impl Named {
     /// Nobody finds it any more.
     pub fn unlink(&self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(self.directory.at(&self.name));
     }
 }
 
 /// Listens as run `run`, in the first directory that will do.
-pub fn listen(env: Env, run: u32) -> Result<Named, String> {
+pub fn listen(env: Env, run: u32) -> Result<Named, Fault> {
     let user = os::identity().user;
-    let mut faults = Vec::new();
-    for directory in candidates(env, user) {
-        match make(&directory, user).and_then(|()| listen_in(&directory, run)) {
+    let mut all = Fault { text: String::new(), is_foreign: false };
+    for path in candidates(env, user) {
+        match Private::make(&path, user, Closed::ToAll).and_then(|directory| listen_in(directory, run)) {
             Ok(named) => return Ok(named),
-            Err(fault) => faults.push(fault),
+            Err(fault) => {
+                all.text += if all.text.is_empty() { "" } else { ", " };
+                all.text += &fault.text;
+                all.is_foreign |= fault.is_foreign;
+            }
         }
     }
-    Err(faults.join(", "))
+    Err(all)
 }
 
-fn listen_in(directory: &Path, run: u32) -> Result<Named, String> {
-    let path = directory.join(format!("{run}{SUFFIX}"));
-    let fault = |e: std::io::Error| format!("{}: {}", path.display(), reason(&e));
+fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
+    let name = format!("{run}{SUFFIX}");
+    let fault = |why: &str| {
+        let path = directory.path().join(&name);
+        Fault { text: format!("{}: {why}", path.display()), is_foreign: false }
+    };
     // A run of another pid namespace that shares the directory may have our number.
-    if UnixStream::connect(&path).is_ok() {
-        return Err(format!("{} is in use", path.display()));
+    if UnixStream::connect(directory.at(&name)).is_ok() {
+        return Err(fault("is in use"));
     }
     // Whoever lists removes a socket on which nobody listens, so it gets its name when we do.
-    let unnamed = directory.join(format!("{run}{NEW_SUFFIX}"));
+    let unnamed = directory.at(&format!("{run}{NEW_SUFFIX}"));
     let _ = fs::remove_file(&unnamed);
-    let listener = UnixListener::bind(&unnamed).map_err(fault)?;
-    fs::rename(&unnamed, &path).map_err(|e| {
+    let listener = UnixListener::bind(&unnamed).map_err(|e| fault(&reason(&e)))?;
+    fs::rename(&unnamed, directory.at(&name)).map_err(|e| {
         let _ = fs::remove_file(&unnamed);
-        fault(e)
+        fault(&reason(&e))
     })?;
-    Ok(Named { listener, path })
+    Ok(Named { listener, directory, name })
+}
+
+/// What was found: the runs of the user that are there, and where somebody else keeps runs from being seen.
+#[derive(Default)]
+pub struct Found {
+    pub runs: Vec<(u32, UnixStream)>,
+    pub foreign: Vec<String>,
 }
 
 /// Connects to every run of the user that is there, and removes what killed runs have left.
-pub fn connect_all(env: Env) -> Vec<(u32, UnixStream)> {
+pub fn connect_all(env: Env) -> Found {
     let user = os::identity().user;
-    let usable = |d: &PathBuf| verify(d, user).is_ok();
-    let mut found: Vec<_> =
-        candidates(env, user).iter().filter(|d| usable(d)).flat_map(|d| connect_in(d)).collect();
-    found.sort_by_key(|(run, _)| *run);
+    let mut found = Found::default();
+    for path in candidates(env, user) {
+        match Private::open(&path, user, Closed::ToAll) {
+            Ok(directory) => found.runs.extend(connect_in(&directory)),
+            Err(fault) if fault.is_foreign => found.foreign.push(fault.text),
+            Err(_) => {}
+        }
+    }
+    found.runs.sort_by_key(|(run, _)| *run);
     found
 }
 
-fn connect_in(directory: &Path) -> Vec<(u32, UnixStream)> {
+fn connect_in(directory: &Private) -> Vec<(u32, UnixStream)> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (name, path) = (entry.file_name(), entry.path());
+    for entry in fs::read_dir(directory.itself()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
+        let path = directory.at(name);
         let of = |suffix| name.strip_suffix(suffix).and_then(|run| run.parse().ok());
         match of(SUFFIX) {
             Some(run) => match UnixStream::connect(&path) {
@@ -138,7 +134,6 @@ fn connect_in(directory: &Path) -> Vec<(u32, UnixStream)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::atomic::{AtomicU32, Ordering};
 
     struct Scratch(PathBuf);
@@ -164,35 +159,6 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_for_the_user_alone() {
-        let s = Scratch::new();
-        let path = s.0.join("uzswap");
-        make(&path, user()).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
-        make(&path, user()).unwrap();
-    }
-
-    #[test]
-    fn what_is_not_the_users_alone_is_refused() {
-        let s = Scratch::new();
-        let refused = |path: &Path, user, word: &str| {
-            let fault = make(path, user).unwrap_err();
-            assert!(fault.contains(word) && fault.contains(path.to_str().unwrap()), "{fault}");
-        };
-        let (open, file, link) = (s.0.join("open"), s.0.join("file"), s.0.join("link"));
-        fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
-        refused(&open, user(), "open to others (mode 750)");
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o700)).unwrap();
-        refused(&open, user() + 1, "belongs to user");
-        symlink(&open, &link).unwrap();
-        refused(&link, user(), "symbolic link");
-        fs::write(&file, "").unwrap();
-        refused(&file, user(), "not a directory");
-        refused(&s.0.join("no/where"), user(), "no such");
-    }
-
-    #[test]
     fn directories_by_preference() {
         let env = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| OsString::from("/run/mine"));
         let all = candidates(&env, 7);
@@ -206,12 +172,14 @@ mod tests {
     #[test]
     fn sockets_of_killed_runs_are_removed_by_who_lists() {
         let s = Scratch::new();
-        let alive = listen_in(&s.0, 11).unwrap();
+        fs::set_permissions(&s.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let open = || Private::open(&s.0, user(), Closed::ToAll).unwrap();
+        let alive = listen_in(open(), 11).unwrap();
         // Nobody listens any more, but the name stays.
         drop(UnixListener::bind(s.0.join("12.sock")).unwrap());
         fs::write(s.0.join("4194999.new"), "").unwrap();
         fs::write(s.0.join("other.txt"), "").unwrap();
-        let found: Vec<u32> = connect_in(&s.0).into_iter().map(|(run, _)| run).collect();
+        let found: Vec<u32> = connect_in(&open()).into_iter().map(|(run, _)| run).collect();
         assert_eq!(found, [11]);
         let names = || {
             let mut names: Vec<_> = fs::read_dir(&s.0).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -219,11 +187,11 @@ mod tests {
             names
         };
         assert_eq!(names(), ["11.sock", "other.txt"]);
-        assert!(listen_in(&s.0, 11).unwrap_err().contains("in use"));
+        assert!(listen_in(open(), 11).unwrap_err().text.contains("in use"));
         alive.unlink();
         assert_eq!(names(), ["other.txt"]);
         // A name that a killed run has left is taken over.
         drop(UnixListener::bind(s.0.join("12.sock")).unwrap());
-        listen_in(&s.0, 12).unwrap();
+        listen_in(open(), 12).unwrap();
     }
 }

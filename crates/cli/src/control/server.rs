@@ -25,6 +25,7 @@ use super::directory::{self, Named};
 use super::protocol::{self, REQUEST_BYTES, Request};
 use super::state::{self, PAGE_BYTES, ProcessState, RunState};
 use crate::options::Given;
+use crate::private::Fault;
 use crate::{os, settings, size};
 
 /// Connections at one time.
@@ -201,7 +202,7 @@ pub struct Server {
 
 impl Server {
     /// Begins to serve a run. The error says why it cannot be reached.
-    pub fn start(run: Arc<Run>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Server, String> {
+    pub fn start(run: Arc<Run>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Server, Fault> {
         let named = Arc::new(directory::listen(env, std::process::id())?);
         let listening = named.clone();
         thread::Builder::new()
@@ -210,7 +211,7 @@ impl Server {
             .spawn(move || accept(&run, &listening))
             .map_err(|e| {
                 named.unlink();
-                format!("no thread for it: {e}")
+                Fault { text: format!("no thread for it: {e}"), is_foreign: false }
             })?;
         Ok(Server { named })
     }

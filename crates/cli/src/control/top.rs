@@ -244,7 +244,7 @@ mod tests {
             age: Duration::from_secs(3661),
             processes: (0..processes).map(|p| process(run + p + 1)).collect(),
         };
-        Runs { states: (1..=runs).map(|n| run(n * 100)).collect(), silent: vec![7] }
+        Runs { states: (1..=runs).map(|n| run(n * 100)).collect(), silent: vec![7], foreign: Vec::new() }
     }
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> String {

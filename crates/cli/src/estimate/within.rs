@@ -47,6 +47,7 @@ const STEP: f64 = 1.02;
 pub struct Within {
     preload: PathBuf,
     block: ControlBlock,
+    first_library: Option<String>,
 }
 
 impl Within {
@@ -66,18 +67,19 @@ impl Within {
             huge_pages: HugePages::Never as u32,
             ..Settings::new()
         };
-        settings::put_runtime_paths(&mut plain, &preload, place::default_cache(&env).as_deref()).ok()?;
+        settings::put_cache(&mut plain, place::default_cache(&env, &mut Vec::new()).as_deref()).ok()?;
         let block = ControlBlock::create(&plain).ok()?;
         run::begin(&block, &ticks, MEMORY_BYTES);
         let tree = block.tree();
         tree.watch_log2.store(LOG2_FIRST, Ordering::Release);
         // Without a clock in it nobody could tell the program's time from uzswap's.
         let has_clock = tree.tick_ns_q32.load(Ordering::Acquire) != 0;
-        has_clock.then_some(Within { preload, block })
+        let first_library = program.first_library.clone();
+        has_clock.then_some(Within { preload, block, first_library })
     }
 
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        run::environment(Some((&self.preload, &self.block)))
+        run::environment(Some((&self.preload, &self.block)), self.first_library.as_deref())
     }
 
     pub fn tree(&self) -> &'static Tree {

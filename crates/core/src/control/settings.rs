@@ -1,10 +1,13 @@
-//! What `uzswap run` decided: plain bytes at the beginning of the control block, written before the program starts and never after.
+//! What `uzswap run` decided: plain bytes in a memfd of their own, written before the program starts and sealed
+//! against every change after that (`handles.rs`).
 //!
-//! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or allocated: texts are bytes with a length, choices numbers.
+//! Settings say what is opened and whether it is encrypted, for processes with all kinds of rights. So no process of
+//! the tree may write them, unlike the counters, which all of them must.
+//!
+//! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or allocated: texts are
+//! bytes with a length, choices numbers.
 
-use super::TREE_OFFSET;
-
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap01");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap02");
 /// Longest path of the store directory, in bytes.
 pub const PATH_BYTES: usize = 3072;
 
@@ -83,8 +86,6 @@ pub struct Settings {
     pub store_dir_len: u32,
     /// Length of `cache_dir` (where patch tables are kept between starts); 0 means none.
     pub cache_dir_len: u32,
-    /// Length of `preload_path`.
-    pub preload_len: u32,
     /// 1: where the takeover is impossible, run the program unmanaged instead of refusing.
     pub if_possible: u32,
     /// 1: encrypt what is written to the store.
@@ -99,18 +100,13 @@ pub struct Settings {
     pub trace: u32,
     /// 1: pages are watched, one in 2^[`Tree::watch_log2`](super::Tree), see `fault/watch.rs`.
     pub watch: u32,
-    pub _reserved: u32,
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
     /// The same for what has not been asked for in a while.
     pub recompressor: [u8; 128],
     pub store_dir: [u8; PATH_BYTES],
     pub cache_dir: [u8; 1024],
-    /// The preload library's own path, put back into the environment at every exec.
-    pub preload: [u8; PATH_BYTES],
 }
-
-const _: () = assert!(size_of::<Settings>() <= TREE_OFFSET);
 
 impl Settings {
     pub const fn new() -> Settings {
@@ -122,7 +118,6 @@ impl Settings {
             compressor_len: 0,
             store_dir_len: 0,
             cache_dir_len: 0,
-            preload_len: 0,
             if_possible: 0,
             encrypt: 1,
             debug: 0,
@@ -130,12 +125,10 @@ impl Settings {
             huge_pages: HugePages::Madvise as u32,
             trace: 0,
             watch: 0,
-            _reserved: 0,
             compressor: [0; 128],
             recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],
             cache_dir: [0; 1024],
-            preload: [0; PATH_BYTES],
         }
     }
 
@@ -146,7 +139,6 @@ impl Settings {
             && self.recompressor_len as usize <= self.recompressor.len()
             && self.store_dir_len as usize <= self.store_dir.len()
             && self.cache_dir_len as usize <= self.cache_dir.len()
-            && self.preload_len as usize <= self.preload.len()
     }
 
     pub fn compressor(&self) -> &[u8] {
@@ -160,9 +152,6 @@ impl Settings {
     }
     pub fn cache_dir(&self) -> &[u8] {
         &self.cache_dir[..self.cache_dir_len as usize]
-    }
-    pub fn preload(&self) -> &[u8] {
-        &self.preload[..self.preload_len as usize]
     }
 }
 

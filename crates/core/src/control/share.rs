@@ -8,6 +8,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+/// How long a bound lasts without news at most: ten times as long as `uzswap run` says (`cli/src/control/shares.rs`).
+const BOUND_MOST_NS: u64 = 10_000_000_000;
+
 /// The share of one process. All-zero: what it gets.
 #[repr(C)]
 pub struct Share {
@@ -28,9 +31,12 @@ impl Share {
         self.most_pages.store(0, Ordering::Release);
     }
 
-    /// For the process, now and then: a bound that nobody has renewed ends.
+    /// For the process, now and then: a bound that nobody has renewed ends, and so does one that is said to last for so
+    /// long that nobody can have said it.
     pub fn end_if_forgotten(&self, now_ns: u64) {
-        if self.most_pages().is_some() && now_ns >= self.until_ns.load(Ordering::Acquire) {
+        let left = self.until_ns.load(Ordering::Acquire).checked_sub(now_ns);
+        let is_valid = left.is_some_and(|left| 0 < left && left <= BOUND_MOST_NS);
+        if self.most_pages().is_some() && !is_valid {
             self.unbound();
         }
     }

@@ -253,9 +253,15 @@ impl Ring {
 
     /// The record at the front, which is taken away. For one reader.
     pub fn next(&self) -> Next {
-        let position = self.passed.0.load(Ordering::Relaxed);
-        if position == self.taken.0.load(Ordering::Acquire) {
+        let taken = self.taken.0.load(Ordering::Acquire);
+        let mut position = self.passed.0.load(Ordering::Relaxed);
+        if position == taken {
             return Next::Empty;
+        }
+        // Nobody takes more than there are: somebody has scribbled. What is not there is not waited for.
+        if taken.wrapping_sub(position) > SLOTS as u64 {
+            position = taken.wrapping_sub(SLOTS as u64);
+            self.passed.0.store(position, Ordering::Release);
         }
         let slot = self.slot(position);
         let sealed = slot.seal.load(Ordering::Acquire);

@@ -29,6 +29,15 @@ const ANSWER_NS: u64 = 120_000_000;
 /// How long who answers is believed to be there without news.
 const HERE_NS: u64 = 1_000_000_000;
 
+/// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in `cli/src/control/turns`). What is
+/// said to last longer was not said by it.
+const PAUSE_MOST_NS: u64 = 1_000_000_000;
+
+/// Whether `until` is still to come, and not so far ahead that it is nonsense.
+fn is_ahead(until_ns: u64, now_ns: u64, most_ns: u64) -> bool {
+    until_ns.checked_sub(now_ns).is_some_and(|left| 0 < left && left <= most_ns)
+}
+
 /// Who says whose turn it is, as the processes see it. All-zero: nobody does.
 #[repr(C)]
 pub struct Referee {
@@ -45,7 +54,7 @@ impl Referee {
     }
 
     pub fn is_there(&self) -> bool {
-        now_ns() < self.until_ns.load(Ordering::Acquire)
+        is_ahead(self.until_ns.load(Ordering::Acquire), now_ns(), HERE_NS)
     }
 
     /// To be read before looking who asks, and given to `wait`.
@@ -76,8 +85,9 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// For a second at most: whoever wants it to last says so again.
     pub fn pause(&self, until_ns: u64) {
-        self.paused_until_ns.store(until_ns, Ordering::Release);
+        self.paused_until_ns.store(until_ns.min(now_ns() + PAUSE_MOST_NS), Ordering::Release);
     }
 
     pub fn resume(&self) {
@@ -90,7 +100,7 @@ impl Turn {
     #[inline]
     pub fn is_paused(&self) -> bool {
         let until = self.paused_until_ns.load(Ordering::Acquire);
-        until != 0 && now_ns() < until
+        until != 0 && is_ahead(until, now_ns(), PAUSE_MOST_NS)
     }
 
     /// Whether a thread would run if it could.
@@ -118,7 +128,7 @@ impl Turn {
         while now - began < WAIT_MAX_NS {
             let rung = self.bell.load(Ordering::Acquire);
             let until = self.paused_until_ns.load(Ordering::Acquire);
-            if now >= until || !may_wait() {
+            if !is_ahead(until, now, PAUSE_MOST_NS) || !may_wait() {
                 break;
             }
             futex_wait_shared(&self.bell, rung, Some((until - now).min(SLICE_NS)));
@@ -162,6 +172,19 @@ mod tests {
             waiter.join().unwrap();
         });
         assert!(!turn.is_paused() && !turn.is_waiting());
+    }
+
+    #[test]
+    fn what_nobody_can_have_said_is_not_believed() {
+        let t = tree();
+        let turn = &t.claim(10).unwrap().turn;
+        for nonsense in [u64::MAX, now_ns() + 2 * PAUSE_MOST_NS, 1] {
+            turn.paused_until_ns.store(nonsense, Ordering::Relaxed);
+            assert!(!turn.is_paused());
+            turn.wait(|| panic!("it need not wait"));
+            t.referee.until_ns.store(nonsense, Ordering::Relaxed);
+            assert!(!t.referee.is_there());
+        }
     }
 
     #[test]

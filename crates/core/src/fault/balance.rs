@@ -245,8 +245,8 @@ impl Pager {
         let (mut pages, mut pools) = (0, 0);
         let others = self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
         for s in others.filter(|s| s.mechanism().is_some()) {
-            let outside = s.get(Counter::OutsidePages) as i64;
-            let managed = (s.used_pages.load(Ordering::Relaxed) - outside).max(0);
+            let used = s.used().max(0);
+            let managed = used - (s.get(Counter::OutsidePages).min(used as u64) as i64);
             pages += managed;
             pools += managed.min((s.get(Counter::PoolBytes) / PAGE_SIZE as u64) as i64);
         }

@@ -349,13 +349,12 @@ impl Pager {
     /// The limit that the tree leaves to this process.
     pub fn limit_pages(&self) -> i64 {
         let t = self.tree();
-        let others = t.used_pages.load(Ordering::Relaxed) - self.published_pages();
-        t.limit_pages.load(Ordering::Relaxed) - others.max(0)
+        t.limit() - (t.used() - self.published_pages()).max(0)
     }
 
     /// What the tree believes that this process uses.
     fn published_pages(&self) -> i64 {
-        self.slot().used_pages.load(Ordering::Relaxed)
+        self.slot().used()
     }
 
     /// Publishes what this process uses, when it has changed enough to matter.

@@ -68,7 +68,7 @@ impl Pager {
     #[inline]
     pub(super) fn uncounted_pages(&self) -> i64 {
         let s = &self.sharing;
-        s.debt.load(Ordering::Relaxed) - self.slot().charged_pages.load(Ordering::Relaxed)
+        s.debt.load(Ordering::Relaxed) - self.slot().charged()
     }
 
     /// A page in the cache is freed, which writes its frame.
@@ -233,7 +233,8 @@ impl Pager {
         let children = || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
         let count = children().count() as i64;
         for s in children() {
-            self.tree().charge(s, surplus.max(0) / count);
+            // Somebody may scribble over the block between the two looks.
+            self.tree().charge(s, surplus.max(0) / count.max(1));
             // It shares memory, and has not looked.
             s.looked_at_ns.fetch_max(1, Ordering::AcqRel);
             s.counted_by.store(0, Ordering::Release);
@@ -273,7 +274,7 @@ impl Pager {
         for s in self.tree().live_slots() {
             has_parent |= parent != 0 && s.pid.load(Ordering::Relaxed) == parent;
             has_infant |= s.counted_by.load(Ordering::Acquire) == me
-                && now < s.forked_at_ns.load(Ordering::Relaxed) + INFANT_NS;
+                && now < s.forked_at_ns.load(Ordering::Relaxed).saturating_add(INFANT_NS);
         }
         !has_parent && !has_infant
     }

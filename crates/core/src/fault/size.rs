@@ -59,7 +59,7 @@ impl Pager {
 
     /// Pages that a process leaves free for others while it waits for its turn, or has more than its share.
     fn given_ahead(&self) -> i64 {
-        self.tree().limit_pages.load(Ordering::Relaxed) / GIVEN_AHEAD
+        self.tree().limit() / GIVEN_AHEAD
     }
 
     /// Pages that the process has grown by since memory was not short: what it needs, it takes from its own, and no more. It lets go
@@ -72,7 +72,7 @@ impl Pager {
     }
 
     pub(super) fn is_alone(&self) -> bool {
-        self.tree().used_pages.load(Ordering::Relaxed) <= self.published_pages()
+        self.tree().used() <= self.published_pages()
     }
 
     /// Every few milliseconds: a share that nobody speaks of any more ends. While memory is short each process of a tree becomes a little smaller, and lets go of what is needed
@@ -85,7 +85,7 @@ impl Pager {
         }
         let used = self.used_pages();
         let is_short = self.excess(0) + self.watermarks().1 > 0;
-        let less = if is_short { self.tree().limit_pages.load(Ordering::Relaxed) / BY_THE_WAY } else { 0 };
+        let less = if is_short { self.tree().limit() / BY_THE_WAY } else { 0 };
         self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
     }
 }

@@ -42,8 +42,8 @@ impl Pager {
 
     fn would_ask(&self, pages: i64) -> bool {
         let tree = self.tree();
-        let limit = tree.limit_pages.load(Ordering::Relaxed);
-        tree.used_pages.load(Ordering::Relaxed) + pages > limit - limit / GIVEN_AHEAD
+        let limit = tree.limit();
+        tree.used() + pages > limit - limit / GIVEN_AHEAD
             && self.published_pages() + pages >= COMPETING_PAGES
             && !self.has_asked.load(Ordering::Relaxed)
             && tree.referee.is_there()

@@ -61,6 +61,28 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize> {
     unsafe { uz_syscall!(nr::READ, fd, buf.as_mut_ptr(), buf.len()) }
 }
 
+/// Seals of a memfd: no further seals, not shorter, not longer, no writing.
+pub const SEAL_SEAL: u32 = 1;
+pub const SEAL_SHRINK: u32 = 2;
+pub const SEAL_GROW: u32 = 4;
+pub const SEAL_WRITE: u32 = 8;
+
+/// The seals of a file in memory; an error for every other file.
+pub fn seals(fd: i32) -> Result<u32> {
+    const F_GET_SEALS: usize = 1034;
+    // SAFETY: touches no memory.
+    unsafe { uz_syscall!(nr::FCNTL, fd, F_GET_SEALS) }.map(|seals| seals as u32)
+}
+
+/// Which file a descriptor is of, by its inode's number, and how long that is, in bytes.
+pub fn inode_and_bytes(fd: i32) -> Result<(u64, u64)> {
+    // struct stat is 144 bytes on x86-64; st_ino is at 8 and st_size at 48.
+    let mut stat = [0u64; 18];
+    // SAFETY: the buffer has the size of struct stat.
+    unsafe { uz_syscall!(nr::FSTAT, fd, stat.as_mut_ptr()) }?;
+    Ok((stat[1], stat[6]))
+}
+
 const F_GETLK: usize = 5;
 const F_SETLK: usize = 6;
 const F_WRLCK: i16 = 1;

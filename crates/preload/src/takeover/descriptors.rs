@@ -8,13 +8,43 @@
 use core::hint::black_box;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use uzswap::control::handles::{Handle, Handles};
 use uzswap::sys::{Errno, nr};
 
 use super::thread::ThreadBlock;
 use super::{Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words};
 
-/// The control block's descriptor.
+/// The descriptors of the run: the counters', and the settings'. What they are of is checked once, at the start: from
+/// then on nobody but us can close or replace them.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
+static SETTINGS_FD: AtomicI32 = AtomicI32::new(-1);
+static INODES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Notes the descriptors of the run.
+pub fn set_handles(handles: &Handles) {
+    CONTROL_FD.store(handles.counters.fd, Ordering::Release);
+    SETTINGS_FD.store(handles.settings.fd, Ordering::Release);
+    INODES[0].store(handles.counters.inode, Ordering::Release);
+    INODES[1].store(handles.settings.inode, Ordering::Release);
+}
+
+/// The descriptors of the run, as the next program is told of them.
+pub fn handles() -> Handles {
+    let handle = |fd: &AtomicI32, inode: &AtomicU64| Handle {
+        fd: fd.load(Ordering::Relaxed),
+        inode: inode.load(Ordering::Relaxed),
+    };
+    Handles { counters: handle(&CONTROL_FD, &INODES[0]), settings: handle(&SETTINGS_FD, &INODES[1]) }
+}
+
+/// Whether the descriptors of the run stay open over an exec.
+pub fn keep_over_exec(stay: bool) {
+    const F_SETFD: usize = 2;
+    const CLOEXEC: usize = 1;
+    for fd in [&CONTROL_FD, &SETTINGS_FD] {
+        let _ = call!(nr::FCNTL, fd.load(Ordering::Relaxed), F_SETFD, if stay { 0 } else { CLOEXEC });
+    }
+}
 /// No descriptor of ours is below this number.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
@@ -28,6 +58,7 @@ fn ours(into: &mut [i32; 64]) -> usize {
         }
     };
     add(CONTROL_FD.load(Ordering::Relaxed));
+    add(SETTINGS_FD.load(Ordering::Relaxed));
     evictor::fds().into_iter().for_each(&mut add);
     if let Some(a) = PAGER.active() {
         a.mechanism.fds().into_iter().for_each(&mut add);

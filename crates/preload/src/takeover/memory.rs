@@ -138,7 +138,7 @@ pub fn before_fork() {
 /// children exec, and in a build that fills its memory each shell would page.
 pub fn inherited_pages() -> Option<i64> {
     const LEAST_PAGES: i64 = (16 << 20) / PAGE_SIZE as i64;
-    let limit = PAGER.tree().limit_pages.load(Ordering::Relaxed);
+    let limit = PAGER.tree().limit();
     Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
 }
 

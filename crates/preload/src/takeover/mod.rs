@@ -32,6 +32,7 @@ mod process;
 mod relatives;
 mod signals;
 mod start;
+mod target;
 pub use start::constructor;
 mod thread;
 

@@ -9,16 +9,17 @@
 
 use core::sync::atomic::Ordering;
 
+use uzswap::control::handles::TEXT_BYTES;
 use uzswap::control::trace::Kind;
 use uzswap::control::{CONTROL_FD_ENV, Counter, Notice};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
-use super::descriptors::{self, CONTROL_FD};
+use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, relatives, runtime,
-    signals, start,
+    signals, start, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -241,23 +242,32 @@ fn finish_counters() {
 fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let environment_at = if number == nr::EXECVE { 2 } else { 3 };
     buffers::with_held(t, number, &a, || {
-        let Some(environment) = carry(t, a[environment_at]) else { return Errno::ENOMEM.as_return() };
-        let control = CONTROL_FD.load(Ordering::Relaxed);
-        const F_SETFD: usize = 2;
-        const CLOEXEC: usize = 1;
-        let _ = call!(nr::FCNTL, control, F_SETFD, 0);
+        let Some(target) = look(t, number, &a) else { return Errno::ENOMEM.as_return() };
+        let mut b = a;
+        if !target.gains_rights {
+            let carried = carry(t, a[environment_at], target.first_library());
+            let Some(environment) = carried else { return Errno::ENOMEM.as_return() };
+            b[environment_at] = environment;
+            descriptors::keep_over_exec(true);
+        }
+        let is_unmanaged = target.gains_rights || target.is_static;
         let shared = is_shared_child();
         if !shared {
             runtime(t, || {
                 finish_counters();
-                PAGER.reserve(PAGER.slot().charged_pages.load(Ordering::Relaxed));
+                PAGER.reserve(PAGER.slot().charged());
             });
         }
-        let mut b = a;
-        b[environment_at] = environment;
+        if is_unmanaged {
+            PAGER.add(Counter::UnmanagedExecs, 1);
+            PAGER.tree().notice(Notice::Unmanaged, 0);
+        }
         let r = raw(number, b);
         // It failed: as before.
-        let _ = call!(nr::FCNTL, control, F_SETFD, CLOEXEC);
+        if is_unmanaged {
+            PAGER.add(Counter::UnmanagedExecs, 1u64.wrapping_neg());
+        }
+        descriptors::keep_over_exec(false);
         if !shared {
             runtime(t, || {
                 if ACTIVE.load(Ordering::Acquire) {
@@ -271,11 +281,18 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     })
 }
 
-/// Builds the environment of the new program: the program's, plus the two variables that load us there. Returns the
-/// address of the array of pointers.
-fn carry(t: &'static ThreadBlock, environment: usize) -> Option<usize> {
+/// Looks at the program that is to be executed. `None`: there is no memory for that.
+fn look(t: &'static ThreadBlock, number: usize, a: &Args) -> Option<target::Target> {
+    let buffer = scratch(t, target::BUFFER_BYTES)? as *mut [u8; target::BUFFER_BYTES];
+    // SAFETY: memory of ours of that size, which nobody else has; the environment is built in it only after this.
+    Some(target::look(number, a, unsafe { &mut *buffer }))
+}
+
+/// Builds the environment of the new program: the program's, plus the two variables that load us there. `first`: what has
+/// to be loaded before us, or nothing. Returns the address of the array of pointers.
+fn carry(t: &'static ThreadBlock, environment: usize, first: &[u8]) -> Option<usize> {
     const PRELOAD: &[u8] = b"LD_PRELOAD=";
-    let settings = start::settings();
+    let own = start::preload();
     let mut n = 0;
     let mut preload_at = None;
     // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in libc.
@@ -287,7 +304,8 @@ fn carry(t: &'static ThreadBlock, environment: usize) -> Option<usize> {
         n += 1;
     }
     let old_len = preload_at.map_or(0, |i| c_len(word(i)) - PRELOAD.len());
-    let strings = PRELOAD.len() + settings.preload_len as usize + 1 + old_len + 1 + CONTROL_FD_ENV.len() + 16;
+    let of_list = PRELOAD.len() + first.len() + 1 + own.len() + 1 + old_len + 1;
+    let strings = of_list + CONTROL_FD_ENV.len() + 1 + TEXT_BYTES + 1;
     let need = (n + 3) * 8 + strings;
     let base = scratch(t, need)?;
     let mut at = base + (n + 3) * 8;
@@ -299,7 +317,11 @@ fn carry(t: &'static ThreadBlock, environment: usize) -> Option<usize> {
     };
     let preload = put(b"");
     put(PRELOAD);
-    put(settings.preload());
+    if !first.is_empty() {
+        put(first);
+        put(b":");
+    }
+    put(own);
     if let Some(i) = preload_at
         && old_len > 0
     {
@@ -311,8 +333,7 @@ fn carry(t: &'static ThreadBlock, environment: usize) -> Option<usize> {
     let control = put(b"");
     put(CONTROL_FD_ENV.as_bytes());
     put(b"=");
-    let mut digits = [0u8; 12];
-    put(decimal(CONTROL_FD.load(Ordering::Relaxed) as u32, &mut digits));
+    put(descriptors::handles().write_to(&mut [0; TEXT_BYTES]));
     put(b"\0");
     let mut out = 0;
     // SAFETY: n + 3 words were reserved for the array.

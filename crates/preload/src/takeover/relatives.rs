@@ -115,10 +115,11 @@ pub fn stay_alive() {
     }
 }
 
-/// Whether a slot's process is gone. Not this process, whose lock nobody sees from here.
-fn is_gone(s: &Slot) -> bool {
+/// Whether a slot's process is gone. Not this process, whose lock nobody sees from here. Also asked before the pager
+/// knows the tree: for a slot.
+fn is_gone(tree: &Tree, s: &Slot) -> bool {
     s.pid.load(Ordering::Acquire) != PID.load(Ordering::Relaxed)
-        && PAGER.tree().is_gone(s, CONTROL_FD.load(Ordering::Relaxed))
+        && tree.is_gone(s, CONTROL_FD.load(Ordering::Relaxed))
 }
 
 /// When the process last heard that another is gone.
@@ -127,14 +128,16 @@ static HEARD_AT: AtomicU64 = AtomicU64::new(0);
 /// Whether another has gone since this was last asked. One process of the tree looks for all, once in `notice_ns`.
 pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
     let tree = PAGER.tree();
-    tree.look_for_gone(now_ns, notice_ns, is_gone);
+    tree.look_for_gone(now_ns, notice_ns, |s| is_gone(tree, s));
     let found = tree.gone_found_at_ns();
     HEARD_AT.swap(found, Ordering::Relaxed) != found
 }
 
 /// Processes that are gone give back their share, at once.
 pub fn reap(tree: &'static Tree) {
-    tree.live_slots().filter(|s| is_gone(s)).for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
+    tree.live_slots()
+        .filter(|s| is_gone(tree, s))
+        .for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
 }
 
 /// Reserves so many pages for this dormant process, if they fit beside what the others hold or have reserved.
@@ -153,7 +156,7 @@ pub fn is_tree_full() -> bool {
 /// Whether so many pages more would fit beside what the processes hold or have reserved.
 pub fn has_room(pages: i64) -> bool {
     let tree = PAGER.tree();
-    let fits = || tree.used_pages.load(Ordering::Relaxed) + pages <= tree.limit_pages.load(Ordering::Relaxed);
+    let fits = || tree.used() + pages <= tree.limit();
     fits() || {
         reap(tree);
         fits()

@@ -1,27 +1,29 @@
 //! Start of a process: the loader runs this before any code of the program.
 //!
-//! Without the control descriptor in the environment the library does nothing at all. With it: read the settings, take a
-//! slot in the tree, note what memory there is already, hide ourselves from the environment, take the signals over, and
-//! redirect the system calls. Paging itself is switched on later, when the process could exceed the limit.
+//! Without the control variable in the environment the library does nothing at all. With it: check the descriptors that it
+//! names (`core/control/handles.rs`), read the settings, take a slot in the tree, note what memory there is already, hide
+//! ourselves from the environment, take the signals over, and redirect the system calls. Paging itself is switched on
+//! later, when the process could exceed the limit.
 #![allow(unsafe_code)]
 // # Safety charter
 // Runs once, on one thread. The environment array is the one the loader passes; it is edited in place, as `unsetenv`
 // would. The control block is mapped shared and lives for ever.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::boxed::Box;
+use std::vec::Vec;
 
-use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring};
-use uzswap::control::{
-    CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, TREE_OFFSET, Tree,
-};
+use uzswap::control::handles::{COUNTERS_SEALS, Handles, SETTINGS_SEALS};
+use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring, TRACED_BYTES};
+use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, Tree};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
-use uzswap::sys::{PAGE_SIZE, check, fd, nr};
+use uzswap::sys::{PAGE_SIZE, check, fd, file, nr};
 
-use super::descriptors::{self, CONTROL_FD};
+use super::descriptors;
 use super::thread::{self, ThreadBlock};
-use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals};
+use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals, target};
 use crate::patch;
 
 /// Mappings from before us that are worth managing: small ones hold what the loader and the kernel use.
@@ -31,6 +33,16 @@ const EARLY_MIN_BYTES: usize = 1 << 20;
 pub fn settings() -> &'static Settings {
     // SAFETY: stored once, before any hook runs, and never freed.
     unsafe { &*SETTINGS.load(Ordering::Acquire) }
+}
+
+/// Where the loader found this library: the entry of LD_PRELOAD, which loads it into the programs that this one
+/// executes. In memory of the process's own, since it decides what they execute.
+static PRELOAD: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The entry of LD_PRELOAD by which the library came; empty: it came otherwise.
+pub fn preload() -> &'static [u8] {
+    // SAFETY: stored once, before any hook runs, and never freed.
+    unsafe { PRELOAD.load(Ordering::Acquire).as_ref() }.map_or(&[], |path| path.as_slice())
 }
 
 /// A slot outside the tree, for a process that found none: its counters are lost, nothing else.
@@ -53,19 +65,16 @@ pub fn spare_slot() -> &'static Slot {
 /// Called by the loader with the process's own vectors.
 pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut *mut u8) {
     // SAFETY: the caller's vectors.
-    let Some(control) = (unsafe { take_environment(envp) }) else { return };
-    let mut settings = Settings::new();
-    let n = call!(nr::PREAD64, control, &raw mut settings, size_of::<Settings>(), 0);
-    if n != size_of::<Settings>() as isize || !settings.is_valid() {
-        return;
-    }
-    let map = call!(nr::MMAP, 0, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, control, 0);
-    let Ok(map) = check(map) else { return };
+    let Some(handles) = (unsafe { take_handles(envp) }) else { return };
+    let Some((mut settings, map)) = open(&handles) else {
+        // SAFETY: as above.
+        return unsafe { take_preload(envp, b"") };
+    };
     // SAFETY: the mapping is as large as the block and is never unmapped; Tree consists of atomics.
-    let tree: &'static Tree = unsafe { &*((map + TREE_OFFSET) as *const Tree) };
+    let tree: &'static Tree = unsafe { &*(map as *const Tree) };
     let pid = uzswap::sys::getpid();
     PID.store(pid, Ordering::Release);
-    CONTROL_FD.store(control, Ordering::Release);
+    descriptors::set_handles(&handles);
     let slot = relatives::claim(tree, pid);
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
@@ -79,10 +88,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
         PAGER.begin_to_watch();
     }
     if settings.trace != 0 {
-        record(control);
+        record(handles.counters.fd);
     }
-    const F_SETFD: usize = 2;
-    let _ = call!(nr::FCNTL, control, F_SETFD, 1);
+    descriptors::keep_over_exec(false);
     relatives::come_alive();
     descriptors::refresh();
 
@@ -91,7 +99,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     let main = ThreadBlock::allocate();
     main.adopt(uzswap::sys::gettid());
     thread::came();
-    note_early_memory();
+    let own_file = note_early_memory();
+    // SAFETY: the caller's vectors.
+    unsafe { take_preload(envp, &own_file) };
     super::set_classes(false);
     patch::set_hooks(patch::Hooks {
         hook: super::hook,
@@ -107,6 +117,25 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
         let mut s = PAGER.lock();
         memory::grown(&mut s);
     });
+}
+
+/// Checks what the variable named, reads the settings and maps the counters; where those are.
+fn open(handles: &Handles) -> Option<(Settings, usize)> {
+    if !handles.settings.is_there(SETTINGS_SEALS, size_of::<Settings>()) {
+        return None;
+    }
+    let mut settings = Settings::new();
+    // SAFETY: plain numbers and bytes, for which all bytes are valid.
+    let bytes =
+        unsafe { core::slice::from_raw_parts_mut((&raw mut settings).cast::<u8>(), size_of::<Settings>()) };
+    file::read_exact_at(handles.settings.fd, bytes, 0).ok()?;
+    let needed = if settings.trace != 0 { TRACED_BYTES } else { CONTROL_BYTES };
+    if !settings.is_valid() || !handles.counters.is_there(COUNTERS_SEALS, needed) {
+        return None;
+    }
+    let fd = handles.counters.fd;
+    let map = call!(nr::MMAP, 0, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    Some((settings, check(map).ok()?))
 }
 
 /// Begins to record faults. A process that has no memory for the ring is missing in the trace.
@@ -134,40 +163,66 @@ fn resolve(wanted: u32) -> Mechanism {
     }
 }
 
-/// Finds our variable, takes it and our entry of LD_PRELOAD out of the environment: the program sees what it
-/// would see without us. Returns the control descriptor.
+/// Takes our variable out of the environment: the program sees what it would see without us. What it said.
 ///
 /// # Safety
 /// `envp` must be the process's environment array.
-unsafe fn take_environment(envp: *mut *mut u8) -> Option<i32> {
-    const PRELOAD: &[u8] = b"LD_PRELOAD=";
-    let mut control = None;
-    let mut out = 0;
-    let mut i = 0;
+unsafe fn take_handles(envp: *mut *mut u8) -> Option<Handles> {
+    let mut found: Option<Handles> = None;
+    let name = CONTROL_FD_ENV.as_bytes();
+    // SAFETY: a null-terminated array of C strings, ours to edit; values are read to their ends.
+    unsafe {
+        keep_variables(envp, |s| {
+            let Some(value) = value_of(s, name) else { return true };
+            // Two: a managed `uzswap run` has started us. The outer run came first and ends here.
+            if let Some(outer) = found.take() {
+                outer.counters.close();
+                outer.settings.close();
+            }
+            found = Handles::parse(core::ffi::CStr::from_ptr(value.cast()).to_bytes());
+            false
+        });
+    }
+    found
+}
+
+/// Takes our entry out of LD_PRELOAD, which is the one that is the library's own file, or else the first; and notes it.
+///
+/// # Safety
+/// As for `take_handles`.
+unsafe fn take_preload(envp: *mut *mut u8, own_file: &[u8]) {
+    const NAME: &[u8] = b"LD_PRELOAD";
+    let mut noted = None;
     // SAFETY: a null-terminated array of C strings, ours to edit.
     unsafe {
-        while !(*envp.add(i)).is_null() {
-            let s = *envp.add(i);
-            i += 1;
-            if let Some(value) = value_of(s, CONTROL_FD_ENV.as_bytes()) {
-                // Two: a managed `uzswap run` has started us. The outer run came first and ends here.
-                if let Some(outer) = control {
-                    fd::close(outer);
-                }
-                control = parse(value);
-                continue;
-            }
-            if starts_with(s, PRELOAD) && !take_first_entry(s.add(PRELOAD.len())) {
-                continue;
-            }
-            *envp.add(out) = s;
-            out += 1;
-        }
-        if control.is_some() {
-            *envp.add(out) = core::ptr::null_mut();
-        }
+        keep_variables(envp, |s| {
+            let Some(list) = value_of(s, NAME) else { return true };
+            let (entry, is_anything_left) = take_entry(list, own_file);
+            noted = noted.take().or(entry);
+            is_anything_left
+        });
     }
-    control
+    PRELOAD.store(Box::leak(Box::new(noted.unwrap_or_default())), Ordering::Release);
+}
+
+/// Keeps those variables of the environment for which `keep` says so.
+///
+/// # Safety
+/// `envp` must be the process's environment array.
+unsafe fn keep_variables(envp: *mut *mut u8, mut keep: impl FnMut(*mut u8) -> bool) {
+    let (mut from, mut to) = (0, 0);
+    // SAFETY: a null-terminated array, ours to edit; what is written lies before what is read.
+    unsafe {
+        while !(*envp.add(from)).is_null() {
+            let variable = *envp.add(from);
+            from += 1;
+            if keep(variable) {
+                *envp.add(to) = variable;
+                to += 1;
+            }
+        }
+        *envp.add(to) = core::ptr::null_mut();
+    }
 }
 
 /// The value of `NAME=value`.
@@ -184,63 +239,56 @@ unsafe fn starts_with(s: *mut u8, prefix: &[u8]) -> bool {
     prefix.iter().enumerate().all(|(i, b)| unsafe { *s.add(i) } == *b)
 }
 
-unsafe fn parse(mut s: *mut u8) -> Option<i32> {
-    let mut v = 0i32;
-    // SAFETY: a C string.
-    unsafe {
-        while (*s).is_ascii_digit() {
-            v = v.checked_mul(10)?.checked_add((*s - b'0') as i32)?;
-            s = s.add(1);
-        }
-        (*s == 0).then_some(v)
-    }
-}
-
-/// Removes the first entry of a list like LD_PRELOAD's (ours: `uzswap run` and every exec put it first), and those at once
-/// after it that are the same (a run in a run). False: nothing is left.
+/// Removes from a list like LD_PRELOAD's the entry that is `own_file`, or the first where there is none (`uzswap run`
+/// and every exec put ours first), those at once after it that are the same (a run in a run), and a sanitizer's runtime
+/// at once before it, which was put there with it (`target.rs`). Which entry that was, and whether anything is left.
 ///
 /// # Safety
 /// `list` is a C string, ours to edit.
-unsafe fn take_first_entry(list: *mut u8) -> bool {
-    // SAFETY: within the string.
-    unsafe {
-        let ends = |at: usize| matches!(*list.add(at), 0 | b':' | b' ');
-        let mut len = 0;
-        while !ends(len) {
-            len += 1;
-        }
-        let mut rest = len;
-        while *list.add(rest) != 0 {
-            let next = rest + 1;
-            // Stops inside the string: the terminator differs from every byte of the entry.
-            let same = (0..len).all(|k| *list.add(next + k) == *list.add(k)) && ends(next + len);
-            if !same {
-                let mut k = 0;
-                while *list.add(next + k) != 0 {
-                    *list.add(k) = *list.add(next + k);
-                    k += 1;
-                }
-                *list.add(k) = 0;
-                return k > 0;
-            }
-            rest = next + len;
-        }
-        false
+unsafe fn take_entry(list: *mut u8, own_file: &[u8]) -> (Option<Vec<u8>>, bool) {
+    // SAFETY: the string's bytes; nobody else has them.
+    let text = unsafe {
+        core::slice::from_raw_parts_mut(list, core::ffi::CStr::from_ptr(list.cast()).count_bytes())
+    };
+    let is_separator = |b: &u8| matches!(b, b':' | b' ');
+    let entries = || text.split(is_separator);
+    let at = entries().position(|e| e == own_file);
+    let at = at.unwrap_or_else(|| entries().take_while(|e| target::is_first_library(e)).count());
+    let own: Vec<u8> = entries().nth(at).unwrap_or_default().into();
+    let same = entries().skip(at).take_while(|e| *e == own).count();
+    let before = at > 0 && entries().nth(at - 1).is_some_and(target::is_first_library);
+    let first = at - usize::from(before);
+    // The bytes before what goes, and those up to its end, each entry with a separator.
+    let bytes_of =
+        |from: usize, count: usize| entries().skip(from).take(count).map(|e| e.len() + 1).sum::<usize>();
+    let start = bytes_of(0, first);
+    let end = (start + bytes_of(first, usize::from(before) + same)).min(text.len());
+    let (len, rest) = (text.len(), text.len() - end);
+    text.copy_within(end.., start);
+    // Without anything behind it the separator before it goes, too.
+    let left = if rest == 0 { start.saturating_sub(1) } else { start + rest };
+    if left < len {
+        text[left] = 0;
     }
+    ((!own.is_empty()).then_some(own), left > 0)
 }
 
 /// Large anonymous memory from before us: the program's .bss. The heap is managed from its next growth on.
 ///
-/// Where the loader has put the main thread's control block right behind a .bss, the kernel shows both as one. The kernel writes to
-/// that block by itself (rseq), and kills the process if it cannot: it and what follows are left alone.
-fn note_early_memory() {
+/// Where the loader has put the main thread's control block right behind a .bss, the kernel shows both as one. The kernel
+/// writes to that block by itself (rseq), and kills the process if it cannot: it and what follows are left alone.
+///
+/// Returns the path of this library's file, empty if it is not known: the same list has it.
+fn note_early_memory() -> Vec<u8> {
+    let mut own_file = Vec::new();
     let here = call!(nr::BRK, 0) as usize;
     memory::set_break(here);
-    let Ok(file) = fd::open_read(c"/proc/self/maps") else { return };
+    let Ok(file) = fd::open_read(c"/proc/self/maps") else { return own_file };
     let mut text = [0u8; 4096];
     let mut kept = 0;
     let mut last_file_end = 0;
     let own_word = patch::thread_slot_address();
+    let own_code = note_early_memory as *const () as usize;
     let mut s = PAGER.lock();
     while let Ok(n) = fd::read(file, &mut text[kept..]) {
         if n == 0 {
@@ -250,6 +298,9 @@ fn note_early_memory() {
         let mut at = 0;
         while let Some(end) = text[at..full].iter().position(|b| *b == b'\n') {
             if let Some(m) = Line::parse(&text[at..at + end]) {
+                if m.contains(own_code) {
+                    own_file = m.name.into();
+                }
                 let bss = m.anonymous && m.start == last_file_end;
                 let ours =
                     m.contains(&raw const PAGER as usize) || m.contains(patch::trampoline_range().start);
@@ -268,17 +319,19 @@ fn note_early_memory() {
         }
     }
     fd::close(file);
+    own_file
 }
 
 /// One line of /proc/self/maps, as far as it matters here.
-struct Line {
+struct Line<'a> {
     start: usize,
     end: usize,
     private_writable: bool,
     anonymous: bool,
+    name: &'a [u8],
 }
 
-impl Line {
+impl<'a> Line<'a> {
     fn contains(&self, addr: usize) -> bool {
         self.start <= addr && addr < self.end
     }
@@ -288,7 +341,7 @@ impl Line {
         if self.contains(addr) { page_floor(addr) } else { self.end }
     }
 
-    fn parse(line: &[u8]) -> Option<Line> {
+    fn parse(line: &'a [u8]) -> Option<Line<'a>> {
         let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
         let range = fields.next()?;
         let dash = range.iter().position(|b| *b == b'-')?;
@@ -297,11 +350,13 @@ impl Line {
         let mode = fields.next()?;
         let inode_at = 2;
         let inode = fields.nth(inode_at)?;
+        let name = fields.next().unwrap_or_default();
         Some(Line {
             start: hex(&range[..dash])?,
             end: hex(&range[dash + 1..])?,
             private_writable: mode == b"rw-p",
-            anonymous: inode == b"0" && fields.next().is_none(),
+            anonymous: inode == b"0" && name.is_empty(),
+            name,
         })
     }
 }
@@ -309,6 +364,37 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn our_entry_is_taken_out_of_the_list_wherever_it_is() {
+        let taken = |list: &str| {
+            let mut text: Vec<u8> = list.bytes().chain([0]).collect();
+            // SAFETY: a C string of our own.
+            let (entry, is_left) = unsafe { take_entry(text.as_mut_ptr(), b"/our.so") };
+            let len = text.iter().position(|b| *b == 0).unwrap();
+            let string = |b: &[u8]| std::string::String::from_utf8(b.into()).unwrap();
+            (string(&entry.unwrap_or_default()), string(&text[..len]), is_left)
+        };
+        let expect = |list: &str, entry: &str, left: &str| {
+            let got = taken(list);
+            assert_eq!((got.0.as_str(), got.1.as_str(), got.2), (entry, left, !left.is_empty()), "{list}");
+        };
+        expect("/our.so", "/our.so", "");
+        expect("/our.so:/a.so:/b.so", "/our.so", "/a.so:/b.so");
+        expect("/our.so /a.so", "/our.so", "/a.so");
+        expect("/our.so:/our.so:/a.so", "/our.so", "/a.so");
+        expect("/our.so:/our.so", "/our.so", "");
+        expect("/a.so:/our.so:/b.so", "/our.so", "/a.so:/b.so");
+        expect("/a.so:/our.so", "/our.so", "/a.so");
+        expect("libasan.so.8:/our.so:/a.so", "/our.so", "/a.so");
+        expect("libasan.so.8:/our.so:/our.so", "/our.so", "");
+        expect("libasan.so.8:/our.so:libasan.so.8", "/our.so", "libasan.so.8");
+        expect("libasan.so.8:/link.so:/a.so", "/link.so", "/a.so");
+        expect("/our.so.1:/our.so", "/our.so", "/our.so.1");
+        // By another name of the file.
+        expect("/link.so:/a.so", "/link.so", "/a.so");
+        expect("", "", "");
+    }
 
     #[test]
     fn the_control_block_of_the_main_thread_is_not_part_of_a_bss() {

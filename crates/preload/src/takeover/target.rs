@@ -1,0 +1,301 @@
+//! What a program is that is about to be executed, as far as that decides what it is given of ours.
+//!
+//! - One that *gains rights* by it (setuid, setgid, capabilities of its file) is given nothing: the loader would ignore
+//!   LD_PRELOAD, and what of ours is left would be in a program with other rights than ours. So it has the program's own
+//!   environment, and no descriptor of ours.
+//! - One that has no loader (static) cannot be taken over, but what it starts can, so it is given all. That it runs
+//!   unmanaged is counted and said.
+//! - One that wants to have a sanitizer's runtime loaded first gets it first: the runtime looks who comes before it, and
+//!   gives up if anybody does. Our constructor runs before all others wherever we are in the list.
+//!
+//! Nobody is told what cannot be found out: a program that we may not read is taken for an ordinary one.
+#![allow(unsafe_code)]
+// # Safety charter
+// Paths are the program's C strings, read by the kernel alone. Everything else is in a buffer of the caller's, which is
+// memory of ours.
+
+use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK};
+use uzswap::sys::{fd, file, nr};
+
+use super::{Args, call};
+
+/// What is read of a file at a time.
+pub const BUFFER_BYTES: usize = 4096;
+/// Interpreters of interpreters that the kernel follows.
+const DEPTH: usize = 5;
+
+const AT_EMPTY_PATH: usize = 0x1000;
+const S_IFMT: u32 = 0o170000;
+const S_IFREG: u32 = 0o100000;
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+
+/// The longest name of a sanitizer's runtime that is carried.
+const NAME_BYTES: usize = 32;
+
+/// What a program is.
+#[derive(Clone, Copy, Default)]
+pub struct Target {
+    pub gains_rights: bool,
+    pub is_static: bool,
+    name: [u8; NAME_BYTES],
+    name_len: usize,
+}
+
+impl Target {
+    /// The sanitizer's runtime that has to come first; empty: none.
+    pub fn first_library(&self) -> &[u8] {
+        &self.name[..self.name_len]
+    }
+}
+
+/// Whether an entry of LD_PRELOAD is such a runtime, as it is put there: by its bare name.
+pub fn is_first_library(name: &[u8]) -> bool {
+    !name.contains(&b'/') && (name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"))
+}
+
+/// Looks at what an exec names.
+pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target {
+    let (directory, path, flags) = match number {
+        nr::EXECVE => (AT_FDCWD as usize, a[0], 0),
+        _ => (a[0], a[1], a[4] & AT_EMPTY_PATH),
+    };
+    let mut target = Target::default();
+    let Some(mode) = mode_of(directory, path, flags, buffer, &mut target) else { return target };
+    if target.gains_rights || mode & S_IFMT != S_IFREG {
+        return target;
+    }
+    let opened = match flags {
+        // A descriptor: by that it is read.
+        AT_EMPTY_PATH if is_empty(path) => file::duplicate(directory as i32).ok(),
+        _ => open(directory, path),
+    };
+    let mut file = opened;
+    for _ in 0..DEPTH {
+        let Some(program) = file.take() else { break };
+        let n = read(program, 0, buffer);
+        if buffer[..n].starts_with(b"#!") {
+            fd::close(program);
+            if let Some(at) = interpreter(&mut buffer[..n]) {
+                file = open(AT_FDCWD as usize, buffer.as_ptr() as usize + at);
+            }
+            continue;
+        }
+        look_at_elf(program, n, buffer, &mut target);
+        fd::close(program);
+        break;
+    }
+    if let Some(left) = file {
+        fd::close(left);
+    }
+    target
+}
+
+/// The file's mode; notes whether its rights are others.
+fn mode_of(
+    directory: usize,
+    path: usize,
+    flags: usize,
+    buffer: &mut [u8; BUFFER_BYTES],
+    target: &mut Target,
+) -> Option<u32> {
+    if call!(nr::NEWFSTATAT, directory, path, buffer.as_mut_ptr(), flags) != 0 {
+        return None;
+    }
+    // struct stat of x86-64: st_mode is at 24, st_uid at 28, st_gid at 32.
+    let word = |at: usize| u32_at(buffer, at).unwrap_or(0);
+    let (mode, owner, group) = (word(24), word(28), word(32));
+    let (user, own_group) = (call!(nr::GETEUID) as u32, call!(nr::GETEGID) as u32);
+    let by_owner = mode & S_ISUID != 0 && owner != user;
+    // Set-group-ID without group execution is an old mark for locking.
+    let by_group = mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && group != own_group;
+    let by_file = || {
+        let name = c"security.capability".as_ptr();
+        user != 0 && flags == 0 && directory == AT_FDCWD as usize && call!(nr::GETXATTR, path, name, 0, 0) > 0
+    };
+    target.gains_rights = (by_owner || by_group || by_file()) && may_gain(path, directory, buffer);
+    Some(mode)
+}
+
+/// Whether an exec may change rights at all, here.
+fn may_gain(path: usize, directory: usize, buffer: &mut [u8; BUFFER_BYTES]) -> bool {
+    const PR_GET_NO_NEW_PRIVS: usize = 39;
+    const ST_NOSUID: u64 = 2;
+    /// Where `f_flags` is in struct statfs.
+    const FLAGS_AT: usize = 80;
+    if call!(nr::PRCTL, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 {
+        return false;
+    }
+    let is_known = directory == AT_FDCWD as usize && call!(nr::STATFS, path, buffer.as_mut_ptr()) == 0;
+    !(is_known && u64_at(buffer, FLAGS_AT).is_some_and(|flags| flags & ST_NOSUID != 0))
+}
+
+fn is_empty(path: usize) -> bool {
+    // SAFETY: a C string of the program, held for the call; a wild one faults as in libc.
+    path == 0 || unsafe { *(path as *const u8) } == 0
+}
+
+/// Opens a file for reading, if that is possible.
+fn open(directory: usize, path: usize) -> Option<i32> {
+    let opened = call!(nr::OPENAT, directory, path, O_CLOEXEC | O_NONBLOCK);
+    (opened >= 0).then_some(opened as i32)
+}
+
+fn read(program: i32, at: u64, into: &mut [u8]) -> usize {
+    call!(nr::PREAD64, program, into.as_mut_ptr(), into.len(), at).max(0) as usize
+}
+
+/// Where the path of the interpreter begins in a script's first line; it is ended by a zero.
+fn interpreter(text: &mut [u8]) -> Option<usize> {
+    let is_blank = |b: &u8| matches!(b, b' ' | b'\t');
+    let start = 2 + text.get(2..)?.iter().position(|b| !is_blank(b))?;
+    let end = start + text[start..].iter().position(|b| is_blank(b) || *b == b'\n' || *b == 0)?;
+    text[end] = 0;
+    (end > start).then_some(start)
+}
+
+/// Looks for a loader, and for the first library that is needed. `n`: what the buffer holds of the file's beginning.
+fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: &mut Target) {
+    const PT_LOAD: u32 = 1;
+    const PT_DYNAMIC: u32 = 2;
+    const PT_INTERP: u32 = 3;
+    const HEADER_BYTES: usize = 56;
+    const SEGMENTS_MAX: usize = 16;
+    let head = &buffer[..n];
+    let (Some(table), Some(count)) = (u64_at(head, 32), u16_at(head, 56)) else { return };
+    let is_64_bits = head.starts_with(b"\x7fELF\x02\x01") && u16_at(head, 54) == Some(HEADER_BYTES as u16);
+    // What does not fit the first page is rare, and taken for an ordinary program.
+    let end = (table as usize).saturating_add(usize::from(count) * HEADER_BYTES);
+    if !is_64_bits || end > n {
+        return;
+    }
+    let (mut loads, mut known, mut dynamic, mut has_loader) = ([(0, 0, 0); SEGMENTS_MAX], 0, None, false);
+    for header in head[table as usize..end].chunks_exact(HEADER_BYTES) {
+        let word = |at: usize| u64_at(header, at).unwrap_or(0);
+        let (offset, address, bytes) = (word(8), word(16), word(32));
+        match u32_at(header, 0) {
+            Some(PT_INTERP) => has_loader = true,
+            Some(PT_DYNAMIC) => dynamic = Some((offset, bytes)),
+            Some(PT_LOAD) if known < SEGMENTS_MAX => {
+                loads[known] = (address, offset, bytes);
+                known += 1;
+            }
+            _ => {}
+        }
+    }
+    target.is_static = !has_loader;
+    if let (true, Some((at, bytes))) = (has_loader, dynamic) {
+        note_first_library(program, at, bytes, &loads[..known], buffer, target);
+    }
+}
+
+/// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. It is the first always: that is
+/// what the runtime insists on.
+fn note_first_library(
+    program: i32,
+    at: u64,
+    bytes: u64,
+    loads: &[(u64, u64, u64)],
+    buffer: &mut [u8; BUFFER_BYTES],
+    target: &mut Target,
+) {
+    const DT_NEEDED: u64 = 1;
+    const DT_STRTAB: u64 = 5;
+    let n = read(program, at, &mut buffer[..(bytes as usize).min(BUFFER_BYTES)]);
+    let entries = || {
+        let (pairs, _) = buffer[..n].as_chunks::<16>();
+        pairs.iter().map(|p| (u64_at(p, 0).unwrap_or(0), u64_at(p, 8).unwrap_or(0)))
+    };
+    let value = |tag| entries().find(|e| e.0 == tag).map(|e| e.1);
+    let (Some(name), Some(strings)) = (value(DT_NEEDED), value(DT_STRTAB)) else { return };
+    let in_file = |load: &&(u64, u64, u64)| strings >= load.0 && strings - load.0 < load.2;
+    let Some((address, offset, _)) = loads.iter().find(in_file) else { return };
+    let place = (strings - address).checked_add(*offset).and_then(|v| v.checked_add(name));
+    let Some(place) = place else { return };
+    let n = read(program, place, &mut buffer[..NAME_BYTES]);
+    let Some(len) = buffer[..n].iter().position(|b| *b == 0) else { return };
+    if is_first_library(&buffer[..len]) {
+        target.name[..len].copy_from_slice(&buffer[..len]);
+        target.name_len = len;
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    fn target(path: &std::path::Path) -> Target {
+        let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        look(nr::EXECVE, &[path.as_ptr() as usize, 0, 0, 0, 0, 0], &mut [0; BUFFER_BYTES])
+    }
+
+    fn seen(path: &std::path::Path) -> (bool, bool) {
+        let t = target(path);
+        (t.gains_rights, t.is_static)
+    }
+
+    #[test]
+    fn programs_are_what_they_are() {
+        let dir = std::env::temp_dir().join(std::format!("uzswap-target-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let made = |name: &str, text: &[u8], mode: u32| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        assert_eq!(seen("/bin/sh".as_ref()), (false, false));
+        assert_eq!(seen("/no/such/program".as_ref()), (false, false));
+        assert_eq!(seen(&made("script", b"#! /bin/sh -e\n", 0o755)), (false, false));
+        assert_eq!(seen(&made("text", b"echo\n", 0o755)), (false, false));
+        assert_eq!(
+            seen(&made("loop", std::format!("#!{}/loop\n", dir.display()).as_bytes(), 0o755)),
+            (false, false)
+        );
+        // A header that names no loader.
+        let mut fixed = std::fs::read("/bin/sh").unwrap();
+        let table = u64_at(&fixed, 32).unwrap() as usize;
+        for i in 0..usize::from(u16_at(&fixed, 56).unwrap()) {
+            if u32_at(&fixed, table + i * 56) == Some(3) {
+                fixed[table + i * 56] = 0;
+            }
+        }
+        let fixed = made("fixed", &fixed, 0o755);
+        assert_eq!(seen(&fixed), (false, true));
+        assert_eq!(
+            seen(&made("of-it", std::format!("#!{}\n", fixed.display()).as_bytes(), 0o755)),
+            (false, true)
+        );
+        for n in [0, 3, 20, 63, 64, 100] {
+            target(&made("cut", &std::fs::read(&fixed).unwrap()[..n], 0o755));
+        }
+        let rights = made("rights", b"", 0o4755);
+        assert_eq!(seen(&rights), (false, false), "it is ours");
+        if chown(&rights, Some(65534), None).is_ok() {
+            std::fs::set_permissions(&rights, std::fs::Permissions::from_mode(0o4755)).unwrap();
+            assert_eq!(seen(&rights), (true, false));
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn names_of_runtimes_that_come_first() {
+        assert!(is_first_library(b"libasan.so.8") && is_first_library(b"libclang_rt.asan-x86_64.so"));
+        assert!(!is_first_library(b"libc.so.6") && !is_first_library(b"/lib/libasan.so.8"));
+    }
+}
