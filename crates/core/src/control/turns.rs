@@ -33,9 +33,10 @@ const HERE_NS: u64 = 1_000_000_000;
 /// said to last longer was not said by it.
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 
-/// Whether `until` is still to come, and not so far ahead that it is nonsense.
+/// Whether `until` is still to come, and not so far ahead that it is nonsense: twice as far as anybody says, since who
+/// asks may have looked at the clock before who said it.
 fn is_ahead(until_ns: u64, now_ns: u64, most_ns: u64) -> bool {
-    until_ns.checked_sub(now_ns).is_some_and(|left| 0 < left && left <= most_ns)
+    until_ns.checked_sub(now_ns).is_some_and(|left| 0 < left && left <= 2 * most_ns)
 }
 
 /// Who says whose turn it is, as the processes see it. All-zero: nobody does.
@@ -178,7 +179,7 @@ mod tests {
     fn what_nobody_can_have_said_is_not_believed() {
         let t = tree();
         let turn = &t.claim(10).unwrap().turn;
-        for nonsense in [u64::MAX, now_ns() + 2 * PAUSE_MOST_NS, 1] {
+        for nonsense in [u64::MAX, now_ns() + 4 * PAUSE_MOST_NS, 1] {
             turn.paused_until_ns.store(nonsense, Ordering::Relaxed);
             assert!(!turn.is_paused());
             turn.wait(|| panic!("it need not wait"));
