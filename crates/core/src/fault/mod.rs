@@ -279,6 +279,7 @@ impl Pager {
     /// Switches paging on. The caller attaches the ranges (`activate_ranges`) under the same lock.
     pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
         s.limbo.init(active.slots, active.blocks)?;
+        crate::sys::mem::keep_spare()?;
         // Its frames are taken as windows grow: in a tree of many processes most never need them all.
         s.bounce = Some(Mapping::new(WINDOW_LOCKED_PAGES * PAGE_SIZE)?);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);

@@ -167,10 +167,10 @@ impl PageTable {
     /// The stretch and word of a page, made if need be. With the pager's lock held.
     pub fn ensure(&self, addr: usize) -> Result<(&MiddleEntry, &PageEntry)> {
         assert!(addr < ADDRESS_END);
-        let m = self.stretches.ensure(addr / LEAF_BYTES)?;
+        let m = self.stretches.ensure_needed(addr / LEAF_BYTES)?;
         if m.leaf.load(Ordering::Acquire) == 0 {
             let n = self.leaves_used.load(Ordering::Relaxed);
-            self.leaves.ensure(n as usize)?;
+            self.leaves.ensure_needed(n as usize)?;
             self.leaves_used.store(n + 1, Ordering::Relaxed);
             m.leaf.store(n + 1, Ordering::Release);
         }

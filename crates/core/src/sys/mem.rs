@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::sync::Mutex;
-use super::{PAGE_SIZE, Result, nr, place};
+use super::{Errno, PAGE_SIZE, Result, nr, place};
 
 pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
@@ -63,6 +63,45 @@ pub unsafe fn unmap_anonymous(addr: usize, len: usize) {
     // SAFETY: the caller's.
     let _ = unsafe { uz_syscall!(nr::MUNMAP, addr, len) };
     OWN_MAPPED_BYTES.fetch_sub(len, Ordering::Relaxed);
+}
+
+/// Address space kept for what a fault cannot do without: where it begins, and how much is left of it.
+static SPARE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Four segments of tables, for memory that lies apart.
+const SPARE_BYTES: usize = 4 * SEGMENT_BYTES;
+/// Bytes of address space to one of words for its pages.
+const BYTES_TO_WORDS: usize = PAGE_SIZE / size_of::<u64>();
+
+/// Keeps address space aside, before a limit on it (ulimit -v) is reached: the words of pages that are touched for the first time need some, and a
+/// program that has the pages already would die without.
+pub fn keep_spare() -> Result<()> {
+    const RLIMIT_AS: usize = 9;
+    if SPARE[0].load(Ordering::Acquire) != 0 {
+        return Ok(());
+    }
+    let mut limit = [0usize; 2];
+    // SAFETY: the kernel writes two words.
+    let asked = unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_AS, 0, limit.as_mut_ptr()) };
+    let of_limit = if asked.is_ok() && limit[0] < 1 << 47 { limit[0] / BYTES_TO_WORDS } else { 0 };
+    let len = SPARE_BYTES + of_limit.next_multiple_of(SEGMENT_BYTES);
+    SPARE[0].store(place::map(len, PROT_NONE)?, Ordering::Release);
+    SPARE[1].store(len, Ordering::Release);
+    Ok(())
+}
+
+/// [`map_anonymous`], of the spare address space where there is no other.
+fn map_needed(len: usize, prot: usize) -> Result<usize> {
+    let take = |left: usize| left.checked_sub(len.next_multiple_of(PAGE_SIZE));
+    match map_anonymous(len, prot) {
+        Err(Errno::ENOMEM) => {
+            let old = SPARE[1].fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+            let left = old.map_err(|_| Errno::ENOMEM).map(|old| take(old).expect("taken"))?;
+            // SAFETY: this end of the spare mapping is ours, has no memory, and was taken by nobody else.
+            unsafe { uz_syscall!(nr::MUNMAP, SPARE[0].load(Ordering::Acquire) + left, len) }?;
+            map_anonymous(len, prot)
+        }
+        mapped => mapped,
+    }
 }
 
 /// Maps room for `count` huge pages, aligned to their size; a touch maps one where the kernel has one to give. For ever.
@@ -270,6 +309,15 @@ impl<T: Zeroable> Table<T> {
 
     /// The element, its segment mapped if need be.
     pub fn ensure(&self, index: usize) -> Result<&T> {
+        self.ensure_by(index, map_anonymous)
+    }
+
+    /// The same for what the program cannot do without: of the spare address space, where there is no other.
+    pub fn ensure_needed(&self, index: usize) -> Result<&T> {
+        self.ensure_by(index, map_needed)
+    }
+
+    fn ensure_by(&self, index: usize, map: fn(usize, usize) -> Result<usize>) -> Result<&T> {
         if let Some(t) = self.get(index) {
             return Ok(t);
         }
@@ -279,13 +327,13 @@ impl<T: Zeroable> Table<T> {
         let _g = self.grow.lock();
         let mut dir = self.segments.load(Ordering::Acquire);
         if dir.is_null() {
-            dir = map_anonymous(MAX_SEGMENTS * 8, PROT_READ | PROT_WRITE)? as *mut AtomicPtr<T>;
+            dir = map(MAX_SEGMENTS * 8, PROT_READ | PROT_WRITE)? as *mut AtomicPtr<T>;
             self.segments.store(dir, Ordering::Release);
         }
         // SAFETY: as in `get`.
         let slot = unsafe { &*dir.add(index / Self::PER_SEGMENT) };
         if slot.load(Ordering::Acquire).is_null() {
-            let seg = map_anonymous(SEGMENT_BYTES, PROT_READ | PROT_WRITE)? as *mut T;
+            let seg = map(SEGMENT_BYTES, PROT_READ | PROT_WRITE)? as *mut T;
             slot.store(seg, Ordering::Release);
             self.mapped_bytes.fetch_add(SEGMENT_BYTES, Ordering::Relaxed);
         }
