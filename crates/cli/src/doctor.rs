@@ -86,6 +86,7 @@ pub fn run(arguments: DoctorArguments) -> Result<u8, Failure> {
         overcommit(),
         address_space(),
         huge_pages(),
+        debugger(&probe),
         memory(&budget),
         store(&env),
         cache(&env),
@@ -245,6 +246,15 @@ fn huge_pages() -> Check {
         Some(other) => good(NAME, format!("transparent huge pages: {other}")),
         None => good(NAME, "no transparent huge pages"),
     }
+}
+
+/// Not a fault: gdb stops at each signal by which a page is asked for, until it is told not to.
+fn debugger(probe: &Probe) -> Check {
+    let signal = match probe.choose() {
+        Ok(Mechanism::Protect) => "SIGSEGV",
+        _ => "SIGBUS",
+    };
+    good("debugger", format!("for gdb, in ~/.gdbinit: handle {signal} nostop noprint pass"))
 }
 
 fn memory(budget: &Budget) -> Check {

@@ -9,7 +9,7 @@
 //!           │ ─> supervise ─> report
 //!           │ ─> observe               (metrics, samples, the page of --report)
 //!           │ ─> trace                 (--trace writes it, simulate reads it)
-//!           │ ─> control           (ps, top, set, reclaim talk to it)
+//!           │ ─> control           (ps, top, set, reclaim, bring-in talk to it)
 //!       estimate ─> run            (starts a program without the runtime, and watches it)
 //!           └──> os                     (all unsafe code)
 //! ```
@@ -104,6 +104,8 @@ enum Command {
     Set(control::SetArguments),
     /// Take memory from a process that does not need it now; it comes back as it is touched
     Reclaim(control::ReclaimArguments),
+    /// Bring all memory of a process in, for a debugger that is to see it
+    BringIn(control::BringInArguments),
     /// Say what this machine allows, and how to fix what it does not
     Doctor(doctor::DoctorArguments),
     /// Measure uzswap on this machine
@@ -113,7 +115,7 @@ enum Command {
     },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, estimate, simulate, ps, top, set, reclaim, doctor, bench, stats or compressors
+        /// run, estimate, simulate, ps, top, set, reclaim, bring-in, doctor, bench, stats or compressors
         topic: Option<String>,
     },
 }
@@ -125,7 +127,7 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, estimate, simulate, ps, top, set, reclaim, doctor, bench or help (see 'uzswap --help')"
+                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, doctor, bench or help (see 'uzswap --help')"
                     .to_string(),
             ));
         }
@@ -139,6 +141,7 @@ pub fn main_of_command() -> i32 {
         Command::Top(arguments) => control::top(arguments),
         Command::Set(arguments) => control::set(arguments),
         Command::Reclaim(arguments) => control::reclaim(arguments),
+        Command::BringIn(arguments) => control::bring_in(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench { command } => bench::run(command),
         Command::Help { topic } => return help(topic.as_deref()),

@@ -19,6 +19,7 @@
 mod counters;
 pub mod handles;
 pub mod orders;
+pub mod room;
 mod settings;
 pub mod share;
 pub mod trace;
@@ -32,6 +33,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::latency::{FaultKind, Histogram, Latency};
 use crate::sys::{fd, thread_exists};
 use orders::Orders;
+use room::Room;
 use share::Share;
 use turns::{Referee, Turn};
 
@@ -149,6 +151,8 @@ pub struct Tree {
     pub watch_log2: AtomicU32,
     /// Who says whose turn it is.
     pub referee: Referee,
+    /// What the machine has left.
+    pub room: Room,
     /// When somebody last looked for processes that are gone, and when one was found.
     gone_looked_at_ns: AtomicU64,
     gone_found_at_ns: AtomicU64,

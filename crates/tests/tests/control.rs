@@ -40,6 +40,10 @@ fn main() -> ExitCode {
             suite.add(name, move || limit_and_reclaim(&w, sandbox, user));
         }
     }
+    for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
+        let w = workshop.clone();
+        suite.add(format!("bring_in::{}", sandbox.mechanism()), move || bring_in(&w, sandbox));
+    }
     type Run = fn(&Arc<Workshop>) -> Result<Verdict, String>;
     let others: [(&str, Run); 4] = [
         ("idle_processes_give_their_memory_back", idle_after),
@@ -296,6 +300,33 @@ fn limit_and_reclaim(w: &Arc<Workshop>, sandbox: Sandbox, user: User) -> Result<
         Verdict::Passed => Verdict::check(!socket.exists(), || "the socket is still there".to_string()),
         other => other,
     })
+}
+
+fn bring_in(w: &Arc<Workshop>, sandbox: Sandbox) -> Result<Verdict, String> {
+    let mut live = Live::start(w, sandbox, User::Ordinary, &[])?;
+    let dormant = live.command(&["bring-in", &live.pid()]);
+    require!(live, dormant.status.success(), "dormant, it has all: {}", said(&dormant));
+    let set = live.command(&["set", &live.run(), "--memory", &format!("{}M", LOWER_LIMIT / MIB)]);
+    require!(live, set.status.success(), "{}", said(&set));
+    let allowed = LOWER_LIMIT + LOWER_LIMIT / 20 + 16 * MIB;
+    require!(live, live.falls_below(allowed), "its memory does not follow");
+    let part = live.command(&["bring-in", &live.pid()]);
+    let says_what = String::from_utf8_lossy(&part.stdout).contains("are not: the limit has no room");
+    require!(live, part.status.code() == Some(1) && says_what, "{}", said(&part));
+    require!(live, live.anonymous_bytes() <= allowed, "{} MiB", live.anonymous_bytes() / MIB);
+    let set = live.command(&["set", &live.run(), "--memory", "512M"]);
+    require!(live, set.status.success(), "{}", said(&set));
+    let all = live.command(&["bring-in", &live.run()]);
+    require!(live, all.status.success(), "{}", said(&all));
+    require!(
+        live,
+        live.anonymous_bytes() > DATA_MIB * MIB,
+        "{} MiB: {}",
+        live.anonymous_bytes() / MIB,
+        said(&all)
+    );
+    require!(live, live.is_right(), "wrong bytes after all was brought in");
+    finish(live)
 }
 
 fn idle_after(w: &Arc<Workshop>) -> Result<Verdict, String> {

@@ -1,4 +1,4 @@
-//! `uzswap ps`, `uzswap set`, `uzswap reclaim`: what they ask and what they print.
+//! `uzswap ps`, `uzswap set`, `uzswap reclaim`, `uzswap bring-in`: what they ask and what they print.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -45,6 +45,14 @@ pub struct ReclaimArguments {
     /// How much to free: bytes, 512M, 50% of what it holds, or all: every page leaves memory until it is touched
     #[arg(value_name = "SIZE|PERCENT|all", allow_hyphen_values = true)]
     amount: String,
+}
+
+/// Arguments of `uzswap bring-in`.
+#[derive(clap::Args, Debug)]
+pub struct BringInArguments {
+    /// A process, a run (all its processes), or a name that only one process has
+    #[arg(value_name = "PID|NAME")]
+    target: String,
 }
 
 /// Faults a second of each process, between two looks.
@@ -167,6 +175,33 @@ pub fn reclaim(arguments: ReclaimArguments) -> Result<u8, Failure> {
     Ok(u8::from(failed > 0 && failed == results.len()))
 }
 
+pub fn bring_in(arguments: BringInArguments) -> Result<u8, Failure> {
+    let target = Runs::find().pick(&arguments.target, true)?;
+    let done = client::ask(target.run, &Request::BringIn { pid: target.pid })?;
+    let results: Vec<&Value> = done.as_array().into_iter().flatten().collect();
+    for result in &results {
+        print_line(brought_in(result));
+    }
+    // Who looks at the process must know.
+    let is_whole = |r: &&Value| r["fault"].is_null() && r["missing_bytes"].as_u64() == Some(0);
+    Ok(u8::from(!results.iter().all(is_whole)))
+}
+
+fn brought_in(result: &Value) -> String {
+    let number = |key: &str| result[key].as_u64().unwrap_or(0);
+    let (pid, after) = (number("pid"), human(number("after_bytes")));
+    if let Some(fault) = result["fault"].as_str() {
+        return format!("process {pid}: {after} in memory, the rest is where it was: it {fault}");
+    }
+    match number("missing_bytes") {
+        0 => format!("process {pid}: all {after} are in memory"),
+        missing => format!(
+            "process {pid}: {after} in memory, {} are not: the limit has no room for them (see 'uzswap set')",
+            human(missing)
+        ),
+    }
+}
+
 fn outcome(result: &Value) -> String {
     let number = |key: &str| result[key].as_u64().unwrap_or(0);
     let (before, after) = (number("before_bytes"), number("after_bytes"));
@@ -241,5 +276,11 @@ mod tests {
         let result =
             json!({"pid": 7, "before_bytes": 1, "after_bytes": 2, "fault": "is too small to be paged"});
         assert!(outcome(&result).ends_with("(0 bytes freed): it is too small to be paged"));
+        let mut result = json!({"pid": 7, "after_bytes": 100 * MIB, "missing_bytes": 0, "fault": null});
+        assert_eq!(brought_in(&result), "process 7: all 100 MiB are in memory");
+        result["missing_bytes"] = (3 * MIB).into();
+        assert!(brought_in(&result).contains("100 MiB in memory, 3.0 MiB are not: the limit"));
+        result["fault"] = "is stopped".into();
+        assert!(brought_in(&result).ends_with("it is stopped"));
     }
 }

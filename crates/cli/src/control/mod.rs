@@ -1,11 +1,12 @@
 //! Control of programs that are running: who they are, what they hold, and what their users want of them.
 //!
 //! ```text
-//!  uzswap ps, top, set, reclaim                                uzswap run
+//!  uzswap ps, top, set, reclaim, bring-in                      uzswap run
 //!     client ── one JSON line ──> DIRECTORY/RUN.sock ──> server ──> the control block: limit, orders ──> evictors
 //!            <── one JSON line ──                                   idle (--idle-after) ────^
 //!                                                                    turns ──> the control block: who waits ──> faults
 //!                                                                    shares ──> the control block: who gives ──> evictors
+//!                                                                    room <──> who is about to be dumped
 //! ```
 //!
 //! - *Run*: one `uzswap run` and its processes, named by the process id of `uzswap run`.
@@ -21,13 +22,16 @@ mod cost;
 mod directory;
 mod idle;
 pub mod protocol;
+mod room;
 mod server;
 mod shares;
 mod state;
 mod top;
 mod turns;
 
-pub use commands::{PsArguments, ReclaimArguments, SetArguments, ps, reclaim, set};
+pub use commands::{
+    BringInArguments, PsArguments, ReclaimArguments, SetArguments, bring_in, ps, reclaim, set,
+};
 pub use server::{Run, Server};
 pub use top::{TopArguments, top};
 
@@ -44,6 +48,7 @@ fn in_background(name: &str, watcher: impl FnOnce() + Send + 'static) {
 /// for more of them than fit.
 pub fn watch(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>, takes_turns: bool) {
     shares::start(run.clone());
+    room::start(run.clone());
     if let Some(idle_after) = idle_after {
         idle::start(run.clone(), idle_after);
     }

@@ -4,6 +4,7 @@
 //!  {"do":"list"}                                      {"ok":{...}}            see state.rs
 //!  {"do":"set","memory":"50%"}                        {"ok":{"limit_bytes":N,"before_bytes":N,...}}
 //!  {"do":"reclaim","pid":N or null,"amount":"all"}    {"ok":[{"pid":N,"before_bytes":N,"after_bytes":N,...}]}
+//!  {"do":"bring-in","pid":N or null}                  {"ok":[{"pid":N,"before_bytes":N,"missing_bytes":N,...}]}
 //!                                                     {"error":"one line for the user"}
 //! ```
 //! Sizes go over as the user wrote them: a percentage is one of what the run may have where it runs.
@@ -36,6 +37,10 @@ pub enum Request {
         pid: Option<u32>,
         amount: String,
     },
+    /// What is out comes in, of one process or of all.
+    BringIn {
+        pid: Option<u32>,
+    },
 }
 
 impl Request {
@@ -44,6 +49,7 @@ impl Request {
             Request::List => json!({"do": "list"}),
             Request::Set { memory } => json!({"do": "set", "memory": memory}),
             Request::Reclaim { pid, amount } => json!({"do": "reclaim", "pid": pid, "amount": amount}),
+            Request::BringIn { pid } => json!({"do": "bring-in", "pid": pid}),
         };
         format!("{value}\n")
     }
@@ -56,20 +62,18 @@ impl Request {
             Some(text) => Ok(text.to_string()),
             None => Err(format!("the request has no '{key}'")),
         };
+        let pid = || match value.get("pid") {
+            None | Some(Value::Null) => Ok(None),
+            Some(pid) => match pid.as_u64().and_then(|pid| u32::try_from(pid).ok()) {
+                Some(pid) => Ok(Some(pid)),
+                None => Err(format!("'{pid}' is no process id")),
+            },
+        };
         match text("do")?.as_str() {
             "list" => Ok(Request::List),
             "set" => Ok(Request::Set { memory: text("memory")? }),
-            "reclaim" => {
-                let pid = match value.get("pid") {
-                    None | Some(Value::Null) => None,
-                    Some(pid) => Some(
-                        pid.as_u64()
-                            .and_then(|pid| u32::try_from(pid).ok())
-                            .ok_or(format!("'{pid}' is no process id"))?,
-                    ),
-                };
-                Ok(Request::Reclaim { pid, amount: text("amount")? })
-            }
+            "reclaim" => Ok(Request::Reclaim { pid: pid()?, amount: text("amount")? }),
+            "bring-in" => Ok(Request::BringIn { pid: pid()? }),
             other => Err(format!("there is no request '{other}'")),
         }
     }
@@ -154,6 +158,7 @@ mod tests {
             Request::Set { memory: "1.5G".into() },
             Request::Reclaim { pid: Some(7), amount: "all".into() },
             Request::Reclaim { pid: None, amount: "\"\n\0 weird".into() },
+            Request::BringIn { pid: Some(1) },
         ] {
             let line = request.to_line();
             assert_eq!(line.matches('\n').count(), 1);

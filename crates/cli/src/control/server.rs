@@ -93,6 +93,7 @@ impl Run {
             Request::List => Ok(self.state().to_json()),
             Request::Set { memory } => self.set(memory),
             Request::Reclaim { pid, amount } => self.reclaim(pid, &amount, &|| has_gone(stream)),
+            Request::BringIn { pid } => self.bring_in(pid, &|| has_gone(stream)),
         }
     }
 
@@ -120,14 +121,7 @@ impl Run {
         amount: &str,
         is_given_up: &dyn Fn() -> bool,
     ) -> Result<Value, String> {
-        let targets: Vec<_> = self
-            .live()
-            .filter(|(p, _)| pid.is_none_or(|pid| pid == *p))
-            .filter_map(|(p, slot)| Some((slot, ProcessState::of(p, slot)?)))
-            .collect();
-        if let Some(pid) = pid.filter(|_| targets.is_empty()) {
-            return Err(format!("process {pid} is not in run {}", std::process::id()));
-        }
+        let targets = self.targets(pid)?;
         let whole_bytes: u64 = targets.iter().map(|(_, p)| p.used_bytes).sum();
         let bytes = parse_amount(amount)?.map(|size| size.of(whole_bytes));
         let asked: Vec<Asked> = targets
@@ -147,6 +141,52 @@ impl Run {
             .collect();
         Ok(asked.into_iter().map(|a| wait(a, is_given_up)).collect())
     }
+
+    /// Has a process, or all, bring in what is out as far as the limit has room, and waits until that is done.
+    fn bring_in(&self, pid: Option<u32>, is_given_up: &dyn Fn() -> bool) -> Result<Value, String> {
+        let asked = self.targets(pid)?.into_iter().map(|(slot, p)| {
+            let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
+            let is_whole = slot.mechanism().is_none();
+            let fault = match () {
+                () if is_whole => None,
+                () if !slot.orders.has_listener() => Some("has no thread to bring it in"),
+                () if state::is_stopped(p.pid) => Some("is stopped"),
+                () => None,
+            };
+            let number = if is_whole || fault.is_some() { None } else { Some(slot.orders.ask_bring_in()) };
+            (number, Asked { pid: p.pid, slot, number: number.unwrap_or(0), before_bytes, fault })
+        });
+        let asked: Vec<_> = asked.collect();
+        let results = asked.into_iter().map(|(number, asked)| {
+            let (slot, fault) = (asked.slot, asked.fault);
+            let mut result = match number {
+                Some(_) => wait(asked, is_given_up),
+                None => json!({
+                    "pid": asked.pid,
+                    "before_bytes": asked.before_bytes,
+                    "after_bytes": asked.before_bytes,
+                    "fault": fault,
+                }),
+            };
+            let missing = if number.is_some() { slot.orders.missing_pages() } else { 0 };
+            result["missing_bytes"] = (missing * PAGE_BYTES).into();
+            result
+        });
+        Ok(results.collect())
+    }
+
+    /// A process of the run, or all.
+    fn targets(&self, pid: Option<u32>) -> Result<Vec<(&'static Slot, ProcessState)>, String> {
+        let targets: Vec<_> = self
+            .live()
+            .filter(|(p, _)| pid.is_none_or(|pid| pid == *p))
+            .filter_map(|(p, slot)| Some((slot, ProcessState::of(p, slot)?)))
+            .collect();
+        match pid.filter(|_| targets.is_empty()) {
+            Some(pid) => Err(format!("process {pid} is not in run {}", std::process::id())),
+            None => Ok(targets),
+        }
+    }
 }
 
 /// What to reclaim; none: all.
@@ -161,10 +201,10 @@ pub fn parse_amount(text: &str) -> Result<Option<size::Size>, String> {
 fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Value {
     let Asked { pid, slot, number, before_bytes, mut fault } = asked;
     let now = || state::anonymous_bytes(pid).unwrap_or(0);
-    let (mut least_bytes, mut moved) = (before_bytes, Instant::now());
+    let (mut last_bytes, mut moved) = (before_bytes, Instant::now());
     while fault.is_none() && !slot.orders.is_done(number) {
-        if now() < least_bytes {
-            (least_bytes, moved) = (now(), Instant::now());
+        if now() != last_bytes {
+            (last_bytes, moved) = (now(), Instant::now());
         }
         if slot.process() != Some(pid) || state::anonymous_bytes(pid).is_none() {
             fault = Some("has ended, or become another program");

@@ -16,6 +16,8 @@ use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
 
 /// `ask_reclaim`: all that can go, the compressed pages too if there is a store.
 pub const ALL_PAGES: u64 = u64::MAX;
+/// In place of pages to free: the process is to bring in all that its limit leaves room for.
+pub const BRING_IN: u64 = u64::MAX - 1;
 
 /// The orders to one process. All-zero: none.
 #[repr(C)]
@@ -29,6 +31,8 @@ pub struct Orders {
     /// Numbers of the last order given and of the last one done.
     asked: AtomicU32,
     done: AtomicU32,
+    /// Pages that the last bringing in has left out.
+    missing: AtomicU64,
 }
 
 impl Orders {
@@ -49,6 +53,21 @@ impl Orders {
     pub fn wanted(&self) -> Option<(u32, u64)> {
         let number = self.asked.load(Ordering::Acquire);
         (!self.is_done(number)).then(|| (number, self.pages.load(Ordering::Relaxed)))
+    }
+
+    /// Asks the process to bring in what is out; the number by which `is_done` knows it.
+    pub fn ask_bring_in(&self) -> u32 {
+        self.ask_reclaim(BRING_IN)
+    }
+
+    /// So many pages are still out.
+    pub fn finish_bring_in(&self, number: u32, missing: u64) {
+        self.missing.store(missing, Ordering::Relaxed);
+        self.finish(number);
+    }
+
+    pub fn missing_pages(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
     }
 
     pub fn finish(&self, number: u32) {

@@ -91,7 +91,7 @@ impl Pager {
     /// The evictor's work until free pages are above the high mark again, or a portion of it. Returns what was done.
     pub fn evict_to_watermark(&self) -> Reclaimed {
         let mut sum = Reclaimed::default();
-        let Some(active) = self.active() else { return sum };
+        let Some(active) = self.active().filter(|_| !self.keeps_all()) else { return sum };
         self.evictor_asked.store(false, Ordering::Release);
         let (mut fruitless, mut ahead) = (0, 0);
         while sum.freed < EVICTOR_PAGES {

@@ -28,6 +28,7 @@ mod age_out;
 mod ahead;
 mod balance;
 mod behind;
+mod bring_in;
 mod claim;
 mod evict;
 mod fill;
@@ -54,6 +55,7 @@ mod window;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use active::Active;
+pub use bring_in::BringIn;
 pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use reclaim::Reclaim;
 pub use resolve::Fault;

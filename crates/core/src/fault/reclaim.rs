@@ -83,7 +83,7 @@ impl Pager {
 
     /// Does a portion. True: it has ended.
     pub fn reclaim_portion(&self, r: &mut Reclaim) -> bool {
-        let Some(active) = self.active() else { return true };
+        let Some(active) = self.active().filter(|_| !self.keeps_all()) else { return true };
         let until = crate::sys::now_ns() + PORTION_NS;
         let is_done = loop {
             if self.used_pages() <= r.enough || self.reclaim_step(active, r) {

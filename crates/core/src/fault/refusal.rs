@@ -31,6 +31,8 @@ const TOLERATED_NS: u64 = 2_000_000;
 const MOMENT_NS: u64 = 200_000_000;
 /// In place of a time: the evictor rests until all that is tolerated is used.
 const RESTS: u64 = u64::MAX;
+/// What a process that keeps all is let have.
+const ALL: i64 = 1 << 40;
 /// A page is hot three times at most, so that a round passes each word four times.
 const PASSES: usize = 4;
 /// A part of what is resident: so many pages more must fit into the pool for another trial of all that were refused.
@@ -63,6 +65,8 @@ pub(super) struct Refusals {
     tolerated_until_ns: AtomicU64,
     /// How many pages the next rest lasts.
     step: AtomicI64,
+    /// The process is about to be dumped: it keeps all.
+    keeps_all: AtomicBool,
 }
 
 impl Refusals {
@@ -79,6 +83,7 @@ impl Refusals {
             tolerated: AtomicI64::new(0),
             tolerated_until_ns: AtomicU64::new(0),
             step: AtomicI64::new(OVER_PAGES),
+            keeps_all: AtomicBool::new(false),
         }
     }
 
@@ -104,6 +109,9 @@ impl Refusals {
 
     /// Pages over the limit that are let pass now.
     fn tolerated(&self) -> i64 {
+        if self.keeps_all.load(Ordering::Relaxed) {
+            return ALL;
+        }
         let tolerated = self.tolerated.load(Ordering::Relaxed);
         let until_ns = self.tolerated_until_ns.load(Ordering::Relaxed);
         if tolerated > 0 && until_ns != RESTS && crate::sys::now_ns() > until_ns {
@@ -237,6 +245,15 @@ impl Pager {
             r.tolerate(over + step, RESTS);
         }
         r.rests()
+    }
+
+    /// Nothing leaves the process any more: it is about to be dumped.
+    pub(super) fn keep_all(&self) {
+        self.refusals.keeps_all.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn keeps_all(&self) -> bool {
+        self.refusals.keeps_all.load(Ordering::SeqCst)
     }
 
     /// Somebody asks for more than the limit does: every page is tried again.

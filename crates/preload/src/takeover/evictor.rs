@@ -13,7 +13,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use uzswap::fault::EVICTOR_PAGES;
+use uzswap::control::orders::BRING_IN;
+use uzswap::fault::{BringIn, EVICTOR_PAGES, Reclaim};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 
@@ -151,7 +152,7 @@ extern "C" fn body() -> ! {
         grow_up();
     }
     let mut last = uzswap::sys::now_ns();
-    let mut reclaim = None;
+    let mut work = None;
     let mut rested = 0;
     while !STOPPING.load(Ordering::Acquire) {
         if !ACTIVE.load(Ordering::Acquire) {
@@ -165,7 +166,7 @@ extern "C" fn body() -> ! {
             active.cache.train();
         }
         if is_done {
-            is_done = obey(&mut reclaim) && !PAGER.recompress_idle();
+            is_done = obey(&mut work) && !PAGER.recompress_idle();
         }
         let now = uzswap::sys::now_ns();
         if now - last >= TICK_NS {
@@ -215,6 +216,11 @@ fn listen() {
     let orders = &PAGER.slot().orders;
     let rung = orders.rung();
     let wanted = orders.wanted();
+    if let Some((number, BRING_IN)) = wanted {
+        // All is in its place.
+        orders.finish_bring_in(number, 0);
+        return;
+    }
     if wanted.is_some() || PAGER.slot().share.most_pages().is_some() || relatives::is_tree_full() {
         memory::activate(&mut PAGER.lock());
         if let (Some((number, _)), false) = (wanted, ACTIVE.load(Ordering::Acquire)) {
@@ -227,19 +233,40 @@ fn listen() {
     }
 }
 
+/// What is asked of the process, under way.
+enum Work {
+    Reclaim(Reclaim),
+    BringIn(BringIn),
+}
+
 /// A portion of what is asked of the process. True: nothing is.
-fn obey(reclaim: &mut Option<(u32, uzswap::fault::Reclaim)>) -> bool {
+fn obey(work: &mut Option<(u32, Work)>) -> bool {
     let orders = &PAGER.slot().orders;
     let Some((number, pages)) = orders.wanted() else {
-        *reclaim = None;
+        *work = None;
         return true;
     };
-    if reclaim.as_ref().is_none_or(|(n, _)| *n != number) {
-        *reclaim = Some((number, PAGER.begin_reclaim(pages)));
+    if work.as_ref().is_none_or(|(n, _)| *n != number) {
+        let begun = match pages {
+            BRING_IN => Work::BringIn(BringIn::default()),
+            pages => Work::Reclaim(PAGER.begin_reclaim(pages)),
+        };
+        *work = Some((number, begun));
     }
-    if reclaim.as_mut().is_some_and(|(_, r)| PAGER.reclaim_portion(r)) {
-        PAGER.rest();
-        orders.finish(number);
+    match work {
+        Some((_, Work::Reclaim(r))) => {
+            if PAGER.reclaim_portion(r) {
+                PAGER.rest();
+                orders.finish(number);
+            }
+        }
+        Some((_, Work::BringIn(b))) => {
+            if PAGER.bring_in_portion(b) {
+                PAGER.publish_gauges();
+                orders.finish_bring_in(number, PAGER.missing_pages());
+            }
+        }
+        None => {}
     }
     false
 }

@@ -15,7 +15,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, runtime,
-    signals, start,
+    signals::{self, dump},
+    start,
 };
 use crate::patch;
 
@@ -161,6 +162,7 @@ pub fn activate(s: &mut Locked<'_>) {
     // From here on buffers are held: before any page can be missing.
     super::set_classes(true);
     ACTIVE.store(true, Ordering::SeqCst);
+    dump::begin();
     inflight::hold_all();
     PAGER.activate_ranges(s);
     evictor::open_files();

@@ -25,6 +25,7 @@
 #![allow(unsafe_code)]
 
 mod calls;
+pub mod dump;
 mod frame;
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -358,6 +359,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
             return;
         }
         if !fault_signal {
+            dump::prepare(sig);
             // It was under way when another thread took its handler away: what the kernel does with it now is right,
             // unless it would come here again (a handler that only a vfork child knew of).
             let mut now = KernelAction::default();
@@ -407,6 +409,7 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
 /// The default action: let the kernel do it.
 fn deliver_default(sig: i32, si_code: i32) {
     super::debug(&[("default action of signal", sig as u64), ("code", si_code as u64)]);
+    dump::prepare(sig);
     let _ = kernel_action(sig, Some(&KernelAction::default()), None);
     // A fault happens again when we return and then kills with the right context; a sent signal is sent again, and so
     // is one that stands for another (a lost page, by protection faults).

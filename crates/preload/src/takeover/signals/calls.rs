@@ -113,7 +113,8 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
         }
     } else {
         let mut kernel_old = KernelAction::default();
-        let install = new.map(|n| if is_handler(n.handler) { wrapped(n) } else { n });
+        let is_dump = |n: &KernelAction| n.handler == SIG_DFL && !shared_child && dump::is_ours(sig);
+        let install = new.map(|n| if is_handler(n.handler) || is_dump(&n) { wrapped(n) } else { n });
         // The record first when a handler comes, so that it is there when the first signal is.
         if let Some(n) = new
             && is_handler(n.handler)

@@ -1,0 +1,89 @@
+//! Core dumps: before a signal ends the program with one, all of its memory comes in.
+//!
+//! The kernel writes zeros where a page is out, and a zero is a plausible value. So while paging is on and there is a limit
+//! for core dumps above zero (ulimit -c), the signals whose default action is a dump come here first: what is out is
+//! brought in, as far as the limit and the machine leave room, and the signal goes on its way. What is missing is said.
+//!
+//! A signal that a thread has blocked when its own access raises it ends the program without coming here.
+//!
+//! # Safety charter
+//! As for [`super`]: plain integers for the kernel, and lines of our own for it to write.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use uzswap::sys::{PAGE_SIZE, nr};
+
+use super::super::process::decimal;
+use super::super::{ACTIVE, PAGER, call};
+use super::*;
+
+/// Signals whose default action is a core dump: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
+const DUMPING: [i32; 10] = [3, 4, 5, 6, SIGBUS, 8, SIGSEGV, 24, 25, 31];
+/// Of what the machine has left a dump leaves this part to others.
+const LEFT_PART: u64 = 8;
+
+/// The signals come here.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Paging is on: takes the signals that the program leaves to the kernel, if there is to be a dump.
+pub fn begin() {
+    if !is_wanted() {
+        return;
+    }
+    BEGUN.store(true, Ordering::Release);
+    let fault_signal = FAULT_SIGNAL.load(Ordering::Relaxed);
+    for sig in DUMPING.into_iter().filter(|sig| *sig != fault_signal) {
+        if RECORDED[sig as usize].get().handler == SIG_DFL {
+            let _ = kernel_action(sig, Some(&wrapped(KernelAction::default())), None);
+        }
+    }
+}
+
+/// Whether the default action of a signal is ours to prepare.
+pub fn is_ours(sig: i32) -> bool {
+    BEGUN.load(Ordering::Acquire) && DUMPING.contains(&sig)
+}
+
+/// Whether a core would be written.
+fn is_wanted() -> bool {
+    const RLIMIT_CORE: usize = 4;
+    const PR_GET_DUMPABLE: usize = 3;
+    let mut limit = [0u64; 2];
+    let asked = call!(nr::PRLIMIT64, 0, RLIMIT_CORE, 0, limit.as_mut_ptr());
+    asked == 0 && limit[0] > 0 && call!(nr::PRCTL, PR_GET_DUMPABLE) != 0
+}
+
+/// The signal is about to end the process by its default action.
+pub(super) fn prepare(sig: i32) {
+    static PREPARING: AtomicBool = AtomicBool::new(false);
+    let is_child_of_ours = uzswap::sys::getpid() != PID.load(Ordering::Relaxed);
+    if is_child_of_ours
+        || !DUMPING.contains(&sig)
+        || !ACTIVE.load(Ordering::Acquire)
+        || !is_wanted()
+        || PREPARING.swap(true, Ordering::AcqRel)
+    {
+        return;
+    }
+    let room = PAGER.tree().room.ask().unwrap_or(0);
+    let missing = PAGER.bring_in_all((room - room / LEFT_PART) as i64);
+    if missing > 0 {
+        let mut digits = [[0u8; 12]; 2];
+        let [pages, mib] = &mut digits;
+        let lines: [&[u8]; 5] = [
+            b"uzswap: the core dump lacks ",
+            decimal(missing.min(u64::from(u32::MAX)) as u32, pages),
+            b" pages (",
+            decimal((missing * PAGE_SIZE as u64 >> 20) as u32, mib),
+            b" MiB) of the program, which read as zeros: there is no memory for them\n",
+        ];
+        let mut line = [0u8; 160];
+        let mut n = 0;
+        for part in lines {
+            line[n..n + part.len()].copy_from_slice(part);
+            n += part.len();
+        }
+        let _ = call!(nr::WRITE, 2, line.as_ptr(), n);
+    }
+}
