@@ -57,6 +57,8 @@ pub struct Slot {
     pub mechanism: AtomicU32,
     /// Pages that this process counts in `Tree::used_pages`.
     pub used_pages: AtomicI64,
+    /// Pages that it has said it holds, which a dormant process does not; of `Tree::held_pages`.
+    pub held_pages: AtomicI64,
     /// Pages that this process counts in `Tree::needed_pages`.
     pub needed_pages: AtomicI64,
     /// The parent of a forked process whose memory the parent still counts, and when it was forked; 0: nobody.
@@ -129,7 +131,10 @@ impl Slot {
 pub struct Tree {
     /// Pages that the live processes hold, against `memory_bytes`.
     pub used_pages: AtomicI64,
-    /// Largest value of `used_pages`.
+    /// Of these, pages that processes have said they hold. The others are reserved by dormant ones: what these hold
+    /// `uzswap run` finds out now and then.
+    pub held_pages: AtomicI64,
+    /// The most that processes have held, as far as known.
     pub peak_used_pages: AtomicI64,
     /// Pages that the live processes would hold without uzswap.
     pub needed_pages: AtomicI64,
@@ -248,6 +253,7 @@ impl Tree {
             return;
         }
         self.used_pages.fetch_sub(s.used_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        self.hold(s, 0);
         self.needed_pages.fetch_sub(s.needed_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);
         for c in Counter::ALL {
             let v = s.counters[*c as usize].swap(0, Ordering::AcqRel);
@@ -349,6 +355,7 @@ impl Tree {
     pub fn reserve(&self, s: &Slot, used_pages: i64) {
         let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
         self.used_pages.fetch_add(used_pages.wrapping_sub(old), Ordering::AcqRel);
+        self.hold(s, 0);
     }
 
     /// The same, if it fits: what nobody will hold at a time must not be seen by others as if it were held.
@@ -374,19 +381,45 @@ impl Tree {
         self.used_pages.fetch_add(pages, Ordering::AcqRel);
     }
 
-    /// Publishes what a process holds now; the sums and peaks follow. Reservations of other, dormant processes
-    /// are in the sum: the peak of a tree is never above its limit by them, since none is granted beyond it.
+    /// Publishes what a process holds now; the sums and peaks follow. What dormant processes have reserved is in the sum and not in the
+    /// peak: nobody may hold it.
     pub fn publish(&self, s: &Slot, used_pages: i64, needed_pages: i64) {
         let change = |sum: &AtomicI64, own: &AtomicI64, now: i64| {
             let more = now.wrapping_sub(own.swap(now, Ordering::AcqRel));
             sum.fetch_add(more, Ordering::AcqRel).wrapping_add(more)
         };
-        let now = change(&self.used_pages, &s.used_pages, used_pages);
-        self.peak_used_pages.fetch_max(now, Ordering::Relaxed);
+        change(&self.used_pages, &s.used_pages, used_pages);
+        let held = self.hold(s, used_pages);
+        self.peak_used_pages.fetch_max(held, Ordering::Relaxed);
         let now = change(&self.needed_pages, &s.needed_pages, needed_pages);
         self.peak_needed_pages.fetch_max(now, Ordering::Relaxed);
         s.max(Counter::PeakUsedPages, used_pages.max(0) as u64);
         s.max(Counter::PeakNeededPages, needed_pages.max(0) as u64);
+    }
+
+    /// A process says what it holds: what all have said.
+    fn hold(&self, s: &Slot, pages: i64) -> i64 {
+        let more = pages.wrapping_sub(s.held_pages.swap(pages, Ordering::AcqRel));
+        self.held_pages.fetch_add(more, Ordering::AcqRel).wrapping_add(more)
+    }
+
+    /// A dormant process ends, which held so many pages at most.
+    pub fn publish_last(&self, s: &Slot, pages: i64) {
+        self.reserve(s, pages);
+        self.note_peaks(pages, pages);
+        s.max(Counter::PeakUsedPages, pages.max(0) as u64);
+        s.max(Counter::PeakNeededPages, pages.max(0) as u64);
+    }
+
+    /// What processes have said that they hold and need.
+    pub fn said_pages(&self) -> [i64; 2] {
+        [&self.held_pages, &self.needed_pages].map(|pages| pages.load(Ordering::Acquire))
+    }
+
+    /// All processes have held and needed so much at a time.
+    pub fn note_peaks(&self, used_pages: i64, needed_pages: i64) {
+        self.peak_used_pages.fetch_max(used_pages, Ordering::Relaxed);
+        self.peak_needed_pages.fetch_max(needed_pages, Ordering::Relaxed);
     }
 
     /// The slots that were ever used: to look at the others would be to allocate their memory.
@@ -456,6 +489,17 @@ pub(crate) mod tests {
         t.publish(a, 80, 400);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 130);
         assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
+        // What a dormant one has reserved is in the sum; what it holds is in the peak once somebody has looked.
+        let c = t.claim(12).unwrap();
+        t.reserve(c, 500);
+        t.publish(a, 100, 400);
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 650);
+        assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
+        assert_eq!(t.said_pages(), [150, 450]);
+        t.publish_last(c, 120);
+        assert_eq!((t.said_pages()[0], t.peak_used_pages.load(Ordering::Relaxed)), (150, 150));
+        t.retire(c, 12);
+        t.publish(a, 80, 400);
         a.add(Counter::Faults, 7);
         b.add(Counter::Faults, 1);
         a.latency.record(FaultKind::PoolLoad, 3000);

@@ -29,7 +29,8 @@ int main(int argc, char **argv) {
     }
     puts("filled");
     fflush(stdout);
-    if (!strcmp(argv[2], "segv")) *(volatile char *)argv = *(volatile char *)8;
+    volatile int *volatile nowhere = (int *)8;
+    if (!strcmp(argv[2], "segv")) *nowhere = 1;
     if (!strcmp(argv[2], "handler")) signal(SIGABRT, again);
     abort();
 }

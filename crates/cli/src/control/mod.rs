@@ -6,6 +6,7 @@
 //!            <── one JSON line ──                                   idle (--idle-after) ────^
 //!                                                                    turns ──> the control block: who waits ──> faults
 //!                                                                    shares ──> the control block: who gives ──> evictors
+//!                                                                    dormant ──> what processes hold that do not page
 //!                                                                    room <──> who is about to be dumped
 //! ```
 //!
@@ -20,6 +21,7 @@ pub mod client;
 mod commands;
 mod cost;
 mod directory;
+mod dormant;
 mod idle;
 pub mod protocol;
 mod room;
@@ -49,6 +51,7 @@ fn in_background(name: &str, watcher: impl FnOnce() + Send + 'static) {
 pub fn watch(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>, takes_turns: bool) {
     shares::start(run.clone());
     room::start(run.clone());
+    dormant::start(run.clone());
     if let Some(idle_after) = idle_after {
         idle::start(run.clone(), idle_after);
     }

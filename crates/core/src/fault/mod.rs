@@ -380,7 +380,7 @@ impl Pager {
 
     /// For a dormant process that ends: what it held, by the kernel's count.
     pub fn publish_final(&self, pages: i64) {
-        self.tree().publish(self.slot(), pages, pages);
+        self.tree().publish_last(self.slot(), pages);
     }
 
     /// Sets the anonymous memory of the process that is not managed, from the kernel's own count.

@@ -1,0 +1,87 @@
+//! What the dormant processes of a run hold. They have reserved what they could hold and do not look themselves, so the peak of
+//! a run needs somebody who does, from outside: by the kernel's count, now and then.
+//!
+//! The kernel counts memory that is shared since a fork for each who has it. Where that can be much the process's share is asked for
+//! (Pss), which costs the kernel a walk through its tables: less often.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::server::Run;
+use super::state::{self, PAGE_BYTES};
+
+/// How often it is looked at most, and the part of the time that it may take.
+const LOOK: Duration = Duration::from_millis(50);
+const PART: u32 = 100;
+/// A process that holds less is not asked for its share, nor one that was asked so lately.
+const SHARE_FROM_BYTES: u64 = 8 << 20;
+const SHARE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Watches the dormant processes. Without a thread for it the peak is that of those that page, and of each that ends.
+pub fn start(run: Arc<Run>) {
+    super::in_background("uzswap-dormant", move || {
+        let mut shares = HashMap::new();
+        loop {
+            let began = Instant::now();
+            // First, so that one that begins to page meanwhile is not counted twice.
+            let [held, needed] = run.tree.said_pages();
+            let dormant = (look(&run, &mut shares) / PAGE_BYTES) as i64;
+            run.tree.note_peaks(held + dormant, needed + dormant);
+            thread::sleep(LOOK.max(began.elapsed() * PART));
+        }
+    });
+}
+
+/// The part of what a process has that is its own, and when it was asked for.
+type Shares = HashMap<u32, (f64, Instant)>;
+
+fn look(run: &Run, shares: &mut Shares) -> u64 {
+    let mut there = HashMap::new();
+    let mut sum = 0;
+    for (pid, _) in run.live().filter(|(_, slot)| slot.mechanism().is_none()) {
+        let bytes = state::anonymous_bytes(pid).unwrap_or(0);
+        if bytes < SHARE_FROM_BYTES {
+            sum += bytes;
+            continue;
+        }
+        let known = shares.get(&pid).copied().filter(|(_, at)| at.elapsed() < SHARE_AGAIN);
+        let (part, at) = known.unwrap_or_else(|| (share(pid).unwrap_or(1.0), Instant::now()));
+        sum += (bytes as f64 * part) as u64;
+        there.insert(pid, (part, at));
+    }
+    *shares = there;
+    sum
+}
+
+/// The part of a process's anonymous memory that is its own, or its share of what others have as well.
+fn share(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    share_in(&text)
+}
+
+fn share_in(text: &str) -> Option<f64> {
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()
+    };
+    let (own, all) = (kib("Pss_Anon:")?, kib("Anonymous:")?);
+    (all > 0.0).then(|| (own / all).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_part_of_what_is_anonymous() {
+        let text = "Rss:  900 kB\nPss_Anon:    200 kB\nAnonymous:   800 kB\n";
+        assert_eq!(share_in(text), Some(0.25));
+        assert_eq!(share_in("Anonymous: 0 kB\nPss_Anon: 0 kB\n"), None);
+        assert_eq!(share_in("Pss_Anon: 1 kB\n"), None);
+        let own = share(std::process::id());
+        assert!(own.is_some_and(|s| s > 0.0 && s <= 1.0), "{own:?}");
+    }
+}
