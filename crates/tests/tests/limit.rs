@@ -41,6 +41,18 @@ fn main() -> ExitCode {
             });
         }
     }
+    for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
+        for how in ["noreserve", "mprotect"] {
+            let w = workshop.clone();
+            suite.add(format!("reserved_is_no_need::{how}::{}", sandbox.mechanism()), move || {
+                reserved(&w, sandbox, how, 8, 512 * MIB)
+            });
+            let w = workshop.clone();
+            suite.add(format!("reserved_and_touched_holds::{how}::{}", sandbox.mechanism()), move || {
+                reserved(&w, sandbox, how, 960, 320 * MIB)
+            });
+        }
+    }
     drop(workshop);
     suite.main()
 }
@@ -64,6 +76,27 @@ fn holds_for_children(
     let is_killed = free.oom_kills > 0 && !free.succeeded();
     let is_right = run.succeeded() && run.oom_kills == 0;
     Ok(Verdict::check(is_killed && is_right, || format!("{}{}", free.report(), run.report())))
+}
+
+/// A program that reserves 16 GiB and touches a little of it is not paged; one that touches more than its limit holds it.
+fn reserved(
+    workshop: &Workshop,
+    sandbox: Sandbox,
+    how: &str,
+    touched_mib: u64,
+    limit_bytes: u64,
+) -> Result<Verdict, String> {
+    let argv = [workshop.program("reserve").into_os_string(), how.into(), touched_mib.to_string().into()];
+    let free = Job::new(&argv).run(workshop)?;
+    let run = Job::new(&argv)
+        .user(User::Ordinary)
+        .sandbox(sandbox)
+        .limit(allowed(limit_bytes))
+        .managed(Managed { memory_bytes: Some(limit_bytes), options: vec![] })
+        .run(workshop)?;
+    let is_paged = run.stat("activations") == Some(1);
+    let is_right = run.succeeded() && run.hash == free.hash && is_paged == (touched_mib * MIB > limit_bytes);
+    Ok(Verdict::check(is_right, || format!("{}{}", free.report(), run.report())))
 }
 
 fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32, huge: bool) -> Result<Verdict, String> {

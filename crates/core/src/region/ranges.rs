@@ -28,6 +28,8 @@ impl RangeFlags {
     pub const HUGE: RangeFlags = RangeFlags(32);
     /// The program asked for none (MADV_NOHUGEPAGE).
     pub const NOT_HUGE: RangeFlags = RangeFlags(64);
+    /// The program reserved it: it may never touch most of it.
+    pub const RESERVED: RangeFlags = RangeFlags(128);
 
     pub const fn has(self, other: RangeFlags) -> bool {
         self.0 & other.0 == other.0
@@ -83,6 +85,8 @@ pub struct Ranges {
     len: AtomicUsize,
     /// Sum of the lengths of ranges with any access, in bytes.
     accessible_bytes: AtomicUsize,
+    /// Of these, those that were reserved.
+    reserved_bytes: AtomicUsize,
     total_bytes: AtomicUsize,
     huge_bytes: AtomicUsize,
 }
@@ -100,6 +104,7 @@ impl Ranges {
             cells: Table::new(),
             len: AtomicUsize::new(0),
             accessible_bytes: AtomicUsize::new(0),
+            reserved_bytes: AtomicUsize::new(0),
             total_bytes: AtomicUsize::new(0),
             huge_bytes: AtomicUsize::new(0),
         }
@@ -114,6 +119,10 @@ impl Ranges {
     /// Bytes in ranges that the program can access in some way.
     pub fn accessible_bytes(&self) -> usize {
         self.accessible_bytes.load(Ordering::Relaxed)
+    }
+    /// Of these, bytes that the program reserved and need not touch.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes.load(Ordering::Relaxed)
     }
     /// Bytes in all ranges.
     pub fn total_bytes(&self) -> usize {
@@ -219,6 +228,9 @@ impl Ranges {
         self.total_bytes.store(self.total_bytes().wrapping_add(n), Ordering::Relaxed);
         if r.prot != 0 {
             self.accessible_bytes.store(self.accessible_bytes().wrapping_add(n), Ordering::Relaxed);
+        }
+        if r.prot != 0 && r.flags.has(RangeFlags::RESERVED) {
+            self.reserved_bytes.store(self.reserved_bytes().wrapping_add(n), Ordering::Relaxed);
         }
         if r.flags.has(RangeFlags::HUGE) {
             self.huge_bytes.store(self.huge_bytes().wrapping_add(n), Ordering::Relaxed);
@@ -347,15 +359,18 @@ impl Ranges {
 
     /// Asserts order, disjointness and the sums.
     pub fn check(&self) {
-        let (mut last, mut total, mut accessible) = (0, 0, 0);
+        let (mut last, mut total, mut accessible, mut reserved) = (0, 0, 0, 0);
         for i in 0..self.len() {
             let r = self.at(i);
             assert!(r.start < r.end && r.start >= last, "range {i} {r:?} out of order");
             last = r.end;
             total += r.len();
             accessible += if r.prot != 0 { r.len() } else { 0 };
+            let is_reserved = r.prot != 0 && r.flags.has(RangeFlags::RESERVED);
+            reserved += if is_reserved { r.len() } else { 0 };
         }
         assert_eq!((total, accessible), (self.total_bytes(), self.accessible_bytes()));
+        assert_eq!(reserved, self.reserved_bytes());
     }
 }
 

@@ -18,7 +18,7 @@ use uzswap::fault::{BringIn, EVICTOR_PAGES, Reclaim};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 
-use super::{ACTIVE, PAGER, call, memory, relatives};
+use super::{ACTIVE, PAGER, call, memory, relatives, reserved};
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
@@ -202,7 +202,7 @@ fn grow_up() {
         if !may_sleep() {
             return;
         }
-        if now >= until {
+        if now >= until || reserved::has_any() {
             break;
         }
         orders.wait(rung, Some(until - now));
@@ -228,8 +228,11 @@ fn listen() {
             orders.finish(number);
         }
     }
+    if reserved::has_any() {
+        memory::grown(&mut PAGER.lock());
+    }
     if may_sleep() {
-        orders.wait(rung, None);
+        orders.wait(rung, reserved::look_after_ns());
     }
 }
 

@@ -14,7 +14,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, runtime,
+    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, reserved,
+    runtime,
     signals::{self, dump},
     start,
 };
@@ -87,6 +88,7 @@ fn added_pages(number: usize, a: Args) -> i64 {
     const ACCESSIBLE: usize = 7;
     let private = MAP_ANONYMOUS | MAP_PRIVATE;
     let bytes = match number {
+        nr::MMAP if reserved::is_mapping(a) => 0,
         nr::MMAP if a[3] & (MAP_ANONYMOUS | MAP_TYPE) == private && a[2] & ACCESSIBLE != 0 => a[1],
         nr::MPROTECT | nr::PKEY_MPROTECT if a[2] & ACCESSIBLE != 0 && overlaps(a[0], a[1]) => a[1],
         nr::MREMAP => a[2].saturating_sub(a[1]),
@@ -143,9 +145,10 @@ pub fn inherited_pages() -> Option<i64> {
     Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
 }
 
-/// What a dormant process could hold at most, in pages.
+/// What a dormant process could hold at most, in pages; of what it has reserved, until it is looked at again.
 pub fn dormant_pages() -> i64 {
-    (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64 + PAGER.outside_pages()
+    let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
+    accessible - reserved::uncounted_pages() + PAGER.outside_pages()
 }
 
 /// Switches paging on.
@@ -228,6 +231,9 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     debug_assert!(flags & MAP_FIXED == 0 || start == addr);
     let locked = flags & MAP_LOCKED != 0 || LOCK_FUTURE.load(Ordering::Relaxed);
     PAGER.note_mapped(&mut s, start, end, prot as u32, RangeFlags::NONE.with(RangeFlags::LOCKED, locked));
+    if reserved::is_mapping(a) && !locked && flags & MAP_POPULATE == 0 {
+        reserved::note(start, end);
+    }
     if populate || (locked && active) {
         let (guard, _) = PAGER.make_resident(s, start, end);
         s = guard;
@@ -274,7 +280,11 @@ fn mprotect(number: usize, a: Args) -> isize {
         raw(number, a)
     };
     if r == 0 {
+        let was_closed = PAGER.ranges.find(start).is_some_and(|r| r.prot == 0 && r.end >= end);
         PAGER.note_protected(start, end, prot);
+        if prot != 0 && reserved::is_one(end - start, was_closed) {
+            reserved::note(start, end);
+        }
         // A protection key of its own keeps the page from being moved: it stays resident.
         if number == nr::PKEY_MPROTECT && a[3] as i32 > 0 {
             PAGER.note_flag(start, end, RangeFlags::LOCKED, true);

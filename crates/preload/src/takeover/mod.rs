@@ -30,6 +30,7 @@ mod memory;
 mod pins;
 mod process;
 mod relatives;
+mod reserved;
 mod signals;
 mod start;
 mod target;

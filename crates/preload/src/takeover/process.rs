@@ -18,8 +18,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, nr};
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, relatives, runtime,
-    signals, start, target,
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, relatives, reserved,
+    runtime, signals, start, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -133,7 +133,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 evictor::after_fork_child();
                 identity::after_fork_child();
                 super::inflight::after_fork_child();
-                if ACTIVE.load(Ordering::Acquire) {
+                if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
                     evictor::open_files();
                 }
                 let tree = PAGER.tree();

@@ -1,0 +1,127 @@
+//! What a dormant process has reserved and perhaps never touches: allocators and runtimes map gigabytes at their start (bun 9 GiB,
+//! mimalloc 1 GiB at a time, sanitizers terabytes).
+//!
+//! Such memory counts by what the process holds by the kernel's count, and so much more as it may touch until the evictor looks again:
+//!
+//! ```text
+//!   held            ahead
+//!   |###############|...........|                                  reserved
+//!                   ^ looked at, eight times in the time in which `ahead` can be touched
+//! ```
+//!
+//! `ahead` is a part of what the tree has free, and at least what can be touched in some 60 ms: where that is not free paging begins,
+//! so a small limit is held as if all counted. All other memory counts whole, from when it is mapped.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use uzswap::region::RangeFlags;
+use uzswap::sys::{PAGE_SIZE, fd};
+
+use super::{ACTIVE, Args, PAGER, descriptors, evictor};
+
+/// Smaller mappings are soon used: an arena, an array.
+const LEAST_BYTES: usize = 64 << 20;
+/// The part of the free memory that a process may touch until it is looked at again, and the most of it.
+const AHEAD_PART: i64 = 4;
+const AHEAD_MOST: i64 = pages_of(1 << 30);
+/// The evictor looks so many times while that much can be touched: where many programs run it does not run at once.
+const LOOKS: i64 = 8;
+
+/// How fast memory can be touched for the first time.
+struct Pace {
+    /// What a process may touch at least. A limit that leaves less is short: paging begins.
+    least_pages: i64,
+    /// How long a page takes.
+    page_ns: i64,
+}
+
+/// Page by page, 3 GiB in a second by two processors at it (1.5 us for each page by one).
+const BY_PAGES: Pace = Pace { least_pages: pages_of(192 << 20), page_ns: pages_ns(3) };
+/// In huge pages, as fast as one processor can zero them: 8 GiB in a second.
+const BY_HUGE_PAGES: Pace = Pace { least_pages: pages_of(512 << 20), page_ns: pages_ns(8) };
+
+const fn pages_of(bytes: usize) -> i64 {
+    (bytes / PAGE_SIZE) as i64
+}
+
+/// How long a page takes where so many GiB take a second.
+const fn pages_ns(gib: usize) -> i64 {
+    (PAGE_SIZE * 1_000_000_000 / (gib << 30)) as i64
+}
+
+/// Whether the kernel maps huge pages unasked; found out when the first memory is reserved.
+static ARE_ALWAYS_HUGE: AtomicBool = AtomicBool::new(false);
+
+fn pace() -> Pace {
+    let is_huge = ARE_ALWAYS_HUGE.load(Ordering::Relaxed) || PAGER.ranges.huge_bytes() > 0;
+    if is_huge { BY_HUGE_PAGES } else { BY_PAGES }
+}
+
+fn find_pace() {
+    let Ok(file) = fd::open_read(c"/sys/kernel/mm/transparent_hugepage/enabled") else { return };
+    let mut text = [0u8; 64];
+    let n = fd::read(file, &mut text).unwrap_or(0);
+    fd::close(file);
+    let always = b"[always]";
+    let is_always = text[..n].windows(always.len()).any(|w| w == always);
+    ARE_ALWAYS_HUGE.store(is_always, Ordering::Relaxed);
+}
+
+/// Whether a mapping of `len` bytes is one to be touched bit by bit. `is_reserve`: it was mapped with MAP_NORESERVE, or without any
+/// access first.
+pub fn is_one(len: usize, is_reserve: bool) -> bool {
+    is_reserve && len >= LEAST_BYTES
+}
+
+/// `[start, end)` was mapped so, or is accessible from now on and was not.
+pub fn note(start: usize, end: usize) {
+    PAGER.note_flag(start, end, RangeFlags::RESERVED, true);
+    if ACTIVE.load(Ordering::Acquire) {
+        return;
+    }
+    if evictor::fds()[0] < 0 {
+        find_pace();
+        evictor::open_files();
+        descriptors::refresh();
+    }
+    if !evictor::is_running() {
+        evictor::start();
+    }
+}
+
+/// What the process has reserved, in pages.
+fn reserved_pages() -> i64 {
+    (PAGER.ranges.reserved_bytes() / PAGE_SIZE) as i64
+}
+
+pub fn has_any() -> bool {
+    PAGER.ranges.reserved_bytes() > 0
+}
+
+fn ahead_pages(held: i64) -> i64 {
+    ((PAGER.limit_pages() - held) / AHEAD_PART).clamp(pace().least_pages, AHEAD_MOST)
+}
+
+/// Pages of what is reserved that need not count. None where nobody looks.
+pub fn uncounted_pages() -> i64 {
+    let reserved = reserved_pages();
+    if reserved == 0 || !evictor::is_running() || evictor::fds()[0] < 0 {
+        return 0;
+    }
+    match evictor::held_pages() {
+        Some(held) => (reserved - held - ahead_pages(held)).max(0),
+        None => 0,
+    }
+}
+
+/// When the evictor of a dormant process is to look again. `None`: there is nothing reserved.
+pub fn look_after_ns() -> Option<u64> {
+    let held = has_any().then(evictor::held_pages)??;
+    Some((ahead_pages(held) / LOOKS * pace().page_ns) as u64)
+}
+
+/// What a call of mmap maps, if it is a reservation.
+pub fn is_mapping(a: Args) -> bool {
+    const MAP_NORESERVE: usize = 0x4000;
+    is_one(a[1], a[3] & MAP_NORESERVE != 0)
+}
