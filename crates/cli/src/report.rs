@@ -247,6 +247,17 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
              its memory is not counted"
                 .to_string()
         }
+        Notice::PagingEnded => format!(
+            "a process could not be paged any more{because}, having given up rights or /proc: its memory was brought \
+             back and it ran unmanaged from there"
+        ),
+        Notice::Sandboxed => "a process put itself under a seccomp filter that refuses what paging needs: its memory \
+             was brought back and it ran unmanaged from there"
+            .to_string(),
+        Notice::LoadRefused => format!(
+            "a page could not be read back{because}: something, a sandbox say, refuses the program's reads of the \
+             backing store, and it was stopped by SIGBUS: run it with --store none"
+        ),
         Notice::NotTraced => {
             format!("a process had no room for --trace{because}: the trace does not have it; raise its limit on address space (ulimit -v)")
         }
@@ -262,6 +273,9 @@ fn notice_name(notice: Notice) -> &'static str {
         Notice::CorruptPage => "corrupt_page",
         Notice::Unmanaged => "unmanaged",
         Notice::NotTraced => "not_traced",
+        Notice::PagingEnded => "paging_ended",
+        Notice::Sandboxed => "sandboxed",
+        Notice::LoadRefused => "load_refused",
     }
 }
 

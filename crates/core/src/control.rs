@@ -196,10 +196,16 @@ pub enum Notice {
     Unmanaged = 5,
     /// A process has no memory for the ring of `--trace`: the trace does not have it.
     NotTraced = 6,
+    /// Paging ended in a process that lives on, because it cannot have what paging needs any more: it ran unmanaged from there.
+    PagingEnded = 7,
+    /// The same because of a seccomp filter that the program installed.
+    Sandboxed = 8,
+    /// A page could not be read back because the system refused the call; the program got SIGBUS.
+    LoadRefused = 9,
 }
 
 impl Notice {
-    pub const ALL: [Notice; 7] = [
+    pub const ALL: [Notice; 10] = [
         Notice::StoreFailed,
         Notice::NoMechanism,
         Notice::OverLimit,
@@ -207,6 +213,9 @@ impl Notice {
         Notice::CorruptPage,
         Notice::Unmanaged,
         Notice::NotTraced,
+        Notice::PagingEnded,
+        Notice::Sandboxed,
+        Notice::LoadRefused,
     ];
 }
 

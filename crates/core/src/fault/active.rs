@@ -30,8 +30,8 @@ pub struct Active {
 }
 
 impl Active {
-    /// Opens both. Allocates: called once, outside any fault.
-    pub fn open(settings: &Settings) -> Result<Active> {
+    /// Opens both. Allocates: called once, outside any fault. `is_alone`: the process has one thread.
+    pub fn open(settings: &Settings, is_alone: bool) -> Result<Active> {
         let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
         let slots = limbo_slots(limit_pages).min(LOAD_SLOTS_MAX);
         let huge_pages = HugePages::from_u32(settings.huge_pages).unwrap_or(HugePages::Never);
@@ -39,7 +39,7 @@ impl Active {
         let blocks = if huge_pages == HugePages::Never { 0 } else { limit_pages / HUGE_PAGES / 8 };
         let blocks = if blocks < BLOCKS_MIN { 0 } else { blocks.min(BLOCKS_MAX) };
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
-        let mechanism = Mechanism::open(wanted, slots, blocks)?;
+        let mechanism = Mechanism::open(wanted, slots, blocks, is_alone)?;
         let codec = |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
         let config = CacheConfig {
             codec: codec(settings.compressor()).unwrap_or_default(),
@@ -63,6 +63,6 @@ impl Active {
 
     /// Which mechanism would be opened, without keeping it.
     pub fn probe(wanted: Kind) -> Result<Kind> {
-        Mechanism::open(wanted, 1, 0).map(|m| m.kind())
+        Mechanism::open(wanted, 1, 0, false).map(|m| m.kind())
     }
 }

@@ -73,7 +73,7 @@ impl Pager {
     }
 
     /// The first run of pages from `from` on that have contents and are not in their place. With the lock held.
-    fn next_missing(&self, from: usize) -> Option<(usize, usize)> {
+    pub(super) fn next_missing(&self, from: usize) -> Option<(usize, usize)> {
         let is_missing =
             |page: usize| matches!(self.state_of(page), PageState::Limbo(_) | PageState::Stored(_));
         for i in self.ranges.index_from(from)..self.ranges.len() {

@@ -238,6 +238,9 @@ impl Pager {
         direct: Option<usize>,
     ) -> (Locked<'a>, Reclaimed) {
         let (mut r, mut looked) = (Reclaimed::default(), 0);
+        if self.is_ending() {
+            return (s, r);
+        }
         let most = self.batch_pages();
         // A thread that waits for one page does not wait for a whole batch.
         let batch = direct.unwrap_or(most);

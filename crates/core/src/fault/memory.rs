@@ -253,7 +253,7 @@ impl Pager {
         let _ = self.ranges.update(start, page_ceil(end), |r| Range { flags: r.flags.with(flag, on), ..r });
     }
 
-    fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
+    pub(super) fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let (mut first, mut last) = (usize::MAX, 0);
         self.table.for_each_occupied(start, end, |page, m, e| {
             (first, last) = (first.min(page), page);

@@ -30,6 +30,7 @@ mod balance;
 mod behind;
 mod bring_in;
 mod claim;
+mod ending;
 mod evict;
 mod fill;
 mod guard;
@@ -156,6 +157,9 @@ impl State {
 pub struct Pager {
     state: Mutex<State>,
     active: AtomicPtr<Active>,
+    /// Paging ends, or has ended: see `ending.rs`. What was active before.
+    ending: AtomicBool,
+    ended: AtomicPtr<Active>,
     pub ranges: Ranges,
     pub table: PageTable,
     pub holds: Holds,
@@ -227,6 +231,8 @@ impl Pager {
                 bounce: None,
             }),
             active: AtomicPtr::new(core::ptr::null_mut()),
+            ending: AtomicBool::new(false),
+            ended: AtomicPtr::new(core::ptr::null_mut()),
             ranges: Ranges::new(),
             table: PageTable::new(),
             holds: Holds::new(),

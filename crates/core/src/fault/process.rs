@@ -18,7 +18,7 @@ use crate::control::{Counter, Slot};
 use crate::region::{ADDRESS_END, Mapped, PageState, RangeFlags};
 use crate::store::FileStore;
 use crate::sys::program::mincore;
-use crate::sys::{PAGE_SIZE, Result};
+use crate::sys::{Errno, PAGE_SIZE, Result};
 
 impl Pager {
     /// Attaches every range and adopts what is present. With the lock held, right after `set_active`.
@@ -126,7 +126,8 @@ impl Pager {
     }
 
     /// After fork, in the child, before anything else runs: `mine` are this thread's holds, `slot` is
-    /// the child's own.
+    /// the child's own. `may_renew`: the mechanism's files may be opened. Without the mechanism paging ends in the child, which has all of
+    /// its memory then; the error says why.
     pub fn after_fork_child(
         &self,
         s: &mut Locked<'_>,
@@ -134,6 +135,7 @@ impl Pager {
         mine: &ThreadHolds,
         tid: u32,
         slot: &'static Slot,
+        may_renew: bool,
     ) -> Result<()> {
         self.has_asked.store(false, Ordering::Relaxed);
         // Of pinned pages the child has copies, which are not.
@@ -157,13 +159,26 @@ impl Pager {
             self.note_unmapped(s, r.start, r.end);
         }
         let Some(active) = self.active() else { return Ok(()) };
-        active.mechanism.renew()?;
+        let attached = if may_renew { self.attach_again(s, active) } else { Err(Errno::EPERM) };
+        if attached.is_err() {
+            self.end_in_child(s, active);
+            self.set_unshared();
+            return attached;
+        }
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
         // By protection faults what is in limbo is counted page by page, and the count holds here, too.
         if !active.mechanism.is_protect() {
             self.limbo_pages.store(s.limbo.in_use() as i64, Ordering::Relaxed);
         }
         slot.mechanism.store(active.kind as u32, Ordering::Release);
+        self.share_in_child(active);
+        self.publish(true);
+        Ok(())
+    }
+
+    /// In the child: every range under a mechanism of its own.
+    fn attach_again(&self, s: &mut Locked<'_>, active: &Active) -> Result<()> {
+        active.mechanism.renew()?;
         for i in 0..self.ranges.len() {
             let r = self.ranges.at(i);
             if r.flags.has(RangeFlags::UNREGISTERED) {
@@ -177,8 +192,6 @@ impl Pager {
                 active.mechanism.attach(r.start, r.len())?;
             }
         }
-        self.share_in_child(active);
-        self.publish(true);
         Ok(())
     }
 }

@@ -12,12 +12,12 @@ use super::timing::Began;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
 use crate::cache::{LoadError, SwapEntry};
 use crate::control::trace::Kind;
-use crate::control::{Counter, Mechanism};
+use crate::control::{Counter, Mechanism, Notice};
 use crate::latency::FaultKind;
 use crate::policy::trail::Run;
 use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
-use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,8 +77,8 @@ impl Pager {
     /// Serves the fault at `addr`. `error_code` is the processor's.
     pub fn fault(&self, addr: usize, error_code: u64, stream: &mut FaultStream) -> Fault {
         let began = self.fault_begins();
-        let Some(active) = self.active() else { return Fault::NotOurs };
         let page = page_floor(addr);
+        let Some(active) = self.active() else { return self.fault_after_the_end(page, stream) };
         let (is_write, was_missing) = (error_code & FAULT_WRITE != 0, error_code & FAULT_PRESENT == 0);
         let mut t = Touch { page, is_write, was_missing, want: 0, tries: 0, first: None, began };
         let mut s = self.enter();
@@ -469,9 +469,15 @@ impl Pager {
     }
 
     /// A page that somebody needs cannot be had.
-    fn note_lost(&self, why: LoadError) {
-        let errno = if matches!(why, LoadError::Corrupt) { 0 } else { 5 };
-        self.tree().notice(crate::control::Notice::CorruptPage, errno);
+    pub(super) fn note_lost(&self, why: LoadError) {
+        let (notice, errno) = match why {
+            LoadError::Io(e) if [Errno::EPERM, Errno::EACCES, Errno::ENOSYS].contains(&e) => {
+                (Notice::LoadRefused, e.0)
+            }
+            LoadError::Corrupt => (Notice::CorruptPage, 0),
+            _ => (Notice::CorruptPage, Errno::EIO.0),
+        };
+        self.tree().notice(notice, errno);
     }
 
     /// Frees the swap entry that a page word carried, if it carried one.

@@ -14,10 +14,16 @@ const BY_THE_WAY: i64 = 1024;
 /// A process that waits for its turn, or has more than its share, gives memory away as long as less than this part of the limit is free.
 pub const GIVEN_AHEAD: i64 = 16;
 
+/// The excess where paging ends: there is room for all, in every sum that is made of it.
+const NO_EXCESS: i64 = -(1 << 40);
+
 impl Pager {
     /// How far `extra` more pages would exceed the limit; negative: room.
     #[inline]
     pub fn excess(&self, extra: i64) -> i64 {
+        if self.is_ending() {
+            return NO_EXCESS;
+        }
         let by_tree = self.excess_of_tree(extra);
         let by_share = self.slot().share.most_pages().map(|most| {
             let over = (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
@@ -33,6 +39,9 @@ impl Pager {
 
     /// The same, whatever the process's share is. What is tolerated is room.
     pub(super) fn excess_of_tree(&self, extra: i64) -> i64 {
+        if self.is_ending() {
+            return NO_EXCESS;
+        }
         self.used_pages() + extra - self.limit_pages() - self.tolerated_pages()
     }
 

@@ -126,6 +126,19 @@ pub unsafe fn protect(addr: usize, len: usize, prot: usize) -> Result<()> {
     unsafe { uz_syscall!(nr::MPROTECT, addr, len, prot) }.map(drop)
 }
 
+/// Gives a range of the program a protection, where nobody runs who could see what it has behind the one from before: in a
+/// process of one thread, or for a page that nobody is to touch.
+pub fn show(addr: usize, len: usize, prot: usize) -> Result<()> {
+    // SAFETY: no Rust object lies in the program's ranges; what the program sees of it is the caller's part.
+    unsafe { protect(addr, len, prot) }
+}
+
+/// Writes a page of the program that [`show`] has made writable.
+pub fn put_page(addr: usize, bytes: &[u8; PAGE_SIZE]) {
+    // SAFETY: writable memory of the program, where no Rust object lies.
+    unsafe { raw_copy(addr, bytes.as_ptr() as usize, PAGE_SIZE) }
+}
+
 /// Makes a range inaccessible.
 ///
 /// # Safety
@@ -147,6 +160,9 @@ pub fn break_sharing(addr: usize) -> Result<()> {
         .map(drop)
 }
 
+/// See [`ProcMem::open_early`].
+static EARLY_FD: AtomicI32 = AtomicI32::new(-1);
+
 /// /proc/self/mem: reads and writes this process's memory whatever its protection.
 pub struct ProcMem {
     fd: AtomicI32,
@@ -154,7 +170,9 @@ pub struct ProcMem {
 
 impl ProcMem {
     pub fn open() -> Result<ProcMem> {
-        Self::open_fd().map(|fd| ProcMem { fd: AtomicI32::new(fd) })
+        let early = EARLY_FD.swap(-1, Ordering::Relaxed);
+        let fd = if early >= 0 { early } else { Self::open_fd()? };
+        Ok(ProcMem { fd: AtomicI32::new(fd) })
     }
 
     fn open_fd() -> Result<i32> {
@@ -165,11 +183,41 @@ impl ProcMem {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// In the child after fork: the file was opened for the parent's memory; open this process's.
-    pub fn renew(&self) -> Result<()> {
+    /// Opens the file while the process still may, for whoever needs it later ([`ProcMem::open`]): after `chroot` there may be no
+    /// /proc, and after `setuid` or `PR_SET_DUMPABLE` the file is root's.
+    pub fn open_early() {
+        if EARLY_FD.load(Ordering::Relaxed) < 0
+            && let Ok(fd) = Self::open_fd()
+        {
+            EARLY_FD.store(fd, Ordering::Relaxed);
+        }
+    }
+
+    /// The descriptor of [`ProcMem::open_early`]; negative: there is none.
+    pub fn early_fd() -> i32 {
+        EARLY_FD.load(Ordering::Relaxed)
+    }
+
+    /// In the child after fork the early descriptor is of the parent's memory.
+    pub fn close_early() {
+        super::fd::close(EARLY_FD.swap(-1, Ordering::Relaxed));
+    }
+
+    /// In the child after fork: the file was opened for the parent's memory; open this process's. Where that is refused
+    /// there is none from now on: reads and writes fail.
+    pub fn renew(&self) {
         super::fd::close(self.fd());
-        self.fd.store(Self::open_fd()?, Ordering::Relaxed);
-        Ok(())
+        self.fd.store(Self::open_fd().unwrap_or(-1), Ordering::Relaxed);
+    }
+
+    /// Whether there is a file.
+    pub fn is_open(&self) -> bool {
+        self.fd() >= 0
+    }
+
+    /// None, to be used as one whose every read and write fails.
+    pub fn none() -> ProcMem {
+        ProcMem { fd: AtomicI32::new(-1) }
     }
 
     /// Reads exactly `len` bytes at `src` into memory of ours at `dst`.

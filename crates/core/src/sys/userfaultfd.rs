@@ -140,10 +140,15 @@ impl Userfaultfd {
 
     /// In the child after fork: a new descriptor for this process instead of the parent's.
     pub fn renew(&self, features: u64) -> Result<()> {
-        super::fd::close(self.fd());
+        self.close();
         let new = Self::open(features)?;
         self.fd.store(new.fd.swap(-1, Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Closes the descriptor: nothing is registered any more.
+    pub fn close(&self) {
+        super::fd::close(self.fd.swap(-1, Ordering::Relaxed));
     }
 
     /// Puts `[addr, addr+len)` under this descriptor; `write_protect` adds the mode that write protection needs.

@@ -9,6 +9,7 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use uzswap::control::handles::{Handle, Handles};
+use uzswap::sys::program::ProcMem;
 use uzswap::sys::{Errno, nr};
 
 use super::thread::ThreadBlock;
@@ -60,7 +61,8 @@ fn ours(into: &mut [i32; 64]) -> usize {
     add(CONTROL_FD.load(Ordering::Relaxed));
     add(SETTINGS_FD.load(Ordering::Relaxed));
     evictor::fds().into_iter().for_each(&mut add);
-    if let Some(a) = PAGER.active() {
+    add(ProcMem::early_fd());
+    if let Some(a) = PAGER.active().or(PAGER.ended()) {
         a.mechanism.fds().into_iter().for_each(&mut add);
         a.cache.for_each_descriptor(&mut add);
     }

@@ -55,6 +55,11 @@ pub fn listen_from(pages: i64) {
 /// Starts the thread if it does not run; one that listens notices that paging is on. Called with all signals blocked, so that
 /// it inherits that.
 pub fn start() {
+    if !is_allowed() {
+        // One that listens sees that by itself, and ends.
+        PAGER.slot().orders.ring();
+        return;
+    }
     if RUNNING.swap(true, Ordering::AcqRel) {
         PAGER.slot().orders.ring();
         return;
@@ -106,6 +111,11 @@ pub fn start() {
     }
 }
 
+/// Whether the thread may run: not where paging has ended, nor beside a program that must be alone.
+fn is_allowed() -> bool {
+    !memory::is_unmanaged() && !PAGER.active().is_some_and(|a| a.mechanism.needs_to_be_alone())
+}
+
 pub fn is_running() -> bool {
     RUNNING.load(Ordering::Acquire)
 }
@@ -155,6 +165,10 @@ extern "C" fn body() -> ! {
     let mut work = None;
     let mut rested = 0;
     while !STOPPING.load(Ordering::Acquire) {
+        if !is_allowed() {
+            leave_alone();
+            break;
+        }
         if !ACTIVE.load(Ordering::Acquire) {
             listen();
             continue;
@@ -186,6 +200,13 @@ extern "C" fn body() -> ! {
     loop {
         let _ = call!(nr::EXIT, 0);
     }
+}
+
+/// The thread is about to end by itself; nobody starts it again in this process.
+fn leave_alone() {
+    TID.store(0, Ordering::Relaxed);
+    PAGER.slot().orders.set_listener(false);
+    RUNNING.store(false, Ordering::Release);
 }
 
 /// Whether there is nothing left to do for the thread as long as the process is dormant.

@@ -13,11 +13,13 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use uzswap::control::Mechanism;
+use uzswap::sys::program::ProcMem;
 use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, buffers, evictor, raw, runtime};
+use super::{Answer, Args, PAGER, buffers, evictor, raw, runtime, start};
 
 /// Calls that a process of several threads may be refused.
 const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
@@ -46,8 +48,31 @@ const SECCOMP_SET_MODE_FILTER: usize = 1;
 static CHANGING: Mutex<()> = Mutex::new(());
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
+/// Calls after which files of /proc may be out of reach, beside those of [`RIGHTS`].
+pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
+
+const PR_SET_DUMPABLE: usize = 4;
+
+/// Before a call that may take the right to files that paging needs: opens what can be kept.
+pub(super) fn note(number: usize, a: &Args) {
+    let loses = LOSING.contains(&number)
+        || RIGHTS.contains(&number)
+        || number == nr::PRCTL && a[0] == PR_SET_DUMPABLE && a[1] == 0;
+    let needs_file = || start::settings().mechanism == Mechanism::Protect as u32;
+    if loses && needs_file() && PAGER.active().is_none() && !super::process::is_shared_child() {
+        ProcMem::open_early();
+        super::descriptors::refresh();
+    }
+}
+
+/// Whether a forked child may try to open the mechanism's files for itself. In a filter that kills it may not.
+pub(super) fn may_open_again() -> bool {
+    true
+}
+
 /// In the child after fork the thread that was at it does not exist.
 pub(super) fn after_fork_child() {
+    ProcMem::close_early();
     // SAFETY: the only thread of this process is in fork, so it holds no guard; there is no value.
     unsafe { CHANGING.force_unlock() };
 }

@@ -42,6 +42,15 @@ static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
 /// Paging could not be switched on; do not try again.
 static UNMANAGED: AtomicBool = AtomicBool::new(false);
 
+/// Whether this process is not paged, nor will be.
+pub fn is_unmanaged() -> bool {
+    UNMANAGED.load(Ordering::Acquire)
+}
+
+pub fn set_unmanaged() {
+    UNMANAGED.store(true, Ordering::Release);
+}
+
 pub fn set_break(addr: usize) {
     BREAK.store(addr, Ordering::Release);
 }
@@ -157,7 +166,8 @@ pub fn activate(s: &mut Locked<'_>) {
         return;
     }
     let room = descriptors::make_room();
-    let opened = Active::open(start::settings()).and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
+    let opened = Active::open(start::settings(), thread::is_only_one())
+        .and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
     if let Err(e) = opened {
         descriptors::give_back(room);
         return unmanaged(e);

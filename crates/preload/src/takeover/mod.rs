@@ -23,6 +23,7 @@
 
 mod buffers;
 mod descriptors;
+mod ending;
 mod evictor;
 mod identity;
 mod inflight;
@@ -141,6 +142,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
         return Answer::Result(Errno::EBADF.as_return());
     }
     pins::note(number, &args);
+    identity::note(number, &args);
     let answer = match disposition(number) {
         _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
         _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),
@@ -183,6 +185,7 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Special => true,
             _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => true,
             _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
+            _ if identity::LOSING.contains(&number) => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,
         };

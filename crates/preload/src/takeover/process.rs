@@ -18,8 +18,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, nr};
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, PID, buffers, call, evictor, identity, memory, raw, relatives, reserved,
-    runtime, signals, start, target,
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw, relatives,
+    reserved, runtime, signals, start, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -74,6 +74,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     if flags & CLONE_VFORK != 0 || flags & CLONE_SETTLS == 0 || stack == 0 {
         return Answer::Inline;
     }
+    runtime(t, ending::before_company);
     // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the robust list in its
     // control block; and we our own word below it. A program may have put all of it into managed memory.
     if flags & CLONE_CHILD_CLEARTID != 0 {
@@ -136,19 +137,18 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
                     evictor::open_files();
                 }
-                let tree = PAGER.tree();
                 let slot = child.unwrap_or_else(start::spare_slot);
                 slot.add(Counter::Processes, 1);
-                if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot) {
-                    // Without a userfaultfd of its own the child would read zeros: stop it here.
-                    tree.notice(Notice::NoMechanism, e.0);
-                    super::fatal("a forked child could not register its memory");
+                let may_renew = identity::may_open_again();
+                if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot, may_renew) {
+                    ending::ended_in_child(e.0);
                 }
                 relatives::come_alive();
                 descriptors::give_back(room);
                 descriptors::refresh();
                 // One that counts what it shares must be able to give it back.
                 if ACTIVE.load(Ordering::Acquire) || memory::inherited_pages().is_some() {
+                    // (It does not where it may not.)
                     evictor::start();
                 }
             } else {

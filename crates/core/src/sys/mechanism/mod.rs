@@ -63,15 +63,37 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// Opens the wanted mechanism, or with `Auto` the best that works. `slots`: staging slots for limbo, and `huge_slots` for
-    /// huge pages, which follow those.
-    pub fn open(kind: Kind, slots: usize, huge_slots: usize) -> Result<Mechanism> {
+    /// huge pages, which follow those. `is_alone`: the process has one thread.
+    pub fn open(kind: Kind, slots: usize, huge_slots: usize, is_alone: bool) -> Result<Mechanism> {
+        let open = |kind| Self::open(kind, slots, huge_slots, is_alone);
         match kind {
             Kind::Userfaultfd => Uffd::open(true, slots, huge_slots).map(Mechanism::Uffd),
             Kind::UserfaultfdCopy => Uffd::open(false, slots, 0).map(Mechanism::Uffd),
-            Kind::Protect => ProtectFaults::open().map(Mechanism::Protect),
-            Kind::Auto => Self::open(Kind::Userfaultfd, slots, huge_slots)
-                .or_else(|_| Self::open(Kind::UserfaultfdCopy, slots, huge_slots))
-                .or_else(|_| Self::open(Kind::Protect, slots, huge_slots)),
+            Kind::Protect => ProtectFaults::open(is_alone).map(Mechanism::Protect),
+            Kind::Auto => open(Kind::Userfaultfd)
+                .or_else(|_| open(Kind::UserfaultfdCopy))
+                .or_else(|_| open(Kind::Protect)),
+        }
+    }
+
+    /// Whether paging has to end before the process has a second thread.
+    pub fn needs_to_be_alone(&self) -> bool {
+        matches!(self, Mechanism::Protect(p) if p.needs_to_be_alone())
+    }
+
+    /// Takes a range of resident pages off the mechanism for good: the kernel's it is alone.
+    pub fn release(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
+        match self {
+            Mechanism::Uffd(u) => u.detach(addr, len),
+            Mechanism::Protect(p) => p.expose(addr, len, prot),
+        }
+    }
+
+    /// In a process of one thread for which the mechanism does not work (the child of a fork): nothing faults from now on. By
+    /// protection faults what is hidden still does.
+    pub fn close(&self) {
+        if let Mechanism::Uffd(u) = self {
+            u.close();
         }
     }
 
@@ -242,7 +264,7 @@ impl Mechanism {
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
         match self {
             Mechanism::Uffd(u) => u.read_stable(addr, prot, into),
-            Mechanism::Protect(p) => p.read(addr, into).is_ok(),
+            Mechanism::Protect(p) => p.read_shown(addr, prot, into).is_ok(),
         }
     }
 
@@ -258,7 +280,10 @@ impl Mechanism {
     pub fn renew(&self) -> Result<()> {
         match self {
             Mechanism::Uffd(u) => u.renew(),
-            Mechanism::Protect(p) => p.renew(),
+            Mechanism::Protect(p) => {
+                p.renew();
+                Ok(())
+            }
         }
     }
 }

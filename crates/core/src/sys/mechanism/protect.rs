@@ -4,20 +4,33 @@
 //! behind through `/proc/self/mem`, which ignores protection. A fork needs nothing: the child inherits protection and
 //! contents. Each run that differs from its neighbours costs the kernel a mapping, so the pager works in
 //! units of 16 pages and more here.
+//!
+//! A process that has given up its rights, or sees no /proc, cannot open that file (again: a child needs its own). As long as
+//! it has one thread it needs none: whoever shows a page to read or fill it is the only one who could see it half
+//! done. Before there is another thread, paging has to end (`fault/ending.rs`).
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`.
 
 use super::Filled;
+use crate::sys::mem::{PROT_READ, PROT_WRITE};
 use crate::sys::program::{self, ProcMem};
-use crate::sys::{PAGE_SIZE, Result};
+use crate::sys::{Errno, PAGE_SIZE, Result};
 
 pub struct ProtectFaults {
     proc_mem: ProcMem,
 }
 
 impl ProtectFaults {
-    /// Opens the mechanism and proves that the kernel lets us write behind a protection.
-    pub fn open() -> Result<ProtectFaults> {
+    /// Opens the mechanism and proves that the kernel lets us write behind a protection. `is_alone`: the process has one
+    /// thread, so that it can do without.
+    pub fn open(is_alone: bool) -> Result<ProtectFaults> {
+        match Self::open_file() {
+            Err(_) if is_alone => Ok(ProtectFaults { proc_mem: ProcMem::none() }),
+            opened => opened,
+        }
+    }
+
+    fn open_file() -> Result<ProtectFaults> {
         let p = ProtectFaults { proc_mem: ProcMem::open()? };
         let probe = crate::sys::mem::Mapping::new(PAGE_SIZE)?;
         p.hide(probe.addr(), PAGE_SIZE)?;
@@ -27,8 +40,13 @@ impl ProtectFaults {
         Ok(p)
     }
 
-    pub fn renew(&self) -> Result<()> {
-        self.proc_mem.renew()
+    pub fn renew(&self) {
+        self.proc_mem.renew();
+    }
+
+    /// Whether pages are reached by showing them: right in a process of one thread only.
+    pub fn needs_to_be_alone(&self) -> bool {
+        !self.proc_mem.is_open()
     }
 
     pub fn fd(&self) -> i32 {
@@ -45,16 +63,73 @@ impl ProtectFaults {
         unsafe { program::protect(addr, len, prot as usize) }
     }
 
+    /// Copies a hidden page, which stays hidden.
     pub fn read(&self, addr: usize, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
+        if self.needs_to_be_alone() {
+            self.expose(addr, PAGE_SIZE, PROT_READ as u32)?;
+            // SAFETY: readable now, and nobody else runs.
+            unsafe { program::raw_copy(into.as_mut_ptr() as usize, addr, PAGE_SIZE) };
+            return self.hide(addr, PAGE_SIZE);
+        }
         // SAFETY: `into` is borrowed exclusively.
         unsafe { self.proc_mem.read(into.as_mut_ptr() as usize, addr, PAGE_SIZE) }
     }
 
+    /// Copies a page that the program can do with as `prot` says.
+    pub fn read_shown(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
+        if !self.needs_to_be_alone() {
+            return self.read(addr, into);
+        }
+        if prot as usize & PROT_READ == 0 {
+            return Err(Errno::EPERM);
+        }
+        // SAFETY: the program may read it, so this can; a frame that the kernel dropped reads as zero, in the file too.
+        unsafe { program::raw_copy(into.as_mut_ptr() as usize, addr, PAGE_SIZE) };
+        Ok(())
+    }
+
+    /// Writes hidden pages, which stay hidden.
     pub fn fill(&self, addr: usize, bytes: &[u8]) -> Filled {
         // SAFETY: the pager is entitled to replace missing pages.
-        match unsafe { self.proc_mem.write(addr, bytes.as_ptr() as usize, bytes.len()) } {
-            Ok(()) => Filled::All,
-            Err(_) => Filled::Failed(0),
-        }
+        let write = || unsafe { self.proc_mem.write(addr, bytes.as_ptr() as usize, bytes.len()) };
+        let filled = if self.needs_to_be_alone() { self.fill_shown(addr, bytes) } else { write() };
+        if filled.is_ok() { Filled::All } else { Filled::Failed(0) }
+    }
+
+    fn fill_shown(&self, addr: usize, bytes: &[u8]) -> Result<()> {
+        self.expose(addr, bytes.len(), (PROT_READ | PROT_WRITE) as u32)?;
+        // SAFETY: writable now, and nobody else runs.
+        unsafe { program::raw_copy(addr, bytes.as_ptr() as usize, bytes.len()) };
+        self.hide(addr, bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mem::Mapping;
+
+    #[test]
+    fn without_the_file_pages_are_read_and_filled_all_the_same_and_stay_hidden() {
+        let m = Mapping::new(2 * PAGE_SIZE).unwrap();
+        let p = ProtectFaults { proc_mem: ProcMem::none() };
+        assert!(p.needs_to_be_alone());
+        let is_hidden = || {
+            std::fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
+                let (range, rest) = line.split_once(' ').unwrap();
+                let start = range.split('-').next().unwrap();
+                usize::from_str_radix(start, 16) == Ok(m.addr()) && rest.starts_with("---p")
+            })
+        };
+        p.hide(m.addr(), PAGE_SIZE).unwrap();
+        assert_eq!(p.fill(m.addr(), &[7; PAGE_SIZE]), Filled::All);
+        assert!(is_hidden());
+        let mut back = [0; PAGE_SIZE];
+        p.read(m.addr(), &mut back).unwrap();
+        assert!(is_hidden() && back == [7; PAGE_SIZE]);
+        p.expose(m.addr(), PAGE_SIZE, 1).unwrap();
+        p.read_shown(m.addr(), 1, &mut back).unwrap();
+        assert_eq!(p.read_shown(m.addr(), 0, &mut back), Err(Errno::EPERM));
+        assert_eq!(m.as_slice()[..PAGE_SIZE], [7; PAGE_SIZE]);
     }
 }

@@ -115,13 +115,19 @@ impl Uffd {
 
     pub fn renew(&self) -> Result<()> {
         self.fd.renew(Self::features(self.has_move))?;
+        // Neither is needed: the process may have no /proc any more, or no right to these.
         if let Some(p) = &self.proc_mem {
-            p.renew()?;
+            p.renew();
         }
         if let Some(p) = &self.pagemap {
-            p.renew()?;
+            p.renew();
         }
         self.attach_own()
+    }
+
+    /// Takes everything off the mechanism again, our own memory included.
+    pub fn close(&self) {
+        self.fd.close();
     }
 
     pub fn has_move(&self) -> bool {

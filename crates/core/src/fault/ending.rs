@@ -1,0 +1,222 @@
+//! Paging ends for good, while the program goes on: every page is brought in, over the limit if need be, and the memory is the
+//! kernel's alone again.
+//!
+//! That is the last resort where something that paging needs is about to go, or is gone: a seccomp filter that refuses our calls, a
+//! child that may not have a userfaultfd, a second thread where only one may be ([`needs_to_be_alone`]). More memory than the
+//! limit is a smaller evil than a program that dies or sees wrong bytes.
+//!
+//! ```text
+//!   all threads run, the mechanism works     end_paging:      serve what is missing, then take the ranges off
+//!   one thread, and it does not (a child)    end_in_child:    plain copies, nobody looks on
+//! ```
+//!
+//! [`needs_to_be_alone`]: crate::sys::mechanism::Mechanism::needs_to_be_alone
+
+use core::sync::atomic::Ordering;
+
+use super::resolve::{Fault, Serve, swap_entry};
+use super::{Active, FaultStream, Locked, Pager};
+use crate::region::{PageEntry, PageState, Range, RangeFlags};
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE, program};
+
+/// How long the wait for pages that other threads have in hand sleeps between two looks.
+const WAIT_NS: u64 = 50_000;
+/// Attempts to fill a page that the kernel refuses, before it is given up.
+const TRIES_MAX: u32 = 200;
+/// Readable and writable.
+const DATA: usize = 3;
+
+impl Pager {
+    /// Whether paging has ended for good, or is about to: nothing is taken out any more.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// Ends paging in a process whose mechanism works. The evictor must have stopped. False: a range could not be taken off, so what
+    /// is missing goes on being served; nothing leaves any more.
+    pub fn end_paging<'a>(&'a self, mut s: Locked<'a>) -> (Locked<'a>, bool) {
+        let Some(active) = self.active() else { return (s, true) };
+        self.ending.store(true, Ordering::Release);
+        self.is_watching.store(false, Ordering::Release);
+        // What is on its way out is taken back or gone when whoever has it in hand sees to it; nobody begins anew.
+        while s.is_claimed() {
+            drop(s);
+            crate::sys::sleep_ns(WAIT_NS);
+            s = self.lock();
+        }
+        while let Some(first) = self.next_missing(0) {
+            let mut next = Some(first);
+            while let Some((page, end)) = next {
+                let range = self.ranges.find(page).expect("a page that is out has a range");
+                let served;
+                (s, served) = self.bring_for_good(s, active, range, page, (end - page) >> PAGE_SHIFT);
+                next = self.next_missing(page + served * PAGE_SIZE);
+            }
+            // What threads were bringing themselves is there now, or missing after all.
+            drop(s);
+            s = self.lock();
+        }
+        self.wait_for_copies();
+        let mut all = true;
+        for i in 0..self.ranges.len() {
+            let r = self.ranges.at(i);
+            let is_paged = !r.flags.has(RangeFlags::UNREGISTERED);
+            all &= !is_paged || active.mechanism.release(r.start, r.len(), r.prot).is_ok();
+        }
+        if all {
+            self.forget_paging(&mut s, active);
+        }
+        (s, all)
+    }
+
+    /// Ends paging in the child of a fork, before anything else runs there, because it cannot have the mechanism.
+    pub(super) fn end_in_child(&self, s: &mut Locked<'_>, active: &'static Active) {
+        self.ending.store(true, Ordering::Release);
+        self.is_watching.store(false, Ordering::Release);
+        active.mechanism.close();
+        for i in 0..self.ranges.len() {
+            let r = self.ranges.at(i);
+            if r.flags.has(RangeFlags::UNREGISTERED) {
+                continue;
+            }
+            if r.flags.has(RangeFlags::WIPEONFORK) {
+                self.note_discarded(s, r.start, r.end);
+            }
+            let is_shown = program::show(r.start, r.len(), DATA).is_ok();
+            let mut at = r.start;
+            while let Some(page) = self.first_missing(at, r.end) {
+                if !is_shown || !self.copy_in_place(s, active, page) {
+                    self.give_up(s, page);
+                }
+                at = page + PAGE_SIZE;
+            }
+            let _ = program::show(r.start, r.len(), r.prot as usize);
+        }
+        self.forget_paging(s, active);
+    }
+
+    /// What is left of paging once all pages are in: memory of ours is given back, and the pager is as a dormant one's.
+    fn forget_paging(&self, s: &mut Locked<'_>, active: &Active) {
+        self.table.for_each_occupied(0, usize::MAX, |_, _, e| self.free_entry(e.take_copy()));
+        s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
+        active.cache.rest();
+        self.note_flag(0, crate::region::ADDRESS_END, RangeFlags::UNREGISTERED, true);
+        self.ended.store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
+    }
+
+    /// A fault that was under way when paging ended: the page is there now. Once, or it is the program's own business.
+    pub(super) fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
+        if self.ended().is_none() || stream.repeated(page) { Fault::NotOurs } else { Fault::Served }
+    }
+
+    /// The mechanism and the cache of before paging ended: their descriptors are still there.
+    pub fn ended(&self) -> Option<&'static Active> {
+        crate::sys::static_ref(&self.ended)
+    }
+
+    fn first_missing(&self, start: usize, end: usize) -> Option<usize> {
+        let mut first = None;
+        let _ = self.for_each_run(start, end, is_out, |from, _| {
+            first = Some(from);
+            Err(crate::sys::Errno::EINTR)
+        });
+        first
+    }
+
+    /// Brings `pages` pages from `page` on in, or as many as go at once: how many are settled.
+    fn bring_for_good<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        range: Range,
+        page: usize,
+        pages: usize,
+    ) -> (Locked<'a>, usize) {
+        for tries in 0..TRIES_MAX {
+            if !self.is_free(&s, page) {
+                // Another thread brings it.
+                self.wait_for_claim(&mut s);
+                return (s, 0);
+            }
+            match self.serve(&mut s, active, range, page, pages.min(self.batch_pages()), tries, true) {
+                Serve::Done(n, _) => return (s, n.max(1)),
+                Serve::Lost(why) => {
+                    self.note_lost(why);
+                    break;
+                }
+                // Somebody else may have brought it, or changed the range, meanwhile.
+                Serve::Changed => return (s, 0),
+                Serve::Again | Serve::NeedRoom(_) => {
+                    s.unlocked(crate::sys::yield_now);
+                    if !self.table.get(page).is_some_and(is_out) {
+                        return (s, 0);
+                    }
+                }
+            }
+        }
+        self.give_up(&mut s, page);
+        (s, 1)
+    }
+
+    /// Copies a page's contents to where they belong, writable memory that nobody looks at.
+    fn copy_in_place(&self, s: &mut Locked<'_>, active: &Active, page: usize) -> bool {
+        let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
+        let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
+        match self.state_of(page) {
+            PageState::Stored(raw) => {
+                if let Err(why) = active.cache.swap_in_from(swap_entry(raw), &mut into[0]) {
+                    self.note_lost(why);
+                    return false;
+                }
+                program::put_page(page, &into[0]);
+                self.word(page, |m, e| {
+                    e.load();
+                    m.count(1, 0);
+                });
+                self.stored.fetch_sub(1, Ordering::Relaxed);
+                self.free_entry(Some(raw));
+            }
+            PageState::Limbo(slot) => {
+                if let Some(bytes) = active.mechanism.slot(slot as usize) {
+                    program::put_page(page, bytes);
+                }
+                s.limbo.kill(slot as usize);
+                self.word(page, |m, e| {
+                    e.leave_limbo();
+                    m.count(1, 0);
+                });
+            }
+            PageState::None | PageState::Resident => {}
+        }
+        self.resident.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// A page whose contents cannot be had: a touch of it ends the program, which is better than wrong bytes.
+    fn give_up(&self, s: &mut Locked<'_>, page: usize) {
+        let _ = program::show(page, PAGE_SIZE, 0);
+        self.note_flag(page, page + PAGE_SIZE, RangeFlags::UNREGISTERED, true);
+        self.discard_words(s, page, page + PAGE_SIZE);
+    }
+}
+
+/// Whether a page's contents are anywhere but in its place.
+fn is_out(e: &PageEntry) -> bool {
+    matches!(e.state(), PageState::Limbo(_) | PageState::Stored(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_out_is_in_limbo_or_in_the_cache() {
+        let e = PageEntry::default();
+        assert!(!is_out(&e));
+        e.adopt();
+        assert!(!is_out(&e));
+        e.enter_limbo(3, false);
+        assert!(is_out(&e));
+    }
+}
