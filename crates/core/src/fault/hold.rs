@@ -47,6 +47,11 @@ pub struct ThreadHolds {
 crate::zeroable!(ThreadHolds { tid: AtomicU32, count: AtomicU32, held: [Held; HOLDS_PER_THREAD] });
 
 impl ThreadHolds {
+    /// The thread for which it was claimed exists now.
+    pub fn adopt(&self, tid: u32) {
+        self.tid.store(tid, Ordering::Release);
+    }
+
     /// How many are held now: the mark to return to.
     pub fn mark(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
@@ -170,7 +175,7 @@ impl Holds {
     }
 
     /// The thread does not exist.
-    fn unregister(&self, t: &ThreadHolds) {
+    pub fn unregister(&self, t: &ThreadHolds) {
         t.count.store(0, Ordering::Release);
         t.tid.store(0, Ordering::Release);
     }

@@ -100,7 +100,8 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let f = unsafe { &mut *frame };
     let number = f.rax as u32 as usize;
     let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
-    let t = thread::current();
+    // Without memory for a block the kernel decides alone: it is what the program would have without us.
+    let Some(t) = thread::find() else { return ACTION_INLINE };
     t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
     match dispatch(t, number, args, f) {
         Answer::Result(r) => {

@@ -74,7 +74,6 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     if flags & CLONE_VFORK != 0 || flags & CLONE_SETTLS == 0 || stack == 0 {
         return Answer::Inline;
     }
-    runtime(t, ending::before_company);
     // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the robust list in its
     // control block; and we our own word below it. A program may have put all of it into managed memory.
     if flags & CLONE_CHILD_CLEARTID != 0 {
@@ -84,7 +83,12 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     let own_word = pointer.wrapping_add_signed(patch::thread_slot_fs_offset());
     buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
     let mask = signals::block_all();
-    let block = ThreadBlock::allocate();
+    let Some(block) = ThreadBlock::allocate() else {
+        signals::restore(mask);
+        // As where the kernel has none.
+        return Answer::Result(Errno::EAGAIN.as_return());
+    };
+    runtime(t, ending::before_company);
     block.saved_mask.store(mask, Ordering::Relaxed);
     t.saved_mask.store(mask, Ordering::Relaxed);
     signals::inherit(t, block);
@@ -106,7 +110,7 @@ pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
     let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
     let mask = thread::current().saved_mask.load(Ordering::Relaxed);
     if result < 0 {
-        b.tid.store(0, Ordering::Release);
+        b.give_back();
         thread::went();
     }
     signals::restore(mask);

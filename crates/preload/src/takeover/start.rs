@@ -9,6 +9,8 @@
 // Runs once, on one thread. The environment array is the one the loader passes; it is edited in place, as `unsetenv`
 // would. The control block is mapped shared and lives for ever.
 
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::boxed::Box;
 use std::vec::Vec;
@@ -19,7 +21,7 @@ use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice,
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
-use uzswap::sys::{PAGE_SIZE, check, fd, file, nr};
+use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
@@ -47,16 +49,12 @@ pub fn preload() -> &'static [u8] {
 
 /// A slot outside the tree, for a process that found none: its counters are lost, nothing else.
 pub fn spare_slot() -> &'static Slot {
-    static SPARE: core::sync::atomic::AtomicPtr<Slot> =
-        core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
-    if SPARE.load(Ordering::Acquire).is_null() {
-        match uzswap::sys::mem::map_anonymous(size_of::<Slot>(), PROT_READ | PROT_WRITE) {
-            Ok(at) => SPARE.store(at as *mut Slot, Ordering::Release),
-            Err(_) => super::fatal("no memory for a slot"),
-        }
-    }
-    // SAFETY: zeroed memory of our own; a slot consists of atomics.
-    unsafe { &*SPARE.load(Ordering::Acquire) }
+    struct Spare(UnsafeCell<MaybeUninit<Slot>>);
+    // SAFETY: a slot consists of atomics.
+    unsafe impl Sync for Spare {}
+    static SPARE: Spare = Spare(UnsafeCell::new(MaybeUninit::zeroed()));
+    // SAFETY: all zero is a slot.
+    unsafe { (*SPARE.0.get()).assume_init_ref() }
 }
 
 /// The loader's call.
@@ -94,9 +92,13 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     relatives::come_alive();
     descriptors::refresh();
 
+    let Some(main) = ThreadBlock::allocate() else {
+        // A program with so little address space runs as it would without us.
+        tree.notice(Notice::NoMechanism, Errno::ENOMEM.0);
+        return;
+    };
     let kind = Mechanism::from_u32(settings.mechanism).unwrap_or(Mechanism::Protect);
     signals::start(uzswap::sys::mechanism::Mechanism::signal(kind));
-    let main = ThreadBlock::allocate();
     main.adopt(uzswap::sys::gettid());
     thread::came();
     let own_file = note_early_memory();

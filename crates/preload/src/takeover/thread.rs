@@ -19,7 +19,7 @@ use uzswap::fault::hold::ThreadHolds;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{PAGE_SIZE, nr};
 
-use super::{PAGER, call, fatal};
+use super::{PAGER, call};
 use crate::patch::{ThreadStart, thread_slot_get, thread_slot_set};
 
 /// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the fault path.
@@ -42,6 +42,9 @@ pub struct StackT {
 pub const SS_ONSTACK: i32 = 1;
 pub const SS_DISABLE: i32 = 2;
 pub const SS_AUTODISARM: i32 = 1 << 31;
+
+/// In place of a thread's id as long as it has none: no thread of that id exists.
+const COMING: u32 = u32::MAX >> 1;
 
 /// One thread's block.
 #[repr(C)]
@@ -81,8 +84,28 @@ unsafe impl Sync for ThreadBlock {}
 static BLOCKS: AtomicPtr<ThreadBlock> = AtomicPtr::new(core::ptr::null_mut());
 
 impl ThreadBlock {
-    /// A block for a thread to come: a dead thread's, or a new one.
-    pub fn allocate() -> &'static ThreadBlock {
+    /// A block for a thread to come, with a place for its holds: a dead thread's, or a new one. None: there is no memory.
+    pub fn allocate() -> Option<&'static ThreadBlock> {
+        let block = Self::find_or_make()?;
+        match PAGER.holds.register(COMING) {
+            Ok(holds) => {
+                block.holds.store(core::ptr::from_ref(holds).cast_mut(), Ordering::Release);
+                Some(block)
+            }
+            Err(_) => {
+                block.tid.store(0, Ordering::Release);
+                None
+            }
+        }
+    }
+
+    /// There is no thread for it after all.
+    pub fn give_back(&self) {
+        PAGER.holds.unregister(self.holds());
+        self.tid.store(0, Ordering::Release);
+    }
+
+    fn find_or_make() -> Option<&'static ThreadBlock> {
         let mut p = BLOCKS.load(Ordering::Acquire);
         // SAFETY: blocks are never unmapped.
         while let Some(b) = unsafe { p.as_ref() } {
@@ -90,14 +113,13 @@ impl ThreadBlock {
             let dead = owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner));
             if dead && b.tid.compare_exchange(owner, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 b.reset();
-                return b;
+                return Some(b);
             }
             p = b.next.load(Ordering::Acquire);
         }
-        let Ok(base) = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE) else {
-            fatal("no memory for a thread's stacks")
-        };
+        let base = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE).ok()?;
         for guard in [base, base + PAGE_SIZE + ALTERNATE_BYTES] {
+            // Out of kernel mappings: a stack that runs over would not be noticed, but none does.
             let _ = call!(nr::MPROTECT, guard, PAGE_SIZE, 0);
         }
         let at = (base + TOTAL_BYTES - BLOCK_BYTES) as *mut ThreadBlock;
@@ -128,7 +150,7 @@ impl ThreadBlock {
         loop {
             b.next.store(head, Ordering::Release);
             match BLOCKS.compare_exchange(head, at, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return b,
+                Ok(_) => return Some(b),
                 Err(h) => head = h,
             }
         }
@@ -149,8 +171,7 @@ impl ThreadBlock {
     /// Makes this the block of the calling thread: slot, holds, alternate stack.
     pub fn adopt(&'static self, tid: u32) {
         self.tid.store(tid, Ordering::Release);
-        let Ok(h) = PAGER.holds.register(tid) else { fatal("no memory for a thread's holds") };
-        self.holds.store(core::ptr::from_ref(h).cast_mut(), Ordering::Release);
+        self.holds().adopt(tid);
         thread_slot_set(core::ptr::from_ref(self) as usize);
         self.arm_alternate_stack();
     }
@@ -225,15 +246,17 @@ pub fn went() -> bool {
     THREADS.fetch_sub(1, Ordering::AcqRel) == 1
 }
 
-/// The block of the calling thread; made now for a thread that came in a way we did not see.
+/// The block of the calling thread, which has one: its system call passes the hook.
 #[inline]
 pub fn current() -> &'static ThreadBlock {
-    let p = thread_slot_get() as *const ThreadBlock;
-    // SAFETY: the slot holds null or this thread's block.
-    match unsafe { p.as_ref() } {
-        Some(b) => b,
-        None => adopt_unknown(),
-    }
+    // The hook lets the call of a thread that has none run as it is.
+    find().unwrap_or_else(|| super::fatal("a thread without a block got past the hook"))
+}
+
+/// The block of the calling thread; made now for a thread that came in a way we did not see. None: there is no memory for it.
+#[inline]
+pub fn find() -> Option<&'static ThreadBlock> {
+    existing().or_else(adopt_unknown)
 }
 
 /// The block, if the thread has one.
@@ -244,11 +267,13 @@ pub fn existing() -> Option<&'static ThreadBlock> {
 }
 
 #[cold]
-fn adopt_unknown() -> &'static ThreadBlock {
+fn adopt_unknown() -> Option<&'static ThreadBlock> {
     let mask = super::signals::block_all();
     let b = ThreadBlock::allocate();
-    b.adopt(uzswap::sys::gettid());
-    came();
+    if let Some(b) = b {
+        b.adopt(uzswap::sys::gettid());
+        came();
+    }
     super::signals::restore(mask);
     b
 }
