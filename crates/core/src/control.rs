@@ -42,17 +42,29 @@ pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
 /// Processes that can be counted at one time; more run unmanaged.
 pub const MAX_PROCESSES: usize = 1024;
 
-/// A process that exec'd while relatives had memory in common with it leaves a slot with this in its `pid`: what it
+/// A process that exec'd while relatives had memory in common with it leaves a slot with this in its `id`: what it
 /// counted of that counts until they have looked.
 const DEPARTED: u32 = 1 << 31;
-/// The slot of a child that is being forked has this and the parent's id.
+/// The slot of a child that is being forked has this in its `id`.
 const UNBORN: u32 = 1 << 30;
+/// Ids are below this.
+const ID_END: u32 = 1 << 30;
+/// In place of an id while a slot is being freed.
+const RETIRING: u32 = u32::MAX;
+/// A process of another pid namespace that has not locked its slot's byte after so long will not: it ended before it came to that.
+const UNLOCKED_NS: u64 = 10_000_000_000;
+
+/// A process id with the namespace in which it means something (0: unknown).
+const fn whose(namespace: u32, pid: u32) -> u64 {
+    (namespace as u64) << 32 | pid as u64
+}
 
 /// One process of the tree.
 #[repr(C)]
 pub struct Slot {
-    /// Process id, 0 when free. Claimed by compare-and-swap.
-    pub pid: AtomicU32,
+    /// Who has the slot, 0 when free: a number that no other process of the tree has or had. Process ids would not do, which two
+    /// processes in namespaces of their own have in common. Claimed by compare-and-swap.
+    pub id: AtomicU32,
     /// The [`Mechanism`] in use, 0 while dormant; and [`LEAVING`].
     pub mechanism: AtomicU32,
     /// Pages that this process counts in `Tree::used_pages`.
@@ -61,7 +73,13 @@ pub struct Slot {
     pub held_pages: AtomicI64,
     /// Pages that this process counts in `Tree::needed_pages`.
     pub needed_pages: AtomicI64,
-    /// The parent of a forked process whose memory the parent still counts, and when it was forked; 0: nobody.
+    /// Process id, as the process itself sees it, and its pid namespace: see [`whose`].
+    whose: AtomicU64,
+    /// The process id as `uzswap run` sees it, below the id for which that holds.
+    seen: AtomicU64,
+    /// When the slot was claimed.
+    claimed_at_ns: AtomicU64,
+    /// The parent of a forked process (its slot's id) whose memory the parent still counts, and when it was forked; 0: nobody.
     pub counted_by: AtomicU32,
     /// 1: the process holds the lock on the slot's byte of the control block (see [`Tree::lock_offset`]).
     pub is_locked: AtomicU32,
@@ -86,10 +104,23 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The process in the slot, if one is: not one that is being forked, ends, or has left for another program.
+    /// The process in the slot, if one is: not one that is being forked, ends, or has left for another program. Its id as `uzswap
+    /// run` sees it, as far as that is known ([`Tree::translate`]).
     pub fn process(&self) -> Option<u32> {
-        let pid = self.pid.load(Ordering::Acquire);
-        (pid != 0 && pid & (DEPARTED | UNBORN) == 0).then_some(pid)
+        let id = self.id.load(Ordering::Acquire);
+        let seen = self.seen.load(Ordering::Acquire);
+        let is_there = id != 0 && id & (DEPARTED | UNBORN) == 0;
+        is_there.then(|| if (seen >> 32) as u32 == id { seen as u32 } else { self.own_pid() })
+    }
+
+    /// The process's id as it sees it itself.
+    pub fn own_pid(&self) -> u32 {
+        self.whose.load(Ordering::Acquire) as u32
+    }
+
+    /// Who has the slot now, for [`Tree::retire`].
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Acquire)
     }
 
     #[inline]
@@ -148,6 +179,8 @@ pub struct Tree {
     pub notice_errno: AtomicU64,
     /// How often a process wanted memory and had nothing of its own to give for it.
     pub stuck: AtomicU32,
+    /// The id that was given last.
+    last_id: AtomicU32,
     /// Highest slot ever used, plus one.
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.
@@ -232,21 +265,22 @@ impl Tree {
         self.used_pages.load(Ordering::Acquire).clamp(-MOST_PAGES, MOST_PAGES)
     }
 
-    /// Claims a slot for `pid`. A slot already carrying it (the process exec'd) is folded and reused.
+    /// Claims a slot for the process `pid`.
     pub fn claim(&self, pid: u32) -> Option<&Slot> {
-        if let Some(s) = self.used_slots().iter().find(|s| s.pid.load(Ordering::Acquire) == pid) {
-            if s.charged_pages.load(Ordering::Acquire) > 0 {
-                s.is_locked.store(0, Ordering::Release);
-                s.pid.store(DEPARTED | pid, Ordering::Release);
-            } else {
-                self.retire(s, pid);
-            }
-        }
+        self.claim_with(0, pid)
+    }
+
+    /// `state`: [`UNBORN`], or nothing.
+    fn claim_with(&self, state: u32, pid: u32) -> Option<&Slot> {
+        let id = self.last_id.fetch_add(1, Ordering::AcqRel) % (ID_END - 1) + 1;
         for (i, s) in self.slots.iter().enumerate() {
-            if s.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if s.id.compare_exchange(0, RETIRING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 s.claims.fetch_add(1, Ordering::AcqRel);
                 // Threads of the last one may have waited when they were killed.
                 s.turn.clear();
+                s.whose.store(whose(crate::sys::pid_namespace(), pid), Ordering::Release);
+                s.claimed_at_ns.store(crate::sys::now_ns(), Ordering::Release);
+                s.id.store(state | id, Ordering::Release);
                 self.slots_high.fetch_max(i as u32 + 1, Ordering::AcqRel);
                 return Some(s);
             }
@@ -254,11 +288,35 @@ impl Tree {
         None
     }
 
+    /// In a process that has just begun: whoever had its process id before it exec'd was itself, if `is_free` says that nobody else has
+    /// the lock on that one's slot. What it counted for relatives counts on.
+    pub fn leave_former(&self, pid: u32, is_free: impl Fn(&Slot) -> bool) {
+        let mine = whose(crate::sys::pid_namespace(), pid);
+        for s in self.live_slots() {
+            let id = s.id();
+            let whose = s.whose.load(Ordering::Acquire);
+            // Without a lock the namespace decides, as far as it is known.
+            let is_locked = s.is_locked.load(Ordering::Acquire) != 0;
+            let is_former = if is_locked { whose as u32 == pid && is_free(s) } else { whose == mine };
+            if id & (DEPARTED | UNBORN) != 0 || !is_former {
+                continue;
+            }
+            if s.charged_pages.load(Ordering::Acquire) > 0 {
+                s.is_locked.store(0, Ordering::Release);
+                let _ = s.id.compare_exchange(id, DEPARTED | id, Ordering::AcqRel, Ordering::Relaxed);
+            } else {
+                self.retire(s, id);
+            }
+        }
+    }
+
     /// Folds a slot's counters into the totals, takes its pages out of the sums and frees it.
-    /// Whoever changes `pid` to the marker first does it; a second caller does nothing.
-    pub fn retire(&self, s: &Slot, pid: u32) {
-        const RETIRING: u32 = u32::MAX;
-        if pid == 0 || s.pid.compare_exchange(pid, RETIRING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    /// Whoever changes `id` to the marker first does it; a second caller does nothing.
+    pub fn retire(&self, s: &Slot, id: u32) {
+        if id == 0
+            || id == RETIRING
+            || s.id.compare_exchange(id, RETIRING, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
             return;
         }
         self.used_pages.fetch_sub(s.used_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);
@@ -283,22 +341,49 @@ impl Tree {
         s.turn.clear();
         s.share.unbound();
         self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
-        s.pid.store(0, Ordering::Release);
+        s.id.store(0, Ordering::Release);
     }
 
-    /// Claims a slot for the child that `parent` is about to fork.
+    /// Claims a slot for the child that the process `parent` is about to fork.
     pub fn claim_for_child(&self, parent: u32) -> Option<&Slot> {
-        self.claim(UNBORN | parent)
+        self.claim_with(UNBORN, parent)
     }
 
-    /// The child exists: said by itself and by its parent, whoever runs first.
-    pub fn born(&self, s: &Slot, parent: u32, child: u32) {
-        let _ = s.pid.compare_exchange(UNBORN | parent, child, Ordering::AcqRel, Ordering::Relaxed);
+    /// The child exists, said by its parent, which forked it with `id` in the slot. What the child says of itself counts more.
+    pub fn is_born(&self, s: &Slot, id: u32, parent: u32, child: u32) {
+        let namespace = crate::sys::pid_namespace();
+        let (from, to) = (whose(namespace, parent), whose(namespace, child));
+        // Before the id: whoever finds that looks here.
+        let _ = s.whose.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = s.id.compare_exchange(id, id & !UNBORN, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The same, said by the child itself.
+    pub fn am_born(&self, s: &Slot, id: u32, child: u32) {
+        s.whose.store(whose(crate::sys::pid_namespace(), child), Ordering::Release);
+        let _ = s.id.compare_exchange(id, id & !UNBORN, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// There is no child after all.
-    pub fn not_born(&self, s: &Slot, parent: u32) {
-        self.retire(s, UNBORN | parent);
+    pub fn not_born(&self, s: &Slot, id: u32) {
+        self.retire(s, id);
+    }
+
+    /// Finds out under which process ids `uzswap run` sees the processes: the kernel says who has the lock on a slot's byte.
+    pub fn translate(&self, control_fd: i32) {
+        for s in self.live_slots() {
+            let id = s.id();
+            let is_known = (s.seen.load(Ordering::Acquire) >> 32) as u32 == id;
+            if is_known || id & (DEPARTED | UNBORN) != 0 || s.is_locked.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            if let Some(at) = self.lock_offset(s)
+                && let Ok(Some(pid)) = fd::lock_holder(control_fd, at)
+                && s.id() == id
+            {
+                s.seen.store(u64::from(id) << 32 | u64::from(pid), Ordering::Release);
+            }
+        }
     }
 
     /// Where in the control block's file the lock of a slot's process lies: behind its end, one byte each. None: a slot
@@ -309,15 +394,26 @@ impl Tree {
     }
 
     /// Whether a slot's process is gone, and its memory with it. `control_fd` is the control block's file. A process
-    /// that could take no lock (or has not yet) is gone when its id is.
+    /// that could take no lock (or has not yet) is gone when its process id is, where that can be told.
     pub fn is_gone(&self, s: &Slot, control_fd: i32) -> bool {
-        let pid = s.pid.load(Ordering::Acquire);
+        let id = s.id();
         let locked = s.is_locked.load(Ordering::Acquire) != 0;
         match self.lock_offset(s).filter(|_| locked).map(|at| fd::is_byte_locked(control_fd, at)) {
             // The lock may have gone to the next process in the slot meanwhile.
-            Some(Ok(held)) => !held && s.pid.load(Ordering::Acquire) == pid,
-            _ => pid & DEPARTED != 0 || !thread_exists(pid & !UNBORN),
+            Some(Ok(held)) => !held && s.id() == id,
+            _ => id & DEPARTED != 0 || self.is_gone_unlocked(s),
         }
+    }
+
+    /// The same of one that has taken no lock.
+    fn is_gone_unlocked(&self, s: &Slot) -> bool {
+        let whose = s.whose.load(Ordering::Acquire);
+        let (namespace, pid) = ((whose >> 32) as u32, whose as u32);
+        if namespace != 0 && namespace == crate::sys::pid_namespace() {
+            return !thread_exists(pid);
+        }
+        // The number says nothing here.
+        s.claimed_at_ns.load(Ordering::Acquire) + UNLOCKED_NS < crate::sys::now_ns()
     }
 
     /// Looks for processes that are gone, unless somebody did within `notice_ns`, which is enough for all. They are retired
@@ -334,7 +430,7 @@ impl Tree {
             return;
         }
         for s in self.live_slots() {
-            let pid = s.pid.load(Ordering::Acquire);
+            let id = s.id();
             if !is_gone(s) {
                 continue;
             }
@@ -343,7 +439,7 @@ impl Tree {
                     s.gone_at_ns.store(now_ns, Ordering::Release);
                     self.gone_found_at_ns.fetch_max(now_ns, Ordering::AcqRel);
                 }
-                since if now_ns.wrapping_sub(since) >= notice_ns => self.retire(s, pid),
+                since if now_ns.wrapping_sub(since) >= notice_ns => self.retire(s, id),
                 _ => {}
             }
         }
@@ -356,7 +452,7 @@ impl Tree {
 
     /// The slots of processes that exist, or did a moment ago.
     pub fn live_slots(&self) -> impl Iterator<Item = &Slot> {
-        self.used_slots().iter().filter(|s| !matches!(s.pid.load(Ordering::Acquire), 0 | u32::MAX))
+        self.used_slots().iter().filter(|s| !matches!(s.id(), 0 | RETIRING))
     }
 
     /// Reserves for a dormant process what it could hold at most: it counts against the limit, but nobody
@@ -440,7 +536,7 @@ impl Tree {
     /// missing, but counts nowhere twice: the ended ones are looked at first.
     pub fn total(&self, c: Counter) -> u64 {
         let ended = self.totals[c as usize].load(Ordering::Acquire);
-        let live = self.used_slots().iter().filter(|s| s.pid.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
+        let live = self.used_slots().iter().filter(|s| s.id.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
         match c.fold() {
             Fold::Max => live.fold(ended, u64::max),
             Fold::Sum | Fold::Gauge => live.fold(ended, u64::wrapping_add),
@@ -514,8 +610,9 @@ pub(crate) mod tests {
         a.latency.record(FaultKind::PoolLoad, 3000);
         b.latency.record(FaultKind::PoolLoad, 5000);
         a.mechanism.store(Mechanism::Protect as u32, Ordering::Release);
-        t.retire(a, 10);
-        t.retire(a, 10);
+        let id = a.id();
+        t.retire(a, id);
+        t.retire(a, id);
         assert_eq!(t.mechanisms_used().collect::<Vec<_>>(), [Mechanism::Protect]);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 50);
         assert_eq!(t.peak_needed_pages.load(Ordering::Relaxed), 450);
@@ -532,7 +629,7 @@ pub(crate) mod tests {
         let a = t.claim(10).unwrap();
         t.publish(a, 100, 100);
         t.publish(t.claim(11).unwrap(), 50, 50);
-        let is_gone = |s: &Slot| s.pid.load(Ordering::Relaxed) == 10;
+        let is_gone = |s: &Slot| s.own_pid() == 10;
         let looks = |now: u64| {
             t.look_for_gone(now, 10, is_gone);
             (t.gone_found_at_ns(), t.used_pages.load(Ordering::Relaxed))
@@ -546,12 +643,37 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_exec_reuses_the_slot_of_its_pid() {
+    fn an_exec_gives_up_the_slot_of_before_and_nobody_elses() {
         let t = tree();
-        let a = t.claim(10).unwrap() as *const Slot;
-        t.publish(t.claim(10).unwrap(), 5, 5);
-        assert_eq!(t.claim(10).unwrap() as *const Slot, a);
-        assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
+        let (mine, other) = (t.claim(10).unwrap(), t.claim(10).unwrap());
+        for s in [mine, other] {
+            s.is_locked.store(1, Ordering::Relaxed);
+            t.publish(s, 5, 5);
+        }
+        // Two processes 10, in namespaces of their own: the lock tells whose slot is whose.
+        t.leave_former(10, |s| std::ptr::eq(s, mine));
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 5);
+        assert!(mine.process().is_none() && other.process() == Some(10));
+        // Without a lock the namespace does.
+        other.is_locked.store(0, Ordering::Relaxed);
+        other.whose.store(whose(1, 10), Ordering::Relaxed);
+        t.leave_former(10, |_| unreachable!("nobody has locked"));
+        assert_eq!(other.process(), Some(10));
+        assert!(!t.is_gone(other, -1), "it may be about to take its lock");
+        other.claimed_at_ns.store(1, Ordering::Relaxed);
+        assert!(crate::sys::now_ns() < UNLOCKED_NS || t.is_gone(other, -1));
+    }
+
+    #[test]
+    fn a_slot_that_changed_hands_is_not_taken_from_the_next() {
+        let t = tree();
+        let s = t.claim(1).unwrap();
+        let former = s.id();
+        t.retire(s, former);
+        let again = t.claim(1).unwrap();
+        assert!(std::ptr::eq(s, again) && again.id() != former);
+        t.retire(again, former);
+        assert_eq!(again.process(), Some(1));
     }
 
     #[test]
@@ -559,12 +681,13 @@ pub(crate) mod tests {
         let t = tree();
         let me = std::process::id();
         let s = t.claim_for_child(me).unwrap();
-        assert!(!t.is_gone(s, -1));
-        t.born(s, me, 77);
-        t.born(s, me, 77);
-        assert_eq!(s.pid.load(Ordering::Relaxed), 77);
+        let id = s.id();
+        assert!(!t.is_gone(s, -1) && s.process().is_none());
+        t.am_born(s, id, 77);
+        t.is_born(s, id, me, 78);
+        assert_eq!(s.process(), Some(77), "the child knows best");
         let s = t.claim_for_child(me).unwrap();
-        t.not_born(s, me);
+        t.not_born(s, s.id());
         assert_eq!(t.live_slots().count(), 1);
     }
 
@@ -576,11 +699,12 @@ pub(crate) mod tests {
         t.publish(old, 500, 500);
         old.charged_pages.store(300, Ordering::Relaxed);
         t.reserve(old, 300);
+        t.leave_former(me, |_| true);
         let new = t.claim(me).unwrap();
         assert!(!std::ptr::eq(old, new) && !t.is_gone(new, -1));
         assert!(t.is_gone(old, -1));
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 300);
-        t.retire(old, old.pid.load(Ordering::Relaxed));
+        t.retire(old, old.id());
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
     }
 

@@ -74,6 +74,7 @@ pub fn printable(text: &str) -> String {
 
 /// The processes of a tree that are there, with their slots. `control_fd`: the control block's file.
 pub fn live(tree: &'static Tree, control_fd: i32) -> impl Iterator<Item = (u32, &'static Slot)> {
+    tree.translate(control_fd);
     tree.live_slots()
         .filter_map(|s| s.process().map(|pid| (pid, s)))
         .filter(move |(_, s)| !tree.is_gone(s, control_fd))

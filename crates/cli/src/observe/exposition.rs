@@ -304,7 +304,7 @@ mod tests {
         }
         assert!(text.contains(&format!("uzswap_process_faults_total{{{labels}")), "{text}");
         // What ended still counts, and what is missed for a moment is said again.
-        block.tree().retire(slot, std::process::id());
+        block.tree().retire(slot, slot.id());
         slot.counters[Counter::Faults as usize].store(0, Ordering::Relaxed);
         block.tree().totals[Counter::Faults as usize].store(1, Ordering::Relaxed);
         let text = exposition.render(&watched(&block));

@@ -258,10 +258,11 @@ mod tests {
         tree.publish(slot, 10, 40);
         sampler.sample(0);
         // An exec: the same number, the same slot, another program.
+        tree.leave_former(me, |_| true);
         let slot = tree.claim(me).unwrap();
         tree.reserve(slot, 3);
         sampler.sample(100);
-        tree.retire(slot, me);
+        tree.retire(slot, slot.id());
         sampler.sample(200);
         let series = sampler.finish();
         let counted: Vec<_> =
@@ -283,7 +284,7 @@ mod tests {
             let slot = block.tree().claim(pid).unwrap();
             block.tree().publish(slot, 1, i64::from(pid == 100) * 1000 + 1);
             sampler.sample(u64::from(pid));
-            block.tree().retire(slot, pid);
+            block.tree().retire(slot, slot.id());
         }
         let series = sampler.finish();
         assert!(series.processes.len() <= 2 * PROCESSES_MAX + 1);

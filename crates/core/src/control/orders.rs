@@ -121,7 +121,7 @@ mod tests {
         s.orders.finish(first);
         assert!(s.orders.is_done(first) && !s.orders.is_done(second));
         s.orders.set_listener(true);
-        t.retire(s, 10);
+        t.retire(s, s.id());
         assert!(s.orders.is_done(second) && s.orders.wanted().is_none() && !s.orders.has_listener());
     }
 

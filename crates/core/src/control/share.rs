@@ -67,7 +67,7 @@ mod tests {
         s.share.end_if_forgotten(9);
         assert_eq!(s.share.most_pages(), None);
         assert!(s.share.bound(0, 9));
-        t.retire(s, 10);
+        t.retire(s, s.id());
         assert_eq!(s.share.most_pages(), None);
     }
 }

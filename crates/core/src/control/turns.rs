@@ -216,7 +216,7 @@ mod tests {
         s.turn.pause(u64::MAX);
         s.turn.wait(|| false);
         assert!(s.turn.is_paused(), "and stays a pause");
-        t.retire(s, 10);
+        t.retire(s, s.id());
         assert!(!s.turn.is_paused());
     }
 }

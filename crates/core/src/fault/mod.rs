@@ -278,6 +278,11 @@ impl Pager {
         crate::sys::static_ref(&self.slot).expect("pager is connected")
     }
 
+    /// Whether a slot is this process's.
+    pub fn is_my_slot(&self, slot: &Slot) -> bool {
+        core::ptr::eq(self.slot.load(Ordering::Acquire), slot)
+    }
+
     /// The mechanism and the cache, once paging is on.
     #[inline]
     pub fn active(&self) -> Option<&'static Active> {

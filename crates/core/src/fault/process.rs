@@ -146,9 +146,9 @@ impl Pager {
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);
         }
-        let parent = self.slot().process();
+        let parent = self.slot().own_pid();
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-        self.trace_fork(parent.unwrap_or(0));
+        self.trace_fork(parent);
         self.holds.after_fork_child(mine, tid);
         self.evictor_word.store(0, Ordering::Relaxed);
         self.evictor_asked.store(false, Ordering::Relaxed);

@@ -201,7 +201,7 @@ impl Pager {
     /// shares with one more, and count less, before anybody counts for that one.
     pub(super) fn count_for_child(&self, child: &Slot) {
         child.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
-        child.counted_by.store(self.slot().pid.load(Ordering::Relaxed), Ordering::Release);
+        child.counted_by.store(self.slot().id(), Ordering::Release);
     }
 
     /// In the child after fork: its ranges are registered again, without the protection; what is resident or
@@ -229,7 +229,7 @@ impl Pager {
     pub fn correct_share(&self, asked_ns: u64, counted_pages: i64, pss_pages: i64) {
         let (shared, slot) = (&self.sharing, self.slot());
         let surplus = counted_pages - pss_pages;
-        let me = slot.pid.load(Ordering::Relaxed);
+        let me = slot.id();
         let children = || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
         let count = children().count() as i64;
         for s in children() {
@@ -267,12 +267,12 @@ impl Pager {
     /// Whether the kernel's answer may be used now: not while the parent counts for this process, nor while a child is so
     /// young that it may exec or exit at once.
     pub fn may_correct_share(&self) -> bool {
-        let me = self.slot().pid.load(Ordering::Relaxed);
+        let me = self.slot().id();
         let parent = self.slot().counted_by.load(Ordering::Acquire);
         let (mut has_parent, mut has_infant) = (false, false);
         let now = crate::sys::now_ns();
         for s in self.tree().live_slots() {
-            has_parent |= parent != 0 && s.pid.load(Ordering::Relaxed) == parent;
+            has_parent |= parent != 0 && s.id() == parent;
             has_infant |= s.counted_by.load(Ordering::Acquire) == me
                 && now < s.forked_at_ns.load(Ordering::Relaxed).saturating_add(INFANT_NS);
         }

@@ -77,7 +77,7 @@ impl Pager {
         let (mut page, mut left) = (page as u64, pages as u64);
         let time_us = crate::sys::now_ns().saturating_sub(ring.began_ns.load(Ordering::Relaxed)) / 1000;
         // A process that found no slot has no id there.
-        let pid = self.slot().process().unwrap_or_else(crate::sys::getpid);
+        let pid = Some(self.slot().own_pid()).filter(|pid| *pid != 0).unwrap_or_else(crate::sys::getpid);
         loop {
             // A longer stretch is several records. A move is told in two at once, so that one is cut short: 16 GiB.
             let pages = left.min(u64::from(PAGES_MAX)) as u32;

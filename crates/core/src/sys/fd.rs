@@ -98,11 +98,11 @@ struct RecordLock {
     pid: i32,
 }
 
-fn record_lock(fd: i32, command: usize, kind: i16, start: usize, len: usize) -> Result<i16> {
+fn record_lock(fd: i32, command: usize, kind: i16, start: usize, len: usize) -> Result<RecordLock> {
     let mut lock = RecordLock { kind, whence: 0, start: start as i64, len: len as i64, pid: 0 };
     // SAFETY: the kernel reads the structure and may write it.
     unsafe { uz_syscall!(nr::FCNTL, fd, command, &raw mut lock) }?;
-    Ok(lock.kind)
+    Ok(lock)
 }
 
 /// Makes the byte at `at` of the file the one that this process has locked, instead of any from `first` on. The kernel
@@ -119,5 +119,12 @@ pub fn lock_byte(fd: i32, at: usize) -> Result<()> {
 
 /// Whether another process has that byte locked.
 pub fn is_byte_locked(fd: i32, at: usize) -> Result<bool> {
-    record_lock(fd, F_GETLK, F_WRLCK, at, 1).map(|kind| kind != F_UNLCK)
+    record_lock(fd, F_GETLK, F_WRLCK, at, 1).map(|lock| lock.kind != F_UNLCK)
+}
+
+/// The process, other than this one, that has that byte locked, by its id in this one's namespace; `None` where there is none.
+pub fn lock_holder(fd: i32, at: usize) -> Result<Option<u32>> {
+    let lock = record_lock(fd, F_GETLK, F_WRLCK, at, 1)?;
+    let pid = u32::try_from(lock.pid).ok().filter(|pid| *pid != 0);
+    Ok(pid.filter(|_| lock.kind != F_UNLCK))
 }

@@ -30,6 +30,8 @@ pub mod tsc;
 pub mod userfaultfd;
 pub mod words;
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 pub use syscall::{Errno, Result, check, six, syscall};
 
 /// Bytes in a page. uzswap runs on x86-64 only, where this is fixed.
@@ -77,6 +79,32 @@ pub fn thread_exists(tid: u32) -> bool {
     // SAFETY: signal 0 only asks.
     let r = unsafe { uz_syscall!(nr::TKILL, tid, 0) };
     r != Err(Errno::ESRCH)
+}
+
+/// The pid namespace that this process is in, as the number of its file in /proc, once it was looked up.
+static PID_NAMESPACE: AtomicU32 = AtomicU32::new(NAMESPACE_UNASKED);
+const NAMESPACE_UNASKED: u32 = u32::MAX;
+
+/// The pid namespace of this process; 0: unknown.
+pub fn pid_namespace() -> u32 {
+    if PID_NAMESPACE.load(Ordering::Relaxed) == NAMESPACE_UNASKED {
+        look_up_pid_namespace();
+    }
+    PID_NAMESPACE.load(Ordering::Relaxed)
+}
+
+/// Looks it up (again: a forked child may be in another).
+pub fn look_up_pid_namespace() {
+    // `struct stat`: the second word is the number of the file.
+    let mut stat = [0u64; 18];
+    // SAFETY: the path is a C string, and the kernel writes one structure, of this size.
+    let r = unsafe { uz_syscall!(nr::STAT, c"/proc/self/ns/pid".as_ptr(), stat.as_mut_ptr()) };
+    PID_NAMESPACE.store(if r.is_ok() { stat[1] as u32 } else { 0 }, Ordering::Relaxed);
+}
+
+/// It is not known, and may not be asked for.
+pub fn forget_pid_namespace() {
+    PID_NAMESPACE.store(0, Ordering::Relaxed);
 }
 
 /// Monotonic time in nanoseconds.

@@ -70,6 +70,16 @@ pub(super) fn may_open_again() -> bool {
     true
 }
 
+/// In the child after fork, which may be in another pid namespace.
+pub(super) fn look_up_namespace() {
+    if FILTERED.load(Ordering::Relaxed) {
+        // Not a call that the program might not make.
+        uzswap::sys::forget_pid_namespace();
+    } else {
+        uzswap::sys::look_up_pid_namespace();
+    }
+}
+
 /// In the child after fork the thread that was at it does not exist.
 pub(super) fn after_fork_child() {
     ProcMem::close_early();

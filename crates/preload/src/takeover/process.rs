@@ -125,13 +125,14 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
             patch::before_fork();
             let mut s = PAGER.lock();
             let (parent, child) = (PID.load(Ordering::Relaxed), relatives::expect_child());
-            let guard = PAGER.prepare_fork(&mut s, child);
+            let guard = PAGER.prepare_fork(&mut s, child.map(|(slot, _)| slot));
             let r = raw(number, a);
             patch::after_fork();
             if r == 0 {
                 let room = descriptors::make_room();
                 let pid = uzswap::sys::getpid();
-                relatives::child_born(child, parent, pid as isize);
+                identity::look_up_namespace();
+                relatives::am_born(child, pid);
                 PID.store(pid, Ordering::Release);
                 let tid = uzswap::sys::gettid();
                 thread::after_fork_child(t, tid);
@@ -141,7 +142,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
                     evictor::open_files();
                 }
-                let slot = child.unwrap_or_else(start::spare_slot);
+                let slot = child.map_or_else(start::spare_slot, |(slot, _)| slot);
                 slot.add(Counter::Processes, 1);
                 let may_renew = identity::may_open_again();
                 if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot, may_renew) {

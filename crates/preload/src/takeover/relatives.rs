@@ -74,27 +74,43 @@ fn claim_by(tree: &'static Tree, claim: impl Fn() -> Option<&'static Slot>) -> O
     slot
 }
 
-/// A slot for this process, or one outside the tree where there is none: its counters are lost then, nothing else.
+/// A slot for this process, or one outside the tree where there is none: its counters are lost then, nothing else. What it had
+/// before it exec'd it gives up.
 pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
+    let control = CONTROL_FD.load(Ordering::Relaxed);
+    tree.leave_former(pid, |s| {
+        // Our own locks do not show.
+        tree.lock_offset(s).is_some_and(|at| fd::is_byte_locked(control, at) == Ok(false))
+    });
     claim_by(tree, || tree.claim(pid)).unwrap_or_else(start::spare_slot)
 }
 
+/// The slot of a child to come, and its id.
+pub type Expected = Option<(&'static Slot, u32)>;
+
 /// Before fork: a slot for the child, in which what it will inherit counts already. Where paging is on, the pager counts for both.
-pub fn expect_child() -> Option<&'static Slot> {
+pub fn expect_child() -> Expected {
     let (tree, me) = (PAGER.tree(), PID.load(Ordering::Relaxed));
     let slot = claim_by(tree, || tree.claim_for_child(me))?;
     if !ACTIVE.load(Ordering::Acquire) {
         memory::inherited_pages().inspect(|pages| tree.reserve(slot, *pages));
     }
-    Some(slot)
+    Some((slot, slot.id()))
 }
 
-/// After fork, in the parent, and in the child with its own id: `child` as `expect_child` gave it. A negative id: there is none.
-pub fn child_born(slot: Option<&'static Slot>, parent: u32, child: isize) {
-    let (tree, Some(slot)) = (PAGER.tree(), slot) else { return };
-    match u32::try_from(child) {
-        Ok(pid) => tree.born(slot, parent, pid),
-        Err(_) => tree.not_born(slot, parent),
+/// After fork, in the parent: `child` as `expect_child` gave it. A negative process id: there is none.
+pub fn child_born(child: Expected, parent: u32, pid: isize) {
+    let (tree, Some((slot, id))) = (PAGER.tree(), child) else { return };
+    match u32::try_from(pid) {
+        Ok(pid) => tree.is_born(slot, id, parent, pid),
+        Err(_) => tree.not_born(slot, id),
+    }
+}
+
+/// After fork, in the child.
+pub fn am_born(child: Expected, pid: u32) {
+    if let Some((slot, id)) = child {
+        PAGER.tree().am_born(slot, id, pid);
     }
 }
 
@@ -115,11 +131,10 @@ pub fn stay_alive() {
     }
 }
 
-/// Whether a slot's process is gone. Not this process, whose lock nobody sees from here. Also asked before the pager
-/// knows the tree: for a slot.
+/// Whether a slot's process is gone. Not this process, whose lock nobody sees from here. Also asked
+/// before the pager knows the tree: for a slot.
 fn is_gone(tree: &Tree, s: &Slot) -> bool {
-    s.pid.load(Ordering::Acquire) != PID.load(Ordering::Relaxed)
-        && tree.is_gone(s, CONTROL_FD.load(Ordering::Relaxed))
+    !PAGER.is_my_slot(s) && tree.is_gone(s, CONTROL_FD.load(Ordering::Relaxed))
 }
 
 /// When the process last heard that another is gone.
@@ -135,9 +150,12 @@ pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
 
 /// Processes that are gone give back their share, at once.
 pub fn reap(tree: &'static Tree) {
-    tree.live_slots()
-        .filter(|s| is_gone(tree, s))
-        .for_each(|s| tree.retire(s, s.pid.load(Ordering::Acquire)));
+    for s in tree.live_slots() {
+        let id = s.id();
+        if is_gone(tree, s) {
+            tree.retire(s, id);
+        }
+    }
 }
 
 /// Reserves so many pages for this dormant process, if they fit beside what the others hold or have reserved.
@@ -170,6 +188,6 @@ pub fn leave() {
     let ends_slowly = PAGER.active().is_some() || !thread::is_only_one();
     let is_seen_to = me.is_locked.load(Ordering::Relaxed) != 0 && ends_slowly;
     if !is_seen_to {
-        PAGER.tree().retire(me, PID.load(Ordering::Relaxed));
+        PAGER.tree().retire(me, me.id());
     }
 }
