@@ -37,7 +37,8 @@ const FOR_MOVE: u64 = FOR_COPY | uffd::FEATURE_MOVE;
 impl Probe {
     pub fn run() -> Probe {
         Probe {
-            userfaultfd: Userfaultfd::probe()
+            // A filter may end whoever asks.
+            userfaultfd: if is_filtered() { Userfaultfd::probe_in_child() } else { Userfaultfd::probe() }
                 .map_err(|errno| explain_userfaultfd(&io::Error::from_raw_os_error(errno.0), is_filtered())),
             proc_self_mem: try_proc_self_mem().map_err(|e| Refusal {
                 cause: format!("/proc/self/mem cannot write behind a protection: {e}"),

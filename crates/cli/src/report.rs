@@ -376,7 +376,7 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ),
     (
         "notices",
-        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced",
+        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced, paging_ended, sandboxed, load_refused",
     ),
     (
         "fault_latency",

@@ -21,7 +21,7 @@ use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
 use crate::Failure;
 use crate::control::{self, Run, Server};
-use crate::mechanism::{Probe, Refusal};
+use crate::mechanism::{Probe, Refusal, is_filtered};
 use crate::observe::clock::TickWatch;
 use crate::observe::{self, Watched};
 use crate::options::RawOptions;
@@ -52,6 +52,10 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let env = |name: &str| std::env::var_os(name);
     let mut settings = RunSettings::resolve(&arguments.options, &env)?;
     let program = Program::find(&arguments.command, env("PATH"))?;
+    if settings.mechanism == Mechanism::Auto && is_filtered() {
+        // Each program of the tree would ask, and a filter may end who does.
+        settings.mechanism = Probe::run().choose().unwrap_or(Mechanism::Auto);
+    }
     let takeover = possible(&program, settings.mechanism);
     if let Err(refusal) = &takeover
         && !settings.if_possible

@@ -19,6 +19,7 @@
 mod counters;
 pub mod handles;
 pub mod orders;
+mod recount;
 pub mod room;
 mod settings;
 pub mod share;
@@ -26,6 +27,7 @@ pub mod trace;
 pub mod turns;
 
 pub use counters::{Counter, Fold};
+pub use recount::Recount;
 pub use settings::{HugePages, Mechanism, PATH_BYTES, Settings};
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -46,12 +46,25 @@ fn in_background(name: &str, watcher: impl FnOnce() + Send + 'static) {
     let _ = builder.spawn(watcher);
 }
 
+/// Puts the sums of a run right where a process that was killed has left them wrong. Without a thread for it they stay so.
+fn recount(run: std::sync::Arc<Run>) {
+    const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+    in_background("uzswap-recount", move || {
+        let mut recount = uzswap::control::Recount::default();
+        loop {
+            std::thread::sleep(PAUSE);
+            recount.look(run.tree);
+        }
+    });
+}
+
 /// Begins to watch the processes of a run: for those that need their memory less than others, for idle ones, if it wants that, and
 /// for more of them than fit.
 pub fn watch(run: &std::sync::Arc<Run>, idle_after: Option<std::time::Duration>, takes_turns: bool) {
     shares::start(run.clone());
     room::start(run.clone());
     dormant::start(run.clone());
+    recount(run.clone());
     if let Some(idle_after) = idle_after {
         idle::start(run.clone(), idle_after);
     }

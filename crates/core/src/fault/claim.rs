@@ -29,12 +29,14 @@ use super::{Locked, Pager};
 use crate::region::ADDRESS_END;
 use crate::region::table::LEAF_BYTES;
 use crate::sys::PAGE_SIZE;
-use crate::sys::sync::{futex_wait, futex_wake};
+use crate::sys::sync::{futex_wait, futex_wake, look_for_abandoned};
 
 /// Looks at the word before a waiting thread sleeps: some 2 us, which is as long as most claims last.
 const SPINS: u32 = 400;
 /// A thread that waits looks again after this long even if nobody wakes it: a bound, not a rhythm.
 const WAIT_NS: u64 = 2_000_000;
+/// After so many waits of that length, two seconds, it is asked whether the holder still exists.
+const ABANDONED_WAITS: u32 = 1000;
 /// Ranges that may be drained at once by name; with more, everything is drained.
 const DRAINS_MAX: usize = 8;
 
@@ -44,6 +46,8 @@ pub(super) struct Claims {
     count: u32,
     /// Some thread waits for the end of a claim.
     is_awaited: bool,
+    /// Waits that nobody ended, since the last claim ended.
+    vain_waits: u32,
     /// Where no claim may begin: somebody waits for those that there are to end.
     drains: [(usize, usize); DRAINS_MAX],
     drains_len: usize,
@@ -55,7 +59,14 @@ const NO_DRAIN: (usize, usize) = (0, 0);
 
 impl Claims {
     pub const fn new() -> Claims {
-        Claims { count: 0, is_awaited: false, drains: [NO_DRAIN; DRAINS_MAX], drains_len: 0, changes: 0 }
+        Claims {
+            count: 0,
+            is_awaited: false,
+            vain_waits: 0,
+            drains: [NO_DRAIN; DRAINS_MAX],
+            drains_len: 0,
+            changes: 0,
+        }
     }
 
     /// No page is claimed, and nobody waits for that.
@@ -228,6 +239,12 @@ impl Pager {
             }
             futex_wait(&self.claims_ended, seen, Some(WAIT_NS));
         });
+        s.claims.vain_waits = if is_over() { 0 } else { s.claims.vain_waits + 1 };
+        if s.claims.vain_waits == ABANDONED_WAITS {
+            s.claims.vain_waits = 0;
+            // A process that shares this memory may have been killed with a claim in its hands.
+            s.unlocked(look_for_abandoned);
+        }
     }
 
     #[inline]

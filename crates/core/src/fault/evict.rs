@@ -16,7 +16,7 @@ use crate::control::{Counter, Notice};
 use crate::policy::{DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
 use crate::policy::{limbo_target, sweeps_first};
 use crate::sys::HUGE_PAGES;
-use crate::sys::sync::futex_wake;
+use crate::sys::sync::{futex_wake, look_for_abandoned};
 
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
@@ -38,6 +38,9 @@ const FRUITLESS_AGAIN: u32 = 2;
 const WAIT_NS: u64 = 50_000;
 /// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
 const WAITS_MAX: u32 = 400_000;
+
+/// After so many, some seconds, it is asked whether whoever has in hand what is waited for still exists.
+const ABANDONED_WAITS: u32 = 20_000;
 
 /// What a step of eviction achieved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -206,6 +209,9 @@ impl Pager {
                     break;
                 }
                 drop(s);
+                if waits % ABANDONED_WAITS == 0 {
+                    look_for_abandoned();
+                }
                 // Nothing to evict: the pool itself may be what is too large.
                 self.shrink_pool(active);
                 crate::sys::sleep_ns(WAIT_NS);

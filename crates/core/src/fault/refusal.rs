@@ -209,6 +209,14 @@ impl Pager {
         }
     }
 
+    /// Lets a guest (`FaultStream::is_of_guest`) go over the limit for a moment, and has the evictor make room.
+    pub(super) fn tolerate_guest(&self, pages: i64) {
+        let over = self.excess_of_tree(0) + self.tolerated_pages();
+        let until_ns = crate::sys::now_ns() + TOLERATED_NS;
+        self.refusals.tolerate(over.max(0) + pages.max(OVER_PAGES), until_ns);
+        self.wake_evictor();
+    }
+
     /// Whether the evictor has nothing to try.
     #[inline]
     pub(super) fn rests(&self) -> bool {

@@ -137,7 +137,7 @@ impl Pager {
         }
         if t.is_write && self.is_shared(page) {
             // The kernel is about to copy it.
-            if self.excess(1) > 0 && t.tries < OWN_TRIES {
+            if self.excess(1) > 0 && t.tries < OWN_TRIES && !stream.is_of_guest {
                 t.tries += 1;
                 return Err(self.make_room(s, active, 1));
             }
@@ -169,7 +169,7 @@ impl Pager {
         stream: &mut FaultStream,
     ) {
         let (want, wasted) = stream.window(t.page, self.batch_pages(), |a, b| self.are_resident(a, b));
-        t.want = self.watch_window(t.page, want);
+        t.want = if stream.is_of_guest { 1 } else { self.watch_window(t.page, want) };
         self.add(Counter::AroundWastedPages, wasted as u64);
         self.add(Counter::Faults, 1);
         stream.path().around = 0;
@@ -240,6 +240,11 @@ impl Pager {
                 Ok(Fault::Served)
             }
             Serve::Changed => {
+                t.tries += 1;
+                Err(s)
+            }
+            Serve::NeedRoom(pages) if stream.is_of_guest => {
+                self.tolerate_guest(pages);
                 t.tries += 1;
                 Err(s)
             }

@@ -45,11 +45,14 @@ pub struct FaultStream {
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
+    /// The faults are those of a process that shares the program's memory, and may be killed at any moment: it takes nothing into its hands that
+    /// others would wait for, so it evicts nothing and brings in one page at a time.
+    pub is_of_guest: bool,
 }
 
 impl FaultStream {
     pub const fn new() -> FaultStream {
-        FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0 }
+        FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0, is_of_guest: false }
     }
 
     /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.

@@ -22,6 +22,7 @@ pub mod pagemap;
 mod place;
 pub mod prefetch;
 pub mod program;
+pub mod seccomp;
 pub mod secret;
 pub mod simd;
 pub mod slot;

@@ -5,19 +5,58 @@
 //! `Send`/`Sync` and for the two dereferences. It knows nothing of signals: whoever can be interrupted by
 //! a handler that takes the same lock must have blocked signals first (the pager's rule).
 //!
+//! The word of a lock that is held says which thread has it, so that who waits for long can ask whether it still exists: a process that
+//! shares our memory (vfork, `clone(CLONE_VM)`) may be killed with a lock in its hands. What it was changing nobody can finish.
+//!
 //! Built with `--cfg shuttle`, every attempt to take a lock is a point at which the scheduler of
 //! `tests/shuttle_cache.rs` may let another thread run, and who would sleep lets others run.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::nr;
 
 const FREE: u32 = 0;
-const LOCKED: u32 = 1;
-const CONTENDED: u32 = 2;
+/// Bit of the word of a lock that is held: somebody may sleep. The others are the owner's thread id.
+const CONTENDED: u32 = 1 << 31;
+/// In place of an owner whose id is not known.
+const SOMEBODY: u32 = 1;
+/// How long a waiter sleeps before it asks whether the owner exists, in nanoseconds: longer than any lock is held.
+#[cfg(not(shuttle))]
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Who can say which thread this is, and what to do where an owner does not exist any more.
+pub struct Owners {
+    /// The calling thread's id, without a system call if possible; not 0.
+    pub me: fn() -> u32,
+    /// A lock that this thread waits for belongs to the thread of this id, for a long time. Does not return if that is gone.
+    pub look_after: fn(u32),
+    /// Something that somebody has in hand is waited for, for a long time. Does not return if that somebody is gone.
+    pub look_for_abandoned: fn(),
+}
+
+static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets who can say that, once, before there is a second thread. Without them no owner is known.
+pub fn set_owners(owners: &'static Owners) {
+    OWNERS.store(core::ptr::from_ref(owners).cast_mut(), Ordering::Release);
+}
+
+/// What this thread waits for, for a long time, may have been in the hands of one who is gone: see [`Owners`].
+pub fn look_for_abandoned() {
+    owners().inspect(|o| (o.look_for_abandoned)());
+}
+
+fn owners() -> Option<&'static Owners> {
+    super::static_ref(&OWNERS)
+}
+
+#[inline]
+fn me() -> u32 {
+    owners().map_or(SOMEBODY, |o| (o.me)())
+}
 
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
@@ -84,8 +123,9 @@ impl<T> Mutex<T> {
     /// Takes the lock, spinning briefly and then sleeping.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         point();
-        if self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow();
+        let me = me();
+        if self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow(me);
         }
         MutexGuard { mutex: self }
     }
@@ -94,14 +134,14 @@ impl<T> Mutex<T> {
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
         self.word
-            .compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(FREE, me(), Ordering::Acquire, Ordering::Relaxed)
             .ok()
             .map(|_| MutexGuard { mutex: self })
     }
 
     #[cfg(shuttle)]
-    fn lock_slow(&self) {
-        while self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    fn lock_slow(&self, me: u32) {
+        while self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // Lets others run first, where a point only may.
             shuttle::thread::yield_now();
         }
@@ -109,22 +149,41 @@ impl<T> Mutex<T> {
 
     #[cfg(not(shuttle))]
     #[cold]
-    fn lock_slow(&self) {
+    fn lock_slow(&self, me: u32) {
         for _ in 0..100 {
             core::hint::spin_loop();
             if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }
         }
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            futex_wait(&self.word, CONTENDED, None);
+        let mut since = super::now_ns();
+        let mut waits_for = FREE;
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            // Others may sleep, too, so whoever has slept leaves the mark.
+            let next = if word == FREE { me | CONTENDED } else { word | CONTENDED };
+            if word != next
+                && self.word.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            if word == FREE {
+                return;
+            }
+            futex_wait(&self.word, next, Some(PATIENCE_NS));
+            let owner = next & !CONTENDED;
+            if owner != waits_for {
+                (waits_for, since) = (owner, super::now_ns());
+            } else if owner != SOMEBODY && super::now_ns() > since + PATIENCE_NS {
+                owners().inspect(|o| (o.look_after)(owner));
+            }
         }
     }
 
     fn release(&self) {
-        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+        if self.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
             futex_wake(&self.word, 1);
         }
     }

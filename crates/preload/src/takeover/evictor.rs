@@ -153,6 +153,15 @@ pub fn tid() -> u32 {
     TID.load(Ordering::Relaxed)
 }
 
+/// Whether the calling thread is the evictor: by its thread-local area, whose address is there in it.
+pub fn is_caller() -> bool {
+    let tls: usize;
+    // SAFETY: every thread has that word, here as in libc's.
+    unsafe { core::arch::asm!("mov {}, fs:[0x10]", out(reg) tls, options(nostack, readonly)) };
+    let base = BASE.load(Ordering::Relaxed);
+    base != 0 && tls == base + STACK_BYTES + TLS_BYTES / 2 && TID.load(Ordering::Relaxed) != 0
+}
+
 extern "C" fn body() -> ! {
     TID.store(uzswap::sys::gettid(), Ordering::Relaxed);
     let name = b"uzswap-evict\0";

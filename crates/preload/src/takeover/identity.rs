@@ -11,15 +11,13 @@
 // # Safety charter
 // One call: the lock is freed in a forked child, where its holder does not exist.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use uzswap::control::Mechanism;
 use uzswap::sys::program::ProcMem;
 use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, buffers, evictor, raw, runtime, start};
+use super::{Answer, Args, PAGER, buffers, evictor, raw, runtime, sandbox, start};
 
 /// Calls that a process of several threads may be refused.
 const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
@@ -41,12 +39,8 @@ const RIGHTS: [usize; 10] = [
 /// How often a call is tried again after the evictor has ended: the kernel counts a thread for a moment longer.
 const TRIES: u32 = 1000;
 
-const PR_SET_SECCOMP: usize = 22;
-const SECCOMP_SET_MODE_FILTER: usize = 1;
-
 /// One thread at a time ends and starts the evictor.
 static CHANGING: Mutex<()> = Mutex::new(());
-static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// Calls after which files of /proc may be out of reach, beside those of [`RIGHTS`].
 pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
@@ -65,14 +59,9 @@ pub(super) fn note(number: usize, a: &Args) {
     }
 }
 
-/// Whether a forked child may try to open the mechanism's files for itself. In a filter that kills it may not.
-pub(super) fn may_open_again() -> bool {
-    true
-}
-
 /// In the child after fork, which may be in another pid namespace.
 pub(super) fn look_up_namespace() {
-    if FILTERED.load(Ordering::Relaxed) {
+    if sandbox::is_filtered() {
         // Not a call that the program might not make.
         uzswap::sys::forget_pid_namespace();
     } else {
@@ -89,16 +78,11 @@ pub(super) fn after_fork_child() {
 
 /// Does the call, if it is one of these.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
-    let installs_filter = number == nr::SECCOMP && a[0] == SECCOMP_SET_MODE_FILTER
-        || number == nr::PRCTL && a[0] == PR_SET_SECCOMP;
-    if installs_filter {
-        FILTERED.store(true, Ordering::Relaxed);
-    }
     if number == nr::PRCTL && a[0] == tsc::PR_SET_TSC {
         tsc::forbid();
     }
     let alone = ALONE.contains(&number);
-    let renews = alone || RIGHTS.contains(&number) && !FILTERED.load(Ordering::Relaxed);
+    let renews = alone || RIGHTS.contains(&number) && !sandbox::is_filtered();
     if !renews || !evictor::is_running() || super::process::is_shared_child() {
         return None;
     }

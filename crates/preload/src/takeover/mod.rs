@@ -25,6 +25,7 @@ mod buffers;
 mod descriptors;
 mod ending;
 mod evictor;
+mod guests;
 mod identity;
 mod inflight;
 mod memory;
@@ -32,6 +33,7 @@ mod pins;
 mod process;
 mod relatives;
 mod reserved;
+mod sandbox;
 mod signals;
 mod start;
 mod target;
@@ -144,6 +146,10 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
     }
     pins::note(number, &args);
     identity::note(number, &args);
+    sandbox::note(t, number, &args);
+    if number == nr::PTRACE && guests::stops_us(&args) {
+        return Answer::Result(guests::stop_thread(t, args));
+    }
     let answer = match disposition(number) {
         _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
         _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),
@@ -186,15 +192,21 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Special => true,
             _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => true,
             _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
+            _ if number == nr::PTRACE => true,
             _ if identity::LOSING.contains(&number) => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,
         };
-        // These must keep the stack exactly as it is, or are harmless and frequent.
-        let never = matches!(number, nr::RT_SIGRETURN | nr::VFORK);
+        // It must find the stack exactly as it is.
+        let never = number == nr::RT_SIGRETURN;
         let class_of = if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE };
         class.store(class_of, Ordering::Release);
     }
+}
+
+/// No call passes the hook any more, in any thread: the process is left to itself.
+fn set_no_classes() {
+    CLASS_TABLE.iter().for_each(|class| class.store(CLASS_INLINE, Ordering::Release));
 }
 
 /// Runs `f` where the pager's lock may be taken: signals blocked, on this thread's runtime stack. `f` and
@@ -214,6 +226,7 @@ pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
         unsafe { (*job).result = Some(result) };
     }
     let mask = signals::block_all();
+    let was_busy = t.is_busy.swap(1, Ordering::Relaxed);
     let mut job = Job { f: Some(f), result: None };
     let p = (&raw mut job).cast::<u8>();
     if t.on_own_stack() {
@@ -222,6 +235,7 @@ pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
         // SAFETY: the runtime stack is ours, and signals are blocked: nobody else uses it meanwhile.
         unsafe { patch::call_on_stack_saving_vectors(t.runtime_stack_top(), run_of(&job), p) };
     }
+    t.is_busy.store(was_busy, Ordering::Relaxed);
     signals::restore(mask);
     fn run_of<F: FnOnce() -> R, R>(_: &Job<F, R>) -> extern "C" fn(*mut u8) {
         run::<F, R>

@@ -19,7 +19,7 @@ use super::descriptors;
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw, relatives,
-    reserved, runtime, signals, start, target,
+    reserved, runtime, sandbox, signals, start, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -31,6 +31,10 @@ const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args, f: &mut HookFrame) -> Option<Answer> {
     match number {
+        nr::VFORK => {
+            t.expect_guest(true);
+            Some(Answer::Inline)
+        }
         nr::FORK => Some(Answer::Result(fork(t, number, a))),
         nr::CLONE => Some(clone(t, a, f)),
         // glibc and others fall back to clone.
@@ -70,18 +74,23 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         }
         return Answer::Result(r);
     }
-    // Shares our memory while the parent waits, or shares even our thread-local area: runs as it is.
-    if flags & CLONE_VFORK != 0 || flags & CLONE_SETTLS == 0 || stack == 0 {
+    // Shares our memory while the parent waits: runs as it is.
+    if flags & CLONE_VFORK != 0 || stack == 0 {
+        t.expect_guest(true);
         return Answer::Inline;
     }
+    // A process beside us that has our thread-local area is found by its id.
+    let is_guest = flags & CLONE_SETTLS == 0;
     // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the robust list in its
     // control block; and we our own word below it. A program may have put all of it into managed memory.
     if flags & CLONE_CHILD_CLEARTID != 0 {
         buffers::keep(t, a[3], 4);
     }
-    let pointer = a[4];
-    let own_word = pointer.wrapping_add_signed(patch::thread_slot_fs_offset());
-    buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
+    if !is_guest {
+        let pointer = a[4];
+        let own_word = pointer.wrapping_add_signed(patch::thread_slot_fs_offset());
+        buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
+    }
     let mask = signals::block_all();
     let Some(block) = ThreadBlock::allocate() else {
         signals::restore(mask);
@@ -92,7 +101,12 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     block.saved_mask.store(mask, Ordering::Relaxed);
     t.saved_mask.store(mask, Ordering::Relaxed);
     signals::inherit(t, block);
-    thread::came();
+    if is_guest {
+        t.expect_guest(false);
+        block.is_guest.store(1, Ordering::Relaxed);
+    } else {
+        thread::came();
+    }
     Answer::CloneThread(core::ptr::from_ref(block).cast_mut())
 }
 
@@ -100,7 +114,10 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
 pub(crate) extern "C" fn thread_start(block: *mut ThreadStart) {
     // SAFETY: the block that `clone` above handed out; ThreadStart is its first field.
     let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
-    b.adopt(uzswap::sys::gettid());
+    match b.is_guest.load(Ordering::Relaxed) {
+        0 => b.adopt(uzswap::sys::gettid()),
+        _ => b.adopt_guest(uzswap::sys::gettid()),
+    }
     signals::restore(b.saved_mask.load(Ordering::Relaxed));
 }
 
@@ -110,8 +127,10 @@ pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
     let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
     let mask = thread::current().saved_mask.load(Ordering::Relaxed);
     if result < 0 {
+        if b.is_guest.load(Ordering::Relaxed) == 0 {
+            thread::went();
+        }
         b.give_back();
-        thread::went();
     }
     signals::restore(mask);
 }
@@ -144,7 +163,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 }
                 let slot = child.map_or_else(start::spare_slot, |(slot, _)| slot);
                 slot.add(Counter::Processes, 1);
-                let may_renew = identity::may_open_again();
+                let may_renew = sandbox::may_open_again();
                 if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot, may_renew) {
                     ending::ended_in_child(e.0);
                 }
@@ -202,6 +221,9 @@ unsafe fn resume_on(f: &HookFrame, stack: usize) -> ! {
 
 fn thread_exit(t: &'static ThreadBlock) {
     if is_shared_child() {
+        if t.is_guest.load(Ordering::Relaxed) != 0 {
+            t.retire();
+        }
         return;
     }
     if ACTIVE.load(Ordering::Acquire) {
@@ -232,7 +254,7 @@ fn process_exit(t: &'static ThreadBlock) {
 }
 
 /// Brings the shared counters up to date before the process goes.
-fn finish_counters() {
+pub(super) fn finish_counters() {
     if let Some(pages) = evictor::look_outside() {
         if ACTIVE.load(Ordering::Acquire) {
             PAGER.publish(true);
@@ -245,6 +267,10 @@ fn finish_counters() {
 
 /// exec, with the environment that carries us along.
 fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+    if !sandbox::may_start() {
+        // It would end at its start, of the calls that we make there.
+        return buffers::with_held(t, number, &a, || raw(number, a));
+    }
     let environment_at = if number == nr::EXECVE { 2 } else { 3 };
     buffers::with_held(t, number, &a, || {
         let Some(target) = look(t, number, &a) else { return Errno::ENOMEM.as_return() };

@@ -285,6 +285,23 @@ pub fn start(fault_signal: i32) {
     let _ = call!(nr::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const bit, 0, 8);
 }
 
+/// The process is left to itself: its signals are as it has set them, and so are mask and alternate stack of the calling thread.
+/// Other threads keep our alternate stack, which is none the worse.
+pub fn give_back(t: &'static ThreadBlock) {
+    let mask = block_all();
+    for sig in 1..SIGNALS as i32 {
+        let recorded = RECORDED[sig as usize].get();
+        if is_handler(recorded.handler) || sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
+            let _ = kernel_action(sig, Some(&recorded), None);
+        }
+    }
+    // SAFETY: this thread's own cell.
+    let stack = unsafe { *t.program_stack.get() };
+    let _ = call!(nr::SIGALTSTACK, &raw const stack, 0);
+    let is_blocked = t.fault_signal_blocked.load(Ordering::Relaxed) != 0;
+    restore(mask | if is_blocked { fault_bit() } else { 0 });
+}
+
 fn read_u64(addr: usize) -> u64 {
     // SAFETY: a word of the kernel's frame, or of the program's memory read as the program would (it may fault).
     unsafe { (addr as *const u64).read_unaligned() }
@@ -318,7 +335,10 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
         // A signal that the program would take now goes first.
         PAGER.wait_for_turn(|| !would_interrupt(read_u64(context + UC_SIGMASK)));
         // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
-        match PAGER.fault(addr, error, unsafe { &mut *t.stream.get() }) {
+        t.is_busy.store(1, Ordering::Relaxed);
+        let fault = PAGER.fault(addr, error, unsafe { &mut *t.stream.get() });
+        t.is_busy.store(0, Ordering::Relaxed);
+        match fault {
             Fault::Served => return,
             Fault::Lost => {
                 super::debug(&[("page lost at", addr as u64)]);

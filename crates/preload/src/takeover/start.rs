@@ -20,6 +20,7 @@ use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring, TRACED_BYTES};
 use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, Tree};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
+use uzswap::sys::sync::{Owners, set_owners};
 use uzswap::sys::userfaultfd::{FEATURE_MOVE, FEATURE_SIGBUS, Userfaultfd};
 use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 
@@ -98,6 +99,12 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
         return;
     };
     let kind = Mechanism::from_u32(settings.mechanism).unwrap_or(Mechanism::Protect);
+    static OWNERS: Owners = Owners {
+        me: thread::id_for_locks,
+        look_after: thread::look_after,
+        look_for_abandoned: thread::look_for_abandoned,
+    };
+    set_owners(&OWNERS);
     signals::start(uzswap::sys::mechanism::Mechanism::signal(kind));
     main.adopt(uzswap::sys::gettid());
     thread::came();

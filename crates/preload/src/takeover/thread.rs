@@ -19,7 +19,7 @@ use uzswap::fault::hold::ThreadHolds;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{PAGE_SIZE, nr};
 
-use super::{PAGER, call};
+use super::{PAGER, call, evictor};
 use crate::patch::{ThreadStart, thread_slot_get, thread_slot_set};
 
 /// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the fault path.
@@ -73,9 +73,21 @@ pub struct ThreadBlock {
     /// Memory for the environment of an exec, kept for the next (a vfork child cannot free it).
     pub exec_scratch: AtomicUsize,
     pub exec_scratch_len: AtomicUsize,
+    /// Whether others use this thread's thread-local area, and with it the word that leads here: [`ALONE`], [`VFORKED`] or [`SHARED`].
+    company: AtomicU32,
+    /// 1: of a process that shares the thread-local area of another's thread.
+    pub is_guest: AtomicU32,
+    /// 1: such a process is in the pager.
+    pub is_busy: AtomicU32,
     next: AtomicPtr<ThreadBlock>,
     base: usize,
 }
+
+const ALONE: u32 = 0;
+/// A child of vfork may, as long as the thread itself waits.
+const VFORKED: u32 = 1;
+/// Processes that share memory and run beside the thread may: each has a block of its own, found by its thread id.
+const SHARED: u32 = 2;
 
 // SAFETY: the cells are used by the owning thread only (charter).
 unsafe impl Sync for ThreadBlock {}
@@ -110,7 +122,11 @@ impl ThreadBlock {
         // SAFETY: blocks are never unmapped.
         while let Some(b) = unsafe { p.as_ref() } {
             let owner = b.tid.load(Ordering::Acquire);
-            let dead = owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner));
+            // What a guest had in hand when it was killed must not be forgotten.
+            let left_something =
+                b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0;
+            let dead =
+                !left_something && (owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner)));
             if dead && b.tid.compare_exchange(owner, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 b.reset();
                 return Some(b);
@@ -141,6 +157,9 @@ impl ThreadBlock {
                 masks_next: AtomicUsize::new(0),
                 exec_scratch: AtomicUsize::new(0),
                 exec_scratch_len: AtomicUsize::new(0),
+                company: AtomicU32::new(ALONE),
+                is_guest: AtomicU32::new(0),
+                is_busy: AtomicU32::new(0),
                 next: AtomicPtr::new(core::ptr::null_mut()),
                 base,
             });
@@ -157,6 +176,9 @@ impl ThreadBlock {
     }
 
     fn reset(&self) {
+        self.company.store(ALONE, Ordering::Relaxed);
+        self.is_guest.store(0, Ordering::Relaxed);
+        self.is_busy.store(0, Ordering::Relaxed);
         self.holds.store(core::ptr::null_mut(), Ordering::Release);
         self.fault_signal_blocked.store(0, Ordering::Relaxed);
         self.fault_signal_pending.store(0, Ordering::Relaxed);
@@ -174,6 +196,24 @@ impl ThreadBlock {
         self.holds().adopt(tid);
         thread_slot_set(core::ptr::from_ref(self) as usize);
         self.arm_alternate_stack();
+    }
+
+    /// Makes this the block of the calling process, which shares the thread-local area of the thread that made it: not by the word
+    /// there, but by its id.
+    pub fn adopt_guest(&'static self, tid: u32) {
+        // Whoever had the number before is gone.
+        each_block(|b| _ = b.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed));
+        self.tid.store(tid, Ordering::Release);
+        self.holds().adopt(tid);
+        // It may be killed at any moment, with what it has in hand.
+        // SAFETY: the caller's own block.
+        unsafe { (*self.stream.get()).is_of_guest = true };
+        self.arm_alternate_stack();
+    }
+
+    /// The thread is about to make a process that shares its thread-local area. `waits`: until that has ended or executed a program.
+    pub fn expect_guest(&self, waits: bool) {
+        self.company.fetch_max(if waits { VFORKED } else { SHARED }, Ordering::AcqRel);
     }
 
     /// The alternate stack that the kernel knows.
@@ -262,8 +302,78 @@ pub fn find() -> Option<&'static ThreadBlock> {
 /// The block, if the thread has one.
 #[inline]
 pub fn existing() -> Option<&'static ThreadBlock> {
+    // SAFETY: the slot holds null or this thread's block.
+    let block = unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() }?;
+    Some(if block.company.load(Ordering::Relaxed) == ALONE { block } else { of_caller(block) })
+}
+
+/// The block of the caller, who has found `block` by a word that it may share.
+#[cold]
+fn of_caller(block: &'static ThreadBlock) -> &'static ThreadBlock {
+    let tid = uzswap::sys::gettid();
+    if block.tid.load(Ordering::Acquire) == tid {
+        // It does not wait any more.
+        let _ = block.company.compare_exchange(VFORKED, ALONE, Ordering::AcqRel, Ordering::Relaxed);
+        return block;
+    }
+    // A child of vfork has none: it is on its parent's, who waits.
+    let mut own = None;
+    each_block(|b| {
+        if b.tid.load(Ordering::Acquire) == tid {
+            own = Some(b);
+        }
+    });
+    own.unwrap_or(block)
+}
+
+fn each_block(mut f: impl FnMut(&'static ThreadBlock)) {
+    let mut p = BLOCKS.load(Ordering::Acquire);
+    // SAFETY: blocks are never unmapped.
+    while let Some(b) = unsafe { p.as_ref() } {
+        f(b);
+        p = b.next.load(Ordering::Acquire);
+    }
+}
+
+/// The calling thread's id, for the words of locks.
+pub fn id_for_locks() -> u32 {
     // SAFETY: as above.
-    unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() }
+    match unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() } {
+        Some(b) if b.company.load(Ordering::Relaxed) == ALONE => b.tid.load(Ordering::Relaxed),
+        None if evictor::is_caller() => evictor::tid(),
+        _ => uzswap::sys::gettid(),
+    }
+}
+
+/// A lock is held for a long time by thread `owner`. Where that is gone nobody will ever free it: says so, and ends the process.
+pub fn look_after(owner: u32) {
+    if is_gone(owner) {
+        super::fatal(
+            "a process that shared this program's memory was ended while it brought a page in; \
+             what it was changing cannot be finished",
+        );
+    }
+}
+
+/// Something is waited for, for a long time: whether a guest had it in hand that is gone.
+pub fn look_for_abandoned() {
+    each_block(|b| {
+        if b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0 {
+            look_after(b.tid.load(Ordering::Acquire));
+        }
+    });
+}
+
+/// Whether there is no such thread, or it has ended and waits for its parent.
+fn is_gone(owner: u32) -> bool {
+    const P_PID: usize = 1;
+    /// WEXITED, and that it is not to be reaped: WNOWAIT, WNOHANG, `__WALL`.
+    const ENDED: usize = 4 | 0x100_0000 | 1 | 0x4000_0000;
+    let mut info = [0u64; 16];
+    let r = call!(nr::WAITID, P_PID, owner, info.as_mut_ptr(), ENDED, 0);
+    // `si_pid`, 16 bytes from the start: 0 where it has not ended.
+    let is_dead_child = r == 0 && info[2] as u32 == owner;
+    is_dead_child || !uzswap::sys::thread_exists(owner)
 }
 
 #[cold]
@@ -280,14 +390,13 @@ fn adopt_unknown() -> Option<&'static ThreadBlock> {
 
 /// In the child after fork: blocks of other threads belong to nobody here.
 pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
-    let mut p = BLOCKS.load(Ordering::Acquire);
-    // SAFETY: blocks are never unmapped.
-    while let Some(b) = unsafe { p.as_ref() } {
+    each_block(|b| {
         if !core::ptr::eq(b, mine) {
+            b.is_busy.store(0, Ordering::Relaxed);
             b.tid.store(0, Ordering::Release);
         }
-        p = b.next.load(Ordering::Acquire);
-    }
+    });
     mine.tid.store(tid, Ordering::Release);
+    mine.company.store(ALONE, Ordering::Release);
     THREADS.store(1, Ordering::Release);
 }

@@ -1,0 +1,104 @@
+//! The tree's sums, put right from the slots now and then.
+//!
+//! A process that is killed between its slot and the sum, or while it frees a slot, leaves the sum wrong, or the slot taken, for the rest
+//! of the run. Somebody who looks on sees that as a difference that stays: changes that are under way are over by the next look.
+
+use core::sync::atomic::{AtomicI64, Ordering};
+
+use super::{MAX_PROCESSES, RETIRING, Slot, Tree};
+
+/// Looks in a row, some time apart, in which a difference must be the same to be believed.
+const LOOKS: u32 = 5;
+
+/// What was found so far.
+pub struct Recount {
+    used: Difference,
+    needed: Difference,
+    /// For how many looks each slot has been in the middle of being claimed or freed.
+    stuck: [u32; MAX_PROCESSES],
+}
+
+/// By how much a sum is larger than what the slots say, and in how many looks.
+#[derive(Default)]
+struct Difference {
+    pages: i64,
+    looks: u32,
+}
+
+impl Difference {
+    fn look(&mut self, sum: &AtomicI64, of_slots: i64) {
+        let pages = sum.load(Ordering::Acquire) - of_slots;
+        self.looks = if pages == self.pages { self.looks + 1 } else { 1 };
+        self.pages = pages;
+        if self.looks >= LOOKS && pages != 0 {
+            sum.fetch_sub(pages, Ordering::AcqRel);
+            *self = Difference::default();
+        }
+    }
+}
+
+impl Default for Recount {
+    fn default() -> Self {
+        Recount { used: Difference::default(), needed: Difference::default(), stuck: [0; MAX_PROCESSES] }
+    }
+}
+
+impl Recount {
+    /// One look at a tree: some hundred milliseconds or more after the one before.
+    pub fn look(&mut self, tree: &Tree) {
+        for (s, stuck) in tree.used_slots().iter().zip(&mut self.stuck) {
+            *stuck = if s.id() == RETIRING { *stuck + 1 } else { 0 };
+            if *stuck >= LOOKS {
+                // Whoever was at it is gone. What it had not taken out of the sums yet is a difference now.
+                s.used_pages.store(0, Ordering::Release);
+                s.needed_pages.store(0, Ordering::Release);
+                s.id.store(0, Ordering::Release);
+            }
+        }
+        let sum = |f: fn(&Slot) -> &AtomicI64| {
+            tree.used_slots().iter().map(|s| f(s).load(Ordering::Acquire)).sum::<i64>()
+        };
+        self.used.look(&tree.used_pages, sum(|s| &s.used_pages));
+        self.needed.look(&tree.needed_pages, sum(|s| &s.needed_pages));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tests::tree;
+
+    #[test]
+    fn a_sum_that_stays_wrong_is_put_right() {
+        let (t, mut recount) = (tree(), Recount::default());
+        t.publish(t.claim(1).unwrap(), 70, 100);
+        t.used_pages.fetch_add(30, Ordering::Relaxed);
+        (1..LOOKS).for_each(|_| recount.look(&t));
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 100, "it may be a change that is under way");
+        recount.look(&t);
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 70);
+        assert_eq!(t.needed_pages.load(Ordering::Relaxed), 100);
+    }
+
+    #[test]
+    fn what_changes_is_left_alone() {
+        let (t, mut recount) = (tree(), Recount::default());
+        for pages in 1..40 {
+            t.used_pages.store(pages, Ordering::Relaxed);
+            recount.look(&t);
+        }
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 39);
+    }
+
+    #[test]
+    fn a_slot_that_was_being_freed_by_one_who_is_gone_is_free_again() {
+        let (t, mut recount) = (tree(), Recount::default());
+        let s = t.claim(1).unwrap();
+        t.publish(s, 70, 100);
+        s.id.store(RETIRING, Ordering::Relaxed);
+        (0..2 * LOOKS).for_each(|_| recount.look(&t));
+        assert!(core::ptr::eq(t.claim(2).unwrap(), s));
+        assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
+        assert_eq!(t.needed_pages.load(Ordering::Relaxed), 0);
+    }
+}
