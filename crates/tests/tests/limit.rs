@@ -53,6 +53,16 @@ fn main() -> ExitCode {
             });
         }
     }
+    // One that fits, two at a time, one that forks and whose children write to all, and one that pages.
+    for (name, script, limit_mib) in [
+        ("one", "exec touch 100 1 8", 512),
+        ("two", "touch 60 1 60 & touch 60 1 60 & wait", 512),
+        ("forks", "exec forks 60 2", 512),
+        ("pages", "exec touch 192 1 2", MEMORY_MIB),
+    ] {
+        let w = workshop.clone();
+        suite.add(format!("the_peak_is_the_kernels::{name}"), move || accounts(&w, script, limit_mib * MIB));
+    }
     drop(workshop);
     suite.main()
 }
@@ -76,6 +86,22 @@ fn holds_for_children(
     let is_killed = free.oom_kills > 0 && !free.succeeded();
     let is_right = run.succeeded() && run.oom_kills == 0;
     Ok(Verdict::check(is_killed && is_right, || format!("{}{}", free.report(), run.report())))
+}
+
+/// What `--stats` says of the peak is what the kernel has counted, for memory shared by fork once.
+fn accounts(workshop: &Workshop, script: &str, limit_bytes: u64) -> Result<Verdict, String> {
+    // The kernel counts `uzswap run` as well, and both look now and then.
+    const ALLOWED: u64 = 6 * MIB;
+    let bin = workshop.program("touch").parent().expect("in a directory").to_path_buf();
+    workshop.program("forks");
+    let script = format!("PATH={}:$PATH; {script}", bin.display());
+    let run = Job::new(["sh", "-c", &script])
+        .managed(Managed { memory_bytes: Some(limit_bytes), options: vec![] })
+        .run(workshop)?;
+    let (said, counted) = (run.stat("peak_used_bytes").unwrap_or(0), run.peaks.group_bytes);
+    println!("said {} MiB, counted {} MiB", said / MIB, counted / MIB);
+    let is_right = run.succeeded() && said.abs_diff(counted) <= counted / 20 + ALLOWED;
+    Ok(Verdict::check(is_right, || format!("said {said}, counted {counted}\n{}", run.report())))
 }
 
 /// A program that reserves 16 GiB and touches a little of it is not paged; one that touches more than its limit holds it.

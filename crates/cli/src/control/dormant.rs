@@ -1,10 +1,9 @@
 //! What the dormant processes of a run hold. They have reserved what they could hold and do not look themselves, so the peak of
 //! a run needs somebody who does, from outside: by the kernel's count, now and then.
 //!
-//! The kernel counts memory that is shared since a fork for each who has it. Where that can be much the process's share is asked for
-//! (Pss), which costs the kernel a walk through its tables: less often.
+//! The kernel counts memory that is shared since a fork for each who has it. Where that can matter the process's share is asked for
+//! (Pss), which costs the kernel a walk through its tables; how often, is by what it costs.
 
-use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 use std::thread;
@@ -16,44 +15,30 @@ use super::state::{self, PAGE_BYTES};
 /// How often it is looked at most, and the part of the time that it may take.
 const LOOK: Duration = Duration::from_millis(50);
 const PART: u32 = 100;
-/// A process that holds less is not asked for its share, nor one that was asked so lately.
-const SHARE_FROM_BYTES: u64 = 8 << 20;
-const SHARE_AGAIN: Duration = Duration::from_secs(1);
+/// A process that holds less is not asked for its share.
+const SHARE_FROM_BYTES: u64 = 1 << 20;
 
 /// Watches the dormant processes. Without a thread for it the peak is that of those that page, and of each that ends.
 pub fn start(run: Arc<Run>) {
     super::in_background("uzswap-dormant", move || {
-        let mut shares = HashMap::new();
         loop {
             let began = Instant::now();
             // First, so that one that begins to page meanwhile is not counted twice.
             let [held, needed] = run.tree.said_pages();
-            let dormant = (look(&run, &mut shares) / PAGE_BYTES) as i64;
+            let dormant = (look(&run) / PAGE_BYTES) as i64;
             run.tree.note_peaks(held + dormant, needed + dormant);
             thread::sleep(LOOK.max(began.elapsed() * PART));
         }
     });
 }
 
-/// The part of what a process has that is its own, and when it was asked for.
-type Shares = HashMap<u32, (f64, Instant)>;
-
-fn look(run: &Run, shares: &mut Shares) -> u64 {
-    let mut there = HashMap::new();
-    let mut sum = 0;
-    for (pid, _) in run.live().filter(|(_, slot)| slot.mechanism().is_none()) {
-        let bytes = state::anonymous_bytes(pid).unwrap_or(0);
-        if bytes < SHARE_FROM_BYTES {
-            sum += bytes;
-            continue;
-        }
-        let known = shares.get(&pid).copied().filter(|(_, at)| at.elapsed() < SHARE_AGAIN);
-        let (part, at) = known.unwrap_or_else(|| (share(pid).unwrap_or(1.0), Instant::now()));
-        sum += (bytes as f64 * part) as u64;
-        there.insert(pid, (part, at));
-    }
-    *shares = there;
-    sum
+fn look(run: &Run) -> u64 {
+    let dormant = run.live().filter(|(_, slot)| slot.mechanism().is_none());
+    let holds = |pid| match state::anonymous_bytes(pid).unwrap_or(0) {
+        bytes if bytes < SHARE_FROM_BYTES => bytes,
+        bytes => (bytes as f64 * share(pid).unwrap_or(1.0)) as u64,
+    };
+    dormant.map(|(pid, _)| holds(pid)).sum()
 }
 
 /// The part of a process's anonymous memory that is its own, or its share of what others have as well.

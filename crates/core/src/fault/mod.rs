@@ -352,12 +352,13 @@ impl Pager {
         all - self.uncounted_pages()
     }
 
-    /// Pages that the process would hold without uzswap.
+    /// Pages that the process would hold without uzswap, but for those that it shares with relatives and they count.
     pub fn needed_pages(&self) -> i64 {
         self.resident_pages()
             + self.limbo_pages()
             + self.stored_pages()
             + self.outside.load(Ordering::Relaxed)
+            - self.needed_by_relatives()
     }
 
     /// The limit that the tree leaves to this process.

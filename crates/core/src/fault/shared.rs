@@ -39,6 +39,8 @@ const WAIT_FOR_OTHERS_NS: u64 = 1_000_000_000;
 pub(super) struct Sharing {
     /// Pages that are counted by relatives; negative: pages counted here that they hold.
     debt: AtomicI64,
+    /// Pages that were in the cache when this process was forked: relatives need those that still are.
+    inherited_stored: AtomicI64,
     /// Frames of the cache that may still be shared.
     cache_frames: AtomicI64,
     /// Pages that count until relatives have looked at their share, which may have them now; and since when.
@@ -54,6 +56,7 @@ impl Sharing {
     pub const fn new() -> Sharing {
         Sharing {
             debt: AtomicI64::new(0),
+            inherited_stored: AtomicI64::new(0),
             cache_frames: AtomicI64::new(0),
             handed_over: AtomicI64::new(0),
             handed_over_at_ns: AtomicU64::new(0),
@@ -69,6 +72,15 @@ impl Pager {
     pub(super) fn uncounted_pages(&self) -> i64 {
         let s = &self.sharing;
         s.debt.load(Ordering::Relaxed) - self.slot().charged()
+    }
+
+    /// Pages that this process would share with relatives without uzswap, which count there; as far as known.
+    pub(super) fn needed_by_relatives(&self) -> i64 {
+        let s = &self.sharing;
+        let stored = s.inherited_stored.load(Ordering::Relaxed).min(self.stored_pages());
+        let shared =
+            (s.debt.load(Ordering::Relaxed) - self.pool_pages()).clamp(0, self.resident_pages().max(0));
+        stored + shared
     }
 
     /// A page in the cache is freed, which writes its frame.
@@ -216,6 +228,7 @@ impl Pager {
         }
         self.tolerate_nothing();
         self.sharing.debt.store(0, Ordering::Relaxed);
+        self.sharing.inherited_stored.store(self.stored_pages(), Ordering::Relaxed);
         // The rest counts here from now on. Limbo: the parent gives its frames back without asking. Tables, stacks, the
         // program's data and ours are not marked: much of it will be written at once, nobody sees what.
         self.sharing.debt.store(self.resident_pages() + self.pool_pages(), Ordering::Relaxed);

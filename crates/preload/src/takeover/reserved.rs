@@ -84,9 +84,8 @@ pub fn note(start: usize, end: usize) {
         evictor::open_files();
         descriptors::refresh();
     }
-    if !evictor::is_running() {
-        evictor::start();
-    }
+    // One that runs sleeps without end where nothing accessible was reserved: it is woken.
+    evictor::start();
 }
 
 /// What the process has reserved, in pages.
