@@ -51,7 +51,12 @@ fn run(
 ) -> Result<Outcome, String> {
     let mut argv = vec![w.program("rights").into_os_string(), mib.to_string().into()];
     argv.extend(arguments.split(' ').map(Into::into));
-    let managed = Managed { memory_bytes: Some(memory_bytes), options: vec![] };
+    // The kernel has no strict mode for a process that is under a filter already, as the sandbox is one.
+    let (sandbox, options) = match (sandbox, arguments.contains("strict")) {
+        (Sandbox::NoUserfaultfd, true) => (Sandbox::Open, vec!["--mechanism".into(), "protect".into()]),
+        _ => (sandbox, vec![]),
+    };
+    let managed = Managed { memory_bytes: Some(memory_bytes), options };
     Job::new(&argv).sandbox(sandbox).managed(managed).run(w)
 }
 

@@ -84,7 +84,10 @@ pub fn keep_spare() -> Result<()> {
     let asked = unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_AS, 0, limit.as_mut_ptr()) };
     let of_limit = if asked.is_ok() && limit[0] < 1 << 47 { limit[0] / BYTES_TO_WORDS } else { 0 };
     let len = SPARE_BYTES + of_limit.next_multiple_of(SEGMENT_BYTES);
-    SPARE[0].store(place::map(len, PROT_NONE)?, Ordering::Release);
+    let spare = place::map(len, PROT_NONE)?;
+    // SAFETY: advice about the mapping just made: there is nothing in it to dump.
+    let _ = unsafe { uz_syscall!(nr::MADVISE, spare, len, MADV_DONTDUMP) };
+    SPARE[0].store(spare, Ordering::Release);
     SPARE[1].store(len, Ordering::Release);
     Ok(())
 }
