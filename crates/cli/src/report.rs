@@ -430,6 +430,7 @@ mod tests {
             peak_needed_bytes: 1946 * MIB,
             faults: 123_456,
             written_back_pages: 78_901,
+            unmanaged: 0,
         };
         assert_eq!(
             summary(Some(&n), 512 * MIB, Some(512 * MIB)),

@@ -605,7 +605,7 @@ pub(crate) mod tests {
         assert_eq!(t.said_pages(), [150, 450]);
         t.publish_last(c, 120);
         assert_eq!((t.said_pages()[0], t.peak_used_pages.load(Ordering::Relaxed)), (150, 150));
-        t.retire(c, 12);
+        t.retire(c, c.id());
         t.publish(a, 80, 400);
         a.add(Counter::Faults, 7);
         b.add(Counter::Faults, 1);

@@ -14,6 +14,7 @@ const LOOKS: u32 = 5;
 pub struct Recount {
     used: Difference,
     needed: Difference,
+    held: Difference,
     /// For how many looks each slot has been in the middle of being claimed or freed.
     stuck: [u32; MAX_PROCESSES],
 }
@@ -27,7 +28,7 @@ struct Difference {
 
 impl Difference {
     fn look(&mut self, sum: &AtomicI64, of_slots: i64) {
-        let pages = sum.load(Ordering::Acquire) - of_slots;
+        let pages = sum.load(Ordering::Acquire).wrapping_sub(of_slots);
         self.looks = if pages == self.pages { self.looks + 1 } else { 1 };
         self.pages = pages;
         if self.looks >= LOOKS && pages != 0 {
@@ -39,7 +40,8 @@ impl Difference {
 
 impl Default for Recount {
     fn default() -> Self {
-        Recount { used: Difference::default(), needed: Difference::default(), stuck: [0; MAX_PROCESSES] }
+        let none = Difference::default;
+        Recount { used: none(), needed: none(), held: none(), stuck: [0; MAX_PROCESSES] }
     }
 }
 
@@ -52,14 +54,17 @@ impl Recount {
                 // Whoever was at it is gone. What it had not taken out of the sums yet is a difference now.
                 s.used_pages.store(0, Ordering::Release);
                 s.needed_pages.store(0, Ordering::Release);
+                s.held_pages.store(0, Ordering::Release);
                 s.id.store(0, Ordering::Release);
             }
         }
         let sum = |f: fn(&Slot) -> &AtomicI64| {
-            tree.used_slots().iter().map(|s| f(s).load(Ordering::Acquire)).sum::<i64>()
+            // What is in the block anybody may have written.
+            tree.used_slots().iter().fold(0i64, |all, s| all.wrapping_add(f(s).load(Ordering::Acquire)))
         };
         self.used.look(&tree.used_pages, sum(|s| &s.used_pages));
         self.needed.look(&tree.needed_pages, sum(|s| &s.needed_pages));
+        self.held.look(&tree.held_pages, sum(|s| &s.held_pages));
     }
 }
 
@@ -99,6 +104,6 @@ mod tests {
         (0..2 * LOOKS).for_each(|_| recount.look(&t));
         assert!(core::ptr::eq(t.claim(2).unwrap(), s));
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
-        assert_eq!(t.needed_pages.load(Ordering::Relaxed), 0);
+        assert_eq!(t.said_pages(), [0, 0]);
     }
 }

@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_out_is_in_limbo_or_in_the_cache() {
-        let e = PageEntry::default();
+        let e = PageEntry::untouched();
         assert!(!is_out(&e));
         e.adopt();
         assert!(!is_out(&e));

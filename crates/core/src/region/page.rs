@@ -88,6 +88,12 @@ pub struct PageEntry(AtomicU64);
 crate::zeroable!(PageEntry(AtomicU64));
 
 impl PageEntry {
+    /// The word of a page that was never touched.
+    #[cfg(test)]
+    pub fn untouched() -> PageEntry {
+        PageEntry(AtomicU64::new(0))
+    }
+
     #[inline]
     fn word(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
@@ -453,7 +459,7 @@ mod tests {
     use super::*;
 
     fn new() -> PageEntry {
-        PageEntry(AtomicU64::new(0))
+        PageEntry::untouched()
     }
 
     #[test]

@@ -209,7 +209,7 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
         _ if !active => return None,
         _ => {}
     }
-    if start % PAGE_SIZE != 0 {
+    if !start.is_multiple_of(PAGE_SIZE) {
         return None;
     }
     match advice {

@@ -75,7 +75,7 @@ pub(super) fn prepare(sig: i32) {
             b"uzswap: the core dump lacks ",
             decimal(missing.min(u64::from(u32::MAX)) as u32, pages),
             b" pages (",
-            decimal((missing * PAGE_SIZE as u64 >> 20) as u32, mib),
+            decimal(((missing * PAGE_SIZE as u64) >> 20) as u32, mib),
             b" MiB) of the program, which read as zeros: there is no memory for them\n",
         ];
         let mut line = [0u8; 160];
