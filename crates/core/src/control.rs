@@ -14,7 +14,8 @@
 //! Nobody. A process of the tree that has given its rights up can still write all of it. So nothing in it decides what
 //! another process executes, opens or encrypts: that is in the settings. What is read from it is a count, or is brought
 //! within bounds before it is used as an index, an address, a divisor or a time. Who scribbles over the block can spoil
-//! the accounting of the tree, make its processes page more, and make them wait, for a bounded time each; nothing else.
+//! the accounting of the tree, make its processes page more or find no slot and run unmanaged, and make them wait, for
+//! a bounded time each; nothing else.
 
 mod counters;
 pub mod handles;
@@ -414,8 +415,8 @@ impl Tree {
         if namespace != 0 && namespace == crate::sys::pid_namespace() {
             return !thread_exists(pid);
         }
-        // The number says nothing here.
-        s.claimed_at_ns.load(Ordering::Acquire) + UNLOCKED_NS < crate::sys::now_ns()
+        // The number says nothing here. A time that is still to come is nonsense.
+        crate::sys::now_ns().wrapping_sub(s.claimed_at_ns.load(Ordering::Acquire)) > UNLOCKED_NS
     }
 
     /// Looks for processes that are gone, unless somebody did within `notice_ns`, which is enough for all. They are retired

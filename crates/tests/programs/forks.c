@@ -1,8 +1,8 @@
 // forks: fill memory, fork, and write to all of it in each child as fast as it can, while the parent has its own.
 //
-//     forks MIB [CHILDREN]
+//     forks MIB [CHILDREN [HELD_MS]]
 //
-// When all children have, each process checks every word of its own. Prints "right"; exits 1 on a wrong word, or if a child did not end
+// When all children have, and it was held for so long, each process checks every word of its own. Prints "right"; exits 1 on a wrong word, or if a child did not end
 // well.
 #include <stdint.h>
 #include <stdio.h>
@@ -57,6 +57,7 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < children; i++) {
         if (read(filled[0], &one, 1) != 1) return 1;
     }
+    if (argc > 3) usleep(atoi(argv[3]) * 1000);
     close(all_filled[1]);
     for (unsigned i = 0; i < children; i++) {
         int status;

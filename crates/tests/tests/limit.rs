@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     for (name, script, limit_mib) in [
         ("one", "exec touch 100 1 8", 512),
         ("two", "touch 60 1 60 & touch 60 1 60 & wait", 512),
-        ("forks", "exec forks 60 2", 512),
+        ("forks", "exec forks 60 2 2000", 512),
         ("pages", "exec touch 192 1 2", MEMORY_MIB),
     ] {
         let w = workshop.clone();

@@ -110,7 +110,8 @@ fn attacked(workshop: &Workshop, mechanism: &str, script: &str, keepers: usize) 
     let is_right = outcome.succeeded()
         && lines("keeper: right") == keepers
         && outcome.stdout.lines().filter(|l| l.starts_with("keeper: store")).all(|l| l == sealed)
-        && lines(&sealed) == keepers
+        // One that starts while all slots are written over may find none, and runs unmanaged.
+        && (1..=keepers).contains(&lines(&sealed))
         && lines(&format!("enemy: user {uid}, files found, settings safe, counters written")) == 2
         && loaded.is_empty();
     Ok(Verdict::check(is_right, || format!("{loaded}{}", outcome.report())))

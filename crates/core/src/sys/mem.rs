@@ -99,9 +99,15 @@ fn map_needed(len: usize, prot: usize) -> Result<usize> {
         Err(Errno::ENOMEM) => {
             let old = SPARE[1].fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
             let left = old.map_err(|_| Errno::ENOMEM).map(|old| take(old).expect("taken"))?;
+            let addr = SPARE[0].load(Ordering::Acquire) + left;
+            // Opened where it is: between giving it back and mapping it again somebody else might take it.
             // SAFETY: this end of the spare mapping is ours, has no memory, and was taken by nobody else.
-            unsafe { uz_syscall!(nr::MUNMAP, SPARE[0].load(Ordering::Acquire) + left, len) }?;
-            map_anonymous(len, prot)
+            unsafe {
+                uz_syscall!(nr::MPROTECT, addr, len.next_multiple_of(PAGE_SIZE), prot)?;
+                let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_NOHUGEPAGE);
+            }
+            OWN_MAPPED_BYTES.fetch_add(len, Ordering::Relaxed);
+            Ok(addr)
         }
         mapped => mapped,
     }

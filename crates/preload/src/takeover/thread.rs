@@ -337,10 +337,13 @@ fn each_block(mut f: impl FnMut(&'static ThreadBlock)) {
 
 /// The calling thread's id, for the words of locks.
 pub fn id_for_locks() -> u32 {
+    // First: its thread-local area does not reach to where threads of the program have their word.
+    if evictor::is_caller() {
+        return evictor::tid();
+    }
     // SAFETY: as above.
     match unsafe { (thread_slot_get() as *const ThreadBlock).as_ref() } {
         Some(b) if b.company.load(Ordering::Relaxed) == ALONE => b.tid.load(Ordering::Relaxed),
-        None if evictor::is_caller() => evictor::tid(),
         _ => uzswap::sys::gettid(),
     }
 }
