@@ -10,6 +10,7 @@
 //!           │ ─> observe               (metrics, samples, the page of --report)
 //!           │ ─> trace                 (--trace writes it, simulate reads it)
 //!           │ ─> control           (ps, top, set, reclaim, bring-in talk to it)
+//!       disk ─> uzswap_disk        (a compressed disk, and orders to it)
 //!       estimate ─> run            (starts a program without the runtime, and watches it)
 //!           └──> os                     (all unsafe code)
 //! ```
@@ -19,6 +20,7 @@
 mod bench;
 mod budget;
 mod control;
+mod disk;
 mod doctor;
 mod duration;
 mod estimate;
@@ -106,6 +108,8 @@ enum Command {
     Reclaim(control::ReclaimArguments),
     /// Bring all memory of a process in, for a debugger that is to see it
     BringIn(control::BringInArguments),
+    /// Serve a compressed disk in memory over NBD, or give an order to one
+    Disk(disk::DiskArguments),
     /// Say what this machine allows, and how to fix what it does not
     Doctor(doctor::DoctorArguments),
     /// Measure uzswap on this machine
@@ -115,7 +119,8 @@ enum Command {
     },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, estimate, simulate, ps, top, set, reclaim, bring-in, doctor, bench, stats or compressors
+        /// run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, doctor, bench, stats or
+        /// compressors
         topic: Option<String>,
     },
 }
@@ -127,7 +132,7 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, doctor, bench or help (see 'uzswap --help')"
+                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, doctor, bench or help (see 'uzswap --help')"
                     .to_string(),
             ));
         }
@@ -142,6 +147,7 @@ pub fn main_of_command() -> i32 {
         Command::Set(arguments) => control::set(arguments),
         Command::Reclaim(arguments) => control::reclaim(arguments),
         Command::BringIn(arguments) => control::bring_in(arguments),
+        Command::Disk(arguments) => disk::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench { command } => bench::run(command),
         Command::Help { topic } => return help(topic.as_deref()),

@@ -288,6 +288,51 @@ pub fn suffer(signal: c_int) {
     }
 }
 
+/// The first of the sockets that whoever started us listens on already, by systemd's protocol. To be asked
+/// once, before anything is opened.
+pub fn inherited_socket() -> Option<OwnedFd> {
+    const FIRST: RawFd = 3;
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    if number("LISTEN_PID") != Some(std::process::id()) || number("LISTEN_FDS").is_none_or(|n| n == 0) {
+        return None;
+    }
+    // SAFETY: plain calls; the descriptor is ours by the protocol, and nobody else takes it.
+    unsafe {
+        if libc::fcntl(FIRST, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
+            return None;
+        }
+        Some(OwnedFd::from_raw_fd(FIRST))
+    }
+}
+
+/// Whether a socket is of this machine's files. The error: it is no socket that listens.
+pub fn is_unix_socket(fd: &OwnedFd) -> io::Result<bool> {
+    let option = |name| {
+        let mut value: c_int = 0;
+        let mut len = size_of::<c_int>() as libc::socklen_t;
+        let to = (&raw mut value).cast();
+        // SAFETY: live locals, the second of which says how large the first is.
+        check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, to, &mut len) })?;
+        Ok::<_, io::Error>(value)
+    };
+    if option(libc::SO_ACCEPTCONN)? == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(option(libc::SO_DOMAIN)? == libc::AF_UNIX)
+}
+
+/// Keeps this process's memory out of swap, what it has and what it will touch, and
+/// says to the kernel that others wait for it when they want memory back (as far as we may).
+pub fn lock_memory() -> io::Result<()> {
+    const PR_SET_IO_FLUSHER: c_int = 57;
+    // SAFETY: plain calls.
+    unsafe {
+        check(libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT))?;
+        libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
+    }
+    Ok(())
+}
+
 /// No core dump of ours: the program has left its own.
 pub fn disable_core_dump() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -33,6 +33,26 @@ fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
     all
 }
 
+/// The directories that there are, and that are the user's alone.
+pub fn existing(env: Env) -> Vec<PathBuf> {
+    let user = os::identity().user;
+    let is_own = |d: &PathBuf| Private::open(d, user, Closed::ToAll).is_ok();
+    candidates(env, user).into_iter().filter(is_own).collect()
+}
+
+/// The first directory that will do, made if it is not there; by its name, since others are to find what is in it.
+pub fn open(env: Env) -> Result<PathBuf, String> {
+    let user = os::identity().user;
+    let mut faults = Vec::new();
+    for directory in candidates(env, user) {
+        match Private::make(&directory, user, Closed::ToAll) {
+            Ok(_) => return Ok(directory),
+            Err(fault) => faults.push(fault.text),
+        }
+    }
+    Err(faults.join(", "))
+}
+
 /// A socket that listens, and the name by which it is found.
 #[derive(Debug)]
 pub struct Named {

@@ -34,6 +34,7 @@ mod turns;
 pub use commands::{
     BringInArguments, PsArguments, ReclaimArguments, SetArguments, bring_in, ps, reclaim, set,
 };
+pub use directory::{existing as directories, open as open_directory};
 pub use server::{Run, Server};
 pub use top::{TopArguments, top};
 

@@ -1,0 +1,285 @@
+//! Serving a disk: its sockets, the command that is run on it, and the end of both.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::iterator::Signals;
+use uzswap_disk::keeper::{self, Upkeep};
+use uzswap_disk::server::{Listener, Server};
+use uzswap_disk::{Disk, Export};
+
+use super::arguments::ServeSettings;
+use super::client::{self, CLIENTS_SUFFIX, ORDERS_SUFFIX, PREFIX};
+use crate::control::open_directory;
+use crate::observe::address;
+use crate::program::reason;
+use crate::size::human;
+use crate::{Failure, os, report};
+
+/// Names that are tried for a disk that was given none.
+const NAMES_TRIED: u32 = 1000;
+
+/// The sockets of a disk. Their files go when this does.
+struct Sockets {
+    orders: address::Listener,
+    /// Where clients connect, if we have made it.
+    clients: Option<address::Listener>,
+    clients_fd: Listener,
+    uri: String,
+}
+
+/// Why serving ends.
+enum End {
+    Signal,
+    Command(io::Result<std::process::ExitStatus>),
+}
+
+pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
+    let failed = |what: &str| {
+        let what = what.to_string();
+        move |e: io::Error| Failure::environment(format!("{what}: {}", reason(&e)))
+    };
+    // Before there are threads: all of them must leave these signals to the one that waits for them.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("signals"))?;
+    // A client that has gone is an error of a write, no more.
+    signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false))).map_err(failed("signals"))?;
+    let inherited = os::inherited_socket();
+    let (name, directory, orders) = place(settings.name.as_deref())?;
+    let sockets = open(&settings, &name, &directory, orders, inherited)?;
+    if settings.locked {
+        lock_memory()?;
+    }
+    let disk = Arc::new(Disk::new(&settings.config).map_err(failed("no disk"))?);
+    let limit = settings.writeback_limit_pages;
+    let upkeep = Arc::new(Upkeep::new(limit, settings.idle_after_seconds));
+    let told = format!("disk {name}");
+    keeper::start(disk.clone(), upkeep.clone(), move |line| report::say(&format!("{told}: {line}")))
+        .map_err(failed("no thread"))?;
+    let export = Export {
+        name: name.clone(),
+        description: "compressed memory (uzswap)".to_string(),
+        bytes: settings.config.bytes,
+        read_only: settings.config.read_only,
+    };
+    let server = Arc::new(Server::new(disk, export, upkeep));
+    let orders = blocking(&sockets.orders).map_err(failed("no socket"))?;
+    server.listen_for_orders(orders).map_err(failed("no thread"))?;
+    server.listen(sockets.clients_fd).map_err(failed("no thread"))?;
+    // Who was started on a socket is not talked to.
+    if sockets.clients.is_some() && settings.command.is_empty() {
+        let sizes = [settings.config.bytes, settings.config.memory_bytes].map(human);
+        report::say(&format!("disk {name}: {} in at most {} of memory: {}", sizes[0], sizes[1], sockets.uri));
+    }
+    let (tell, told) = mpsc::channel();
+    let by_signal = tell.clone();
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            let _ = by_signal.send(End::Signal);
+        }
+    });
+    let child = start(&settings.command, &sockets.uri, &name, tell)?;
+    let end = told.recv().unwrap_or(End::Signal);
+    // The names of the sockets go first: nobody connects to what is about to end.
+    drop((sockets.orders, sockets.clients));
+    match end {
+        End::Command(Ok(status)) => Ok(exit_code(status)),
+        End::Command(Err(e)) => Err(Failure::environment(format!("the command: {}", reason(&e)))),
+        End::Signal => {
+            if let Some(pid) = child {
+                let _ = kill(pid, Signal::SIGTERM);
+                let _ = told.recv();
+            }
+            Ok(0)
+        }
+    }
+}
+
+/// As shells do.
+fn exit_code(status: std::process::ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(1)
+}
+
+/// Starts the command, if there is one, and tells when it has ended.
+fn start(
+    command: &[OsString],
+    uri: &str,
+    name: &str,
+    tell: mpsc::Sender<End>,
+) -> Result<Option<Pid>, Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        // Nobody tells of its end: only a signal does.
+        std::mem::forget(tell);
+        return Ok(None);
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env("NBD_URI", uri).env("UZSWAP_DISK", name);
+    for variable in ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+        command.env_remove(variable);
+    }
+    let mut child = command.spawn().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Failure::not_found(format!("{}: not found", program.display())),
+        _ => Failure::not_executable(format!("{}: {}", program.display(), reason(&e))),
+    })?;
+    let pid = Pid::from_raw(child.id() as i32);
+    thread::spawn(move || {
+        let _ = tell.send(End::Command(child.wait()));
+    });
+    Ok(Some(pid))
+}
+
+fn lock_memory() -> Result<(), Failure> {
+    os::lock_memory().map_err(|e| {
+        Failure::environment(format!(
+            "--locked: memory cannot be locked: {}: allow more by 'ulimit -l unlimited', or as root",
+            reason(&e)
+        ))
+    })?;
+    // As much as the user may: a disk that is swapped on must not be what is killed for lack of memory.
+    let adjusted = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    if adjusted.is_err() {
+        report::say("--locked: the kernel may still end this process when memory is short (needs root)");
+    }
+    Ok(())
+}
+
+/// The disk's name, and the socket for its orders, by which the name is its own.
+fn place(given: Option<&str>) -> Result<(String, PathBuf, address::Listener), Failure> {
+    let directory = open_directory(&|name| std::env::var_os(name))
+        .map_err(|why| Failure::environment(format!("no place for the disk's sockets: {why}")))?;
+    let orders_of = |name: &str| {
+        let path = directory.join(format!("{PREFIX}{name}{ORDERS_SUFFIX}"));
+        address::Listener::open(&unix(&path))
+    };
+    if let Some(name) = given {
+        return match orders_of(name) {
+            Ok(orders) => Ok((name.to_string(), directory, orders)),
+            Err(why) => Err(Failure::usage(format!("--name: there is a disk '{name}' already, or: {why}"))),
+        };
+    }
+    let taken: Vec<String> = client::disks().into_iter().map(|(name, _)| name).collect();
+    for n in 0..NAMES_TRIED {
+        let name = n.to_string();
+        let is_free = !taken.contains(&name)
+            || client::sweep(&directory.join(format!("{PREFIX}{name}{ORDERS_SUFFIX}")));
+        if let Some(orders) = is_free.then(|| orders_of(&name).ok()).flatten() {
+            return Ok((name, directory, orders));
+        }
+    }
+    Err(Failure::environment("no name is free for the disk: give it one with --name".to_string()))
+}
+
+fn unix(path: &Path) -> OsString {
+    let mut text = OsString::from("unix:");
+    text.push(path);
+    text
+}
+
+fn open(
+    settings: &ServeSettings,
+    name: &str,
+    directory: &Path,
+    orders: address::Listener,
+    inherited: Option<OwnedFd>,
+) -> Result<Sockets, Failure> {
+    let fault = |why: String| Failure::usage(format!("--listen: {why}"));
+    let own = unix(&directory.join(format!("{PREFIX}{name}{CLIENTS_SUFFIX}")));
+    if let Some(fd) = inherited.filter(|_| settings.listen.is_none()) {
+        let clients_fd = from_descriptor(fd).map_err(|e| {
+            Failure::environment(format!("the socket that LISTEN_FDS passes: {}", reason(&e)))
+        })?;
+        return Ok(Sockets { orders, clients: None, clients_fd, uri: String::new() });
+    }
+    let text = settings.listen.as_deref().unwrap_or(&own);
+    let clients = address::Listener::open(text).map_err(fault)?;
+    let clients_fd = blocking(&clients).map_err(|e| fault(reason(&e)))?;
+    let uri = match &clients {
+        address::Listener::Unix { path, .. } => {
+            format!("nbd+unix:///{name}?socket={}", escaped(path.as_os_str()))
+        }
+        address::Listener::Tcp(listener) => {
+            let address = listener.local_addr().map_err(|e| fault(reason(&e)))?;
+            if !address.ip().is_loopback() && !settings.may_be_plain {
+                return Err(fault(format!(
+                    "{address} is not of this machine alone, and nothing is encrypted or asked for a \
+                     password: add --no-tls if the network is trusted, or tunnel a Unix socket (ssh -L)"
+                )));
+            }
+            format!("nbd://{address}/{name}")
+        }
+    };
+    Ok(Sockets { orders, clients: Some(clients), clients_fd, uri })
+}
+
+/// A path in a URI.
+fn escaped(path: &OsStr) -> String {
+    let mut text = String::new();
+    for &byte in path.as_bytes() {
+        match byte {
+            b'/' | b'.' | b'_' | b'-' | b'~' => text.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => text.push(byte.into()),
+            _ => text += &format!("%{byte:02X}"),
+        }
+    }
+    text
+}
+
+/// The same socket for threads that wait in it.
+fn blocking(listener: &address::Listener) -> io::Result<Listener> {
+    Ok(match listener {
+        address::Listener::Tcp(listener) => {
+            listener.set_nonblocking(false)?;
+            Listener::Tcp(listener.try_clone()?)
+        }
+        address::Listener::Unix { listener, .. } => {
+            listener.set_nonblocking(false)?;
+            Listener::Unix(listener.try_clone()?)
+        }
+    })
+}
+
+/// A socket that somebody else opened.
+fn from_descriptor(fd: OwnedFd) -> io::Result<Listener> {
+    let is_unix = os::is_unix_socket(&fd)?;
+    if is_unix {
+        let listener = UnixListener::from(fd);
+        listener.set_nonblocking(false)?;
+        Ok(Listener::Unix(listener))
+    } else {
+        let listener = TcpListener::from(fd);
+        listener.set_nonblocking(false)?;
+        Ok(Listener::Tcp(listener))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_uris() {
+        assert_eq!(escaped("/run/a-b_c.sock".as_ref()), "/run/a-b_c.sock");
+        assert_eq!(escaped("/tmp/x y?&%".as_ref()), "/tmp/x%20y%3F%26%25");
+    }
+
+    #[test]
+    fn codes_of_commands() {
+        use std::process::ExitStatus;
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

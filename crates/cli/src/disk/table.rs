@@ -1,0 +1,117 @@
+//! `uzswap disk ls`: the disks that are there, as zramctl shows them.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::client::{self, PATIENCE};
+use crate::size::human;
+use crate::{Failure, report};
+
+/// What a disk says of itself.
+struct Shown {
+    name: String,
+    values: HashMap<String, u64>,
+}
+
+impl Shown {
+    fn get(&self, name: &str) -> u64 {
+        self.values.get(name).copied().unwrap_or(0)
+    }
+
+    /// As zramctl's: the disk, its data, what they take compressed, what that takes in all.
+    fn cells(&self) -> [String; COLUMNS.len()] {
+        let data = (self.get("stored_pages")) * 4096;
+        [
+            self.name.clone(),
+            human(self.get("bytes")),
+            human(data),
+            human(self.get("compr_data_bytes")),
+            human(self.get("used_bytes")),
+            human(self.get("memory_bytes")),
+            human(self.get("store_pages") * 4096),
+            self.get("clients").to_string(),
+        ]
+    }
+}
+
+const COLUMNS: [&str; 8] = ["NAME", "DISKSIZE", "DATA", "COMPR", "TOTAL", "MEM-LIMIT", "WRITTEN", "CLIENTS"];
+
+fn parse(name: &str, text: &str) -> Shown {
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_string(), value.parse().ok()?))
+    };
+    Shown { name: name.to_string(), values: text.lines().filter_map(pair).collect() }
+}
+
+fn shown() -> Vec<Shown> {
+    let mut all = Vec::new();
+    for (name, path) in client::disks() {
+        if client::sweep(&path) {
+            continue;
+        }
+        match client::exchange(&path, "stats", Some(PATIENCE)) {
+            Ok(text) => all.push(parse(&name, &text)),
+            Err(why) => report::say(&format!("disk {name}: {why}")),
+        }
+    }
+    all
+}
+
+pub fn list(as_json: bool) -> Result<u8, Failure> {
+    let disks = shown();
+    let text = if as_json {
+        let one = |d: &Shown| {
+            let mut names: Vec<_> = d.values.iter().collect();
+            names.sort();
+            let values: Map<String, Value> =
+                names.into_iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
+            json!({"name": d.name, "stats": values})
+        };
+        format!("{:#}\n", json!({"disks": disks.iter().map(one).collect::<Vec<_>>()}))
+    } else {
+        table(&disks)
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if disks.is_empty() && !as_json {
+        report::say("you have no disks");
+    }
+    Ok(0)
+}
+
+fn table(disks: &[Shown]) -> String {
+    if disks.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![COLUMNS.map(str::to_string)];
+    rows.extend(disks.iter().map(Shown::cells));
+    let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(widths).enumerate().map(|(i, (cell, width))| match i {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text += "\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_disk_says_becomes_a_row() {
+        let disk = parse("a", "bytes 1073741824\nstored_pages 256\nused_bytes 4096\nodd\n");
+        let text = table(&[disk]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        let words: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(words[..5], ["a", "1.0", "GiB", "1.0", "MiB"]);
+    }
+}

@@ -1,0 +1,177 @@
+//! The thread that does what nobody waits for: the clock, the limit, recompression, what is idle.
+//!
+//! zram leaves all of this to scripts of its users. Here it happens by itself: what is idle is compressed
+//! again more densely when there is time, and written to the store once it was idle for so long, if that
+//! is wanted. Each round takes a bounded time, so that all of it goes on while much is compressed.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use uzswap::cache::Which;
+
+use crate::disk::Disk;
+
+/// Between two rounds: within a second a disk that was emptied has given its memory back.
+const ROUND: Duration = Duration::from_millis(200);
+/// Of a round at most, for recompression: half of one processor.
+const PACKING: Duration = Duration::from_millis(100);
+/// Pages compressed again between two looks at the clock.
+const PACKED_AT_ONCE: usize = 64;
+/// How often what is idle is looked for.
+const IDLE_ROUND: Duration = Duration::from_secs(5);
+/// Nothing was asked for in so many rounds: buffers go back.
+const RESTS_AFTER: u32 = 25;
+/// The part of its memory, of 100, at which a disk is said to be nearly full.
+const NEARLY_FULL_PERCENT: u64 = 90;
+/// It is said again once there was so much less.
+const SAID_AGAIN_PERCENT: u64 = 80;
+/// No limit to writing back.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// What the keeper, and whoever gives orders, go by.
+pub struct Upkeep {
+    /// Pages that orders, and idleness, may still write back.
+    write_back_limit: AtomicU64,
+    /// Seconds after which a page is idle; 0: never.
+    idle_after: AtomicU64,
+    is_stopped: Mutex<bool>,
+    stops: Condvar,
+    is_nearly_full: AtomicBool,
+}
+
+impl Upkeep {
+    pub fn new(write_back_limit: Option<u64>, idle_after_seconds: u64) -> Upkeep {
+        Upkeep {
+            write_back_limit: AtomicU64::new(write_back_limit.unwrap_or(NO_LIMIT)),
+            idle_after: AtomicU64::new(idle_after_seconds),
+            is_stopped: Mutex::new(false),
+            stops: Condvar::new(),
+            is_nearly_full: AtomicBool::new(false),
+        }
+    }
+
+    pub fn set_write_back_limit(&self, pages: Option<u64>) {
+        self.write_back_limit.store(pages.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+    }
+
+    pub fn set_idle_after(&self, seconds: u64) {
+        self.idle_after.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Lines for `stats`.
+    pub fn stats(&self) -> String {
+        let idle_after = self.idle_after.load(Ordering::Relaxed);
+        let limit = match self.write_back_limit.load(Ordering::Relaxed) {
+            NO_LIMIT => String::new(),
+            pages => format!("writeback_limit {pages}\n"),
+        };
+        format!("idle_after {idle_after}\n{limit}")
+    }
+
+    /// Writes pages back, as many as the limit leaves; says how many.
+    pub fn write_back(&self, disk: &Disk, which: Which, max_pages: u64) -> u64 {
+        let allowed = self.write_back_limit.load(Ordering::Relaxed);
+        let most = usize::try_from(max_pages.min(allowed)).unwrap_or(usize::MAX);
+        let pages = disk.cache().write_back_which(which, most) as u64;
+        if allowed != NO_LIMIT {
+            let spend = |left: u64| (left != NO_LIMIT).then(|| left.saturating_sub(pages));
+            let limit = &self.write_back_limit;
+            let _ = limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+        }
+        pages
+    }
+
+    /// Ends the keeper.
+    pub fn stop(&self) {
+        *self.is_stopped.lock().expect("a panic ends the process") = true;
+        self.stops.notify_all();
+    }
+
+    /// Waits for the next round; true: there is none.
+    fn wait(&self) -> bool {
+        let stopped = self.is_stopped.lock().expect("a panic ends the process");
+        *self.stops.wait_timeout_while(stopped, ROUND, |s| !*s).expect("a panic ends the process").0
+    }
+}
+
+/// What one round knows of those before it.
+struct Rounds {
+    requests: u64,
+    quiet: u32,
+    looked_for_idle: Instant,
+}
+
+/// Starts the keeper. `say` has the lines that its user should see.
+pub fn start(
+    disk: Arc<Disk>,
+    upkeep: Arc<Upkeep>,
+    say: impl Fn(&str) + Send + 'static,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    let keep = move || {
+        let mut rounds = Rounds { requests: 0, quiet: 0, looked_for_idle: Instant::now() };
+        while !upkeep.wait() {
+            round(&disk, &upkeep, &mut rounds, &say);
+        }
+    };
+    thread::Builder::new().name("uzswap-keeper".to_string()).spawn(keep)
+}
+
+fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str)) {
+    let cache = disk.cache();
+    cache.set_now(disk.second());
+    disk.divide_memory();
+    warn(disk, upkeep, say);
+    if rounds.looked_for_idle.elapsed() >= IDLE_ROUND {
+        rounds.looked_for_idle = Instant::now();
+        look_for_idle(disk, upkeep);
+    }
+    cache.train();
+    let began = Instant::now();
+    while began.elapsed() < PACKING && cache.recompress(PACKED_AT_ONCE) > 0 {}
+    let t = &disk.traffic;
+    let requests = t.reads.load(Ordering::Relaxed) + t.writes.load(Ordering::Relaxed);
+    rounds.quiet = if requests == rounds.requests { rounds.quiet + 1 } else { 0 };
+    rounds.requests = requests;
+    let is_empty = cache.counters().stored_pages == 0;
+    if is_empty {
+        cache.give_tables_back();
+    }
+    if rounds.quiet == RESTS_AFTER || is_empty && rounds.quiet == 1 {
+        cache.rest();
+    }
+}
+
+/// Says once that little memory is left, before a client hears that there is none.
+fn warn(disk: &Disk, upkeep: &Upkeep, say: &impl Fn(&str)) {
+    if disk.has_store() && disk.cache().store_failure().is_none() {
+        return;
+    }
+    let (used, all) = (disk.used_bytes(), disk.memory_bytes());
+    let is_above = |percent| u128::from(used) * 100 >= u128::from(all) * u128::from(percent);
+    if !is_above(SAID_AGAIN_PERCENT) {
+        upkeep.is_nearly_full.store(false, Ordering::Relaxed);
+    } else if is_above(NEARLY_FULL_PERCENT) && !upkeep.is_nearly_full.swap(true, Ordering::Relaxed) {
+        let mib = |bytes: u64| bytes >> 20;
+        say(&format!(
+            "{} of {} MiB of memory are used: when all are, writes fail for lack of space (ENOSPC); \
+             'set memory=SIZE' allows more",
+            mib(used),
+            mib(all)
+        ));
+    }
+}
+
+fn look_for_idle(disk: &Disk, upkeep: &Upkeep) {
+    let idle_after = upkeep.idle_after.load(Ordering::Relaxed);
+    let latest = u64::from(disk.second()).checked_sub(idle_after).filter(|at| *at > 0);
+    let Some(latest) = latest.filter(|_| idle_after > 0) else { return };
+    disk.cache().mark_idle(latest as u32);
+    let idle = Which { idle: true, ..Which::default() };
+    if disk.has_store() {
+        upkeep.write_back(disk, idle, u64::MAX);
+    } else {
+        disk.cache().recompress_which(idle, usize::MAX);
+    }
+}

@@ -1,0 +1,219 @@
+//! Connections: who may come, how many, how long they may take to say what they want.
+//!
+//! One thread for each. A client that is slow, or stopped, keeps its own thread waiting and nobody else;
+//! so there is a largest number of connections, and a handshake has a deadline, after which the place is
+//! free again. Once it has shaken hands a client may be silent for as long as it likes: kernels are.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::channel::Channel;
+use crate::disk::Disk;
+use crate::handshake::{self, Export};
+use crate::keeper::Upkeep;
+use crate::orders;
+use crate::session::Session;
+
+/// Connections at one time: each takes a thread and 264 KiB.
+pub const CONNECTIONS_MOST: usize = 64;
+/// In which a handshake must be done, and an order be given.
+const PATIENCE: Duration = Duration::from_secs(10);
+const STACK_BYTES: usize = 256 << 10;
+/// After an error of accept, for instance too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Where clients come from.
+#[derive(Debug)]
+pub enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// A connection of either kind.
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Listener::Unix(listener) => Stream::Unix(listener.accept()?.0),
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                // A reply is written as one, and a wait for more would be for nothing.
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+        })
+    }
+}
+
+impl Stream {
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Unix(s) => s.set_read_timeout(patience).and_then(|()| s.set_write_timeout(patience)),
+            Stream::Tcp(s) => s.set_read_timeout(patience).and_then(|()| s.set_write_timeout(patience)),
+        }
+    }
+}
+
+/// A stream that must have said enough by a certain time, as long as there is one.
+struct Patient<'a> {
+    stream: &'a Stream,
+    deadline: &'a Cell<Option<Instant>>,
+}
+
+impl Patient<'_> {
+    fn before(&self) -> io::Result<()> {
+        let Some(deadline) = self.deadline.get() else { return Ok(()) };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_patience(Some(left))
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.before()?;
+        match self.stream {
+            Stream::Unix(s) => (&mut &*s).read(to),
+            Stream::Tcp(s) => (&mut &*s).read(to),
+        }
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.before()?;
+        match self.stream {
+            Stream::Unix(s) => (&mut &*s).write(bytes),
+            Stream::Tcp(s) => (&mut &*s).write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A disk, and all that is said of it to whoever connects.
+pub struct Server {
+    pub disk: Arc<Disk>,
+    pub export: Export,
+    pub upkeep: Arc<Upkeep>,
+    clients: AtomicUsize,
+    /// Those who give orders: as many as there are clients, so that these cannot keep them out.
+    orderers: AtomicUsize,
+}
+
+/// Counts a connection as long as it lives.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(counter: &'a AtomicUsize) -> Option<Place<'a>> {
+        let before = counter.fetch_add(1, Ordering::AcqRel);
+        let place = Place(counter);
+        (before < CONNECTIONS_MOST).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Server {
+    pub fn new(disk: Arc<Disk>, export: Export, upkeep: Arc<Upkeep>) -> Server {
+        Server { disk, export, upkeep, clients: AtomicUsize::new(0), orderers: AtomicUsize::new(0) }
+    }
+
+    /// Clients that are connected.
+    pub fn clients(&self) -> usize {
+        self.clients.load(Ordering::Acquire)
+    }
+
+    /// Serves the disk to whoever connects, in threads of its own, until the process ends.
+    pub fn listen(self: &Arc<Self>, listener: Listener) -> io::Result<()> {
+        self.accept(
+            listener,
+            "uzswap-disk",
+            |server| &server.clients,
+            |server, stream| {
+                let _ = server.serve(stream);
+            },
+        )
+    }
+
+    /// Takes orders from whoever connects.
+    pub fn listen_for_orders(self: &Arc<Self>, listener: Listener) -> io::Result<()> {
+        self.accept(
+            listener,
+            "uzswap-orders",
+            |server| &server.orderers,
+            |server, stream| {
+                let deadline = Cell::new(Some(Instant::now() + PATIENCE));
+                let mut line = Patient { stream, deadline: &deadline };
+                // Its work may take longer than the line may; so may an answer that nobody takes not.
+                let _ = orders::serve(&mut line, server, || {
+                    deadline.set(Some(Instant::now() + PATIENCE * 6));
+                });
+            },
+        )
+    }
+
+    fn accept(
+        self: &Arc<Self>,
+        listener: Listener,
+        name: &'static str,
+        counter: fn(&Server) -> &AtomicUsize,
+        serve: fn(&Server, &Stream),
+    ) -> io::Result<()> {
+        let server = self.clone();
+        let builder = || thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
+        let accept = move || {
+            loop {
+                let stream = match listener.accept() {
+                    Ok(stream) => stream,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                    Err(_) => {
+                        thread::sleep(ACCEPT_AGAIN);
+                        continue;
+                    }
+                };
+                // Who finds no place, or no thread, is turned away: nothing may wait here.
+                let server = server.clone();
+                let _ = builder().spawn(move || {
+                    if let Some(_place) = Place::take(counter(&server)) {
+                        serve(&server, &stream);
+                    }
+                });
+            }
+        };
+        thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES).spawn(accept).map(drop)
+    }
+
+    /// One connection from its first byte to its last. The error is for whoever looks for one: the client
+    /// has gone, or spoke something else.
+    fn serve(&self, stream: &Stream) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let deadline = Cell::new(Some(until));
+        let side = || Patient { stream, deadline: &deadline };
+        let mut channel = Channel::new(side(), side());
+        let export = Export { read_only: self.disk.is_read_only(), ..self.export.clone() };
+        let Some(agreement) = handshake::shake(&mut channel, &export, until)? else { return Ok(()) };
+        deadline.set(None);
+        stream.set_patience(None)?;
+        Session { channel: &mut channel, disk: &self.disk, agreement }.serve()
+    }
+}
