@@ -32,6 +32,8 @@ pub mod protocol;
 pub mod server;
 pub mod session;
 pub mod stats;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

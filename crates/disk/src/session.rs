@@ -12,7 +12,6 @@
 //! when its reply goes out; and no flush would keep it longer than the process lives.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::sync::atomic::AtomicU64;
 
 use uzswap::cache::Page;
 
@@ -86,27 +85,21 @@ impl<R: Read, W: Write> Session<'_, R, W> {
     }
 
     fn answer(&mut self, request: &Request) -> io::Result<()> {
-        let done = match self.check(request) {
-            Ok(()) => self.run(request),
-            Err(error) => {
-                count(&self.disk.traffic.invalid, 1);
-                // The payload is on its way in any case.
-                if request.command == CMD_WRITE {
-                    self.channel.skip(u64::from(request.len))?;
-                }
-                Err(Failure::Answer(error))
+        let traffic = &self.disk.traffic;
+        if let Err(error) = self.check(request) {
+            count(&traffic.invalid, 1);
+            // The payload is on its way in any case.
+            if request.command == CMD_WRITE {
+                self.channel.skip(u64::from(request.len))?;
             }
-        };
-        match done {
+            return self.refuse(request.cookie, error);
+        }
+        match self.run(request) {
             Ok(()) => Ok(()),
             Err(Failure::Connection(e)) => Err(e),
             Err(Failure::Answer(error)) => {
-                let failed: Option<&AtomicU64> = match (error, request.command) {
-                    (Error::Invalid | Error::NotPermitted, _) => None,
-                    (_, CMD_READ) => Some(&self.disk.traffic.failed_reads),
-                    _ => Some(&self.disk.traffic.failed_writes),
-                };
-                failed.into_iter().for_each(|counter| count(counter, 1));
+                let is_read = request.command == CMD_READ;
+                count(if is_read { &traffic.failed_reads } else { &traffic.failed_writes }, 1);
                 self.refuse(request.cookie, error)
             }
         }
@@ -129,7 +122,8 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         if request.command == CMD_FLUSH {
             return if request.offset == 0 && request.len == 0 { Ok(()) } else { Err(Error::Invalid) };
         }
-        if !is_known || request.len == 0 {
+        let has_status = self.agreement.allocation || request.command != CMD_BLOCK_STATUS;
+        if !is_known || !has_status || request.len == 0 {
             return Err(Error::Invalid);
         }
         if writes && self.disk.is_read_only() {
@@ -323,9 +317,6 @@ impl<R: Read, W: Write> Session<'_, R, W> {
     // ---- BLOCK_STATUS and errors
 
     fn status(&mut self, request: &Request) -> Done {
-        if !self.agreement.allocation {
-            return Err(Failure::Answer(Error::Invalid));
-        }
         let most = if request.flags & CMD_FLAG_REQ_ONE != 0 { 1 } else { EXTENTS_MOST };
         let end = request.offset + u64::from(request.len);
         self.channel.reserve(CHUNK_HEAD_BYTES + 4 + most * 8)?;

@@ -275,8 +275,9 @@ impl Area {
         None
     }
 
+    /// What the kernel has given at most: mapped by large segments, touched up to the largest offset.
     pub fn memory_bytes(&self) -> usize {
-        self.map.mapped_bytes()
+        self.map.mapped_bytes().min(self.high as usize * size_of::<u32>())
     }
 
     /// Gives its memory back. It has no entries.
