@@ -2,12 +2,13 @@
 //! (`tests/seeded.rs`).
 //!
 //! ```text
-//!  cargo +nightly fuzz run decompress -- -detect_leaks=0      or round_trip, pool, clusters, cache
+//!  cargo +nightly fuzz run decompress -- -detect_leaks=0      or round_trip, pool, clusters, cache, disk
 //! ```
 //! (Stores in memory leave a few bytes each, which the leak detector would report.)
 //!
 //! *decompress* gives every decoder bytes that no compressor wrote; it must return, and leave what is around its output
-//! alone. *round_trip* compresses anything and wants it back. The other three run the naive models of
+//! alone. *round_trip* compresses anything and wants it back. *disk* is a client of `uzswap disk` that says anything, or
+//! valid requests, of which a model knows the answers. The other three run the naive models of
 //! `uzswap::testing` on events that the bytes choose.
 
 use std::cell::RefCell;
@@ -17,6 +18,8 @@ use uzswap::codec::{CodecSpec, Codecs, Scratch, Training};
 use uzswap::pool::PoolKind;
 use uzswap::store::testing::{Fault, MemoryStore};
 use uzswap::testing::{self, Bytes, Choices};
+use uzswap_disk::Disk;
+use uzswap_disk::handshake::Agreement;
 
 const SPECS: [&str; 13] = [
     "words",
@@ -127,4 +130,44 @@ pub fn cache(data: &[u8]) {
     let config = CacheConfig { max_pool_bytes, pool, store: Some(store), ..CacheConfig::default() };
     let cache = SwapCache::new(config).expect("memory for the cache");
     testing::cache::run(&cache, &mut choices, u64::MAX, 500, fault != Fault::Never);
+}
+
+/// The first byte says which: what a stranger sends, from the handshake on, after one, or requests that a model knows.
+pub fn disk(data: &[u8]) {
+    const BYTES: u64 = 300_001;
+    let Some((&which, rest)) = data.split_first() else { return };
+    let disk = Disk::new(&uzswap_disk::testing::config(BYTES, 8 << 20)).expect("memory for the disk");
+    // "IHAVEOPT", GO or EXPORT_NAME of the default, with and without structured replies before.
+    const OPTION: &[u8] = b"IHAVEOPT";
+    let hello = |options: &[&[u8]]| {
+        let mut bytes = vec![0, 0, 0, 3];
+        options.iter().for_each(|o| bytes.extend([OPTION, o].concat()));
+        bytes.extend(rest);
+        bytes
+    };
+    let structured: &[u8] = b"\0\0\0\x08\0\0\0\0";
+    let enter: &[u8] = b"\0\0\0\x01\0\0\0\0";
+    let context: &[u8] = b"\0\0\0\x0a\0\0\0\x1b\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation";
+    let said = match which % 5 {
+        0 => uzswap_disk::testing::connection(&disk, rest),
+        1 => uzswap_disk::testing::connection(&disk, &hello(&[])),
+        2 => uzswap_disk::testing::connection(&disk, &hello(&[enter])),
+        3 => uzswap_disk::testing::connection(&disk, &hello(&[structured, context, enter])),
+        _ => {
+            let mut choices = Bytes(rest);
+            let structured = choices.below(2) == 0;
+            let agreement = Agreement { structured, allocation: structured && choices.below(2) == 0 };
+            let mut model = vec![0; BYTES as usize];
+            let requests = rest.len().div_ceil(8).min(200);
+            let mut below = |n| choices.below(n);
+            uzswap_disk::testing::requests(&disk, &mut model, agreement, requests, &mut below);
+            let mut now = vec![1; BYTES as usize];
+            disk.read(0, &mut now).expect("no store, no error");
+            assert!(now == model, "the disk is as it was written");
+            Vec::new()
+        }
+    };
+    // Requests are small, and so are replies to most: a long reply is to a read.
+    assert!(said.len() <= 64 + data.len() / 28 * (32 << 20) + data.len() * 300, "it says no end of things");
+    disk.cache().check();
 }

@@ -82,3 +82,32 @@ fn models() {
     drive(uzswap_fuzz::clusters, |random| noise(random, 20_000));
     drive(uzswap_fuzz::cache, |random| noise(random, 20_000));
 }
+
+/// Requests that could be: the right beginning, and numbers that are mostly on the disk.
+fn requests(random: &mut Random) -> Vec<u8> {
+    let mut data = vec![2 + random.below(2) as u8];
+    for _ in 0..random.below(20) {
+        let command = random.below(9) as u16;
+        let flags = if random.below(2) == 0 { 0 } else { 1 << random.below(6) as u16 };
+        let offset = if random.below(8) == 0 { random.next() } else { random.below(310_000) };
+        let len = [random.below(100), random.below(100_000), random.next()][random.index(3)] as u32;
+        data.extend(0x2560_9513u32.to_be_bytes());
+        data.extend(flags.to_be_bytes());
+        data.extend(command.to_be_bytes());
+        data.extend(random.next().to_be_bytes());
+        data.extend(offset.to_be_bytes());
+        data.extend(len.to_be_bytes());
+        if command == 1 && random.below(8) != 0 {
+            data.resize(data.len() + len.min(200_000) as usize, random.next() as u8);
+        }
+    }
+    data
+}
+
+#[test]
+fn clients_of_a_disk() {
+    drive(uzswap_fuzz::disk, |random| noise(random, 3000));
+    drive(uzswap_fuzz::disk, requests);
+    // The model's.
+    drive(uzswap_fuzz::disk, |random| [vec![4], noise(random, 2000)].concat());
+}

@@ -4,10 +4,13 @@
 //!   stream ──read──> [ used | there | free ] ──take──> request, payload by pieces
 //!   stream <─write── [ to go       | free ] <──────── replies, pages decompressed in place
 //! ```
-//! Whoever must wait for more sends first what is to go: a client that has sent several requests has
+//! Whoever must wait for more sends first what is to go: a client that has sent several requests
+//! has
 //! its replies in few writes, and one that waits for a reply is not waited for.
 
 use std::io::{self, ErrorKind, Read, Write};
+
+use uzswap::sys::mem::Mapping;
 
 /// Holds a request and the largest common payload (64 KiB) twice.
 pub const IN_BYTES: usize = 132 << 10;
@@ -17,18 +20,20 @@ pub const OUT_BYTES: usize = 132 << 10;
 pub struct Channel<R, W> {
     input: R,
     output: W,
-    there: Box<[u8]>,
+    there: Mapping,
     start: usize,
     end: usize,
-    to_go: Box<[u8]>,
+    to_go: Mapping,
     filled: usize,
 }
 
 impl<R: Read, W: Write> Channel<R, W> {
-    pub fn new(input: R, output: W) -> Channel<R, W> {
-        let buffer = |bytes| vec![0; bytes].into_boxed_slice();
-        let (there, to_go) = (buffer(IN_BYTES), buffer(OUT_BYTES));
-        Channel { input, output, there, start: 0, end: 0, to_go, filled: 0 }
+    /// The error: there is no memory for it.
+    pub fn new(input: R, output: W) -> io::Result<Channel<R, W>> {
+        // Mappings take what was touched of them, and nothing once the connection has ended.
+        let buffer = |bytes| Mapping::new(bytes).map_err(|e| io::Error::from_raw_os_error(e.0));
+        let (there, to_go) = (buffer(IN_BYTES)?, buffer(OUT_BYTES)?);
+        Ok(Channel { input, output, there, start: 0, end: 0, to_go, filled: 0 })
     }
 
     /// Bytes that have come.
@@ -42,10 +47,10 @@ impl<R: Read, W: Write> Channel<R, W> {
         while self.available() < n {
             self.flush()?;
             if self.start > 0 && (self.available() == 0 || IN_BYTES - self.start < n) {
-                self.there.copy_within(self.start..self.end, 0);
+                self.there.as_mut_slice().copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.available());
             }
-            match self.input.read(&mut self.there[self.end..]) {
+            match self.input.read(&mut self.there.as_mut_slice()[self.end..IN_BYTES]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -60,7 +65,7 @@ impl<R: Read, W: Write> Channel<R, W> {
         assert!(n <= self.available(), "filled before");
         let at = self.start;
         self.start += n;
-        &self.there[at..at + n]
+        &self.there.as_slice()[at..at + n]
     }
 
     /// The next bytes, waited for.
@@ -100,7 +105,7 @@ impl<R: Read, W: Write> Channel<R, W> {
     pub fn slot(&mut self, n: usize) -> &mut [u8] {
         let at = self.filled;
         self.filled += n;
-        &mut self.to_go[at..at + n]
+        &mut self.to_go.as_mut_slice()[at..at + n]
     }
 
     /// Bytes that are to go, for a caller that comes back to them before they went.
@@ -109,7 +114,7 @@ impl<R: Read, W: Write> Channel<R, W> {
     }
 
     pub fn at(&mut self, position: usize) -> &mut [u8] {
-        &mut self.to_go[position..self.filled]
+        &mut self.to_go.as_mut_slice()[position..self.filled]
     }
 
     /// Takes out again what was put in after `position`.
@@ -121,7 +126,7 @@ impl<R: Read, W: Write> Channel<R, W> {
     pub fn flush(&mut self) -> io::Result<()> {
         let filled = std::mem::take(&mut self.filled);
         if filled > 0 {
-            self.output.write_all(&self.to_go[..filled])?;
+            self.output.write_all(&self.to_go.as_slice()[..filled])?;
         }
         Ok(())
     }
@@ -152,7 +157,7 @@ mod tests {
     fn what_comes_by_drops_is_put_together() {
         let bytes: Vec<u8> = (0..IN_BYTES * 3).map(|i| (i / 7) as u8).collect();
         for drop in [1, 7, 4096, IN_BYTES * 2] {
-            let mut channel = Channel::new(Drip(&bytes, drop), Vec::new());
+            let mut channel = Channel::new(Drip(&bytes, drop), Vec::new()).unwrap();
             let mut at = 0;
             for (i, n) in [28, 4096, 100, IN_BYTES, 1, IN_BYTES / 2, 9].into_iter().enumerate() {
                 if i == 3 {
@@ -169,7 +174,7 @@ mod tests {
 
     #[test]
     fn replies_go_before_more_is_waited_for() {
-        let mut channel = Channel::new(Drip(&[1, 2, 3, 4], 2), Vec::new());
+        let mut channel = Channel::new(Drip(&[1, 2, 3, 4], 2), Vec::new()).unwrap();
         channel.put(b"one");
         channel.fill(2).unwrap();
         assert_eq!(channel.position(), 0);

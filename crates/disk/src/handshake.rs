@@ -1,6 +1,8 @@
-//! The first half of a connection: the client says what it wants to use, by options, and which export.
+//! The first half of a connection: the client says what it wants to use, by options, and which
+//! export.
 //!
-//! Fixed newstyle. Whoever connects may be anybody: an option has a largest length, there is a largest
+//! Fixed newstyle. Whoever connects may be anybody: an option has a largest length, there is a
+//! largest
 //! number of them, and the server sets a time for all of it. What breaks the protocol ends the
 //! connection; what is only not known here is answered by an error, and the client goes on.
 

@@ -1,4 +1,5 @@
-//! A compressed block device in memory, as zram is one, served over NBD: every tool that speaks that
+//! A compressed block device in memory, as zram is one, served over NBD: every tool that speaks
+//! that
 //! protocol (qemu, libnbd, fio, guestfish, the kernel's client, nbdfuse) is a face of it.
 //!
 //! ```text
@@ -11,7 +12,8 @@
 //!
 //! - *Disk* (`disk.rs`): bytes to whoever uses it, pages to the cache. Nothing in it knows of NBD.
 //! - *Protocol* (`protocol.rs`): the numbers of NBD and the two forms of a reply.
-//! - *Channel* (`channel.rs`): two buffers of fixed size beside a socket. What a client says of lengths
+//! - *Channel* (`channel.rs`): two buffers of fixed size beside a socket. What a client says of
+//! lengths
 //!   makes nobody allocate.
 //! - *Handshake*, *session*: the two halves of a connection.
 //! - *Server* (`server.rs`): one thread for each connection, so many at one time and no more.
@@ -19,8 +21,10 @@
 //! - *Keeper* (`keeper.rs`): the thread that does what nobody waits for.
 //!
 //! # What must stay true
-//! A block that was acknowledged is there until it is overwritten, trimmed, or the server ends: a write
-//! that finds no room fails and leaves the older block. All changes of one page happen under its lock
+//! A block that was acknowledged is there until it is overwritten, trimmed, or the server ends: a
+//! write
+//! that finds no room fails and leaves the older block. All changes of one page happen under its
+//! lock
 //! ([`disk`]); reads need none, as the cache gives a page as it was at one moment.
 
 pub mod channel;

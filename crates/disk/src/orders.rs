@@ -1,4 +1,5 @@
-//! Orders to a disk: a line of words, and an answer in text. The words are zram's where it has some.
+//! Orders to a disk: a line of words, and an answer in text. The words are zram's where it has
+//! some.
 //!
 //! ```text
 //!  mm_stat | io_stat | bd_stat | stats          lines of numbers

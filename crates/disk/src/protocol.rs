@@ -1,6 +1,7 @@
 //! NBD's numbers, and requests and replies as bytes. All of them are big-endian.
 //!
-//! The document is <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; names are its.
+//! The document is <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; names are
+//! its.
 
 /// The server's greeting: "NBDMAGIC", and "IHAVEOPT", which also begins each option.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -80,7 +81,8 @@ pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
 /// The number by which replies name it.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The block sizes that are announced: any byte may be asked for; 4096 is a page; and the protocol's
+/// The block sizes that are announced: any byte may be asked for; 4096 is a page; and the
+/// protocol's
 /// usual most.
 pub const BLOCK_LEAST_BYTES: u32 = 1;
 pub const BLOCK_PREFERRED_BYTES: u32 = 4096;

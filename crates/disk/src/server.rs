@@ -1,8 +1,11 @@
 //! Connections: who may come, how many, how long they may take to say what they want.
 //!
-//! One thread for each. A client that is slow, or stopped, keeps its own thread waiting and nobody else;
-//! so there is a largest number of connections, and a handshake has a deadline, after which the place is
-//! free again. Once it has shaken hands a client may be silent for as long as it likes: kernels are.
+//! One thread for each. A client that is slow, or stopped, keeps its own thread waiting and nobody
+//! else;
+//! so there is a largest number of connections, and a handshake has a deadline, after which the
+//! place is
+//! free again. Once it has shaken hands a client may be silent for as long as it likes: kernels
+//! are.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -164,7 +167,8 @@ impl Server {
             |server, stream| {
                 let deadline = Cell::new(Some(Instant::now() + PATIENCE));
                 let mut line = Patient { stream, deadline: &deadline };
-                // Its work may take longer than the line may; so may an answer that nobody takes not.
+                // Its work may take longer than the line may; so may an answer that nobody takes
+                // not.
                 let _ = orders::serve(&mut line, server, || {
                     deadline.set(Some(Instant::now() + PATIENCE * 6));
                 });
@@ -203,13 +207,14 @@ impl Server {
         thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES).spawn(accept).map(drop)
     }
 
-    /// One connection from its first byte to its last. The error is for whoever looks for one: the client
+    /// One connection from its first byte to its last. The error is for whoever looks for one: the
+    /// client
     /// has gone, or spoke something else.
     fn serve(&self, stream: &Stream) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         let deadline = Cell::new(Some(until));
         let side = || Patient { stream, deadline: &deadline };
-        let mut channel = Channel::new(side(), side());
+        let mut channel = Channel::new(side(), side())?;
         let export = Export { read_only: self.disk.is_read_only(), ..self.export.clone() };
         let Some(agreement) = handshake::shake(&mut channel, &export, until)? else { return Ok(()) };
         deadline.set(None);

@@ -5,10 +5,13 @@
 //!   READ 20 KiB, simple          [head][........ 5 pages ........]
 //!   WRITE                        payload ──by pieces──> disk          [head]
 //! ```
-//! Nothing is allocated for a request: a payload of any length goes through the channel's buffers by
-//! pieces. A client that wants more done at one time connects more often: all connections see one disk.
+//! Nothing is allocated for a request: a payload of any length goes through the channel's buffers
+//! by
+//! pieces. A client that wants more done at one time connects more often: all connections see one
+//! disk.
 //!
-//! FLUSH and FUA have nothing to do: what was written is where it will be, in the memory of this process,
+//! FLUSH and FUA have nothing to do: what was written is where it will be, in the memory of this
+//! process,
 //! when its reply goes out; and no flush would keep it longer than the process lives.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -231,7 +234,8 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         let end = request.offset + u64::from(request.len);
         let mut at = request.offset;
         while at < end {
-            // What the cache says of it may be old by the time that it is read: data is right in any case.
+            // What the cache says of it may be old by the time that it is read: data is right in
+            // any case.
             let hole = self.hole(at, end);
             if hole > 0 {
                 self.put_hole(request.cookie, at, hole, at + hole == end)?;

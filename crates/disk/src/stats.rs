@@ -1,8 +1,10 @@
-//! What zram shows of a disk, by zram's names and in its columns, so that what reads those reads these.
+//! What zram shows of a disk, by zram's names and in its columns, so that what reads those reads
+//! these.
 //!
 //! | zram's file | columns |
 //! |---|---|
-//! | `mm_stat` | orig_data_size compr_data_size mem_used_total mem_limit mem_used_max same_pages pages_compacted huge_pages huge_pages_since |
+//! | `mm_stat` | orig_data_size compr_data_size mem_used_total mem_limit mem_used_max same_pages
+//! pages_compacted huge_pages huge_pages_since |
 //! | `io_stat` | failed_reads failed_writes invalid_io notify_free |
 //! | `bd_stat` | bd_count bd_reads bd_writes, in units of 4 KiB |
 //!

@@ -1,7 +1,9 @@
-//! A client that knows what the disk must answer: random requests, a naive model of the bytes, and the
+//! A client that knows what the disk must answer: random requests, a naive model of the bytes, and
+//! the
 //! session between them. For tests, and for a fuzzer that chooses the requests.
 //!
-//! All requests are made before any is answered, which is how a client with many in flight sees it, and
+//! All requests are made before any is answered, which is how a client with many in flight sees
+//! it, and
 //! the replies are read one by one: each must have its request's cookie, and exactly its bytes.
 
 use std::io::Read;
@@ -281,14 +283,15 @@ fn check(from: &mut &[u8], cookie: u64, expected: &Expected) {
     }
 }
 
-/// Sends `requests` random ones in one session, and checks every reply. `model` is what the disk has.
+/// Sends `requests` random ones in one session, and checks every reply. `model` is what the disk
+/// has.
 pub fn requests(disk: &Disk, model: &mut Vec<u8>, agreement: Agreement, requests: usize, below: &mut Below) {
     let mut client = Client { model, agreement, stream: Vec::new(), expected: Vec::new() };
     (0..requests).for_each(|_| client.add(below));
     let Client { mut stream, expected, .. } = client;
     stream.extend(request(0, CMD_DISC, 0, 0, 0));
     let mut replies = Vec::new();
-    let mut channel = Channel::new(&stream[..], &mut replies);
+    let mut channel = Channel::new(&stream[..], &mut replies).expect("memory");
     Session { channel: &mut channel, disk, agreement }.serve().expect("all of it is by the protocol");
     drop(channel);
     let mut from = &replies[..];
@@ -301,7 +304,7 @@ pub fn requests(disk: &Disk, model: &mut Vec<u8>, agreement: Agreement, requests
 /// A connection that sends these bytes. Whatever they are, it ends.
 pub fn connection(disk: &Disk, bytes: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
-    let mut channel = Channel::new(bytes, &mut said);
+    let mut channel = Channel::new(bytes, &mut said).expect("memory");
     let later = std::time::Instant::now() + std::time::Duration::from_secs(3600);
     if let Ok(Some(agreement)) = handshake::shake(&mut channel, &export(disk), later) {
         let _ = Session { channel: &mut channel, disk, agreement }.serve();

@@ -186,7 +186,8 @@ fn parts_of_one_page_are_not_lost_to_each_other() {
 
 #[test]
 fn whole_pages_and_parts_of_them_at_one_time() {
-    // One writes whole pages, the other a byte at their ends: each byte is of one of both, the rest the first's.
+    // One writes whole pages, the other a byte at their ends: each byte is of one of both, the
+    // rest the first's.
     let disk = disk(MIB, 8 * MIB);
     thread::scope(|scope| {
         let disk = &disk;

@@ -27,7 +27,8 @@ pub struct DiskArguments {
     /// Its name, for orders and as an export
     #[arg(long)]
     name: Option<String>,
-    /// Memory for all that is stored, compressed; a part of SIZE if in percent [default: 50% of SIZE with a
+    /// Memory for all that is stored, compressed; a part of SIZE if in percent [default: 50% of
+    /// SIZE with a
     /// store, else what SIZE bytes that do not compress take]
     #[arg(long, value_name = "SIZE|PERCENT")]
     memory: Option<String>,

@@ -53,7 +53,8 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
         let what = what.to_string();
         move |e: io::Error| Failure::environment(format!("{what}: {}", reason(&e)))
     };
-    // Before there are threads: all of them must leave these signals to the one that waits for them.
+    // Before there are threads: all of them must leave these signals to the one that waits for
+    // them.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("signals"))?;
     // A client that has gone is an error of a write, no more.
     signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false))).map_err(failed("signals"))?;
@@ -149,7 +150,8 @@ fn lock_memory() -> Result<(), Failure> {
             reason(&e)
         ))
     })?;
-    // As much as the user may: a disk that is swapped on must not be what is killed for lack of memory.
+    // As much as the user may: a disk that is swapped on must not be what is killed for lack of
+    // memory.
     let adjusted = std::fs::write("/proc/self/oom_score_adj", "-1000");
     if adjusted.is_err() {
         report::say("--locked: the kernel may still end this process when memory is short (needs root)");

@@ -1,4 +1,5 @@
-//! The cache as a disk wants it: ranges of keys, ages, and orders for the pages that are idle or huge.
+//! The cache as a disk wants it: ranges of keys, ages, and orders for the pages that are idle or
+//! huge.
 //!
 //! ```text
 //!   set_now ──> every page that is stored or loaded is stamped     mark_idle(latest) ──> IDLE
@@ -104,7 +105,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// The first keys of a range that are alike, as many as are looked at in one hold of the lock. An
+    /// The first keys of a range that are alike, as many as are looked at in one hold of the lock.
+    /// An
     /// area that is not there has no pages.
     pub fn run(&self, area: u8, keys: Range<u32>) -> Run {
         let s = self.state.lock();

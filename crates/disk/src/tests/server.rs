@@ -110,7 +110,8 @@ fn who_does_not_take_replies_keeps_nobody_else_waiting() {
     let served = Served::new(disk(64 * MIB, 80 * MIB), "greedy");
     let mut greedy = served.client();
     write(&mut greedy, 0, &noise(1, MIB as usize));
-    // Asks for far more than the socket holds, and takes nothing; then goes in the middle of a write.
+    // Asks for far more than the socket holds, and takes nothing; then goes in the middle of a
+    // write.
     for n in 0..64 {
         greedy.write_all(&request(0, CMD_READ, n, 0, MIB as u32)).unwrap();
     }
