@@ -82,7 +82,7 @@ fn disk(workshop: &Workshop, dir: &Path) -> Command {
     // Debian's Python has libnbd's bindings, another one first on the PATH has not.
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     command.current_dir(dir).env("XDG_RUNTIME_DIR", dir).env("UZSWAP", workshop.uzswap());
-    command.env("PROGRAMS", source("disk")).stdin(Stdio::null());
+    command.env("PROGRAMS", source("disk")).env("BASH_ENV", source("disk/common.sh")).stdin(Stdio::null());
     command
 }
 

@@ -33,4 +33,4 @@ verify=0
 io_size=16m
 F
 fio --output=fio.log job.fio || { cat fio.log; exit 1; }
-! grep -q 'verify:' fio.log
+refused grep -q 'verify:' fio.log

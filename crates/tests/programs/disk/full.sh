@@ -1,6 +1,6 @@
 # A disk that is full says so, and has what it acknowledged.
 head -c 32M /dev/urandom >data
-! nbdcopy --requests=1 --connections=1 data "$NBD_URI" 2>nbdcopy.err
+refused nbdcopy --requests=1 --connections=1 data "$NBD_URI" 2>nbdcopy.err
 grep -qi 'no space' nbdcopy.err
 python3 - <<'PY'
 import os, nbd

@@ -14,10 +14,10 @@ assert sizes == [1, 4096, 32 << 20], sizes
 assert any(c == "base:allocation" or c.get("name") == "base:allocation" for c in export["contexts"]), export
 PY
 [ "$(nbdinfo --size "$NBD_URI")" = 67108864 ]
-! nbdinfo --is read-only "$NBD_URI"
+refused nbdinfo --is read-only "$NBD_URI"
 nbdinfo --list "nbd+unix:///?socket=$SOCKET" | grep -q "export=\"$UZSWAP_DISK\""
 # An export that is not there is refused.
-! nbdinfo "nbd+unix:///no?socket=$SOCKET" 2>/dev/null
+refused nbdinfo "nbd+unix:///no?socket=$SOCKET" 2>/dev/null
 # 1 MiB of data at 8 MiB, zeros that are kept after it: data, zero and hole.
 nbdsh -u "$NBD_URI" -c 'h.pwrite(b"x" * (1 << 20), 8 << 20)' \
     -c 'h.zero(1 << 20, 9 << 20, nbd.CMD_FLAG_NO_HOLE)'
