@@ -46,9 +46,8 @@ enum Expected {
         bytes: Vec<u8>,
         whole: bool,
     },
-    /// Which bytes are zero, from a place on.
+    /// Which bytes are zero, of those that were asked for.
     Status {
-        at: u64,
         zeros: Vec<bool>,
         one: bool,
     },
@@ -161,7 +160,7 @@ impl Client<'_> {
                 let one = below(2) == 0;
                 let zeros = self.model[inside].iter().map(|b| *b == 0).collect();
                 let flags = if one { CMD_FLAG_REQ_ONE } else { 0 };
-                self.send(flags, CMD_BLOCK_STATUS, at, len, Expected::Status { at, zeros, one });
+                self.send(flags, CMD_BLOCK_STATUS, at, len, Expected::Status { zeros, one });
             }
             (14, _) => self.send(0, CMD_BLOCK_STATUS, at, len, Expected::Fails(Error::Invalid)),
             _ => self.add_odd(below),
@@ -267,7 +266,7 @@ fn check(from: &mut &[u8], cookie: u64, expected: &Expected) {
     assert_eq!(magic, STRUCTURED_REPLY_MAGIC);
     match expected {
         Expected::Bytes { at, bytes, whole } => check_chunks(from, cookie, *at, bytes, *whole),
-        Expected::Status { zeros, one, .. } => {
+        Expected::Status { zeros, one } => {
             let (flags, kind, payload) = chunk(from, cookie);
             assert_eq!((flags, kind), (REPLY_FLAG_DONE, REPLY_BLOCK_STATUS));
             check_status(payload, zeros, *one);
