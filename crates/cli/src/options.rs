@@ -225,6 +225,19 @@ pub const NO_TURNS: OptionSpec = OptionSpec {
     hidden: false,
 };
 
+pub const IN_PLACE: OptionSpec = OptionSpec {
+    flag: "in-place",
+    variable: "UZSWAP_IN_PLACE",
+    value: None,
+    what: "become the program: it has the process id that uzswap was started with, and its parent as its own; uzswap goes \
+           on beside it, with nothing to say",
+    default: "the program is a child",
+    bounds: "",
+    reason: "whoever started uzswap (a notebook server, systemd, a batch system, a container) signals, watches and waits for \
+             the program itself; the summary has no stderr to go to, --stats and --report have it",
+    hidden: false,
+};
+
 pub const QUIET: OptionSpec = OptionSpec {
     flag: "quiet",
     variable: "UZSWAP_QUIET",
@@ -265,6 +278,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &CACHE,
     &IDLE_AFTER,
     &NO_TURNS,
+    &IN_PLACE,
     &QUIET,
     &DEBUG,
 ];

@@ -1,5 +1,5 @@
 //! The operating system, as far as the standard library does not reach: the control block, signals, starting
-//! the program, probes. The only file of the command with unsafe code.
+//! the program, probes. All unsafe code of the command is here and in `os/`.
 //!
 //! # Safety charter
 //! The command is an ordinary process; it forks once before it has threads, and every function here is safe to call from its main
@@ -18,6 +18,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
+
+pub mod apart;
+mod witness;
+
+pub use witness::Witness;
 
 use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, TEXT_BYTES};
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
@@ -371,18 +376,35 @@ impl Pid {
     }
 }
 
+/// A program, as `execve` wants it.
+pub struct Executable {
+    path: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Executable {
+    pub fn new(path: CString, arguments: Vec<CString>, environment: Vec<CString>) -> Executable {
+        Executable { path, arguments, environment }
+    }
+
+    /// Becomes the program. Returns why it could not.
+    pub fn exec(&self) -> io::Error {
+        let (argv, envp) = (pointers(&self.arguments), pointers(&self.environment));
+        // SAFETY: live strings, and arrays of them that end with a null pointer.
+        unsafe { libc::execve(self.path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([null()]).collect()
+}
+
 /// Starts a program in our own process group, with our descriptors, and with the signal state that we
 /// inherited. It dies with us if we are killed, as it would if it had been killed itself.
-pub fn start(
-    path: &CStr,
-    arguments: &[CString],
-    environment: &[CString],
-    inherited: &InheritedSignals,
-) -> io::Result<Pid> {
-    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
-        strings.iter().map(|s| s.as_ptr()).chain([null()]).collect()
-    };
-    let (argv, envp) = (pointers(arguments), pointers(environment));
+pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<Pid> {
+    let (argv, envp) = (pointers(&program.arguments), pointers(&program.environment));
     let mut pipe = [0; 2];
     // SAFETY: fills the local.
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
@@ -399,7 +421,7 @@ pub fn start(
             }
             libc::sigaction(libc::SIGCHLD, &inherited.child_action, null_mut());
             libc::sigprocmask(libc::SIG_SETMASK, &inherited.mask, null_mut());
-            libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            libc::execve(program.path.as_ptr(), argv.as_ptr(), envp.as_ptr());
             let errno = *libc::__errno_location();
             libc::write(to_parent.as_raw_fd(), (&raw const errno).cast(), size_of::<c_int>());
             libc::_exit(127);

@@ -320,6 +320,7 @@ fn statistics(outcome: &Outcome) -> Value {
     let (code, signal) = match outcome.end.how {
         How::Exited(code) => (Some(code), None),
         How::Killed(signal) => (None, Some(os::signal_name(signal))),
+        How::Unknown => (None, None),
     };
     let counters: Map<String, Value> = match outcome.tree {
         None => Map::new(),
@@ -476,6 +477,7 @@ mod tests {
             quiet: false,
             debug: false,
             idle_after: None,
+            in_place: false,
             takes_turns: true,
             remarks: vec![],
         }

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
@@ -25,16 +25,19 @@ use crate::mechanism::{Probe, Refusal, is_filtered};
 use crate::observe::clock::TickWatch;
 use crate::observe::{self, Watched};
 use crate::options::RawOptions;
+use crate::os::apart::Side;
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, reason};
 use crate::report::{self, Outcome, PAGE_BYTES};
 use crate::settings::RunSettings;
-use crate::supervise;
+use crate::supervise::{self, End};
 use crate::trace::Header;
 use crate::trace::recorder::{self, Recorder};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
+/// How often it is looked whether processes that the program has left behind are still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Arguments of `uzswap run`.
 #[derive(clap::Args, Debug)]
@@ -49,6 +52,7 @@ pub struct RunArguments {
 /// Runs the program and ends as it ended.
 pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let ticks = TickWatch::start();
+    let given = os::apart::descriptors();
     let env = |name: &str| std::env::var_os(name);
     let mut settings = RunSettings::resolve(&arguments.options, &env)?;
     let program = Program::find(&arguments.command, env("PATH"))?;
@@ -81,47 +85,96 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         settings.remarks.iter().for_each(|remark| report::say(remark));
     }
 
-    let given = managed.as_ref().map(|(library, block)| (library.as_path(), block));
-    let environment = environment(given, program.first_library.as_deref());
-    let tree = managed.as_ref().map(|(_, block)| block.tree());
-    if let Some((_, block)) = &managed {
+    let taken_over_by = managed.as_ref().map(|(library, block)| (library.as_path(), block));
+    let environment = environment(taken_over_by, program.first_library.as_deref());
+    let block = managed.as_ref().map(|(_, block)| block);
+    if let Some(block) = block {
         begin(block, &ticks, settings.memory_bytes);
     }
-    let listener = settings.metrics.take();
     let watched = Watched {
-        tree,
+        tree: block.map(ControlBlock::tree),
         memory_bytes: settings.memory_bytes,
         started: Instant::now(),
         started_at: SystemTime::now(),
     };
-    let run = managed.as_ref().map(|(_, block)| Run {
-        tree: block.tree(),
-        control_fd: block.fd(),
-        command: arguments.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
-        started: watched.started,
-    });
-    let pid = launch(&program, environment)?;
-    // From here on there are threads.
-    let server = run.and_then(|run| serve(run, &settings));
-    let recorder = record(&mut settings, managed.as_ref().map(|(_, block)| block), watched.started_at);
-    let (end, series) =
-        observe::during(watched, listener, settings.report.is_some(), || supervise::wait(pid));
-    drop(server);
-    if let Some(recorder) = recorder {
-        recorder.finish();
+    let program = executable(&program, environment)?;
+    if settings.in_place {
+        return become_program(Company { settings, block, arguments: &arguments, watched }, program, &given);
     }
-    let outcome = Outcome {
-        settings: &settings,
-        command: &arguments.command,
-        tree,
-        end,
-        started_at: watched.started_at,
-        wall_time: watched.started.elapsed(),
-        pid: end.pid,
-        series: series.as_ref(),
-    };
-    report::finish(&outcome);
+    let (shown, inherited) = (program.shown, os::take_signals());
+    let pid = os::start(&program.executable, &inherited).map_err(|e| refused(&shown, &e))?;
+    // Before there are threads, and after the program: it is to be the newest process of the group.
+    let witness = os::Witness::start().ok();
+    let company = Company { settings, block, arguments: &arguments, watched };
+    let end = company.attend(std::process::id(), false, || supervise::wait(pid, witness.as_ref()));
+    drop(witness);
     Ok(supervise::end_alike(end))
+}
+
+/// `--in-place`: this process is the program from here on, and another one supervises it.
+fn become_program(company: Company, program: Prepared, given: &[std::os::fd::RawFd]) -> Result<u8, Failure> {
+    let side = os::apart::split(os::take_signals(), given)
+        .map_err(|e| Failure::environment(format!("--in-place: cannot make a process: {}", reason(&e))))?;
+    match side {
+        Side::Program(becoming) => Err(refused(&program.shown, &becoming.exec(&program.executable))),
+        Side::Supervisor(mut other) => {
+            if other.has_begun() {
+                let _ = company.attend(other.pid(), true, || other.wait());
+            }
+            Ok(0)
+        }
+    }
+}
+
+/// What is beside a program while it runs.
+struct Company<'a> {
+    settings: RunSettings,
+    /// None: it runs unmanaged.
+    block: Option<&'a ControlBlock>,
+    arguments: &'a RunArguments,
+    watched: Watched<'a>,
+}
+
+impl Company<'_> {
+    /// Attends to the program while `wait` waits for its end, and reports. From here on there are
+    /// threads. `id`: by which the run is known. `lingers`: to those that it has left behind, too,
+    /// until the last of them has gone.
+    fn attend(mut self, id: u32, lingers: bool, wait: impl FnOnce() -> End) -> End {
+        let command = &self.arguments.command;
+        let run = self.block.map(|block| {
+            Arc::new(Run {
+                id,
+                tree: block.tree(),
+                control_fd: block.fd(),
+                command: command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+                started: self.watched.started,
+            })
+        });
+        let mut server = run.clone().and_then(|run| serve(run, &self.settings));
+        let listener = self.settings.metrics.take();
+        let recorder = record(&mut self.settings, self.block, self.watched.started_at);
+        let (end, series) = observe::during(self.watched, listener, self.settings.report.is_some(), wait);
+        if !lingers {
+            server = None;
+        }
+        if let Some(recorder) = recorder {
+            recorder.finish();
+        }
+        report::finish(&Outcome {
+            settings: &self.settings,
+            command,
+            tree: self.watched.tree,
+            end,
+            started_at: self.watched.started_at,
+            wall_time: self.watched.started.elapsed(),
+            pid: end.pid,
+            series: series.as_ref(),
+        });
+        while server.is_some() && run.as_ref().is_some_and(|run| run.live().next().is_some()) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        end
+    }
 }
 
 /// Writes into the block what processes find there from the start.
@@ -189,10 +242,9 @@ fn record(
     }
 }
 
-/// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a place for its socket
-/// a run is none the worse.
-fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
-    let run = Arc::new(run);
+/// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a
+/// place for its socket a run is none the worse.
+fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
     control::watch(&run, settings.idle_after, settings.takes_turns);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
@@ -208,31 +260,40 @@ fn serve(run: Run, settings: &RunSettings) -> Option<Server> {
 
 /// Starts the program. From here on our signals are its.
 pub fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<os::Pid, Failure> {
-    let shown = program.path.display();
-    let refused = |e: std::io::Error| {
-        let message = format!("{shown}: {}", reason(&e));
-        match e.raw_os_error() {
-            Some(libc::ENOENT) => Failure::not_found(message),
-            Some(libc::E2BIG) => Failure::not_executable(format!("{shown}: too many arguments")),
-            _ => Failure::not_executable(message),
-        }
-    };
-    let path = os::c_string(program.path.as_os_str().as_bytes()).map_err(refused)?;
-    let arguments = program
-        .arguments
-        .iter()
-        .map(|a| os::c_string(a.as_bytes()))
-        .collect::<Result<Vec<CString>, _>>()
-        .map_err(refused)?;
+    let program = executable(program, environment)?;
+    let inherited = os::take_signals();
+    os::start(&program.executable, &inherited).map_err(|e| refused(&program.shown, &e))
+}
+
+/// A program ready to be executed, and how it is called in messages.
+struct Prepared {
+    executable: os::Executable,
+    shown: String,
+}
+
+fn executable(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<Prepared, Failure> {
+    let shown = program.path.display().to_string();
+    let each = |bytes: &[u8]| os::c_string(bytes).map_err(|e| refused(&shown, &e));
+    let path = each(program.path.as_os_str().as_bytes())?;
+    let arguments =
+        program.arguments.iter().map(|a| each(a.as_bytes())).collect::<Result<Vec<CString>, _>>()?;
     let environment = environment
         .into_iter()
         .map(|(mut name, value)| {
             name.push("=");
             name.push(value);
-            os::c_string(name.as_bytes())
+            each(name.as_bytes())
         })
-        .collect::<Result<Vec<CString>, _>>()
-        .map_err(refused)?;
-    let inherited = os::take_signals();
-    os::start(&path, &arguments, &environment, &inherited).map_err(refused)
+        .collect::<Result<Vec<CString>, _>>()?;
+    Ok(Prepared { executable: os::Executable::new(path, arguments, environment), shown })
+}
+
+/// The program could not be executed.
+fn refused(shown: &str, e: &std::io::Error) -> Failure {
+    let message = format!("{shown}: {}", reason(e));
+    match e.raw_os_error() {
+        Some(libc::ENOENT) => Failure::not_found(message),
+        Some(libc::E2BIG) => Failure::not_executable(format!("{shown}: too many arguments")),
+        _ => Failure::not_executable(message),
+    }
 }

@@ -53,6 +53,8 @@ pub struct RunSettings {
     pub debug: bool,
     /// Processes that do nothing for so long give their memory back.
     pub idle_after: Option<Duration>,
+    /// The program has our process id, and its supervisor another.
+    pub in_place: bool,
     /// Where processes need more at a time than fits, they run by turns.
     pub takes_turns: bool,
     /// Lines worth saying before the program starts.
@@ -132,6 +134,7 @@ impl RunSettings {
             report: report(raw, env)?,
             metrics: metrics(raw, env, &mut remarks)?,
             idle_after: idle_after(text(&options::IDLE_AFTER)?).map_err(wrong)?,
+            in_place: switch(&options::IN_PLACE)?,
             takes_turns: !switch(&options::NO_TURNS)?,
             stats: stats(raw, env)?,
             trace: trace(raw, env)?,

@@ -1,11 +1,12 @@
 //! While the program runs: signals go to it, its stops become ours, and we end as it ended.
 //!
-//! The program is in our process group, so what the terminal sends (Ctrl-C, Ctrl-\, Ctrl-Z, a change of its size) it
-//! has already received when we do; those are not sent twice. What a process sends to us is meant for
-//! the program and goes on to it. A shell that started us watches us only, so when the program stops
-//! we stop too, by the same signal, and when it dies by a signal so do we.
+//! The program is in our process group, so what the terminal sends (Ctrl-C, Ctrl-\, Ctrl-Z, a
+//! change of its size) it has already received when we do; those are not sent twice, nor is what a
+//! process sends to the whole group. What a process sends to us alone is meant for the program and
+//! goes on to it. A shell that started us watches us only, so when the program stops we stop too,
+//! by the same signal, and when it dies by a signal so do we.
 
-use crate::os::{self, Change, Pid, Received, Waker};
+use crate::os::{self, Change, Pid, Received, Waker, Witness};
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +19,18 @@ pub struct End {
 pub enum How {
     Exited(u8),
     Killed(i32),
+    /// It was not our child, and nobody could say.
+    Unknown,
 }
 
-/// Waits until the program has ended.
-pub fn wait(program: Pid) -> End {
+/// Waits until the program has ended. Without a witness each signal of a process is taken for one
+/// to us alone.
+pub fn wait(program: Pid, witness: Option<&Witness>) -> End {
     loop {
         let received = os::wait_for_signal();
         if received.signal != libc::SIGCHLD {
-            if is_for_program(received) {
+            let is_for_group = witness.is_some_and(|w| w.has_it_too(received));
+            if is_for_program(received) && !is_for_group {
                 os::forward(program, received);
             }
             continue;
@@ -52,7 +57,8 @@ pub fn wait(program: Pid) -> End {
 /// Whether a signal that we received must be sent on.
 fn is_for_program(received: Received) -> bool {
     match received.signal {
-        // A hang-up is sent to the session's leader alone. (When that leader has ended, the kernel tells the group.)
+        // A hang-up is sent to the session's leader alone. (When that leader has ended, the kernel
+        // tells the group.)
         libc::SIGHUP if received.is_from_kernel() => os::is_session_leader(),
         // The terminal sends these to the whole group.
         libc::SIGINT | libc::SIGQUIT | libc::SIGTSTP | libc::SIGWINCH => !received.is_from_kernel(),
@@ -68,9 +74,10 @@ fn stop_too(program: Pid, signal: i32) {
     let Ok(waker) = Waker::start(program) else { return };
     os::suffer(signal);
     drop(waker);
-    // `fg` continues the whole group; `kill -CONT` only us, and then the program is where it was: it has no news.
-    // Only then do we continue it. To send on whatever SIGCONT we get, or to look whether it is stopped, would be
-    // wrong: Ctrl-Z may have stopped it anew by now, and it would run while everybody believes it stopped.
+    // `fg` continues the whole group; `kill -CONT` only us, and then the program is where it was:
+    // it has no news. Only then do we continue it. To send on whatever SIGCONT we get, or to look
+    // whether it is stopped, would be wrong: Ctrl-Z may have stopped it anew by now, and it would
+    // run while everybody believes it stopped.
     os::discard(libc::SIGCONT);
     if !os::has_news(program) {
         os::send(program, libc::SIGCONT);
@@ -88,5 +95,6 @@ pub fn end_alike(end: End) -> u8 {
             // report a death by signal in this way.
             128u8.wrapping_add(signal as u8)
         }
+        How::Unknown => 0,
     }
 }

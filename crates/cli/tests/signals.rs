@@ -4,11 +4,11 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::system::{Terminal, count_signal, kill, queue, signals_counted, with_alarm};
+use common::system::{Terminal, count_signal, kill, kill_group, queue, signals_counted, with_alarm};
 use common::*;
 
 /// The variable that makes this test binary the program below.
@@ -29,8 +29,12 @@ fn counting_program() {
 
 /// `uzswap run` of the counting program.
 fn counting(signal: i32) -> Command {
+    counting_with(&[], signal)
+}
+
+fn counting_with(options: &[&str], signal: i32) -> Command {
     let mut command = uzswap();
-    command.args(["run", "--quiet", "--"]).arg(std::env::current_exe().unwrap());
+    command.args(["run", "--quiet"]).args(options).arg("--").arg(std::env::current_exe().unwrap());
     command.args(["--exact", "counting_program", "--nocapture"]).env(COUNT, signal.to_string());
     command
 }
@@ -87,6 +91,13 @@ fn child_of(pid: u32) -> u32 {
     children.split_whitespace().next().expect("a child").parse().unwrap()
 }
 
+/// Whether a process has signals that wait for it.
+fn has_pending_signals(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let waiting = status.lines().filter(|l| l.starts_with("SigPnd:") || l.starts_with("ShdPnd:"));
+    waiting.flat_map(|l| l.split_whitespace().nth(1)).any(|mask| mask.contains(|c| c != '0'))
+}
+
 #[test]
 fn a_death_by_signal_is_ours_too() {
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGPIPE, 40]
@@ -127,6 +138,57 @@ fn signals_sent_to_us_reach_the_program() {
         assert_eq!(program.line(), "total=03", "signal {signal}");
         assert_eq!(program.end().code(), Some(5), "signal {signal}");
     }
+}
+
+/// Servers of notebooks and others interrupt the whole process group.
+#[test]
+fn a_signal_to_the_group_arrives_once() {
+    const ROUNDS: usize = 20;
+    for (options, signal) in [
+        (&[][..], libc::SIGINT),
+        (&[], libc::SIGTERM),
+        (&[], libc::SIGUSR1),
+        (&["--in-place"], libc::SIGINT),
+        (&["--in-place"], libc::SIGTERM),
+    ] {
+        let mut command = counting_with(options, signal);
+        command.process_group(0);
+        let mut program = Running::command(command);
+        let expect = |program: &mut Running, round: usize| {
+            assert_eq!(program.line(), format!("got={round:02}"), "signal {signal}, {options:?}");
+        };
+        for round in (1..=2 * ROUNDS).step_by(2) {
+            kill_group(program.pid(), signal);
+            expect(&mut program, round);
+            // One to us alone still reaches it, if it does not come while the other waits: two are one then.
+            eventually("it was looked at", || !has_pending_signals(program.pid()));
+            kill(program.pid(), signal);
+            expect(&mut program, round + 1);
+        }
+        program.child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+        assert_eq!(program.line(), format!("total={}", 2 * ROUNDS), "signal {signal}, {options:?}");
+        assert_eq!(program.end().code(), Some(5));
+    }
+}
+
+#[test]
+fn a_stop_of_the_group_loses_no_signal() {
+    let mut command = counting(libc::SIGINT);
+    command.process_group(0);
+    let mut program = Running::command(command);
+    for round in (1..=6).step_by(2) {
+        kill_group(program.pid(), libc::SIGSTOP);
+        eventually("all are stopped", || process_state(program.program()) == Some('T'));
+        kill_group(program.pid(), libc::SIGCONT);
+        kill_group(program.pid(), libc::SIGINT);
+        assert_eq!(program.line(), format!("got={round:02}"));
+        eventually("it was looked at", || !has_pending_signals(program.pid()));
+        kill(program.pid(), libc::SIGINT);
+        assert_eq!(program.line(), format!("got={:02}", round + 1));
+    }
+    program.child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+    assert_eq!(program.line(), "total=06");
+    assert_eq!(program.end().code(), Some(5));
 }
 
 #[test]
@@ -196,18 +258,11 @@ fn we_stop_with_the_program_and_go_on_with_it() {
 
 #[test]
 fn as_the_first_process_of_a_container() {
-    let script = |program: &str| {
+    let script_with = |options: &[&str], program: &str| {
         Command::new("unshare")
-            .args([
-                "-rfp",
-                "--kill-child",
-                "--mount-proc",
-                env!("CARGO_BIN_EXE_uzswap"),
-                "run",
-                "--quiet",
-                "--",
-            ])
-            .args(["sh", "-c", program])
+            .args(["-rfp", "--kill-child", "--mount-proc", env!("CARGO_BIN_EXE_uzswap"), "run", "--quiet"])
+            .args(options)
+            .args(["--", "sh", "-c", program])
             .env("UZSWAP_PRELOAD", library())
             .env("UZSWAP_STORE", "none")
             .env("UZSWAP_CACHE", "none")
@@ -218,12 +273,20 @@ fn as_the_first_process_of_a_container() {
         eprintln!("skipped: this sandbox has no user namespaces");
         return;
     }
+    let script = |program: &str| script_with(&[], program);
     // Process 1 cannot kill itself, so the exit code says it. Orphans are reaped, whatever their exit code.
     let output = script("kill -TERM $$").unwrap();
     assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
     let zombies = "(sh -c 'exit 9' &) ; (sh -c 'exit 9' &) ; until ! grep -l '^State:.Z' /proc/[0-9]*/status; do sleep 0.01; done; exit 4";
     let output = script(zombies).unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    // In place the program is process 1 itself.
+    let output = script_with(&["--in-place"], "echo $$; exit 3").unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "1\n"), "{}", stderr(&output));
+    let managed = "grep -c uzswap-control /proc/self/maps";
+    let output = script_with(&["--in-place"], managed).unwrap();
+    let is_real = library().contains("uzswap_preload");
+    assert_eq!(stdout(&output) == "0\n", !is_real, "{}", stdout(&output));
 }
 
 // ---------------------------------------------------------------- terminals

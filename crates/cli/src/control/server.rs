@@ -42,6 +42,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// The run that is served.
 #[derive(Clone)]
 pub struct Run {
+    /// The process id by which it is named: that of `uzswap run`, also where that has become the program.
+    pub id: u32,
     pub tree: &'static Tree,
     pub control_fd: i32,
     pub command: Vec<String>,
@@ -69,7 +71,7 @@ impl Run {
     pub fn state(&self) -> RunState {
         let limit_pages = self.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
         RunState {
-            run: std::process::id(),
+            run: self.id,
             command: self.command.clone(),
             limit_bytes: limit_pages * PAGE_BYTES,
             age: self.started.elapsed(),
@@ -106,7 +108,7 @@ impl Run {
         let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
         self.live().for_each(|(_, slot)| slot.orders.ring());
         Ok(json!({
-            "run": std::process::id(),
+            "run": self.id,
             "before_bytes": before.max(0) as u64 * PAGE_BYTES,
             "limit_bytes": pages as u64 * PAGE_BYTES,
             "remarks": remarks,
@@ -183,7 +185,7 @@ impl Run {
             .filter_map(|(p, slot)| Some((slot, ProcessState::of(p, slot)?)))
             .collect();
         match pid.filter(|_| targets.is_empty()) {
-            Some(pid) => Err(format!("process {pid} is not in run {}", std::process::id())),
+            Some(pid) => Err(format!("process {pid} is not in run {}", self.id)),
             None => Ok(targets),
         }
     }
@@ -243,7 +245,7 @@ pub struct Server {
 impl Server {
     /// Begins to serve a run. The error says why it cannot be reached.
     pub fn start(run: Arc<Run>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Server, Fault> {
-        let named = Arc::new(directory::listen(env, std::process::id())?);
+        let named = Arc::new(directory::listen(env, run.id)?);
         let listening = named.clone();
         thread::Builder::new()
             .name("uzswap-control".to_string())
@@ -327,7 +329,13 @@ mod tests {
         let block: &'static ControlBlock =
             Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
         let command = vec!["/bin/prog".to_string()];
-        Run { tree: block.tree(), control_fd: block.fd(), command, started: Instant::now() }
+        Run {
+            id: std::process::id(),
+            tree: block.tree(),
+            control_fd: block.fd(),
+            command,
+            started: Instant::now(),
+        }
     }
 
     fn never() -> bool {

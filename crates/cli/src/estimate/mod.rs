@@ -38,6 +38,7 @@ use self::table::Estimate;
 use self::watch::{Observation, Watch};
 use self::within::{Reader, Within};
 use crate::bench::process::{Interrupt, children_seconds};
+use crate::os::Witness;
 use crate::program::{Program, reason};
 use crate::progress::Progress;
 use crate::size::{Size, human};
@@ -155,6 +156,7 @@ fn watch_command(
 ) -> Result<(supervise::End, Observation), Failure> {
     let environment = within.map_or_else(|| std::env::vars_os().collect(), Within::environment);
     let pid = run::launch(program, environment)?;
+    let witness = Witness::start().ok();
     // From here on there are threads.
     let reader = within.map(Within::listen);
     let tree = within.map(Within::tree);
@@ -162,7 +164,7 @@ fn watch_command(
     Ok(thread::scope(|scope| {
         let watching = scope.spawn(move || Watch::new(pid.number() as u32, tree).run(&stop, |_, _| ()));
         let started = Instant::now();
-        let how = supervise::wait(pid);
+        let how = supervise::wait(pid, witness.as_ref());
         drop(end);
         let mut seen = watching.join().expect("a panic ends the process");
         seen.processors = children_seconds() / started.elapsed().as_secs_f64().max(1e-9);

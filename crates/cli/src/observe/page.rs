@@ -90,6 +90,7 @@ fn head(html: &mut String, outcome: &Outcome, told: &Told) {
         How::Exited(0) => "ended well (exit code 0)".to_string(),
         How::Exited(code) => format!("ended with exit code {code}"),
         How::Killed(signal) => format!("was killed by {}", os::signal_name(signal)),
+        How::Unknown => "ended".to_string(),
     };
     let _ = writeln!(html, "<p>{}</p>", escape(&told.summary));
     for warning in &told.warnings {

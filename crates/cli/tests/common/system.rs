@@ -25,6 +25,12 @@ pub fn kill(pid: u32, signal: i32) {
     check(unsafe { libc::kill(pid as i32, signal) }).unwrap();
 }
 
+/// To all processes of a group.
+pub fn kill_group(group: u32, signal: i32) {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::killpg(group as i32, signal) }).unwrap();
+}
+
 /// Sends a signal with a value, as sigqueue(3) does.
 pub fn queue(pid: u32, signal: i32, value: usize) {
     let value = libc::sigval { sival_ptr: value as *mut libc::c_void };

@@ -1,0 +1,135 @@
+//! Was a signal sent to us, or to our whole process group? The program is in it, so it has one of
+//! the group already.
+//!
+//! ```text
+//!   killpg(group, SIGINT) ──> witness: blocked, it waits    uzswap: "take it" ──> witness ──> yes: the program has it, too
+//!                        └──> uzswap, program
+//!   kill(uzswap, SIGINT) ───> uzswap: "take it" ──> witness ──> no: send it on
+//! ```
+//!
+//! The kernel does not say for whom a signal was. The witness is a small copy of us in the group
+//! that blocks everything. It is the group's newest member when it is made, and the kernel goes
+//! from the newest to the oldest: what has reached us has reached it before.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+
+use super::{Received, check};
+
+/// How long an answer takes where the machine is busy, after which the witness may have been
+/// stopped.
+const SOON_MS: c_int = 100;
+/// How long it may take; without one the signal is taken for ours alone.
+const PATIENCE_MS: c_int = 1000;
+
+/// The witness; gone when dropped.
+pub struct Witness {
+    pid: c_int,
+    line: OwnedFd,
+}
+
+impl Witness {
+    /// Starts it, with all signals blocked as ours are.
+    pub fn start() -> io::Result<Witness> {
+        let mut pair = [0; 2];
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        // SAFETY: fills the local; the descriptors are new and ours.
+        let (ours, its) = unsafe {
+            check(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()))?;
+            (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
+        };
+        // SAFETY: the child makes async-signal-safe calls only, and exits.
+        let pid = unsafe {
+            let parent = libc::getpid();
+            let pid = check(libc::fork())?;
+            if pid == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() == parent {
+                    libc::close(ours.as_raw_fd());
+                    answer(its.as_raw_fd());
+                }
+                libc::_exit(0);
+            }
+            pid
+        };
+        Ok(Witness { pid, line: ours })
+    }
+
+    /// Whether the signal went to all of our group.
+    pub fn has_it_too(&self, received: Received) -> bool {
+        // Only these can be sent to a group, and wait once however often they come.
+        let is_possible = received.code == libc::SI_USER && (1..32).contains(&received.signal);
+        is_possible && self.ask(received.signal as u8).unwrap_or(false)
+    }
+
+    fn ask(&self, signal: u8) -> Option<bool> {
+        let fd = self.line.as_raw_fd();
+        // SAFETY: our own descriptor, a live local.
+        if unsafe { libc::send(fd, (&raw const signal).cast(), 1, libc::MSG_NOSIGNAL) } != 1 {
+            return None;
+        }
+        let answer = self.hear(signal, SOON_MS);
+        if answer.is_some() {
+            return answer;
+        }
+        // A stop that was meant for the group has stopped it, too.
+        // SAFETY: our own child, not reaped before the drop.
+        unsafe { libc::kill(self.pid, libc::SIGCONT) };
+        self.hear(signal, PATIENCE_MS)
+    }
+
+    /// The answer about `signal`, not a late one to an earlier question.
+    fn hear(&self, signal: u8, patience_ms: c_int) -> Option<bool> {
+        let fd = self.line.as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut reply = [0u8; 2];
+        // SAFETY: our own descriptor, live locals.
+        unsafe {
+            while libc::poll(&mut poll, 1, patience_ms) == 1 {
+                if libc::recv(fd, reply.as_mut_ptr().cast(), 2, libc::MSG_WAITALL) != 2 {
+                    return None;
+                }
+                if reply[0] == signal {
+                    return Some(reply[1] != 0);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The witness's life: for each signal that is asked for, whether one waits, which it takes.
+///
+/// # Safety
+/// Between fork and exit: nothing but async-signal-safe calls.
+unsafe fn answer(line: c_int) {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut signal = 0u8;
+    // SAFETY: live locals.
+    unsafe {
+        while libc::read(line, (&raw mut signal).cast(), 1) == 1 {
+            let mut only: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut only);
+            libc::sigaddset(&mut only, signal.into());
+            let waits = libc::sigtimedwait(&only, null_mut(), &now) == c_int::from(signal);
+            let reply = [signal, waits as u8];
+            if libc::send(line, reply.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) != 2 {
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // SAFETY: our own child: it is reaped here, or was with the others, and then this is an
+        // error.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, null_mut(), 0);
+        }
+    }
+}
