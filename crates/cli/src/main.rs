@@ -11,6 +11,7 @@
 //!           │ ─> trace                 (--trace writes it, simulate reads it)
 //!           │ ─> control           (ps, top, set, reclaim, bring-in talk to it)
 //!       disk ─> uzswap_disk        (a compressed disk, and orders to it)
+//!        jupyter               (a kernel of notebooks that is started by run)
 //!       estimate ─> run            (starts a program without the runtime, and watches it)
 //!           └──> os                     (all unsafe code)
 //! ```
@@ -24,6 +25,7 @@ mod disk;
 mod doctor;
 mod duration;
 mod estimate;
+mod jupyter;
 mod mechanism;
 mod observe;
 mod options;
@@ -110,6 +112,11 @@ enum Command {
     BringIn(control::BringInArguments),
     /// Serve a compressed disk in memory over NBD, or give an order to one
     Disk(disk::DiskArguments),
+    /// Notebooks whose kernels run under uzswap
+    Jupyter {
+        #[command(subcommand)]
+        command: jupyter::JupyterCommand,
+    },
     /// Say what this machine allows, and how to fix what it does not
     Doctor(doctor::DoctorArguments),
     /// Measure uzswap on this machine
@@ -119,8 +126,8 @@ enum Command {
     },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
-        /// run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, doctor, bench, stats or
-        /// compressors
+        /// run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, jupyter, doctor, bench,
+        /// stats or compressors
         topic: Option<String>,
     },
 }
@@ -132,7 +139,7 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, doctor, bench or help (see 'uzswap --help')"
+                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, jupyter, doctor, bench or help (see 'uzswap --help')"
                     .to_string(),
             ));
         }
@@ -148,6 +155,7 @@ pub fn main_of_command() -> i32 {
         Command::Reclaim(arguments) => control::reclaim(arguments),
         Command::BringIn(arguments) => control::bring_in(arguments),
         Command::Disk(arguments) => disk::run(arguments),
+        Command::Jupyter { command } => jupyter::run(command),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench { command } => bench::run(command),
         Command::Help { topic } => return help(topic.as_deref()),
