@@ -1,0 +1,237 @@
+"""The package: what runs, what it sees and changes of itself, and what it refuses."""
+
+import array
+import os
+import subprocess
+import sys
+import textwrap
+import unittest
+
+import uzswap
+from uzswap.__main__ import split
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+# The programs below hold about twice as much.
+LIMIT = "64M"
+
+
+def python(*words, code=None, **more):
+    """A Python program to its end: its output, or a failure that shows all of it."""
+    command = [sys.executable, *words]
+    if code is not None:
+        command += ["-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **more)
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def managed(code, *options):
+    return python("-m", "uzswap", "--memory", LIMIT, "--quiet", *options, code=code)
+
+
+class Command(unittest.TestCase):
+    def test_options_end_where_the_program_begins(self):
+        for words, options, program in [
+            ("a.py --memory 1G", "", "a.py --memory 1G"),
+            ("--memory 1G a.py -x", "--memory 1G", "a.py -x"),
+            ("--memory=1G --quiet -m m --quiet", "--memory=1G --quiet", "-m m --quiet"),
+            ("--in-place -c pass", "--in-place", "-c pass"),
+            ("--quiet -- --odd.py", "--quiet", "--odd.py"),
+        ]:
+            self.assertEqual(split(words.split()), (options.split(), program.split()), words)
+
+    def test_a_script_a_module_and_a_text_run_as_without(self):
+        show = "import sys; print(sys.argv, sys.flags.dev_mode, __name__)"
+        plain = python("-X", "dev", "-c", show, "a", "b")
+        self.assertEqual(
+            python("-X", "dev", "-m", "uzswap", "--quiet", "-c", show, "a", "b"), plain
+        )
+        module = ["-m", "calendar", "2024", "2"]
+        self.assertEqual(python("-m", "uzswap", "--quiet", *module), python(*module))
+
+    def test_the_exit_code_is_the_programs(self):
+        command = [sys.executable, "-m", "uzswap", "--quiet", "-c", "raise SystemExit(7)"]
+        self.assertEqual(subprocess.run(command, timeout=60).returncode, 7)
+
+    def test_without_a_program_it_says_how(self):
+        done = subprocess.run(
+            [sys.executable, "-m", "uzswap", "--memory", "1G"], capture_output=True, text=True
+        )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("what to run?", done.stderr)
+
+
+class Unmanaged(unittest.TestCase):
+    def test_nothing_is_known_and_nothing_breaks(self):
+        self.assertFalse(uzswap.is_managed())
+        self.assertIsNone(uzswap.status())
+        with uzswap.idle():
+            pass
+        with self.assertRaisesRegex(uzswap.NotManaged, "does not run under uzswap"):
+            uzswap.set_memory("1G")
+        with self.assertRaisesRegex(uzswap.NotManaged, "does not run under uzswap"):
+            uzswap.reclaim()
+
+    def test_advice_about_whole_pages_of_any_buffer(self):
+        data = bytearray(1 << 20)
+        for advice in ("cold", "out", "need"):
+            self.assertAlmostEqual(uzswap.advise(data, advice), len(data), delta=8192)
+        self.assertEqual(uzswap.advise(b"short", "out"), 0)
+        numbers = array.array("q", range(100_000))
+        self.assertAlmostEqual(uzswap.advise(numbers, "cold"), 800_000, delta=8192)
+        self.assertGreater(uzswap.advise([data, (numbers,)], "need"), 1_800_000)
+        self.assertEqual(numbers[99_999], 99_999)
+
+    @unittest.skipUnless(numpy, "NumPy is not installed")
+    def test_advice_about_views(self):
+        whole = numpy.zeros((1000, 1000))
+        for view, size in [
+            (whole, 8_000_000),
+            (whole[100:200], 800_000),
+            (whole[::-1], 8_000_000),
+            (whole.T, 8_000_000),
+            (whole[:, ::10], 8_000_000),
+            (whole[:0], 0),
+        ]:
+            self.assertAlmostEqual(uzswap.advise(view, "cold"), size, delta=8192)
+
+    def test_what_is_no_memory_is_refused(self):
+        with self.assertRaisesRegex(TypeError, "int does not say where its memory is"):
+            uzswap.advise(5, "cold")
+        with self.assertRaisesRegex(ValueError, "'warm' is none of"):
+            uzswap.advise(b"", "warm")
+
+
+class Managed(unittest.TestCase):
+    @unittest.skipUnless(numpy, "NumPy is not installed")
+    def test_a_program_that_needs_twice_as_much_gives_the_same(self):
+        code = """
+            import hashlib, numpy as np
+            a = np.random.default_rng(7).integers(0, 1000, 16_000_000)
+            order = np.argsort(a[:2_000_000], kind="stable")
+            for i in range(3):
+                a += i
+            print(hashlib.sha256(a).hexdigest(), hashlib.sha256(order).hexdigest())
+        """
+        self.assertEqual(managed(code), python(code=code))
+
+    def test_it_sees_and_changes_its_own_run(self):
+        code = """
+            import os, uzswap
+            data = bytearray(os.urandom(32) * (1 << 20))      # 32 MiB
+            s = uzswap.status()
+            assert uzswap.is_managed() and s.limit == 64 << 20, s
+            assert s.own.pid == os.getpid() and s.own.used > len(data), s
+            assert "64 MiB" in str(s), str(s)
+            assert uzswap.set_memory("48M") == 48 << 20 and uzswap.status().limit == 48 << 20
+            freed = uzswap.reclaim(data)
+            assert freed > len(data) // 2, freed
+            assert data[:32] * (1 << 20) == data
+            freed = uzswap.reclaim()
+            assert freed > len(data) // 2, freed
+            assert uzswap.status().own.resident < 24 << 20, uzswap.status()
+            with uzswap.idle():
+                pass
+            assert data[:32] * (1 << 20) == data
+            try:
+                uzswap.set_memory("much")
+            except uzswap.Error as why:
+                print(why)
+        """
+        self.assertIn("'much'", managed(code))
+
+    def test_advice_is_followed(self):
+        code = """
+            import os, uzswap
+            data = bytearray(os.urandom(64) * (1 << 19))      # 32 MiB
+            resident = lambda: uzswap.status().own.resident
+            before = resident()
+            uzswap.advise(data, "out")
+            out = resident()
+            uzswap.advise(data, "need")
+            back = resident()
+            assert before - out > 24 << 20 and back - out > 24 << 20, (before, out, back)
+            assert data[:64] * (1 << 19) == data
+        """
+        python("-m", "uzswap", "--memory", "160M", "--quiet", code=code)
+
+    def test_children_are_in_the_same_run(self):
+        code = """
+            import multiprocessing, os, uzswap
+            def child(queue):
+                s = uzswap.status()
+                queue.put((s.run, s.own.pid == os.getpid()))
+            if __name__ == "__main__":
+                context = multiprocessing.get_context("fork")
+                run, queue = uzswap.status().run, context.Queue()
+                process = context.Process(target=child, args=(queue,))
+                process.start()
+                assert queue.get() == (run, True)
+                process.join()
+        """
+        managed(code)
+
+
+class Restart(unittest.TestCase):
+    def script(self, text):
+        import tempfile
+
+        file = tempfile.NamedTemporaryFile("w", suffix=".py")
+        self.addCleanup(file.close)
+        file.write(textwrap.dedent(text))
+        file.flush()
+        return file.name
+
+    def test_a_script_starts_again_as_the_same_process(self):
+        name = self.script("""
+            import os, sys, uzswap
+            print("begins", os.getpid(), sys.argv[1:], flush=True)
+            assert uzswap.restart("64M", "--store", "none") is True
+            assert uzswap.status().limit == 64 << 20
+            print("goes on", os.getpid())
+        """)
+        lines = python(name, "a", "b").splitlines()
+        pid = lines[0].split()[1]
+        self.assertEqual(lines, [f"begins {pid} ['a', 'b']"] * 2 + [f"goes on {pid}"])
+
+    def test_a_text_starts_again(self):
+        code = "import uzswap; uzswap.restart('64M'); print(uzswap.is_managed())"
+        self.assertEqual(python("-c", code), "True\n")
+
+    def test_what_cannot_start_again_says_what_to_do(self):
+        code = (
+            "import uzswap; print(uzswap.restart('64M', if_possible=True)); uzswap.restart('64M')"
+        )
+        stream = subprocess.run(
+            [sys.executable], input=code, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((stream.stdout, stream.returncode), ("False\n", 1))
+        self.assertIn("uzswap run -- python", stream.stderr)
+        threads = """
+            import threading, uzswap
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            try:
+                uzswap.restart("64M")
+            except uzswap.Error as why:
+                print(why)
+        """
+        self.assertIn("at the head of the program", python(code=threads))
+        worker = python(
+            "-c",
+            "import uzswap; print(uzswap.restart(if_possible=True))",
+            env={**os.environ, "PYTEST_XDIST_WORKER": "gw0"},
+        )
+        self.assertEqual(worker, "False\n")
+
+    def test_without_the_command_it_says_where_it_looked(self):
+        code = "import uzswap\ntry: uzswap.restart()\nexcept uzswap.Error as why: print(why)"
+        said = python("-c", code, env={**os.environ, "UZSWAP_COMMAND": "/no/uzswap"})
+        self.assertIn("/no/uzswap", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,60 @@
+"""python -m uzswap [OPTIONS OF uzswap run] SCRIPT ARGS | -m MODULE ARGS | -c CODE ARGS"""
+
+import sys
+from typing import List, Tuple
+
+from ._command import find_command
+from ._errors import Error
+from ._restart import execute, original_arguments
+
+_USAGE = """usage: python -m uzswap [OPTIONS] SCRIPT ARGS...
+       python -m uzswap [OPTIONS] -m MODULE ARGS...
+       python -m uzswap [OPTIONS] -c CODE ARGS...
+
+Runs a Python program under uzswap, in less memory than it needs: --memory 4G, or 50%.
+The options are those of 'uzswap run' (see 'uzswap help run')."""
+
+# Options of `uzswap run` that have no value.
+_SWITCHES = {"--if-possible", "--in-place", "--no-encrypt", "--no-turns", "--quiet", "--debug"}
+
+
+def split(words: List[str]) -> Tuple[List[str], List[str]]:
+    """Options of uzswap, and what the interpreter gets."""
+    at = 0
+    while at < len(words) and words[at].startswith("--") and words[at] != "--":
+        has_value = "=" not in words[at] and words[at] not in _SWITCHES
+        at += 2 if has_value else 1
+    options, program = words[:at], words[at:]
+    if program[:1] == ["--"]:
+        program = program[1:]
+    return options, program
+
+
+def interpreter_options() -> List[str]:
+    """What this interpreter was given before `-m uzswap`."""
+    words = original_arguments()
+    for at in range(1, len(words) - 1):
+        if words[at : at + 2] == ["-m", "uzswap"]:
+            return words[1:at]
+    return []
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    if words[:1] in (["-h"], ["--help"]):
+        print(_USAGE)
+        return 0
+    options, program = split(words)
+    if not program:
+        print(f"uzswap: what to run? a script, -m MODULE or -c CODE\n{_USAGE}", file=sys.stderr)
+        return 2
+    try:
+        command = find_command()
+    except Error as why:
+        print(f"uzswap: {why}", file=sys.stderr)
+        return 2
+    execute([command, "run", *options, "--", sys.executable, *interpreter_options(), *program])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""Whether this process runs under uzswap."""
+
+
+def is_managed() -> bool:
+    """Whether this process runs under uzswap."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return any(b"/libuzswap_preload.so" in line for line in maps)
+    except OSError:
+        return False

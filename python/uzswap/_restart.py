@@ -1,0 +1,86 @@
+"""Running a script under uzswap: `python -m uzswap`, and `restart` from within."""
+
+import os
+import sys
+import threading
+from typing import List, NoReturn, Optional, Sequence, Union
+
+from ._command import find_command
+from ._errors import Error
+from ._managed import is_managed
+
+# Set for the restarted program: where it cannot be managed it must not be started again and again.
+_RESTARTED = "UZSWAP_PYTHON_RESTARTED"
+
+
+def original_arguments() -> List[str]:
+    """The command line of this interpreter, as it was given."""
+    arguments: Optional[Sequence[str]] = getattr(sys, "orig_argv", None)
+    if arguments is None:
+        # Python 3.9.
+        with open("/proc/self/cmdline", "rb") as line:
+            arguments = [os.fsdecode(word) for word in line.read().split(b"\0")[:-1]]
+    return list(arguments)
+
+
+def execute(command: Sequence[str]) -> NoReturn:
+    """Becomes another program."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os.execv(command[0], list(command))
+
+
+def _obstacle() -> Optional[str]:
+    """Why this program cannot be started again from its beginning, and what to do instead."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return "this is a worker of pytest-xdist: start it all with 'python -m uzswap -m pytest'"
+    if "ipykernel" in sys.modules:
+        return (
+            "this is a notebook's kernel: install one with 'uzswap jupyter install', and choose it"
+        )
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return "this is an interactive interpreter: start it with 'uzswap run -- python'"
+    main = sys.modules.get("__main__")
+    # A module or an archive has a specification, a script is a file.
+    is_named = getattr(main, "__spec__", None) or os.path.exists(getattr(main, "__file__", ""))
+    if not is_named and "-c" not in original_arguments():
+        return "the program came from a stream: start it with 'uzswap run -- python'"
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        return "this is a worker of multiprocessing: restart in the program that starts it"
+    if threading.active_count() > 1:
+        return "other threads run already: restart at the head of the program"
+    return None
+
+
+def restart(memory: Union[int, str, None] = None, *options: str, if_possible: bool = False) -> bool:
+    """Starts this program again under uzswap, as the same process. To be called at its head.
+
+    `memory` is the limit: bytes, "4G", or "50%" of what it may have here; without it, what is free.
+    `options` are others of 'uzswap run'. Returns True if it is managed already. Where the program
+    cannot be started again Error says why, and what to do instead. With `if_possible` it goes on
+    unmanaged then, and False is returned.
+    """
+    if is_managed():
+        return True
+    if _RESTARTED in os.environ:
+        if if_possible:
+            return False
+        raise Error("uzswap did not take this process over (see 'uzswap doctor')")
+    try:
+        command = find_command()
+        obstacle = _obstacle()
+        if obstacle is not None:
+            raise Error(obstacle)
+    except Error:
+        if if_possible:
+            return False
+        raise
+    line = [command, "run", "--in-place"]
+    if memory is not None:
+        line += ["--memory", str(memory)]
+    if if_possible:
+        line.append("--if-possible")
+    os.environ[_RESTARTED] = "1"
+    execute([*line, *options, "--", sys.executable, *original_arguments()[1:]])
