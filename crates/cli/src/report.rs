@@ -243,7 +243,7 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
                 .to_string()
         }
         Notice::Unmanaged => {
-            "a program that was started along the way cannot be taken over (static or setuid) and ran unmanaged; \
+            "a program that was started along the way cannot be taken over (static, setuid, not for glibc) and ran unmanaged; \
              its memory is not counted"
                 .to_string()
         }

@@ -92,7 +92,7 @@ counters! {
     HookedCalls "hooked_calls" Sum "system calls that passed through uzswap",
     Forks "forks" Sum "forks of a process with managed memory",
     OwnedPages "owned_pages" Sum "pages shared by fork that were written or evicted, and so became the process's own",
-    UnmanagedExecs "unmanaged_execs" Sum "programs started in the tree that cannot be taken over (static, setuid)",
+    UnmanagedExecs "unmanaged_execs" Sum "programs started in the tree that cannot be taken over (static, setuid, not for glibc)",
     UnpatchedSites "unpatched_sites" Sum "system-call instructions that could not be redirected",
     PeakMappings "peak_mappings" Max "largest number of kernel mappings made by protection faults (an estimate)",
 }

@@ -275,13 +275,13 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     buffers::with_held(t, number, &a, || {
         let Some(target) = look(t, number, &a) else { return Errno::ENOMEM.as_return() };
         let mut b = a;
-        if !target.gains_rights {
+        if target.is_given_ours() {
             let carried = carry(t, a[environment_at], target.first_library());
             let Some(environment) = carried else { return Errno::ENOMEM.as_return() };
             b[environment_at] = environment;
             descriptors::keep_over_exec(true);
         }
-        let is_unmanaged = target.gains_rights || target.is_static;
+        let is_unmanaged = !target.is_given_ours() || target.is_static;
         let shared = is_shared_child();
         if !shared {
             runtime(t, || {

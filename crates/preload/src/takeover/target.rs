@@ -5,6 +5,8 @@
 //!   environment, and no descriptor of ours.
 //! - One that has no loader (static) cannot be taken over, but what it starts can, so it is given all. That it runs
 //!   unmanaged is counted and said.
+//! - One for another loader than glibc's, or for another processor, and one that will not find the library (after a chroot)
+//!   is given nothing: its loader would complain, or give up.
 //! - One that wants to have a sanitizer's runtime loaded first gets it first: the runtime looks who comes before it, and
 //!   gives up if anybody does. Our constructor runs before all others wherever we are in the list.
 //!
@@ -15,9 +17,9 @@
 // memory of ours.
 
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK};
-use uzswap::sys::{fd, file, nr};
+use uzswap::sys::{Errno, check, fd, file, nr};
 
-use super::{Args, call};
+use super::{Args, call, start};
 
 /// What is read of a file at a time.
 pub const BUFFER_BYTES: usize = 4096;
@@ -39,11 +41,18 @@ const NAME_BYTES: usize = 32;
 pub struct Target {
     pub gains_rights: bool,
     pub is_static: bool,
+    /// Its loader cannot take the library, or will not find it.
+    is_foreign: bool,
     name: [u8; NAME_BYTES],
     name_len: usize,
 }
 
 impl Target {
+    /// Whether it gets the variables and descriptors of ours.
+    pub fn is_given_ours(&self) -> bool {
+        !self.gains_rights && !self.is_foreign
+    }
+
     /// The sanitizer's runtime that has to come first; empty: none.
     pub fn first_library(&self) -> &[u8] {
         &self.name[..self.name_len]
@@ -89,7 +98,26 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
     if let Some(left) = file {
         fd::close(left);
     }
+    target.is_foreign |= !finds_library(start::preload(), buffer);
     target
+}
+
+/// Whether the library can be read where the process is now.
+fn finds_library(path: &[u8], buffer: &mut [u8; BUFFER_BYTES]) -> bool {
+    if path.is_empty() || path.len() >= BUFFER_BYTES {
+        return true;
+    }
+    buffer[..path.len()].copy_from_slice(path);
+    buffer[path.len()] = 0;
+    let error = match check(call!(nr::OPENAT, AT_FDCWD, buffer.as_ptr(), O_CLOEXEC | O_NONBLOCK)) {
+        Ok(library) => {
+            fd::close(library as i32);
+            return true;
+        }
+        Err(error) => error,
+    };
+    // For want of descriptors, say, nothing is known.
+    !matches!(error, Errno::ENOENT | Errno::EACCES)
 }
 
 /// The file's mode; notes whether its rights are others.
@@ -163,19 +191,29 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     const HEADER_BYTES: usize = 56;
     const SEGMENTS_MAX: usize = 16;
     let head = &buffer[..n];
-    let (Some(table), Some(count)) = (u64_at(head, 32), u16_at(head, 56)) else { return };
-    let is_64_bits = head.starts_with(b"\x7fELF\x02\x01") && u16_at(head, 54) == Some(HEADER_BYTES as u16);
-    // What does not fit the first page is rare, and taken for an ordinary program.
-    let end = (table as usize).saturating_add(usize::from(count) * HEADER_BYTES);
-    if !is_64_bits || end > n {
+    const MACHINE: &[u8] = b"\x02\x01";
+    const EM_X86_64: u16 = 62;
+    if !head.starts_with(b"\x7fELF") {
+        // Text for the shell, or what the kernel has an interpreter for.
         return;
     }
-    let (mut loads, mut known, mut dynamic, mut has_loader) = ([(0, 0, 0); SEGMENTS_MAX], 0, None, false);
+    if head.get(4..6) != Some(MACHINE) || u16_at(head, 18) != Some(EM_X86_64) {
+        target.is_foreign = true;
+        return;
+    }
+    let (Some(table), Some(count)) = (u64_at(head, 32), u16_at(head, 56)) else { return };
+    let is_usual = u16_at(head, 54) == Some(HEADER_BYTES as u16);
+    // What does not fit the first page is rare, and taken for an ordinary program.
+    let end = (table as usize).saturating_add(usize::from(count) * HEADER_BYTES);
+    if !is_usual || end > n {
+        return;
+    }
+    let (mut loads, mut known, mut dynamic, mut loader) = ([(0, 0, 0); SEGMENTS_MAX], 0, None, None);
     for header in head[table as usize..end].chunks_exact(HEADER_BYTES) {
         let word = |at: usize| u64_at(header, at).unwrap_or(0);
         let (offset, address, bytes) = (word(8), word(16), word(32));
         match u32_at(header, 0) {
-            Some(PT_INTERP) => has_loader = true,
+            Some(PT_INTERP) => loader = Some((offset, bytes)),
             Some(PT_DYNAMIC) => dynamic = Some((offset, bytes)),
             Some(PT_LOAD) if known < SEGMENTS_MAX => {
                 loads[known] = (address, offset, bytes);
@@ -184,10 +222,26 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
             _ => {}
         }
     }
-    target.is_static = !has_loader;
-    if let (true, Some((at, bytes))) = (has_loader, dynamic) {
+    target.is_static = loader.is_none();
+    let Some((at, bytes)) = loader else { return };
+    target.is_foreign = !is_glibcs(program, at, bytes);
+    if let (false, Some((at, bytes))) = (target.is_foreign, dynamic) {
         note_first_library(program, at, bytes, &loads[..known], buffer, target);
     }
+}
+
+/// Whether a program's loader is glibc's, which has one name everywhere. Where something else answers to it (Alpine's
+/// gcompat), it is a link. What cannot be read is taken for glibc's.
+fn is_glibcs(program: i32, at: u64, bytes: u64) -> bool {
+    const PATH_BYTES: usize = 256;
+    let mut path = [0u8; PATH_BYTES];
+    let n = read(program, at, &mut path[..(bytes as usize).min(PATH_BYTES - 1)]);
+    let end = path[..n].iter().position(|b| *b == 0).unwrap_or(n);
+    let mut link = [0u8; PATH_BYTES];
+    let n = call!(nr::READLINK, path.as_ptr(), link.as_mut_ptr(), PATH_BYTES);
+    let link = &link[..check(n).unwrap_or(0).min(PATH_BYTES)];
+    let names = |needle: &[u8]| link.windows(needle.len()).any(|w| w == needle);
+    end == 0 || path[..end].ends_with(b"/ld-linux-x86-64.so.2") && !names(b"musl") && !names(b"gcompat")
 }
 
 /// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. It is the first always: that is
@@ -281,6 +335,14 @@ mod tests {
             seen(&made("of-it", std::format!("#!{}\n", fixed.display()).as_bytes(), 0o755)),
             (false, true)
         );
+        assert!(target(&fixed).is_given_ours());
+        let mut other = std::fs::read("/bin/sh").unwrap();
+        let name = b"/ld-linux-x86-64.so.2";
+        let at = other.windows(name.len()).position(|w| w == name).unwrap();
+        other[at..at + name.len()].copy_from_slice(b"/ld-musl-x86_64.so.11");
+        assert!(!target(&made("for-musl", &other, 0o755)).is_given_ours());
+        other[18] = 183;
+        assert!(!target(&made("for-arm", &other, 0o755)).is_given_ours());
         for n in [0, 3, 20, 63, 64, 100] {
             target(&made("cut", &std::fs::read(&fixed).unwrap()[..n], 0o755));
         }
