@@ -8,7 +8,7 @@
 //! And a sum of the sources that say what a patched text looks like: texts are kept in files between starts, and those
 //! that another build has made are not mapped.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The sources of the slots and of what they jump to.
 const SOURCES: &str = "src/patch";
@@ -21,11 +21,16 @@ fn sum(mut h: u64, bytes: &[u8]) -> u64 {
     h
 }
 
+fn files(directory: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("our own sources") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() { files(&path, into) } else { into.push(path) }
+    }
+}
+
 fn sum_of_sources() -> u64 {
-    let mut paths: Vec<_> = std::fs::read_dir(Path::new(SOURCES))
-        .expect("our own sources")
-        .map(|e| e.expect("readable").path())
-        .collect();
+    let mut paths = Vec::new();
+    files(Path::new(SOURCES), &mut paths);
     paths.sort();
     paths.iter().fold(0xcbf2_9ce4_8422_2325, |h, path| {
         let text = std::fs::read(path).expect("readable");

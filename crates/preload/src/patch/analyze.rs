@@ -22,8 +22,12 @@
 //! functions (hand-written code does that) are looked for: short ones by decoding the neighbours, long ones by
 //! a scan of the whole text for any bytes that could be such a branch.
 //!
+//! Code that no table of functions knows is read by `analyze/sweep.rs`.
+//!
 //! Only functions that contain the bytes 0f 05 are decoded: libc has some 530 instructions in 3000 functions.
 #![forbid(unsafe_code)]
+
+mod sweep;
 
 use std::vec::Vec;
 
@@ -53,35 +57,39 @@ const RT_SIGRETURN: u64 = 15;
 pub fn analyze(image: &Image) -> Analysis {
     let candidates: Vec<u64> = image.texts().flat_map(|(v, b)| find_candidates(v, b)).collect();
     let mut analysis = Analysis::default();
-    let functions = match image.functions() {
-        Some(f) if !image.is_go() && !image.has_text_relocations() => f,
-        _ => {
-            analysis.unpatchable = candidates;
-            analysis.unpatchable.retain(|&c| looks_like_a_call(image, c));
-            return analysis;
-        }
-    };
+    if image.has_text_relocations() {
+        analysis.unpatchable = candidates;
+        analysis.unpatchable.retain(|&c| looks_like_a_call(image, c));
+        return analysis;
+    }
+    let functions = image.functions();
     let mut work = Vec::new();
+    // In code that no unwinder knows, or in data.
+    let mut unknown = Vec::new();
     let mut i = 0;
     while i < candidates.len() {
-        let found = functions.at_or_below(candidates[i]).and_then(|n| Some((n, functions.get(n)?)));
-        let found = found.and_then(|(n, f)| Some((n, extent(&functions, n, f, candidates[i])?)));
-        let Some((index, function)) = found else {
-            // Code that no unwinder knows, or data. Counted, not touched.
-            analysis.unpatchable.extend(looks_like_a_call(image, candidates[i]).then_some(candidates[i]));
+        let found = functions.as_ref().and_then(|functions| {
+            let n = functions.at_or_below(candidates[i])?;
+            Some((functions, n, extent(functions, n, functions.get(n)?, candidates[i])?))
+        });
+        let Some((functions, index, function)) = found else {
+            unknown.push(candidates[i]);
             i += 1;
             continue;
         };
         let count = candidates[i..].iter().take_while(|&&c| c < function.end).count();
         let mine = &candidates[i..i + count];
-        match Body::decode(image, &functions, index, function, mine) {
+        match Body::decode(image, functions, index, function, mine) {
             Some(body) if body.calls.is_empty() => {}
             Some(body) => work.push(body),
             None => analysis.unpatchable.extend(mine.iter().filter(|&&c| looks_like_a_call(image, c))),
         }
         i += count;
     }
-    plan_all(image, &functions, &mut work, &mut analysis);
+    let swept = sweep::sweep(image, functions.as_ref(), &unknown);
+    work.extend(swept.bodies);
+    analysis.unpatchable.extend(swept.unplaced);
+    plan_all(image, functions.as_ref(), &mut work, &mut analysis);
     analysis
 }
 
@@ -97,7 +105,7 @@ fn extent(functions: &Functions, index: usize, function: Function, candidate: u6
 }
 
 /// Plans all functions; when a far branch turns out to lead into overwritten bytes, plans again knowing it.
-fn plan_all(image: &Image, functions: &Functions, work: &mut [Body], analysis: &mut Analysis) {
+fn plan_all(image: &Image, functions: Option<&Functions>, work: &mut [Body], analysis: &mut Analysis) {
     loop {
         let mut sites = Vec::new();
         let mut failed = Vec::new();
@@ -180,6 +188,8 @@ struct Body {
     targets: Vec<u64>,
     /// All ways into the middle of the function are in `targets`.
     all_targets_known: bool,
+    /// A piece of code without a function. Nobody unwinds through it, so what pushes and pops may move, too.
+    is_swept: bool,
 }
 
 impl Body {
@@ -213,7 +223,15 @@ impl Body {
             !returns_from_signal(before)
                 && before.iter().any(|i| is_call(i) || writes(&mut info, i, Register::RAX))
         });
-        let mut body = Body { function, index, code, calls, targets: Vec::new(), all_targets_known: true };
+        let mut body = Body {
+            function,
+            index,
+            code,
+            calls,
+            targets: Vec::new(),
+            all_targets_known: true,
+            is_swept: false,
+        };
         if !body.calls.is_empty() {
             body.collect_targets(image, functions);
         }
@@ -279,7 +297,7 @@ impl Body {
     fn plan(
         &self,
         image: &Image,
-        functions: &Functions,
+        functions: Option<&Functions>,
         pads: &mut Pads,
         sites: &mut Vec<Site>,
         failed: &mut Vec<u64>,
@@ -290,7 +308,8 @@ impl Body {
                 self.before(call, free_from, allow_rip)
                     .or_else(|| self.over(call, free_from, allow_rip))
                     .or_else(|| {
-                        if allow_rip { None } else { self.detour(call, free_from, image, functions, pads) }
+                        let functions = functions.filter(|_| !allow_rip && !self.is_swept)?;
+                        self.detour(call, free_from, image, functions, pads)
                     })
             });
             match plan.and_then(|p| self.site(image, &p)) {
@@ -301,6 +320,12 @@ impl Body {
                 None => failed.push(self.code[call].ip()),
             }
         }
+    }
+
+    /// Whether an instruction does the same somewhere else.
+    fn may_move(&self, i: &Instruction, allow_rip: bool) -> bool {
+        let keeps_a_register = matches!(i.code(), Code::Push_r64 | Code::Pop_r64);
+        may_move(i, allow_rip) || (self.is_swept && keeps_a_register && i.op0_register() != Register::RSP)
     }
 
     /// Whether something jumps to an address after `start` and before `end`.
@@ -318,7 +343,7 @@ impl Body {
         let end = self.code[call].ip();
         for first in (call.saturating_sub(MAX_NEIGHBOURS)..call).rev() {
             let i = &self.code[first];
-            if i.ip() < free_from || !may_move(i, allow_rip) {
+            if i.ip() < free_from || !self.may_move(i, allow_rip) {
                 return None;
             }
             if (end - i.ip()) as usize >= JUMP_BYTES {
@@ -333,14 +358,14 @@ impl Body {
     fn over(&self, call: usize, free_from: u64, allow_rip: bool) -> Option<Plan> {
         for first in (call.saturating_sub(MAX_NEIGHBOURS)..=call).rev() {
             let start = self.code[first].ip();
-            if start < free_from || (first < call && !may_move(&self.code[first], allow_rip)) {
+            if start < free_from || (first < call && !self.may_move(&self.code[first], allow_rip)) {
                 return None;
             }
             for last in call..self.code.len().min(call + 1 + MAX_NEIGHBOURS) {
                 let i = &self.code[last];
                 let end = i.next_ip();
                 let tail = match () {
-                    _ if last == call || may_move(i, allow_rip) => Tail::Next,
+                    _ if last == call || self.may_move(i, allow_rip) => Tail::Next,
                     _ => match tail_of(i) {
                         Some(tail) => tail,
                         None => break,

@@ -18,7 +18,7 @@ use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
 use super::maps::Maps;
-use super::slot::{SLOT_BYTES, Slots, common_links, emit_slot, fill, pages_for, slot_range};
+use super::slot::{SLOT_BYTES, Slots, emit_slot, fill, pages_for, slot_range};
 use super::table::{NO_RIP, SITE_BYTES, Site};
 
 const STUB_BYTES: usize = 16;
@@ -146,7 +146,7 @@ impl Patch {
 }
 
 /// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they are within
-/// `text`; answers how many were.
+/// `text`; answers how many were. `links`: those of its slots.
 ///
 /// # Safety
 /// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and the sites must come from
@@ -157,6 +157,7 @@ pub unsafe fn redirect(
     bias: u64,
     text: Text,
     source: Source,
+    links: usize,
     maps: &mut Maps,
 ) -> usize {
     // SAFETY: the caller's.
@@ -180,7 +181,7 @@ pub unsafe fn redirect(
     if !near && stub_area.is_none() {
         return 0;
     }
-    let patch = Patch::new(&here, bias, first_slot, stub_area, common_links());
+    let patch = Patch::new(&here, bias, first_slot, stub_area, links);
     // SAFETY: the pages were just taken or mapped for this; the writes are within text, checked above.
     unsafe {
         if fill(first_slot, &patch.slots).is_err() {

@@ -193,7 +193,7 @@ impl<'a> Image<'a> {
         self.note(b"GNU\0", NT_GNU_BUILD_ID).filter(|id| (8..=64).contains(&id.len()))
     }
 
-    /// Whether Go's linker made it. Its functions run on stacks too small for a hook and have no entries here.
+    /// Whether Go's linker made it. Its functions run on stacks too small for a hook and have no entries in the table of functions.
     pub fn is_go(&self) -> bool {
         self.note(b"Go\0\0", 4).is_some()
     }

@@ -25,6 +25,13 @@
 //! r9 (no clone call has a sixth argument), changes to that block's stack, and is set up there before
 //! it goes on in the program. The parent goes through [`Hooks::clone_parent`].
 //!
+//! # The hook stack
+//! Go's functions run on stacks with room for a few hundred bytes, and musl's threads unmap the stack that they are on. For such
+//! objects the slow path is `uzswap_patch_slow_own`: the frame lies on a stack of the thread's block, and nothing of
+//! the program's is touched. A handler of the program that comes in the middle of a hook may make calls, too: so that stack has
+//! *pieces*, each hook takes the next one. Taking and giving back are single instructions each, so a handler in between finds
+//! them whole. Where no piece is left, or the thread has no block yet, the program's stack has to do.
+//!
 //! # Unwinding
 //! Every stage has call-frame information, because glibc cancels threads by unwinding out of a signal handler
 //! through the interrupted system call; without it, cleanup handlers would silently not run.
@@ -32,14 +39,16 @@
 //! # Safety charter
 //! The assembly runs between two arbitrary instructions of the program. It may use the stack below the red zone,
 //! rcx, r11 and the flags, and must leave everything else as it was. `HookFrame` is only
-//! ever built by it; hooks get exclusive access to it for the time of the call. The thread slot is a
-//! word of this library's static TLS block: it exists in every thread that libc made.
+//! ever built by it; hooks get exclusive access to it for the time of the call. The thread slot
+//! is `thread_slot.rs`'s.
 #![allow(unsafe_code)]
 
+use core::arch::global_asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
-use core::arch::{asm, global_asm};
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::thread_slot::SLOT_IN_GS;
 
 /// Numbers that have a class; larger ones run inline.
 pub const CLASS_COUNT: usize = 512;
@@ -56,7 +65,7 @@ pub const CLASS_LIGHT_HOOK: u8 = 2;
 /// One byte per system-call number, a `CLASS_`, read by every patched call.
 pub static CLASS_TABLE: [AtomicU8; CLASS_COUNT] = [const { AtomicU8::new(0) }; CLASS_COUNT];
 
-/// The program's registers at a system call, on the program's stack (below its red zone).
+/// The program's registers at a system call, on the program's stack (below its red zone) or on the hook stack.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub struct HookFrame {
@@ -81,6 +90,8 @@ pub struct HookFrame {
     pub rsp: u64,
     /// For [`ACTION_CLONE_THREAD`].
     pub thread_block: *mut ThreadStart,
+    /// The thread's block if the frame lies on its hook stack, else null.
+    pub hook_stack: *const ThreadStart,
 }
 
 /// The hook has done the call; its result is in `frame.rax`. Edited argument registers reach the program, which
@@ -102,13 +113,65 @@ pub struct ThreadStart {
     program_r9: u64,
     program_rsp: u64,
     ret: u64,
+    /// The lower end of what is in use of the hook stack: see *The hook stack*.
+    hook_bottom: AtomicUsize,
+    /// Pieces of the hook stack that are free.
+    hook_pieces: AtomicUsize,
 }
 
 impl ThreadStart {
-    pub const fn new(stack_top: usize) -> ThreadStart {
-        ThreadStart { stack_top, program_r9: 0, program_rsp: 0, ret: 0 }
+    /// A block whose hook stack ends at `hook_top` and has [`HOOK_STACK_BYTES`].
+    pub const fn new(stack_top: usize, hook_top: usize) -> ThreadStart {
+        ThreadStart {
+            stack_top,
+            program_r9: 0,
+            program_rsp: 0,
+            ret: 0,
+            hook_bottom: AtomicUsize::new(hook_top),
+            hook_pieces: AtomicUsize::new(HOOK_PIECES),
+        }
+    }
+
+    /// Nobody is on the hook stack any more: what was left without returning is free again.
+    pub fn forget_hooks(&self, hook_top: usize) {
+        self.hook_bottom.store(hook_top, Ordering::Relaxed);
+        self.hook_pieces.store(HOOK_PIECES, Ordering::Relaxed);
+    }
+
+    /// Gives the piece of the hook that runs now back before it returns, or takes it again: an exec of a child that shares this
+    /// memory never returns.
+    pub fn lend_piece(&self, back: bool) {
+        let (bytes, pieces) = if back { (PIECE_BYTES, 1) } else { (PIECE_BYTES.wrapping_neg(), usize::MAX) };
+        self.hook_bottom.fetch_add(bytes, Ordering::Relaxed);
+        self.hook_pieces.fetch_add(pieces, Ordering::Relaxed);
+    }
+
+    /// Where the program's stack pointer was when it entered the innermost hook on the hook stack.
+    pub fn innermost_stack_pointer(&self) -> usize {
+        let frame = self.hook_bottom.load(Ordering::Relaxed) + PIECE_BYTES - HOOK_FRAME_BYTES;
+        // SAFETY: a thread asks that is on its hook stack: its innermost frame is there.
+        unsafe { (*(frame as *const HookFrame)).rsp as usize }
+    }
+
+    /// The stack pointers of the program at all hooks that have not returned, innermost first.
+    pub fn stack_pointers(&self, hook_top: usize) -> impl Iterator<Item = usize> {
+        let bottom = self.hook_bottom.load(Ordering::Relaxed);
+        (bottom..hook_top).step_by(PIECE_BYTES).map(|piece| {
+            let frame = piece + PIECE_BYTES - HOOK_FRAME_BYTES;
+            // SAFETY: a frame that was written when the piece was taken.
+            unsafe { (*(frame as *const HookFrame)).rsp as usize }
+        })
     }
 }
+
+/// Hooks that can be under way at a time in one thread: one, and one for each handler in whose middle another came.
+const HOOK_PIECES: usize = 4;
+/// What one hook may need of stack: the same as it finds at least on a stack of a thread of libc.
+const PIECE_BYTES: usize = 32 << 10;
+/// The hook stack of a thread, in bytes.
+pub const HOOK_STACK_BYTES: usize = HOOK_PIECES * PIECE_BYTES;
+/// Room for a frame at the upper end of a piece, aligned for vectors.
+const HOOK_FRAME_BYTES: usize = size_of::<HookFrame>().next_multiple_of(64);
 
 /// Called for every system call whose class is not 0; returns one of the actions.
 pub type Hook = extern "C" fn(*mut HookFrame) -> u64;
@@ -214,6 +277,8 @@ const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
 unsafe extern "C" {
     /// Where slots go when a call has a class.
     pub(super) fn uzswap_patch_slow();
+    /// The same, on the thread's hook stack.
+    pub(super) fn uzswap_patch_slow_own();
     fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
     fn uzswap_call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
 }
@@ -308,7 +373,8 @@ global_asm!(
     "    lea rcx, [rsp + {frame}]",
     "    mov [rsp + {rsp}], rcx",
     "    mov qword ptr [rsp + {block}], 0",
-    "    mov rbx, rsp",
+    "    mov qword ptr [rsp + {own}], 0",
+    "20: mov rbx, rsp",
     "    .cfi_def_cfa_register rbx",
     "    cld",
     "    mov ecx, eax",
@@ -332,7 +398,8 @@ global_asm!(
     "    uzswap_load_frame",
     "    mov r12, [rsp + {r12}]",
     "    mov rbx, [rsp + {rbx}]",
-    "    lea rsp, [rsp + {frame}]",
+    "    mov r11, [rsp + {own}]",
+    "    mov rsp, [rsp + {rsp}]",
     "    .cfi_def_cfa_offset 0",
     "    .cfi_register rip, rcx",
     "    .cfi_same_value rbx",
@@ -341,6 +408,12 @@ global_asm!(
     "    .cfi_same_value r13",
     "    .cfi_same_value r14",
     "    .cfi_same_value r15",
+    "    test r11, r11",
+    "    jnz 7f",
+    "    jmp rcx",
+    // The piece is given back when nothing on it is needed any more.
+    "7:  add qword ptr [r11 + {b_bottom}], {piece}",
+    "    inc qword ptr [r11 + {b_pieces}]",
     "    jmp rcx",
     "    .cfi_restore_state",
     "6:  sub rsp, 256",
@@ -381,6 +454,41 @@ global_asm!(
     "    uzswap_restore_vectors",
     "    xor r12d, r12d",
     "    jmp 4b",
+    // The other entry, on the thread's hook stack. Nothing of the program's stack is touched.
+    ".globl uzswap_patch_slow_own",
+    ".hidden uzswap_patch_slow_own",
+    "uzswap_patch_slow_own:",
+    "    .cfi_def_cfa rsp, 0",
+    "    .cfi_register rip, rcx",
+    "    cmp byte ptr [rip + {in_gs}], 0",
+    "    jne 8f",
+    "    mov r11, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
+    "    mov r11, qword ptr fs:[r11]",
+    "    jmp 9f",
+    "8:  rdgsbase r11",
+    "9:  test r11, r11",
+    "    jz uzswap_patch_slow",
+    "    cmp qword ptr [r11 + {b_pieces}], 0",
+    "    je uzswap_patch_slow",
+    "    dec qword ptr [r11 + {b_pieces}]",
+    "    sub qword ptr [r11 + {b_bottom}], {piece}",
+    "    mov r11, [r11 + {b_bottom}]",
+    "    lea r11, [r11 + {piece} - {own_frame}]",
+    "    mov [r11 + {rsp}], rsp",
+    "    mov rsp, r11",
+    "    .cfi_def_cfa_offset {frame}",
+    "    uzswap_store_frame",
+    "    mov [rsp + {ret}], rcx",
+    "    mov qword ptr [rsp + {block}], 0",
+    // The block once more: its address was given up for the frame's.
+    "    cmp byte ptr [rip + {in_gs}], 0",
+    "    jne 8f",
+    "    mov r11, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
+    "    mov r11, qword ptr fs:[r11]",
+    "    jmp 9f",
+    "8:  rdgsbase r11",
+    "9:  mov [rsp + {own}], r11",
+    "    jmp 20b",
     "    .cfi_endproc",
     ".size uzswap_patch_slow, . - uzswap_patch_slow",
     "",
@@ -462,16 +570,6 @@ global_asm!(
     "    .cfi_endproc",
     ".size uzswap_call_on_stack_saving_vectors, . - uzswap_call_on_stack_saving_vectors",
     ".popsection",
-    "",
-    ".pushsection .tbss.uzswap_thread_slot,\"awT\",@nobits",
-    ".p2align 3",
-    ".globl uzswap_thread_slot",
-    ".hidden uzswap_thread_slot",
-    ".type uzswap_thread_slot,@object",
-    ".size uzswap_thread_slot, 8",
-    "uzswap_thread_slot:",
-    "    .zero 8",
-    ".popsection",
     bytes = sym SAVE_BYTES,
     mask = sym SAVE_MASK,
     method = sym SAVE_METHOD,
@@ -503,7 +601,17 @@ global_asm!(
     b_r9 = const offset_of!(ThreadStart, program_r9),
     b_rsp = const offset_of!(ThreadStart, program_rsp),
     b_ret = const offset_of!(ThreadStart, ret),
+    b_bottom = const offset_of!(ThreadStart, hook_bottom),
+    b_pieces = const offset_of!(ThreadStart, hook_pieces),
+    own = const offset_of!(HookFrame, hook_stack),
+    own_frame = const HOOK_FRAME_BYTES,
+    piece = const PIECE_BYTES,
+    in_gs = sym SLOT_IN_GS,
 );
+
+/// Where `ThreadStart` has what gives a piece of the hook stack back: `bottom += PIECE`, `pieces += 1`.
+pub const PIECE_GIVEN_BACK: (usize, usize, usize) =
+    (offset_of!(ThreadStart, hook_bottom), offset_of!(ThreadStart, hook_pieces), PIECE_BYTES);
 
 /// Runs `f(arg)` on the stack that ends at `top`.
 ///
@@ -524,83 +632,9 @@ pub unsafe fn call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8)
     unsafe { uzswap_call_on_stack_saving_vectors(top, f, arg) }
 }
 
-// ---- the thread slot ---------------------------------------------------------------------------------------
-
-/// This thread's word, 0 in a new thread. A clone that does not set up thread-local storage shares it with its parent.
-#[inline(always)]
-pub fn thread_slot_get() -> usize {
-    let value: usize;
-    // SAFETY: reads a word of this thread's static TLS block.
-    unsafe {
-        asm!(
-            "mov {v}, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
-            "mov {v}, qword ptr fs:[{v}]",
-            v = out(reg) value,
-            options(nostack, readonly, preserves_flags)
-        );
-    }
-    value
-}
-
-/// Sets this thread's word.
-#[inline(always)]
-pub fn thread_slot_set(value: usize) {
-    // SAFETY: writes a word of this thread's static TLS block that nothing else uses.
-    unsafe {
-        asm!(
-            "mov {t}, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
-            "mov qword ptr fs:[{t}], {v}",
-            t = out(reg) _,
-            v = in(reg) value,
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
-/// Where the word lies relative to the thread pointer (fs base); negative.
-pub fn thread_slot_fs_offset() -> isize {
-    let offset: isize;
-    // SAFETY: reads a constant that the loader has written.
-    unsafe {
-        asm!(
-            "mov {v}, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
-            v = out(reg) offset,
-            options(nostack, readonly, preserves_flags)
-        );
-    }
-    offset
-}
-
-/// Where this thread's word is.
-pub fn thread_slot_address() -> usize {
-    let pointer: usize;
-    // SAFETY: the thread pointer points to itself (x86-64 ABI).
-    unsafe {
-        asm!("mov {p}, qword ptr fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags))
-    };
-    pointer.wrapping_add_signed(thread_slot_fs_offset())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_thread_has_its_own_slot() {
-        thread_slot_set(17);
-        std::thread::spawn(|| {
-            assert_eq!(thread_slot_get(), 0);
-            thread_slot_set(18);
-            assert_eq!(thread_slot_get(), 18);
-        })
-        .join()
-        .unwrap();
-        assert_eq!(thread_slot_get(), 17);
-        assert!(thread_slot_fs_offset() < 0);
-        let word = thread_slot_address() as *const usize;
-        // SAFETY: this thread's own word.
-        assert_eq!(unsafe { word.read_volatile() }, 17);
-    }
 
     #[test]
     fn a_call_runs_on_the_other_stack_and_returns() {

@@ -10,12 +10,14 @@
 //!  maps.rs     what is mapped where
 //!  elf.rs      an object's segments, identity, function bounds
 //!  analyze.rs  object -> where the instructions are and how each can be replaced
+//!  analyze/sweep.rs  ... where no table says which bytes are functions (Go, musl)
 //!  table.rs    ... that, kept in a file so that it is done once per object and machine
 //!  cache.rs    the directory of such files
 //!  slot.rs     ... that -> the code that is jumped to
 //!  apply.rs    ... and the jumps
 //!  shared.rs   both as a file's pages, the same for all processes
 //!  entry.rs    from a slot to the hook and back
+//!  thread_slot.rs  a word for each thread
 //!  alloc.rs    memory for all of it
 //!  mem.rs      memcpy and its kin, so that they are not libc's
 //! ```
@@ -44,6 +46,7 @@ mod mem;
 mod shared;
 mod slot;
 mod table;
+mod thread_slot;
 
 use core::cell::OnceCell;
 use core::ops::Range;
@@ -56,9 +59,12 @@ use uzswap::uz_syscall;
 
 pub use entry::{
     ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE,
-    CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, Hook, HookFrame, Hooks, ThreadStart, ThreadStartFn,
-    call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks, thread_slot_address,
-    thread_slot_fs_offset, thread_slot_get, thread_slot_set, vector_state_bytes,
+    CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, HOOK_STACK_BYTES, Hook, HookFrame, Hooks, PIECE_GIVEN_BACK,
+    ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks,
+    vector_state_bytes,
+};
+pub use thread_slot::{
+    are_slots_in_gs, keep_slots_in_gs, thread_slot_address, thread_slot_get, thread_slot_of, thread_slot_set,
 };
 
 use analyze::analyze;
@@ -185,7 +191,8 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         // Of what has a file, the head of the table may be enough.
         let kept_of_file = kept.filter(|_| !is_vdso);
         let counts = kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
-        let shared = kept_of_file.filter(|_| counts.sites > 0);
+        // What shared texts find behind their links is for programs of libc.
+        let shared = kept_of_file.filter(|_| counts.sites > 0 && !needs_hook_stack(&image));
         let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, &patcher.slots));
         let slots = &mut patcher.slots;
         let served = match (shared, &mut pagemap) {
@@ -197,7 +204,7 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
             counts.sites
         } else {
             // SAFETY: as above.
-            unsafe { redirect(slots, &whole().sites, bias, text, source, &mut maps) }
+            unsafe { redirect(slots, &whole().sites, bias, text, source, links_of(&image), &mut maps) }
         };
         report.add(counts, patched, &m.name);
     }
@@ -237,9 +244,21 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
         return report;
     }
     // SAFETY: the caller's.
-    let patched = unsafe { redirect(&mut patcher.slots, &analysis.sites, bias, text, source, &mut maps) };
+    let patched = unsafe {
+        redirect(&mut patcher.slots, &analysis.sites, bias, text, source, links_of(&image), &mut maps)
+    };
     report.add(analysis.counts(), patched, b"");
     report
+}
+
+/// Whether calls of an object may find no room on the stack that they are made on: Go's, and all of a program without libc's
+/// loader (musl's threads unmap the stack that they are on).
+fn needs_hook_stack(image: &Image) -> bool {
+    are_slots_in_gs() || image.is_go()
+}
+
+fn links_of(image: &Image) -> usize {
+    slot::common_links(needs_hook_stack(image))
 }
 
 /// Whether every segment of a memory image is there to be read.

@@ -37,7 +37,7 @@ use uzswap::sys::{PAGE_SIZE, Result, nr};
 use uzswap::uz_syscall;
 
 use super::apply::Text;
-use super::entry::{CLASS_COUNT, CLASS_TABLE, uzswap_patch_slow};
+use super::entry::{CLASS_COUNT, CLASS_TABLE, uzswap_patch_slow, uzswap_patch_slow_own};
 use super::maps::Maps;
 use super::table::{NO_NUMBER, NO_RIP, Site, Tail};
 
@@ -102,9 +102,12 @@ impl Links {
 
 /// Those of all slots that are not shared.
 static LINKS: Links = Links::new();
+/// Those of slots whose hooks run on the thread's hook stack.
+static LINKS_TO_HOOK_STACK: Links = Links { slow_path: uzswap_patch_slow_own, ..Links::new() };
 
-pub fn common_links() -> usize {
-    &raw const LINKS as usize
+pub fn common_links(to_hook_stack: bool) -> usize {
+    let links = if to_hook_stack { &LINKS_TO_HOOK_STACK } else { &LINKS };
+    core::ptr::from_ref(links) as usize
 }
 
 /// One bit for each page of the array.

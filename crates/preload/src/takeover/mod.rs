@@ -104,7 +104,13 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
     // Without memory for a block the kernel decides alone: it is what the program would have without us.
     let Some(t) = thread::find() else { return ACTION_INLINE };
-    t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
+    if f.hook_stack.is_null() {
+        t.forget_abandoned_hooks(f.rsp as usize);
+        t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
+    } else {
+        // Holds go by where hooks' frames are.
+        t.holds().drop_abandoned(frame as usize, 0..0);
+    }
     match dispatch(t, number, args, f) {
         Answer::Result(r) => {
             f.rax = r as u64;
@@ -154,6 +160,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFram
         _ if number == nr::RT_SIGPENDING => signals::call(t, number, args),
         _ if LIMITS.contains(&number) => descriptors::limit_call(t, number, args),
         Disposition::MemoryMap => memory::call(t, number, args),
+        Disposition::Signal if number == nr::SIGALTSTACK => {
+            Some(Answer::Result(signals::sigaltstack(t, args, f.rsp as usize)))
+        }
         Disposition::Signal => signals::call(t, number, args),
         Disposition::Process => {
             if matches!(number, nr::EXECVE | nr::EXECVEAT) {

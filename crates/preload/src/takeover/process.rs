@@ -39,7 +39,7 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args, f: &mut Hook
         nr::CLONE => Some(clone(t, a, f)),
         // glibc and others fall back to clone.
         nr::CLONE3 => Some(Answer::Result(Errno::ENOSYS.as_return())),
-        nr::EXECVE | nr::EXECVEAT => Some(Answer::Result(exec(t, number, a))),
+        nr::EXECVE | nr::EXECVEAT => Some(Answer::Result(exec(t, number, a, f))),
         nr::EXIT => {
             thread_exit(t);
             Some(Answer::Inline)
@@ -88,7 +88,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     }
     if !is_guest {
         let pointer = a[4];
-        let own_word = pointer.wrapping_add_signed(patch::thread_slot_fs_offset());
+        let own_word = patch::thread_slot_of(pointer).unwrap_or(pointer);
         buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
     }
     let mask = signals::block_all();
@@ -192,7 +192,8 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
 /// # Safety
 /// Only in such a child; never returns to our frames.
 unsafe fn resume_on(f: &HookFrame, stack: usize) -> ! {
-    let regs = [f.rbx, f.rbp, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9, f.ret];
+    let own = f.hook_stack.addr() as u64;
+    let regs = [f.rbx, f.rbp, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9, f.ret, own];
     // SAFETY: the caller vouches; the registers are loaded from our frame before the stack is left.
     unsafe {
         core::arch::asm!(
@@ -209,11 +210,19 @@ unsafe fn resume_on(f: &HookFrame, stack: usize) -> ! {
             "mov r10, [rax + 72]",
             "mov r8, [rax + 80]",
             "mov r9, [rax + 88]",
+            "mov rax, [rax + 104]",
             "mov rsp, r11",
-            "xor eax, eax",
+            "test rax, rax",
+            "jz 2f",
+            "add qword ptr [rax + {bottom}], {piece_bytes}",
+            "inc qword ptr [rax + {pieces}]",
+            "2: xor eax, eax",
             "jmp rcx",
             in("rax") regs.as_ptr(),
             in("r11") stack,
+            bottom = const patch::PIECE_GIVEN_BACK.0,
+            pieces = const patch::PIECE_GIVEN_BACK.1,
+            piece_bytes = const patch::PIECE_GIVEN_BACK.2,
             options(noreturn)
         )
     }
@@ -266,7 +275,7 @@ pub(super) fn finish_counters() {
 }
 
 /// exec, with the environment that carries us along.
-fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
+fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize {
     if !sandbox::may_start() {
         // It would end at its start, of the calls that we make there.
         return buffers::with_held(t, number, &a, || raw(number, a));
@@ -293,8 +302,12 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
             PAGER.add(Counter::UnmanagedExecs, 1);
             PAGER.tree().notice(Notice::Unmanaged, 0);
         }
+        // SAFETY: this thread's block, or none.
+        let lent = unsafe { f.hook_stack.as_ref() }.filter(|_| shared);
+        lent.inspect(|start| start.lend_piece(true));
         let r = raw(number, b);
         // It failed: as before.
+        lent.inspect(|start| start.lend_piece(false));
         if is_unmanaged {
             PAGER.add(Counter::UnmanagedExecs, 1u64.wrapping_neg());
         }

@@ -33,7 +33,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use uzswap::fault::Fault;
 use uzswap::sys::{Errno, nr};
 
-pub(super) use calls::call;
+pub(super) use calls::{call, sigaltstack};
 use frame::{UC_ERR, UC_SIGMASK, UCONTEXT_BYTES, managed_return, move_frame};
 
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock};

@@ -313,7 +313,7 @@ fn note_early_memory() -> Vec<u8> {
                 let bss = m.anonymous && m.start == last_file_end;
                 let ours =
                     m.contains(&raw const PAGER as usize) || m.contains(patch::trampoline_range().start);
-                let noted = page_ceil(m.end_before(own_word));
+                let noted = page_ceil(own_word.map_or(m.end, |word| m.end_before(word)));
                 if m.anonymous && m.private_writable && bss && !ours && noted - m.start >= EARLY_MIN_BYTES {
                     PAGER.note_mapped(&mut s, m.start, noted, 3, RangeFlags::NONE);
                 }

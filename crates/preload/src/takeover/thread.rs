@@ -20,7 +20,7 @@ use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{PAGE_SIZE, nr};
 
 use super::{PAGER, call, evictor};
-use crate::patch::{ThreadStart, thread_slot_get, thread_slot_set};
+use crate::patch::{HOOK_STACK_BYTES, ThreadStart, thread_slot_get, thread_slot_set};
 
 /// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the fault path.
 const ALTERNATE_BYTES: usize = 128 << 10;
@@ -28,7 +28,7 @@ const ALTERNATE_BYTES: usize = 128 << 10;
 /// nothing.
 const RUNTIME_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = PAGE_SIZE;
-const TOTAL_BYTES: usize = 2 * PAGE_SIZE + ALTERNATE_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
+const TOTAL_BYTES: usize = 2 * PAGE_SIZE + ALTERNATE_BYTES + HOOK_STACK_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
 
 /// `stack_t` of the kernel.
 #[derive(Clone, Copy)]
@@ -143,7 +143,7 @@ impl ThreadBlock {
         // SAFETY: fresh memory of ours, large and aligned enough.
         let b = unsafe {
             at.write(ThreadBlock {
-                start: UnsafeCell::new(ThreadStart::new(top)),
+                start: UnsafeCell::new(ThreadStart::new(top, top - RUNTIME_BYTES)),
                 tid: AtomicU32::new(u32::MAX),
                 holds: AtomicPtr::new(core::ptr::null_mut()),
                 stream: UnsafeCell::new(FaultStream::new()),
@@ -186,7 +186,7 @@ impl ThreadBlock {
         unsafe {
             *self.stream.get() = FaultStream::new();
             *self.program_stack.get() = StackT { sp: 0, flags: SS_DISABLE, size: 0 };
-            *self.start.get() = ThreadStart::new(self.runtime_stack_top());
+            *self.start.get() = ThreadStart::new(self.runtime_stack_top(), self.hook_stack().end);
         }
     }
 
@@ -248,11 +248,40 @@ impl ThreadBlock {
         sp >= self.base && sp < self.base + TOTAL_BYTES
     }
 
-    /// Whether this code runs on one of the block's stacks now.
+    /// Whether this code runs on one of the block's stacks now that have room for all that the runtime does.
     #[inline]
     pub fn on_own_stack(&self) -> bool {
-        let here = 0u8;
-        self.owns(&raw const here as usize)
+        let here = &raw const self as usize;
+        self.owns(here) && !self.hook_stack().contains(&here)
+    }
+
+    /// The stack of hooks that have no room on the program's.
+    pub fn hook_stack(&self) -> core::ops::Range<usize> {
+        let end = self.runtime_stack_top() - RUNTIME_BYTES;
+        end - HOOK_STACK_BYTES..end
+    }
+
+    /// Where the program's stack is that a signal interrupted at `sp`: below the hook's caller if it came in a hook that has a stack of its own.
+    pub fn program_stack_pointer(&self, sp: usize) -> usize {
+        // SAFETY: the owning thread asks.
+        if self.hook_stack().contains(&sp) {
+            unsafe { &*self.start.get() }.innermost_stack_pointer()
+        } else {
+            sp
+        }
+    }
+
+    /// A hook runs on the program's stack because no piece of the hook stack is left. Those whose callers have been left without
+    /// returning (longjmp out of a handler) are free again, if that is true of all.
+    pub fn forget_abandoned_hooks(&self, sp: usize) {
+        let alternate = self.alternate_range();
+        // SAFETY: the owning thread asks.
+        let start = unsafe { &*self.start.get() };
+        let is_left =
+            |caller: usize| !alternate.contains(&sp) && (alternate.contains(&caller) || caller <= sp);
+        if start.stack_pointers(self.hook_stack().end).all(is_left) {
+            start.forget_hooks(self.hook_stack().end);
+        }
     }
 
     /// A place for a signal mask that the kernel is to read instead of the program's.

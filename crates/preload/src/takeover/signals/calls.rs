@@ -16,7 +16,6 @@ pub(in crate::takeover) fn call(t: &'static ThreadBlock, number: usize, a: Args)
         nr::RT_SIGACTION => Some(Answer::Result(sigaction(t, a))),
         nr::RT_SIGPENDING => Some(Answer::Result(sigpending(t, a))),
         nr::RT_SIGPROCMASK => Some(Answer::Result(sigprocmask(t, a))),
-        nr::SIGALTSTACK => Some(Answer::Result(sigaltstack(t, a))),
         nr::RT_SIGSUSPEND => with_mask(t, number, a, 0, 1),
         nr::PPOLL => with_mask(t, number, a, 3, 4),
         nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => with_mask(t, number, a, 4, 5),
@@ -176,13 +175,12 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
     0
 }
 
-/// The program's alternate stack is only recorded: the kernel knows ours.
-fn sigaltstack(t: &'static ThreadBlock, a: Args) -> isize {
+/// The program's alternate stack is only recorded: the kernel knows ours. `sp`: the program's stack pointer.
+pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usize) -> isize {
     const MIN_BYTES: usize = 2048;
-    let here = &raw const a as usize;
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
-    let on_it = stack.flags & SS_DISABLE == 0 && here.wrapping_sub(stack.sp) < stack.size;
+    let on_it = stack.flags & SS_DISABLE == 0 && sp.wrapping_sub(stack.sp) < stack.size;
     let old = StackT { flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 }, ..*stack };
     let mut words = [0u8; size_of::<StackT>()];
     if a[0] != 0 && !buffers::copy_in(t, a[0], &mut words) {

@@ -42,7 +42,7 @@ pub(super) fn move_frame(
     info: usize,
     context: usize,
 ) -> Option<usize> {
-    let sp = read_u64(context + UC_RSP) as usize;
+    let sp = t.program_stack_pointer(read_u64(context + UC_RSP) as usize);
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
     let asked = *stack;
@@ -169,7 +169,7 @@ pub(super) extern "C" fn managed_return(context: usize) -> usize {
     let asked = read_stack(new_context + UC_STACK);
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
-    let sp = read_u64(new_context + UC_RSP) as usize;
+    let sp = t.program_stack_pointer(read_u64(new_context + UC_RSP) as usize);
     if stack.flags & SS_DISABLE != 0 || sp.wrapping_sub(stack.sp) >= stack.size {
         *stack = asked;
     }

@@ -1,0 +1,414 @@
+//! Calls in code of which no table says where functions begin: Go's, musl's, hand-written.
+//!
+//! x86 code that is decoded from a wrong byte falls into step with the right one after a few instructions. So the bytes before a
+//! call are decoded from each of their addresses at once, and each decoding *votes* for the instructions that it comes to; where nearly
+//! all agree, that is how the processor reads them.
+//!
+//! ```text
+//!        CONVERGE_BYTES           AROUND_BYTES            AROUND_BYTES
+//!   |  each address votes  |   what branches from here   syscall    ...and here    |
+//!                          ^ the window: a body, for `plan` as if it were a function
+//! ```
+//!
+//! Data falls into step as well, so votes do not tell it from code. What does is a number that is loaded into eax just before; where the
+//! number comes in a register, only objects without any table of functions are believed, and only code that looks like a compiler's.
+//!
+//! Ways into the middle of what a jump replaces: short branches are in the window, long ones are looked for in the whole text by
+//! `far_branches_into`; here are the others, addresses in data, in instructions and in jump tables (`References`).
+
+use super::*;
+
+/// Where decodings begin, before the window. Nearly all are in step at its beginning: the last begins so many bytes before.
+const CONVERGE_BYTES: u64 = 160;
+const LAST_BEGINS_BYTES: usize = 40;
+/// What lies around a call that a short branch to it could come from.
+const AROUND_BYTES: u64 = SHORT_REACH + 12;
+/// How near to a call an address is worth remembering: no replacement is longer.
+const NEAR_BYTES: u64 = 2 * SITE_BYTES as u64;
+/// Instructions before a call that are looked at to tell code from data.
+const LOOKED_AT: usize = 10;
+
+/// What became of calls without a function.
+#[derive(Default)]
+pub(super) struct Swept {
+    pub bodies: Vec<Body>,
+    /// Calls, or what looks like one, that no body has.
+    pub unplaced: Vec<u64>,
+}
+
+/// Makes bodies of the code around `candidates`, sorted.
+pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[u64]) -> Swept {
+    let mut swept = Swept::default();
+    if candidates.is_empty() {
+        return swept;
+    }
+    // Go keeps its text free of data, and so does who compiles all of it without tables.
+    let is_all_code = functions.is_none() || image.is_go();
+    let references = References::collect(image, candidates);
+    for (vaddr, text) in image.texts() {
+        let end = vaddr + text.len() as u64;
+        let first = candidates.partition_point(|&c| c < vaddr);
+        let mut left = &candidates[first..candidates.partition_point(|&c| c < end)];
+        while let Some(&c) = left.first() {
+            let mut count = 1;
+            while left.get(count).is_some_and(|&next| next - left[count - 1] < 2 * AROUND_BYTES) {
+                count += 1;
+            }
+            let (group, rest) = left.split_at(count);
+            left = rest;
+            let window = Window::around(vaddr, text, c, group[count - 1]);
+            let code = window.decode();
+            let mut calls: Vec<usize> = Vec::new();
+            for &c in group {
+                let named = looks_like_a_call(image, c);
+                match code.binary_search_by_key(&c, Instruction::ip) {
+                    Ok(at) if returns_from_signal(&code[..at]) => {}
+                    Ok(at) if named || (is_all_code && is_compiled(image, &code[..at])) => calls.push(at),
+                    _ => swept.unplaced.extend(named.then_some(c)),
+                }
+            }
+            if let (false, Some(last)) = (calls.is_empty(), code.last()) {
+                let function = Function { start: code[0].ip(), end: last.next_ip(), lsda: None };
+                let targets = references.into_window(functions, &function, &code);
+                let (index, all_targets_known, is_swept) = (0, true, true);
+                let body = Body { function, index, code, calls, targets, all_targets_known, is_swept };
+                swept.bodies.push(body);
+            }
+        }
+    }
+    swept
+}
+
+/// Whether the last instructions are such as compilers make before a call whose number is in a register.
+fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
+    let last = &before[before.len().saturating_sub(LOOKED_AT)..];
+    let is_usual = |i: &Instruction| {
+        use Mnemonic::*;
+        let is_plain = matches!(
+            i.mnemonic(),
+            Mov | Movsxd
+                | Movzx
+                | Movsx
+                | Lea
+                | Xor
+                | And
+                | Or
+                | Add
+                | Sub
+                | Inc
+                | Dec
+                | Imul
+                | Cmp
+                | Test
+                | Push
+                | Pop
+                | Nop
+                | Endbr64
+                | Int3
+                | Ret
+                | Hlt
+                | Neg
+                | Not
+                | Shl
+                | Shr
+                | Sar
+                | Cdqe
+                | Call
+                | Xchg
+                | Cmpxchg
+                | Xadd
+                | Bt
+                | Bts
+                | Syscall
+                | Ud2
+                | Movups
+                | Movaps
+                | Movdqu
+                | Movdqa
+                | Movq
+                | Movd
+                | Xorps
+                | Pxor
+                | Punpckldq
+                | Punpcklqdq
+                | Punpckhqdq
+                | Movhps
+                | Sete
+                | Setne
+                | Cmove
+                | Cmovne
+                | Cmova
+                | Cmovae
+                | Cmovb
+                | Cmovbe
+                | Cmovg
+                | Cmovge
+                | Cmovl
+                | Cmovle
+                | Cmovs
+                | Cmovns
+        ) || i.is_jmp_short_or_near()
+            || i.is_jcc_short_or_near()
+            || i.flow_control() == FlowControl::IndirectBranch;
+        let target = i.near_branch_target();
+        let leads_out = i.op0_kind() == OpKind::NearBranch64 && image.bytes_at(target, 1).is_none();
+        // Zeros decode as `add [rax], al`.
+        is_plain && !leads_out && i.code() != Code::Add_rm8_r8
+    };
+    last.len() >= 3 && last.iter().all(is_usual)
+}
+
+/// A piece of text, and how many decodings come to each of its bytes as the beginning of an instruction.
+struct Window<'a> {
+    vaddr: u64,
+    bytes: &'a [u8],
+    /// Where the body may begin.
+    from: usize,
+    /// The first byte begins an instruction: it is the first of the text.
+    is_first: bool,
+}
+
+impl<'a> Window<'a> {
+    /// Around the calls from `first` to `last`, in the text at `vaddr`.
+    fn around(vaddr: u64, text: &'a [u8], first: u64, last: u64) -> Window<'a> {
+        let from = (first - vaddr).saturating_sub(AROUND_BYTES) as usize;
+        let low = from.saturating_sub(CONVERGE_BYTES as usize);
+        let high = ((last + 2 + AROUND_BYTES - vaddr) as usize).min(text.len());
+        let is_first = low == 0;
+        Window {
+            vaddr: vaddr + low as u64,
+            bytes: &text[low..high],
+            from: if is_first { 0 } else { from - low },
+            is_first,
+        }
+    }
+
+    /// The instruction at a byte; `None` where no program has one.
+    fn instruction(&self, at: usize) -> Option<Instruction> {
+        let ip = self.vaddr + at as u64;
+        let i = Decoder::with_ip(64, &self.bytes[at..], ip, DecoderOptions::NONE).decode();
+        let is_none = i.is_invalid() || (i.is_privileged() && i.code() != Code::Hlt);
+        (!is_none).then_some(i)
+    }
+
+    /// The instructions that nearly all decodings agree on, up to the first byte that is none.
+    fn decode(&self) -> Vec<Instruction> {
+        let Some(mut at) = self.start() else { return Vec::new() };
+        let mut code = Vec::new();
+        while at < self.bytes.len()
+            && let Some(i) = self.instruction(at)
+        {
+            at += i.len();
+            code.push(i);
+        }
+        code
+    }
+
+    fn start(&self) -> Option<usize> {
+        if self.is_first {
+            return Some(0);
+        }
+        const LOOKED_FOR_BYTES: usize = 16;
+        let mut votes = [0u32; CONVERGE_BYTES as usize + LOOKED_FOR_BYTES + 1];
+        let voters = self.from - LAST_BEGINS_BYTES;
+        votes[..voters].fill(1);
+        for at in 0..self.from + LOOKED_FOR_BYTES {
+            if votes[at] > 0
+                && at < self.from
+                && let Some(i) = self.instruction(at)
+                && let Some(next) = votes.get(at + i.len()).copied()
+            {
+                votes[at + i.len()] = next + votes[at];
+            }
+        }
+        // Each decoding that is not at its end before has one vote there: its first instruction.
+        let found = (self.from..self.from + LOOKED_FOR_BYTES).max_by_key(|&at| votes[at])?;
+        let all: u32 = votes[self.from..].iter().sum();
+        (votes[found] * 10 >= all * 9 && all as usize * 2 >= voters).then_some(found)
+    }
+}
+
+/// Addresses near calls that something names.
+struct References(Vec<u64>);
+
+impl References {
+    fn collect(image: &Image, candidates: &[u64]) -> References {
+        let (low, high) = (candidates[0], candidates[candidates.len() - 1]);
+        let (low, high) = (low.saturating_sub(NEAR_BYTES), high + NEAR_BYTES);
+        let is_near = |v: u64| {
+            let from = v.saturating_sub(NEAR_BYTES);
+            let next = candidates.get(candidates.partition_point(|&c| c < from));
+            next.is_some_and(|&c| c <= v + NEAR_BYTES)
+        };
+        let mut found = Vec::new();
+        let mut note = |v: u64| {
+            if v >= low && v <= high && is_near(v) {
+                found.push(v);
+            }
+        };
+        // In memory, what the loader has corrected.
+        let bias = image.bias().unwrap_or(0);
+        for s in image.segments.iter().filter(|s| s.readable && !s.executable) {
+            let Some(bytes) = image.bytes_from(s.vaddr) else { continue };
+            let skip = (s.vaddr.next_multiple_of(8) - s.vaddr) as usize;
+            for word in bytes.get(skip..).unwrap_or_default().as_chunks().0 {
+                let word = u64::from_le_bytes(*word);
+                note(word);
+                note(word.wrapping_sub(bias));
+            }
+        }
+        for (vaddr, text) in image.texts() {
+            for (at, w) in text.windows(7).enumerate() {
+                let number =
+                    |from: usize| i32::from_le_bytes([w[from], w[from + 1], w[from + 2], w[from + 3]]);
+                note(number(0) as u32 as u64);
+                // lea r64, [rip + distance]
+                if w[0] & 0xfb == 0x48 && w[1] == 0x8d && w[2] & 0xc7 == 0x05 {
+                    let address = (vaddr + at as u64 + 7).wrapping_add(number(3) as u64);
+                    note(address);
+                    note_table(image, address, &mut note);
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        References(found)
+    }
+
+    /// All known ways into a window, sorted.
+    fn into_window(
+        &self,
+        functions: Option<&Functions>,
+        window: &Function,
+        code: &[Instruction],
+    ) -> Vec<u64> {
+        let mut targets = direct_targets(code);
+        let from = self.0.partition_point(|&v| v < window.start);
+        targets.extend(self.0[from..].iter().take_while(|&&v| v < window.end));
+        let mut index = functions.and_then(|f| f.at_or_below(window.end));
+        while let (Some(n), Some(f)) = (index, functions)
+            && let Some(function) = f.get(n).filter(|f| f.start >= window.start)
+        {
+            targets.push(function.start);
+            index = n.checked_sub(1);
+        }
+        targets.retain(|t| (window.start..window.end).contains(t));
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
+}
+
+/// The targets of a jump table that may be at `address`: distances from there to text, as long as they are.
+fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
+    let is_data = |s: &&super::super::elf::Segment| s.readable && !s.executable;
+    let holds = |s: &super::super::elf::Segment| address.wrapping_sub(s.vaddr) < s.file_bytes;
+    if !image.segments.iter().filter(is_data).any(holds) {
+        return;
+    }
+    let Some(bytes) = image.bytes_from(address) else { return };
+    let leads_to_text =
+        |v: u64| image.segments.iter().any(|s| s.executable && v.wrapping_sub(s.vaddr) < s.file_bytes);
+    for entry in bytes.as_chunks::<4>().0.iter().take(MAX_TABLE) {
+        let target = address.wrapping_add(i32::from_le_bytes(*entry) as u64);
+        if !leads_to_text(target) {
+            return;
+        }
+        note(target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn loaded(name: &str) -> std::string::String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.split_whitespace().find(|w| w.contains(name)).unwrap().into()
+    }
+
+    /// The table of functions tells what is right; without it the same calls are found, and replaced without hitting anything that
+    /// a branch of any function leads to.
+    #[test]
+    fn without_a_table_the_same_calls_are_found() {
+        for name in ["/libc.so", "/ld-linux"] {
+            let file = std::fs::read(loaded(name)).unwrap();
+            let image = Image::of_file(&file).unwrap();
+            let expected: Vec<u64> = analyze(&image).sites.iter().map(|s| s.syscall_vaddr()).collect();
+            let candidates: Vec<u64> = image.texts().flat_map(|(v, b)| find_candidates(v, b)).collect();
+            let mut swept = sweep(&image, None, &candidates);
+            let calls = |b: &Body| b.calls.iter().map(|&c| b.code[c].ip()).collect::<Vec<_>>();
+            let mut found: Vec<u64> = swept.bodies.iter().flat_map(calls).collect();
+            found.sort_unstable();
+            let missing: Vec<_> = expected.iter().filter(|e| !found.contains(e)).collect();
+            let invented: Vec<_> = found.iter().filter(|f| !expected.contains(f)).collect();
+            assert!(invented.is_empty(), "{name}: {invented:x?}");
+            assert!(missing.len() * 50 < expected.len(), "{name}: {missing:x?} of {}", expected.len());
+
+            let mut analysis = Analysis::default();
+            plan_all(&image, None, &mut swept.bodies, &mut analysis);
+            let sites = &analysis.sites;
+            assert!(sites.len() * 100 >= found.len() * 85, "{} of {}", sites.len(), found.len());
+            let inner: HashSet<u64> =
+                sites.iter().flat_map(|s| s.start + 1..s.start + s.len as u64).collect();
+            let functions = image.functions().unwrap();
+            for i in 0..functions.len() {
+                let f = functions.get(i).unwrap();
+                assert!(!inner.contains(&f.start), "{name}: {:x}", f.start);
+                let Some(text) = image.bytes_at(f.start, (f.end - f.start) as usize) else { continue };
+                let code: Vec<_> =
+                    Decoder::with_ip(64, text, f.start, DecoderOptions::NONE).into_iter().collect();
+                for target in direct_targets(&code) {
+                    assert!(!inner.contains(&target), "{name}: {target:x}");
+                }
+                // What a replacement takes are whole instructions.
+                for s in sites.iter().filter(|s| (f.start..f.end).contains(&s.start)) {
+                    for at in [s.start, s.start + s.len as u64] {
+                        let is_whole = at == f.end || code.iter().any(|i| i.ip() == at);
+                        assert!(is_whole, "{name}: {at:x} in {f:x?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn data_is_not_code() {
+        // Numbers, text and zeros with the bytes of a call in them: nothing loads a number before it.
+        let mut x = 1u64;
+        let mut noise = |mask: u64| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33 & mask) as u8
+        };
+        for mask in [0xff, 0x7f, 0x0f, 0] {
+            for _ in 0..200 {
+                let mut file = tests_elf(4096);
+                let text = &mut file[4096..];
+                text.iter_mut().for_each(|b| *b = noise(mask));
+                text[2000..2002].copy_from_slice(&[0x0f, 0x05]);
+                let image = Image::of_file(&file).unwrap();
+                let swept = sweep(&image, None, &[0x1000 + 2000]);
+                assert!(swept.unplaced.is_empty());
+                assert!(swept.bodies.is_empty(), "{:x?}", &file[4096 + 1960..4096 + 2004]);
+            }
+        }
+    }
+
+    /// An object with one segment of text.
+    fn tests_elf(bytes: usize) -> Vec<u8> {
+        let mut f = std::vec![0u8; 4096 + bytes];
+        f[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        f[18] = 62;
+        f[32] = 64;
+        f[54] = 56;
+        f[56] = 1;
+        let mut word = |at: usize, v: u64| f[64 + at..64 + at + 8].copy_from_slice(&v.to_le_bytes());
+        word(0, 1 | 5 << 32);
+        word(8, 4096);
+        word(16, 0x1000);
+        word(32, bytes as u64);
+        word(40, bytes as u64);
+        f
+    }
+}
