@@ -21,12 +21,14 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use uzswap::sys::{nr, syscall};
 use uzswap_preload::patch::{
     self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK,
-    CLASS_TABLE, HookFrame, Hooks, ThreadStart,
+    CLASS_TABLE, HOOK_STACK_BYTES, HookFrame, Hooks, ThreadStart,
 };
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x10000;
 const STACK_BYTES: usize = 32 << 10;
+/// Below the hook stack.
+const BLOCK_BYTES: usize = 4096;
 const PROT_EXEC: u64 = 4;
 const MAP_ANONYMOUS: u64 = 0x20;
 const SIG_SETMASK: usize = 2;
@@ -122,15 +124,18 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
             ACTION_INLINE
         }
         nr::CLONE | nr::CLONE3 if flags & CLONE_THREAD != 0 => {
-            let stack = raw(nr::MMAP, [0, STACK_BYTES, 3, 0x22, usize::MAX, 0]);
+            let stack =
+                raw(nr::MMAP, [0, BLOCK_BYTES + HOOK_STACK_BYTES + STACK_BYTES, 3, 0x22, usize::MAX, 0]);
             if stack < 0 {
                 f.rax = stack as u64;
                 return ACTION_RETURN;
             }
             let block = stack as *mut Block;
             let mask = set_mask(u64::MAX);
+            let hook_top = stack as usize + BLOCK_BYTES + HOOK_STACK_BYTES;
+            let start = ThreadStart::new(hook_top + STACK_BYTES, hook_top);
             // SAFETY: fresh memory.
-            unsafe { block.write(Block { start: ThreadStart::new(stack as usize + STACK_BYTES), mask }) };
+            unsafe { block.write(Block { start, mask }) };
             f.thread_block = block.cast();
             ACTION_CLONE_THREAD
         }
