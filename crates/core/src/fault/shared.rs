@@ -203,6 +203,8 @@ impl Pager {
         }
         let _ = self.for_each_run(start, end, PageEntry::is_shared, |from, to| {
             if active.mechanism.forbid_write(from, to - from, range.prot).is_err() {
+                // Some were guarded, and the marks have taken the place of that.
+                self.unprotect(active, range.prot, from, to);
                 self.own_all(from, to);
             }
             Ok(())
