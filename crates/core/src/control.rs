@@ -573,19 +573,23 @@ impl Tree {
     }
 }
 
+/// A tree of no process, for tests.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn zeroed_tree() -> Box<Tree> {
+    // An all-zero Tree is valid: it consists of atomics.
+    let layout = std::alloc::Layout::new::<Tree>();
+    #[allow(unsafe_code)]
+    // SAFETY: allocated zeroed with Tree's own layout; zero is valid for atomics.
+    unsafe {
+        Box::from_raw(std::alloc::alloc_zeroed(layout) as *mut Tree)
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    pub fn tree() -> Box<Tree> {
-        // An all-zero Tree is valid: it consists of atomics.
-        let layout = std::alloc::Layout::new::<Tree>();
-        #[allow(unsafe_code)]
-        // SAFETY: allocated zeroed with Tree's own layout; zero is valid for atomics.
-        unsafe {
-            Box::from_raw(std::alloc::alloc_zeroed(layout) as *mut Tree)
-        }
-    }
+    pub(crate) use super::zeroed_tree as tree;
 
     #[test]
     fn publishing_and_retiring_keep_the_sums() {

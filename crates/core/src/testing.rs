@@ -5,6 +5,7 @@
 //! fuzzer's bytes, so that it can look for the rare ones. When those have run out, so has the run.
 
 pub use crate::cache::model as cache;
+pub use crate::fault::model as pager;
 pub use crate::pool::model as pool;
 pub use crate::store::cluster::model as clusters;
 

@@ -14,10 +14,16 @@ use crate::sys::{Errno, HUGE_PAGES, PAGE_SIZE, Result};
 /// Blocks for huge pages in limbo; with room for less than these there are none.
 const BLOCKS_MIN: usize = 2;
 
+/// Where a pager's cache writes to.
+#[cfg(not(any(test, feature = "testing")))]
+pub type PagerStore = FileStore;
+#[cfg(any(test, feature = "testing"))]
+pub type PagerStore = crate::store::testing::AnyStore;
+
 /// The mechanism and the cache of an active pager.
 pub struct Active {
     pub mechanism: Mechanism,
-    pub cache: SwapCache,
+    pub cache: SwapCache<PagerStore>,
     pub kind: Kind,
     /// Staging slots for limbo.
     pub slots: usize,
@@ -49,7 +55,7 @@ impl Active {
             store: if settings.store_dir_len == 0 {
                 None
             } else {
-                FileStore::open(settings.store_dir()).ok()
+                FileStore::open(settings.store_dir()).ok().map(PagerStore::from)
             },
             encryption: if settings.encrypt == 0 { Encryption::Off } else { Encryption::On },
             ..CacheConfig::default()

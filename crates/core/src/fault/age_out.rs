@@ -18,7 +18,7 @@ use crate::control::Counter;
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
-use crate::sys::mechanism::Uffd;
+use crate::sys::mechanism::Mover;
 use crate::sys::{HUGE_PAGES, PAGE_SIZE, prefetch};
 
 /// Pages of a batch that are claimed and published under one hold of the lock: others wait for it.
@@ -215,9 +215,9 @@ impl Pager {
 
     /// Whether all slots of a huge page have frames.
     fn is_whole(active: &Active, block: usize) -> bool {
-        let mut parts = (block..block + HUGE_PAGES).step_by(Uffd::FRAMES_MAX);
-        const { assert!(HUGE_PAGES.is_multiple_of(Uffd::FRAMES_MAX)) };
-        active.mechanism.as_mover().is_some_and(|u| parts.all(|slot| u.has_frames(slot, Uffd::FRAMES_MAX)))
+        let mut parts = (block..block + HUGE_PAGES).step_by(Mover::FRAMES_MAX);
+        const { assert!(HUGE_PAGES.is_multiple_of(Mover::FRAMES_MAX)) };
+        active.mechanism.as_mover().is_some_and(|u| parts.all(|slot| u.has_frames(slot, Mover::FRAMES_MAX)))
     }
 
     /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
@@ -284,7 +284,7 @@ impl Pager {
 
     /// Keeps the frames of a published stretch for the next window that comes in, if somebody may want them.
     fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
-        const { assert!(BATCH_PAGES <= Uffd::FRAMES_MAX) };
+        const { assert!(BATCH_PAGES <= Mover::FRAMES_MAX) };
         let keeps = stretch.count >= WINDOW_LEAST_PAGES
             && !self.slot().turn.is_paused()
             && s.limbo.wants_stock(stretch.count)

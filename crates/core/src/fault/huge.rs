@@ -24,7 +24,7 @@ use crate::control::{Counter, HugePages};
 use crate::latency::FaultKind;
 use crate::region::table::MiddleEntry;
 use crate::region::{Mapped, PageState, Range, RangeFlags};
-use crate::sys::mechanism::{Next, Uffd};
+use crate::sys::mechanism::{Mover, Next};
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SIZE};
 
 /// What is at the pages of a stretch.
@@ -205,7 +205,7 @@ impl Pager {
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        mechanism: &Uffd,
+        mechanism: Mover<'_>,
         m: &MiddleEntry,
         mut h: HugeFill,
         page: usize,
@@ -253,7 +253,7 @@ impl Pager {
     fn fill_huge(
         &self,
         active: &Active,
-        mechanism: &Uffd,
+        mechanism: Mover<'_>,
         h: &HugeFill,
         prints: &mut [[u8; 8]; HUGE_PAGES],
     ) -> Option<HugeFilled> {
@@ -331,7 +331,7 @@ impl Pager {
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        mechanism: &Uffd,
+        mechanism: Mover<'_>,
         h: &HugeFill,
         f: &HugeFilled,
     ) {
@@ -447,7 +447,7 @@ impl Pager {
     fn fill_frame(
         &self,
         active: &Active,
-        mechanism: &Uffd,
+        mechanism: Mover<'_>,
         kept: Option<usize>,
         start: usize,
         zero: bool,

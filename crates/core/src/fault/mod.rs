@@ -37,6 +37,8 @@ mod guard;
 pub mod hold;
 mod huge;
 mod memory;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod process;
 mod reclaim;
 mod refusal;
@@ -55,7 +57,7 @@ mod window;
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-pub use active::Active;
+pub use active::{Active, PagerStore};
 pub use bring_in::BringIn;
 pub use evict::{EVICTOR_PAGES, Reclaimed};
 pub use reclaim::Reclaim;

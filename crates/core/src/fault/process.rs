@@ -9,6 +9,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::active::PagerStore;
 use super::ahead::Ahead;
 use super::hold::ThreadHolds;
 use super::{Active, Locked, Pager};
@@ -16,8 +17,6 @@ use crate::cache::ForkGuard;
 use crate::control::trace::Kind;
 use crate::control::{Counter, Slot};
 use crate::region::{ADDRESS_END, Mapped, PageState, RangeFlags};
-use crate::store::FileStore;
-use crate::sys::program::mincore;
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
 impl Pager {
@@ -62,7 +61,9 @@ impl Pager {
         while at < end {
             let stop = ((at / (512 * PAGE_SIZE) + 1) * 512 * PAGE_SIZE).min(end);
             let pages = (stop - at) / PAGE_SIZE;
-            if mincore(at, &mut present[..pages]).is_ok() && present[..pages].iter().any(|p| p & 1 != 0) {
+            if active.mechanism.present(at, &mut present[..pages]).is_ok()
+                && present[..pages].iter().any(|p| p & 1 != 0)
+            {
                 for unit_at in (at / unit * unit..stop).step_by(unit) {
                     let (from, to) = (unit_at.max(at), (unit_at + unit).min(stop));
                     let slice = &present[(from - at) / PAGE_SIZE..(to - at) / PAGE_SIZE];
@@ -99,7 +100,7 @@ impl Pager {
         &self,
         s: &mut Locked<'_>,
         child: Option<&Slot>,
-    ) -> Option<ForkGuard<'static, FileStore>> {
+    ) -> Option<ForkGuard<'static, PagerStore>> {
         let a = self.active()?;
         self.add(Counter::Forks, 1);
         if let Some(child) = child {
@@ -115,7 +116,7 @@ impl Pager {
     pub fn after_fork_parent(
         &self,
         _s: &mut Locked<'_>,
-        guard: Option<ForkGuard<'static, FileStore>>,
+        guard: Option<ForkGuard<'static, PagerStore>>,
         child_exists: bool,
     ) {
         match (self.active(), guard) {
@@ -131,7 +132,7 @@ impl Pager {
     pub fn after_fork_child(
         &self,
         s: &mut Locked<'_>,
-        guard: Option<ForkGuard<'static, FileStore>>,
+        guard: Option<ForkGuard<'static, PagerStore>>,
         mine: &ThreadHolds,
         tid: u32,
         slot: &'static Slot,

@@ -120,7 +120,7 @@ impl Pager {
     ) -> core::result::Result<Fault, Locked<'a>> {
         let page = t.page;
         let is_protect = active.mechanism.is_protect();
-        if t.was_missing && !is_protect && !crate::sys::program::is_present(page) {
+        if t.was_missing && !is_protect && !active.mechanism.is_present(page) {
             self.note_dropped(page);
             return Err(s);
         }

@@ -305,7 +305,7 @@ impl Pager {
         // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours are for the next time.
         if let Some(page) = pages.get(copied)
             && self.table.get(*page).is_some_and(|e| e.is_leaving())
-            && !program::is_present(*page)
+            && !active.mechanism.is_present(*page)
         {
             self.note_dropped(*page);
         }

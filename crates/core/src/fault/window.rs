@@ -24,7 +24,7 @@ use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
-use crate::sys::mechanism::{Filled, Uffd};
+use crate::sys::mechanism::{Filled, Mover};
 
 /// A page of the window: where it comes from, and the fingerprint of what came.
 #[derive(Clone, Copy)]
@@ -94,7 +94,7 @@ impl Pager {
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        mechanism: &Uffd,
+        mechanism: Mover<'_>,
         page: usize,
         slot: usize,
         loads: &[Option<Load>],
@@ -166,7 +166,7 @@ impl Pager {
 /// Loads pages into the slots from `slot` on: how many came, where the slowest was, and why not the next one.
 fn load_all(
     active: &Active,
-    mechanism: &Uffd,
+    mechanism: Mover<'_>,
     slot: usize,
     loads: &mut [Option<Load>],
 ) -> (usize, FaultKind, Option<LoadError>) {

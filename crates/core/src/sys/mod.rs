@@ -45,12 +45,18 @@ pub const HUGE_PAGES: usize = HUGE_BYTES / PAGE_SIZE;
 
 /// Lets another thread run.
 pub fn yield_now() {
+    #[cfg(shuttle)]
+    return shuttle::thread::yield_now();
+    #[cfg(not(shuttle))]
     // SAFETY: touches no memory.
     let _ = unsafe { uz_syscall!(nr::SCHED_YIELD) };
 }
 
 /// Sleeps (at least about that long; a signal may end it early).
 pub fn sleep_ns(ns: u64) {
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+    let ns = if cfg!(shuttle) { 0 } else { ns };
     let t = [ns / 1_000_000_000, ns % 1_000_000_000];
     // SAFETY: the kernel reads the two words.
     let _ = unsafe { uz_syscall!(nr::NANOSLEEP, t.as_ptr(), 0) };
@@ -61,6 +67,14 @@ pub fn sleep_ns(ns: u64) {
 pub(crate) fn static_ref<T: 'static>(p: &core::sync::atomic::AtomicPtr<T>) -> Option<&'static T> {
     // SAFETY: the crate stores only pointers made from `&'static` or leaked references.
     unsafe { p.load(core::sync::atomic::Ordering::Acquire).as_ref() }
+}
+
+/// Takes back what [`static_ref`] gave references to. For tests, at the end of all that could have one.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn take_back<T>(p: &core::sync::atomic::AtomicPtr<T>) -> Option<Box<T>> {
+    let p = p.swap(core::ptr::null_mut(), core::sync::atomic::Ordering::AcqRel);
+    // SAFETY: the tests store only pointers made from leaked boxes, and each ends its threads before this.
+    (!p.is_null()).then(|| unsafe { Box::from_raw(p) })
 }
 
 /// Process id of this process, asked of the kernel.

@@ -93,6 +93,10 @@ pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
 }
 
 fn wait(operation: usize, word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
+    #[cfg(shuttle)]
+    if word.load(Ordering::SeqCst) == expected {
+        return shuttle::thread::yield_now();
+    }
     let ts = timeout_ns.map(|ns| [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64]);
     let ts_ptr = ts.as_ref().map_or(0, |t| t.as_ptr() as usize);
     // SAFETY: the word and the timespec outlive the call, which only reads them.

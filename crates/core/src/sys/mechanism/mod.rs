@@ -14,9 +14,15 @@
 //! pager's business: it calls with its lock held, after checking the page's state.
 #![allow(unsafe_code)]
 
+#[cfg(any(test, feature = "testing"))]
+mod fake;
+mod mover;
 mod protect;
 mod uffd;
 
+#[cfg(any(test, feature = "testing"))]
+pub use fake::{Access, Fake, in_child};
+pub use mover::Mover;
 pub use protect::ProtectFaults;
 pub use uffd::Uffd;
 
@@ -59,6 +65,9 @@ pub enum Filled {
 pub enum Mechanism {
     Uffd(Uffd),
     Protect(ProtectFaults),
+    /// A kernel of the tests' own, on plain memory.
+    #[cfg(any(test, feature = "testing"))]
+    Fake(Fake),
 }
 
 impl Mechanism {
@@ -86,6 +95,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.detach(addr, len),
             Mechanism::Protect(p) => p.expose(addr, len, prot),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.detach(addr, len),
         }
     }
 
@@ -103,6 +114,8 @@ impl Mechanism {
             Mechanism::Uffd(u) if u.has_move() => Kind::Userfaultfd,
             Mechanism::Uffd(_) => Kind::UserfaultfdCopy,
             Mechanism::Protect(_) => Kind::Protect,
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(_) => Kind::Userfaultfd,
         }
     }
 
@@ -122,6 +135,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.fds(),
             Mechanism::Protect(p) => [p.fd(), -1, -1],
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(_) => [-1; 3],
         }
     }
 
@@ -130,6 +145,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.attach(addr, len),
             Mechanism::Protect(p) => p.hide(addr, len),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.attach(addr, len),
         }
     }
 
@@ -140,6 +157,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.detach(addr, len),
             Mechanism::Protect(p) => p.hide(addr, len),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.detach(addr, len),
         }
     }
 
@@ -151,27 +170,37 @@ impl Mechanism {
                 Ok(()) => Taken { pages, next: Next::End },
                 Err(_) => Taken { pages: 0, next: Next::Stuck },
             },
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.take_out(addr, pages, slot),
         }
     }
 
     /// By userfaultfd with MOVE: what huge pages need.
-    pub fn as_huge(&self) -> Option<&Uffd> {
+    pub fn as_huge(&self) -> Option<Mover<'_>> {
         match self {
-            Mechanism::Uffd(u) if u.has_huge() => Some(u),
+            Mechanism::Uffd(u) if u.has_huge() => Some(Mover::Uffd(u)),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.has_huge() => Some(Mover::Fake(f)),
             _ => None,
         }
     }
 
     /// By userfaultfd with MOVE: frames go in as they are.
-    pub fn as_mover(&self) -> Option<&Uffd> {
+    pub fn as_mover(&self) -> Option<Mover<'_>> {
         match self {
-            Mechanism::Uffd(u) if u.has_move() => Some(u),
+            Mechanism::Uffd(u) if u.has_move() => Some(Mover::Uffd(u)),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => Some(Mover::Fake(f)),
             _ => None,
         }
     }
 
     /// Tells the kernel that a range of the program may have huge pages.
     pub fn want_huge(&self, addr: usize, len: usize) {
+        #[cfg(any(test, feature = "testing"))]
+        if let Mechanism::Fake(_) = self {
+            return;
+        }
         // SAFETY: the pages of the range that are missing fault as before.
         unsafe { super::program::advise_huge(addr, len) }
     }
@@ -184,6 +213,11 @@ impl Mechanism {
                 Ok(())
             }
             Mechanism::Protect(p) => p.read(addr, into),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => {
+                into.copy_from_slice(f.slot(slot));
+                Ok(())
+            }
         }
     }
 
@@ -192,6 +226,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => Some(u.slot(slot)),
             Mechanism::Protect(_) => None,
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => Some(f.slot(slot)),
         }
     }
 
@@ -200,6 +236,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.fill(addr, u.slot(slot).as_ptr() as usize, pages),
             Mechanism::Protect(_) => Filled::All,
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.fill_from_slots(addr, slot, pages),
         }
     }
 
@@ -209,6 +247,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.fill(addr, bytes.as_ptr() as usize, bytes.len() / PAGE_SIZE),
             Mechanism::Protect(p) => p.fill(addr, bytes),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.fill(addr, bytes),
         }
     }
 
@@ -218,6 +258,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.fill_zero(addr, pages),
             // Never-touched memory is zero behind its protection.
             Mechanism::Protect(_) => Filled::All,
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.fill_zero(addr, pages),
         }
     }
 
@@ -226,6 +268,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(_) => Ok(()),
             Mechanism::Protect(p) => p.expose(addr, len, prot),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(_) => Ok(()),
         }
     }
 
@@ -234,6 +278,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.forbid_write(addr, len),
             Mechanism::Protect(p) => p.expose(addr, len, prot & !PROT_WRITE),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.forbid_write(addr, len),
         }
     }
 
@@ -243,19 +289,28 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.allow_write(addr, len),
             // Out of kernel mappings: the fault that follows asks again.
             Mechanism::Protect(p) => _ = p.expose(addr, len, prot),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.allow_write(addr, len),
         }
     }
 
     /// Gives the frames of released slots back.
     pub fn release_slots(&self, slot: usize, count: usize) {
-        if let Mechanism::Uffd(u) = self {
-            u.release_slots(slot, count);
+        match self {
+            Mechanism::Uffd(u) => u.release_slots(slot, count),
+            Mechanism::Protect(_) => {}
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.release_slots(slot, count),
         }
     }
 
     /// Drops the frames of pages that were stored and stay behind their protection, or of a page that nobody
     /// can write now.
     pub fn drop_in_place(&self, addr: usize, pages: usize) -> Result<()> {
+        #[cfg(any(test, feature = "testing"))]
+        if let Mechanism::Fake(f) = self {
+            return f.drop_in_place(addr, pages);
+        }
         // SAFETY: charter; the pager has stored the contents.
         unsafe { super::program::drop_pages(addr, pages * PAGE_SIZE) }
     }
@@ -265,6 +320,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.read_stable(addr, prot, into),
             Mechanism::Protect(p) => p.read_shown(addr, prot, into).is_ok(),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.read_stable(addr, into),
         }
     }
 
@@ -273,6 +330,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.take_executable(addr, into),
             Mechanism::Protect(_) => Taken { pages: 0, next: Next::Stuck },
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.take_executable(addr, into),
         }
     }
 
@@ -284,6 +343,22 @@ impl Mechanism {
                 p.renew();
                 Ok(())
             }
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.renew(),
         }
+    }
+    /// Which of the pages from `addr` on are mapped to a frame: one byte each, bit 0.
+    pub fn present(&self, addr: usize, vec: &mut [u8]) -> Result<()> {
+        #[cfg(any(test, feature = "testing"))]
+        if let Mechanism::Fake(f) = self {
+            return f.present(addr, vec);
+        }
+        super::program::mincore(addr, vec)
+    }
+
+    /// Whether one page is mapped to a frame.
+    pub fn is_present(&self, addr: usize) -> bool {
+        let mut v = [0u8];
+        self.present(addr, &mut v).is_ok() && v[0] & 1 != 0
     }
 }

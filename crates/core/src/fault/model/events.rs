@@ -1,0 +1,357 @@
+//! The naive model: what each page must hold, and random events of the program, of the kernel and of the evictor beside it.
+
+use core::sync::atomic::Ordering;
+
+use super::{READ_WRITE, STRETCH_PAGES, Spec, Thread, Touch, World};
+use crate::control::orders::ALL_PAGES;
+use crate::store::testing::Fault;
+use crate::sys::PAGE_SIZE;
+use crate::testing::{Choices, any_page, noise};
+
+type Bytes = [u8; PAGE_SIZE];
+
+/// What must be at a page.
+#[derive(Clone)]
+struct Expected {
+    is_mapped: bool,
+    prot: u32,
+    /// `None`: zeros.
+    bytes: Option<Box<Bytes>>,
+}
+
+const ZEROS: Bytes = [0; PAGE_SIZE];
+const UNMAPPED: Expected = Expected { is_mapped: false, prot: 0, bytes: None };
+const PROTS: [u32; 8] = [READ_WRITE, READ_WRITE, READ_WRITE, READ_WRITE, READ_WRITE, 1, 7, 0];
+
+impl Expected {
+    fn bytes(&self) -> &Bytes {
+        self.bytes.as_deref().unwrap_or(&ZEROS)
+    }
+
+    fn allows(&self, is_write: bool) -> bool {
+        self.is_mapped && self.prot != 0 && (!is_write || self.prot & 2 != 0)
+    }
+}
+
+/// What a run of events came to.
+#[derive(Default, Debug)]
+pub struct Sum {
+    pub touches: u64,
+    pub lost: u64,
+    pub calls: u64,
+    pub forks: u64,
+}
+
+struct Model<'w> {
+    world: &'w World,
+    thread: Thread<'w>,
+    pages: Vec<Expected>,
+    /// Loads may fail now.
+    is_faulty: bool,
+    /// Where touches go one after the other.
+    next: usize,
+    sum: Sum,
+}
+
+/// Runs `operations` random events in a new world. `forks`: some are forks, for which there must be one thread.
+pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) -> Sum {
+    let world = World::new(spec);
+    let mut model = Model {
+        world: &world,
+        thread: world.thread(),
+        pages: vec![UNMAPPED; spec.pages],
+        is_faulty: false,
+        next: 0,
+        sum: Sum::default(),
+    };
+    let half = spec.pages / 2;
+    model.map(0, half, READ_WRITE);
+    for _ in 0..operations {
+        if random.is_over() {
+            break;
+        }
+        match random.below(1000) {
+            0..700 => model.touch(random),
+            700..800 => model.evict(random),
+            800..900 => model.call(random),
+            900..950 => model.change(random),
+            950..980 => model.advise(random),
+            980..998 => model.circumstances(random),
+            998 if forks && random.below(4) == 0 => model.fork(),
+            _ => world.check(),
+        }
+    }
+    model.end();
+    model.sum
+}
+
+impl Model<'_> {
+    /// A stretch of pages, most of them few.
+    fn stretch(&self, random: &mut impl Choices, most: usize) -> (usize, usize) {
+        let len = match random.below(8) {
+            0 => 1 + random.index(most),
+            _ => 1 + random.index(most.min(16)),
+        };
+        let len = len.min(self.pages.len());
+        (random.index(self.pages.len() - len + 1), len)
+    }
+
+    /// Touches one page, or some in order.
+    fn touch(&mut self, random: &mut impl Choices) {
+        let count = if random.below(64) == 0 { 1 + random.index(256) } else { 1 };
+        let mut page = match random.below(4) {
+            0 => self.next,
+            1 => random.index(self.pages.len() / 8),
+            _ => random.index(self.pages.len()),
+        };
+        let is_write = random.below(3) == 0;
+        for _ in 0..count {
+            let value = random.next();
+            let change = (is_write).then_some((random.below(4) == 0, value));
+            self.touch_page(page % self.pages.len(), change);
+            page += 1;
+        }
+        self.next = page;
+    }
+
+    /// Reads a page, or writes a word of it, or all of it.
+    fn touch_page(&mut self, page: usize, change: Option<(bool, u64)>) {
+        let addr = self.world.at(page);
+        let expected = &mut self.pages[page];
+        let touch = self.thread.access(addr + 100, change.is_some(), |bytes| {
+            assert!(bytes == expected.bytes(), "page {page}");
+            let Some((all, value)) = change else { return };
+            if all {
+                *bytes = any_page(value);
+            } else {
+                let word = value as usize % (PAGE_SIZE / 8) * 8;
+                bytes[word..word + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            expected.bytes = Some(Box::new(*bytes));
+        });
+        self.sum.touches += 1;
+        match touch {
+            Touch::Done => assert!(expected.allows(change.is_some()), "page {page}"),
+            Touch::Forbidden => assert!(!expected.allows(change.is_some()), "page {page}"),
+            Touch::Lost => {
+                assert!(self.is_faulty, "page {page}");
+                self.sum.lost += 1;
+            }
+        }
+    }
+
+    /// A system call with a buffer.
+    fn call(&mut self, random: &mut impl Choices) {
+        let (page, len) = self.stretch(random, 100);
+        let is_write = random.below(2) == 0;
+        let pages = &mut self.pages[page..page + len];
+        if !pages.iter().all(|p| p.allows(is_write)) {
+            return;
+        }
+        let value = random.next();
+        let made = self.thread.call(self.world.at(page), len, is_write, |i, bytes| {
+            let expected = &mut pages[i];
+            assert!(bytes == expected.bytes(), "page {}", page + i);
+            if is_write {
+                bytes[8..16].copy_from_slice(&value.to_le_bytes());
+                expected.bytes = Some(Box::new(*bytes));
+            }
+        });
+        assert!(made || self.is_faulty);
+        self.sum.calls += 1;
+    }
+
+    fn map(&mut self, page: usize, len: usize, prot: u32) {
+        self.world.map(page, len, prot);
+        self.pages[page..page + len].fill(Expected { is_mapped: true, prot, bytes: None });
+    }
+
+    /// The program's mappings change.
+    fn change(&mut self, random: &mut impl Choices) {
+        let (page, len) = self.stretch(random, self.pages.len() / 4);
+        let all_mapped = self.pages[page..page + len].iter().all(|p| p.is_mapped);
+        let prot = PROTS[random.index(PROTS.len())];
+        match random.below(8) {
+            0 | 1 if self.pages.len() >= 2 * STRETCH_PAGES && random.below(8) == 0 => {
+                let stretches = self.pages.len() / STRETCH_PAGES;
+                let first = random.index(stretches);
+                self.map(first * STRETCH_PAGES, STRETCH_PAGES, READ_WRITE);
+            }
+            0 | 1 if !all_mapped || random.below(8) == 0 => self.map(page, len, prot),
+            2 if random.below(2) == 0 => {
+                self.world.unmap(page, len);
+                self.pages[page..page + len].fill(UNMAPPED);
+            }
+            3 if all_mapped => {
+                self.world.protect(page, len, prot);
+                self.pages[page..page + len].iter_mut().for_each(|p| p.prot = prot);
+            }
+            4 if all_mapped => {
+                self.world.discard(page, len);
+                self.pages[page..page + len].iter_mut().for_each(|p| p.bytes = None);
+            }
+            5 | 6 if all_mapped => self.remap(random, page, len),
+            7 if all_mapped && self.is_one_range(page, len) => {
+                let new_len = 1 + random.index(2 * len);
+                let free = self.pages[page + len..].iter().take_while(|p| !p.is_mapped).count();
+                let new_len = new_len.min(len + free);
+                if new_len != len {
+                    let prot = self.pages[page].prot;
+                    self.world.resize(page, len, new_len, prot);
+                    let (low, high) = (len.min(new_len), len.max(new_len));
+                    let new = Expected { is_mapped: true, prot, bytes: None };
+                    self.pages[page + low..page + high].fill(if new_len > len { new } else { UNMAPPED });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_one_range(&self, page: usize, len: usize) -> bool {
+        let range = self.world.pager.ranges.find(self.world.at(page));
+        range.is_some_and(|r| self.world.at(page + len) <= r.end)
+    }
+
+    fn remap(&mut self, random: &mut impl Choices, from: usize, len: usize) {
+        let to = random.index(self.pages.len() - len + 1);
+        if to + len > from && from + len > to || !self.is_one_range(from, len) {
+            return;
+        }
+        let keeps = random.below(4) == 0;
+        self.world.remap(from, to, len, keeps);
+        for i in 0..len {
+            let was = self.pages[from + i].clone();
+            self.pages[from + i] = if keeps { Expected { bytes: None, ..was.clone() } } else { UNMAPPED };
+            self.pages[to + i] = was;
+        }
+    }
+
+    /// The evictor, or somebody from outside, wants memory.
+    fn evict(&mut self, random: &mut impl Choices) {
+        let pager = &self.world.pager;
+        match random.below(16) {
+            0..12 => _ = pager.evict_to_watermark(),
+            12 => {
+                let pages = if random.below(4) == 0 { ALL_PAGES } else { random.below(300) };
+                let mut reclaim = pager.begin_reclaim(pages);
+                (0..4).any(|_| pager.reclaim_portion(&mut reclaim));
+            }
+            13 => _ = pager.recompress_idle(),
+            14 => pager.rest(),
+            _ => pager.publish_gauges(),
+        }
+    }
+
+    /// The program says what it needs.
+    fn advise(&mut self, random: &mut impl Choices) {
+        let (page, len) = self.stretch(random, 300);
+        let (mut at, end) = (self.world.at(page), self.world.at(page + len));
+        let pager = &self.world.pager;
+        match random.below(4) {
+            0 => _ = pager.make_cold(at, end),
+            1 => {
+                while at < end {
+                    at = pager.page_out(at, end);
+                }
+            }
+            2 => {
+                let mut left = pager.wanted_most();
+                while at < end && left > 0 {
+                    let (next, brought) = pager.bring_in(at, end, left);
+                    (at, left) = (next, left - brought.max(1));
+                }
+            }
+            _ if self.pages[page..page + len].iter().all(|p| p.allows(false)) => {
+                let on = random.below(3) == 0 && len < 40;
+                self.world.lock_in_memory(&self.thread, page, len, on);
+            }
+            _ => {}
+        }
+    }
+
+    /// What is around the process changes.
+    fn circumstances(&mut self, random: &mut impl Choices) {
+        let (world, spec) = (self.world, self.world.spec);
+        let pager = &world.pager;
+        match random.below(9) {
+            0 | 1 => {
+                let limit = spec.limit_pages / 2 + random.below(spec.limit_pages as u64) as i64;
+                pager.tree().limit_pages.store(limit, Ordering::Relaxed);
+            }
+            2 | 3 => world.fake().set_trouble([0, 0, 3, 20, 100][random.index(5)]),
+            4 | 5 => {
+                let Some(store) = world.store else { return };
+                let fault = [Fault::Never, Fault::Never, Fault::Every(3), Fault::From(5)][random.index(4)];
+                self.is_faulty = fault != Fault::Never;
+                store.set_fault(fault);
+                store.set_late(random.below(2) == 0);
+                if !self.is_faulty {
+                    pager.active().expect("active").cache.retry_store();
+                }
+            }
+            6 => match random.below(2) {
+                0 => pager.slot().turn.pause(u64::MAX),
+                _ => pager.slot().turn.resume(),
+            },
+            7 => pager.set_unshared(),
+            // Much that nobody takes.
+            _ => {
+                let page = random.index(self.pages.len() - 200);
+                for page in page..page + random.index(200) {
+                    let bytes = noise(random.next());
+                    let expected = &mut self.pages[page];
+                    let touch = self.thread.access(world.at(page), true, |b| *b = bytes);
+                    assert!(touch != Touch::Lost || self.is_faulty);
+                    if touch == Touch::Done {
+                        expected.bytes = Some(Box::new(bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A child looks at all that it has, and writes some of it.
+    fn fork(&mut self) {
+        let (pages, world) = (&self.pages, self.world);
+        if self.is_faulty {
+            return;
+        }
+        let child = |thread: &mut Thread<'_>| {
+            world.pager.evict_to_watermark();
+            for (page, expected) in pages.iter().enumerate() {
+                let is_write = page % 3 == 0;
+                let touch = thread.access(world.at(page), is_write, |bytes| {
+                    assert!(bytes == expected.bytes(), "page {page} of the child");
+                    bytes[0] ^= is_write as u8;
+                });
+                assert_eq!(touch == Touch::Done, expected.allows(is_write), "page {page} of the child");
+            }
+        };
+        assert!(world.fork(&mut self.thread, child), "a child came to a bad end");
+        self.sum.forks += 1;
+    }
+
+    /// With a kernel and a store that work again, everything is there.
+    fn end(&mut self) {
+        self.world.fake().set_trouble(0);
+        if let Some(store) = self.world.store {
+            store.set_fault(Fault::Never);
+            self.world.pager.active().expect("active").cache.retry_store();
+        }
+        self.is_faulty = false;
+        self.world.check();
+        for page in 0..self.pages.len() {
+            self.touch_page(page, None);
+        }
+        self.world.check();
+        if self.pages.iter().any(|p| p.is_mapped) {
+            self.world.unmap(0, self.pages.len());
+        }
+        self.world.check();
+        let pager = &self.world.pager;
+        let counts = (pager.resident_pages(), pager.stored_pages());
+        assert_eq!(counts, (0, 0), "nothing is mapped");
+        let c = pager.active().expect("active").cache.counters();
+        assert_eq!(c.stored_pages, 0, "nothing is stored: {c:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! The pager on a kernel of the tests' own (`sys/mechanism/fake.rs`): a small program whose every touch, call and fork the
+//! tests make, on one thread or on many.
+//!
+//! ```text
+//!   events.rs: random events beside a naive model     tests.rs: threads     tests/shuttle_pager.rs: schedules
+//!        \___________________________ World, Thread ______________________________/
+//!                 touches and calls | faults, notes (as the preload library makes them)
+//!                         Fake <----+----> Pager
+//! ```
+
+pub mod events;
+#[cfg(test)]
+mod tests;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::hold::ThreadHolds;
+use super::{Active, Fault, FaultStream, Pager};
+use crate::cache::{CacheConfig, SwapCache};
+use crate::control::{HugePages, Mechanism as Kind};
+use crate::region::{PageState, RangeFlags, page_floor};
+use crate::store::testing::MemoryStore;
+use crate::sys::mechanism::{Access, Fake, Mechanism};
+use crate::sys::{HUGE_BYTES, PAGE_SIZE};
+
+pub const READ_WRITE: u32 = 3;
+/// The program's process.
+const PID: u32 = 1;
+/// Thread ids that nobody else has.
+const FIRST_TID: u32 = 1 << 24;
+
+/// What a world has.
+#[derive(Clone, Copy)]
+pub struct Spec {
+    /// Pages of the program's addresses, and pages that the process may use.
+    pub pages: usize,
+    pub limit_pages: i64,
+    pub slots: usize,
+    /// Blocks of limbo for huge pages; 0: there are none.
+    pub blocks: usize,
+    pub has_store: bool,
+}
+
+/// A process with its pager and a kernel.
+pub struct World {
+    pub pager: Pager,
+    pub store: Option<MemoryStore>,
+    pub spec: Spec,
+    tids: AtomicU32,
+}
+
+/// How an access of the program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    Done,
+    /// The program's own fault.
+    Forbidden,
+    /// The page cannot be had.
+    Lost,
+}
+
+impl World {
+    pub const BASE: usize = 0x4000_0000;
+
+    pub fn new(spec: Spec) -> World {
+        let mechanism = Mechanism::Fake(Fake::new(Self::BASE, spec.pages, spec.slots, spec.blocks));
+        let store = spec.has_store.then(MemoryStore::new);
+        let config = CacheConfig { store: store.map(From::from), ..CacheConfig::default() };
+        let active = Active {
+            mechanism,
+            cache: SwapCache::new(config).expect("a cache"),
+            kind: Kind::Userfaultfd,
+            slots: spec.slots,
+            blocks: spec.blocks,
+            huge_pages: if spec.blocks > 0 { HugePages::Always } else { HugePages::Never },
+            pool_percent: 0,
+            has_store: spec.has_store,
+        };
+        let pager = Pager::new();
+        let tree = Box::leak(crate::control::zeroed_tree());
+        tree.limit_pages.store(spec.limit_pages, Ordering::Relaxed);
+        pager.connect(tree, tree.claim(PID).expect("a slot"));
+        {
+            let mut s = pager.lock();
+            pager.set_active(&mut s, Box::leak(Box::new(active))).expect("memory");
+            pager.activate_ranges(&mut s);
+        }
+        World { pager, store, spec, tids: AtomicU32::new(FIRST_TID) }
+    }
+
+    pub fn fake(&self) -> &Fake {
+        match &self.pager.active().expect("active").mechanism {
+            Mechanism::Fake(fake) => fake,
+            _ => unreachable!("its mechanism is the fake one"),
+        }
+    }
+
+    /// The address of a page.
+    pub fn at(&self, page: usize) -> usize {
+        Self::BASE + page * PAGE_SIZE
+    }
+
+    /// A thread of the program.
+    pub fn thread(&self) -> Thread<'_> {
+        let tid = self.tids.fetch_add(1, Ordering::Relaxed);
+        let holds = self.pager.holds.register(tid).expect("memory");
+        Thread { world: self, stream: Box::new(FaultStream::new()), holds, tid }
+    }
+
+    /// Of `pages` pages from `page` on: address and length.
+    fn stretch(&self, page: usize, pages: usize) -> (usize, usize) {
+        assert!(page + pages <= self.spec.pages);
+        (self.at(page), pages * PAGE_SIZE)
+    }
+
+    // ---- the program's calls, as the preload library makes them
+
+    pub fn map(&self, page: usize, pages: usize, prot: u32) {
+        let (start, len) = self.stretch(page, pages);
+        let mut s = self.pager.lock_range(start, start + len);
+        self.fake().map(start, len, prot);
+        self.pager.note_mapped(&mut s, start, start + len, prot, RangeFlags::NONE);
+    }
+
+    pub fn unmap(&self, page: usize, pages: usize) {
+        let (start, len) = self.stretch(page, pages);
+        let mut s = self.pager.lock_range(start, start + len);
+        self.fake().unmap(start, len);
+        self.pager.note_unmapped(&mut s, start, start + len);
+    }
+
+    pub fn protect(&self, page: usize, pages: usize, prot: u32) {
+        let (start, len) = self.stretch(page, pages);
+        let _s = self.pager.lock_range(start, start + len);
+        self.fake().set_prot(start, len, prot);
+        self.pager.note_protected(start, start + len, prot);
+    }
+
+    /// MADV_DONTNEED.
+    pub fn discard(&self, page: usize, pages: usize) {
+        let (start, len) = self.stretch(page, pages);
+        let mut s = self.pager.lock_range(start, start + len);
+        self.fake().discard(start, len);
+        self.pager.note_discarded(&mut s, start, start + len);
+    }
+
+    /// mremap of memory of one range to addresses elsewhere, over what is there. `keeps`: the old ones stay mapped, empty.
+    pub fn remap(&self, from: usize, to: usize, pages: usize, keeps: bool) {
+        let ((old, len), (new, _)) = (self.stretch(from, pages), self.stretch(to, pages));
+        let mut s = self.pager.lock();
+        self.pager.prepare_move(old, old + len).expect("it is mapped");
+        self.fake().map(new, len, READ_WRITE);
+        self.fake().move_range(old, new, len, keeps);
+        self.pager.note_unmapped(&mut s, new, new + len);
+        self.pager.note_moved(&mut s, old, len, new, len, keeps);
+    }
+
+    /// mremap where it is, to another length.
+    pub fn resize(&self, page: usize, pages: usize, new_pages: usize, prot: u32) {
+        let ((old, len), (_, new_len)) = (self.stretch(page, pages), self.stretch(page, new_pages));
+        let mut s = self.pager.lock();
+        if new_len < len {
+            self.fake().unmap(old + new_len, len - new_len);
+        } else {
+            self.fake().map(old + len, new_len - len, prot);
+        }
+        self.pager.note_moved(&mut s, old, len, old, new_len, false);
+    }
+
+    /// mlock, when `on`, of memory that may be read.
+    pub fn lock_in_memory(&self, thread: &Thread<'_>, page: usize, pages: usize, on: bool) {
+        let (start, len) = self.stretch(page, pages);
+        let mut s = self.pager.lock_range(start, start + len);
+        let mark = thread.holds.mark();
+        let mut is_there = true;
+        if on {
+            thread.holds.push(start, start + len, 1);
+            (s, is_there) = self.pager.make_resident(s, start, start + len);
+        }
+        thread.holds.pop_to(mark);
+        if is_there {
+            self.pager.note_flag(start, start + len, RangeFlags::LOCKED, on);
+        }
+        drop(s);
+    }
+
+    /// fork: `child` is done by the child, with its only thread, when it has its memory. False: it came to a bad end.
+    pub fn fork(&self, thread: &mut Thread<'_>, child: impl FnOnce(&mut Thread<'_>)) -> bool {
+        let tree = self.pager.tree();
+        let pid = PID + 1;
+        let slot = tree.claim(pid).expect("a slot");
+        let mut s = self.pager.lock();
+        let mut guard = self.pager.prepare_fork(&mut s, Some(slot));
+        self.fake().share_all();
+        let is_good = crate::sys::mechanism::in_child(|| {
+            let (holds, tid) = (thread.holds, thread.tid);
+            self.pager.after_fork_child(&mut s, guard.take(), holds, tid, slot, true).expect("memory");
+            // Its lock is free from here on, as the child's copy of the guard is.
+            s.unlocked(|| {
+                child(thread);
+                self.check();
+            });
+        });
+        self.pager.after_fork_parent(&mut s, guard, true);
+        drop(s);
+        tree.retire(slot, slot.id());
+        is_good
+    }
+
+    /// Asserts what must hold while no thread is in the pager, and that the kernel has what the words say.
+    pub fn check(&self) {
+        let s = self.pager.lock();
+        self.pager.check(&s);
+        self.pager.active().expect("active").cache.check();
+        let fake = self.fake();
+        for page in (0..self.spec.pages).map(|page| self.at(page)) {
+            let Some(range) = self.pager.ranges.find(page) else { continue };
+            let mut present = [0];
+            fake.present(page, &mut present).expect("what is managed is mapped");
+            let word = self.pager.table.get(page);
+            let state = word.map_or(PageState::None, |e| e.state());
+            assert_eq!(state == PageState::Resident, present[0] != 0, "{page:#x} is {state:?}, {range:?}");
+            let Some(e) = word else { continue };
+            if e.is_writable() || e.is_guarded() {
+                assert_eq!(e.is_guarded(), fake.is_protected(page), "{page:#x}: {range:?}");
+            }
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        drop(crate::sys::take_back(&self.pager.active));
+        drop(crate::sys::take_back(&self.pager.tree));
+    }
+}
+
+/// A thread of the program.
+pub struct Thread<'w> {
+    pub world: &'w World,
+    stream: Box<FaultStream>,
+    pub holds: &'w ThreadHolds,
+    tid: u32,
+}
+
+impl Thread<'_> {
+    /// An access to the page of `addr`, with as many faults as it takes.
+    pub fn access(&mut self, addr: usize, is_write: bool, mut f: impl FnMut(&mut [u8; PAGE_SIZE])) -> Touch {
+        loop {
+            match self.world.fake().access(addr, is_write, &mut f) {
+                Access::Done => return Touch::Done,
+                Access::Forbidden => return Touch::Forbidden,
+                Access::Fault(code) => match self.world.pager.fault(addr, code, &mut self.stream) {
+                    Fault::Served => {}
+                    Fault::Lost => return Touch::Lost,
+                    Fault::NotOurs => panic!("a fault at {addr:#x} ({code}) is nobody's"),
+                },
+            }
+        }
+    }
+
+    /// A system call that reads or writes each page of a buffer: false if it was not made, since a page cannot be had.
+    pub fn call(
+        &mut self,
+        addr: usize,
+        pages: usize,
+        is_write: bool,
+        mut f: impl FnMut(usize, &mut [u8; PAGE_SIZE]),
+    ) -> bool {
+        let pager = &self.world.pager;
+        let (start, end) = (page_floor(addr), page_floor(addr) + pages * PAGE_SIZE);
+        let mark = self.holds.mark();
+        self.holds.push(start, end, 1);
+        let is_writable = |page: usize| pager.table.get(page).is_some_and(|e| e.is_writable());
+        let mut is_there = (start..end).step_by(PAGE_SIZE).all(is_writable);
+        if !is_there {
+            is_there = pager.make_resident(pager.enter(), start, end).1;
+        }
+        if is_there {
+            for (i, page) in (start..end).step_by(PAGE_SIZE).enumerate() {
+                let access = self.world.fake().access(page, is_write, |bytes| f(i, bytes));
+                assert_eq!(access, Access::Done, "a call's buffer at {page:#x}");
+            }
+        }
+        self.holds.pop_to(mark);
+        is_there
+    }
+}
+
+/// Pages of a huge page.
+pub const STRETCH_PAGES: usize = HUGE_BYTES / PAGE_SIZE;
