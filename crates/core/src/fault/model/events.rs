@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::{READ_WRITE, STRETCH_PAGES, Spec, Thread, Touch, World};
+use crate::control::Counter;
 use crate::control::orders::ALL_PAGES;
 use crate::store::testing::Fault;
 use crate::sys::PAGE_SIZE;
@@ -40,7 +41,29 @@ pub struct Sum {
     pub lost: u64,
     pub calls: u64,
     pub forks: u64,
+    /// Of [`WAYS`].
+    pub ways: [u64; WAYS.len()],
 }
+
+/// Counters of the ways that pages go and come.
+pub const WAYS: [Counter; 16] = [
+    Counter::FirstTouches,
+    Counter::LimboHits,
+    Counter::QuickReturns,
+    Counter::Loads,
+    Counter::FaultAroundPages,
+    Counter::AheadPages,
+    Counter::HeldPages,
+    Counter::CleanEvictions,
+    Counter::GuardedEvictions,
+    Counter::GuardFaults,
+    Counter::LoneEvictions,
+    Counter::EvictionsRefused,
+    Counter::ReadBackPages,
+    Counter::OwnedPages,
+    Counter::HugeFaults,
+    Counter::HugeEvictions,
+];
 
 struct Model<'w> {
     world: &'w World,
@@ -50,6 +73,8 @@ struct Model<'w> {
     is_faulty: bool,
     /// Where touches go one after the other.
     next: usize,
+    /// One access in so many writes.
+    one_writes: u64,
     sum: Sum,
 }
 
@@ -62,6 +87,7 @@ pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) 
         pages: vec![UNMAPPED; spec.pages],
         is_faulty: false,
         next: 0,
+        one_writes: 3,
         sum: Sum::default(),
     };
     let half = spec.pages / 2;
@@ -104,7 +130,7 @@ impl Model<'_> {
             1 => random.index(self.pages.len() / 8),
             _ => random.index(self.pages.len()),
         };
-        let is_write = random.below(3) == 0;
+        let is_write = random.below(self.one_writes) == 0;
         for _ in 0..count {
             let value = random.next();
             let change = (is_write).then_some((random.below(4) == 0, value));
@@ -143,7 +169,7 @@ impl Model<'_> {
     /// A system call with a buffer.
     fn call(&mut self, random: &mut impl Choices) {
         let (page, len) = self.stretch(random, 100);
-        let is_write = random.below(2) == 0;
+        let is_write = random.below(self.one_writes) == 0;
         let pages = &mut self.pages[page..page + len];
         if !pages.iter().all(|p| p.allows(is_write)) {
             return;
@@ -230,15 +256,17 @@ impl Model<'_> {
     fn evict(&mut self, random: &mut impl Choices) {
         let pager = &self.world.pager;
         match random.below(16) {
-            0..12 => _ = pager.evict_to_watermark(),
-            12 => {
+            0..11 => _ = pager.evict_to_watermark(),
+            11 => pager.watch_rest(),
+            12 if random.below(4) == 0 => {
                 let pages = if random.below(4) == 0 { ALL_PAGES } else { random.below(300) };
                 let mut reclaim = pager.begin_reclaim(pages);
                 (0..4).any(|_| pager.reclaim_portion(&mut reclaim));
             }
             13 => _ = pager.recompress_idle(),
-            14 => pager.rest(),
-            _ => pager.publish_gauges(),
+            14 if random.below(4) == 0 => pager.rest(),
+            15 => pager.publish_gauges(),
+            _ => pager.balance_pool(),
         }
     }
 
@@ -273,7 +301,8 @@ impl Model<'_> {
     fn circumstances(&mut self, random: &mut impl Choices) {
         let (world, spec) = (self.world, self.world.spec);
         let pager = &world.pager;
-        match random.below(9) {
+        match random.below(11) {
+            9 | 10 => self.one_writes = [2, 10, 100, 1000][random.index(4)],
             0 | 1 => {
                 let limit = spec.limit_pages / 2 + random.below(spec.limit_pages as u64) as i64;
                 pager.tree().limit_pages.store(limit, Ordering::Relaxed);
@@ -349,6 +378,8 @@ impl Model<'_> {
         }
         self.world.check();
         let pager = &self.world.pager;
+        pager.publish_gauges();
+        self.sum.ways = WAYS.map(|way| pager.slot().get(way));
         let counts = (pager.resident_pages(), pager.stored_pages());
         assert_eq!(counts, (0, 0), "nothing is mapped");
         let c = pager.active().expect("active").cache.counters();
