@@ -68,6 +68,8 @@ pub const WAYS: [Counter; 16] = [
 struct Model<'w> {
     world: &'w World,
     thread: Thread<'w>,
+    /// The first page of its part of the program, and what must be there.
+    first: usize,
     pages: Vec<Expected>,
     /// Loads may fail now.
     is_faulty: bool,
@@ -81,37 +83,68 @@ struct Model<'w> {
 /// Runs `operations` random events in a new world. `forks`: some are forks, for which there must be one thread.
 pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) -> Sum {
     let world = World::new(spec);
-    let mut model = Model {
-        world: &world,
-        thread: world.thread(),
-        pages: vec![UNMAPPED; spec.pages],
-        is_faulty: false,
-        next: 0,
-        one_writes: 3,
-        sum: Sum::default(),
-    };
-    let half = spec.pages / 2;
-    model.map(0, half, READ_WRITE);
+    let mut model = Model::new(&world, 0, spec.pages);
     for _ in 0..operations {
         if random.is_over() {
             break;
         }
         match random.below(1000) {
-            0..700 => model.touch(random),
-            700..800 => model.evict(random),
-            800..900 => model.call(random),
-            900..950 => model.change(random),
-            950..980 => model.advise(random),
+            kind @ 0..930 => model.event(kind, random),
+            930..980 => model.evict(random),
             980..998 => model.circumstances(random),
             998 if forks && random.below(4) == 0 => model.fork(),
             _ => world.check(),
         }
     }
     model.end();
+    world.check_empty();
+    model.sum.ways = WAYS.map(|way| world.pager.slot().get(way));
     model.sum
 }
 
+/// One thread's part of a world: `operations` random events of the program there, and at last a look at all of it. Nobody else
+/// may use these pages; the world is everybody's.
+pub fn run_part(
+    world: &World,
+    first: usize,
+    pages: usize,
+    random: &mut impl Choices,
+    operations: u64,
+) -> Sum {
+    let mut model = Model::new(world, first, pages);
+    for _ in 0..operations {
+        let kind = random.below(930);
+        model.event(kind, random);
+    }
+    model.end();
+    model.sum
+}
+
+impl<'w> Model<'w> {
+    fn new(world: &'w World, first: usize, pages: usize) -> Model<'w> {
+        let (thread, sum) = (world.thread(), Sum::default());
+        let pages = vec![UNMAPPED; pages];
+        let mut model = Model { world, thread, first, pages, is_faulty: false, next: 0, one_writes: 3, sum };
+        model.map(0, model.pages.len() / 2, READ_WRITE);
+        model
+    }
+}
+
 impl Model<'_> {
+    /// An event of the program, of 930 kinds.
+    fn event(&mut self, kind: u64, random: &mut impl Choices) {
+        match kind {
+            0..750 => self.touch(random),
+            750..850 => self.call(random),
+            850..900 => self.change(random),
+            _ => self.advise(random),
+        }
+    }
+
+    fn at(&self, page: usize) -> usize {
+        self.world.at(self.first + page)
+    }
+
     /// A stretch of pages, most of them few.
     fn stretch(&self, random: &mut impl Choices, most: usize) -> (usize, usize) {
         let len = match random.below(8) {
@@ -142,7 +175,7 @@ impl Model<'_> {
 
     /// Reads a page, or writes a word of it, or all of it.
     fn touch_page(&mut self, page: usize, change: Option<(bool, u64)>) {
-        let addr = self.world.at(page);
+        let addr = self.at(page);
         let expected = &mut self.pages[page];
         let touch = self.thread.access(addr + 100, change.is_some(), |bytes| {
             assert!(bytes == expected.bytes(), "page {page}");
@@ -175,7 +208,7 @@ impl Model<'_> {
             return;
         }
         let value = random.next();
-        let made = self.thread.call(self.world.at(page), len, is_write, |i, bytes| {
+        let made = self.thread.call(self.world.at(self.first + page), len, is_write, |i, bytes| {
             let expected = &mut pages[i];
             assert!(bytes == expected.bytes(), "page {}", page + i);
             if is_write {
@@ -188,7 +221,7 @@ impl Model<'_> {
     }
 
     fn map(&mut self, page: usize, len: usize, prot: u32) {
-        self.world.map(page, len, prot);
+        self.world.map(self.first + page, len, prot);
         self.pages[page..page + len].fill(Expected { is_mapped: true, prot, bytes: None });
     }
 
@@ -205,15 +238,15 @@ impl Model<'_> {
             }
             0 | 1 if !all_mapped || random.below(8) == 0 => self.map(page, len, prot),
             2 if random.below(2) == 0 => {
-                self.world.unmap(page, len);
+                self.world.unmap(self.first + page, len);
                 self.pages[page..page + len].fill(UNMAPPED);
             }
             3 if all_mapped => {
-                self.world.protect(page, len, prot);
+                self.world.protect(self.first + page, len, prot);
                 self.pages[page..page + len].iter_mut().for_each(|p| p.prot = prot);
             }
             4 if all_mapped => {
-                self.world.discard(page, len);
+                self.world.discard(self.first + page, len);
                 self.pages[page..page + len].iter_mut().for_each(|p| p.bytes = None);
             }
             5 | 6 if all_mapped => self.remap(random, page, len),
@@ -223,7 +256,7 @@ impl Model<'_> {
                 let new_len = new_len.min(len + free);
                 if new_len != len {
                     let prot = self.pages[page].prot;
-                    self.world.resize(page, len, new_len, prot);
+                    self.world.resize(self.first + page, len, new_len, prot);
                     let (low, high) = (len.min(new_len), len.max(new_len));
                     let new = Expected { is_mapped: true, prot, bytes: None };
                     self.pages[page + low..page + high].fill(if new_len > len { new } else { UNMAPPED });
@@ -234,8 +267,8 @@ impl Model<'_> {
     }
 
     fn is_one_range(&self, page: usize, len: usize) -> bool {
-        let range = self.world.pager.ranges.find(self.world.at(page));
-        range.is_some_and(|r| self.world.at(page + len) <= r.end)
+        let range = self.world.pager.ranges.find(self.at(page));
+        range.is_some_and(|r| self.at(page + len) <= r.end)
     }
 
     fn remap(&mut self, random: &mut impl Choices, from: usize, len: usize) {
@@ -244,7 +277,7 @@ impl Model<'_> {
             return;
         }
         let keeps = random.below(4) == 0;
-        self.world.remap(from, to, len, keeps);
+        self.world.remap(self.first + from, self.first + to, len, keeps);
         for i in 0..len {
             let was = self.pages[from + i].clone();
             self.pages[from + i] = if keeps { Expected { bytes: None, ..was.clone() } } else { UNMAPPED };
@@ -273,7 +306,7 @@ impl Model<'_> {
     /// The program says what it needs.
     fn advise(&mut self, random: &mut impl Choices) {
         let (page, len) = self.stretch(random, 300);
-        let (mut at, end) = (self.world.at(page), self.world.at(page + len));
+        let (mut at, end) = (self.at(page), self.at(page + len));
         let pager = &self.world.pager;
         match random.below(4) {
             0 => _ = pager.make_cold(at, end),
@@ -291,7 +324,7 @@ impl Model<'_> {
             }
             _ if self.pages[page..page + len].iter().all(|p| p.allows(false)) => {
                 let on = random.below(3) == 0 && len < 40;
-                self.world.lock_in_memory(&self.thread, page, len, on);
+                self.world.lock_in_memory(&self.thread, self.first + page, len, on);
             }
             _ => {}
         }
@@ -329,7 +362,7 @@ impl Model<'_> {
                 for page in page..page + random.index(200) {
                     let bytes = noise(random.next());
                     let expected = &mut self.pages[page];
-                    let touch = self.thread.access(world.at(page), true, |b| *b = bytes);
+                    let touch = self.thread.access(world.at(self.first + page), true, |b| *b = bytes);
                     assert!(touch != Touch::Lost || self.is_faulty);
                     if touch == Touch::Done {
                         expected.bytes = Some(Box::new(bytes));
@@ -360,29 +393,57 @@ impl Model<'_> {
         self.sum.forks += 1;
     }
 
-    /// With a kernel and a store that work again, everything is there.
+    /// With a kernel and a store that work again, everything is there. Then nothing is mapped any more.
     fn end(&mut self) {
-        self.world.fake().set_trouble(0);
-        if let Some(store) = self.world.store {
+        if core::mem::take(&mut self.is_faulty)
+            && let Some(store) = self.world.store
+        {
             store.set_fault(Fault::Never);
             self.world.pager.active().expect("active").cache.retry_store();
         }
-        self.is_faulty = false;
-        self.world.check();
+        self.world.fake().set_trouble(0);
         for page in 0..self.pages.len() {
             self.touch_page(page, None);
         }
-        self.world.check();
-        if self.pages.iter().any(|p| p.is_mapped) {
-            self.world.unmap(0, self.pages.len());
+        self.world.unmap(self.first, self.pages.len());
+    }
+}
+
+/// A thread that shares `pages` with others: on each page it has a word of its own, in which it counts, and knows how far.
+pub fn count_in_words(
+    world: &World,
+    pages: core::ops::Range<usize>,
+    me: usize,
+    random: &mut impl Choices,
+    operations: u64,
+) {
+    let mut thread = world.thread();
+    let mut counts = vec![0u64; pages.len()];
+    let place = me * 8..me * 8 + 8;
+    for _ in 0..operations {
+        let len = if random.below(16) == 0 { 64 } else { 1 };
+        let first = random.index(pages.len() - len);
+        let is_write = random.below(4) == 0;
+        let mut look = |i: usize, bytes: &mut Bytes| {
+            let word = u64::from_le_bytes(bytes[place.clone()].try_into().expect("a word"));
+            assert_eq!(word, counts[i], "page {i} of thread {me}");
+            counts[i] += is_write as u64;
+            bytes[place.clone()].copy_from_slice(&counts[i].to_le_bytes());
+        };
+        if random.below(8) == 0 {
+            let is_made =
+                thread.call(world.at(pages.start + first), len, is_write, |i, b| look(first + i, b));
+            assert!(is_made, "nothing is lost");
+            continue;
         }
-        self.world.check();
-        let pager = &self.world.pager;
-        pager.publish_gauges();
-        self.sum.ways = WAYS.map(|way| pager.slot().get(way));
-        let counts = (pager.resident_pages(), pager.stored_pages());
-        assert_eq!(counts, (0, 0), "nothing is mapped");
-        let c = pager.active().expect("active").cache.counters();
-        assert_eq!(c.stored_pages, 0, "nothing is stored: {c:?}");
+        for i in first..first + len {
+            let touch = thread.access(world.at(pages.start + i), is_write, |bytes| look(i, bytes));
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+    for (i, count) in counts.iter().enumerate() {
+        thread.access(world.at(pages.start + i), false, |bytes| {
+            assert_eq!(bytes[place.clone()], count.to_le_bytes(), "page {i} of thread {me}");
+        });
     }
 }

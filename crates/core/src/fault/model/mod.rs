@@ -226,6 +226,15 @@ impl World {
             }
         }
     }
+
+    /// The same where nothing is mapped any more.
+    pub fn check_empty(&self) {
+        self.check();
+        self.pager.publish_gauges();
+        assert_eq!((self.pager.resident_pages(), self.pager.stored_pages()), (0, 0), "nothing is mapped");
+        let c = self.pager.active().expect("active").cache.counters();
+        assert_eq!(c.stored_pages, 0, "nothing is stored: {c:?}");
+    }
 }
 
 impl Drop for World {

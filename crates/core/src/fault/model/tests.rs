@@ -1,10 +1,10 @@
 //! Seeded runs of the model, and threads side by side. A failure is named by its seed. `UZSWAP_FUZZ_OPERATIONS` sets how many
 //! events a run has.
 
-use super::events::{Sum, WAYS, run};
+use super::events::{Sum, WAYS, count_in_words, run, run_part};
 use super::*;
 use crate::control::Counter;
-use crate::testing::Random;
+use crate::testing::{Choices, Random};
 
 const SMALL: Spec = Spec { pages: 1024, limit_pages: 480, slots: 256, blocks: 0, has_store: true };
 
@@ -49,4 +49,72 @@ fn agrees_with_the_model_without_a_store() {
 fn agrees_with_the_model_with_huge_pages() {
     let spec = Spec { pages: 8 * STRETCH_PAGES, limit_pages: 2200, slots: 275, blocks: 2, has_store: true };
     seeds(spec, 200..204, &[]);
+}
+
+/// Whoever evicts, and wants more or less memory, until all others are done.
+fn evict_until(world: &World, random: &mut Random, is_over: impl Fn() -> bool) {
+    let pager = &world.pager;
+    while !is_over() {
+        match random.below(32) {
+            0 => {
+                let limit = world.spec.limit_pages / 2 + random.below(world.spec.limit_pages as u64) as i64;
+                pager.tree().limit_pages.store(limit, Ordering::Relaxed);
+            }
+            1 => {
+                let mut reclaim = pager.begin_reclaim(random.below(200));
+                pager.reclaim_portion(&mut reclaim);
+            }
+            2..6 => pager.balance_pool(),
+            6 => _ = pager.recompress_idle(),
+            7 => pager.set_unshared(),
+            8 => drop(pager.lock()),
+            _ => _ = pager.evict_to_watermark(),
+        }
+        if random.below(4) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Threads with parts of their own that lie in the same stretches of 2 MiB, threads that share a part, and the evictor.
+fn threads(seed: u64, operations: u64, blocks: usize) {
+    const PART_PAGES: usize = 256;
+    const PARTS: usize = 4;
+    let limit_pages = if blocks > 0 { 1800 } else { 600 };
+    let spec = Spec { pages: 4 * STRETCH_PAGES, limit_pages, slots: 256, blocks, has_store: true };
+    let world = World::new(spec);
+    let shared = PARTS * PART_PAGES..spec.pages;
+    world.map(shared.start, shared.len(), READ_WRITE);
+    let is_over = core::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let evictor = scope.spawn(|| {
+            evict_until(&world, &mut Random::new(seed), || is_over.load(Ordering::Relaxed));
+        });
+        let mut workers = vec![];
+        for part in 0..PARTS {
+            let (world, shared) = (&world, shared.clone());
+            workers.push(scope.spawn(move || {
+                let mut random = Random::new(seed * 100 + part as u64);
+                run_part(world, part * PART_PAGES, PART_PAGES, &mut random, operations);
+            }));
+            workers.push(scope.spawn(move || {
+                let mut random = Random::new(seed * 100 + 50 + part as u64);
+                count_in_words(world, shared, part, &mut random, operations);
+            }));
+        }
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        evictor.join().expect("the evictor");
+        ends.into_iter().for_each(|end| end.expect("a worker"));
+    });
+    world.unmap(shared.start, shared.len());
+    world.check_empty();
+}
+
+#[test]
+fn threads_side_by_side_find_what_they_wrote() {
+    for seed in 0..4 {
+        println!("seed {seed}");
+        threads(seed, operations(2000), if seed % 2 == 0 { 0 } else { 2 });
+    }
 }
