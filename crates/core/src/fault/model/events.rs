@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use super::{READ_WRITE, STRETCH_PAGES, Spec, Thread, Touch, World};
 use crate::control::Counter;
 use crate::control::orders::ALL_PAGES;
+use crate::fault::BringIn;
 use crate::store::testing::Fault;
 use crate::sys::PAGE_SIZE;
 use crate::testing::{Choices, any_page, noise};
@@ -68,6 +69,8 @@ pub const WAYS: [Counter; 16] = [
 struct Model<'w> {
     world: &'w World,
     thread: Thread<'w>,
+    /// One that takes nothing into its hands: see [`World::guest`].
+    guest: Thread<'w>,
     /// The first page of its part of the program, and what must be there.
     first: usize,
     pages: Vec<Expected>,
@@ -96,6 +99,10 @@ pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) 
             _ => world.check(),
         }
     }
+    if random.below(2) == 0 {
+        model.calm_down();
+        world.end_paging();
+    }
     model.end();
     world.check_empty();
     model.sum.ways = WAYS.map(|way| world.pager.slot().get(way));
@@ -122,9 +129,17 @@ pub fn run_part(
 
 impl<'w> Model<'w> {
     fn new(world: &'w World, first: usize, pages: usize) -> Model<'w> {
-        let (thread, sum) = (world.thread(), Sum::default());
-        let pages = vec![UNMAPPED; pages];
-        let mut model = Model { world, thread, first, pages, is_faulty: false, next: 0, one_writes: 3, sum };
+        let mut model = Model {
+            world,
+            thread: world.thread(),
+            guest: world.guest(),
+            first,
+            pages: vec![UNMAPPED; pages],
+            is_faulty: false,
+            next: 0,
+            one_writes: 3,
+            sum: Sum::default(),
+        };
         model.map(0, model.pages.len() / 2, READ_WRITE);
         model
     }
@@ -164,20 +179,22 @@ impl Model<'_> {
             _ => random.index(self.pages.len()),
         };
         let is_write = random.below(self.one_writes) == 0;
+        let is_guest = random.below(16) == 0;
         for _ in 0..count {
             let value = random.next();
             let change = (is_write).then_some((random.below(4) == 0, value));
-            self.touch_page(page % self.pages.len(), change);
+            self.touch_page(page % self.pages.len(), change, is_guest);
             page += 1;
         }
         self.next = page;
     }
 
     /// Reads a page, or writes a word of it, or all of it.
-    fn touch_page(&mut self, page: usize, change: Option<(bool, u64)>) {
+    fn touch_page(&mut self, page: usize, change: Option<(bool, u64)>, is_guest: bool) {
         let addr = self.at(page);
         let expected = &mut self.pages[page];
-        let touch = self.thread.access(addr + 100, change.is_some(), |bytes| {
+        let thread = if is_guest { &mut self.guest } else { &mut self.thread };
+        let touch = thread.access(addr + 100, change.is_some(), |bytes| {
             assert!(bytes == expected.bytes(), "page {page}");
             let Some((all, value)) = change else { return };
             if all {
@@ -296,6 +313,7 @@ impl Model<'_> {
                 let mut reclaim = pager.begin_reclaim(pages);
                 (0..4).any(|_| pager.reclaim_portion(&mut reclaim));
             }
+            12 => _ = pager.bring_in_portion(&mut BringIn::default()),
             13 => _ = pager.recompress_idle(),
             14 if random.below(4) == 0 => pager.rest(),
             15 => pager.publish_gauges(),
@@ -393,17 +411,22 @@ impl Model<'_> {
         self.sum.forks += 1;
     }
 
-    /// With a kernel and a store that work again, everything is there. Then nothing is mapped any more.
-    fn end(&mut self) {
+    /// The kernel and the store work again.
+    fn calm_down(&mut self) {
+        self.world.fake().set_trouble(0);
         if core::mem::take(&mut self.is_faulty)
             && let Some(store) = self.world.store
         {
             store.set_fault(Fault::Never);
             self.world.pager.active().expect("active").cache.retry_store();
         }
-        self.world.fake().set_trouble(0);
+    }
+
+    /// Everything is there at last. Then nothing is mapped any more.
+    fn end(&mut self) {
+        self.calm_down();
         for page in 0..self.pages.len() {
-            self.touch_page(page, None);
+            self.touch_page(page, None, false);
         }
         self.world.unmap(self.first, self.pages.len());
     }
@@ -421,7 +444,7 @@ pub fn count_in_words(
     let mut counts = vec![0u64; pages.len()];
     let place = me * 8..me * 8 + 8;
     for _ in 0..operations {
-        let len = if random.below(16) == 0 { 64 } else { 1 };
+        let len = if random.below(16) == 0 { pages.len() / 2 } else { 1 };
         let first = random.index(pages.len() - len);
         let is_write = random.below(4) == 0;
         let mut look = |i: usize, bytes: &mut Bytes| {

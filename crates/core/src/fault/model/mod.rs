@@ -9,6 +9,7 @@
 //! ```
 
 pub mod events;
+pub mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,10 @@ pub const READ_WRITE: u32 = 3;
 const PID: u32 = 1;
 /// Thread ids that nobody else has.
 const FIRST_TID: u32 = 1 << 24;
+
+/// Faults in a row of an access that is allowed which the pager may take for the program's own: so often does no other thread change
+/// the mapping at just the right moment.
+const STRAYS_MAX: u32 = 8;
 
 /// What a world has.
 #[derive(Clone, Copy)]
@@ -89,10 +94,15 @@ impl World {
     }
 
     pub fn fake(&self) -> &Fake {
-        match &self.pager.active().expect("active").mechanism {
+        match &self.active().mechanism {
             Mechanism::Fake(fake) => fake,
             _ => unreachable!("its mechanism is the fake one"),
         }
+    }
+
+    /// What the pager works with, or worked with until paging ended.
+    pub fn active(&self) -> &Active {
+        self.pager.active().or(self.pager.ended()).expect("active")
     }
 
     /// The address of a page.
@@ -105,6 +115,13 @@ impl World {
         let tid = self.tids.fetch_add(1, Ordering::Relaxed);
         let holds = self.pager.holds.register(tid).expect("memory");
         Thread { world: self, stream: Box::new(FaultStream::new()), holds, tid }
+    }
+
+    /// A guest: a thread of a process that shares the program's memory, and may be killed at any moment.
+    pub fn guest(&self) -> Thread<'_> {
+        let mut thread = self.thread();
+        thread.stream.is_of_guest = true;
+        thread
     }
 
     /// Of `pages` pages from `page` on: address and length.
@@ -207,11 +224,18 @@ impl World {
         is_good
     }
 
+    /// Paging ends, while the program goes on.
+    pub fn end_paging(&self) {
+        let (_s, is_all_in) = self.pager.end_paging(self.pager.lock());
+        assert!(is_all_in, "the kernel lets all ranges go");
+        assert!(self.pager.active().is_none());
+    }
+
     /// Asserts what must hold while no thread is in the pager, and that the kernel has what the words say.
     pub fn check(&self) {
         let s = self.pager.lock();
         self.pager.check(&s);
-        self.pager.active().expect("active").cache.check();
+        self.active().cache.check();
         let fake = self.fake();
         for page in (0..self.spec.pages).map(|page| self.at(page)) {
             let Some(range) = self.pager.ranges.find(page) else { continue };
@@ -232,7 +256,7 @@ impl World {
         self.check();
         self.pager.publish_gauges();
         assert_eq!((self.pager.resident_pages(), self.pager.stored_pages()), (0, 0), "nothing is mapped");
-        let c = self.pager.active().expect("active").cache.counters();
+        let c = self.active().cache.counters();
         assert_eq!(c.stored_pages, 0, "nothing is stored: {c:?}");
     }
 }
@@ -240,6 +264,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         drop(crate::sys::take_back(&self.pager.active));
+        drop(crate::sys::take_back(&self.pager.ended));
         drop(crate::sys::take_back(&self.pager.tree));
     }
 }
@@ -255,14 +280,19 @@ pub struct Thread<'w> {
 impl Thread<'_> {
     /// An access to the page of `addr`, with as many faults as it takes.
     pub fn access(&mut self, addr: usize, is_write: bool, mut f: impl FnMut(&mut [u8; PAGE_SIZE])) -> Touch {
+        let mut strays = 0;
         loop {
             match self.world.fake().access(addr, is_write, &mut f) {
                 Access::Done => return Touch::Done,
                 Access::Forbidden => return Touch::Forbidden,
                 Access::Fault(code) => match self.world.pager.fault(addr, code, &mut self.stream) {
-                    Fault::Served => {}
+                    Fault::Served => strays = 0,
                     Fault::Lost => return Touch::Lost,
-                    Fault::NotOurs => panic!("a fault at {addr:#x} ({code}) is nobody's"),
+                    // Another thread may have unmapped it, or changed its protection, in between.
+                    Fault::NotOurs => {
+                        strays += 1;
+                        assert!(strays < STRAYS_MAX, "a fault at {addr:#x} ({code}) is nobody's");
+                    }
                 },
             }
         }

@@ -1,0 +1,69 @@
+//! Single steps of the evictor, for tests that want one of them just then: in the life of a process they come when memory is
+//! short.
+
+use super::World;
+use crate::fault::evict::Reclaimed;
+use crate::fault::sweep::Victims;
+use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
+use crate::region::PageState;
+
+impl World {
+    /// The hand takes pages: runs by MOVE, guarded ones at once, and, if `together`, those that lie alone with one flush.
+    pub fn sweep(&self, together: bool) -> Reclaimed {
+        let pager = &self.pager;
+        let active = pager.active().expect("active");
+        let mut s = pager.enter();
+        let wants_lone = together && pager.look_for_lone(&mut s, active);
+        let mut victims = Victims::new(wants_lone);
+        let swept = pager.sweep(&mut s, active, &mut victims, BATCH_PAGES);
+        let (s, left) = pager.leave_together(s, active, &mut victims.lone);
+        drop(s);
+        Reclaimed {
+            taken: swept.taken + left.taken,
+            freed: swept.dropped + left.freed,
+            refused: left.refused,
+        }
+    }
+
+    /// Limbo's oldest pages go to the cache, up to `most`.
+    pub fn age_out(&self, most: usize) {
+        let pager = &self.pager;
+        drop(pager.age_out(pager.enter(), pager.active().expect("active"), most));
+    }
+
+    /// The frames of the pages in limbo stay for a window that comes in.
+    pub fn stock(&self) -> bool {
+        let pager = &self.pager;
+        let mut s = pager.enter();
+        s.limbo.want_stock();
+        let active = pager.active().expect("active");
+        let (s, ..) = pager.age_out_batch(s, active, BATCH_PAGES, true);
+        const { assert!(BATCH_PAGES > WINDOW_LEAST_PAGES) };
+        s.limbo.has_stock()
+    }
+
+    /// The program forks, and the kernel has no memory for a child.
+    pub fn fork_in_vain(&self) {
+        let mut s = self.pager.lock();
+        let guard = self.pager.prepare_fork(&mut s, None);
+        self.pager.after_fork_parent(&mut s, guard, false);
+    }
+
+    /// Copies of pages that are back are kept, and pages that are read come back guarded from now on.
+    pub fn trust_copies(&self) {
+        let cache = &self.pager.active().expect("active").cache;
+        cache.set_max_kept_bytes(usize::MAX);
+        cache.trust_copies();
+    }
+
+    /// How many of the program's pages are in a state.
+    pub fn count(&self, is: impl Fn(PageState) -> bool) -> usize {
+        let state = |page: usize| self.pager.table.get(self.at(page)).map_or(PageState::None, |e| e.state());
+        (0..self.spec.pages).filter(|page| is(state(*page))).count()
+    }
+
+    /// How many of them are guarded.
+    pub fn guarded(&self) -> usize {
+        (0..self.spec.pages).filter(|page| self.pager.is_guarded(self.at(*page))).count()
+    }
+}
