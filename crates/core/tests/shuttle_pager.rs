@@ -23,7 +23,7 @@ const SPEC: Spec = Spec { pages: PAGES, limit_pages: 4096, slots: 128, blocks: 0
 
 /// Tries many schedules: random ones, and ones with few changes at unlikely places.
 fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
-    let number = std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
+    let number = std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let config = || {
         let mut config = Config::new();
         config.stack_size = 1 << 20;
@@ -32,6 +32,13 @@ fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
     };
     Runner::new(RandomScheduler::new(number), config()).run(model.clone());
     Runner::new(PctScheduler::new(4, number), config()).run(model);
+}
+
+/// One schedule: that a test is not for nothing.
+fn alone(model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new(1), config).run(model);
 }
 
 type Shared = Arc<World>;
@@ -195,8 +202,7 @@ fn writes_against_the_dropping_of_guarded_pages() {
         join([one, two, three, evictor, discard]);
         world.check();
     });
-    // Not for nothing.
-    schedules(|| {
+    alone(|| {
         let world = guarded();
         evict(&world, false, false);
         assert!(world.pager.slot().get(Counter::GuardedEvictions) > 0);
@@ -215,7 +221,7 @@ fn writes_calls_and_discards_against_pages_that_leave_together() {
         world.check();
         read(&world, [16, 18, 19, 40].into_iter());
     });
-    schedules(|| {
+    alone(|| {
         let world = scattered();
         evict(&world, true, false);
         assert!(world.pager.slot().get(Counter::LoneEvictions) > 0);
@@ -297,7 +303,7 @@ fn faults_against_unmapping_and_mapping_anew() {
         });
         let evictor = spawn(&world, |w| evict(w, true, true));
         join([change, reads, evictor]);
-        world.check();
+        world.check_but(4..12);
         read(&world, (0..4).chain(12..PAGES));
     });
 }
@@ -319,7 +325,7 @@ fn calls_hold_their_buffers_whoever_evicts() {
 #[test]
 fn windows_come_in_while_their_pages_change() {
     schedules(|| {
-        let world = world(SPEC);
+        let world = world(Spec { slots: 256, ..SPEC });
         // Frames for a window: those of what went by way of limbo.
         into_limbo(&world);
         assert!(world.stock());
