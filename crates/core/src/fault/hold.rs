@@ -160,13 +160,18 @@ impl Holds {
                 return Ok(t);
             }
         }
-        if high >= MAX_THREADS {
-            return Err(crate::sys::Errno::EAGAIN);
+        loop {
+            let i = self.high.fetch_add(1, Ordering::AcqRel);
+            if i >= MAX_THREADS {
+                self.high.store(MAX_THREADS, Ordering::Release);
+                return Err(crate::sys::Errno::EAGAIN);
+            }
+            // Another thread that looks for a free slot may have found this one already.
+            let t = self.threads.ensure(i)?;
+            if t.tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Ok(t);
+            }
         }
-        let i = self.high.fetch_add(1, Ordering::AcqRel);
-        let t = self.threads.ensure(i)?;
-        t.tid.store(tid, Ordering::Release);
-        Ok(t)
     }
 
     /// A thread is about to end. What it holds stays held until it is gone: the kernel still walks its robust list.
@@ -248,6 +253,25 @@ impl Holds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_come_at_once_have_a_place_each() {
+        const THREADS: usize = 4;
+        for _ in 0..2000 {
+            let (holds, start) = (Holds::new(), std::sync::Barrier::new(THREADS));
+            let register = &|tid| {
+                start.wait();
+                (0..3).map(|_| core::ptr::from_ref(holds.register(tid).unwrap()) as usize).collect::<Vec<_>>()
+            };
+            let mut places: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (1..=THREADS as u32).map(|tid| scope.spawn(move || register(tid))).collect();
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            });
+            places.sort_unstable();
+            assert!(places.windows(2).all(|w| w[0] != w[1]));
+        }
+    }
 
     #[test]
     fn holds_nest_merge_and_are_given_up() {
