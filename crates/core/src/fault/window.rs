@@ -73,7 +73,8 @@ impl Pager {
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
         let Moved { in_order, brought, frames } =
             self.move_window(s, active, mechanism, page, stretch.slot, &loads[..loaded]);
-        let is_lost = self.is_loading(page, stretch.slot) && loaded == 0;
+        // Whoever has claimed it meanwhile brings it, and may have freed its entry before its word says so.
+        let is_lost = loaded == 0 && self.is_loading(page, stretch.slot) && self.is_free(s, page);
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
                 e.end_load((stretch.slot + i) as u64);
