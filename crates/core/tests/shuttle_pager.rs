@@ -27,7 +27,8 @@ fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
     let config = || {
         let mut config = Config::new();
         config.stack_size = 1 << 20;
-        config.max_steps = shuttle::MaxSteps::FailAfter(20_000_000);
+        // Some hundred times what the longest takes: with a claim that never ends, say.
+        config.max_steps = shuttle::MaxSteps::FailAfter(2_000_000);
         config
     };
     Runner::new(RandomScheduler::new(number), config()).run(model.clone());
@@ -330,11 +331,49 @@ fn windows_come_in_while_their_pages_change() {
         into_limbo(&world);
         assert!(world.stock());
         page_out_rest(&world);
-        let reads = spawn(&world, |w| read(w, 0..24));
-        let writes = spawn(&world, |w| write(w, 24..28));
+        let reads = spawn(&world, |w| read_any(w, 0..28));
+        let others = spawn(&world, |w| read(w, (8..16).rev()));
+        let writes = spawn(&world, |w| write_and_page_out(w, 18..21));
         let change = spawn(&world, |w| w.discard(30, 3));
-        let evictor = spawn(&world, |w| _ = w.pager.page_out(w.at(8), w.at(24)));
-        join([reads, writes, change, evictor]);
+        join([reads, others, writes, change]);
+        world.check();
+    });
+}
+
+/// Reads pages in order, some of which another thread writes.
+fn read_any(world: &World, pages: impl Iterator<Item = usize>) {
+    let mut t = world.thread();
+    for i in pages {
+        let is_known = |b: &[u8; 4096]| (0..3).any(|generation| *b == content(i, generation));
+        assert_eq!(t.access(world.at(i), false, |b| assert!(is_known(b), "page {i}")), Touch::Done);
+    }
+}
+
+/// Writes pages and takes them out again at once: what came in meanwhile is of before.
+fn write_and_page_out(world: &World, pages: core::ops::Range<usize>) {
+    let mut t = world.thread();
+    for generation in 0..2 {
+        for i in pages.clone() {
+            let touch = t.access(world.at(i), true, |b| {
+                assert!(*b == content(i, generation), "page {i} in generation {generation}");
+                *b = content(i, generation + 1);
+            });
+            assert_eq!(touch, Touch::Done);
+        }
+        world.pager.page_out(world.at(pages.start), world.at(pages.end));
+    }
+}
+
+/// Threads that all begin to read in order at the same place: what one loads without a claim another
+/// claims, brings and frees.
+#[test]
+fn windows_of_threads_that_read_the_same() {
+    schedules(|| {
+        let world = world(Spec { slots: 256, ..SPEC });
+        into_limbo(&world);
+        assert!(world.stock());
+        page_out_rest(&world);
+        join([0, 1, 4].map(|first| spawn(&world, move |w| read(w, first..24))));
         world.check();
     });
 }
