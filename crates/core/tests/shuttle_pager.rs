@@ -1,9 +1,14 @@
-//! The races of the pager, on a kernel of the tests' own: many schedules of a few threads, where each attempt to take a lock, and
-//! each page that the kernel changes, is a point at which another thread may run.
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p uzswap --release --features testing --test shuttle_pager`;
+//! The races of the pager, on a kernel of the tests' own: many schedules of a few threads, where
+//! each attempt to take a lock, and each page that the kernel changes, is a point at which another
+//! thread may run.
+//! ```text
+//! RUSTFLAGS="--cfg shuttle" cargo test -p uzswap --release --features testing \
+//!     --test shuttle_pager
+//! ```
 //! `UZSWAP_SCHEDULES` sets how many schedules each test tries.
 //!
-//! Every test looks at contents, at what must hold when nobody is in the pager, and whether words say what the kernel has.
+//! Every test looks at contents, at what must hold when nobody is in the pager, and whether words
+//! say what the kernel has.
 #![cfg(shuttle)]
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -363,8 +368,8 @@ fn write_and_page_out(world: &World, pages: core::ops::Range<usize>) {
     }
 }
 
-/// Threads that all begin to read in order at the same place: what one loads without a claim another
-/// claims, brings and frees.
+/// Threads that all begin to read in order at the same place: what one loads without a claim
+/// another claims, brings and frees.
 #[test]
 fn windows_of_threads_that_read_the_same() {
     schedules(|| {

@@ -47,16 +47,16 @@ impl Active {
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
         let mechanism = Mechanism::open(wanted, slots, blocks, is_alone)?;
         let codec = |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
+        let has_directory = settings.store_dir_len > 0;
+        // A store that cannot be opened any more (its directory went away) is as good as none.
+        let store = has_directory.then(|| FileStore::open(settings.store_dir()).ok()).flatten();
+        #[cfg(any(test, feature = "testing"))]
+        let store = store.map(PagerStore::from);
         let config = CacheConfig {
             codec: codec(settings.compressor()).unwrap_or_default(),
             recompressor: codec(settings.recompressor()),
             chooses_codec: settings.compressor() == b"auto",
-            // A store that cannot be opened any more (its directory went away) is as good as none.
-            store: if settings.store_dir_len == 0 {
-                None
-            } else {
-                FileStore::open(settings.store_dir()).ok().map(PagerStore::from)
-            },
+            store,
             encryption: if settings.encrypt == 0 { Encryption::Off } else { Encryption::On },
             ..CacheConfig::default()
         };

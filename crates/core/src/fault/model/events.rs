@@ -1,4 +1,5 @@
-//! The naive model: what each page must hold, and random events of the program, of the kernel and of the evictor beside it.
+//! The naive model: what each page must hold, and random events of the program, of the kernel and
+//! of the evictor beside it.
 
 use core::sync::atomic::Ordering;
 
@@ -83,7 +84,8 @@ struct Model<'w> {
     sum: Sum,
 }
 
-/// Runs `operations` random events in a new world. `forks`: some are forks, for which there must be one thread.
+/// Runs `operations` random events in a new world. `forks`: some are forks, for which there must be
+/// one thread.
 pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) -> Sum {
     let world = World::new(spec);
     let mut model = Model::new(&world, 0, spec.pages);
@@ -109,8 +111,8 @@ pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) 
     model.sum
 }
 
-/// One thread's part of a world: `operations` random events of the program there, and at last a look at all of it. Nobody else
-/// may use these pages; the world is everybody's.
+/// One thread's part of a world: `operations` random events of the program there, and at last a
+/// look at all of it. Nobody else may use these pages; the world is everybody's.
 pub fn run_part(
     world: &World,
     first: usize,
@@ -432,7 +434,8 @@ impl Model<'_> {
     }
 }
 
-/// A thread that shares `pages` with others: on each page it has a word of its own, in which it counts, and knows how far.
+/// A thread that shares `pages` with others: on each page it has a word of its own, in which it
+/// counts, and knows how far.
 pub fn count_in_words(
     world: &World,
     pages: core::ops::Range<usize>,

@@ -1,5 +1,5 @@
-//! The pager on a kernel of the tests' own (`sys/mechanism/fake.rs`): a small program whose every touch, call and fork the
-//! tests make, on one thread or on many.
+//! The pager on a kernel of the tests' own (`sys/mechanism/fake.rs`): a small program whose every
+//! touch, call and fork the tests make, on one thread or on many.
 //!
 //! ```text
 //!   events.rs: random events beside a naive model     tests.rs: threads     tests/shuttle_pager.rs: schedules
@@ -30,8 +30,8 @@ const PID: u32 = 1;
 /// Thread ids that nobody else has.
 const FIRST_TID: u32 = 1 << 24;
 
-/// Faults in a row of an access that is allowed which the pager may take for the program's own: so often does no other thread change
-/// the mapping at just the right moment.
+/// Faults in a row of an access that is allowed which the pager may take for the program's own: so
+/// often does no other thread change the mapping at just the right moment.
 const STRAYS_MAX: u32 = 8;
 
 /// What a world has.
@@ -117,7 +117,8 @@ impl World {
         Thread { world: self, stream: Box::new(FaultStream::new()), holds, tid }
     }
 
-    /// A guest: a thread of a process that shares the program's memory, and may be killed at any moment.
+    /// A guest: a thread of a process that shares the program's memory, and may be killed at any
+    /// moment.
     pub fn guest(&self) -> Thread<'_> {
         let mut thread = self.thread();
         thread.stream.is_of_guest = true;
@@ -161,7 +162,8 @@ impl World {
         self.pager.note_discarded(&mut s, start, start + len);
     }
 
-    /// mremap of memory of one range to addresses elsewhere, over what is there. `keeps`: the old ones stay mapped, empty.
+    /// mremap of memory of one range to addresses elsewhere, over what is there. `keeps`: the old
+    /// ones stay mapped, empty.
     pub fn remap(&self, from: usize, to: usize, pages: usize, keeps: bool) {
         let ((old, len), (new, _)) = (self.stretch(from, pages), self.stretch(to, pages));
         let mut s = self.pager.lock();
@@ -201,7 +203,8 @@ impl World {
         drop(s);
     }
 
-    /// fork: `child` is done by the child, with its only thread, when it has its memory. False: it came to a bad end.
+    /// fork: `child` is done by the child, with its only thread, when it has its memory. False: it
+    /// came to a bad end.
     pub fn fork(&self, thread: &mut Thread<'_>, child: impl FnOnce(&mut Thread<'_>)) -> bool {
         let tree = self.pager.tree();
         let pid = PID + 1;
@@ -231,7 +234,8 @@ impl World {
         assert!(self.pager.active().is_none());
     }
 
-    /// Asserts what must hold while no thread is in the pager, and that the kernel has what the words say.
+    /// Asserts what must hold while no thread is in the pager, and that the kernel has what the
+    /// words say.
     pub fn check(&self) {
         self.check_but(0..0);
     }
@@ -308,7 +312,8 @@ impl Thread<'_> {
         }
     }
 
-    /// A system call that reads or writes each page of a buffer: false if it was not made, since a page cannot be had.
+    /// A system call that reads or writes each page of a buffer: false if it was not made, since a
+    /// page cannot be had.
     pub fn call(
         &mut self,
         addr: usize,

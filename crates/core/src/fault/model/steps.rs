@@ -1,5 +1,5 @@
-//! Single steps of the evictor, for tests that want one of them just then: in the life of a process they come when memory is
-//! short.
+//! Single steps of the evictor, for tests that want one of them just then: in the life of a process
+//! they come when memory is short.
 
 use super::World;
 use crate::fault::evict::Reclaimed;
@@ -8,7 +8,8 @@ use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
 
 impl World {
-    /// The hand takes pages: runs by MOVE, guarded ones at once, and, if `together`, those that lie alone with one flush.
+    /// The hand takes pages: runs by MOVE, guarded ones at once, and, if `together`, those that lie
+    /// alone with one flush.
     pub fn sweep(&self, together: bool) -> Reclaimed {
         let pager = &self.pager;
         let active = pager.active().expect("active");
@@ -49,7 +50,8 @@ impl World {
         self.pager.after_fork_parent(&mut s, guard, false);
     }
 
-    /// Copies of pages that are back are kept, and pages that are read come back guarded from now on.
+    /// Copies of pages that are back are kept, and pages that are read come back guarded from now
+    /// on.
     pub fn trust_copies(&self) {
         let cache = &self.pager.active().expect("active").cache;
         cache.set_max_kept_bytes(usize::MAX);

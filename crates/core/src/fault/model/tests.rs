@@ -88,7 +88,8 @@ fn evict_until(world: &World, random: &mut Random, is_over: impl Fn() -> bool) {
     }
 }
 
-/// Threads with parts of their own that lie in the same stretches of 2 MiB, threads that share a part, and the evictor.
+/// Threads with parts of their own that lie in the same stretches of 2 MiB, threads that share a
+/// part, and the evictor.
 fn threads(seed: u64, operations: u64, blocks: usize) {
     const PART_PAGES: usize = 256;
     const PARTS: usize = 4;

@@ -1,19 +1,21 @@
-//! A mechanism for tests: a kernel of their own, whose 'program' lives at made-up addresses and has its bytes in plain memory.
+//! A mechanism for tests: a kernel of their own, whose 'program' lives at made-up addresses and has
+//! its bytes in plain memory.
 //!
 //! ```text
 //!   program's address --> Page { mapped, prot, registered, present, protected, shared } --> bytes
 //!   limbo's slot      --> present                                                       --> bytes
 //! ```
-//! It does to a page what Linux does by userfaultfd with MOVE, page by page, each under a lock of its own, so that a
-//! thread may come in between any two pages (with `--cfg shuttle` each such lock is a point of the scheduler). What
-//! would lose contents is an assertion: a page that is dropped must be one that nobody can write, a slot that is filled
-//! must be empty, and a slot that is read must have a frame.
+//! It does to a page what Linux does by userfaultfd with MOVE, page by page, each under a lock of
+//! its own, so that a thread may come in between any two pages (with `--cfg shuttle` each such lock
+//! is a point of the scheduler). What would lose contents is an assertion: a page that is dropped
+//! must be one that nobody can write, a slot that is filled must be empty, and a slot that is read
+//! must have a frame.
 //!
-//! Touches go through [`Fake::access`], which behaves as the processor does. [`Fake::set_trouble`] makes calls fail, or stop
-//! halfway, as the kernel's do now and then.
+//! Touches go through [`Fake::access`], which behaves as the processor does. [`Fake::set_trouble`]
+//! makes calls fail, or stop halfway, as the kernel's do now and then.
 #![allow(unsafe_code)]
-// Safety charter: all addresses are of mappings that the fake owns; a page's bytes are used with its lock held, and a slot's by
-// whoever has the slot, as the pager promises.
+// Safety charter: all addresses are of mappings that the fake owns; a page's bytes are used with
+// its lock held, and a slot's by whoever has the slot, as the pager promises.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -187,8 +189,8 @@ impl Fake {
     }
 }
 
-/// Runs `child` in a process of its own that has a copy of this one's memory, and says whether it came to a good end.
-/// What it does must not need other threads, which are not there.
+/// Runs `child` in a process of its own that has a copy of this one's memory, and says whether it
+/// came to a good end. What it does must not need other threads, which are not there.
 pub fn in_child(child: impl FnOnce()) -> bool {
     // The C library's, so that its locks are whole in the child.
     unsafe extern "C" {
@@ -214,7 +216,8 @@ pub fn in_child(child: impl FnOnce()) -> bool {
 
 /// What the processor and the kernel's calls do.
 impl Fake {
-    /// An access to the page of `addr`, by the program or by the kernel for it: `f` has its bytes if it is allowed now.
+    /// An access to the page of `addr`, by the program or by the kernel for it: `f` has its bytes
+    /// if it is allowed now.
     pub fn access(&self, addr: usize, is_write: bool, f: impl FnOnce(&mut [u8; PAGE_SIZE])) -> Access {
         let mut is_first = false;
         let access = self.with(addr & !(PAGE_SIZE - 1), |p, at| {
@@ -286,7 +289,8 @@ impl Fake {
         self.forget_tables(addr, len);
     }
 
-    /// mremap to other addresses. `keeps`: the old ones stay mapped, empty. What is moved is under no mechanism.
+    /// mremap to other addresses. `keeps`: the old ones stay mapped, empty. What is moved is under
+    /// no mechanism.
     pub fn move_range(&self, old: usize, new: usize, len: usize, keeps: bool) {
         for i in (0..len).step_by(PAGE_SIZE) {
             let (was, from) = self.with(old + i, |p, from| {

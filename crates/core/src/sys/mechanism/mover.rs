@@ -1,6 +1,8 @@
-//! The seam at which tests put their own kernel: what the mechanism with MOVE can do beyond the others.
+//! The seam at which tests put their own kernel: what the mechanism with MOVE can do beyond the
+//! others.
 //!
-//! In the product there is one kind, so an enum of one variant, which costs nothing; in tests also the fake one.
+//! In the product there is one kind, so an enum of one variant, which costs nothing; in tests also
+//! the fake one.
 
 use super::Uffd;
 use crate::sys::PAGE_SIZE;
