@@ -21,6 +21,7 @@ use super::{Executable, InheritedSignals, check};
 use crate::supervise::{End, How};
 
 /// Which of the two a process is after [`split`].
+#[expect(clippy::large_enum_variant, reason = "a process has one, once")]
 pub enum Side {
     Program(Becoming),
     Supervisor(Other),

@@ -261,10 +261,11 @@ impl ThreadBlock {
         end - HOOK_STACK_BYTES..end
     }
 
-    /// Where the program's stack is that a signal interrupted at `sp`: below the hook's caller if it came in a hook that has a stack of its own.
+    /// Where the program's stack is that a signal interrupted at `sp`: below the hook's caller if it came in a hook that
+    /// has a stack of its own.
     pub fn program_stack_pointer(&self, sp: usize) -> usize {
-        // SAFETY: the owning thread asks.
         if self.hook_stack().contains(&sp) {
+            // SAFETY: the owning thread asks.
             unsafe { &*self.start.get() }.innermost_stack_pointer()
         } else {
             sp

@@ -69,7 +69,7 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
             }
             if let (false, Some(last)) = (calls.is_empty(), code.last()) {
                 let function = Function { start: code[0].ip(), end: last.next_ip(), lsda: None };
-                let targets = references.into_window(functions, &function, &code);
+                let targets = references.ways_into(functions, &function, &code);
                 let (index, all_targets_known, is_swept) = (0, true, true);
                 let body = Body { function, index, code, calls, targets, all_targets_known, is_swept };
                 swept.bodies.push(body);
@@ -276,12 +276,7 @@ impl References {
     }
 
     /// All known ways into a window, sorted.
-    fn into_window(
-        &self,
-        functions: Option<&Functions>,
-        window: &Function,
-        code: &[Instruction],
-    ) -> Vec<u64> {
+    fn ways_into(&self, functions: Option<&Functions>, window: &Function, code: &[Instruction]) -> Vec<u64> {
         let mut targets = direct_targets(code);
         let from = self.0.partition_point(|&v| v < window.start);
         targets.extend(self.0[from..].iter().take_while(|&&v| v < window.end));
