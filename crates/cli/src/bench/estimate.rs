@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::arms::own_path;
 use super::process::{Interrupt, Tree, patience};
-use super::programs::catalogue::{self, Line, Program};
+use super::programs::catalogue::{self, Chosen, Line, Program};
 use super::programs::watch::{Run, watch};
 use super::record::{Record, median};
 use super::scratch::Scratch;
@@ -32,8 +32,8 @@ use crate::size::human;
 #[derive(clap::Args, Debug)]
 pub struct EstimateArguments {
     /// Programs to run; one that is not installed is left out, and said
-    #[arg(long, value_name = "LIST", default_value = catalogue::ALL, value_delimiter = ',', value_parser = Program::named)]
-    programs: Vec<&'static Program>,
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
+    programs: Chosen,
     /// Memory limits, in percent of what the program needs
     #[arg(long, value_name = "N,...", default_value = "75,50,25", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=95))]
     parts: Vec<u32>,
@@ -60,7 +60,7 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
         own: own_path()?,
     };
     let (mut summary, mut runs, mut json) = (Map::new(), Vec::new(), PathBuf::new());
-    for program in &arguments.programs {
+    for program in &arguments.programs.0 {
         let own = match program.line(&bench.scratch) {
             Ok(line) => bench.program(program, &line, &mut runs)?,
             Err(why) => json!({"not_measured": why}),

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::plot;
 use super::process::Interrupt;
-use super::programs::catalogue::{self, Program};
+use super::programs::catalogue::{self, Chosen, Program};
 use super::programs::watch::watch;
 use super::record::{Record, median};
 use super::scratch::Scratch;
@@ -27,8 +27,8 @@ use crate::{Failure, report};
 #[derive(clap::Args, Debug)]
 pub struct PoliciesArguments {
     /// Programs to record; one that is not installed is left out, and said
-    #[arg(long, value_name = "LIST", default_value = catalogue::ALL, value_delimiter = ',', value_parser = Program::named)]
-    programs: Vec<&'static Program>,
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
+    programs: Chosen,
     /// Memory of the simulated policies, in percent of what the program needs
     #[arg(long, value_name = "N,...", default_value = "75,50,35,25", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=95))]
     parts: Vec<u32>,
@@ -44,7 +44,7 @@ pub fn run(arguments: PoliciesArguments) -> Result<u8, Failure> {
     let record = Record::begin(&arguments.out, "policies")?;
     let (scratch, interrupt) = (Scratch::new("policies")?, Interrupt::install());
     let mut of_programs = Map::new();
-    for program in &arguments.programs {
+    for program in &arguments.programs.0 {
         let own = one(program, &arguments, &scratch, &interrupt)?;
         of_programs.insert(
             program.name.to_string(),

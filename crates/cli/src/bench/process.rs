@@ -165,10 +165,15 @@ pub fn children_major_faults() -> u64 {
 
 /// The program's real file: the system's own before the search path, which may lead to a script that starts it.
 pub fn find(program: &str) -> Result<PathBuf, String> {
+    all_named(program).into_iter().next().ok_or(format!("{program} is not installed"))
+}
+
+/// All files of that name, the system's own before those on the search path.
+pub fn all_named(program: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = ["/usr/bin".into(), "/bin".into()].into_iter().chain(std::env::split_paths(&path));
-    let mut files = directories.map(|directory: PathBuf| directory.join(program));
-    files.find(|file| file.is_file()).ok_or(format!("{program} is not installed"))
+    let files = directories.map(|directory: PathBuf| directory.join(program));
+    files.filter(|file| file.is_file()).collect()
 }
 
 /// Runs a command that prints one line and then waits for one; `look` is called in between. Returns the line, or

@@ -17,14 +17,17 @@
 //! there is none. Over programs, the median of those ratios.
 
 pub mod catalogue;
+mod inputs;
+mod python;
 mod redis;
+mod tools;
 pub mod watch;
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use self::catalogue::{Line, Program};
+use self::catalogue::{Chosen, Line, Program};
 use self::watch::{Run, watch};
 use super::arms::{self, Arm, ArmArguments, Backing, Bench, counted};
 use super::plot;
@@ -37,9 +40,10 @@ use crate::size::human;
 
 #[derive(clap::Args, Debug)]
 pub struct ProgramsArguments {
-    /// Programs to run; one that is not installed is left out, and said
-    #[arg(long, value_name = "LIST", default_value = catalogue::ALL, value_delimiter = ',', value_parser = Program::named)]
-    programs: Vec<&'static Program>,
+    /// Programs to run, by name, or 'all', or 'classic': python, numpy, sort, redis and g++; one that is
+    /// not installed is left out, and said
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
+    programs: Chosen,
     /// Memory limits of the arms, in percent of what the program needs
     #[arg(long, value_name = "N,...", default_value = "75,50,35,25", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=95))]
     parts: Vec<u32>,
@@ -55,7 +59,7 @@ pub fn run(arguments: ProgramsArguments) -> Result<u8, Failure> {
         scratch: Scratch::new("programs")?,
     };
     let (mut runs, mut summary) = (Vec::new(), Map::new());
-    for program in &arguments.programs {
+    for program in &arguments.programs.0 {
         let own = match program.line(&measuring.scratch) {
             Ok(line) => measuring.program(program, &line, &mut runs)?,
             Err(why) => Err(why),
@@ -198,13 +202,24 @@ fn summarize(arms: &[Arm], runs: &[Value], free: Duration) -> Value {
     json!({"arms": of_arms, "best_peer": best.map(|best| best.0), "best_peer_by_uzswap": ratio})
 }
 
-/// For every part the median over programs of the best peer's time by uzswap's, and over how many.
+/// For every part: over how many programs there is a peer to compare with, the median of the best
+/// peer's time by uzswap's, the programs of which a peer is faster, and uzswap's median time by that
+/// without a limit.
 fn over_programs(parts: &[u32], summary: &Map<String, Value>) -> Value {
     let of_part = |part: &u32| {
-        let ratio = |program: &Value| program["parts"][&part.to_string()]["best_peer_by_uzswap"].as_f64();
+        let part = part.to_string();
+        let ratio = |program: &Value| program["parts"][&part]["best_peer_by_uzswap"].as_f64();
         let ratios: Vec<f64> = summary.values().filter_map(ratio).collect();
-        let figures = json!({"programs": ratios.len(), "best_peer_by_uzswap": median(ratios)});
-        (part.to_string(), figures)
+        let is_slower = |program: &Value| ratio(program).is_some_and(|ratio| ratio < 1.0);
+        let slower = summary.iter().filter(|(_, program)| is_slower(program));
+        let by_free = |program: &Value| program["parts"][&part]["arms"]["uzswap"]["by_free"].as_f64();
+        let figures = json!({
+            "programs": ratios.len(),
+            "best_peer_by_uzswap": median(ratios),
+            "slower": slower.map(|(name, _)| name).collect::<Vec<_>>(),
+            "uzswap_by_free": median(summary.values().filter_map(by_free)),
+        });
+        (part, figures)
     };
     parts.iter().map(of_part).collect::<Map<_, _>>().into()
 }
@@ -244,11 +259,20 @@ fn table(program: &str, own: &Value) -> String {
 }
 
 fn conclusion(over_all: &Value) -> String {
-    let mut text = String::from("\nbest peer's time by uzswap's, median over programs\n");
+    let number = |value: &Value| value.as_f64().map_or("-".to_string(), |value| format!("{value:.2}"));
+    let mut text =
+        String::from("\nmedians over programs: best peer's time by uzswap's, uzswap's by the free one\n");
     for (part, figures) in over_all.as_object().into_iter().flatten() {
-        let ratio = figures["best_peer_by_uzswap"].as_f64();
-        let ratio = ratio.map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
-        text += &format!("  {part:>2} % of the need: {ratio:>5} ({} programs)\n", figures["programs"]);
+        let (ratio, by_free) = (number(&figures["best_peer_by_uzswap"]), number(&figures["uzswap_by_free"]));
+        text += &format!(
+            "  {part:>2} % of the need: {ratio:>5} ({} programs), {by_free:>5}",
+            figures["programs"]
+        );
+        let slower = figures["slower"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        match slower.collect::<Vec<_>>() {
+            names if names.is_empty() => text += "\n",
+            names => text += &format!("; a peer is faster: {}\n", names.join(", ")),
+        }
     }
     text
 }
@@ -283,18 +307,18 @@ mod tests {
     }
 
     fn names(arguments: &ProgramsArguments) -> Vec<&str> {
-        arguments.programs.iter().map(|program| program.name).collect()
+        arguments.programs.0.iter().map(|program| program.name).collect()
     }
 
     #[test]
     fn options() {
         let defaults = parse_line(&[]).unwrap();
-        assert_eq!(names(&defaults), ["python", "numpy", "sort", "redis", "g++"]);
+        assert!(names(&defaults).len() >= 16, "{:?}", names(&defaults));
         assert_eq!(defaults.parts, [75, 50, 35, 25]);
         let given = parse_line(&["--programs=redis,g++", "--parts=50", "--peers=zram"]).unwrap();
         assert_eq!((names(&given), &given.parts[..]), (vec!["redis", "g++"], &[50][..]));
         for (wrong, word) in [
-            ("--programs=perl", "'perl' is none of python, numpy, sort, redis, g++"),
+            ("--programs=perl", "'perl' is none of all, classic, python, numpy"),
             ("--parts=100", "5..=95"),
             ("--parts=half", "invalid digit"),
         ] {
@@ -359,8 +383,9 @@ mod tests {
             .collect();
         summary.insert("d".to_string(), json!({"not_measured": "d is not installed: install d"}));
         let over_all = over_programs(&[50, 25], &summary);
-        assert_eq!(over_all["50"], json!({"programs": 3, "best_peer_by_uzswap": 1.5}));
-        assert_eq!(over_all["25"], json!({"programs": 0, "best_peer_by_uzswap": null}));
+        let of_50 = &over_all["50"];
+        assert_eq!((&of_50["programs"], &of_50["best_peer_by_uzswap"]), (&json!(3), &json!(1.5)));
+        assert_eq!(over_all["25"]["best_peer_by_uzswap"], Value::Null);
         assert!(conclusion(&over_all).contains("50 % of the need:  1.50 (3 programs)"));
         assert_eq!(table("d", &summary["d"]), "\nd: skipped: d is not installed: install d\n");
         assert_eq!(groups(&summary).len(), 3);
