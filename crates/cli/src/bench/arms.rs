@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 use super::pages::PAGE_BYTES;
 use super::peers::{self, Fence, Kind, Lock, Peer, Plan};
 use super::process::{self, Interrupt};
+use super::record::Out;
 use crate::Failure;
 use crate::report;
 use crate::size::{self, Size, human};
@@ -46,9 +47,8 @@ pub struct ArmArguments {
     /// Directory for the kernel's swap file
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap_directory: PathBuf,
-    /// Directory for the results: every run as JSON, and a plot
-    #[arg(long, value_name = "DIR", default_value = "bench-results")]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub out: Out,
 }
 
 /// A parsed `--peers` (a type of its own: clap takes a bare `Vec` for a repeated option).

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::corpus::Corpora;
 use super::pages::PageBytes;
 use super::process::Interrupt;
-use super::record::{Record, median, quartiles};
+use super::record::{Out, Record, median, quartiles};
 use crate::Failure;
 
 #[derive(clap::Args, Debug)]
@@ -26,9 +26,8 @@ pub struct EngineArguments {
     /// Rounds in which the arms take turns
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// Directory for the results: every run as JSON, a plot as SVG
-    #[arg(long, value_name = "DIR", default_value = "bench-results")]
-    out: PathBuf,
+    #[command(flatten)]
+    out: Out,
 }
 
 /// One measurement under way.

@@ -21,7 +21,7 @@ use super::arms::own_path;
 use super::process::{Interrupt, Tree, patience};
 use super::programs::catalogue::{self, Chosen, Line, Program};
 use super::programs::watch::{Run, watch};
-use super::record::{Record, median};
+use super::record::{Out, Record, median};
 use super::scratch::Scratch;
 use crate::Failure;
 use crate::control::client::{self, Runs};
@@ -40,9 +40,8 @@ pub struct EstimateArguments {
     /// Runs of each kind, in turn; results are medians
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Directory for the results: every run as JSON
-    #[arg(long, value_name = "DIR", default_value = "bench-results")]
-    out: PathBuf,
+    #[command(flatten)]
+    out: Out,
 }
 
 /// What an estimate has to be: within a tenth of the ratio, and a factor of one and a half of the time.

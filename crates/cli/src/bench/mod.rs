@@ -34,11 +34,14 @@ mod pools;
 pub mod process;
 mod programs;
 pub mod record;
+mod results;
 mod same_filled;
 mod scratch;
 mod store;
 mod streams;
 mod swap_w_seq;
+#[cfg(test)]
+mod tables;
 mod threads;
 mod touchers;
 pub mod worker;
@@ -77,6 +80,8 @@ pub enum BenchCommand {
     Pools(pools::PoolsArguments),
     /// Writing back and reading, beside fio
     Store(store::StoreArguments),
+    /// Keep the results of raw runs: a line for each arm, from which the documents' tables are made
+    Keep(results::KeepArguments),
     /// The process that 'faults' measures
     #[command(hide = true)]
     Worker(worker::WorkerArguments),
@@ -108,6 +113,7 @@ pub fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Streams(arguments) => streams::run(arguments),
         BenchCommand::Pools(arguments) => pools::run(arguments),
         BenchCommand::Store(arguments) => store::run(arguments),
+        BenchCommand::Keep(arguments) => results::run(arguments),
         BenchCommand::Worker(arguments) => worker::run(arguments),
         BenchCommand::Touchers(arguments) => touchers::run(arguments),
         BenchCommand::Writers(arguments) => writers::run_all(arguments),

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::process::{Interrupt, Running, children_seconds, find};
-use super::record::{Record, median, quartiles};
+use super::record::{Out, Record, median, quartiles};
 use super::scratch::Scratch;
 use crate::Failure;
 use crate::program::reason;
@@ -39,9 +39,8 @@ pub struct OverheadArguments {
     /// Pairs of starts of /bin/true
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     starts: u32,
-    /// Directory for the results: every run as JSON
-    #[arg(long, value_name = "DIR", default_value = "bench-results")]
-    out: PathBuf,
+    #[command(flatten)]
+    out: Out,
 }
 
 /// With or without uzswap.

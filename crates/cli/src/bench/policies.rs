@@ -8,7 +8,6 @@
 //! programs. Traces are large, and thrown away; what stays is a record of the loads. A program's order of touches is its own, so another round would show how
 //! much the recording disturbs, not how much the program varies: there is one.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::plot;
 use super::process::Interrupt;
 use super::programs::catalogue::{self, Chosen, Program};
 use super::programs::watch::watch;
-use super::record::{Record, median};
+use super::record::{Out, Record, median};
 use super::scratch::Scratch;
 use crate::simulate::{self, Policy, Simulation};
 use crate::size::{self, Size};
@@ -35,9 +34,8 @@ pub struct PoliciesArguments {
     /// Memory to record with: sizes below what is in memory then are not told
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
     record_with: Size,
-    /// Directory for the results
-    #[arg(long, value_name = "DIR", default_value = "bench-results")]
-    out: PathBuf,
+    #[command(flatten)]
+    out: Out,
 }
 
 pub fn run(arguments: PoliciesArguments) -> Result<u8, Failure> {

@@ -1,4 +1,8 @@
 //! Results with their provenance: which machine, which commit, when, and every single run.
+//!
+//! A measurement leaves two things in the directory for results: a file of its own with every run,
+//! and lines in `results.jsonl` (see `results`). By default that directory is outside of any source
+//! tree: only lines are worth keeping there.
 
 use std::fs;
 use std::io;
@@ -9,30 +13,57 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::peers::kib_of;
+use super::results;
 use crate::Failure;
 use crate::program::reason;
 
-/// The files of one measurement: `DIR/<date>-<name>.json` and `.svg`.
+/// The files of one measurement: `DIR/<date>-<name>.json` and `.svg`, and lines in
+/// `DIR/results.jsonl`.
 pub struct Record {
     stem: PathBuf,
+    name: String,
     date: String,
+}
+
+/// Where results go, as an option of every bench.
+#[derive(clap::Args, Debug)]
+pub struct Out {
+    /// Directory for the results: every run as JSON, a plot, and a line for each arm in
+    /// results.jsonl [default: uzswap/bench in XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Out {
+    fn directory(&self) -> Result<PathBuf, Failure> {
+        let absolute =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = || Some(absolute("XDG_STATE_HOME").unwrap_or(absolute("HOME")?.join(".local/state")));
+        match self.out.clone().or_else(|| Some(state()?.join("uzswap/bench"))) {
+            Some(directory) => Ok(directory),
+            None => Err(Failure::usage("--out: HOME is not set, say where the results go".to_string())),
+        }
+    }
 }
 
 impl Record {
     /// Makes the directory, so that a wrong one is heard of before the work.
-    pub fn begin(directory: &Path, name: &str) -> Result<Record, Failure> {
-        fs::create_dir_all(directory)
+    pub fn begin(out: &Out, name: &str) -> Result<Record, Failure> {
+        let directory = out.directory()?;
+        fs::create_dir_all(&directory)
             .map_err(|e| Failure::usage(format!("--out: {}: {}", directory.display(), reason(&e))))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let date = utc(now);
         let stem = directory.join(format!("{}-{name}", date.replace([':', 'Z'], "")));
-        Ok(Record { stem, date })
+        Ok(Record { stem, name: name.to_string(), date })
     }
 
-    /// Writes the JSON, `what` with machine, commit and date in front. Returns its path.
+    /// Writes the JSON, `what` with machine, commit and date in front, and the lines of its arms.
+    /// Returns the path of the JSON.
     pub fn write_json(&self, what: Value) -> Result<PathBuf, Failure> {
         let mut whole = json!({
             "uzswap": env!("CARGO_PKG_VERSION"),
+            "benchmark": self.name,
             "commit": commit(),
             "date": self.date,
             "machine": machine(),
@@ -40,7 +71,9 @@ impl Record {
         if let (Value::Object(whole), Value::Object(what)) = (&mut whole, what) {
             whole.extend(what);
         }
-        self.write("json", &format!("{whole:#}\n"))
+        let path = self.write("json", &format!("{whole:#}\n"))?;
+        results::keep(&path.with_file_name("results.jsonl"), results::lines_of(&whole))?;
+        Ok(path)
     }
 
     pub fn write(&self, extension: &str, text: &str) -> Result<PathBuf, Failure> {
@@ -162,16 +195,19 @@ mod tests {
     }
 
     #[test]
-    fn a_record_has_its_provenance_first() {
+    fn a_record_has_its_provenance_first_and_a_line_an_arm() {
         let directory = std::env::temp_dir().join(format!("uzswap-record-{}", std::process::id()));
-        let record = Record::begin(&directory, "faults").unwrap();
-        let path = record.write_json(json!({"runs": [1, 2]})).unwrap();
-        assert!(path.to_str().unwrap().ends_with("-faults.json"));
+        let record = Record::begin(&Out { out: Some(directory.clone()) }, "build").unwrap();
+        let run = json!({"arm": "uzswap", "round": 1, "jobs": 8, "wall_seconds": 2});
+        let path = record.write_json(json!({"runs": [run]})).unwrap();
+        assert!(path.to_str().unwrap().ends_with("-build.json"));
         let whole: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let keys: Vec<&str> = whole.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(keys, ["uzswap", "commit", "date", "machine", "runs"]);
+        assert_eq!(keys, ["uzswap", "benchmark", "commit", "date", "machine", "runs"]);
+        let lines = fs::read_to_string(directory.join("results.jsonl")).unwrap();
+        assert!(lines.contains("\"8 jobs\":{\"wall_seconds\":[2,2,2,1]}"), "{lines}");
         fs::remove_dir_all(&directory).unwrap();
-        let refused = Record::begin(Path::new("/proc/no"), "faults").err().unwrap();
+        let refused = Record::begin(&Out { out: Some("/proc/no".into()) }, "build").err().unwrap();
         assert!(refused.message.starts_with("--out: /proc/no: "), "{}", refused.message);
     }
 }
