@@ -146,7 +146,8 @@ fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
     let mut run = run.args(["run", "--memory", "1G", "--"]).args(&line).spawn().map_err(|e| e.to_string())?;
     std::thread::sleep(std::time::Duration::from_secs(1));
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
-    let pid = children.unwrap_or_default().trim().to_string();
+    // The program is the first; the witness of signals comes after it.
+    let pid = children.unwrap_or_default().split(' ').next().unwrap_or_default().to_string();
     let watched = output(estimate(workshop).args([&pid, "--for", "1s"]));
     let _ = run.kill();
     let _ = run.wait();
