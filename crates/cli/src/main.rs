@@ -20,6 +20,7 @@
 
 mod bench;
 mod budget;
+mod columns;
 mod control;
 mod disk;
 mod doctor;

@@ -187,6 +187,20 @@ pub struct InheritedSignals {
     child_action: libc::sigaction,
 }
 
+impl InheritedSignals {
+    /// Gives the process that state back, before it becomes the program.
+    ///
+    /// # Safety
+    /// Without other threads, or between fork and exec: async-signal-safe.
+    unsafe fn restore(&self) {
+        // SAFETY: the state that the kernel gave us.
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &self.child_action, null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, null_mut());
+        }
+    }
+}
+
 /// A signal that was sent to us.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
@@ -419,8 +433,7 @@ pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<P
             if libc::getppid() != parent {
                 libc::_exit(0); // uzswap died before the line above
             }
-            libc::sigaction(libc::SIGCHLD, &inherited.child_action, null_mut());
-            libc::sigprocmask(libc::SIG_SETMASK, &inherited.mask, null_mut());
+            inherited.restore();
             libc::execve(program.path.as_ptr(), argv.as_ptr(), envp.as_ptr());
             let errno = *libc::__errno_location();
             libc::write(to_parent.as_raw_fd(), (&raw const errno).cast(), size_of::<c_int>());

@@ -5,8 +5,7 @@
 //!   stream <─write── [ to go       | free ] <──────── replies, pages decompressed in place
 //! ```
 //! Whoever must wait for more sends first what is to go: a client that has sent several requests
-//! has
-//! its replies in few writes, and one that waits for a reply is not waited for.
+//! has its replies in few writes, and one that waits for a reply is not waited for.
 
 use std::io::{self, ErrorKind, Read, Write};
 

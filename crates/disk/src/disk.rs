@@ -6,24 +6,18 @@
 //!                         stored                     stored
 //! ```
 //! A page of zeros is no page: it is dropped, and a page that is not there reads as zeros. So a
-//! fresh
-//! disk, and one that was trimmed, takes no memory.
+//! fresh disk, and one that was trimmed, takes no memory.
 //!
 //! # Locks
 //! All changes of a page happen under its *stripe*, one of a few hundred locks by page number:
-//! between
-//! the reading and the storing of a page that is written in part, nobody else's write of another
-//! part may
-//! come and be lost. Who drops a range takes all stripes, in order, for some pages at a time. A
-//! stripe
-//! comes before all locks of the cache. Reads take none.
+//! between the reading and the storing of a page that is written in part, nobody else's write of
+//! another part may come and be lost. Who drops a range takes all stripes, in order, for some pages
+//! at a time. A stripe comes before all locks of the cache. Reads take none.
 //!
 //! # Memory
 //! `memory_bytes` is for all that grows with what is stored: objects of the pool, records, tables.
-//! The pool
-//! has what the tables leave ([`Disk::divide_memory`]). A write that finds no room packs the pool
-//! once, and
-//! fails if that does not help.
+//! The pool has what the tables leave ([`Disk::divide_memory`]). A write that finds no room packs
+//! the pool once, and fails if that does not help.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;

@@ -2,9 +2,8 @@
 //! export.
 //!
 //! Fixed newstyle. Whoever connects may be anybody: an option has a largest length, there is a
-//! largest
-//! number of them, and the server sets a time for all of it. What breaks the protocol ends the
-//! connection; what is only not known here is answered by an error, and the client goes on.
+//! largest number of them, and the server sets a time for all of it. What breaks the protocol ends
+//! the connection; what is only not known here is answered by an error, and the client goes on.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Instant;

@@ -1,10 +1,9 @@
 //! The thread that does what nobody waits for: the clock, the limit, recompression, what is idle.
 //!
 //! zram leaves all of this to scripts of its users. Here it happens by itself: what is idle is
-//! compressed
-//! again more densely when there is time, and written to the store once it was idle for so long,
-//! if that
-//! is wanted. Each round takes a bounded time, so that all of it goes on while much is compressed.
+//! compressed again more densely when there is time, and written to the store once it was idle for
+//! so long, if that is wanted. Each round takes a bounded time, so that all of it goes on while
+//! much is compressed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,6 +1,5 @@
 //! A compressed block device in memory, as zram is one, served over NBD: every tool that speaks
-//! that
-//! protocol (qemu, libnbd, fio, guestfish, the kernel's client, nbdfuse) is a face of it.
+//! that protocol (qemu, libnbd, fio, guestfish, the kernel's client, nbdfuse) is a face of it.
 //!
 //! ```text
 //!   client ── socket ──> channel ──> handshake ──> session ──> disk ──> uzswap::cache
@@ -21,10 +20,8 @@
 //!
 //! # What must stay true
 //! A block that was acknowledged is there until it is overwritten, trimmed, or the server ends: a
-//! write
-//! that finds no room fails and leaves the older block. All changes of one page happen under its
-//! lock
-//! ([`disk`]); reads need none, as the cache gives a page as it was at one moment.
+//! write that finds no room fails and leaves the older block. All changes of one page happen under
+//! its lock ([`disk`]); reads need none, as the cache gives a page as it was at one moment.
 
 pub mod channel;
 pub mod disk;

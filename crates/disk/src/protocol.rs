@@ -82,8 +82,7 @@ pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
 /// The block sizes that are announced: any byte may be asked for; 4096 is a page; and the
-/// protocol's
-/// usual most.
+/// protocol's usual most.
 pub const BLOCK_LEAST_BYTES: u32 = 1;
 pub const BLOCK_PREFERRED_BYTES: u32 = 4096;
 pub const PAYLOAD_MOST_BYTES: u32 = 32 << 20;

@@ -1,11 +1,9 @@
 //! Connections: who may come, how many, how long they may take to say what they want.
 //!
 //! One thread for each. A client that is slow, or stopped, keeps its own thread waiting and nobody
-//! else;
-//! so there is a largest number of connections, and a handshake has a deadline, after which the
-//! place is
-//! free again. Once it has shaken hands a client may be silent for as long as it likes: kernels
-//! are.
+//! else; so there is a largest number of connections, and a handshake has a deadline, after which
+//! the place is free again. Once it has shaken hands a client may be silent for as long as it
+//! likes: kernels are.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -208,8 +206,7 @@ impl Server {
     }
 
     /// One connection from its first byte to its last. The error is for whoever looks for one: the
-    /// client
-    /// has gone, or spoke something else.
+    /// client has gone, or spoke something else.
     fn serve(&self, stream: &Stream) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         let deadline = Cell::new(Some(until));

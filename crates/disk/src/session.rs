@@ -6,13 +6,11 @@
 //!   WRITE                        payload ──by pieces──> disk          [head]
 //! ```
 //! Nothing is allocated for a request: a payload of any length goes through the channel's buffers
-//! by
-//! pieces. A client that wants more done at one time connects more often: all connections see one
-//! disk.
+//! by pieces. A client that wants more done at one time connects more often: all connections see
+//! one disk.
 //!
 //! FLUSH and FUA have nothing to do: what was written is where it will be, in the memory of this
-//! process,
-//! when its reply goes out; and no flush would keep it longer than the process lives.
+//! process, when its reply goes out; and no flush would keep it longer than the process lives.
 
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -1,10 +1,8 @@
 //! A client that knows what the disk must answer: random requests, a naive model of the bytes, and
-//! the
-//! session between them. For tests, and for a fuzzer that chooses the requests.
+//! the session between them. For tests, and for a fuzzer that chooses the requests.
 //!
-//! All requests are made before any is answered, which is how a client with many in flight sees
-//! it, and
-//! the replies are read one by one: each must have its request's cookie, and exactly its bytes.
+//! All requests are made before any is answered, which is how a client with many in flight sees it,
+//! and the replies are read one by one: each must have its request's cookie, and exactly its bytes.
 
 use std::io::Read;
 

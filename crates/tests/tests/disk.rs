@@ -1,6 +1,6 @@
 //! `uzswap disk` before foreign judges: libnbd's tools, QEMU's block layer, fio, nbdkit's filters,
-//! and ext4 by way of a
-//! loop device. Each case is a script that runs on a disk of its own (`programs/disk`).
+//! and ext4 by way of a loop device. Each case is a script that runs on a disk of its own
+//! (`programs/disk`).
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -134,19 +134,10 @@ struct Figures(Vec<(String, Cases)>);
 
 /// Four digits.
 fn round(value: f64) -> Value {
-    match value {
-        0.0 => json!(0),
-        value if value.is_finite() => {
-            let scale = 10f64.powf(3.0 - value.abs().log10().floor());
-            let rounded = (value * scale).round() / scale;
-            if rounded.fract() == 0.0 && rounded.abs() < 1e15 {
-                json!(rounded as i64)
-            } else {
-                // The product of two rounded numbers may have a tail of nines.
-                json!(format!("{rounded:.9}").parse::<f64>().unwrap_or(rounded))
-            }
-        }
-        _ => Value::Null,
+    let rounded = format!("{value:.3e}").parse::<f64>().unwrap_or(value);
+    match rounded {
+        rounded if rounded.fract() == 0.0 && rounded.abs() < 1e15 => json!(rounded as i64),
+        rounded => json!(rounded),
     }
 }
 
@@ -403,10 +394,18 @@ mod tests {
 
     #[test]
     fn four_digits_are_kept() {
-        let values = [123_456.0, 0.000_123_456, 1.0, 0.0, 99_999.6, f64::NAN].map(round);
+        let values = [123_456.0, 0.000_123_456, 1.0, 0.0, 99_999.6, 134_217_000.0, f64::NAN].map(round);
         assert_eq!(
             values,
-            [json!(123_500), json!(0.000_123_5), json!(1), json!(0), json!(100_000), Value::Null]
+            [
+                json!(123_500),
+                json!(0.000_123_5),
+                json!(1),
+                json!(0),
+                json!(100_000),
+                json!(134_200_000),
+                Value::Null
+            ]
         );
     }
 }

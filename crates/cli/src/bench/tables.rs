@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!  faults DATE [DATE]   time by touch, peers' by uzswap's; in brackets of the second measurement
+//!  threads DATE         the same of several threads
 //!  build DATE           I/O and time of a build, by jobs
 //!  newest               of each benchmark and machine the newest measurement, every arm
 //! ```
@@ -36,13 +37,15 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
     let mut words = what.split(' ');
     let (kind, dates): (&str, Vec<&str>) = (words.next().unwrap_or_default(), words.collect());
     match (kind, &dates[..]) {
-        ("faults", [date]) => ratios(&measured("faults", date, lines)?, &[]),
+        ("faults" | "threads", [date]) => ratios(&measured(kind, date, lines)?, &[]),
         ("faults", [date, other]) => {
             ratios(&measured("faults", date, lines)?, &measured("faults", other, lines)?)
         }
         ("build", [date]) => build(&measured("build", date, lines)?),
         ("newest", []) => Ok(newest(lines)),
-        _ => Err(format!("no table '{what}': there are faults DATE [DATE], build DATE, newest")),
+        _ => {
+            Err(format!("no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, newest"))
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::protocol::Request;
 use super::server::parse_amount;
 use super::state::RunState;
 use crate::size::{self, human};
-use crate::{Failure, report};
+use crate::{Failure, columns, report};
 
 /// Faults a second are counted over this time.
 const SAMPLE: Duration = Duration::from_millis(500);
@@ -134,18 +134,7 @@ fn table(runs: &[RunState], rates: &HashMap<(u32, u32), u64>) -> String {
             rows.push([run, pid, name, state, resident, pool, written, ratio, rate, limit]);
         }
     }
-    let widths: [usize; COLUMNS.len()] =
-        std::array::from_fn(|i| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0));
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).zip(COLUMNS).map(|((cell, width), (_, right))| match right {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    columns::aligned(&rows, COLUMNS.map(|(_, right)| right))
 }
 
 pub fn set(arguments: SetArguments) -> Result<u8, Failure> {

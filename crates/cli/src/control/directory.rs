@@ -42,15 +42,24 @@ pub fn existing(env: Env) -> Vec<PathBuf> {
 
 /// The first directory that will do, made if it is not there; by its name, since others are to find what is in it.
 pub fn open(env: Env) -> Result<PathBuf, String> {
+    in_first(env, |directory| Ok(directory.path().to_path_buf())).map_err(|fault| fault.text)
+}
+
+/// What `f` makes in the first directory that will do, made if it is not there. The fault is that of all.
+fn in_first<T>(env: Env, f: impl Fn(Private) -> Result<T, Fault>) -> Result<T, Fault> {
     let user = os::identity().user;
-    let mut faults = Vec::new();
-    for directory in candidates(env, user) {
-        match Private::make(&directory, user, Closed::ToAll) {
-            Ok(_) => return Ok(directory),
-            Err(fault) => faults.push(fault.text),
+    let mut all = Fault { text: String::new(), is_foreign: false };
+    for path in candidates(env, user) {
+        match Private::make(&path, user, Closed::ToAll).and_then(&f) {
+            Ok(made) => return Ok(made),
+            Err(fault) => {
+                all.text += if all.text.is_empty() { "" } else { ", " };
+                all.text += &fault.text;
+                all.is_foreign |= fault.is_foreign;
+            }
         }
     }
-    Err(faults.join(", "))
+    Err(all)
 }
 
 /// A socket that listens, and the name by which it is found.
@@ -70,19 +79,7 @@ impl Named {
 
 /// Listens as run `run`, in the first directory that will do.
 pub fn listen(env: Env, run: u32) -> Result<Named, Fault> {
-    let user = os::identity().user;
-    let mut all = Fault { text: String::new(), is_foreign: false };
-    for path in candidates(env, user) {
-        match Private::make(&path, user, Closed::ToAll).and_then(|directory| listen_in(directory, run)) {
-            Ok(named) => return Ok(named),
-            Err(fault) => {
-                all.text += if all.text.is_empty() { "" } else { ", " };
-                all.text += &fault.text;
-                all.is_foreign |= fault.is_foreign;
-            }
-        }
-    }
-    Err(all)
+    in_first(env, |directory| listen_in(directory, run))
 }
 
 fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {

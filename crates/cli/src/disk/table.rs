@@ -6,8 +6,9 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::client::{self, PATIENCE};
+use crate::report::PAGE_BYTES;
 use crate::size::human;
-use crate::{Failure, report};
+use crate::{Failure, columns, report};
 
 /// What a disk says of itself.
 struct Shown {
@@ -22,15 +23,15 @@ impl Shown {
 
     /// As zramctl's: the disk, its data, what they take compressed, what that takes in all.
     fn cells(&self) -> [String; COLUMNS.len()] {
-        let data = (self.get("stored_pages")) * 4096;
+        let pages = |name: &str| human(self.get(name) * PAGE_BYTES);
         [
             self.name.clone(),
             human(self.get("bytes")),
-            human(data),
+            pages("stored_pages"),
             human(self.get("compr_data_bytes")),
             human(self.get("used_bytes")),
             human(self.get("memory_bytes")),
-            human(self.get("store_pages") * 4096),
+            pages("store_pages"),
             self.get("clients").to_string(),
         ]
     }
@@ -87,18 +88,7 @@ fn table(disks: &[Shown]) -> String {
     }
     let mut rows = vec![COLUMNS.map(str::to_string)];
     rows.extend(disks.iter().map(Shown::cells));
-    let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
-    let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).enumerate().map(|(i, (cell, width))| match i {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text += "\n";
-    }
-    text
+    columns::aligned(&rows, std::array::from_fn(|i| i > 0))
 }
 
 #[cfg(test)]

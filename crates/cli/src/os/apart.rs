@@ -15,7 +15,6 @@ use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::null_mut;
 
 use super::{Executable, InheritedSignals, check};
 use crate::supervise::{End, How};
@@ -116,11 +115,8 @@ fn leave(given: &[RawFd]) {
 impl Becoming {
     /// Becomes the program. Returns why it could not.
     pub fn exec(mut self, program: &Executable) -> io::Error {
-        // SAFETY: the state that we were given, and live strings.
-        unsafe {
-            libc::sigaction(libc::SIGCHLD, &self.inherited.child_action, null_mut());
-            libc::sigprocmask(libc::SIG_SETMASK, &self.inherited.mask, null_mut());
-        }
+        // SAFETY: there are no other threads (see `split`).
+        unsafe { self.inherited.restore() };
         let error = program.exec();
         let _ = self.failed.write_all(b"-");
         error

@@ -106,8 +106,7 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// The first keys of a range that are alike, as many as are looked at in one hold of the lock.
-    /// An
-    /// area that is not there has no pages.
+    /// An area that is not there has no pages.
     pub fn run(&self, area: u8, keys: Range<u32>) -> Run {
         let s = self.state.lock();
         let Range { start, end } = keys;

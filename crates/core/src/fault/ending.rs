@@ -75,14 +75,7 @@ impl Pager {
         self.ending.store(true, Ordering::Release);
         self.is_watching.store(false, Ordering::Release);
         active.mechanism.close();
-        for i in 0..self.ranges.len() {
-            let r = self.ranges.at(i);
-            if r.flags.has(RangeFlags::UNREGISTERED) {
-                continue;
-            }
-            if r.flags.has(RangeFlags::WIPEONFORK) {
-                self.note_discarded(s, r.start, r.end);
-            }
+        let _ = self.for_each_inherited(s, |s, r| {
             let is_shown = program::show(r.start, r.len(), DATA).is_ok();
             let mut at = r.start;
             while let Some(page) = self.first_missing(at, r.end) {
@@ -91,8 +84,8 @@ impl Pager {
                 }
                 at = page + PAGE_SIZE;
             }
-            let _ = program::show(r.start, r.len(), r.prot as usize);
-        }
+            program::show(r.start, r.len(), r.prot as usize).or(Ok(()))
+        });
         self.forget_paging(s, active);
     }
 

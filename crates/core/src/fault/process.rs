@@ -16,7 +16,7 @@ use super::{Active, Locked, Pager};
 use crate::cache::ForkGuard;
 use crate::control::trace::Kind;
 use crate::control::{Counter, Slot};
-use crate::region::{ADDRESS_END, Mapped, PageState, RangeFlags};
+use crate::region::{ADDRESS_END, Mapped, PageState, Range, RangeFlags};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
 impl Pager {
@@ -180,6 +180,19 @@ impl Pager {
     /// In the child: every range under a mechanism of its own.
     fn attach_again(&self, s: &mut Locked<'_>, active: &Active) -> Result<()> {
         active.mechanism.renew()?;
+        self.for_each_inherited(s, |_, r| match active.mechanism.is_protect() {
+            // By protection faults the child inherits what is hidden and what is shown.
+            true => Ok(()),
+            false => active.mechanism.attach(r.start, r.len()),
+        })
+    }
+
+    /// In the child: calls `f` with every range that its parent paged. What fork wipes is empty by then.
+    pub(super) fn for_each_inherited(
+        &self,
+        s: &mut Locked<'_>,
+        mut f: impl FnMut(&mut Locked<'_>, Range) -> Result<()>,
+    ) -> Result<()> {
         for i in 0..self.ranges.len() {
             let r = self.ranges.at(i);
             if r.flags.has(RangeFlags::UNREGISTERED) {
@@ -188,10 +201,7 @@ impl Pager {
             if r.flags.has(RangeFlags::WIPEONFORK) {
                 self.note_discarded(s, r.start, r.end);
             }
-            // By protection faults the child inherits what is hidden and what is shown.
-            if !active.mechanism.is_protect() {
-                active.mechanism.attach(r.start, r.len())?;
-            }
+            f(s, r)?;
         }
         Ok(())
     }

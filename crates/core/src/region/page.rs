@@ -99,7 +99,7 @@ impl PageEntry {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// The state now. Stable only while the pager's lock is held.
+    /// The state now. Stable only while the pager's lock is held, or the page's claim.
     #[inline]
     pub fn state(&self) -> PageState {
         let w = self.word();

@@ -2,8 +2,8 @@
 //!
 //! # Safety charter
 //! The ioctls here change mappings of this process, so wrong arguments are as bad as a wild write. The callers are the
-//! pager's mechanism and nobody else: they hold the pager's lock, destinations are pages that the pager knows
-//! to be absent, sources are staging memory of our own. What the kernel itself checks (ranges registered,
+//! pager's mechanism and nobody else: they hold the pager's lock or a claim of the pages, destinations are pages that
+//! the pager knows to be absent, sources are staging memory of our own. What the kernel itself checks (ranges registered,
 //! aligned, inside one mapping) is reported as an outcome, never ignored.
 #![allow(unsafe_code)]
 

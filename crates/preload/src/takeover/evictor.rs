@@ -286,22 +286,22 @@ fn obey(work: &mut Option<(u32, Work)>) -> bool {
         };
         *work = Some((number, begun));
     }
-    let is_done = match work {
-        Some((_, Work::Reclaim(r))) => PAGER.reclaim_portion(r),
-        Some((_, Work::BringIn(b))) => PAGER.bring_in_portion(b),
-        None => false,
-    };
     match work {
-        Some((_, Work::Reclaim(_))) if is_done => {
-            PAGER.rest();
-            orders.finish(number);
+        Some((_, Work::Reclaim(r))) => {
+            let is_done = PAGER.reclaim_portion(r);
+            if is_done {
+                PAGER.rest();
+                orders.finish(number);
+            }
         }
-        Some((_, Work::BringIn(_))) if is_done => {
-            PAGER.publish_gauges();
-            orders.finish_bring_in(number, PAGER.missing_pages());
+        Some((_, Work::BringIn(b))) => {
+            let is_done = PAGER.bring_in_portion(b);
+            if is_done {
+                PAGER.publish_gauges();
+                orders.finish_bring_in(number, PAGER.missing_pages());
+            }
         }
-        // Another portion is to come.
-        _ => {}
+        None => {}
     }
     false
 }

@@ -172,7 +172,6 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 descriptors::refresh();
                 // One that counts what it shares must be able to give it back.
                 if ACTIVE.load(Ordering::Acquire) || memory::inherited_pages().is_some() {
-                    // (It does not where it may not.)
                     evictor::start();
                 }
             } else {

@@ -17,7 +17,7 @@
 // memory of ours.
 
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK};
-use uzswap::sys::{Errno, check, fd, file, nr};
+use uzswap::sys::{Errno, Result, check, fd, file, nr};
 
 use super::{Args, call, start};
 
@@ -77,17 +77,17 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
     }
     let opened = match flags {
         // A descriptor: by that it is read.
-        AT_EMPTY_PATH if is_empty(path) => file::duplicate(directory as i32).ok(),
+        AT_EMPTY_PATH if is_empty(path) => file::duplicate(directory as i32),
         _ => open(directory, path),
     };
-    let mut file = opened;
+    let mut file = opened.ok();
     for _ in 0..DEPTH {
         let Some(program) = file.take() else { break };
         let n = read(program, 0, buffer);
         if buffer[..n].starts_with(b"#!") {
             fd::close(program);
             if let Some(at) = interpreter(&mut buffer[..n]) {
-                file = open(AT_FDCWD as usize, buffer.as_ptr() as usize + at);
+                file = open(AT_FDCWD as usize, buffer.as_ptr() as usize + at).ok();
             }
             continue;
         }
@@ -109,15 +109,12 @@ fn finds_library(path: &[u8], buffer: &mut [u8; BUFFER_BYTES]) -> bool {
     }
     buffer[..path.len()].copy_from_slice(path);
     buffer[path.len()] = 0;
-    let error = match check(call!(nr::OPENAT, AT_FDCWD, buffer.as_ptr(), O_CLOEXEC | O_NONBLOCK)) {
-        Ok(library) => {
-            fd::close(library as i32);
-            return true;
-        }
-        Err(error) => error,
-    };
+    let opened = open(AT_FDCWD as usize, buffer.as_ptr() as usize);
+    if let Ok(library) = opened {
+        fd::close(library);
+    }
     // For want of descriptors, say, nothing is known.
-    !matches!(error, Errno::ENOENT | Errno::EACCES)
+    !matches!(opened, Err(Errno::ENOENT | Errno::EACCES))
 }
 
 /// The file's mode; notes whether its rights are others.
@@ -165,9 +162,8 @@ fn is_empty(path: usize) -> bool {
 }
 
 /// Opens a file for reading, if that is possible.
-fn open(directory: usize, path: usize) -> Option<i32> {
-    let opened = call!(nr::OPENAT, directory, path, O_CLOEXEC | O_NONBLOCK);
-    (opened >= 0).then_some(opened as i32)
+fn open(directory: usize, path: usize) -> Result<i32> {
+    check(call!(nr::OPENAT, directory, path, O_CLOEXEC | O_NONBLOCK)).map(|opened| opened as i32)
 }
 
 fn read(program: i32, at: u64, into: &mut [u8]) -> usize {
@@ -191,13 +187,14 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     const HEADER_BYTES: usize = 56;
     const SEGMENTS_MAX: usize = 16;
     let head = &buffer[..n];
-    const MACHINE: &[u8] = b"\x02\x01";
+    /// 64 bits, the lowest byte first.
+    const CLASS: &[u8] = b"\x02\x01";
     const EM_X86_64: u16 = 62;
     if !head.starts_with(b"\x7fELF") {
         // Text for the shell, or what the kernel has an interpreter for.
         return;
     }
-    if head.get(4..6) != Some(MACHINE) || u16_at(head, 18) != Some(EM_X86_64) {
+    if head.get(4..6) != Some(CLASS) || u16_at(head, 18) != Some(EM_X86_64) {
         target.is_foreign = true;
         return;
     }

@@ -25,6 +25,11 @@ fn self_describing(key: u64, version: u64) -> Page {
     p
 }
 
+/// Loads have found pages in each place where a page can lie.
+fn every_place(c: &Counters) -> bool {
+    c.pool_loads > 0 && c.store_loads > 0 && c.buffer_loads > 0 && c.cluster_writes > 0
+}
+
 #[test]
 fn store_load_invalidate_and_writeback_of_the_same_keys() {
     let cache = Arc::new(over_file(64 << 10));
@@ -82,14 +87,16 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
             }
         });
         let _stop = StopAtEnd(&stop);
-        let deadline = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < deadline && loads.load(Ordering::Relaxed) < 200_000 {
+        // Pages lie in the buffer of the store for most of the time: loads from the store are the rarest.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let enough = || loads.load(Ordering::Relaxed) >= 200_000 && every_place(&cache.counters());
+        while Instant::now() < deadline && !enough() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
     cache.check();
     let c = cache.counters();
-    assert!(c.pool_loads > 0 && c.store_loads > 0 && c.buffer_loads > 0 && c.cluster_writes > 0, "{c:?}");
+    assert!(every_place(&c), "{c:?}");
     cache.invalidate_area(1);
     cache.check();
     assert_eq!(cache.counters().stored_pages, 0);

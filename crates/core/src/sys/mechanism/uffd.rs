@@ -165,7 +165,8 @@ impl Uffd {
     }
 
     /// Page `i` of the huge page that is being filled, in the dock or in slots from `kept` on whose frames are kept. The first
-    /// touch of any page in the dock maps all of it, zero. The caller holds the pager's lock and has no other.
+    /// touch of any page in the dock maps all of it, zero. The caller has the dock, or those slots, to itself, and has no
+    /// other page of it.
     pub fn with_page_to_fill<T>(
         &self,
         kept: Option<usize>,
