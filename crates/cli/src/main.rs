@@ -10,6 +10,7 @@
 //!           │ ─> observe               (metrics, samples, the page of --report)
 //!           │ ─> trace                 (--trace writes it, simulate reads it)
 //!           │ ─> control           (ps, top, set, reclaim, bring-in talk to it)
+//!           │ ─> governor          (which processes run, which give memory)
 //!       disk ─> uzswap_disk        (a compressed disk, and orders to it)
 //!        jupyter               (a kernel of notebooks that is started by run)
 //!       estimate ─> run            (starts a program without the runtime, and watches it)
@@ -25,6 +26,7 @@ mod disk;
 mod doctor;
 mod duration;
 mod estimate;
+mod governor;
 mod jupyter;
 mod mechanism;
 mod observe;

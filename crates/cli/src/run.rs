@@ -20,7 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
 use crate::Failure;
-use crate::control::{self, Run, Server};
+use crate::control::{Run, Server};
+use crate::governor;
 use crate::mechanism::{Probe, Refusal, is_filtered};
 use crate::observe::clock::TickWatch;
 use crate::observe::{self, Watched};
@@ -245,7 +246,7 @@ fn record(
 /// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a
 /// place for its socket a run is none the worse.
 fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
-    control::watch(&run, settings.idle_after, settings.takes_turns);
+    governor::watch(&run, settings.idle_after, settings.takes_turns);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
         Err(fault) => {

@@ -25,7 +25,7 @@ use super::record::{Out, Record, median};
 use super::scratch::Scratch;
 use crate::Failure;
 use crate::control::client::{self, Runs};
-use crate::control::protocol::Request;
+use crate::control::protocol::{Reclaimed, Request};
 use crate::report;
 use crate::size::human;
 
@@ -188,7 +188,7 @@ impl Taken {
         self.last = Instant::now();
         let run = tree.id();
         let all = Request::Reclaim { pid: None, amount: "all".to_string() };
-        if client::ask(run, &all).is_err() {
+        if client::ask::<Vec<Reclaimed>>(run, &all).is_err() {
             return;
         }
         // At once: what has been touched again by then counts as not taken, on both sides.

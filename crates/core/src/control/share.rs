@@ -1,14 +1,14 @@
 //! How much of the tree's memory a process may have.
 //!
 //! Without anybody who decides, who came first would keep what it has, touched or not, while who came later pages in what is left.
-//! `uzswap run` compares what memory is worth to each (`cli/src/control/shares.rs`) and gives those to which it is worth least
+//! `uzswap run` compares what memory is worth to each (`cli/src/governor/shares.rs`) and gives those to which it is worth least
 //! a bound a little below what they have. Above its bound a process leaves a part of the tree's memory free, for the others: it takes
 //! what it needs from its own, and its evictor gives until so much is free. What goes, goes through limbo as ever, so
 //! what it uses stays.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How long a bound lasts without news at most: ten times as long as `uzswap run` says (`cli/src/control/shares.rs`).
+/// How long a bound lasts without news at most: ten times as long as `uzswap run` says (`cli/src/governor/shares.rs`).
 const BOUND_MOST_NS: u64 = 10_000_000_000;
 
 /// The share of one process. All-zero: what it gets.

@@ -1,7 +1,7 @@
 //! Whose turn it is, while the processes of a tree need more memory at a time than there is.
 //!
 //! Where more processes run than fit, each takes from the others what they will touch next, and all of them do little but page.
-//! Then `uzswap run` lets some run and has the others wait, by turns (`cli/src/control/turns`):
+//! Then `uzswap run` lets some run and has the others wait, by turns (`cli/src/governor/turns`):
 //!
 //! ```text
 //!   uzswap run                       the process
@@ -29,7 +29,7 @@ const ANSWER_NS: u64 = 120_000_000;
 /// How long who answers is believed to be there without news.
 const HERE_NS: u64 = 1_000_000_000;
 
-/// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in `cli/src/control/turns`). What is
+/// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in `cli/src/governor/turns`). What is
 /// said to last longer was not said by it.
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 

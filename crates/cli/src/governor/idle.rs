@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use uzswap::control::orders::ALL_PAGES;
 use uzswap::control::{Counter, Slot};
 
-use super::server::Run;
-use super::turns::waits_for_turn;
+use crate::control::run::Run;
+use crate::control::sight::waits_for_turn;
 
 /// The part of the time that an idle process may have a processor for.
 const BUSY_PART: u32 = 1000;

@@ -27,8 +27,8 @@ use uzswap::control::{Counter, Slot};
 use uzswap::fault::GIVEN_AHEAD;
 
 use super::cost;
-use super::server::Run;
-use super::turns::{Key, key, processor_time};
+use crate::control::run::Run;
+use crate::control::sight::{Key, key, processor_time};
 
 /// How often it is looked, and the part of what it holds that a process gives in between: what comes back of it tells whether it
 /// can give more, so it must be little.

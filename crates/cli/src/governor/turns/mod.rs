@@ -19,14 +19,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::time::{clock_getcpuclockid, clock_gettime};
-use nix::unistd::Pid;
 use uzswap::control::{Counter, Slot};
 use uzswap::fault::COMPETING_PAGES;
 
 use super::cost;
-use super::server::Run;
-pub use policy::Key;
+use crate::control::run::Run;
+use crate::control::sight::{Key, key, processor_time};
 use policy::{Policy, Sight, Supply};
 
 /// How often it is looked: while processes take turns, and while they do not.
@@ -82,15 +80,6 @@ fn look(run: &Run, policy: &mut Policy, processors: &mut Processors) {
     }
 }
 
-/// Whether a process waits for its turn: one that pages, as long as it has not got it, as it gives its memory; one that is dormant is
-/// told the same, but notices only when it wants more.
-pub fn waits_for_turn(slot: &Slot) -> bool {
-    match slot.mechanism() {
-        Some(_) => slot.turn.is_paused(),
-        None => slot.turn.is_waiting(),
-    }
-}
-
 /// Whether it matters that the process runs: not if it needs next to nothing, nor while its memory is still its parent's; most
 /// such children exec at once.
 fn competes(slot: &Slot) -> bool {
@@ -111,11 +100,6 @@ fn needed_pages(slot: &Slot) -> u64 {
 
 fn reserved_pages(slot: &Slot) -> u64 {
     slot.used_pages.load(Ordering::Relaxed).max(0) as u64
-}
-
-/// What tells a process from all others.
-pub fn key(pid: u32, slot: &Slot) -> Key {
-    (pid, slot.claims.load(Ordering::Relaxed))
 }
 
 fn sight(pid: u32, slot: &Slot) -> Sight {
@@ -170,23 +154,9 @@ fn idle_ticks(stat: &str) -> Option<(u64, u64)> {
     Some((ticks.get(IDLE)? + ticks.get(WAITS_FOR_DISK)?, ticks.iter().sum()))
 }
 
-/// Processor time that a process had. None where it cannot be seen from here.
-pub fn processor_time(pid: u32) -> Option<Duration> {
-    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
-    clock_gettime(clock).ok().map(Duration::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernel_says_whether_a_process_ran() {
-        let me = std::process::id();
-        let before = processor_time(me).unwrap();
-        assert!(before > Duration::ZERO && processor_time(me).unwrap() > before);
-        assert_eq!(processor_time(u32::MAX), None);
-    }
 
     #[test]
     fn who_needs_nothing_of_its_own_does_not_compete() {

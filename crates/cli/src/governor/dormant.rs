@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::server::Run;
-use super::state::{self, PAGE_BYTES};
+use crate::control::run::Run;
+use crate::control::state::{self, PAGE_BYTES};
 
 /// How often it is looked at most, and the part of the time that it may take.
 const LOOK: Duration = Duration::from_millis(50);

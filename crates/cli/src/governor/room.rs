@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::server::Run;
 use crate::budget::Budget;
+use crate::control::run::Run;
 use crate::report::PAGE_BYTES;
 
 /// Waits for questions. What cannot be found out is nothing.

@@ -18,7 +18,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::control::server::Room;
+use crate::control::run::Room;
+use crate::control::sight::Key;
 
 /// What there is for all: memory, and the part of the machine's processors that was idle since the last look.
 #[derive(Clone, Copy, Debug)]
@@ -58,9 +59,6 @@ const LESSON: f64 = 0.125;
 const ASLEEP: Duration = Duration::from_millis(200);
 /// A process that has not paged for so long does not take part in what is counted.
 const AWAY: Duration = Duration::from_secs(1);
-
-/// Process id and the slot's count of claims: one program of one process.
-pub type Key = (u32, u64);
 
 /// What is seen of a process.
 #[derive(Clone, Debug)]
