@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::Failure;
 use crate::os::{self, FileSystem};
 use crate::private::{Closed, Fault, Private};
 use crate::program::reason;
@@ -173,6 +174,11 @@ fn check_preload_path(path: &OsStr) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// This command, for processes of its own that are measured.
+pub fn own_path() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::environment(format!("where this command is: {e}")))
 }
 
 #[cfg(test)]

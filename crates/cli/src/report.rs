@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
 use uzswap::latency::{FaultKind, Histogram, upper_ns};
 
+use crate::console;
 use crate::observe::page;
 use crate::observe::sampler::Series;
 use crate::options;
@@ -45,11 +46,6 @@ pub struct Told {
     pub ratio: f64,
 }
 
-/// One line on stderr. Whether anybody reads it is not our concern: the program has closed what it liked.
-pub fn say(line: &str) {
-    let _ = std::io::stderr().write_all(format!("uzswap: {line}\n").as_bytes());
-}
-
 /// Prints warnings and the summary, and writes the statistics and the report.
 pub fn finish(outcome: &Outcome) {
     let mut warnings = Vec::new();
@@ -60,7 +56,7 @@ pub fn finish(outcome: &Outcome) {
             let warning = explain(notice, errno, outcome.settings, over.as_ref());
             // Failures are said in any case; that a helper program ran unmanaged belongs to the summary.
             if notice != Notice::Unmanaged || !outcome.settings.quiet {
-                say(&warning);
+                console::say(&warning);
             }
             warnings.push(warning);
         }
@@ -68,12 +64,12 @@ pub fn finish(outcome: &Outcome) {
     let numbers = outcome.tree.map(Numbers::of);
     let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes, outcome.tree.map(limit_bytes));
     if !outcome.settings.quiet {
-        say(&summary);
+        console::say(&summary);
     }
     if let Some(stats) = &outcome.settings.stats {
         let text = format!("{:#}\n", statistics(outcome));
         if let Err(e) = (&stats.file).write_all(text.as_bytes()) {
-            say(&format!("--stats: {}: {}", stats.path.display(), reason(&e)));
+            console::say(&format!("--stats: {}: {}", stats.path.display(), reason(&e)));
         }
     }
     if let Some(path) = &outcome.settings.report {
@@ -87,7 +83,7 @@ pub fn finish(outcome: &Outcome) {
         };
         let none = Series::default();
         if let Err(e) = page::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none))) {
-            say(&format!("--report: {}: {}", path.display(), reason(&e)));
+            console::say(&format!("--report: {}: {}", path.display(), reason(&e)));
         }
     }
 }

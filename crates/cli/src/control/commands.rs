@@ -11,7 +11,7 @@ use super::client::{self, Runs};
 use super::protocol::{BroughtIn, LimitSet, Reclaimed, Request, parse_amount};
 use super::state::{ProcessState, RunState};
 use crate::size::{self, human};
-use crate::{Failure, report};
+use crate::{Failure, console};
 
 /// Faults a second are counted over this time.
 const SAMPLE: Duration = Duration::from_millis(500);
@@ -82,14 +82,14 @@ fn print_ps(arguments: &PsArguments, runs: &Runs, rates: &HashMap<(u32, u32), u6
     let text = if arguments.json { as_json(runs, rates) } else { table(&runs.states, rates) };
     let _ = std::io::stdout().write_all(text.as_bytes());
     for run in &runs.silent {
-        report::say(&client::does_not_answer(*run).message);
+        console::say(&client::does_not_answer(*run).message);
     }
     if !arguments.json && runs.states.is_empty() && runs.silent.is_empty() {
         let seen = match &runs.foreign[..] {
             [] => String::new(),
             foreign => format!(", as far as can be seen: {}", foreign.join(", ")),
         };
-        report::say(&format!("nothing of yours runs under uzswap{seen}"));
+        console::say(&format!("nothing of yours runs under uzswap{seen}"));
     }
 }
 
@@ -184,7 +184,7 @@ pub fn set(arguments: SetArguments) -> Result<u8, Failure> {
     size::parse(&arguments.memory).map_err(|why| Failure::usage(format!("--memory: {why}")))?;
     let target = Runs::find().pick(&arguments.target, false)?;
     let done: LimitSet = client::ask(target.run, &Request::Set { memory: arguments.memory })?;
-    done.remarks.iter().for_each(|remark| report::say(remark));
+    done.remarks.iter().for_each(|remark| console::say(remark));
     let (limit, before) = (human(done.limit_bytes), human(done.before_bytes));
     print_line(format!("run {}: limit {limit}, was {before}", target.run));
     Ok(0)

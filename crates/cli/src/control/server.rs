@@ -23,10 +23,10 @@ use uzswap::control::orders::ALL_PAGES;
 use super::directory::{self, Named};
 use super::protocol::{self, BroughtIn, LimitSet, REQUEST_BYTES, Reclaimed, Request, parse_amount};
 use super::run::Run;
-use super::state::{self, PAGE_BYTES, ProcessState};
+use super::state::{PAGE_BYTES, ProcessState};
 use crate::options::Given;
 use crate::private::Fault;
-use crate::{os, settings};
+use crate::{os, procfs, settings};
 
 /// Connections at one time.
 const CONNECTIONS_MAX: usize = 16;
@@ -93,12 +93,12 @@ impl Run {
         let asked: Vec<Asked> = targets
             .iter()
             .map(|(slot, p)| {
-                let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
+                let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
                 let part = |all| (all as u128 * p.used_bytes as u128 / whole_bytes.max(1) as u128) as u64;
                 let pages = bytes.map_or(ALL_PAGES, |all| part(all).div_ceil(PAGE_BYTES));
                 let fault = match () {
                     () if !slot.orders.has_listener() => Some("is too small to be paged"),
-                    () if state::is_stopped(p.pid) => Some("is stopped"),
+                    () if procfs::is_stopped(p.pid) => Some("is stopped"),
                     () => None,
                 };
                 let number = if fault.is_none() { slot.orders.ask_reclaim(pages) } else { 0 };
@@ -111,12 +111,12 @@ impl Run {
     /// Has a process, or all, bring in what is out as far as the limit has room, and waits until that is done.
     fn bring_in(&self, pid: Option<u32>, is_given_up: &dyn Fn() -> bool) -> Result<Vec<BroughtIn>, String> {
         let asked = self.targets(pid)?.into_iter().map(|(slot, p)| {
-            let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
+            let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
             let is_whole = slot.mechanism().is_none();
             let fault = match () {
                 () if is_whole => None,
                 () if !slot.orders.has_listener() => Some("has no thread to bring it in"),
-                () if state::is_stopped(p.pid) => Some("is stopped"),
+                () if procfs::is_stopped(p.pid) => Some("is stopped"),
                 () => None,
             };
             let number = if is_whole || fault.is_some() { None } else { Some(slot.orders.ask_bring_in()) };
@@ -156,13 +156,13 @@ impl Run {
 /// Waits until a process has done what was asked of it, as long as there is progress; the outcome for the reply.
 fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Reclaimed {
     let Asked { pid, slot, number, before_bytes, mut fault } = asked;
-    let now = || state::anonymous_bytes(pid).unwrap_or(0);
+    let now = || procfs::anonymous_bytes(pid).unwrap_or(0);
     let (mut last_bytes, mut moved) = (before_bytes, Instant::now());
     while fault.is_none() && !slot.orders.is_done(number) {
         if now() != last_bytes {
             (last_bytes, moved) = (now(), Instant::now());
         }
-        if slot.process() != Some(pid) || state::anonymous_bytes(pid).is_none() {
+        if slot.process() != Some(pid) || procfs::anonymous_bytes(pid).is_none() {
             fault = Some("has ended, or become another program");
         }
         if moved.elapsed() > STUCK_AFTER {

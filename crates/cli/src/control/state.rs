@@ -4,7 +4,6 @@
 //! that is compressed, what was written, how many faults it had. Of a dormant process the slot knows only what it
 //! could hold at most, so there the kernel's figure stands for all.
 
-use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use uzswap::control::{Counter, Slot, Tree};
 
 use super::sight::waits_for_turn;
 use crate::os;
+use crate::procfs::{anonymous_bytes, printable};
 use crate::size::{grouped, human};
 
 pub use crate::report::PAGE_BYTES;
@@ -79,23 +79,6 @@ pub struct RunState {
     #[serde(rename = "seconds", with = "seconds")]
     pub age: Duration,
     pub processes: Vec<ProcessState>,
-}
-
-/// Anonymous memory of a process, by the kernel's count; none if it has gone.
-pub fn anonymous_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut fields = text.split(' ').skip(1).map(|f| f.parse::<u64>().unwrap_or(0));
-    Some(fields.next()?.saturating_sub(fields.next()?) * PAGE_BYTES)
-}
-
-/// Whether a process was stopped, and does nothing that is asked of it.
-pub fn is_stopped(pid: u32) -> bool {
-    os::stat_of(pid).is_some_and(|stat| matches!(stat.first().map(String::as_str), Some("T" | "t")))
-}
-
-/// Without what could disturb a terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The processes of a tree that are there, with their slots. `control_fd`: the control block's file.
@@ -256,10 +239,5 @@ mod tests {
         let active = one(tree);
         assert_eq!((active.state, active.pool_bytes, active.used_bytes), (Activity::Active, 4096, 409_600));
         assert_eq!(active.ratio(), 2.5);
-    }
-
-    #[test]
-    fn names_do_not_disturb_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{self, PATIENCE};
 use crate::size::human;
-use crate::{Failure, report};
+use crate::{Failure, console};
 
 /// What a disk says of itself.
 struct Shown {
@@ -54,7 +54,7 @@ fn shown() -> Vec<Shown> {
         }
         match client::exchange(&path, "stats", Some(PATIENCE)) {
             Ok(text) => all.push(parse(&name, &text)),
-            Err(why) => report::say(&format!("disk {name}: {why}")),
+            Err(why) => console::say(&format!("disk {name}: {why}")),
         }
     }
     all
@@ -76,7 +76,7 @@ pub fn list(as_json: bool) -> Result<u8, Failure> {
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     if disks.is_empty() && !as_json {
-        report::say("you have no disks");
+        console::say("you have no disks");
     }
     Ok(0)
 }

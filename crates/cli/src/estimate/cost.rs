@@ -1,6 +1,6 @@
 //! What a fault costs here and now: the engine itself, at work on the sampled pages.
 //!
-//! Three runs of a small process that touches 64 MiB of such pages, in order and at random (`bench/worker.rs`): free, with room for two
+//! Three runs of a small process that touches 64 MiB of such pages, in order and at random (`worker.rs`): free, with room for two
 //! fifths of them beside the compressed rest, and with hardly any room for compressed ones, so that pages come from the disk.
 //! And once more, free and with room for two fifths, a process that goes through memory of its own between two touches, as programs do: what a
 //! fault needs has left the caches by then.
@@ -20,11 +20,11 @@ use uzswap::latency::FaultKind;
 
 use super::density::Density;
 use super::mark;
+use super::worker::Between;
 use crate::Failure;
-use crate::bench::arms::own_path;
-use crate::bench::pages::{PAGE_BYTES, PageBytes};
-use crate::bench::process::{Interrupt, one_line};
-use crate::bench::worker::Between;
+use crate::pages::{PAGE_BYTES, PageBytes};
+use crate::place::own_path;
+use crate::process::{Interrupt, one_line};
 use crate::program::reason;
 
 const PAGES: u64 = 16_384;
@@ -215,7 +215,7 @@ impl Calibration<'_> {
             command.args(["run", "--quiet", "--stats"]).arg(path(&stats)).args(options).arg("--").arg(&own);
         }
         let Work { pages, passes, between_lines, phases } = work;
-        command.args(["bench", "worker", "--pages", &pages.to_string(), "--passes", &passes.to_string()]);
+        command.args(["worker", "--pages", &pages.to_string(), "--passes", &passes.to_string()]);
         command.args(["--between-lines", &between_lines.to_string()]);
         phases.iter().for_each(|phase| _ = command.args(["--phase", phase]));
         if let Some(corpus) = &self.corpus {

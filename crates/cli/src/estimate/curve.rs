@@ -119,7 +119,7 @@ mod tests {
     use std::collections::{BTreeMap, HashMap, HashSet};
 
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
 
     const SECOND: usize = 100_000;
 

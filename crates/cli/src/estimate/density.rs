@@ -13,8 +13,8 @@ use uzswap::cache::{CacheConfig, SwapCache};
 use uzswap::codec::CodecSpec;
 use uzswap::store::FileStore;
 
-use crate::bench::pages::{PAGE_BYTES, PageBytes};
 use crate::options::RECOMPRESSOR_DEFAULT;
+use crate::pages::{PAGE_BYTES, PageBytes};
 
 /// Pages that are put in, at least: 80 MiB.
 const PAGES_LEAST: usize = 20_000;
@@ -125,7 +125,7 @@ fn standard_error(values: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::{Pages, Random};
+    use crate::pages::{Pages, Random};
 
     fn made(count: u64, make: impl Fn(u64, &mut PageBytes)) -> Vec<Arc<PageBytes>> {
         let page = |i| {

@@ -10,8 +10,8 @@ use std::time::Instant;
 use memmap2::{Advice, MmapMut};
 
 use super::look;
-use crate::bench::pages::PAGE_BYTES;
-use crate::bench::record::median;
+use crate::pages::PAGE_BYTES;
+use crate::statistics::median;
 
 /// 64 MiB: more entries of page tables than the processor's nearest cache holds.
 const PAGES: usize = 16_384;

@@ -135,7 +135,7 @@ impl Recency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
 
     /// The same with a list.
     #[derive(Default)]

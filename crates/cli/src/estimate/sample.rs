@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::look::Area;
-use crate::bench::pages::{PAGE_BYTES, PageBytes, Random};
+use crate::pages::{PAGE_BYTES, PageBytes, Random};
 
 /// Enough for a ratio that is right to 2 %, in 16 MiB.
 const RESERVOIR_PAGES: usize = 4096;

@@ -60,7 +60,7 @@ const TIMES_MEAN: f64 = 4.0;
 pub struct Observation {
     pub seconds: f64,
     pub steps: Vec<Step>,
-    pub pages: Vec<std::sync::Arc<crate::bench::pages::PageBytes>>,
+    pub pages: Vec<std::sync::Arc<crate::pages::PageBytes>>,
     pub peak_bytes: u64,
     /// Of that, in huge pages.
     pub peak_huge_bytes: u64,

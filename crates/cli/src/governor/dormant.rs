@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::control::run::Run;
-use crate::control::state::{self, PAGE_BYTES};
+use crate::control::state::PAGE_BYTES;
+use crate::procfs;
 
 /// How often it is looked at most, and the part of the time that it may take.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,7 +35,7 @@ pub fn start(run: Arc<Run>) {
 
 fn look(run: &Run) -> u64 {
     let dormant = run.live().filter(|(_, slot)| slot.mechanism().is_none());
-    let holds = |pid| match state::anonymous_bytes(pid).unwrap_or(0) {
+    let holds = |pid| match procfs::anonymous_bytes(pid).unwrap_or(0) {
         bytes if bytes < SHARE_FROM_BYTES => bytes,
         bytes => (bytes as f64 * share(pid).unwrap_or(1.0)) as u64,
     };

@@ -20,7 +20,7 @@ use uzswap::control::{Counter, Mechanism};
 use uzswap::latency::{BUCKETS, FaultKind, Histogram, upper_ns};
 
 use super::sampler::{Sample, Seen, Series};
-use crate::bench::record::{machine, utc};
+use crate::machine::{machine, utc};
 use crate::os;
 use crate::report::PAGE_BYTES;
 use crate::report::{Outcome, Told};

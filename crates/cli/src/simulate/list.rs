@@ -70,7 +70,7 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use std::collections::VecDeque;
 
     #[test]

@@ -29,7 +29,7 @@ use crate::Failure;
 use crate::progress::Progress;
 use crate::size::{self, Size, grouped, human};
 use crate::trace::End;
-use crate::{bench::plot, program::reason, report};
+use crate::{console, plot, program::reason, report};
 
 /// Arguments of `uzswap simulate`.
 #[derive(clap::Args, Debug)]
@@ -116,13 +116,13 @@ pub fn read(path: &Path) -> Result<Sequence, Failure> {
     match sequence.end {
         End::Whole { lost: 0 } => {}
         End::Whole { lost } => {
-            report::say(&format!(
+            console::say(&format!(
                 "{shown}: {} records were lost: the figures are of the others",
                 grouped(lost)
             ));
         }
         End::Cut => {
-            report::say(&format!("{shown}: the trace was cut short: the figures are of what is there"));
+            console::say(&format!("{shown}: the trace was cut short: the figures are of what is there"));
         }
     }
     if sequence.loads + sequence.limbo_hits == 0 {

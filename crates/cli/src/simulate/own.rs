@@ -279,7 +279,7 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
 
     const PAGES: usize = 1600;
 

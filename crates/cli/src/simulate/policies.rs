@@ -268,7 +268,7 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use crate::trace::tests::{record, trace};
     use uzswap::control::trace::{Kind as What, Record};
 

@@ -201,7 +201,7 @@ pub fn append(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use uzswap::control::trace::Kind;
 
     pub const HEADER: Header = Header { limit_pages: 10_000, began: 1_798_761_599 };

@@ -14,8 +14,8 @@ use uzswap::control::trace::{Kind, Next, Record, Ring, SLOTS};
 use uzswap::control::{Counter, Tree};
 
 use super::{BLOCK_RECORDS, Header, append, block, end_block};
+use crate::console;
 use crate::program::reason;
-use crate::report;
 use crate::size::grouped;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -78,7 +78,7 @@ impl Recorder {
             Ok(thread) => Some(Recorder { end, thread }),
             Err(e) => {
                 ring.close();
-                report::say(&format!("no trace: cannot make a thread: {e}"));
+                console::say(&format!("no trace: cannot make a thread: {e}"));
                 None
             }
         }
@@ -215,12 +215,12 @@ impl Output {
         self.append(&end_block(self.written, lost));
         let path = self.to.path.display();
         match failed.or(self.error) {
-            Some(e) => report::say(&format!(
+            Some(e) => console::say(&format!(
                 "--trace: {path}: {}; {} records are missing",
                 reason(&e),
                 grouped(lost)
             )),
-            None if lost > 0 => report::say(&format!(
+            None if lost > 0 => console::say(&format!(
                 "--trace: {path}: {} records are missing: they came too fast, or their process was killed",
                 grouped(lost)
             )),
