@@ -1,8 +1,9 @@
-//! `uzswap`: any program in less memory. The command as a library: `bin/uzswap.rs` is its program, and
-//! the laboratory (`crates/lab`) uses parts of it. No interface for others.
+//! `uzswap`: any program in less memory. The command as a library: `bin/uzswap.rs` is its program,
+//! and the laboratory (`crates/lab`) uses parts of it. No interface for others.
 //!
-//! A command goes through three steps: raw arguments (clap, `options`), resolved settings (`settings`), a command that
-//! acts (`run`, `control`, `doctor`). This file maps the result to an exit code and does nothing else.
+//! A command goes through three steps: raw arguments (clap, `options`), resolved settings
+//! (`settings`), a command that acts (`run`, `control`, `doctor`). This file maps the result to an
+//! exit code and does nothing else.
 //!
 //! ```text
 //!  main ─> run ─> settings ─> options, size, budget, place
@@ -66,8 +67,8 @@ use std::io::Write;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-/// Any program in less memory: cold pages are compressed in RAM, the coldest go to disk. No root, no change to the
-/// program.
+/// Any program in less memory: cold pages are compressed in RAM, the coldest go to disk. No root,
+/// no change to the program.
 #[derive(Parser, Debug)]
 #[command(name = "uzswap", version, disable_help_subcommand = true)]
 struct Arguments {
@@ -81,7 +82,8 @@ enum Command {
     Run(run::RunArguments),
     /// Watch a program as it is, and say what it would be like in less memory
     Estimate(estimate::EstimateArguments),
-    /// Say how many pages other policies of replacement would bring back, by a trace of 'run --trace'
+    /// Say how many pages other policies of replacement would bring back, by a trace of
+    /// 'run --trace'
     Simulate(simulate::SimulateArguments),
     /// Show the programs that run under uzswap, and what they hold
     Ps(control::PsArguments),

@@ -1,8 +1,9 @@
 //! What the worker writes into its pages: made up like a heap, or taken from a file.
 //!
-//! The made-up page is a row of small objects as runtimes keep them: a type pointer out of few, a reference count, lengths,
-//! pointers to neighbours, a hash, a short text. LZ4 makes it about a third, which is what heaps of real programs give.
-//! The same number always gives the same page, so that what comes back can be compared without a second copy.
+//! The made-up page is a row of small objects as runtimes keep them: a type pointer out of few, a
+//! reference count, lengths, pointers to neighbours, a hash, a short text. LZ4 makes it about a
+//! third, which is what heaps of real programs give. The same number always gives the same page, so
+//! that what comes back can be compared without a second copy.
 
 use std::fs::File;
 use std::io;
@@ -56,7 +57,8 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number from 0 to `end`, which is not 0; the bias does not matter where `end` is small against 2^64.
+    /// A number from 0 to `end`, which is not 0; the bias does not matter where `end` is small
+    /// against 2^64.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

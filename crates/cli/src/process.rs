@@ -1,5 +1,5 @@
-//! Processes that are started, listened to, and never left behind: a *running* one is ended politely,
-//! since `uzswap run` hands the signal on.
+//! Processes that are started, listened to, and never left behind: a *running* one is ended
+//! politely, since `uzswap run` hands the signal on.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -99,8 +99,8 @@ pub fn children_seconds() -> f64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |u| of(u.user_time()) + of(u.system_time()))
 }
 
-/// Runs a command that prints one line and then waits for one; `look` is called in between. Returns the line, or
-/// why there is none.
+/// Runs a command that prints one line and then waits for one; `look` is called in between. Returns
+/// the line, or why there is none.
 pub fn one_line(
     command: &mut Command,
     interrupt: &Interrupt,

@@ -54,7 +54,8 @@ pub fn finish(outcome: &Outcome) {
         let over = Over::of(tree, outcome.settings.memory_bytes);
         for notice in notices(tree) {
             let warning = explain(notice, errno, outcome.settings, over.as_ref());
-            // Failures are said in any case; that a helper program ran unmanaged belongs to the summary.
+            // Failures are said in any case; that a helper program ran unmanaged belongs to the
+            // summary.
             if notice != Notice::Unmanaged || !outcome.settings.quiet {
                 console::say(&warning);
             }
@@ -154,7 +155,8 @@ fn summary(numbers: Option<&Numbers>, memory_bytes: u64, last_bytes: Option<u64>
         }
         Some(n) if n.activations == 0 => {
             let peak = human(n.peak_used_bytes);
-            // Some slack: the kernel's own for a process, and what it counts in batches, is in no limit.
+            // Some slack: the kernel's own for a process, and what it counts in batches, is in no
+            // limit.
             let is_passed = n.peak_used_bytes > most_bytes + most_bytes / SLACK_PART;
             let how = if is_passed { "passed the limit" } else { "fitted" };
             format!("{how}: peak {peak} of {memory}{}", n.besides())
@@ -275,7 +277,8 @@ fn notice_name(notice: Notice) -> &'static str {
     }
 }
 
-/// How long the faults of one kind took. Buckets are pairs of the longest time (null: without end) and the count.
+/// How long the faults of one kind took. Buckets are pairs of the longest time (null: without end)
+/// and the count.
 fn latency_json(histogram: &Histogram) -> Value {
     let counts = histogram.counts.iter().enumerate().filter(|(_, count)| **count > 0);
     json!({

@@ -6,12 +6,14 @@
 //!  kernel:  peer on ─> sh enters the memory cgroup, and becomes │ PROGRAM ARGS... ─> peer put back
 //! ```
 //!
-//! An *arm* is one way to hold the limit: uzswap, or a *peer* (zswap, zram, plain swap of the kernel) with one read-ahead.
-//! The *work* is what a bench does with the program once the limit holds; while it goes on it may *look*: the memory
-//! that the peer's compressed pages take is read then, and the largest figure kept. The limit counts different things:
-//! uzswap's compressed pool is inside it, zram's and (with cgroup v1) zswap's come on top; a cgroup also counts the file
-//! pages and page tables that its processes were the first to need. `--count-pool` lowers the kernel's limit by the
-//! pool, measured in a *calibration*, a run of its own (round 0) that counts for nothing else.
+//! An *arm* is one way to hold the limit: uzswap, or a *peer* (zswap, zram, plain swap of the
+//! kernel) with one read-ahead. The *work* is what a bench does with the program once the limit
+//! holds; while it goes on it may *look*: the memory that the peer's compressed pages take is read
+//! then, and the largest figure kept. The limit counts different things: uzswap's compressed pool
+//! is inside it, zram's and (with cgroup v1) zswap's come on top; a cgroup also counts the file
+//! pages and page tables that its processes were the first to need. `--count-pool` lowers the
+//! kernel's limit by the pool, measured in a *calibration*, a run of its own (round 0) that counts
+//! for nothing else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,8 +112,8 @@ pub enum Backing {
     Uzswap {
         limit_bytes: u64,
     },
-    /// uzswap in a memory cgroup without swap, with what `--memory` is there by default: not a page over the limit, the
-    /// kernel's own memory for the processes included.
+    /// uzswap in a memory cgroup without swap, with what `--memory` is there by default: not a page
+    /// over the limit, the kernel's own memory for the processes included.
     UzswapInGroup {
         limit_bytes: u64,
     },
@@ -188,8 +190,8 @@ impl Bench<'_> {
         arms
     }
 
-    /// All runs of all arms, in turn: what `run` does for an arm and a round. Round 0 is a calibration, where one is
-    /// asked for. `what` is measured, for whoever waits.
+    /// All runs of all arms, in turn: what `run` does for an arm and a round. Round 0 is a
+    /// calibration, where one is asked for. `what` is measured, for whoever waits.
     pub fn rounds(
         &self,
         what: &str,
@@ -209,8 +211,8 @@ impl Bench<'_> {
         Ok(runs)
     }
 
-    /// If that is asked for, lowers the limits so that limit and pool together are what was asked for, by the ratio that
-    /// a calibration has. `run` is one run of an arm.
+    /// If that is asked for, lowers the limits so that limit and pool together are what was asked
+    /// for, by the ratio that a calibration has. `run` is one run of an arm.
     fn count_pool(
         &self,
         arms: &mut [Arm],
@@ -234,9 +236,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Does the work in an arm, on a program that needs `need_bytes`. The work is given the beginning of a command
-    /// line, to which it adds the program. What there is to know about the arm goes into `run`, an object, with the
-    /// work's own figures or `error`.
+    /// Does the work in an arm, on a program that needs `need_bytes`. The work is given the
+    /// beginning of a command line, to which it adds the program. What there is to know about the
+    /// arm goes into `run`, an object, with the work's own figures or `error`.
     pub fn run(
         &self,
         arm: &Arm,
@@ -257,7 +259,8 @@ impl Bench<'_> {
                     kind,
                     page_cluster,
                     limit_bytes,
-                    // All of it may be out at a time; and a little more, for a limit is never met exactly.
+                    // All of it may be out at a time; and a little more, for a limit is never met
+                    // exactly.
                     swap_bytes: need_bytes + need_bytes / 8 + (16 << 20),
                     directory: &self.arguments.swap_directory,
                 };
@@ -309,10 +312,11 @@ impl Bench<'_> {
 
 /// Does the work while the group's statistics are read again and again.
 ///
-/// Reclaim decides by them whether active pages may be taken at all, and brings them up to date every few seconds only.
-/// Where all pages of a small group become active in less, it finds nothing to take and kills, with most of the
-/// swap free (seen with Linux 6.18, cgroup v1). Reading them is what brings them up to date at once: a courtesy to the
-/// peers, without which there is often nothing to compare with.
+/// Reclaim decides by them whether active pages may be taken at all, and brings them up to date
+/// every few seconds only. Where all pages of a small group become active in less, it finds nothing
+/// to take and kills, with most of the swap free (seen with Linux 6.18, cgroup v1). Reading them is
+/// what brings them up to date at once: a courtesy to the peers, without which there is often
+/// nothing to compare with.
 fn with_fresh_statistics<T>(group: &Path, work: impl FnOnce() -> T) -> T {
     const PAUSE: Duration = Duration::from_millis(20);
     let over = AtomicBool::new(false);
@@ -362,12 +366,14 @@ fn in_group(
 /// The beginning of a command line that runs in a memory cgroup.
 fn entering(group: &Path) -> Command {
     let mut command = Command::new("sh");
-    // The shell becomes the program: whatever the program allocates is counted from the first page on.
+    // The shell becomes the program: whatever the program allocates is counted from the first page
+    // on.
     command.args(["-c", "echo 0 >\"$0\"/cgroup.procs && exec \"$@\""]).arg(group);
     command
 }
 
-/// The work under `uzswap run`, whose command line has begun. Without `sign`, a counter, uzswap was not there.
+/// The work under `uzswap run`, whose command line has begun. Without `sign`, a counter, uzswap was
+/// not there.
 fn under_uzswap(
     mut command: Command,
     sign: &str,
@@ -401,8 +407,8 @@ pub fn uzswap() -> Result<PathBuf, Failure> {
     }
 }
 
-/// The work of a process that says one line of JSON while it still holds its memory, see [`process::one_line`].
-/// The line becomes `worker`.
+/// The work of a process that says one line of JSON while it still holds its memory, see
+/// [`process::one_line`]. The line becomes `worker`.
 pub fn hear_worker(command: &mut Command, interrupt: &Interrupt, look: &mut dyn FnMut()) -> Outcome {
     let line = process::one_line(command, interrupt, look)?;
     let parse = |line: String| match serde_json::from_str::<Value>(&line) {
@@ -412,7 +418,8 @@ pub fn hear_worker(command: &mut Command, interrupt: &Interrupt, look: &mut dyn 
     Ok(line.and_then(parse))
 }
 
-/// The limit at which limit plus pool are `memory`, when a run under `memory` had a pool of `pool_bytes`.
+/// The limit at which limit plus pool are `memory`, when a run under `memory` had a pool of
+/// `pool_bytes`.
 fn limit_with_pool(size: u64, memory: u64, pool_bytes: u64) -> u64 {
     // What is out is compressed by one ratio: limit + share * (size - limit) = memory.
     let share = pool_bytes as f64 / size.saturating_sub(memory).max(1) as f64;

@@ -5,8 +5,9 @@
 //! | store | compress into a buffer, copy the form away | `swap_out` |
 //! | load | copy the form into a buffer, decompress | `swap_in` |
 //!
-//! Both work on the same batch of pages, read just before, in a cache that holds the rest of the mix; batches are freed
-//! again, so that the pool's frames are warm: what memory costs to get from the kernel is not the question here.
+//! Both work on the same batch of pages, read just before, in a cache that holds the rest of the
+//! mix; batches are freed again, so that the pool's frames are warm: what memory costs to get from
+//! the kernel is not the question here.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -55,7 +56,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let mut heap = vec![0u8; BATCH_PAGES * PAGE_BYTES];
         let mut page = Box::new([0; PAGE_BYTES]);
         let mut other_page = Box::new([0; PAGE_BYTES]);
-        // The cache's batch of a round is stored, loaded and freed by its two arms in this order, whichever comes first.
+        // The cache's batch of a round is stored, loaded and freed by its two arms in this order,
+        // whichever comes first.
         let forms: Vec<Forms> =
             batches.iter().map(|batch| Forms::of(&codecs, &mut scratch.borrow_mut(), batch)).collect();
         let mut arms = [
@@ -128,7 +130,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 quartiles[0],
                 quartiles[1]
             );
-            // What is promised is promised of lz4, the fastest; with others the cache is a smaller part.
+            // What is promised is promised of lz4, the fastest; with others the cache is a smaller
+            // part.
             comparison.aim(
                 &format!("{text}: {way}, cache to bare"),
                 times.ratio(&whole, &bare),

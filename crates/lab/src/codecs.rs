@@ -1,8 +1,8 @@
 //! `uzswap bench codecs`: time and density of every compressor on pages of real heaps.
 //!
-//! Same-filled pages are left out, as the cache leaves them out. A page that a codec does not bring below 15/16 counts
-//! with 4096 bytes: that is what it would take. Times are processor time of one thread, over the whole mix. `none` is a copy and is not
-//! measured.
+//! Same-filled pages are left out, as the cache leaves them out. A page that a codec does not bring
+//! below 15/16 counts with 4096 bytes: that is what it would take. Times are processor time of one
+//! thread, over the whole mix. `none` is a copy and is not measured.
 
 use std::hint::black_box;
 

@@ -1,4 +1,5 @@
-# A CPython heap: source text, syntax trees, records, what the interpreter itself keeps. Says so, then waits.
+# A CPython heap: source text, syntax trees, records, what the interpreter itself keeps. Says so,
+# then waits.
 import ast, collections, glob, json, os, random, sys
 
 random.seed(1)

@@ -1,4 +1,5 @@
-//! Page corpora from real heaps: `uzswap bench corpus DIR` runs programs and reads their anonymous memory.
+//! Page corpora from real heaps: `uzswap bench corpus DIR` runs programs and reads their anonymous
+//! memory.
 //!
 //! ```text
 //!  CPython ─┐  "ready"
@@ -7,9 +8,10 @@
 //!  redis   ─┘
 //! ```
 //!
-//! A corpus is the pages one after the other, nothing else, as swap would see them: private anonymous memory only, in
-//! the order of addresses; of a large heap, runs of 16 pages spread over it. What is in a heap
-//! may be private, and differs from machine to machine, so corpora are made where they are used and never shipped.
+//! A corpus is the pages one after the other, nothing else, as swap would see them: private
+//! anonymous memory only, in the order of addresses; of a large heap, runs of 16 pages spread over
+//! it. What is in a heap may be private, and differs from machine to machine, so corpora are made
+//! where they are used and never shipped.
 //!
 //! A *mix* has as many pages of each program.
 
@@ -180,7 +182,8 @@ fn same_filled_share(pages: &[PageBytes]) -> f64 {
     pages.iter().filter(|page| same_filled(page).is_some()).count() as f64 / pages.len() as f64
 }
 
-/// Templates and standard headers enough for a few hundred MiB of syntax trees and intermediate code.
+/// Templates and standard headers enough for a few hundred MiB of syntax trees and intermediate
+/// code.
 fn translation_unit() -> String {
     let mut text = String::from(
         "#include <algorithm>\n#include <functional>\n#include <map>\n#include <regex>\n#include <string>\n\
@@ -215,7 +218,8 @@ fn fill_redis(mut stream: UnixStream) -> io::Result<()> {
     }
     let mut random = Random(1);
     let mut line = || lines[(random.next() % lines.len() as u64) as usize].clone();
-    // The answers are read while the commands are written: neither side waits for the other for ever.
+    // The answers are read while the commands are written: neither side waits for the other for
+    // ever.
     let mut answers = stream.try_clone()?;
     let reader = thread::spawn(move || -> io::Result<()> {
         let (mut seen, mut buffer) = (0, [0; 1 << 16]);

@@ -1,8 +1,9 @@
 //! What the benches of the engine (codecs, cache, same-filled, streams, pools, store) share.
 //!
-//! *Arms* are measured in turn, another one first in each round, so that a machine that is slow for a while is slow
-//! for all of them. A time is the median over rounds; a ratio of two arms is the median of the rounds' own ratios,
-//! with its quartiles. An *aim* is what a ratio has to be; it is printed and recorded, met or not.
+//! *Arms* are measured in turn, another one first in each round, so that a machine that is slow for
+//! a while is slow for all of them. A time is the median over rounds; a ratio of two arms is the
+//! median of the rounds' own ratios, with its quartiles. An *aim* is what a ratio has to be; it is
+//! printed and recorded, met or not.
 
 use std::path::PathBuf;
 
@@ -144,8 +145,8 @@ impl Times {
     }
 }
 
-/// Nanoseconds that `work` takes, for each of `count`: processor time of this thread, so that what else runs on the machine
-/// costs it no more than caches and clock rate.
+/// Nanoseconds that `work` takes, for each of `count`: processor time of this thread, so that what
+/// else runs on the machine costs it no more than caches and clock rate.
 pub fn ns_each(count: usize, work: impl FnOnce()) -> f64 {
     let started = processor_ns(ClockId::CLOCK_THREAD_CPUTIME_ID);
     work();

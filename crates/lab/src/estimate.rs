@@ -5,11 +5,13 @@
 //!            └─ its output is what all others have to say
 //! ```
 //!
-//! The *time* of a limit is the median of the runs under `uzswap run --memory` by that of the free runs; the estimate's is its median, too.
-//! A run that fails, or takes more than twenty times as long (at least 30 seconds), has no time: all that is known is that it is longer.
+//! The *time* of a limit is the median of the runs under `uzswap run --memory` by that of the free
+//! runs; the estimate's is its median, too. A run that fails, or takes more than twenty times as
+//! long (at least 30 seconds), has no time: all that is known is that it is longer.
 //!
-//! The *ratio* is that of all pages of the program when they are compressed: in a run with as much memory as it needs, without a store and with one codec,
-//! `reclaim all` takes them out every now and then, and `ps` says what they were and what they have become.
+//! The *ratio* is that of all pages of the program when they are compressed: in a run with as much
+//! memory as it needs, without a store and with one codec, `reclaim all` takes them out every now
+//! and then, and `ps` says what they were and what they have become.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +46,8 @@ pub struct EstimateArguments {
     out: Out,
 }
 
-/// What an estimate has to be: within a tenth of the ratio, and a factor of one and a half of the time.
+/// What an estimate has to be: within a tenth of the ratio, and a factor of one and a half of the
+/// time.
 const RATIO_WITHIN: f64 = 1.1;
 const TIME_WITHIN: f64 = 1.5;
 /// Between two times that all pages are taken out.

@@ -1,13 +1,14 @@
 //! `uzswap bench faults`: what a page costs that comes back.
 //!
-//! One worker process, the same pages, the same limit; the arms differ in what stands behind the limit: uzswap, or a
-//! memory cgroup with zswap, zram or plain swap of the kernel.
+//! One worker process, the same pages, the same limit; the arms differ in what stands behind the
+//! limit: uzswap, or a memory cgroup with zswap, zram or plain swap of the kernel.
 //!
-//! *Per touch* is the wall time of a pass by its touches, hits included: what a program feels. *Per refault* is the mean
-//! time of those touches that were no hits, including the eviction that made room if it happened in the
-//! faulting thread. *CPU* is the processor time of all threads of the process by its touches, so that work moved to
-//! another core is seen. Compressed pools are inside uzswap's limit and mostly on top of the kernel's (see `arms`), so
-//! uzswap keeps fewer pages ready and has more refaults. `--count-pool` is the comparison at equal memory.
+//! *Per touch* is the wall time of a pass by its touches, hits included: what a program feels. *Per
+//! refault* is the mean time of those touches that were no hits, including the eviction that made
+//! room if it happened in the faulting thread. *CPU* is the processor time of all threads of the
+//! process by its touches, so that work moved to another core is seen. Compressed pools are inside
+//! uzswap's limit and mostly on top of the kernel's (see `arms`), so uzswap keeps fewer pages ready
+//! and has more refaults. `--count-pool` is the comparison at equal memory.
 
 use std::path::{Path, PathBuf};
 

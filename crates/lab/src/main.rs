@@ -1,4 +1,5 @@
-//! `uzswap-bench`, called by `uzswap bench`: measurements of uzswap, beside its peers in the kernel.
+//! `uzswap-bench`, called by `uzswap bench`: measurements of uzswap, beside its peers in the
+//! kernel.
 //!
 //! ```text
 //!  faults ─────┐                                         ┌──> worker, an ordinary process   (pages, histogram)
@@ -12,9 +13,9 @@
 //!        all ─> record: machine, commit, raw runs as JSON;  plot: SVG
 //! ```
 //!
-//! A *run* is one process that measures and says what it saw; a *round* is one run of every arm, in turn; a result is
-//! the median over rounds. Arms are interleaved because a machine is never quiet for long: what
-//! disturbs, disturbs all of them, and their ratios stay.
+//! A *run* is one process that measures and says what it saw; a *round* is one run of every arm, in
+//! turn; a result is the median over rounds. Arms are interleaved because a machine is never quiet
+//! for long: what disturbs, disturbs all of them, and their ratios stay.
 
 mod arms;
 mod build;
@@ -76,15 +77,18 @@ fn main() -> ExitCode {
 enum BenchCommand {
     /// What a page costs that comes back, beside zswap, zram and swap of the kernel
     Faults(faults::FaultsArguments),
-    /// Several processes that write more than there is memory for, beside zswap, zram and swap of the kernel
+    /// Several processes that write more than there is memory for, beside zswap, zram and swap of
+    /// the kernel
     SwapWSeq(swap_w_seq::SwapWSeqArguments),
-    /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the kernel
+    /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the
+    /// kernel
     Programs(programs::ProgramsArguments),
     /// What 'uzswap estimate' says of real programs, beside what then happens
     Estimate(estimate::EstimateArguments),
     /// How many pages other policies of replacement would bring back, by traces of real programs
     Policies(policies::PoliciesArguments),
-    /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the kernel
+    /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the
+    /// kernel
     Build(build::BuildArguments),
     /// What uzswap costs a program that fits its limit
     Overhead(overhead::OverheadArguments),

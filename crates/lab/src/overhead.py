@@ -1,4 +1,5 @@
-# Loops of the kind that CPython is measured with. Each prints its name, its seconds, and those of the processor.
+# Loops of the kind that CPython is measured with. Each prints its name, its seconds, and those of
+# the processor.
 import json, re, time
 
 def nbody():

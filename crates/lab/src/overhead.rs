@@ -1,9 +1,10 @@
 //! `uzswap bench overhead`: what uzswap costs a program that fits its limit.
 //!
-//! Pairs of runs, one plain and one under `uzswap run`, in turn; every other pair the other way round. A figure is
-//! the ratio of the two medians: of wall time, and of processor time (all processes of the run), which a busy machine
-//! disturbs less. The quartiles of the pairs' own ratios say how far it can be trusted. Where others share the processors,
-//! `least`, the ratio of the shortest runs of either side, is the figure to believe: nothing makes a run too short.
+//! Pairs of runs, one plain and one under `uzswap run`, in turn; every other pair the other way
+//! round. A figure is the ratio of the two medians: of wall time, and of processor time (all
+//! processes of the run), which a busy machine disturbs less. The quartiles of the pairs' own
+//! ratios say how far it can be trusted. Where others share the processors, `least`, the ratio of
+//! the shortest runs of either side, is the figure to believe: nothing makes a run too short.
 //!
 //! | workload | figure |
 //! |---|---|
@@ -128,7 +129,8 @@ impl Bench<'_> {
         Ok(Ok(pairs))
     }
 
-    /// Whether the last managed run was one: taken over, and inside its limit. If not, it measured nothing.
+    /// Whether the last managed run was one: taken over, and inside its limit. If not, it measured
+    /// nothing.
     fn as_meant(&self, side: Side) -> Result<(), String> {
         if side == Side::Plain {
             return Ok(());
@@ -254,8 +256,8 @@ fn timed(command: &mut Command) -> Result<Figures, String> {
     Ok([("wall".to_string(), wall), ("CPU".to_string(), children_seconds() - before)].into())
 }
 
-/// For every figure: both medians, their ratio and difference. Where there are several, the geometric mean of
-/// their ratios too.
+/// For every figure: both medians, their ratio and difference. Where there are several, the
+/// geometric mean of their ratios too.
 fn summarize(pairs: &[Pair]) -> Map<String, Value> {
     let mut summary = Map::new();
     let mut logs: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();

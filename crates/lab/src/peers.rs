@@ -5,9 +5,10 @@
 //!        drop ──────> the same steps undone, last first
 //! ```
 //!
-//! Every step that changes the machine pushes its undoing on a list before the next step is tried, so a failure
-//! half-way, an error of the run, a panic-free return and Ctrl-C (see `process::Interrupt`) all end in the same list being
-//! worked off. Only SIGKILL of the benchmark leaves something behind. These settings are the whole machine's: a
+//! Every step that changes the machine pushes its undoing on a list before the next step is tried,
+//! so a failure half-way, an error of the run, a panic-free return and Ctrl-C (see
+//! `process::Interrupt`) all end in the same list being worked off. Only SIGKILL of the benchmark
+//! leaves something behind. These settings are the whole machine's: a
 //! [`Lock`] keeps two benchmarks from restoring each other's values.
 
 use std::fs::{self, File, OpenOptions};
@@ -203,7 +204,8 @@ fn out_of_memory_kills(group: &Path) -> u64 {
     texts.map(|text| value_of(&text, "oom_kill ")).sum()
 }
 
-/// Whether the kernel counts zswap's pool against the memory cgroup (cgroup v2 does, v1 does not; zram's never is).
+/// Whether the kernel counts zswap's pool against the memory cgroup (cgroup v2 does, v1 does not;
+/// zram's never is).
 pub fn pool_is_charged(kind: Kind) -> bool {
     kind == Kind::Zswap && !Path::new(CGROUP_V1).join("memory.limit_in_bytes").exists()
 }
@@ -359,7 +361,8 @@ mod tests {
         Plan { kind, page_cluster: 1, limit_bytes: 64 * MIB, swap_bytes: 16 * MIB, directory }
     }
 
-    /// What switching on changes, as the machine shows it. Other programs' swap devices are left out.
+    /// What switching on changes, as the machine shows it. Other programs' swap devices are left
+    /// out.
     fn state(own: &str) -> Vec<String> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let mut state: Vec<String> =

@@ -1,5 +1,5 @@
-//! Plots as SVG, by hand: of the fault bench bars of the median, a mark at the mean, whiskers to the
-//! 99th percentile; of the others plain bars.
+//! Plots as SVG, by hand: of the fault bench bars of the median, a mark at the mean, whiskers to
+//! the 99th percentile; of the others plain bars.
 
 use std::fmt::Write;
 
@@ -8,7 +8,8 @@ use uzswap_cli::estimate::worker::PHASES;
 use uzswap_cli::plot::{BAR, LEFT, RIGHT, TOP, WIDTH, escape};
 pub use uzswap_cli::plot::{Group, bars};
 
-/// Refault times of every arm, a group of bars for each way of touching. The axis is logarithmic: disks are slow.
+/// Refault times of every arm, a group of bars for each way of touching. The axis is logarithmic:
+/// disks are slow.
 pub fn faults(title: &str, arms: &[&str], summary: &Value) -> String {
     let us = |arm: &str, phase: &str, key: &str| {
         summary[arm]["phases"][phase][key].as_f64().map(|ns| ns / 1000.0).filter(|us| *us > 0.0)

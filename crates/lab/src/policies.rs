@@ -4,9 +4,10 @@
 //!  program, `uzswap run --trace` in little memory ──> trace ──> simulate at 75, 50, 35, 25 % of its need ──> loads by policy
 //! ```
 //!
-//! The figure for a policy is the loads by those of the pager's own policy (less than one: it would bring back fewer pages), the median over
-//! programs. Traces are large, and thrown away; what stays is a record of the loads. A program's order of touches is its own, so another round would show how
-//! much the recording disturbs, not how much the program varies: there is one.
+//! The figure for a policy is the loads by those of the pager's own policy (less than one: it would
+//! bring back fewer pages), the median over programs. Traces are large, and thrown away; what stays
+//! is a record of the loads. A program's order of touches is its own, so another round would show
+//! how much the recording disturbs, not how much the program varies: there is one.
 
 use std::process::Command;
 use std::time::Duration;

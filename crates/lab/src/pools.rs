@@ -1,11 +1,12 @@
-//! `uzswap bench pools`: how densely each pool keeps real objects, how fast, and how much it gives back.
+//! `uzswap bench pools`: how densely each pool keeps real objects, how fast, and how much it gives
+//! back.
 //!
 //! ```text
 //!  store every object ── density ── read all ── free 90 % at random ── compact ── resident memory: how much less?
 //! ```
 //!
-//! Objects are the mix compressed by lz4. Density is object bytes to bytes of frames. Resident memory is what the kernel
-//! says of this process, which does nothing else meanwhile.
+//! Objects are the mix compressed by lz4. Density is object bytes to bytes of frames. Resident
+//! memory is what the kernel says of this process, which does nothing else meanwhile.
 
 use std::hint::black_box;
 

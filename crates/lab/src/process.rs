@@ -16,8 +16,8 @@ pub use uzswap_cli::process::{Interrupt, Running, children_seconds, one_line};
 use uzswap_cli::procfs::kib_of;
 use uzswap_cli::program::reason;
 
-/// A process and all that it starts, as far as they stay in its process group. All of them are ended when it goes
-/// out of scope.
+/// A process and all that it starts, as far as they stay in its process group. All of them are
+/// ended when it goes out of scope.
 pub struct Tree(Child);
 
 impl Tree {
@@ -54,8 +54,8 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // If the first process was reaped and nobody else is left, there is no such group, and no other can have its
-        // number yet: numbers are given out in order.
+        // If the first process was reaped and nobody else is left, there is no such group, and no
+        // other can have its number yet: numbers are given out in order.
         let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
         let _ = self.0.wait();
     }
@@ -71,12 +71,14 @@ pub fn patience(free: Duration) -> Duration {
     (free * 20).max(Duration::from_secs(30))
 }
 
-/// Page faults, of all processes that we have waited for and theirs, that waited for a disk or came from swap.
+/// Page faults, of all processes that we have waited for and theirs, that waited for a disk or came
+/// from swap.
 pub fn children_major_faults() -> u64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.major_page_faults().max(0) as u64)
 }
 
-/// The program's real file: the system's own before the search path, which may lead to a script that starts it.
+/// The program's real file: the system's own before the search path, which may lead to a script
+/// that starts it.
 pub fn find(program: &str) -> Result<PathBuf, String> {
     all_named(program).into_iter().next().ok_or(format!("{program} is not installed"))
 }

@@ -1,9 +1,10 @@
-//! `uzswap bench same-filled`: what pages of one repeated word cost, and what looking for them costs all others.
+//! `uzswap bench same-filled`: what pages of one repeated word cost, and what looking for them
+//! costs all others.
 //!
-//! Three kinds of pages, made up, for their content is all there is to them: *same-filled*; *last word* differs, which is
-//! the published worst case; *last but one* differs, which is the worst for a check that looks at both ends
-//! first. The two others go through the compressor, so they are what a same-filled page would cost
-//! without the check.
+//! Three kinds of pages, made up, for their content is all there is to them: *same-filled*; *last
+//! word* differs, which is the published worst case; *last but one* differs, which is the worst for
+//! a check that looks at both ends first. The two others go through the compressor, so they are
+//! what a same-filled page would cost without the check.
 
 use std::hint::black_box;
 

@@ -1,4 +1,5 @@
-//! A directory for what the measured programs need: their input, their sockets. On a disk, and gone with its owner.
+//! A directory for what the measured programs need: their input, their sockets. On a disk, and gone
+//! with its owner.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

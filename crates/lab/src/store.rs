@@ -7,13 +7,13 @@
 //! | read at random | loads in any order | 4 and 8 KiB as often as ours, one at a time |
 //! | decode alone | loads in the order of writing of what has been read already: nothing is read | |
 //!
-//! A single thread reads in order no faster than it decodes, whatever the disk does: what it reaches of the slower of the
-//! two is what reading and decoding cost each other. The pages that come of it are more bytes than were read: what they
-//! would have cost uncompressed is printed too.
+//! A single thread reads in order no faster than it decodes, whatever the disk does: what it
+//! reaches of the slower of the two is what reading and decoding cost each other. The pages that
+//! come of it are more bytes than were read: what they would have cost uncompressed is printed too.
 //!
-//! Ours includes all that belongs to it: taking objects out of the pool, sealing, packing; opening and decompressing on
-//! the way back. fio reads and writes nothing but bytes. It is given our file by its descriptor (the file has no name), and
-//! writes to a part of it that we do not use.
+//! Ours includes all that belongs to it: taking objects out of the pool, sealing, packing; opening
+//! and decompressing on the way back. fio reads and writes nothing but bytes. It is given our file
+//! by its descriptor (the file has no name), and writes to a part of it that we do not use.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -88,7 +88,8 @@ impl Written {
         Ok(Written { cache, entries, write_mib_per_s: written_bytes as f64 / MIB / seconds, written_bytes })
     }
 
-    /// Loads entries one after the other: MiB read from the file per second, and the counters' growth.
+    /// Loads entries one after the other: MiB read from the file per second, and the counters'
+    /// growth.
     fn load(&self, entries: &[SwapEntry]) -> (f64, Counters) {
         let before = self.cache.counters();
         let mut page = [0; PAGE_BYTES];
@@ -103,11 +104,11 @@ impl Written {
         (grown.store_read_bytes as f64 / MIB / seconds, grown)
     }
 
-    /// Loads entries a few at a time, each twice: the second time they are in the readers' buffers, so that all there is
-    /// to do is to open and to decompress. MiB of the file per second of that.
+    /// Loads entries a few at a time, each twice: the second time they are in the readers' buffers,
+    /// so that all there is to do is to open and to decompress. MiB of the file per second of that.
     fn decode(&self) -> f64 {
-        // Two clusters or three, which is what the readers hold; more, so that the second time is not the quicker for
-        // being a repetition.
+        // Two clusters or three, which is what the readers hold; more, so that the second time is
+        // not the quicker for being a repetition.
         const AT_ONCE: usize = 80;
         let mut page = [0; PAGE_BYTES];
         let mut load = |entries: &[SwapEntry]| {
@@ -123,7 +124,8 @@ impl Written {
             load(entries);
             let elapsed = started.elapsed().as_secs_f64();
             let after = self.cache.counters();
-            // What is still in memory was never read, and what had to be read again is not decoding alone.
+            // What is still in memory was never read, and what had to be read again is not decoding
+            // alone.
             if after.read_ahead_hits - before.read_ahead_hits == entries.len() as u64
                 && after.store_reads == before.store_reads
             {

@@ -9,9 +9,10 @@
 //!
 //! | owned, 2 threads | two such threads, sharing nothing: what the machine can do |
 //!
-//! All arms do the same pages with lz4. Figures are rates, and processor time per page. On a machine that does other
-//! things too two threads do not always have two processors, so what others used of the machine is noted beside every
-//! run, and ratios are taken of the rounds in which that was next to nothing; if there are none, of processor time.
+//! All arms do the same pages with lz4. Figures are rates, and processor time per page. On a
+//! machine that does other things too two threads do not always have two processors, so what others
+//! used of the machine is noted beside every run, and ratios are taken of the rounds in which that
+//! was next to nothing; if there are none, of processor time.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -168,7 +169,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     println!("{} of {} rounds were quiet", quiet.len(), comparison.rounds);
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
     println!("{cores} processors, {} streams of {} bytes together", per_cpu.slots(), per_cpu.mapped_bytes());
-    // Without a quiet round the clock says what others did; nobody sleeps here, so processor time says the same.
+    // Without a quiet round the clock says what others did; nobody sleeps here, so processor time
+    // says the same.
     let by_cpu = |threads: f64, name: &str, to: &str| {
         let of = |round: usize| threads * noted[to][round].cpu_ns / noted[name][round].cpu_ns;
         median((0..comparison.rounds as usize).map(of)).unwrap_or(f64::NAN)

@@ -1,14 +1,16 @@
-//! `uzswap bench swap-w-seq`: several processes write more than there is memory for, from begin to end, over and over.
+//! `uzswap bench swap-w-seq`: several processes write more than there is memory for, from begin to
+//! end, over and over.
 //!
-//! After the test of that name in vm-scalability, by which changes to the kernel's swap are judged: nothing is used
-//! again before all else was, so every page goes out and comes in once a round, and what is measured is how fast
-//! pages are reclaimed by several processes at a time. The arms differ in what stands behind the limit (see `arms`),
-//! the processes are those of `writers`.
+//! After the test of that name in vm-scalability, by which changes to the kernel's swap are judged:
+//! nothing is used again before all else was, so every page goes out and comes in once a round, and
+//! what is measured is how fast pages are reclaimed by several processes at a time. The arms differ
+//! in what stands behind the limit (see `arms`), the processes are those of `writers`.
 //!
-//! *Throughput* is pages written by the wall time from the common start to the last end. *CPU* is the processor time
-//! of the processes by pages written, their eviction thread included under uzswap. *Huge* is the share of what is resident
-//! at the end that is in huge pages: reclaim that splits all of them pays for that in every later TLB miss.
-//! The ratios are such that more is better for uzswap.
+//! *Throughput* is pages written by the wall time from the common start to the last end. *CPU* is
+//! the processor time of the processes by pages written, their eviction thread included under
+//! uzswap. *Huge* is the share of what is resident at the end that is in huge pages: reclaim that
+//! splits all of them pays for that in every later TLB miss. The ratios are such that more is
+//! better for uzswap.
 
 use serde_json::{Map, Value, json};
 
@@ -77,7 +79,8 @@ pub fn run(arguments: SwapWSeqArguments) -> Result<u8, Failure> {
 
 // ---------------------------------------------------------------- results
 
-/// For every arm its medians over rounds, and uzswap's ratios to them. `pages` were written in a run.
+/// For every arm its medians over rounds, and uzswap's ratios to them. `pages` were written in a
+/// run.
 fn summarize(arms: &[Arm], runs: &[Value], pages: u64) -> Map<String, Value> {
     let mut summary: Map<String, Value> = Map::new();
     for arm in arms {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A *touch* reads or writes one word of a page that is drawn at random, so threads meet only by
-//! accident. A read compares the page's mark; a write adds one to the page's count, and at the end the
-//! counts of all pages together are the number of writes: an update that paging lost is missing
+//! accident. A read compares the page's mark; a write adds one to the page's count, and at the end
+//! the counts of all pages together are the number of writes: an update that paging lost is missing
 //! there. The threads draw their touches in small portions from one budget, so that all of them
 //! work to the end, and the time is from a common start to the last end. Nothing here knows about
 //! uzswap or the kernel's swap.

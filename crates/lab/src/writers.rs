@@ -6,9 +6,10 @@
 //!           └─> writer: ...              └ all ──┘                          └─ all ──┘                 └ all ─┘
 //! ```
 //!
-//! Each word is a line on a pipe; nobody goes on before all have said theirs. The time is from *go* to the last *done*, so
-//! starting the processes, making up content and verifying are not in it, and every writer still holds its memory
-//! when the last one ends. Nothing here knows about uzswap or the kernel's swap.
+//! Each word is a line on a pipe; nobody goes on before all have said theirs. The time is from *go*
+//! to the last *done*, so starting the processes, making up content and verifying are not in it,
+//! and every writer still holds its memory when the last one ends. Nothing here knows about uzswap
+//! or the kernel's swap.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -43,7 +44,8 @@ pub struct WriterArguments {
     /// How often each process writes its memory, from begin to end
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds_of_writing: u32,
-    /// Whether the memory is to be in huge pages (madvise); if not given, as the system does by itself
+    /// Whether the memory is to be in huge pages (madvise); if not given, as the system does by
+    /// itself
     #[arg(long, value_name = "WHEN")]
     pub huge: Option<Huge>,
     /// What is written into a page: one word of eight bytes, or all of it anew, made up like a heap
@@ -240,7 +242,8 @@ impl Writer {
     }
 }
 
-/// Pages made up beforehand, since making one takes as long as evicting one. None if only a word is written.
+/// Pages made up beforehand, since making one takes as long as evicting one. None if only a word is
+/// written.
 struct Source(Vec<PageBytes>);
 
 impl Source {
@@ -264,7 +267,8 @@ impl Source {
     }
 }
 
-/// The word at the beginning of each page: no two pages are alike, and none as it was in another round.
+/// The word at the beginning of each page: no two pages are alike, and none as it was in another
+/// round.
 fn word(page: usize, round: u32) -> [u8; 8] {
     mark(page as u32, round.into()).to_ne_bytes()
 }

@@ -1,4 +1,5 @@
-//! The side that asks: finds the runs of the user, picks the one that is meant, and exchanges a line with it.
+//! The side that asks: finds the runs of the user, picks the one that is meant, and exchanges a
+//! line with it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +39,8 @@ fn environment(name: &str) -> Option<std::ffi::OsString> {
 }
 
 impl Runs {
-    /// Asks all runs at once: one that is stopped does not answer, and others need not wait for that.
+    /// Asks all runs at once: one that is stopped does not answer, and others need not wait for
+    /// that.
     pub fn find() -> Runs {
         let found = directory::connect_all(&environment);
         let connections = found.runs;
@@ -58,8 +60,8 @@ impl Runs {
         runs
     }
 
-    /// The run, or the process, that `name` means: a process id, or a name that only one has. The program's name means its run.
-    /// `of_process`: a name is that of a process.
+    /// The run, or the process, that `name` means: a process id, or a name that only one has. The
+    /// program's name means its run. `of_process`: a name is that of a process.
     pub fn pick(&self, name: &str, of_process: bool) -> Result<Target, Failure> {
         if let Ok(pid) = name.parse::<u32>() {
             return self.pick_pid(pid);

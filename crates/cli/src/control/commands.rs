@@ -1,4 +1,5 @@
-//! `uzswap ps`, `uzswap set`, `uzswap reclaim`, `uzswap bring-in`: what they ask and what they print.
+//! `uzswap ps`, `uzswap set`, `uzswap reclaim`, `uzswap bring-in`: what they ask and what they
+//! print.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -30,7 +31,8 @@ pub struct SetArguments {
     /// A process of the run, the run itself (see 'uzswap ps'), or the name of its program
     #[arg(value_name = "PID|NAME")]
     target: String,
-    /// The new limit for the whole run: bytes, 512M, 1.5G, 1GiB, or 50% of what the run may have where it runs
+    /// The new limit for the whole run: bytes, 512M, 1.5G, 1GiB, or 50% of what the run may have
+    /// where it runs
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
     memory: String,
 }
@@ -41,7 +43,8 @@ pub struct ReclaimArguments {
     /// A process, a run (all its processes), or a name that only one process has
     #[arg(value_name = "PID|NAME")]
     target: String,
-    /// How much to free: bytes, 512M, 50% of what it holds, or all: every page leaves memory until it is touched
+    /// How much to free: bytes, 512M, 50% of what it holds, or all: every page leaves memory until
+    /// it is touched
     #[arg(value_name = "SIZE|PERCENT|all", allow_hyphen_values = true)]
     amount: String,
 }

@@ -1,4 +1,5 @@
-//! Control of programs that are running: who they are, what they hold, and what their users want of them.
+//! Control of programs that are running: who they are, what they hold, and what their users want of
+//! them.
 //!
 //! ```text
 //!  uzswap ps, top, set, reclaim, bring-in                      uzswap run
@@ -12,7 +13,8 @@
 //! - *Sight* (`sight.rs`): what can be seen of a process from outside.
 //! - *State* (`state.rs`): what a run and its processes hold, as `ps` and `top` show it.
 //!
-//! A run without a socket (no directory to be had) is none the worse: it cannot be seen or controlled, that is all.
+//! A run without a socket (no directory to be had) is none the worse: it cannot be seen or
+//! controlled, that is all.
 
 pub mod client;
 mod commands;

@@ -7,10 +7,11 @@
 //!  {"do":"bring-in","pid":N or null}                  {"ok":[{"pid":N,"before_bytes":N,"missing_bytes":N,...}]}
 //!                                                     {"error":"one line for the user"}
 //! ```
-//! Sizes go over as the user wrote them: a percentage is one of what the run may have where it runs.
+//! Sizes go over as the user wrote them: a percentage is one of what the run may have where it
+//! runs.
 //!
-//! Who connects is the user, or root, but perhaps not a program of ours: whatever comes is a request, or is answered by an error. A line
-//! has a largest length and must be there in time.
+//! Who connects is the user, or root, but perhaps not a program of ours: whatever comes is a
+//! request, or is answered by an error. A line has a largest length and must be there in time.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
@@ -159,7 +160,8 @@ pub fn read_line(mut stream: &UnixStream, most: usize, deadline: Option<Instant>
     }
 }
 
-/// Writes a line, until `deadline`. Not by `write`, which would kill us by SIGPIPE when the other side has gone.
+/// Writes a line, until `deadline`. Not by `write`, which would kill us by SIGPIPE when the other
+/// side has gone.
 pub fn write_line(stream: &UnixStream, line: &str, deadline: Instant) -> io::Result<()> {
     let mut bytes = line.as_bytes();
     while !bytes.is_empty() {

@@ -10,7 +10,8 @@ use super::state::{self, PAGE_BYTES, ProcessState, RunState};
 /// One `uzswap run` and its processes.
 #[derive(Clone)]
 pub struct Run {
-    /// The process id by which it is named: that of `uzswap run`, also where that has become the program.
+    /// The process id by which it is named: that of `uzswap run`, also where that has become the
+    /// program.
     pub id: u32,
     pub tree: &'static Tree,
     pub control_fd: i32,

@@ -3,10 +3,12 @@
 //! ```text
 //!  accept ──> one thread per connection: is it the user? ─> a line, in time ─> Run does it ─> a line back
 //! ```
-//! Only the user and root get an answer, whatever the file permissions are worth (a file system may have none). Connections are
-//! few at a time and short; what is too much is turned away, so that the run itself is never in question.
+//! Only the user and root get an answer, whatever the file permissions are worth (a file system may
+//! have none). Connections are few at a time and short; what is too much is turned away, so that
+//! the run itself is never in question.
 //!
-//! The threads are made with all signals blocked, as the supervisor has them: signals are its business.
+//! The threads are made with all signals blocked, as the supervisor has them: signals are its
+//! business.
 
 use std::ffi::OsString;
 use std::io;
@@ -63,7 +65,8 @@ impl Run {
         }
     }
 
-    /// Changes the limit. Who is above it notices: the active within a tick, the dormant by the ring.
+    /// Changes the limit. Who is above it notices: the active within a tick, the dormant by the
+    /// ring.
     fn set(&self, memory: String) -> Result<LimitSet, String> {
         let mut remarks = Vec::new();
         let given = Given { value: memory, origin: "--memory".to_string() };
@@ -79,8 +82,8 @@ impl Run {
         })
     }
 
-    /// Has memory reclaimed from a process, or from all, and waits until that is done. An amount for all is spread by what
-    /// they hold.
+    /// Has memory reclaimed from a process, or from all, and waits until that is done. An amount
+    /// for all is spread by what they hold.
     fn reclaim(
         &self,
         pid: Option<u32>,
@@ -108,7 +111,8 @@ impl Run {
         Ok(asked.into_iter().map(|a| wait(a, is_given_up)).collect())
     }
 
-    /// Has a process, or all, bring in what is out as far as the limit has room, and waits until that is done.
+    /// Has a process, or all, bring in what is out as far as the limit has room, and waits until
+    /// that is done.
     fn bring_in(&self, pid: Option<u32>, is_given_up: &dyn Fn() -> bool) -> Result<Vec<BroughtIn>, String> {
         let asked = self.targets(pid)?.into_iter().map(|(slot, p)| {
             let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
@@ -153,7 +157,8 @@ impl Run {
     }
 }
 
-/// Waits until a process has done what was asked of it, as long as there is progress; the outcome for the reply.
+/// Waits until a process has done what was asked of it, as long as there is progress; the outcome
+/// for the reply.
 fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Reclaimed {
     let Asked { pid, slot, number, before_bytes, mut fault } = asked;
     let now = || procfs::anonymous_bytes(pid).unwrap_or(0);
@@ -210,7 +215,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread that accepts holds the other reference until the process ends, so the name goes here.
+        // The thread that accepts holds the other reference until the process ends, so the name
+        // goes here.
         self.named.unlink();
     }
 }

@@ -1,8 +1,9 @@
 //! What a run and its processes hold now, as `ps` and `top` show it.
 //!
-//! Two sources. The kernel says what anonymous memory a process has. An active process's slot says the rest: what of
-//! that is compressed, what was written, how many faults it had. Of a dormant process the slot knows only what it
-//! could hold at most, so there the kernel's figure stands for all.
+//! Two sources. The kernel says what anonymous memory a process has. An active process's slot says
+//! the rest: what of that is compressed, what was written, how many faults it had. Of a dormant
+//! process the slot knows only what it could hold at most, so there the kernel's figure stands for
+//! all.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -81,7 +82,8 @@ pub struct RunState {
     pub processes: Vec<ProcessState>,
 }
 
-/// The processes of a tree that are there, with their slots. `control_fd`: the control block's file.
+/// The processes of a tree that are there, with their slots. `control_fd`: the control block's
+/// file.
 pub fn live(tree: &'static Tree, control_fd: i32) -> impl Iterator<Item = (u32, &'static Slot)> {
     tree.translate(control_fd);
     tree.live_slots()

@@ -1,8 +1,9 @@
-//! Times of single touches, counted in buckets: 16 to each power of two, so that a quantile is right to 6 %.
+//! Times of single touches, counted in buckets: 16 to each power of two, so that a quantile is
+//! right to 6 %.
 //!
-//! A touch that took [`REFAULT_NS`] or longer counts as a refault. The same line for every arm: a hit costs a TLB and a
-//! cache miss (under 0.5 us even in a virtual machine), or the first write to a page tracked by
-//! write protection (0.75 us), and the cheapest refault 3 us.
+//! A touch that took [`REFAULT_NS`] or longer counts as a refault. The same line for every arm: a
+//! hit costs a TLB and a cache miss (under 0.5 us even in a virtual machine), or the first write to
+//! a page tracked by write protection (0.75 us), and the cheapest refault 3 us.
 
 use serde_json::{Value, json};
 
@@ -54,10 +55,12 @@ impl Histogram {
         self.hit_total_ns + self.refault_total_ns
     }
 
-    /// The time that `share` of the refaults did not exceed (upper end of its bucket); 0 without refaults.
+    /// The time that `share` of the refaults did not exceed (upper end of its bucket); 0 without
+    /// refaults.
     pub fn refault_quantile_ns(&self, share: f64) -> u64 {
         let first = bucket(REFAULT_NS);
-        // The bucket that holds the line also counts some hits, at most one bucket's width below it.
+        // The bucket that holds the line also counts some hits, at most one bucket's width below
+        // it.
         let total: u64 = self.counts[first..].iter().map(|c| u64::from(*c)).sum();
         let wanted = (total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -5,9 +5,10 @@
 //!          └───────────── each: several passes, every page once per pass ────┘  (not timed)
 //! ```
 //!
-//! A touch reads or writes one word, the *mark*, of one page. Marks tell which page it is and how often it was
-//! written, so that a read is checked by one addition, and at the end every byte of every page is
-//! compared with what it must be. Nothing here knows about uzswap or the kernel's swap: one program, any arm.
+//! A touch reads or writes one word, the *mark*, of one page. Marks tell which page it is and how
+//! often it was written, so that a read is checked by one addition, and at the end every byte of
+//! every page is compared with what it must be. Nothing here knows about uzswap or the kernel's
+//! swap: one program, any arm.
 
 use std::hint::black_box;
 use std::io::{self, BufRead, Write};
@@ -34,7 +35,8 @@ pub struct WorkerArguments {
     /// Seed of the random orders
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// After each touch read so many cache lines of a working set of its own: who works between its faults finds the caches cold
+    /// After each touch read so many cache lines of a working set of its own: who works between its
+    /// faults finds the caches cold
     #[arg(long, default_value_t = 0)]
     between_lines: u32,
     /// Take pages from a file
@@ -124,7 +126,8 @@ pub struct Between {
 
 impl Between {
     const LINE_WORDS: usize = 8;
-    /// 1 MiB: about what the caches that are a core's own hold, and more than the translations in the nearest of them cover.
+    /// 1 MiB: about what the caches that are a core's own hold, and more than the translations in
+    /// the nearest of them cover.
     pub const LINES: usize = 1 << 14;
 
     fn new(lines: u32) -> Between {
@@ -248,7 +251,8 @@ pub fn mark(page: u32, version: u64) -> u64 {
     Random(version << 32 | u64::from(page)).next()
 }
 
-/// Where the mark is in memory: in another cache line from page to page, or all marks would fight for one cache set.
+/// Where the mark is in memory: in another cache line from page to page, or all marks would fight
+/// for one cache set.
 fn mark_offset(page: u32) -> usize {
     page as usize * PAGE_BYTES + page as usize * 13 % 64 * 64
 }

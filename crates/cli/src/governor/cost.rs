@@ -6,7 +6,8 @@ use uzswap::control::{Counter, Slot};
 
 /// A page brought back, with the eviction that made room for it.
 pub const LOAD: Duration = Duration::from_micros(20);
-/// One that came along with others, one that was still in limbo, and one that had to be read from the store.
+/// One that came along with others, one that was still in limbo, and one that had to be read from
+/// the store.
 const ALONG: Duration = Duration::from_micros(1);
 const HIT: Duration = Duration::from_micros(4);
 const READ: Duration = Duration::from_micros(100);

@@ -1,8 +1,10 @@
-//! What the dormant processes of a run hold. They have reserved what they could hold and do not look themselves, so the peak of
-//! a run needs somebody who does, from outside: by the kernel's count, now and then.
+//! What the dormant processes of a run hold. They have reserved what they could hold and do not
+//! look themselves, so the peak of a run needs somebody who does, from outside: by the kernel's
+//! count, now and then.
 //!
-//! The kernel counts memory that is shared since a fork for each who has it. Where that can matter the process's share is asked for
-//! (Pss), which costs the kernel a walk through its tables; how often, is by what it costs.
+//! The kernel counts memory that is shared since a fork for each who has it. Where that can matter
+//! the process's share is asked for (Pss), which costs the kernel a walk through its tables; how
+//! often, is by what it costs.
 
 use std::fs;
 use std::sync::Arc;
@@ -19,7 +21,8 @@ const PART: u32 = 100;
 /// A process that holds less is not asked for its share.
 const SHARE_FROM_BYTES: u64 = 1 << 20;
 
-/// Watches the dormant processes. Without a thread for it the peak is that of those that page, and of each that ends.
+/// Watches the dormant processes. Without a thread for it the peak is that of those that page, and
+/// of each that ends.
 pub fn start(run: Arc<Run>) {
     super::in_background("uzswap-dormant", move || {
         loop {
@@ -42,7 +45,8 @@ fn look(run: &Run) -> u64 {
     dormant.map(|(pid, _)| holds(pid)).sum()
 }
 
-/// The part of a process's anonymous memory that is its own, or its share of what others have as well.
+/// The part of a process's anonymous memory that is its own, or its share of what others have as
+/// well.
 fn share(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     share_in(&text)

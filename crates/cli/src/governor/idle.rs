@@ -1,12 +1,14 @@
-//! `--idle-after`: a process that does nothing for so long gives its memory back, until it does something again.
+//! `--idle-after`: a process that does nothing for so long gives its memory back, until it does
+//! something again.
 //!
-//! **Idle** is a process in which, for the whole time, no fault was served, no page was brought in for a system call, and whose threads
-//! had a processor for at most a thousandth of the time. Timers that look whether there is anything to do are allowed
-//! that much; what they touch comes back and stays until the next time. A dormant process has no faults that we
-//! see, but who touches memory runs. The evictor's own time does not count.
+//! **Idle** is a process in which, for the whole time, no fault was served, no page was brought in
+//! for a system call, and whose threads had a processor for at most a thousandth of the time.
+//! Timers that look whether there is anything to do are allowed that much; what they touch comes
+//! back and stays until the next time. A dormant process has no faults that we see, but who touches
+//! memory runs. The evictor's own time does not count.
 //!
-//! `uzswap run` watches from outside, by what the kernel says of each thread, so that a process that is not idle pays
-//! nothing.
+//! `uzswap run` watches from outside, by what the kernel says of each thread, so that a process
+//! that is not idle pays nothing.
 
 use std::collections::HashMap;
 use std::fs;

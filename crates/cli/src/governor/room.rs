@@ -1,4 +1,5 @@
-//! Answers a process that is about to be dumped and asks how much memory is left (`uzswap::control::room`).
+//! Answers a process that is about to be dumped and asks how much memory is left
+//! (`uzswap::control::room`).
 
 use std::sync::Arc;
 

@@ -1,21 +1,23 @@
 //! Shares: of the tree's memory each process has what it gains most by.
 //!
-//! What a page more is *worth* to a process is the paging that it would save, and shows at two places: what lies outside,
-//! in pool and store, and comes back (a loop through more than there is), and limbo, whose pages are the next to go (a
-//! set that nearly fits). The larger of the two counts, as paging time per second and page:
+//! What a page more is *worth* to a process is the paging that it would save, and shows at two
+//! places: what lies outside, in pool and store, and comes back (a loop through more than there
+//! is), and limbo, whose pages are the next to go (a set that nearly fits). The larger of the two
+//! counts, as paging time per second and page:
 //!
 //! ```text
 //!   worth = max( loads / pages outside,  hits in limbo / pages in it )
 //! ```
 //!
-//! While memory is short, those to which a page is worth a quarter or less of what it is to another *give*: they get a bound a
-//! little below what they have (`uzswap::control::share`). If what they give comes back, a page is worth more to them
-//! from then on, and they keep the rest; the lesson is forgotten slowly, so that trying again costs little. A process
-//! that nobody knows anything of, because it never had to give, is tried so as well. Sights of the processes go in, who
-//! gives comes out.
+//! While memory is short, those to which a page is worth a quarter or less of what it is to
+//! another *give*: they get a bound a little below what they have (`uzswap::control::share`). If
+//! what they give comes back, a page is worth more to them from then on, and they keep the rest;
+//! the lesson is forgotten slowly, so that trying again costs little. A process that nobody knows
+//! anything of, because it never had to give, is tried so as well. Sights of the processes go in,
+//! who gives comes out.
 //!
-//! Where processes take turns (`turns`), those that wait have given already, and those that run have just brought back what
-//! they need: only who sleeps gives then.
+//! Where processes take turns (`turns`), those that wait have given already, and those that run
+//! have just brought back what they need: only who sleeps gives then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,13 +32,14 @@ use super::cost;
 use crate::control::run::Run;
 use crate::control::sight::{Key, key, processor_time};
 
-/// How often it is looked, and the part of what it holds that a process gives in between: what comes back of it tells whether it
-/// can give more, so it must be little.
+/// How often it is looked, and the part of what it holds that a process gives in between: what
+/// comes back of it tells whether it can give more, so it must be little.
 const LOOK: Duration = Duration::from_millis(100);
 const GIVEN_PART: u64 = 8;
 /// Paging of a process that is worth anybody's memory: a part of the time.
 const TAKES_FROM: u32 = 100;
-/// Who gives begins when a page is worth so many times more to another, and ends when it is worth only so many times more.
+/// Who gives begins when a page is worth so many times more to another, and ends when it is worth
+/// only so many times more.
 const BEGIN: f64 = 4.0;
 const END: f64 = 2.0;
 /// Who holds fewer pages, besides those compressed, has nothing to give.
@@ -89,7 +92,8 @@ fn look(run: &Run, policy: &mut Policy) {
 #[derive(Clone, Debug)]
 struct Sight {
     key: Key,
-    /// What paging has cost so far; loads alone, and what loads would have cost instead of hits in limbo.
+    /// What paging has cost so far; loads alone, and what loads would have cost instead of hits in
+    /// limbo.
     paging: Duration,
     loads: Duration,
     hits: Duration,
@@ -100,7 +104,8 @@ struct Sight {
     held_pages: u64,
     /// Processor time so far; None: not known.
     processor: Option<Duration>,
-    /// It waits for its turn, and gives all that it has. Not one that is dormant: nobody has asked it for any.
+    /// It waits for its turn, and gives all that it has. Not one that is dormant: nobody has asked
+    /// it for any.
     is_paused: bool,
 }
 

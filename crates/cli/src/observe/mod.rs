@@ -8,8 +8,9 @@
 //!     monitor
 //! ```
 //!
-//! Each has a thread of its own in `uzswap run`, which the program cannot see; both only read. They begin when the program
-//! has been started, with all signals blocked as the main thread has them, and end before anything is said of the run.
+//! Each has a thread of its own in `uzswap run`, which the program cannot see; both only read. They
+//! begin when the program has been started, with all signals blocked as the main thread has them,
+//! and end before anything is said of the run.
 
 pub mod address;
 pub mod clock;
@@ -43,8 +44,9 @@ pub struct Watched<'a> {
     pub started_at: SystemTime,
 }
 
-/// Watches while `wait` waits for the program's end. Gives what that returns, and what was sampled if a report is wanted.
-/// A thread that cannot be had is said and missed, no more: the program runs already.
+/// Watches while `wait` waits for the program's end. Gives what that returns, and what was sampled
+/// if a report is wanted. A thread that cannot be had is said and missed, no more: the program runs
+/// already.
 pub fn during<T>(
     watched: Watched,
     listener: Option<Listener>,

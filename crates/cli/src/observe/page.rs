@@ -6,8 +6,9 @@
 //!   page.css, page.js ───────────┘         the plots are drawn by page.js where the page is read
 //! ```
 //!
-//! What comes from the program (names, arguments) is escaped in the text and in the data; a policy in the head forbids everything
-//! from outside. Without scripts the figures and tables are there, the plots are not.
+//! What comes from the program (names, arguments) is escaped in the text and in the data; a policy
+//! in the head forbids everything from outside. Without scripts the figures and tables are there,
+//! the plots are not.
 
 use std::fmt::Write;
 use std::fs::{self, File};

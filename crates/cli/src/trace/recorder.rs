@@ -1,7 +1,8 @@
-//! Takes the faults of a run out of the ring and writes them into the file of `--trace`, in a thread of its own.
+//! Takes the faults of a run out of the ring and writes them into the file of `--trace`, in a
+//! thread of its own.
 //!
-//! The program waits for room in the ring, so this looks often. When the file cannot be written to any more what comes after is counted,
-//! as lost, and said; the program goes on.
+//! The program waits for room in the ring, so this looks often. When the file cannot be written to
+//! any more what comes after is counted, as lost, and said; the program goes on.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -39,7 +40,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record. A thread that cannot be had is said and missed, no more: the program runs already.
+    /// Begins to record. A thread that cannot be had is said and missed, no more: the program runs
+    /// already.
     pub fn start(
         file: TraceFile,
         ring: &'static Ring,
@@ -91,7 +93,8 @@ impl Recorder {
     }
 }
 
-/// Takes records out until there are none (true), or one is not finished. That one is given up when it has not been for too long.
+/// Takes records out until there are none (true), or one is not finished. That one is given up when
+/// it has not been for too long.
 pub fn drain(ring: &Ring, unfinished_since: &mut Option<Instant>, mut put: impl FnMut([u64; 2])) -> bool {
     loop {
         match ring.next() {

@@ -6,17 +6,21 @@
 //!                                                 └─> -j24: ...              every object like the free one's
 //! ```
 //!
-//! Every arm has a memory cgroup with the same limit: the kernel's may swap, uzswap's may not, and uzswap gets
-//! no `--memory` there, so that the group's limit is what it has to find and to keep, with the kernel's own memory
-//! for some hundred processes in it. The limit is half of what the free build *needs* at the most jobs (the most
-//! private anonymous memory of all processes, sampled), unless one is given. What the compressed pools take is
-//! inside the limit for uzswap and on top of it for the kernel with cgroup v1; `--count-pool` lowers the kernel's limit
-//! by it (see `arms`).
+//! Every arm has a memory cgroup with the same limit: the kernel's may swap, uzswap's may not, and
+//! uzswap gets no `--memory` there, so that the group's limit is what it has to find and to keep,
+//! with the kernel's own memory for some hundred processes in it. The limit is half of what the
+//! free build *needs* at the most jobs (the most private anonymous memory of all processes,
+//! sampled), unless one is given. What the compressed pools take is inside the limit for uzswap and
+//! on top of it for the kernel with cgroup v1; `--count-pool` lowers the kernel's limit by it (see
+//! `arms`).
 //!
-//! *I/O* is counted as where zswap was first measured: pages swapped in, pages swapped out, and major faults, which include pages that
-//! zswap and zram have in memory. For uzswap: pages read from and written to its backing store, and major faults of the kernel with
-//! the faults for which its cache brought pages back; what comes along, by read-ahead there and fault-around here, is no fault in either. *Disk* is the part of it that went to a disk: none of zram's swapping. A build *fails* if it
-//! ends with an error, takes twenty times its free time, or makes other objects.
+//! *I/O* is counted as where zswap was first measured: pages swapped in, pages swapped out, and
+//! major faults, which include pages that zswap and zram have in memory. For uzswap: pages read
+//! from and written to its backing store, and major faults of the kernel with the faults for which
+//! its cache brought pages back; what comes along, by read-ahead there and fault-around here, is no
+//! fault in either. *Disk* is the part of it that went to a disk: none of zram's swapping. A
+//! build *fails* if it ends with an error, takes twenty times its free time, or makes other
+//! objects.
 
 mod once;
 mod source;
@@ -53,7 +57,8 @@ pub struct BuildArguments {
     /// Options of the compiler
     #[arg(long, value_name = "FLAGS", default_value = "-O2", allow_hyphen_values = true)]
     cflags: String,
-    /// Directory in which the archive of the source tree is kept, or found [default: fetched each time]
+    /// Directory in which the archive of the source tree is kept, or found [default: fetched each
+    /// time]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     #[command(flatten)]
@@ -118,7 +123,8 @@ impl Measuring<'_> {
         once(&self.source, command, &self.scratch, PATIENCE, &self.bench.interrupt, &mut || ())
     }
 
-    /// All runs of all arms with so many jobs, the kernel's swap alone first where it is one of them.
+    /// All runs of all arms with so many jobs, the kernel's swap alone first where it is one of
+    /// them.
     fn jobs(&self, jobs: u32, limit_bytes: u64, free: &Build) -> Result<(Vec<Arm>, Vec<Value>), Failure> {
         let mut arms = self.bench.arms(limit_bytes);
         arms.sort_by_key(|arm| match arm.backing {
@@ -177,7 +183,8 @@ fn count_io(arm: &Arm, run: &mut Value) {
 
 // ---------------------------------------------------------------- results
 
-/// For every arm the medians over its runs that did not fail, and their changes from the first arm's.
+/// For every arm the medians over its runs that did not fail, and their changes from the first
+/// arm's.
 fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
     let mut summary: Map<String, Value> = Map::new();
     for arm in arms {

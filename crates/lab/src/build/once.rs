@@ -1,4 +1,5 @@
-//! One build, from its start to its end, watched: how long it takes, what it costs, and what it makes.
+//! One build, from its start to its end, watched: how long it takes, what it costs, and what it
+//! makes.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -50,8 +51,8 @@ impl Build {
     }
 }
 
-/// Runs the command, which is a build of the source, on the tree as it was unpacked; leaves it like that. The inner error
-/// says how it failed.
+/// Runs the command, which is a build of the source, on the tree as it was unpacked; leaves it like
+/// that. The inner error says how it failed.
 pub fn once(
     source: &Source,
     mut command: Command,
@@ -103,7 +104,8 @@ pub fn once(
     }))
 }
 
-/// The first line that speaks of an error: the last one is make's, which only says that there was one.
+/// The first line that speaks of an error: the last one is make's, which only says that there was
+/// one.
 fn first_complaint(stderr: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(stderr);
     let complaint =

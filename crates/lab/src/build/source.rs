@@ -5,8 +5,9 @@
 //!                      (kept, with --cache)                       ^───── restore: all that was made is removed
 //! ```
 //!
-//! The tree is git: some 240 C files of all sizes, a Makefile without a configure step, and objects that
-//! are the same bytes in every build (no dates, no random names), so that those of two builds can be compared.
+//! The tree is git: some 240 C files of all sizes, a Makefile without a configure step, and objects
+//! that are the same bytes in every build (no dates, no random names), so that those of two builds
+//! can be compared.
 
 use std::collections::HashSet;
 use std::fs;
@@ -50,8 +51,8 @@ pub struct Objects {
 }
 
 impl Source {
-    /// Fetches the archive into `cache` unless it is there, and unpacks it in `scratch`. Of its library every build
-    /// makes `files` objects, 0 for all; `flags` are the compiler's.
+    /// Fetches the archive into `cache` unless it is there, and unpacks it in `scratch`. Of its
+    /// library every build makes `files` objects, 0 for all; `flags` are the compiler's.
     pub fn prepare(cache: &Path, scratch: &Path, files: usize, flags: &str) -> Result<Source, String> {
         let [make, compiler, tar] = [("make", "make"), ("gcc", "gcc"), ("tar", "tar and xz-utils")]
             .map(|(name, package)| find(name).map_err(|why| format!("{why}: install {package}")));
@@ -106,7 +107,8 @@ impl Source {
     }
 }
 
-/// The archive in the cache directory: what is there already, or what the first mirror has that has it.
+/// The archive in the cache directory: what is there already, or what the first mirror has that has
+/// it.
 fn fetched(cache: &Path) -> Result<PathBuf, String> {
     let path = cache.join(ARCHIVE);
     if path.exists() {

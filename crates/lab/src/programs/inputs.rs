@@ -66,8 +66,8 @@ pub fn write_history(out: &mut dyn Write) -> io::Result<()> {
 /// How many modules are linked.
 pub const MODULES: u32 = 6;
 
-/// An assembler source of one module: many small functions, each with a section of its own that calls
-/// a function of the next module, and strings of which some are in other modules, too.
+/// An assembler source of one module: many small functions, each with a section of its own that
+/// calls a function of the next module, and strings of which some are in other modules, too.
 pub fn write_module(module: u32, out: &mut dyn Write) -> io::Result<()> {
     const FUNCTIONS: u32 = 40_000;
     const STRINGS: u32 = 150_000;

@@ -6,15 +6,17 @@
 //!                                     └─> 25 % ...                     every output like the free one, or failed
 //! ```
 //!
-//! The *need* is the largest private anonymous memory of all processes of the program, sampled in the first free run;
-//! the time is the shorter one's, which is the second's unless the machine was disturbed. A *part* of the need is the limit of every arm: `uzswap
-//! run --memory`, and memory cgroups with the kernel's swap (see `arms` for what each counts). A run *fails*
-//! if the program is killed, ends with an error, takes twenty times its free time (at least 30 seconds), or says
+//! The *need* is the largest private anonymous memory of all processes of the program, sampled in
+//! the first free run; the time is the shorter one's, which is the second's unless the machine was
+//! disturbed. A *part* of the need is the limit of every arm: `uzswap run --memory`, and memory
+//! cgroups with the kernel's swap (see `arms` for what each counts). A run *fails* if the program
+//! is killed, ends with an error, takes twenty times its free time (at least 30 seconds), or says
 //! anything else than when it was free. Failed runs are in no median; they are shown.
 //!
-//! The *best peer* is the arm of the kernel with the shortest median. Its time by uzswap's is the figure: more than one
-//! where uzswap is faster than whatever the kernel can be set to, zero where only uzswap failed; where all peers failed
-//! there is none. Over programs, the median of those ratios.
+//! The *best peer* is the arm of the kernel with the shortest median. Its time by uzswap's is the
+//! figure: more than one where uzswap is faster than whatever the kernel can be set to, zero where
+//! only uzswap failed; where all peers failed there is none. Over programs, the median of those
+//! ratios.
 
 pub mod catalogue;
 mod inputs;
@@ -40,8 +42,8 @@ use uzswap_cli::size::human;
 
 #[derive(clap::Args, Debug)]
 pub struct ProgramsArguments {
-    /// Programs to run, by name, or 'all', or 'classic': python, numpy, sort, redis and g++; one that is
-    /// not installed is left out, and said
+    /// Programs to run, by name, or 'all', or 'classic': python, numpy, sort, redis and g++; one
+    /// that is not installed is left out, and said
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
     programs: Chosen,
     /// Memory limits of the arms, in percent of what the program needs
@@ -161,7 +163,8 @@ impl Measuring<'_> {
 
 // ---------------------------------------------------------------- results
 
-/// For every arm the median over its runs that did not fail, by the free time and by uzswap's; and the best peer.
+/// For every arm the median over its runs that did not fail, by the free time and by uzswap's; and
+/// the best peer.
 fn summarize(arms: &[Arm], runs: &[Value], free: Duration) -> Value {
     let mut of_arms: Map<String, Value> = Map::new();
     let mut best: Option<(&str, f64)> = None;
@@ -203,8 +206,8 @@ fn summarize(arms: &[Arm], runs: &[Value], free: Duration) -> Value {
 }
 
 /// For every part: over how many programs there is a peer to compare with, the median of the best
-/// peer's time by uzswap's, the programs of which a peer is faster, and uzswap's median time by that
-/// without a limit.
+/// peer's time by uzswap's, the programs of which a peer is faster, and uzswap's median time by
+/// that without a limit.
 fn over_programs(parts: &[u32], summary: &Map<String, Value>) -> Value {
     let of_part = |part: &u32| {
         let part = part.to_string();

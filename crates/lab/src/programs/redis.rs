@@ -4,10 +4,10 @@
 //!  SET all keys ─> GET by Zipf's law ─> SHUTDOWN        in batches: the client's turns are few, the server's work is the time
 //! ```
 //!
-//! Values are made up like a heap, of 0.5 to 3.5 KiB. By *Zipf's law* the key of rank k is asked for 1/k^0.99 times as often
-//! as the first: what caches see, and the *theta* of YCSB, the usual benchmark of such stores. Which key has which
-//! rank is shuffled, so that the often wanted ones do not lie side by side in memory. What is compared between runs is a digest of
-//! all answers.
+//! Values are made up like a heap, of 0.5 to 3.5 KiB. By *Zipf's law* the key of rank k is asked
+//! for 1/k^0.99 times as often as the first: what caches see, and the *theta* of YCSB, the usual
+//! benchmark of such stores. Which key has which rank is shuffled, so that the often wanted ones do
+//! not lie side by side in memory. What is compared between runs is a digest of all answers.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,12 +22,12 @@ use uzswap_cli::program::reason;
 
 const KEYS: u32 = 100_000;
 const GETS: u32 = 200_000;
-/// Small enough that the answers to a batch of writes, and a batch of questions, fit what a socket holds: neither side
-/// waits for the other for ever.
+/// Small enough that the answers to a batch of writes, and a batch of questions, fit what a socket
+/// holds: neither side waits for the other for ever.
 const BATCH: usize = 64;
 
-/// Fills the server that listens there, or will, asks it and ends it. Returns a digest of what it said. Gives up once
-/// `over` says that there is no server any more.
+/// Fills the server that listens there, or will, asks it and ends it. Returns a digest of what it
+/// said. Gives up once `over` says that there is no server any more.
 pub fn drive(socket: &Path, over: &AtomicBool) -> Result<u64, String> {
     let stream = loop {
         match UnixStream::connect(socket) {
@@ -130,8 +130,8 @@ fn value_bytes(key: u32) -> usize {
     512 + key as usize * 7919 % 3072
 }
 
-/// Ranks by Zipf's law, as Gray and others make them (Quickly generating billion-record synthetic databases, 1994):
-/// exact for the first two, for the rest by the integral in place of the sum.
+/// Ranks by Zipf's law, as Gray and others make them (Quickly generating billion-record synthetic
+/// databases, 1994): exact for the first two, for the rest by the integral in place of the sum.
 struct Zipf {
     count: f64,
     zeta: f64,

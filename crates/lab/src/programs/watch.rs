@@ -41,7 +41,8 @@ impl Run {
     }
 }
 
-/// Runs the command, which is that of `line`, and calls `look` now and then. The inner error says how it failed.
+/// Runs the command, which is that of `line`, and calls `look` now and then. The inner error says
+/// how it failed.
 pub fn watch(
     mut command: Command,
     line: &Line,
@@ -51,7 +52,8 @@ pub fn watch(
 ) -> Result<Result<Run, String>, Failure> {
     const PAUSE: Duration = Duration::from_millis(2);
     const LOOK_EVERY: u32 = 25;
-    // How long a server that ends may be seen to hang up before it is seen to end; what measures it may have work to do then.
+    // How long a server that ends may be seen to hang up before it is seen to end; what measures it
+    // may have work to do then.
     const GRACE: Duration = Duration::from_secs(60);
     let stdout = if line.socket.is_some() { Stdio::null() } else { Stdio::piped() };
     let cpu_before = children_seconds();
@@ -88,7 +90,8 @@ pub fn watch(
     drop(tree);
     let heard = listener.join().map_err(|_| Failure::failed("the listener failed".to_string()))?;
     Ok(match (end, heard) {
-        // The program's own end first: what the listener complains about is mostly a consequence of it.
+        // The program's own end first: what the listener complains about is mostly a consequence of
+        // it.
         (Some(Err(why)), _) | (_, Err(why)) => Err(why),
         (None, Ok(_)) => Err("it goes on after its output has ended".to_string()),
         (Some(Ok(())), Ok(digest)) => Ok(Run { wall, cpu_seconds, digest }),

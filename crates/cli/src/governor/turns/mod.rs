@@ -1,16 +1,18 @@
-//! Turns: where the processes of a tree need more memory at a time than there is, only so many run as fit.
+//! Turns: where the processes of a tree need more memory at a time than there is, only so many run
+//! as fit.
 //!
-//! A build by 24 compilers on two processors with memory for six is the example. Each gets a processor for a few milliseconds, brings
-//! back what the others have pushed out, and pushes out what they will need next: nearly all time goes to paging. Nobody
-//! gains by running 24 of two at a time. So while paging takes more of the processors than it should, a few processes run and the
+//! A build by 24 compilers on two processors with memory for six is the example. Each gets a
+//! processor for a few milliseconds, brings back what the others have pushed out, and pushes out
+//! what they will need next: nearly all time goes to paging. Nobody gains by running 24 of two at a
+//! time. So while paging takes more of the processors than it should, a few processes run and the
 //! others wait, at their next fault (`uzswap::control::turns`), until a turn is over:
 //!
 //! ```text
 //!   look: what faults cost ──> policy: how many, which ──> pause (renewed at each look) or resume
 //! ```
 //!
-//! `policy.rs` decides; this file looks and tells. Without news from here every process runs, and what waits goes on
-//! when a signal comes. A tree that fits, or a single process, never gets here.
+//! `policy.rs` decides; this file looks and tells. Without news from here every process runs, and
+//! what waits goes on when a signal comes. A tree that fits, or a single process, never gets here.
 
 mod policy;
 
@@ -80,14 +82,15 @@ fn look(run: &Run, policy: &mut Policy, processors: &mut Processors) {
     }
 }
 
-/// Whether it matters that the process runs: not if it needs next to nothing, nor while its memory is still its parent's; most
-/// such children exec at once.
+/// Whether it matters that the process runs: not if it needs next to nothing, nor while its memory
+/// is still its parent's; most such children exec at once.
 fn competes(slot: &Slot) -> bool {
     (needed_pages(slot) >= COMPETING_PAGES as u64 || slot.turn.is_waiting())
         && slot.counted_by.load(Ordering::Acquire) == 0
 }
 
-/// What it would hold of managed memory if it could; of one that is dormant, all that it could hold.
+/// What it would hold of managed memory if it could; of one that is dormant, all that it could
+/// hold.
 fn needed_pages(slot: &Slot) -> u64 {
     match slot.mechanism() {
         Some(_) => {
@@ -124,7 +127,8 @@ struct Processors {
 }
 
 impl Processors {
-    /// The part of them that was idle since the last look. As it was, if that is too short a time to tell.
+    /// The part of them that was idle since the last look. As it was, if that is too short a time
+    /// to tell.
     fn idle(&mut self) -> f64 {
         let Some((idle, all)) = std::fs::read_to_string("/proc/stat").ok().as_deref().and_then(idle_ticks)
         else {
@@ -138,7 +142,8 @@ impl Processors {
     }
 }
 
-/// Ticks that all processors were idle or waited for a disk, and all ticks: of the first line of /proc/stat.
+/// Ticks that all processors were idle or waited for a disk, and all ticks: of the first line of
+/// /proc/stat.
 fn idle_ticks(stat: &str) -> Option<(u64, u64)> {
     const IDLE: usize = 3;
     const WAITS_FOR_DISK: usize = 4;

@@ -1,19 +1,22 @@
 //! Who runs: how many at a time, and for how long.
 //!
-//! **When.** *Pressure* is what paging costs of the processor time that the processes have. Above a quarter there are turns. Better is not
-//! to get there: where memory is about to be full, or somebody asks before taking what there is, and more processes run than there
-//! are processors, most of them wait before they have memory, and none of it has to go and come back. While processors are
-//! busy that costs nothing.
+//! **When.** *Pressure* is what paging costs of the processor time that the processes have. Above a
+//! quarter there are turns. Better is not to get there: where memory is about to be full, or
+//! somebody asks before taking what there is, and more processes run than there are processors,
+//! most of them wait before they have memory, and none of it has to go and come back. While
+//! processors are busy that costs nothing.
 //!
-//! **How many.** As would fit by half of what they need, or, before memory is full, one more than there are processors. Fewer
-//! while pressure stays high and memory full, but not than there are processors, unless nearly all time goes to paging.
-//! One more while there is room for what those that run will come to, as others did before them; or while pressure is low and a processor
-//! idle; or after a long calm. When all could run and pressure is low, turns are over. They are of no use either where one of those
-//! that page would do so alone.
+//! **How many.** As would fit by half of what they need, or, before memory is full, one more than
+//! there are processors. Fewer while pressure stays high and memory full, but not than there are
+//! processors, unless nearly all time goes to paging. One more while there is room for what those
+//! that run will come to, as others did before them; or while pressure is low and a processor idle;
+//! or after a long calm. When all could run and pressure is low, turns are over. They are of no use
+//! either where one of those that page would do so alone.
 //!
-//! **Which.** Who waits longest comes next. A turn is long beside the processor time that it takes to bring a process's memory back, so that
-//! little of it is lost; a process that ends within its turn, as compilers do, never has to come back at all. One that sleeps
-//! holds no place: what it sleeps for may be the work of one that waits.
+//! **Which.** Who waits longest comes next. A turn is long beside the processor time that it takes
+//! to bring a process's memory back, so that little of it is lost; a process that ends within its
+//! turn, as compilers do, never has to come back at all. One that sleeps holds no place: what it
+//! sleeps for may be the work of one that waits.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,29 +24,35 @@ use std::time::{Duration, Instant};
 use crate::control::run::Room;
 use crate::control::sight::Key;
 
-/// What there is for all: memory, and the part of the machine's processors that was idle since the last look.
+/// What there is for all: memory, and the part of the machine's processors that was idle since the
+/// last look.
 #[derive(Clone, Copy, Debug)]
 pub struct Supply {
     pub room: Room,
     pub idle: f64,
 }
 
-/// What it costs to bring a page of a process's memory back at the beginning of its turn, and to take it out at the end.
+/// What it costs to bring a page of a process's memory back at the beginning of its turn, and to
+/// take it out at the end.
 const RELOAD_COST: Duration = Duration::from_micros(12);
 /// Pressure at which turns begin, and between which the number of those that run stays.
 const BEGIN: f64 = 0.25;
 const TOO_MUCH: f64 = 0.20;
 const LITTLE: f64 = 0.08;
-/// Pressure at which it is better to leave a processor idle than to let as many run as there are processors.
+/// Pressure at which it is better to leave a processor idle than to let as many run as there are
+/// processors.
 const SEVERE: f64 = 0.75;
-/// What the processes are taken to use of the processors at least: less, and they wait for each other or a disk.
+/// What the processes are taken to use of the processors at least: less, and they wait for each
+/// other or a disk.
 const LEAST_USE: f64 = 0.2;
 /// The time over which pressure is averaged, and after which what a change has brought is believed.
 const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
-/// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those that run fill it by themselves.
+/// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those
+/// that run fill it by themselves.
 const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
-/// A turn in times of what it costs to bring the memory back, and its bounds: of processor time, and the last of time as well.
+/// A turn in times of what it costs to bring the memory back, and its bounds: of processor time,
+/// and the last of time as well.
 const TURN_RELOADS: u32 = 25;
 const SHORTEST_TURN: Duration = Duration::from_millis(400);
 const LONGEST_TURN: Duration = Duration::from_secs(8);
@@ -293,8 +302,8 @@ impl Policy {
         }
     }
 
-    /// How many of those that contend would run in the memory that all processes hold, with half of what each needs. None if
-    /// one of them would not even alone: it goes on paging whoever waits.
+    /// How many of those that contend would run in the memory that all processes hold, with half of
+    /// what each needs. None if one of them would not even alone: it goes on paging whoever waits.
     fn fitting(&self, now: Instant, room: Room) -> usize {
         let there = room.free_pages + self.contenders.values().map(|c| c.seen.resident_pages).sum::<u64>();
         let contending = self.contenders.values().filter(|c| c.contends(now));
@@ -333,8 +342,8 @@ impl Policy {
         room.free_pages > room.limit_pages / AHEAD + self.to_come(now)
     }
 
-    /// Memory that will be wanted if one more runs: what it needs that it does not hold, and what those that run will come
-    /// to.
+    /// Memory that will be wanted if one more runs: what it needs that it does not hold, and what
+    /// those that run will come to.
     fn to_come(&self, now: Instant) -> u64 {
         let all = self.contenders.values();
         let typical = self.typical.map(|t| t as u64);
@@ -367,8 +376,9 @@ impl Policy {
     }
 }
 
-/// How long the turn of a process is that needs so much by now. In processor time, if that can be seen: where three share a processor, the
-/// same time would be a third of the work, and what is begun would go out before it is done.
+/// How long the turn of a process is that needs so much by now. In processor time, if that can be
+/// seen: where three share a processor, the same time would be a third of the work, and what is
+/// begun would go out before it is done.
 fn turn_length(needed_pages: u64) -> Duration {
     let reload = RELOAD_COST * u32::try_from(needed_pages).unwrap_or(u32::MAX);
     (reload * TURN_RELOADS).clamp(SHORTEST_TURN, LONGEST_TURN)
@@ -382,7 +392,8 @@ mod tests {
     const PAGES: u64 = 4096;
     const ROOM: Room = Room { limit_pages: 1 << 20, free_pages: 4 * PAGES / 2 };
 
-    /// Compilers that need so much, on two processors: each that may run pages heavily when more than `fit` do.
+    /// Compilers that need so much, on two processors: each that may run pages heavily when more
+    /// than `fit` do.
     struct Build {
         policy: Policy,
         now: Instant,
