@@ -10,8 +10,8 @@
 //!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
 //! ```
 //!
-//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages, of
-//! compression or of encryption, so a twin that fails on demand stands in for it in tests, and a
+//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages,
+//! of compression or of encryption, so a twin that fails on demand stands in for it in tests, and a
 //! device or a remote one can stand in for it later.
 
 pub mod cluster;

@@ -2,9 +2,11 @@
 //! AVX-512, or else those that are there, compiled for its bit instructions.
 //!
 //! ```text
-//!   compress    what differs from each base: vplzcntq of an exclusive or; the cheapest code: vpshufb and a minimum;
+//!   compress    what differs from each base: vplzcntq of an exclusive or
+//!               the cheapest code: vpshufb and a minimum
 //!               literals: vpcompressb; positions by hash: gather and scatter
-//!   decompress  which bytes are literals: vpshufb of the codes; literals: vpexpandb; distances: pdep; bases: gather
+//!   decompress  which bytes are literals: vpshufb of the codes
+//!               literals: vpexpandb; distances: pdep; bases: gather
 //! ```
 //!
 //! # Safety charter
