@@ -1,15 +1,16 @@
-//! What the fuzz targets do with their bytes. Each target is one function here, so that it also runs without a fuzzer
-//! (`tests/seeded.rs`).
+//! What the fuzz targets do with their bytes. Each target is one function here, so that it also
+//! runs without a fuzzer (`tests/seeded.rs`).
 //!
 //! ```text
 //!  cargo +nightly fuzz run decompress -- -detect_leaks=0      or round_trip, pool, clusters, cache, disk
 //! ```
 //! (Stores in memory leave a few bytes each, which the leak detector would report.)
 //!
-//! *decompress* gives every decoder bytes that no compressor wrote; it must return, and leave what is around its output
-//! alone. *round_trip* compresses anything and wants it back. *disk* is a client of `uzswap disk` that says anything, or
-//! valid requests, of which a model knows the answers. The other three run the naive models of
-//! `uzswap::testing` on events that the bytes choose.
+//! *decompress* gives every decoder bytes that no compressor wrote; it must return, and leave what
+//! is around its output alone. *round_trip* compresses anything and wants it back. *disk* is a
+//! client of `uzswap disk` that says anything, or valid requests, of which a model knows the
+//! answers. The other three run the naive models of `uzswap::testing` on events that the bytes
+//! choose.
 
 use std::cell::RefCell;
 
@@ -37,7 +38,8 @@ const SPECS: [&str; 13] = [
     "deflate:9",
 ];
 
-/// Codecs with a trained dictionary, so that its decoder is reached too, and working memory that is used again.
+/// Codecs with a trained dictionary, so that its decoder is reached too, and working memory that is
+/// used again.
 struct Decoders {
     codecs: Codecs,
     scratch: Scratch,
@@ -83,7 +85,8 @@ pub fn decompress(data: &[u8]) {
     });
 }
 
-/// The first byte says which compressor, the second how much room there is; the rest is what it gets.
+/// The first byte says which compressor, the second how much room there is; the rest is what it
+/// gets.
 pub fn round_trip(data: &[u8]) {
     let Some((&[which, room], src)) = data.split_first_chunk::<2>() else { return };
     DECODERS.with_borrow_mut(|Decoders { codecs, scratch }| {
@@ -132,7 +135,8 @@ pub fn cache(data: &[u8]) {
     testing::cache::run(&cache, &mut choices, u64::MAX, 500, fault != Fault::Never);
 }
 
-/// The first byte says which: what a stranger sends, from the handshake on, after one, or requests that a model knows.
+/// The first byte says which: what a stranger sends, from the handshake on, after one, or requests
+/// that a model knows.
 pub fn disk(data: &[u8]) {
     const BYTES: u64 = 300_001;
     let Some((&which, rest)) = data.split_first() else { return };

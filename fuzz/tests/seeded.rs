@@ -1,4 +1,5 @@
-//! Every target on seeded bytes, without a fuzzer: `cargo test`. `UZSWAP_FUZZ_SECONDS` sets how long each takes (1).
+//! Every target on seeded bytes, without a fuzzer: `cargo test`. `UZSWAP_FUZZ_SECONDS` sets how
+//! long each takes (1).
 
 use std::time::{Duration, Instant};
 

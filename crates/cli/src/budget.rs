@@ -8,10 +8,10 @@
 //!                                        the smallest of all, less a margin = the budget
 //! ```
 //!
-//! Both kinds of control groups are read: v1 (`memory.limit_in_bytes`) and v2 (`memory.max`, `memory.high`). In a
-//! container the groups above our own are often invisible; v1 still tells their smallest limit
-//! (`hierarchical_memory_limit`), v2 does not. Swap is not counted: where a group may swap, it has
-//! that in addition.
+//! Both kinds of control groups are read: v1 (`memory.limit_in_bytes`) and v2 (`memory.max`,
+//! `memory.high`). In a container the groups above our own are often invisible; v1 still tells
+//! their smallest limit (`hierarchical_memory_limit`), v2 does not. Swap is not counted: where a
+//! group may swap, it has that in addition.
 //!
 //! All files are read below a root directory, which is `/` except in tests.
 
@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 const MARGIN_MIN_BYTES: u64 = 12 << 20;
 const MARGIN_PERCENT: u64 = 6;
 
-/// The margin between what is free and the budget. The kernel charges a group with more than the pages
-/// that uzswap counts: page tables (1/512 of everything the program has ever touched, so 1.6 % of the limit
-/// for a program eight times as large), stacks and descriptors of threads and processes, the file pages
-/// of the program and its libraries, per-CPU stocks, and `uzswap run` itself. Those grow with the
-/// limit, except for a few MiB that every process needs.
+/// The margin between what is free and the budget. The kernel charges a group with more than the
+/// pages that uzswap counts: page tables (1/512 of everything the program has ever touched, so 1.6
+/// % of the limit for a program eight times as large), stacks and descriptors of threads and
+/// processes, the file pages of the program and its libraries, per-CPU stocks, and `uzswap run`
+/// itself. Those grow with the limit, except for a few MiB that every process needs.
 pub fn margin_bytes(whole_bytes: u64) -> u64 {
     MARGIN_MIN_BYTES.max(whole_bytes / 100 * MARGIN_PERCENT)
 }
@@ -103,7 +103,8 @@ fn find_group(root: &Path) -> Option<GroupLimit> {
     let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
     let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    // `4:memory:/path` is v1's memory controller; `0::/path` is v2. Where both exist, memory is v1's.
+    // `4:memory:/path` is v1's memory controller; `0::/path` is v2. Where both exist, memory is
+    // v1's.
     let own_path = |wanted: &dyn Fn(&str, &str) -> bool| {
         membership.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');
@@ -140,7 +141,8 @@ struct Mount {
 }
 
 impl Mount {
-    /// A line of mountinfo: `31 23 0:32 /root /mount/point rw,... [tags] - cgroup source rw,memory`.
+    /// A line of mountinfo: `31 23 0:32 /root /mount/point rw,... [tags] - cgroup source
+    /// rw,memory`.
     fn parse(line: &str) -> Option<Mount> {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
@@ -155,12 +157,13 @@ impl Mount {
         Some(Mount { version, root: unescape(root), point: PathBuf::from(unescape(point)) })
     }
 
-    /// The directories of our own group and of its ancestors, own first, as far as this mount shows them.
+    /// The directories of our own group and of its ancestors, own first, as far as this mount shows
+    /// them.
     fn levels(&self, root: &Path, own_path: &str) -> Option<Vec<PathBuf>> {
         let own = Path::new(own_path);
-        // Outside of our cgroup namespace the kernel shows `/../..`: such a mount, or such a group of ours,
-        // cannot be placed, and the mount point is the nearest ancestor there is. The same holds
-        // when the mount shows another branch.
+        // Outside of our cgroup namespace the kernel shows `/../..`: such a mount, or such a group
+        // of ours, cannot be placed, and the mount point is the nearest ancestor there is. The same
+        // holds when the mount shows another branch.
         let hidden = |p: &Path| p.components().any(|c| c == std::path::Component::ParentDir);
         let relative = match own.strip_prefix(&self.root) {
             Ok(relative) if !hidden(own) && !hidden(Path::new(&self.root)) => relative,
@@ -234,8 +237,8 @@ fn limit_v1(root: &Path, directory: &Path) -> Option<GroupLimit> {
 
 fn limit_v2(root: &Path, directory: &Path) -> Option<GroupLimit> {
     let here = below(root, directory);
-    // Above memory.high the kernel slows a group down until it stands still, so for us it is a limit too.
-    // Both files say `max` where there is none.
+    // Above memory.high the kernel slows a group down until it stands still, so for us it is a
+    // limit too. Both files say `max` where there is none.
     let limit_bytes = ["memory.max", "memory.high"].iter().filter_map(|f| read_number(here.join(f))).min()?;
     let used = read_number(here.join("memory.current")).unwrap_or(0);
     let stat = fs::read_to_string(here.join("memory.stat")).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The options of `uzswap run`: one list, from which everything else derives.
 //!
-//! An option is given on the command line (`--memory 1G`) or by its variable (`UZSWAP_MEMORY=1G`); the
-//! command line wins. The arguments clap accepts, the text of `--help`, the table in the README and the
-//! names in error messages are all made from [`OPTIONS`].
+//! An option is given on the command line (`--memory 1G`) or by its variable (`UZSWAP_MEMORY=1G`);
+//! the command line wins. The arguments clap accepts, the text of `--help`, the table in the README
+//! and the names in error messages are all made from [`OPTIONS`].
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub struct OptionSpec {
     pub hidden: bool,
 }
 
-/// The smallest `--memory` with which a program can run at all: below it the pages that one system call
-/// holds, the compressed pool and the runtime's own tables do not fit beside each other.
+/// The smallest `--memory` with which a program can run at all: below it the pages that one system
+/// call holds, the compressed pool and the runtime's own tables do not fit beside each other.
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 pub const POOL_PERCENT_DEFAULT: &str = "auto";
 pub const POOL_PERCENT_MIN: u32 = 1;
@@ -325,7 +325,8 @@ pub struct RawOptions {
 }
 
 impl RawOptions {
-    /// The text of an option: from the command line, else from its variable; an empty variable is no value.
+    /// The text of an option: from the command line, else from its variable; an empty variable is
+    /// no value.
     pub fn text(
         &self,
         option: &OptionSpec,

@@ -1,5 +1,6 @@
 //! The operating system, as far as the standard library does not reach: the control block, signals, starting
-//! the program, probes. All unsafe code of the command is here and in `os/`.
+//! the program, probes. All unsafe code of the command is here and in `os/`, but for the entry
+//! point in `bin/uzswap.rs`.
 //!
 //! # Safety charter
 //! The command is an ordinary process; it forks once before it has threads, and every function here is safe to call from its main
@@ -28,19 +29,9 @@ use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, 
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
 use uzswap::control::{CONTROL_BYTES, Settings, Tree};
 
-/// The entry point, instead of the one of the standard library, which would ignore SIGPIPE and open
-/// descriptors 0 to 2: the program must find both as uzswap was given them.
-#[cfg(not(test))]
-#[unsafe(no_mangle)]
-extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
-    fill_standard_descriptors();
-    crate::main_of_command()
-}
-
 /// Puts /dev/null where a standard descriptor is closed, for us only: it is closed again by the exec. Without
 /// this the first file opened would become our stderr.
-#[cfg(not(test))]
-fn fill_standard_descriptors() {
+pub fn fill_standard_descriptors() {
     for fd in 0..3 {
         // SAFETY: no pointers but a constant string; an open takes the lowest free number, which is `fd`.
         unsafe {

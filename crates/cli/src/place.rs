@@ -1,5 +1,5 @@
-//! Places in the file system: where cold pages go, where analyses of libraries are kept, where the preload library
-//! is.
+//! Places in the file system: where cold pages go, where analyses of libraries are kept, where the
+//! preload library is.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::Failure;
 use crate::os::{self, FileSystem};
 use crate::private::{Closed, Fault, Private};
 use crate::program::reason;
@@ -24,7 +25,8 @@ pub struct StorePlace {
     pub direct_io: bool,
 }
 
-/// Tries a directory for the backing store by doing what the store does: a file without a name, and bytes in it.
+/// Tries a directory for the backing store by doing what the store does: a file without a name, and
+/// bytes in it.
 pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
     if !fs::metadata(directory)?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
@@ -38,7 +40,8 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
             .open(directory)
     };
     let file = match open(0) {
-        // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and unlink it.
+        // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and
+        // unlink it.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {
             let path = directory.join(format!(".uzswap-{}", std::process::id()));
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -51,7 +54,8 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
     Ok(StorePlace { file_system: FileSystem::of(directory)?, direct_io: open(libc::O_DIRECT).is_ok() })
 }
 
-/// Where the store goes when nobody said: the first directory on a disk that works, or why there is none.
+/// Where the store goes when nobody said: the first directory on a disk that works, or why there is
+/// none.
 pub fn default_store(env: Env) -> Result<PathBuf, String> {
     let candidates = [env("TMPDIR").map(PathBuf::from), Some("/var/tmp".into()), Some("/tmp".into())];
     let mut faults = Vec::new();
@@ -79,15 +83,17 @@ pub fn store_fault(error: &io::Error) -> String {
     }
 }
 
-// ---------------------------------------------------------------- the cache of patch tables and texts
+// ---------------------------------------------------------------- the cache of patch tables and
+// texts
 
-/// Tells programs that make backups to leave the directory out: who restores one over it changes texts that run.
+/// Tells programs that make backups to leave the directory out: who restores one over it changes
+/// texts that run.
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
                         # This is a cache of uzswap. See https://bford.info/cachedir/\n";
 
-/// Makes the directory if it is missing, and checks that only we can write there: what it holds is executed, in
-/// effect, by every program that we run.
+/// Makes the directory if it is missing, and checks that only we can write there: what it holds is
+/// executed, in effect, by every program that we run.
 pub fn private_directory(path: &Path) -> Result<(), Fault> {
     let directory = Private::make(path, os::identity().user, Closed::ToWriters)?;
     if os::c_string(path.as_os_str().as_bytes()).is_err() {
@@ -100,8 +106,8 @@ pub fn private_directory(path: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where patch tables and texts are kept when nobody said; none if no place is private. What somebody else has put in
-/// the way is a remark.
+/// Where patch tables and texts are kept when nobody said; none if no place is private. What
+/// somebody else has put in the way is a remark.
 pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
     let base = env("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -134,8 +140,8 @@ pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
 pub const PRELOAD_VARIABLE: &str = "UZSWAP_PRELOAD";
 const LIBRARY: &str = "libuzswap_preload.so";
 
-/// The preload library: beside the command (a build directory), in ../lib/uzswap (an installation), or where
-/// UZSWAP_PRELOAD says.
+/// The preload library: beside the command (a build directory), in ../lib/uzswap (an installation),
+/// or where UZSWAP_PRELOAD says.
 pub fn find_preload(env: Env) -> Result<PathBuf, String> {
     let path = match env(PRELOAD_VARIABLE).filter(|v| !v.is_empty()) {
         Some(given) => {
@@ -173,6 +179,11 @@ fn check_preload_path(path: &OsStr) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// This command, for processes of its own that are measured.
+pub fn own_path() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::environment(format!("where this command is: {e}")))
 }
 
 #[cfg(test)]

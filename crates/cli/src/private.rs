@@ -1,12 +1,13 @@
-//! Directories that are the user's alone: whose place it is is asked before anything is made there, and what was looked
-//! at is what is used.
+//! Directories that are the user's alone: whose place it is is asked before anything is made there,
+//! and what was looked at is what is used.
 //!
 //! ```text
 //!   ours(parent)? ──> mkdir ──> open once, without following a link ──> whose is it, who else may enter? ──> /proc/self/fd/N/NAME
 //! ```
 //!
-//! A name can become another directory between a look and a use, where somebody else owns what is above it. An open
-//! directory cannot. And what root makes in a user's home is root's, and in the user's way.
+//! A name can become another directory between a look and a use, where somebody else owns what is
+//! above it. An open directory cannot. And what root makes in a user's home is root's, and in the
+//! user's way.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -99,8 +100,8 @@ fn foreign_fault(path: &Path, what: &str) -> Fault {
     Fault { text: format!("{} {what}", path.display()), is_foreign: true }
 }
 
-/// Whether something may be made at `path`: the first directory above it that is there must be the user's, or one in
-/// which everybody may have what nobody else can take away (/tmp).
+/// Whether something may be made at `path`: the first directory above it that is there must be the
+/// user's, or one in which everybody may have what nobody else can take away (/tmp).
 fn may_make(path: &Path, user: u32) -> Result<(), Fault> {
     let is_everybodys = |m: &Metadata| m.uid() == 0 && m.mode() & 0o1002 == 0o1002;
     for above in path.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()) {

@@ -1,4 +1,5 @@
-//! The tables of the README, made from the lists that the command itself uses, and a test that they are up to date.
+//! The tables of the README, made from the lists that the command itself uses, and a test that they
+//! are up to date.
 
 use std::fs;
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
 use uzswap::latency::{FaultKind, Histogram, upper_ns};
 
+use crate::console;
 use crate::observe::page;
 use crate::observe::sampler::Series;
 use crate::options;
@@ -45,11 +46,6 @@ pub struct Told {
     pub ratio: f64,
 }
 
-/// One line on stderr. Whether anybody reads it is not our concern: the program has closed what it liked.
-pub fn say(line: &str) {
-    let _ = std::io::stderr().write_all(format!("uzswap: {line}\n").as_bytes());
-}
-
 /// Prints warnings and the summary, and writes the statistics and the report.
 pub fn finish(outcome: &Outcome) {
     let mut warnings = Vec::new();
@@ -58,9 +54,10 @@ pub fn finish(outcome: &Outcome) {
         let over = Over::of(tree, outcome.settings.memory_bytes);
         for notice in notices(tree) {
             let warning = explain(notice, errno, outcome.settings, over.as_ref());
-            // Failures are said in any case; that a helper program ran unmanaged belongs to the summary.
+            // Failures are said in any case; that a helper program ran unmanaged belongs to the
+            // summary.
             if notice != Notice::Unmanaged || !outcome.settings.quiet {
-                say(&warning);
+                console::say(&warning);
             }
             warnings.push(warning);
         }
@@ -68,12 +65,12 @@ pub fn finish(outcome: &Outcome) {
     let numbers = outcome.tree.map(Numbers::of);
     let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes, outcome.tree.map(limit_bytes));
     if !outcome.settings.quiet {
-        say(&summary);
+        console::say(&summary);
     }
     if let Some(stats) = &outcome.settings.stats {
         let text = format!("{:#}\n", statistics(outcome));
         if let Err(e) = (&stats.file).write_all(text.as_bytes()) {
-            say(&format!("--stats: {}: {}", stats.path.display(), reason(&e)));
+            console::say(&format!("--stats: {}: {}", stats.path.display(), reason(&e)));
         }
     }
     if let Some(path) = &outcome.settings.report {
@@ -87,7 +84,7 @@ pub fn finish(outcome: &Outcome) {
         };
         let none = Series::default();
         if let Err(e) = page::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none))) {
-            say(&format!("--report: {}: {}", path.display(), reason(&e)));
+            console::say(&format!("--report: {}: {}", path.display(), reason(&e)));
         }
     }
 }
@@ -158,7 +155,8 @@ fn summary(numbers: Option<&Numbers>, memory_bytes: u64, last_bytes: Option<u64>
         }
         Some(n) if n.activations == 0 => {
             let peak = human(n.peak_used_bytes);
-            // Some slack: the kernel's own for a process, and what it counts in batches, is in no limit.
+            // Some slack: the kernel's own for a process, and what it counts in batches, is in no
+            // limit.
             let is_passed = n.peak_used_bytes > most_bytes + most_bytes / SLACK_PART;
             let how = if is_passed { "passed the limit" } else { "fitted" };
             format!("{how}: peak {peak} of {memory}{}", n.besides())
@@ -279,7 +277,8 @@ fn notice_name(notice: Notice) -> &'static str {
     }
 }
 
-/// How long the faults of one kind took. Buckets are pairs of the longest time (null: without end) and the count.
+/// How long the faults of one kind took. Buckets are pairs of the longest time (null: without end)
+/// and the count.
 fn latency_json(histogram: &Histogram) -> Value {
     let counts = histogram.counts.iter().enumerate().filter(|(_, count)| **count > 0);
     json!({

@@ -20,7 +20,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use uzswap::control::{CONTROL_FD_ENV, Mechanism};
 
 use crate::Failure;
-use crate::control::{self, Run, Server};
+use crate::console;
+use crate::control::{Run, Server};
+use crate::governor;
 use crate::mechanism::{Probe, Refusal, is_filtered};
 use crate::observe::clock::TickWatch;
 use crate::observe::{self, Watched};
@@ -82,7 +84,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         }
     };
     if !settings.quiet {
-        settings.remarks.iter().for_each(|remark| report::say(remark));
+        settings.remarks.iter().for_each(|remark| console::say(remark));
     }
 
     let taken_over_by = managed.as_ref().map(|(library, block)| (library.as_path(), block));
@@ -245,13 +247,13 @@ fn record(
 /// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a
 /// place for its socket a run is none the worse.
 fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
-    control::watch(&run, settings.idle_after, settings.takes_turns);
+    governor::watch(&run, settings.idle_after, settings.takes_turns);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
         Err(fault) => {
             // That there is no place for it is how some containers are; that somebody else has taken it is not.
             if settings.debug || fault.is_foreign && !settings.quiet {
-                report::say(&format!("ps, top, set and reclaim will not see this run: {}", fault.text));
+                console::say(&format!("ps, top, set and reclaim will not see this run: {}", fault.text));
             }
             None
         }

@@ -1,7 +1,7 @@
 //! Raw options made into settings: every value parsed, completed, and checked against this machine.
 //!
-//! After this step nothing is optional and nothing can be wrong that could have been known before the program
-//! starts.
+//! After this step nothing is optional and nothing can be wrong that could have been known before
+//! the program starts.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -69,7 +69,8 @@ pub struct StatsFile {
 }
 
 impl RunSettings {
-    /// Completes and checks the options. Files and sockets are made last: a wrong option leaves them alone.
+    /// Completes and checks the options. Files and sockets are made last: a wrong option leaves
+    /// them alone.
     pub fn resolve(raw: &RawOptions, env: Env) -> Result<RunSettings, Failure> {
         let mut remarks = Vec::new();
         let wrong = Failure::usage;

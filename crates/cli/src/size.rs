@@ -1,7 +1,7 @@
 //! Sizes, read and written: `512M`, `1.5G`, `1GiB`, `4096`, `50%`.
 //!
-//! K, M, G, T, P and KiB, MiB, ... are powers of 1024; KB, MB, ... are powers of 1000, as in coreutils. Case does
-//! not matter. Fractions are exact: the arithmetic is in integers.
+//! K, M, G, T, P and KiB, MiB, ... are powers of 1024; KB, MB, ... are powers of 1000, as in
+//! coreutils. Case does not matter. Fractions are exact: the arithmetic is in integers.
 
 /// A size as the user wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! `uzswap disk` as a command: what it refuses, what it leaves behind, and how it ends. What it serves is shown by the
-//! whole-program tests.
+//! `uzswap disk` as a command: what it refuses, what it leaves behind, and how it ends. What it
+//! serves is shown by the whole-program tests.
 
 mod common;
 

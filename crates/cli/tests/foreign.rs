@@ -1,4 +1,5 @@
-//! Programs that cannot take the library, started by a managed one: they start and say what they say alone.
+//! Programs that cannot take the library, started by a managed one: they start and say what they
+//! say alone.
 
 mod common;
 

@@ -49,7 +49,8 @@ fn streams_pass_through() {
     assert_eq!(stderr(&output), "error\n");
 }
 
-/// What a program sees of its surroundings must not depend on uzswap. `given` prepares them in shell text.
+/// What a program sees of its surroundings must not depend on uzswap. `given` prepares them in
+/// shell text.
 #[track_caller]
 fn same_as_without(given: &str, program: &str) -> String {
     let shell = |prefix: &str| {
@@ -66,8 +67,9 @@ fn same_as_without(given: &str, program: &str) -> String {
 
 #[test]
 fn ignored_and_blocked_signals_are_inherited() {
-    // nohup ignores HUP; the standard library of this command would change PIPE; CHLD decides about zombies. (What is
-    // caught is not compared: the runtime does catch a signal more.) No shell in between: it would change CHLD.
+    // nohup ignores HUP; the standard library of this command would change PIPE; CHLD decides about
+    // zombies. (What is caught is not compared: the runtime does catch a signal more.) No shell in
+    // between: it would change CHLD.
     let show = ["-E", "^Sig(Ign|Blk)", "/proc/self/status"];
     let seen = |ignored: &[i32]| {
         let without = with_ignored(Command::new("grep").args(show), ignored).output().unwrap();

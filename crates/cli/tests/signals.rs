@@ -14,8 +14,9 @@ use common::*;
 /// The variable that makes this test binary the program below.
 const COUNT: &str = "UZSWAP_TEST_COUNT";
 
-/// Not a test but the program of several: it says "ready", counts the signal that COUNT names until it reads a line, says
-/// how often it came, and exits with 5. (A shell with a trap would count signals that come close together as one.)
+/// Not a test but the program of several: it says "ready", counts the signal that COUNT names until
+/// it reads a line, says how often it came, and exits with 5. (A shell with a trap would count
+/// signals that come close together as one.)
 #[test]
 fn counting_program() {
     let Ok(signal) = std::env::var(COUNT) else { return };
@@ -160,7 +161,8 @@ fn a_signal_to_the_group_arrives_once() {
         for round in (1..=2 * ROUNDS).step_by(2) {
             kill_group(program.pid(), signal);
             expect(&mut program, round);
-            // One to us alone still reaches it, if it does not come while the other waits: two are one then.
+            // One to us alone still reaches it, if it does not come while the other waits: two are
+            // one then.
             eventually("it was looked at", || !has_pending_signals(program.pid()));
             kill(program.pid(), signal);
             expect(&mut program, round + 1);
@@ -274,7 +276,8 @@ fn as_the_first_process_of_a_container() {
         return;
     }
     let script = |program: &str| script_with(&[], program);
-    // Process 1 cannot kill itself, so the exit code says it. Orphans are reaped, whatever their exit code.
+    // Process 1 cannot kill itself, so the exit code says it. Orphans are reaped, whatever their
+    // exit code.
     let output = script("kill -TERM $$").unwrap();
     assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
     let zombies = "(sh -c 'exit 9' &) ; (sh -c 'exit 9' &) ; until ! grep -l '^State:.Z' /proc/[0-9]*/status; do sleep 0.01; done; exit 4";
@@ -376,8 +379,8 @@ fn control_z_stops_and_fg_goes_on() {
     terminal.expect("ready");
     let uzswap = child_of(terminal.pid());
     for round in 0..3 {
-        // No human presses Ctrl-Z before uzswap is awake again. (It would stop then, but before the program has, and
-        // the program's read could still take a key that was meant for the shell.)
+        // No human presses Ctrl-Z before uzswap is awake again. (It would stop then, but before the
+        // program has, and the program's read could still take a key that was meant for the shell.)
         eventually("uzswap waits", || process_state(uzswap) == Some('S'));
         terminal.press("\x1a");
         terminal.expect("Stopped");

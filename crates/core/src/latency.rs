@@ -1,13 +1,15 @@
-//! How long faults take: counted in buckets, by what was to be done, in memory that the processes of a run share.
+//! How long faults take: counted in buckets, by what was to be done, in memory that the processes
+//! of a run share.
 //!
 //! ```text
 //!  bucket      0          1 .. 4         5 .. 8      ...    93 .. 96      97
 //!  up to    512 ns    640 .. 1024 ns   1.3 .. 2 us   ...    .. 8.6 s    without end
 //! ```
 //!
-//! Four buckets to each power of two, so that a quantile is right to an eighth or better. Each bucket includes its upper end, as the
-//! buckets of Prometheus do. Times are those of our handler, its wait for the lock and for room included; the signal itself,
-//! in and out, is the kernel's and costs a microsecond or two more.
+//! Four buckets to each power of two, so that a quantile is right to an eighth or better. Each
+//! bucket includes its upper end, as the buckets of Prometheus do. Times are those of our handler,
+//! its wait for the lock and for room included; the signal itself, in and out, is the kernel's and
+//! costs a microsecond or two more.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -151,8 +153,8 @@ impl Histogram {
         self.sum_ns += other.sum_ns;
     }
 
-    /// The time that `share` of the faults did not exceed, as if those of a bucket were spread evenly over it; 0 without
-    /// faults.
+    /// The time that `share` of the faults did not exceed, as if those of a bucket were spread
+    /// evenly over it; 0 without faults.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = self.count() as f64 * share.clamp(0.0, 1.0);
         let (mut seen, mut low) = (0.0, 0);

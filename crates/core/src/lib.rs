@@ -10,8 +10,9 @@
 //!      \______________ sys/: the kernel, and all unsafe code ______________/
 //! ```
 //!
-//! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it. `policy/` has the rules by which
-//! pages go, apart from the pager, since `uzswap simulate` asks them, too.
+//! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it.
+//! `policy/` has the rules by which pages go, apart from the pager, since `uzswap simulate` asks
+//! them, too.
 
 pub mod cache;
 pub mod codec;

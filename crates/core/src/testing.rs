@@ -1,8 +1,10 @@
-//! What tests and fuzzers share: sources of choices, pages and objects, and the naive models that are run beside the
-//! real thing. In the crate's own tests, and for `fuzz/` with the feature `testing`; never in the product.
+//! What tests and fuzzers share: sources of choices, pages and objects, and the naive models that
+//! are run beside the real thing. In the crate's own tests, and for `fuzz/` with the feature
+//! `testing`; never in the product.
 //!
-//! A model makes its events out of [`Choices`]: random numbers, so that a failure is named by its seed, or a
-//! fuzzer's bytes, so that it can look for the rare ones. When those have run out, so has the run.
+//! A model makes its events out of [`Choices`]: random numbers, so that a failure is named by its
+//! seed, or a fuzzer's bytes, so that it can look for the rare ones. When those have run out, so
+//! has the run.
 
 pub use crate::cache::model as cache;
 pub use crate::fault::model as pager;
@@ -99,8 +101,8 @@ pub fn page(tag: u64) -> Page {
     p
 }
 
-/// A page that resembles others of its kind, as the pages of a heap do: pieces that all of them are made of, in its own
-/// order.
+/// A page that resembles others of its kind, as the pages of a heap do: pieces that all of them are
+/// made of, in its own order.
 pub fn kin(tag: u64) -> Page {
     const PIECE_BYTES: usize = 128;
     const PIECES: u64 = 24;

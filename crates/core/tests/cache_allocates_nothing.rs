@@ -1,5 +1,5 @@
-//! After it is made, the cache never calls the Rust allocator: it runs in a program's fault handler, where the
-//! program's own allocator may be half-way through something.
+//! After it is made, the cache never calls the Rust allocator: it runs in a program's fault
+//! handler, where the program's own allocator may be half-way through something.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

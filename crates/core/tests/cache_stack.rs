@@ -1,5 +1,5 @@
-//! How much stack the cache takes: it runs on alternate signal stacks of tens of KiB, below the fault
-//! handler's frames.
+//! How much stack the cache takes: it runs on alternate signal stacks of tens of KiB, below the
+//! fault handler's frames.
 
 mod stack;
 

@@ -1,5 +1,6 @@
-//! Codecs stay inside what they are given: input and output lie between pages that may not be touched, and a
-//! touch ends the test program. Good streams, damaged ones, and outputs too short for what is in them.
+//! Codecs stay inside what they are given: input and output lie between pages that may not be
+//! touched, and a touch ends the test program. Good streams, damaged ones, and outputs too short
+//! for what is in them.
 #![allow(unsafe_code)]
 
 use uzswap::codec::{CodecSpec, Codecs, Scratch};

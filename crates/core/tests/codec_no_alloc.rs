@@ -1,8 +1,9 @@
 //! No codec allocates from the program's allocator, and none calls `malloc` behind Rust's back.
 //!
-//! Codecs run inside programs, under locks of the program's own allocator: a `malloc` there could wait for a
-//! page that only the waiting thread can bring in. The Rust side is counted by a global allocator; the C side by
-//! defining `malloc` and its relatives in this test program, which the linker prefers to libc's.
+//! Codecs run inside programs, under locks of the program's own allocator: a `malloc` there could
+//! wait for a page that only the waiting thread can bring in. The Rust side is counted by a global
+//! allocator; the C side by defining `malloc` and its relatives in this test program, which the
+//! linker prefers to libc's.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -12,8 +13,8 @@ use std::ffi::c_void;
 use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, Training, fill, list, same_filled};
 
 thread_local! {
-    /// Calls of this thread: the test harness has another one, which allocates when it likes. (A constant without a
-    /// destructor, so using it allocates nothing.)
+    /// Calls of this thread: the test harness has another one, which allocates when it likes. (A
+    /// constant without a destructor, so using it allocates nothing.)
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -1,5 +1,5 @@
-//! How much stack each codec takes. They run on alternate signal stacks of tens of KiB, which the fault handler's
-//! own frames and a vector state of several KiB share.
+//! How much stack each codec takes. They run on alternate signal stacks of tens of KiB, which the
+//! fault handler's own frames and a vector state of several KiB share.
 
 mod stack;
 

@@ -1,5 +1,6 @@
-//! Huge pages of a whole pager on real memory: what is used as a whole comes and goes whole, what is not does not, what was only read
-//! is not compressed again, and nothing that is written is lost.
+//! Huge pages of a whole pager on real memory: what is used as a whole comes and goes whole, what
+//! is not does not, what was only read is not compressed again, and nothing that is written is
+//! lost.
 #![allow(unsafe_code)]
 
 mod common;
@@ -92,7 +93,8 @@ fn at_random(base: usize) {
     assert!(faults > 1000 && huge * 100 < faults && loads < 2 * faults, "{faults} faults, {huge}, {loads}");
 }
 
-/// Two threads, each with a word of its own in every page, which it changes now and then just after the page has come.
+/// Two threads, each with a word of its own in every page, which it changes now and then just after
+/// the page has come.
 fn no_write_is_lost(base: usize) {
     std::thread::scope(|scope| {
         for t in 0..2 {
@@ -130,7 +132,8 @@ fn sparse_first_touches() {
     (0..TOUCHED).for_each(|i| is_right(base + i * HUGE_PAGES * P + i % 400 * P, i as u64));
 }
 
-/// A page that lies alone right before a huge page, and gets cold with it: it leaves by itself, and the huge one whole.
+/// A page that lies alone right before a huge page, and gets cold with it: it leaves by itself, and
+/// the huge one whole.
 fn alone_before_a_huge_page() {
     const PARTS: usize = 48;
     const BYTES: usize = HUGE_PAGES * P;

@@ -6,8 +6,8 @@ use loom::sync::Arc;
 use loom::thread;
 use uzswap::sys::slot::Slot;
 
-/// Takes the first free of two slots as `Streams::with` does, and changes the value in two steps: loom's cell
-/// reports any access that is not exclusive.
+/// Takes the first free of two slots as `Streams::with` does, and changes the value in two steps:
+/// loom's cell reports any access that is not exclusive.
 fn use_one(slots: &[Slot<(u32, u32)>; 2], first: usize) -> bool {
     for index in [first, 1 - first] {
         if let Some(taken) = slots[index].try_take() {
@@ -31,7 +31,8 @@ fn a_slot_has_one_taker_and_the_next_one_sees_its_work() {
             let slots = slots.clone();
             thread::spawn(move || u32::from(use_one(&slots, 0)) + u32::from(use_one(&slots, 1)))
         };
-        // This one may miss both, when the other changes from one to the other in between: `Streams` tries again.
+        // This one may miss both, when the other changes from one to the other in between:
+        // `Streams` tries again.
         let used = u32::from(use_one(&slots, 0)) + other.join().unwrap();
         assert!(used >= 2, "the other has a free one each time");
         let mut sum = 0;

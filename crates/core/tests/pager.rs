@@ -1,4 +1,5 @@
-//! The pager on real memory of this process: faults, eviction and bookkeeping, under each mechanism.
+//! The pager on real memory of this process: faults, eviction and bookkeeping, under each
+//! mechanism.
 #![allow(unsafe_code)]
 
 mod common;
@@ -9,8 +10,9 @@ use common::*;
 use uzswap::control::orders::ALL_PAGES;
 use uzswap::control::{Counter, HugePages, Mechanism};
 
-/// Writers that hit pages at any moment of their way out and back, mostly just after a read has brought them: each adds to
-/// words of its own and knows what they must be. Most visits only read, so that most pages go out as they came.
+/// Writers that hit pages at any moment of their way out and back, mostly just after a read has
+/// brought them: each adds to words of its own and knows what they must be. Most visits only read,
+/// so that most pages go out as they came.
 fn no_write_is_lost(base: usize, pages: usize) {
     const WRITERS: usize = 4;
     for i in 0..pages {
@@ -50,9 +52,9 @@ fn no_write_is_lost(base: usize, pages: usize) {
     }
 }
 
-/// Windows come in without the lock: meanwhile their pages are read by others, written, and dropped. Readers
-/// run through all pages in order; whoever changes one says so before and after in its generation, so that readers know
-/// which bytes must be there.
+/// Windows come in without the lock: meanwhile their pages are read by others, written, and
+/// dropped. Readers run through all pages in order; whoever changes one says so before and after in
+/// its generation, so that readers know which bytes must be there.
 fn windows_meet_changes(base: usize, pages: usize) {
     const BLOCK: usize = 64;
     let generations: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
@@ -114,7 +116,8 @@ fn windows_meet_changes(base: usize, pages: usize) {
     println!("{} reads while others changed pages", seen.load(Ordering::Relaxed));
 }
 
-/// Whoever goes round and round through twice the memory finds a part of it there, and every byte right.
+/// Whoever goes round and round through twice the memory finds a part of it there, and every byte
+/// right.
 fn what_runs_through_memory_goes_first() {
     const PAGES: usize = 8 << 10;
     const ROUNDS: u64 = 12;
@@ -129,7 +132,8 @@ fn what_runs_through_memory_goes_first() {
         println!("{loads} loads of {PAGES} pages in round {round}");
         last += if round >= ROUNDS / 2 { loads } else { 0 };
     }
-    // By age alone nothing would be there. A third could be, beside limbo, buffers and what is kept free.
+    // By age alone nothing would be there. A third could be, beside limbo, buffers and what is kept
+    // free.
     let most = PAGES as u64 * (ROUNDS / 2) * 17 / 20;
     assert!(last < most, "{last} loads");
     let mut s = PAGER.lock();
@@ -138,8 +142,8 @@ fn what_runs_through_memory_goes_first() {
     PAGER.note_unmapped(&mut s, base, base + PAGES * P);
 }
 
-/// Pages that are only read leave unseen, and whoever writes one after all is noticed: the program, the kernel for it, and after the memory
-/// has moved.
+/// Pages that are only read leave unseen, and whoever writes one after all is noticed: the program,
+/// the kernel for it, and after the memory has moved.
 fn what_is_guarded_is_what_its_copy_says(pages: usize) {
     let counts = || {
         [Counter::GuardedPages, Counter::GuardedEvictions, Counter::GuardFaults].map(|c| PAGER.slot().get(c))
@@ -242,8 +246,8 @@ fn what_is_guarded_is_what_its_copy_says(pages: usize) {
     PAGER.note_unmapped(&mut s, old, old + pages * P);
 }
 
-/// Pages that are written at random lie alone, and leave together. Meanwhile the program writes them, and the kernel for it: no write is
-/// lost, and none is refused that has asked.
+/// Pages that are written at random lie alone, and leave together. Meanwhile the program writes
+/// them, and the kernel for it: no write is lost, and none is refused that has asked.
 fn what_lies_alone_leaves_together(base: usize, pages: usize) {
     const WRITERS: usize = 2;
     /// The word that the kernel writes.
@@ -307,8 +311,8 @@ fn what_lies_alone_leaves_together(base: usize, pages: usize) {
     assert!(left > pages as u64 / 2, "{left} pages left together");
 }
 
-/// Memory is not moved while pages are copied without the lock: what is missing would be read as zero, and stay so, where other memory has come to
-/// lie that is not yet under the mechanism again.
+/// Memory is not moved while pages are copied without the lock: what is missing would be read as
+/// zero, and stay so, where other memory has come to lie that is not yet under the mechanism again.
 fn what_is_copied_is_not_moved(base: usize, pages: usize) {
     let value = |i: usize| i as u64 * 0x1357 + 1;
     (0..pages).for_each(|i| fill(base + i * P, value(i)));
@@ -357,7 +361,8 @@ fn what_may_be_pinned_is_moved(base: usize, pages: usize) {
     );
 }
 
-/// Memory that somebody wants although it is not short: everything goes, as far as the disk, and is back when it is touched.
+/// Memory that somebody wants although it is not short: everything goes, as far as the disk, and is
+/// back when it is touched.
 fn on_demand(base: usize, pages: usize) {
     PAGER.tree().limit_pages.store(1 << 20, Ordering::SeqCst);
     let reclaim = |wanted| {
@@ -460,7 +465,8 @@ fn life(mechanism: Mechanism) {
     checked();
     windows_meet_changes(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
     checked();
-    // What is one range to the pager may be many mappings to the kernel: windows come in over their borders.
+    // What is one range to the pager may be many mappings to the kernel: windows come in over their
+    // borders.
     {
         let s = PAGER.lock();
         for i in (40..PAGES.min(2000)).step_by(80) {

@@ -1,10 +1,11 @@
-//! The published races of this design, on the real cache: every schedule of a few threads that shuttle can find, where
-//! each attempt to take a lock is a point at which another thread may run.
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p uzswap --release --features testing --test shuttle_cache`;
-//! `UZSWAP_SCHEDULES` sets how many schedules each test tries.
+//! The published races of this design, on the real cache: every schedule of a few threads that
+//! shuttle can find, where each attempt to take a lock is a point at which another thread may run.
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p uzswap --release --features testing --test
+//! shuttle_cache`; `UZSWAP_SCHEDULES` sets how many schedules each test tries.
 //!
-//! Shuttle runs one thread at a time, so this is about the order of whole steps, which is what the races are about; that
-//! the lock and the slot themselves order memory is `loom_slot.rs`'s affair and the hardware's.
+//! Shuttle runs one thread at a time, so this is about the order of whole steps, which is what the
+//! races are about; that the lock and the slot themselves order memory is `loom_slot.rs`'s affair
+//! and the hardware's.
 #![cfg(shuttle)]
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -44,7 +45,8 @@ fn content(k: u32, version: u64) -> Page {
     if version.is_multiple_of(2) { noise(tag) } else { page(tag) }
 }
 
-/// A cache in which every key has version 1 (in the pool) or, of half of them, 2 (most in the file already).
+/// A cache in which every key has version 1 (in the pool) or, of half of them, 2 (most in the file
+/// already).
 fn world() -> (Cache, MemoryStore) {
     let store = MemoryStore::new();
     let config = CacheConfig { store: Some(store), ..CacheConfig::default() };

@@ -1,16 +1,19 @@
-//! A preload library whose hook sees every system call and passes it through, for the tests of `patch`.
+//! A preload library whose hook sees every system call and passes it through, for the tests of
+//! `patch`.
 //!
 //! Settings come from the environment:
-//! - `UZ_PASSTHROUGH=return` (default): calls are made inside the hook; `inline`: by the program's instruction;
-//!   `light`: inside the hook, which has only xmm0-15 saved; `dormant`: everything is patched but nothing is hooked.
+//! - `UZ_PASSTHROUGH=return` (default): calls are made inside the hook; `inline`: by the program's
+//!   instruction; `light`: inside the hook, which has only xmm0-15 saved; `dormant`: everything is
+//!   patched but nothing is hooked.
 //! - `UZ_PASSTHROUGH_SAVE=0|1`: save vectors by `fxsave` or `xsave` instead of `xsavec`.
-//! - `UZ_PASSTHROUGH_LOG=FILE`: what was patched at start, and the number of hooked calls at exit, are appended.
+//! - `UZ_PASSTHROUGH_LOG=FILE`: what was patched at start, and the number of hooked calls at exit,
+//!   are appended.
 //! - `UZ_PASSTHROUGH_CACHE=DIR`: where patch tables are kept.
 //! - `UZ_PASSTHROUGH_SCRUB=1`: the hook overwrites all vector registers, as real work would.
 //!
 //! # Safety charter
-//! The calls are the program's own, with its own arguments. New threads get a small stack from here that is
-//! used before they return to the program.
+//! The calls are the program's own, with its own arguments. New threads get a small stack from here
+//! that is used before they return to the program.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -95,8 +98,8 @@ fn scrub_elsewhere() {
     }
     let mut stack = [0u8; 16 << 10];
     let top = stack.as_mut_ptr_range().end as usize;
-    // SAFETY: a stack that is big enough and nobody else's, a function that returns. (A part of the program's stack,
-    // because threads come and go; real hooks have one of their own.)
+    // SAFETY: a stack that is big enough and nobody else's, a function that returns. (A part of the
+    // program's stack, because threads come and go; real hooks have one of their own.)
     unsafe { patch::call_on_stack_saving_vectors(top, work, core::ptr::null_mut()) };
 }
 

@@ -1,9 +1,10 @@
-//! Interception, tested on real programs: a preload library whose hook passes every call through (the example
-//! `passthrough`) must leave no trace in what they do, and the programs in `patch_programs/` look for traces.
+//! Interception, tested on real programs: a preload library whose hook passes every call through
+//! (the example `passthrough`) must leave no trace in what they do, and the programs in
+//! `patch_programs/` look for traces.
 //!
-//! Each runs natively and then under the library: calls made inside the hook (which has saved all vectors, or
-//! few) or by the program's own instruction, the hook scribbling over every vector register, patch tables fresh and
-//! from the cache.
+//! Each runs natively and then under the library: calls made inside the hook (which has saved all
+//! vectors, or few) or by the program's own instruction, the hook scribbling over every vector
+//! register, patch tables fresh and from the cache.
 
 mod support;
 
@@ -93,7 +94,8 @@ fn signals_find_their_handlers() {
 #[test]
 fn libraries_that_come_later_are_hooked() {
     let plain = compile("late.c", "liblate.so", &["-shared", "-fPIC"]);
-    // One segment from offset 0 for headers and code, and no fingerprint: other ways through the loader and the cache.
+    // One segment from offset 0 for headers and code, and no fingerprint: other ways through the
+    // loader and the cache.
     let old = ["-shared", "-fPIC", "-Wl,-z,noseparate-code", "-Wl,--build-id=none"];
     let old = compile("late.c", "liblate-old.so", &old);
     let program = compile("loaded.c", "loaded", &["-ldl"]);
@@ -209,7 +211,8 @@ fn a_kernel_that_forbids_new_code_is_respected() {
     assert!(text.contains(" patched 0 "), "{text}");
 }
 
-/// Everything in libc, the loader and the vDSO is patched on this machine, or the test says what is not.
+/// Everything in libc, the loader and the vDSO is patched on this machine, or the test says what is
+/// not.
 #[test]
 fn nothing_is_left_out_and_the_cache_agrees() {
     let cache = scratch().join("cache-fresh");
@@ -265,8 +268,8 @@ fn nothing_is_left_out_and_the_cache_agrees() {
     assert!(!table.exists(), "a directory that others can write is not used");
 }
 
-/// A light hook has xmm0-15 saved and no more: the code that runs there must not know of others, and must not call
-/// libc's memory functions, which do.
+/// A light hook has xmm0-15 saved and no more: the code that runs there must not know of others,
+/// and must not call libc's memory functions, which do.
 #[test]
 fn hooks_use_no_wide_vectors() {
     let real = library().parent().unwrap().parent().unwrap().join("libuzswap_preload.so");

@@ -1,5 +1,6 @@
-//! Shared texts, tested on real programs: processes run the same pages of a file in the cache, and whatever is not as it
-//! should be (the file, the directory, the object, its text in memory) leads back to pages of their own.
+//! Shared texts, tested on real programs: processes run the same pages of a file in the cache, and
+//! whatever is not as it should be (the file, the directory, the object, its text in memory) leads
+//! back to pages of their own.
 
 mod support;
 
@@ -19,8 +20,8 @@ fn fresh_cache(name: &str) -> PathBuf {
     dir
 }
 
-/// Whether texts can be shared here at all: the kernel tells which pages were written, and the file system is one of those
-/// whose files stay.
+/// Whether texts can be shared here at all: the kernel tells which pages were written, and the file
+/// system is one of those whose files stay.
 fn is_possible() -> bool {
     let kind = run(Command::new("stat").args(["-f", "-c", "%t"]).arg(scratch())).stdout;
     let kinds = ["ef53", "58465342", "9123683e", "f2f52010", "ca451a4e", "2fc12fc1", "1021994", "794c7630"];

@@ -1,4 +1,5 @@
-// A large C++ source: many instantiations of the standard library's templates. -DCOUNT=N sets how many.
+// A large C++ source: many instantiations of the standard library's templates. -DCOUNT=N sets how
+// many.
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -2,11 +2,12 @@
 //
 //     churn SECONDS SEED MIB THREADS [--only STEP,...] [--regions OPERATION,...] [--spoil]
 //
-// Many threads change mappings, fork, exec, take signals and pass buffers to the kernel, over MIB of checked memory.
-// Ends with a line of counts and exit code 0, or with one line that names the seed, the thread, the operation and what differed.
-// With --only it does these kinds of steps and no others, with --regions these operations on regions: to narrow a failure down.
-// With --spoil it changes bytes behind its own back, and must fail: a test of the test.
-// It is an ordinary program and knows nothing of paging; run without uzswap it must pass as well.
+// Many threads change mappings, fork, exec, take signals and pass buffers to the kernel, over MIB
+// of checked memory. Ends with a line of counts and exit code 0, or with one line that names the
+// seed, the thread, the operation and what differed. With --only it does these kinds of steps and
+// no others, with --regions these operations on regions: to narrow a failure down. With --spoil it
+// changes bytes behind its own back, and must fail: a test of the test. It is an ordinary program
+// and knows nothing of paging; run without uzswap it must pass as well.
 //
 //   churn.h          self-describing pages           churn_calls.h    buffers of system calls
 //   churn_regions.h  mappings changed in every way   churn_flows.h    signals, coroutines, threads, forks, execs
@@ -93,8 +94,8 @@ int main(int argc, char **argv) {
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     do {
-        // Again and again: whoever rewrites the page before anybody looks at it (a read of /dev/zero, a region made anew)
-        // makes one spoiling good.
+        // Again and again: whoever rewrites the page before anybody looks at it (a read of
+        // /dev/zero, a region made anew) makes one spoiling good.
         if (spoil && seed % 2) arena[(arena_pages - 1) * WORDS + 1] |= 1ull << 50;
         else if (spoil) regions[0].uid++;
         usleep(20000), clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,8 +1,10 @@
-// churn.h: what all parts of the stress share: failing, random numbers, threads, self-describing pages.
+// churn.h: what all parts of the stress share: failing, random numbers, threads, self-describing
+// pages.
 //
-// A page is described by (uid of its region, index, version) and by nothing else: every one of its 512 words follows from
-// these three, so that any page can be checked at any time, and a page that comes back old, moved, torn or
-// mixed with another is told apart. Version 0 is the page as the kernel gives it: zero.
+// A page is described by (uid of its region, index, version) and by nothing else: every one of its
+// 512 words follows from these three, so that any page can be checked at any time, and a page that
+// comes back old, moved, torn or mixed with another is told apart. Version 0 is the page as the
+// kernel gives it: zero.
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,7 +37,8 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-// One worker thread. Its state is thread-local through `self`; a forked child keeps its parent thread's.
+// One worker thread. Its state is thread-local through `self`; a forked child keeps its parent
+// thread's.
 typedef struct {
     int id;
     uint64_t state;
@@ -50,7 +53,8 @@ static __thread Worker *self;
 static uint64_t rnd(void) { return mix(self->state += 0x9e3779b97f4a7c15ull); }
 static uint64_t below(uint64_t n) { return rnd() % n; }
 
-// Ends the whole process at once. Writes without stdio: it may be called in a handler or a forked child.
+// Ends the whole process at once. Writes without stdio: it may be called in a handler or a forked
+// child.
 __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...) {
     char text[600];
     int n = snprintf(text, 200, "churn: seed %llu: %s %d, thread %d, %s: ", (unsigned long long)seed, process_name,

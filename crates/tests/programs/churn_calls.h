@@ -1,9 +1,10 @@
 // churn_calls.h: buffers of system calls in memory that may be paged out.
 //
-// Every worker has a scratch area whose bytes follow from their offset. A call reads from a random place in it or writes to one;
-// then the place, and the bytes before and after it, must be right. The area is large against the few places in use, so that most
-// are cold when a call comes. Calls that consume what they read (datagrams, eventfd, timerfd, signalfd) lose data for good if
-// the buffer is not there, which shows as a blocked or missing answer.
+// Every worker has a scratch area whose bytes follow from their offset. A call reads from a random
+// place in it or writes to one; then the place, and the bytes before and after it, must be right.
+// The area is large against the few places in use, so that most are cold when a call comes. Calls
+// that consume what they read (datagrams, eventfd, timerfd, signalfd) lose data for good if the
+// buffer is not there, which shows as a blocked or missing answer.
 #pragma once
 #include "churn.h"
 #include <dirent.h>

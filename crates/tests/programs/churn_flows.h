@@ -1,5 +1,5 @@
-// churn_flows.h: control flow over memory that may be paged out: signal handlers and their stacks, coroutines, threads on stacks of
-// our own, forks, vforks and execs.
+// churn_flows.h: control flow over memory that may be paged out: signal handlers and their stacks,
+// coroutines, threads on stacks of our own, forks, vforks and execs.
 #pragma once
 #include "churn_lanes.h"
 #include "churn_regions.h"
@@ -35,8 +35,8 @@ static Ticks *ticks[MAX_THREADS];
 
 static uint64_t tick_uid(int kind) { return 1000000 + self->id * 10 + kind; }
 
-// The next nesting tick. Each asks for it itself, and the topmost only when it ends: where handlers take longer than the ticks are apart,
-// they would pile up until the stack is full.
+// The next nesting tick. Each asks for it itself, and the topmost only when it ends: where handlers
+// take longer than the ticks are apart, they would pile up until the stack is full.
 static void tick_again(Ticks *t) {
     must(timer_settime(t->nesting_timer, 0, &(struct itimerspec){{0, 0}, {0, t->nesting_period}}, NULL));
 }
@@ -55,9 +55,9 @@ static void touch_tick_pages(Ticks *t, int kind) {
     t->filling[kind] = 0;
 }
 
-// Ends what this thread's handlers were doing, for a handler above them that is about to jump out of them all. Every word of a
-// page that was being filled must be the old or the new one. No tick interferes: a kind with a page in hand is still
-// blocked here, or kept away by `nested`.
+// Ends what this thread's handlers were doing, for a handler above them that is about to jump out
+// of them all. Every word of a page that was being filled must be the old or the new one. No tick
+// interferes: a kind with a page in hand is still blocked here, or kept away by `nested`.
 static void ticks_leave(void) {
     Ticks *t = ticks[self->id];
     for (int kind = 0; kind < TICK_KINDS; kind++) {
@@ -146,7 +146,8 @@ typedef struct {
 
 static Coroutine *coroutines[MAX_THREADS];
 
-// What a frame holds differs from one turn to the next, so that a page which has lost its last changes is told from the right one.
+// What a frame holds differs from one turn to the next, so that a page which has lost its last
+// changes is told from the right one.
 static uint64_t local_word(Coroutine *c, uint64_t turn, int depth, int i) { return mix(c->key + (turn * 16 + depth) * 256 + i); }
 
 // Says what a frame that changed holds instead: words of an earlier turn, zeros, or something else.

@@ -1,8 +1,9 @@
 // churn_lanes.h: pages that all threads write at the same time.
 //
-// Every page of the arena is divided into lanes, one for each worker: only the owner writes it, and remembers exactly what it wrote. An
-// update that gets lost because the page was taken away between a look and a write shows as an old number. All threads read
-// each other's lanes (the tag must be right) and share one atomic counter for each page, whose sum is known at the end.
+// Every page of the arena is divided into lanes, one for each worker: only the owner writes it, and
+// remembers exactly what it wrote. An update that gets lost because the page was taken away between
+// a look and a write shows as an old number. All threads read each other's lanes (the tag must be
+// right) and share one atomic counter for each page, whose sum is known at the end.
 #pragma once
 #include "churn.h"
 #include <fcntl.h>

@@ -1,9 +1,11 @@
-// churn_regions.h: memory whose mapping is changed in every way that a program can, and checked all the time.
+// churn_regions.h: memory whose mapping is changed in every way that a program can, and checked all
+// the time.
 //
-// A region belongs to whoever holds its lock. `version[i]` and `state[i]` say what page i must hold; a version
-// is never used twice, so that an old copy is told from a new one. Between operations a region is readable and
-// writable, but for *barrier* regions: their pages are read-only at random, and a write goes through a SIGSEGV
-// handler that opens the page, as garbage collectors do it.
+// A region belongs to whoever holds its lock. `version[i]` and `state[i]` say what page i must
+// hold; a version is never used twice, so that an old copy is told from a new one. Between
+// operations a region is readable and writable, but for *barrier* regions: their pages are
+// read-only at random, and a write goes through a SIGSEGV handler that opens the page, as garbage
+// collectors do it.
 #pragma once
 #include "churn.h"
 
@@ -155,8 +157,8 @@ static void op_lock(Region *r, size_t first, size_t count) {
     must(munlock(r->base + first * PAGE, count * PAGE));
 }
 
-// A hole, then a fresh mapping exactly there. Nobody else may get the hole meanwhile, so it is made by MAP_FIXED
-// directly, or by PROT_NONE first.
+// A hole, then a fresh mapping exactly there. Nobody else may get the hole meanwhile, so it is made
+// by MAP_FIXED directly, or by PROT_NONE first.
 static void op_map_over(Region *r, size_t first, size_t count) {
     char *at = r->base + first * PAGE;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;

@@ -2,8 +2,8 @@
 //
 //     dump MIB abort|segv|handler
 //
-// Each page begins with a mark and its number; the rest compresses. `handler`: the program has a handler, which takes it
-// away and raises the signal again, as crash reporters do.
+// Each page begins with a mark and its number; the rest compresses. `handler`: the program has a
+// handler, which takes it away and raises the signal again, as crash reporters do.
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -3,8 +3,9 @@
 //     edge --list         the names of the cases
 //     edge CASE           runs one; what it prints must be the same with and without paging
 //
-// Every case works on `big`, which is several times larger than the limit that the test sets; `push_out` walks over it, so that whatever was
-// touched before is cold, and `big_is_right` checks all of it. Nothing that a case prints depends on addresses, times or ids.
+// Every case works on `big`, which is several times larger than the limit that the test sets;
+// `push_out` walks over it, so that whatever was touched before is cold, and `big_is_right` checks
+// all of it. Nothing that a case prints depends on addresses, times or ids.
 #define _GNU_SOURCE
 #include <aio.h>
 #include <dirent.h>
@@ -40,7 +41,8 @@
 extern char **environ;
 static uint64_t *big;
 
-// The first half compresses well, the second not at all, so that memory and the store both take part.
+// The first half compresses well, the second not at all, so that memory and the store both take
+// part.
 static uint64_t big_word(size_t i) {
     return i < BIG / 16 ? i / 16 * 0x9e3779b97f4a7c15ull : (i * 0x9e3779b97f4a7c15ull) >> (i % 3 * 20);
 }
@@ -118,7 +120,8 @@ static void read_at_random(const unsigned char *p, size_t bytes, int touches) {
 
 // ---- mappings
 
-// What has been read only for so long that writing it is a fault of its own: everybody who may write it does.
+// What has been read only for so long that writing it is a fault of its own: everybody who may
+// write it does.
 static void case_only_read(void) {
     enum { BYTES = 4 << 20, HALF = BYTES / 2 };
     int zero = open("/dev/zero", O_RDONLY);
@@ -253,7 +256,8 @@ static void *count_in_pages(void *memory) {
     return (void *)lost;
 }
 
-// Memory that becomes smaller and larger where it is, while another thread uses what stays; also after a fork.
+// Memory that becomes smaller and larger where it is, while another thread uses what stays; also
+// after a fork.
 static void case_resize_in_place(void) {
     for (int forked = 0; forked < 2; forked++) {
         unsigned char *p = map(RESIZED);
@@ -719,7 +723,8 @@ static void case_alarms(void) {
     show("alarms %d right %d\n", hits >= 100, right);
 }
 
-// An alternate stack that is disarmed while a handler runs on it, and armed again when that returns.
+// An alternate stack that is disarmed while a handler runs on it, and armed again when that
+// returns.
 static void case_disarming(void) {
     static unsigned char *alternate;
     static volatile int inside, disarmed, told;
@@ -856,8 +861,8 @@ static void *read_late(void *argument) {
     return (void *)read(call->fds[0], call->into, 100);
 }
 
-// A call that began before there was any need to page, into the middle of memory that is cold by the time it ends; and what becomes
-// of that memory afterwards.
+// A call that began before there was any need to page, into the middle of memory that is cold by
+// the time it ends; and what becomes of that memory afterwards.
 static void case_blocked(void) {
     struct late_read call;
     unsigned char *p = map(8 << 20), answer[100];
@@ -1177,7 +1182,8 @@ static void case_end_in_thread(void) {
     pthread_exit(NULL);
 }
 
-// What /proc says of a thread's user, groups and rights: different values among all threads of this process.
+// What /proc says of a thread's user, groups and rights: different values among all threads of this
+// process.
 static int kinds_of_threads(void) {
     char kinds[16][512];
     int n = 0;

@@ -1,9 +1,12 @@
-// enemy: a process of the tree that has given its rights up, and takes what it inherited to get them back.
+// enemy: a process of the tree that has given its rights up, and takes what it inherited to get
+// them back.
 //
 //     enemy UID LIBRARY DIRECTORY ROUNDS
 //
-// It becomes user UID. Then, ROUNDS times, in every descriptor and every shared mapping that it has:
-//   - each path of a library becomes LIBRARY, each other path DIRECTORY (both padded with slashes to the same length)
+// It becomes user UID. Then, ROUNDS times, in every descriptor and every shared mapping that it
+// has:
+//   - each path of a library becomes LIBRARY, each other path DIRECTORY (both padded with slashes
+//     to the same length)
 //   - words that are 1 become 0, and back: switches
 //   - everything becomes ones, then random words
 //   - the file is cut, or holes are punched into it
@@ -70,7 +73,8 @@ static void spoil(char *bytes, size_t len, int how) {
 
 // What of a descriptor's file could be written.
 static size_t attack_descriptor(int fd, size_t len, int how) {
-    // In pieces: what it writes makes its own memory short, too, and a large buffer would not fit any more.
+    // In pieces: what it writes makes its own memory short, too, and a large buffer would not fit
+    // any more.
     static char bytes[PIECE];
     size_t done = 0;
     for (size_t at = 0; at < len; at += PIECE) {
@@ -97,7 +101,8 @@ static size_t attack_descriptor(int fd, size_t len, int how) {
     return done;
 }
 
-// Writes over shared mappings of files in memory that this process has, whatever their protection is.
+// Writes over shared mappings of files in memory that this process has, whatever their protection
+// is.
 static size_t attack_mappings(int how) {
     static char lines[1 << 18];
     size_t done = 0, len = 0;

@@ -1,9 +1,10 @@
-// forks: fill memory, fork, and write to all of it in each child as fast as it can, while the parent has its own.
+// forks: fill memory, fork, and write to all of it in each child as fast as it can, while the
+// parent has its own.
 //
 //     forks MIB [CHILDREN [HELD_MS]]
 //
-// When all children have, and it was held for so long, each process checks every word of its own. Prints "right"; exits 1 on a wrong word, or if a child did not end
-// well.
+// When all children have, and it was held for so long, each process checks every word of its own.
+// Prints "right"; exits 1 on a wrong word, or if a child did not end well.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

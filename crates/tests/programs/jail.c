@@ -6,8 +6,9 @@
 //     -u UID    become that user and group, without supplementary groups
 //     -s        refuse userfaultfd with EPERM, as the default seccomp profile of containers does
 //
-// The order matters: joining the group and installing the filter need root, so the user changes last.
-// The program dies with the thread that started it, so an aborted test run leaves nothing behind.
+// The order matters: joining the group and installing the filter need root, so the user changes
+// last. The program dies with the thread that started it, so an aborted test run leaves nothing
+// behind.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// USERFAULTFD_IOC_NEW, the ioctl of /dev/userfaultfd. A container has no such device; root outside one has.
+// USERFAULTFD_IOC_NEW, the ioctl of /dev/userfaultfd. A container has no such device; root outside
+// one has.
 #define USERFAULTFD_IOC_NEW 0xAA00
 
 static void die(const char *what) {

@@ -2,8 +2,9 @@
 //
 //     keeper MIB ROUNDS
 //
-// It fills MIB of memory with pages that do not compress and begin with a mark, reads them back, and starts a program
-// by a shell, ROUNDS times. At the end it says where its files without a name lie, and whether the mark is in them.
+// It fills MIB of memory with pages that do not compress and begin with a mark, reads them back,
+// and starts a program by a shell, ROUNDS times. At the end it says where its files without a name
+// lie, and whether the mark is in them.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,11 +1,13 @@
-// ladder: run a command, and let the n-th system call that the preload library makes there fail, or kill who makes it.
+// ladder: run a command, and let the n-th system call that the preload library makes there fail, or
+// kill who makes it.
 //
 //     ladder count|once|ever|kill N COMMAND...
 //
-// A call is the library's if the instruction lies in its text. Calls that the kernel never refuses for want of something are not
-// counted. `once`: that one fails. `ever`: all of that number fail from there on; only calls are counted for which something can be
-// short for long. `kill`: the process that makes it is killed. `count`: none of this. Ends as the command does; the last line on
-// stderr says how many calls were counted, and which failed.
+// A call is the library's if the instruction lies in its text. Calls that the kernel never refuses
+// for want of something are not counted. `once`: that one fails. `ever`: all of that number fail
+// from there on; only calls are counted for which something can be short for long. `kill`: the
+// process that makes it is killed. `count`: none of this. Ends as the command does; the last line
+// on stderr says how many calls were counted, and which failed.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -22,7 +24,8 @@
 enum { TASKS = 4096 };
 static const char *LIBRARY = "libuzswap_preload.so";
 
-// What is known of each thread: where the library's text is in its process, and what is to become of the call it is in.
+// What is known of each thread: where the library's text is in its process, and what is to become
+// of the call it is in.
 struct task {
     pid_t tid;
     uint64_t start, end;

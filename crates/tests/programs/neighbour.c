@@ -3,7 +3,8 @@
 //     neighbour where     prints how many pages lie between the two, and whether the kernel shows them as one mapping
 //     neighbour run       works under memory pressure while the kernel writes to the control block; prints `right`
 //
-// Compiled twice, as the program and, with PAGES, as the library. Without randomised addresses where things lie follows from PAGES alone.
+// Compiled twice, as the program and, with PAGES, as the library. Without randomised addresses
+// where things lie follows from PAGES alone.
 #ifdef PAGES
 
 static char memory[PAGES * 4096];
@@ -27,7 +28,8 @@ unsigned long neighbour_pages(void);
 
 enum { PAGE = 4096, OTHER_PAGES = 16384, ROUNDS = 4 };
 
-// It lies behind the thread's variables. So many of them fit into no hole between mappings but the one behind the library.
+// It lies behind the thread's variables. So many of them fit into no hole between mappings but the
+// one behind the library.
 static __thread volatile char variables[4 << 20];
 
 static uintptr_t control_block(void) {

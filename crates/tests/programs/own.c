@@ -3,9 +3,11 @@
 //     own MIB
 //
 // It fills MIB of memory, so that paging begins, and looks at its mappings:
-//   - anonymous ones that are new since it began and are not its own must lie in the part far below the library
+//   - anonymous ones that are new since it began and are not its own must lie in the part far below
+//     the library
 //   - all of that part must be left out of core dumps ("dd")
-//   - no expanded AES-256 key may be in anything that a core dump has; there must be one in what it has not
+//   - no expanded AES-256 key may be in anything that a core dump has; there must be one in what it
+//     has not
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -39,7 +41,8 @@ static int look(struct mapping *all) {
         if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %255s", &from, &to, mode, &inode, name) >= 4) {
             if (++n == MAPPINGS) exit(2);
             all[n] = (struct mapping){from, to, !inode && !name[0], mode[0] == 'r', 0, from == chain};
-            // The kernel shows the end of a file's segment (.bss), and what lies behind it, as anonymous.
+            // The kernel shows the end of a file's segment (.bss), and what lies behind it, as
+            // anonymous.
             chain = inode || from == chain ? to : 0;
             if (strstr(name, "libuzswap_preload") && !library) library = from;
         } else if (!strncmp(line, "VmFlags:", 8)) {
@@ -59,7 +62,8 @@ static int is_key(const uint32_t *w) {
     return filled >= 50;
 }
 
-// As a debugger, or the kernel when it writes a core dump, reads it: what is missing cannot be read.
+// As a debugger, or the kernel when it writes a core dump, reads it: what is missing cannot be
+// read.
 static int keys_in(const struct mapping *m) {
     static uint32_t words[(PIECE + KEY_BYTES) / 4];
     static int memory = -1;

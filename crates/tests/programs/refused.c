@@ -2,8 +2,9 @@
 //
 //     refused MIB [ROUNDS]
 //
-// Pages are touched in no order that one could read on in, so that each is a fault of its own where it is missing. In the
-// last round half of them are written anew, with contents that compress. Prints one checksum; exits 1 on a wrong word.
+// Pages are touched in no order that one could read on in, so that each is a fault of its own where
+// it is missing. In the last round half of them are written anew, with contents that compress.
+// Prints one checksum; exits 1 on a wrong word.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
-// reserve: map far more than is ever touched, as allocators and runtimes do, and touch a part of it as fast as it can.
+// reserve: map far more than is ever touched, as allocators and runtimes do, and touch a part of it
+// as fast as it can.
 //
 //     reserve noreserve|mprotect MIB
 //
-// `noreserve`: mapped for reading and writing at once, with MAP_NORESERVE. `mprotect`: without any access first. What is touched
-// is checked; prints one checksum.
+// `noreserve`: mapped for reading and writing at once, with MAP_NORESERVE. `mprotect`: without any
+// access first. What is touched is checked; prints one checksum.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

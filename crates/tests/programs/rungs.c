@@ -2,7 +2,8 @@
 //
 //     rungs MIB
 //
-// Prints one checksum and ends with 0; ends with 3, and says which call, where the system refuses something; with 1 on a wrong word.
+// Prints one checksum and ends with 0; ends with 3, and says which call, where the system refuses
+// something; with 1 on a wrong word.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

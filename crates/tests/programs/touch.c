@@ -2,8 +2,9 @@
 //
 //     touch MIB THREADS [ROUNDS]
 //
-// Every thread owns a share of one mapping. A page's words follow from its address and the round; a third of each page is
-// random, so that pages compress but are not trivial. Prints one checksum; exits 1 on a wrong word.
+// Every thread owns a share of one mapping. A page's words follow from its address and the round; a
+// third of each page is random, so that pages compress but are not trivial. Prints one checksum;
+// exits 1 on a wrong word.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,8 @@
-//! Reads the text format of Prometheus, strictly: what a lenient reader would let pass is an error here.
+//! Reads the text format of Prometheus, strictly: what a lenient reader would let pass is an error
+//! here.
 //!
-//! A *family* is what one `# TYPE` line announces; its samples follow at once, and no other family comes in between.
+//! A *family* is what one `# TYPE` line announces; its samples follow at once, and no other family
+//! comes in between.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -171,7 +173,8 @@ impl Exposition {
         self.samples.get(series).copied().unwrap_or(f64::NAN)
     }
 
-    /// The first counter that is smaller now than it was `before`. Of a process that is gone nothing can be said.
+    /// The first counter that is smaller now than it was `before`. Of a process that is gone
+    /// nothing can be said.
     pub fn fallen(&self, before: &Exposition) -> Option<String> {
         let is_counter = |series: &str| {
             let name = series.split('{').next().unwrap_or_default();

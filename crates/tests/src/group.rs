@@ -1,7 +1,8 @@
 //! A memory cgroup of our own: a hard limit, no swap, gone when dropped.
 //!
-//! v1 and v2 differ in file names only; both are asked for the same five things: limit, members, anonymous
-//! memory, OOM kills, end. The group lies at the top of the hierarchy, outside whatever limits this test itself.
+//! v1 and v2 differ in file names only; both are asked for the same five things: limit, members,
+//! anonymous memory, OOM kills, end. The group lies at the top of the hierarchy, outside whatever
+//! limits this test itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,7 +146,8 @@ fn hierarchy() -> Result<(&'static str, Version), String> {
     for root in V2_ROOTS {
         let controllers = fs::read_to_string(Path::new(root).join("cgroup.controllers")).unwrap_or_default();
         if controllers.split_whitespace().any(|c| c == "memory") {
-            // Fails where processes live at the top, as in a container; creating the limit then says so.
+            // Fails where processes live at the top, as in a container; creating the limit then
+            // says so.
             let _ = fs::write(Path::new(root).join("cgroup.subtree_control"), "+memory");
             return Ok((root, Version::V2));
         }

@@ -195,7 +195,8 @@ impl Job {
     }
 }
 
-/// Waits for the job's first process; at `deadline` notes what everybody was doing and ends the group.
+/// Waits for the job's first process; at `deadline` notes what everybody was doing and ends the
+/// group.
 fn wait(
     child: &mut Child,
     group: &Group,

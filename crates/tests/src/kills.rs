@@ -1,7 +1,9 @@
-//! Kills processes of a running job, picked at random: what a build, a batch system or the OOM killer of somebody else may do.
+//! Kills processes of a running job, picked at random: what a build, a batch system or the OOM
+//! killer of somebody else may do.
 //!
-//! The job's first process and its children are spared: uzswap itself and the script that it runs, or the script alone. So
-//! is a program by name: whoever starts all the others, for instance, or their number would grow with every new start.
+//! The job's first process and its children are spared: uzswap itself and the script that it runs,
+//! or the script alone. So is a program by name: whoever starts all the others, for instance, or
+//! their number would grow with every new start.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The harness of the whole-program tests: real, unmodified programs run with and without uzswap in hard
-//! memory groups, as root and as an ordinary user, with userfaultfd allowed and refused.
+//! The harness of the whole-program tests: real, unmodified programs run with and without uzswap in
+//! hard memory groups, as root and as an ordinary user, with userfaultfd allowed and refused.
 //!
 //! ```text
 //!  tests/*.rs ── Suite ── a case ──> Job ── jail (group, filter, user) ── uzswap run ── PROGRAM
@@ -9,16 +9,19 @@
 //!                                  Outcome: exit, output hash, OOM kills, peaks, --stats
 //! ```
 //!
-//! - *Workshop*: a temporary directory that every user can read: the programs, and copies of uzswap's two files.
+//! - *Workshop*: a temporary directory that every user can read: the programs, and copies of
+//!   uzswap's two files.
 //! - *Group*: a memory cgroup of our own, v1 or v2, without swap. Every job runs in one, so that
 //!   its whole tree can be seen and ended.
 //! - *Job*: one run of one program. *Outcome*: what came of it.
-//! - *Suite*: the cases of one test file. One case at a time on the whole machine, because memory is measured.
-//!   A case that cannot run here says why (`SKIPPED name: reason`) and counts as ignored.
+//! - *Suite*: the cases of one test file. One case at a time on the whole machine, because memory
+//!   is measured. A case that cannot run here says why (`SKIPPED name: reason`) and counts as
+//!   ignored.
 //!
-//! Environment: `UZSWAP_TEST_FULL=1` runs the full matrix and the long stress; `UZSWAP_TEST_BIN=DIR` names the
-//! directory of `uzswap` and `libuzswap_preload.so` (default: beside the test's own `deps/`);
-//! `UZSWAP_TEST_SEED=N` repeats a stress run; `UZSWAP_TEST_KEEP=1` keeps the workshop.
+//! Environment: `UZSWAP_TEST_FULL=1` runs the full matrix and the long stress;
+//! `UZSWAP_TEST_BIN=DIR` names the directory of `uzswap` and `libuzswap_preload.so` (default:
+//! beside the test's own `deps/`); `UZSWAP_TEST_SEED=N` repeats a stress run; `UZSWAP_TEST_KEEP=1`
+//! keeps the workshop.
 
 pub mod exposition;
 pub mod group;
@@ -62,7 +65,8 @@ impl User {
 pub enum Sandbox {
     /// Nothing is refused: uzswap picks userfaultfd.
     Open,
-    /// userfaultfd answers EPERM, as in a default container: uzswap falls back to protection faults.
+    /// userfaultfd answers EPERM, as in a default container: uzswap falls back to protection
+    /// faults.
     NoUserfaultfd,
 }
 

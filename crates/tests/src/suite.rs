@@ -1,6 +1,8 @@
-//! The cases of one test file, made at run time and run one after the other, or two at a time where each looks only at its own.
+//! The cases of one test file, made at run time and run one after the other, or two at a time where
+//! each looks only at its own.
 //!
-//! The machine's memory is measured by some, so no other file's cases may run at the same time: there is a lock file.
+//! The machine's memory is measured by some, so no other file's cases may run at the same time:
+//! there is a lock file.
 
 use std::fs::File;
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! Watches the memory of a tree of processes, every 10 ms, from start to end.
 //!
 //! Three figures, because each means something else:
-//! - *process*: anonymous and shared memory (RssAnon + RssShmem) of the largest single process, as the kernel counts it for the
-//!   process. Shared memory is included so that nothing is hidden by moving it into a memfd.
+//! - *process*: anonymous and shared memory (RssAnon + RssShmem) of the largest single process, as
+//!   the kernel counts it for the process. Shared memory is included so that nothing is hidden by
+//!   moving it into a memfd.
 //! - *tree*: the same, summed over the processes; pages shared after a fork count in each.
 //! - *group*: anonymous memory charged to the group; such pages count once.
 

@@ -1,7 +1,8 @@
-//! A temporary directory that every user can read, with all that the programs need; gone at the end.
+//! A temporary directory that every user can read, with all that the programs need; gone at the
+//! end.
 //!
-//! The build tree usually lies in somebody's home, which an ordinary user cannot enter; so uzswap's two files, the
-//! compiled test programs and the scripts are copied here.
+//! The build tree usually lies in somebody's home, which an ordinary user cannot enter; so uzswap's
+//! two files, the compiled test programs and the scripts are copied here.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -97,7 +98,8 @@ impl Workshop {
         })
     }
 
-    /// A file made once by `make`, readable by all: input that is too large to keep in the repository.
+    /// A file made once by `make`, readable by all: input that is too large to keep in the
+    /// repository.
     pub fn input(&self, name: &str, make: impl FnOnce(&Path)) -> PathBuf {
         self.once(self.dir.join(name), |path| {
             make(path);

@@ -1,6 +1,7 @@
-//! Builds: `make -jN` of a made-up source tree under one limit, a tree of a hundred short-lived processes in which many are
-//! large at a time. Every object is as without uzswap, the limit holds for all of them together, in a hard memory
-//! group nobody is killed, and who is killed by us takes nobody with him and leaves nothing behind.
+//! Builds: `make -jN` of a made-up source tree under one limit, a tree of a hundred short-lived
+//! processes in which many are large at a time. Every object is as without uzswap, the limit holds
+//! for all of them together, in a hard memory group nobody is killed, and who is killed by us takes
+//! nobody with him and leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -22,7 +23,8 @@ const DISTURBED_MIB: u64 = 192;
 /// A hard group in which they all are.
 const GROUP_MIB: u64 = 160;
 
-/// Objects are made beside their names and moved there: one that is there is whole, whoever was killed.
+/// Objects are made beside their names and moved there: one that is there is whole, whoever was
+/// killed.
 const MAKEFILE: &str = "\
 OBJECTS := $(patsubst $(SOURCES)/%.c,%.o,$(wildcard $(SOURCES)/*.c))
 all: $(OBJECTS)
@@ -86,7 +88,8 @@ fn objects(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict,
     Ok(Verdict::Failed(format!("{wrong}\n{}{}", run.report(), free.report())))
 }
 
-/// With the default of `--memory`, what the kernel needs for all those processes has room in the group too.
+/// With the default of `--memory`, what the kernel needs for all those processes has room in the
+/// group too.
 fn in_group(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
     let free = build(workshop).user(user).run(workshop)?;
     let job = build(workshop).user(user).sandbox(sandbox).limit(GROUP_MIB * MIB);
@@ -140,7 +143,8 @@ fn like(run: &Outcome, free: &Outcome, counter: &str) -> Verdict {
     Verdict::check(ok, || format!("{}expected:\n{}", run.report(), free.report()))
 }
 
-/// Where uzswap could leave something: its store's directory, shared memory, sockets and temporary files.
+/// Where uzswap could leave something: its store's directory, shared memory, sockets and temporary
+/// files.
 fn traces(store: &Path) -> BTreeSet<String> {
     let names = |directory: &Path| -> Vec<String> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

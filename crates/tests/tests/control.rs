@@ -1,6 +1,7 @@
-//! Programs are controlled while they run: `uzswap ps` shows them, `set` lowers their limit and their memory follows, `reclaim all` takes
-//! an idle one down to next to nothing, `--idle-after` does so by itself, and afterwards every byte is as it was. Whoever else talks to
-//! the socket changes nothing.
+//! Programs are controlled while they run: `uzswap ps` shows them, `set` lowers their limit and
+//! their memory follows, `reclaim all` takes an idle one down to next to nothing, `--idle-after`
+//! does so by itself, and afterwards every byte is as it was. Whoever else talks to the socket
+//! changes nothing.
 //!
 //! ```text
 //!  case ── Live ──> Job (its own thread) ── uzswap run ── idle.py <── fifo: "hash" ── case
@@ -99,7 +100,8 @@ impl Live {
         let mut live = Live { workshop, user, dir, hash: String::new(), answers: 0, job };
         match live.next_answer() {
             Ok(hash) => live.hash = hash,
-            // An error skips the case: the job itself cannot be run here. Else something is wrong with it.
+            // An error skips the case: the job itself cannot be run here. Else something is wrong
+            // with it.
             Err(why) => {
                 let run = live.job.join().expect("a job does not panic")?;
                 panic!("{why}\n{}", run.report());

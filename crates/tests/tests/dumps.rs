@@ -1,5 +1,6 @@
-//! A core dump has the program's memory: what is out comes in before the signal takes its course. Where there is no memory for that a
-//! line on stderr says how much is missing, and nobody is killed for it.
+//! A core dump has the program's memory: what is out comes in before the signal takes its course.
+//! Where there is no memory for that a line on stderr says how much is missing, and nobody is
+//! killed for it.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

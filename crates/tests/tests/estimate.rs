@@ -1,5 +1,5 @@
-//! `uzswap estimate`: what it says of a program's pages is what `uzswap run` makes of them, the program notices nothing, and what
-//! cannot be estimated is said in one line.
+//! `uzswap estimate`: what it says of a program's pages is what `uzswap run` makes of them, the
+//! program notices nothing, and what cannot be estimated is said in one line.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Output};
@@ -82,7 +82,8 @@ fn ratio(workshop: &Workshop) -> Result<Verdict, String> {
     }))
 }
 
-/// Of a program that goes through all of its memory in order, again and again, nothing is there the next time where not all of it fits.
+/// Of a program that goes through all of its memory in order, again and again, nothing is there the
+/// next time where not all of it fits.
 fn uses(workshop: &Workshop) -> Result<Verdict, String> {
     const MIB: u64 = 96;
     const ROUNDS: u64 = 30;

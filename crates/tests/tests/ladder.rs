@@ -1,8 +1,9 @@
 //! A ladder: the library's own system calls fail, or who makes them is killed, at the n-th.
 //!
-//! A program that does a little of all with its memory is run again and again, each time on another rung. It ends with the right sum;
-//! or says which call of its own was refused; or uzswap says why it ended. It never sees wrong bytes, never hangs and never dies
-//! without a word. Of a tree of two where one is killed the other ends as it does alone.
+//! A program that does a little of all with its memory is run again and again, each time on another
+//! rung. It ends with the right sum; or says which call of its own was refused; or uzswap says why
+//! it ended. It never sees wrong bytes, never hangs and never dies without a word. Of a tree of two
+//! where one is killed the other ends as it does alone.
 //!
 //! Short form: some rungs, more of them where paging begins. UZSWAP_TEST_FULL=1 climbs many more.
 

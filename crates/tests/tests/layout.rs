@@ -1,15 +1,17 @@
 //! Layouts of a process's memory that else are the loader's luck.
 //!
-//! The main thread's control block may lie right behind a library's .bss, with which the kernel then shows it as one
-//! mapping. The .bss is managed memory; the block must not be: the kernel writes to it (restartable sequences)
-//! whenever the thread comes back to a processor, and kills the process if the page is not there.
+//! The main thread's control block may lie right behind a library's .bss, with which the kernel
+//! then shows it as one mapping. The .bss is managed memory; the block must not be: the kernel
+//! writes to it (restartable sequences) whenever the thread comes back to a processor, and kills
+//! the process if the page is not there.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop};
 
-/// What the program holds is 64 MiB and its library's .bss. With much more nothing is paged, and mappings are as the loader left them.
+/// What the program holds is 64 MiB and its library's .bss. With much more nothing is paged, and
+/// mappings are as the loader left them.
 const LIMIT_MIB: u64 = 16;
 const AMPLE_MIB: u64 = 1024;
 /// A library that is aligned to more than it is large has a hole behind it.

@@ -1,6 +1,7 @@
-//! The libraries' own tests give the same results under uzswap as without: CPython's test suite, module by module, and
-//! NumPy's core tests. Compared test by test. Both run beside live ballast that is read before each test
-//! (`programs/ballast.py`), so that every test meets evicted memory, however little it needs itself.
+//! The libraries' own tests give the same results under uzswap as without: CPython's test suite,
+//! module by module, and NumPy's core tests. Compared test by test. Both run beside live ballast
+//! that is read before each test (`programs/ballast.py`), so that every test meets evicted memory,
+//! however little it needs itself.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,8 +13,8 @@ use uzswap_tests::{Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Wo
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Modules of CPython's suite, whether CI runs them, by userfaultfd, and the memory that they get, by userfaultfd and by
-/// protection faults.
+/// Modules of CPython's suite, whether CI runs them, by userfaultfd, and the memory that they get,
+/// by userfaultfd and by protection faults.
 const CPYTHON: &[(&str, bool, [u64; 2])] = &[
     ("test_mmap", true, SMALL_MIB),
     ("test_threading", true, SMALL_MIB),
@@ -35,9 +36,9 @@ const CPYTHON: &[(&str, bool, [u64; 2])] = &[
     ("test_pickle", false, SMALL_MIB),
 ];
 
-/// Above what an interpreter holds at its start, below that and the ballast. Modules that hold more themselves, or start many
-/// processes, get more: with half of what they need they miss their own time limits of 10 to 100 seconds, and by protection faults
-/// earlier than by userfaultfd.
+/// Above what an interpreter holds at its start, below that and the ballast. Modules that hold more
+/// themselves, or start many processes, get more: with half of what they need they miss their own
+/// time limits of 10 to 100 seconds, and by protection faults earlier than by userfaultfd.
 const SMALL_MIB: [u64; 2] = [24, 24];
 const BALLAST_MIB: u64 = 24;
 /// NumPy's tests are many thousands that all read the ballast; one of them needs 2.3 GiB.
@@ -115,7 +116,8 @@ fn compare(
     let free = job.run(workshop)?;
     let expected = results(&free);
     let mut differences = Vec::new();
-    // Some of these tests depend on timing and fail now and then by themselves: what differs must differ twice.
+    // Some of these tests depend on timing and fail now and then by themselves: what differs must
+    // differ twice.
     for attempt in 1..=2 {
         let run = job_managed.run(workshop)?;
         let got = results(&run);

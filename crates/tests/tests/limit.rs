@@ -1,6 +1,6 @@
-//! The limit holds: from start to end, sampled every 10 ms, the anonymous memory of a program that touches memory as fast as it
-//! can stays under `--memory` plus 5 % plus 16 MiB. So does what a program and its forked children hold together, where the program alone
-//! fits and has never paged.
+//! The limit holds: from start to end, sampled every 10 ms, the anonymous memory of a program that
+//! touches memory as fast as it can stays under `--memory` plus 5 % plus 16 MiB. So does what a
+//! program and its forked children hold together, where the program alone fits and has never paged.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ fn main() -> ExitCode {
         });
     }
     for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
-        // One that needs most of the limit; some of which any one fits; and many of which several do.
+        // One that needs most of the limit; some of which any one fits; and many of which several
+        // do.
         for (mib, children) in [(150, 1), (50, 8), (20, 16)] {
             let w = workshop.clone();
             suite.add(format!("holds_for_{children}_children::{}", sandbox.mechanism()), move || {
@@ -53,7 +54,8 @@ fn main() -> ExitCode {
             });
         }
     }
-    // One that fits, two at a time, one that forks and whose children write to all, and one that pages.
+    // One that fits, two at a time, one that forks and whose children write to all, and one that
+    // pages.
     for (name, script, limit_mib) in [
         ("one", "exec touch 100 1 8", 512),
         ("two", "touch 60 1 60 & touch 60 1 60 & wait", 512),
@@ -67,7 +69,8 @@ fn main() -> ExitCode {
     suite.main()
 }
 
-/// In a group with the same limit and what is allowed beyond it: there the program dies without uzswap.
+/// In a group with the same limit and what is allowed beyond it: there the program dies without
+/// uzswap.
 fn holds_for_children(
     workshop: &Workshop,
     sandbox: Sandbox,
@@ -104,7 +107,8 @@ fn accounts(workshop: &Workshop, script: &str, limit_bytes: u64) -> Result<Verdi
     Ok(Verdict::check(is_right, || format!("said {said}, counted {counted}\n{}", run.report())))
 }
 
-/// A program that reserves 16 GiB and touches a little of it is not paged; one that touches more than its limit holds it.
+/// A program that reserves 16 GiB and touches a little of it is not paged; one that touches more
+/// than its limit holds it.
 fn reserved(
     workshop: &Workshop,
     sandbox: Sandbox,

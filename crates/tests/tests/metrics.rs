@@ -1,4 +1,5 @@
-//! What can be seen of a run: the metrics while it lasts, the page at its end, and both agree with `--stats`.
+//! What can be seen of a run: the metrics while it lasts, the page at its end, and both agree with
+//! `--stats`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -120,7 +121,8 @@ fn watch(socket: &Path, ready: &Path, has_ended: &dyn Fn() -> bool) -> Result<(E
     }
 }
 
-/// The last scrape was made when the program was only waiting: nearly all that `--stats` counts had happened.
+/// The last scrape was made when the program was only waiting: nearly all that `--stats` counts had
+/// happened.
 fn compare(last: &Exposition, run: &uzswap_tests::Outcome) -> Result<(), String> {
     let stat = |key: &str| run.stat(key).ok_or_else(|| format!("--stats has no {key}"));
     for key in [
@@ -236,7 +238,8 @@ fn interrupted(workshop: &Workshop) -> Result<Verdict, String> {
     }))
 }
 
-/// What is looked at in the browser. Elements inside of what scrolls by itself may be wider than the page.
+/// What is looked at in the browser. Elements inside of what scrolls by itself may be wider than
+/// the page.
 const INSPECT: &str = r#"<script>
 addEventListener('load', () => {
   const wide = [...document.body.querySelectorAll('*')].filter((e) =>

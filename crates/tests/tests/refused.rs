@@ -1,5 +1,5 @@
-//! Where neither pool nor disk takes a page the program goes on over its limit: with the right bytes, without trying the
-//! same pages again for each fault, and with a word about it.
+//! Where neither pool nor disk takes a page the program goes on over its limit: with the right
+//! bytes, without trying the same pages again for each fault, and with a word about it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use uzswap_tests::{Job, Outcome, Sandbox, Suite, Verdict, Workshop};
 /// Evictions that may be refused for each fault: that many are little work beside the fault.
 const REFUSED_PER_FAULT: u64 = 100;
 
-/// What keeps pages from being taken: a command of the shell before `uzswap run`, and the store that this is given.
+/// What keeps pages from being taken: a command of the shell before `uzswap run`, and the store
+/// that this is given.
 const CAUSES: [(&str, &str, &str); 3] = [
     ("no_store", "true", "none"),
     ("full_store", "mkdir store && mount -t tmpfs -o size=6M uzswap-refused store", "store"),

@@ -1,5 +1,6 @@
-//! Programs that give up rights, put themselves under a seccomp filter, run into their own limits, or have others in their memory, live as
-//! they do without uzswap, by both mechanisms; and processes that are all number 1 share one limit.
+//! Programs that give up rights, put themselves under a seccomp filter, run into their own limits,
+//! or have others in their memory, live as they do without uzswap, by both mechanisms; and
+//! processes that are all number 1 share one limit.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ fn run(
 ) -> Result<Outcome, String> {
     let mut argv = vec![w.program("rights").into_os_string(), mib.to_string().into()];
     argv.extend(arguments.split(' ').map(Into::into));
-    // The kernel has no strict mode for a process that is under a filter already, as the sandbox is one.
+    // The kernel has no strict mode for a process that is under a filter already, as the sandbox is
+    // one.
     let (sandbox, options) = match (sandbox, arguments.contains("strict")) {
         (Sandbox::NoUserfaultfd, true) => (Sandbox::Open, vec!["--mechanism".into(), "protect".into()]),
         _ => (sandbox, vec![]),

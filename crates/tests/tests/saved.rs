@@ -1,10 +1,12 @@
-//! Saved from the OOM killer: real programs that need at least twice the memory of their hard group finish under
-//! uzswap with the output they have without any limit, and are killed in the same group without uzswap.
+//! Saved from the OOM killer: real programs that need at least twice the memory of their hard group
+//! finish under uzswap with the output they have without any limit, and are killed in the same
+//! group without uzswap.
 //!
-//! Every program is run three ways: free (the expected output, and the memory that it needs), unmanaged in the group
-//! (killed), and managed in the group with `--memory` left to its default: as root and as an ordinary user,
-//! with userfaultfd and with userfaultfd refused. CI runs a few programs, as an ordinary user with userfaultfd and some as root
-//! without; `UZSWAP_TEST_FULL=1` runs all.
+//! Every program is run three ways: free (the expected output, and the memory that it needs),
+//! unmanaged in the group (killed), and managed in the group with `--memory` left to its default:
+//! as root and as an ordinary user, with userfaultfd and with userfaultfd refused. CI runs a few
+//! programs, as an ordinary user with userfaultfd and some as root without; `UZSWAP_TEST_FULL=1`
+//! runs all.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -122,7 +124,8 @@ fn rustc(w: &Workshop) -> Result<Vec<OsString>, String> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output();
     let sysroot = sysroot.map_err(|_| "rustc is not installed")?;
     let rustc = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/rustc");
-    // Not to a pipe: for one, rustc writes a file beside it first, in /dev, which is memory that nobody can page out.
+    // Not to a pipe: for one, rustc writes a file beside it first, in /dev, which is memory that
+    // nobody can page out.
     let script = "\"$0\" --edition=2021 --crate-type=lib -Copt-level=0 -Ccodegen-units=1 --emit=asm -o big.s \"$1\" \
                   && sha256sum big.s";
     Ok(line([&"sh", &"-c", &script, &rustc, &w.script("big.rs")]))

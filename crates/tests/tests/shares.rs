@@ -1,5 +1,6 @@
-//! In a tree memory goes where it is needed: a process that does nothing with its data, and was there first, has given most of it away
-//! after another has paged for a while, and finds every byte when it looks.
+//! In a tree memory goes where it is needed: a process that does nothing with its data, and was
+//! there first, has given most of it away after another has paged for a while, and finds every byte
+//! when it looks.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
     suite.main()
 }
 
-/// Both programs. The first one waits until it has so little left; 0: only until the other one has ended.
+/// Both programs. The first one waits until it has so little left; 0: only until the other one has
+/// ended.
 fn job(workshop: &Workshop, left_kib: u32) -> Job {
     let mut argv: Vec<OsString> = vec!["python3".into(), workshop.script("cold.py").into()];
     argv.extend([COLD_MIB, left_kib].map(|n| n.to_string().into()));
@@ -42,7 +44,8 @@ fn managed() -> Managed {
     Managed { memory_bytes: Some(MEMORY_MIB * MIB), options: vec![] }
 }
 
-/// A process that cannot give what it is to give goes on as it did, and nobody is told that the limit cannot be held.
+/// A process that cannot give what it is to give goes on as it did, and nobody is told that the
+/// limit cannot be held.
 fn locked(workshop: &Workshop) -> Result<Verdict, String> {
     suite::command("python3")?;
     let job = job(workshop, 0).env("LOCKED", "1");

@@ -1,5 +1,5 @@
-//! Never wrong bytes: the seeded stress (`programs/churn.c`), and corner cases one by one (`programs/edge.c`), under a limit
-//! of a quarter of their memory.
+//! Never wrong bytes: the seeded stress (`programs/churn.c`), and corner cases one by one
+//! (`programs/edge.c`), under a limit of a quarter of their memory.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ fn main() -> ExitCode {
         });
     }
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
-        // All steps; and signals on coroutines' stacks while others fork, which is where a stack's pages come and go most.
+        // All steps; and signals on coroutines' stacks while others fork, which is where a stack's
+        // pages come and go most.
         for (name, steps) in [("churn", &[][..]), ("churn_stacks", &["--only", "coroutine,fork"])] {
             let w = workshop.clone();
             suite.add(format!("{name}::{}::{}", user.name(), sandbox.mechanism()), move || {

@@ -1,11 +1,13 @@
-//! Never wrong bytes: stress-ng's memory stressors, which verify what they read, under a limit of a quarter of their size.
+//! Never wrong bytes: stress-ng's memory stressors, which verify what they read, under a limit of a
+//! quarter of their size.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, full, suite};
 
-/// A stressor's options, the limit, and whether what it holds is a multiple of the limit, so that paging is certain.
+/// A stressor's options, the limit, and whether what it holds is a multiple of the limit, so that
+/// paging is certain.
 struct Stressor {
     name: &'static str,
     options: &'static str,
@@ -38,7 +40,8 @@ const STRESSORS: &[Stressor] = &[
         is_paged: true,
         seconds: 4,
     },
-    // The others work on many small, shared or file mappings: they show that nothing is confused, in little memory.
+    // The others work on many small, shared or file mappings: they show that nothing is confused,
+    // in little memory.
     Stressor { name: "madvise", options: "--madvise 2", memory_mib: 16, is_paged: false, seconds: 4 },
     Stressor { name: "mmapfork", options: "--mmapfork 1", memory_mib: 16, is_paged: false, seconds: 4 },
     Stressor { name: "stackmmap", options: "--stackmmap 2", memory_mib: 16, is_paged: false, seconds: 4 },

@@ -1,5 +1,5 @@
-//! `uzswap run --trace`: every fault that `--stats` counts is in the trace, over fork and with processes that are killed, and `uzswap simulate`
-//! makes something of it.
+//! `uzswap run --trace`: every fault that `--stats` counts is in the trace, over fork and with
+//! processes that are killed, and `uzswap simulate` makes something of it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,8 @@ use uzswap_tests::{Job, MIB, Managed, Outcome, Sandbox, Suite, Verdict, Workshop
 
 const MEMORY_BYTES: u64 = 48 * MIB;
 
-/// One thread, so that no fault finds what another has just brought: 120 MiB walked, then by two children as well, which write a third of it.
+/// One thread, so that no fault finds what another has just brought: 120 MiB walked, then by two
+/// children as well, which write a third of it.
 const FORKS: &str = r#"
 import os
 heap = [bytearray(b"%08d" % i * 512) for i in range(30000)]
@@ -115,7 +116,8 @@ fn killed(workshop: &Workshop) -> Result<Verdict, String> {
     };
     println!("{text}");
     let recorded = told["faults"].as_u64().unwrap_or(0);
-    // Killed between counting a fault and serving it, or while its record was written: one at most, and the latter is counted.
+    // Killed between counting a fault and serving it, or while its record was written: one at most,
+    // and the latter is counted.
     let missing = run.stat("faults").unwrap_or(0).wrapping_sub(recorded);
     let is_right = run.succeeded() && run.stdout == "killed\n" && recorded > 1000 && missing <= 1;
     Ok(Verdict::check(is_right, || format!("{missing} are missing\n{text}\n{}", run.report())))

@@ -1,5 +1,5 @@
-//! Processes that do not fit together run by turns: all of them finish and find their bytes, some had to wait, and with `--no-turns`
-//! nobody has to. Who waits before it has memory never pages.
+//! Processes that do not fit together run by turns: all of them finish and find their bytes, some
+//! had to wait, and with `--no-turns` nobody has to. Who waits before it has memory never pages.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -66,8 +66,9 @@ fn run(workshop: &Workshop, sandbox: Sandbox, takes_turns: bool) -> Result<Verdi
     Ok(Verdict::check(is_right && is_paused, || format!("{}{}", run.report(), free.report())))
 }
 
-/// Those that do not fit ask before they take memory, and have it when others have ended. `uzswap run` may be too late for one or two: it
-/// looks many times in a second, on a machine that may be busy.
+/// Those that do not fit ask before they take memory, and have it when others have ended. `uzswap
+/// run` may be too late for one or two: it looks many times in a second, on a machine that may be
+/// busy.
 fn wait_at_first(workshop: &Workshop) -> Result<Verdict, String> {
     let job = job(workshop, MANY, LITTLE_MIB, MANY_ROUNDS);
     let free = job.clone().run(workshop)?;

@@ -1,4 +1,5 @@
-//! The side that asks: finds the runs of the user, picks the one that is meant, and exchanges a line with it.
+//! The side that asks: finds the runs of the user, picks the one that is meant, and exchanges a
+//! line with it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use super::directory;
 use super::protocol::{self, REPLY_BYTES, Request};
@@ -38,28 +39,29 @@ fn environment(name: &str) -> Option<std::ffi::OsString> {
 }
 
 impl Runs {
-    /// Asks all runs at once: one that is stopped does not answer, and others need not wait for that.
+    /// Asks all runs at once: one that is stopped does not answer, and others need not wait for
+    /// that.
     pub fn find() -> Runs {
         let found = directory::connect_all(&environment);
         let connections = found.runs;
         let answers: Vec<_> = thread::scope(|scope| {
-            let ask = |stream| exchange(stream, &Request::List, Some(Instant::now() + PATIENCE));
+            let ask = |stream| exchange::<RunState>(stream, &Request::List, Some(Instant::now() + PATIENCE));
             let threads: Vec<_> =
                 connections.iter().map(|(run, stream)| (*run, scope.spawn(move || ask(stream)))).collect();
             threads.into_iter().map(|(run, thread)| (run, thread.join())).collect()
         });
         let mut runs = Runs { states: Vec::new(), silent: Vec::new(), foreign: found.foreign };
         for (run, answer) in answers {
-            match answer.ok().and_then(Result::ok).as_ref().and_then(RunState::from_json) {
-                Some(state) => runs.states.push(state),
-                None => runs.silent.push(run),
+            match answer {
+                Ok(Ok(state)) => runs.states.push(state),
+                _ => runs.silent.push(run),
             }
         }
         runs
     }
 
-    /// The run, or the process, that `name` means: a process id, or a name that only one has. The program's name means its run.
-    /// `of_process`: a name is that of a process.
+    /// The run, or the process, that `name` means: a process id, or a name that only one has. The
+    /// program's name means its run. `of_process`: a name is that of a process.
     pub fn pick(&self, name: &str, of_process: bool) -> Result<Target, Failure> {
         if let Ok(pid) = name.parse::<u32>() {
             return self.pick_pid(pid);
@@ -130,7 +132,7 @@ pub fn does_not_answer(run: u32) -> Failure {
 }
 
 /// Sends a request to a run and waits for what it says, however long it works on that.
-pub fn ask(run: u32, request: &Request) -> Result<Value, Failure> {
+pub fn ask<T: DeserializeOwned>(run: u32, request: &Request) -> Result<T, Failure> {
     let connections = directory::connect_all(&environment).runs;
     let Some((_, stream)) = connections.iter().find(|(r, _)| *r == run) else {
         return Err(Failure::usage(format!("run {run} has ended")));
@@ -138,7 +140,11 @@ pub fn ask(run: u32, request: &Request) -> Result<Value, Failure> {
     exchange(stream, request, None)
 }
 
-fn exchange(stream: &UnixStream, request: &Request, deadline: Option<Instant>) -> Result<Value, Failure> {
+fn exchange<T: DeserializeOwned>(
+    stream: &UnixStream,
+    request: &Request,
+    deadline: Option<Instant>,
+) -> Result<T, Failure> {
     let send_by = Instant::now() + PATIENCE;
     let line = protocol::write_line(stream, &request.to_line(), send_by)
         .and_then(|()| protocol::read_line(stream, REPLY_BYTES, deadline))

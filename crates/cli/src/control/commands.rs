@@ -1,18 +1,18 @@
-//! `uzswap ps`, `uzswap set`, `uzswap reclaim`, `uzswap bring-in`: what they ask and what they print.
+//! `uzswap ps`, `uzswap set`, `uzswap reclaim`, `uzswap bring-in`: what they ask and what they
+//! print.
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::client::{self, Runs};
-use super::protocol::Request;
-use super::server::parse_amount;
-use super::state::RunState;
+use super::protocol::{BroughtIn, LimitSet, Reclaimed, Request, parse_amount};
+use super::state::{ProcessState, RunState};
 use crate::size::{self, human};
-use crate::{Failure, columns, report};
+use crate::{Failure, columns, console};
 
 /// Faults a second are counted over this time.
 const SAMPLE: Duration = Duration::from_millis(500);
@@ -31,7 +31,8 @@ pub struct SetArguments {
     /// A process of the run, the run itself (see 'uzswap ps'), or the name of its program
     #[arg(value_name = "PID|NAME")]
     target: String,
-    /// The new limit for the whole run: bytes, 512M, 1.5G, 1GiB, or 50% of what the run may have where it runs
+    /// The new limit for the whole run: bytes, 512M, 1.5G, 1GiB, or 50% of what the run may have
+    /// where it runs
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true)]
     memory: String,
 }
@@ -42,7 +43,8 @@ pub struct ReclaimArguments {
     /// A process, a run (all its processes), or a name that only one process has
     #[arg(value_name = "PID|NAME")]
     target: String,
-    /// How much to free: bytes, 512M, 50% of what it holds, or all: every page leaves memory until it is touched
+    /// How much to free: bytes, 512M, 50% of what it holds, or all: every page leaves memory until
+    /// it is touched
     #[arg(value_name = "SIZE|PERCENT|all", allow_hyphen_values = true)]
     amount: String,
 }
@@ -80,31 +82,63 @@ pub fn ps(arguments: PsArguments) -> Result<u8, Failure> {
 }
 
 fn print_ps(arguments: &PsArguments, runs: &Runs, rates: &HashMap<(u32, u32), u64>) {
-    let text =
-        if arguments.json { format!("{:#}\n", as_json(runs, rates)) } else { table(&runs.states, rates) };
+    let text = if arguments.json { as_json(runs, rates) } else { table(&runs.states, rates) };
     let _ = std::io::stdout().write_all(text.as_bytes());
     for run in &runs.silent {
-        report::say(&client::does_not_answer(*run).message);
+        console::say(&client::does_not_answer(*run).message);
     }
     if !arguments.json && runs.states.is_empty() && runs.silent.is_empty() {
         let seen = match &runs.foreign[..] {
             [] => String::new(),
             foreign => format!(", as far as can be seen: {}", foreign.join(", ")),
         };
-        report::say(&format!("nothing of yours runs under uzswap{seen}"));
+        console::say(&format!("nothing of yours runs under uzswap{seen}"));
     }
 }
 
-fn as_json(runs: &Runs, rates: &HashMap<(u32, u32), u64>) -> Value {
-    let with_rates = |run: &RunState| {
-        let mut value = run.to_json();
-        for process in value["processes"].as_array_mut().into_iter().flatten() {
-            let pid = process["pid"].as_u64().unwrap_or(0) as u32;
-            process["faults_per_second"] = rates.get(&(run.run, pid)).copied().unwrap_or(0).into();
-        }
-        value
+/// What `ps --json` shows: the states, with what follows from them.
+#[derive(Serialize)]
+struct Shown<'a> {
+    runs: Vec<ShownRun<'a>>,
+    silent: &'a [u32],
+}
+
+#[derive(Serialize)]
+struct ShownRun<'a> {
+    run: u32,
+    command: &'a [String],
+    limit_bytes: u64,
+    used_bytes: u64,
+    seconds: f64,
+    processes: Vec<ShownProcess<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownProcess<'a> {
+    #[serde(flatten)]
+    process: &'a ProcessState,
+    faults_per_second: u64,
+}
+
+fn shown<'a>(runs: &'a Runs, rates: &HashMap<(u32, u32), u64>) -> Shown<'a> {
+    let process = |run: &RunState, process: &'a ProcessState| {
+        let rate = rates.get(&(run.run, process.pid)).copied();
+        ShownProcess { process, faults_per_second: rate.unwrap_or(0) }
     };
-    json!({"runs": runs.states.iter().map(with_rates).collect::<Vec<_>>(), "silent": runs.silent})
+    let run = |run: &'a RunState| ShownRun {
+        run: run.run,
+        command: &run.command,
+        limit_bytes: run.limit_bytes,
+        used_bytes: run.used_bytes(),
+        seconds: run.age.as_secs_f64(),
+        processes: run.processes.iter().map(|one| process(run, one)).collect(),
+    };
+    Shown { runs: runs.states.iter().map(run).collect(), silent: &runs.silent }
+}
+
+fn as_json(runs: &Runs, rates: &HashMap<(u32, u32), u64>) -> String {
+    let text = serde_json::to_string_pretty(&shown(runs, rates));
+    text.expect("states are strings and numbers") + "\n"
 }
 
 /// The columns of `ps`; true: to the right.
@@ -141,48 +175,43 @@ pub fn set(arguments: SetArguments) -> Result<u8, Failure> {
     // A wrong size is heard of before anybody is asked.
     size::parse(&arguments.memory).map_err(|why| Failure::usage(format!("--memory: {why}")))?;
     let target = Runs::find().pick(&arguments.target, false)?;
-    let done = client::ask(target.run, &Request::Set { memory: arguments.memory })?;
-    for remark in done["remarks"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        report::say(remark);
-    }
-    let bytes = |key: &str| human(done[key].as_u64().unwrap_or(0));
-    print_line(format!("run {}: limit {}, was {}", target.run, bytes("limit_bytes"), bytes("before_bytes")));
+    let done: LimitSet = client::ask(target.run, &Request::Set { memory: arguments.memory })?;
+    done.remarks.iter().for_each(|remark| console::say(remark));
+    let (limit, before) = (human(done.limit_bytes), human(done.before_bytes));
+    print_line(format!("run {}: limit {limit}, was {before}", target.run));
     Ok(0)
 }
 
 pub fn reclaim(arguments: ReclaimArguments) -> Result<u8, Failure> {
     parse_amount(&arguments.amount).map_err(Failure::usage)?;
     let target = Runs::find().pick(&arguments.target, true)?;
-    let done = client::ask(target.run, &Request::Reclaim { pid: target.pid, amount: arguments.amount })?;
-    let results: Vec<&Value> = done.as_array().into_iter().flatten().collect();
+    let request = Request::Reclaim { pid: target.pid, amount: arguments.amount };
+    let results: Vec<Reclaimed> = client::ask(target.run, &request)?;
     for result in &results {
         print_line(outcome(result));
     }
     // One that was named and gave nothing is a failure; of many, some may be too small.
-    let is_wrong = |r: &&&Value| !r["fault"].is_null();
-    let failed = results.iter().filter(is_wrong).count();
+    let failed = results.iter().filter(|result| result.fault.is_some()).count();
     Ok(u8::from(failed > 0 && failed == results.len()))
 }
 
 pub fn bring_in(arguments: BringInArguments) -> Result<u8, Failure> {
     let target = Runs::find().pick(&arguments.target, true)?;
-    let done = client::ask(target.run, &Request::BringIn { pid: target.pid })?;
-    let results: Vec<&Value> = done.as_array().into_iter().flatten().collect();
+    let results: Vec<BroughtIn> = client::ask(target.run, &Request::BringIn { pid: target.pid })?;
     for result in &results {
         print_line(brought_in(result));
     }
-    // Who looks at the process must know.
-    let is_whole = |r: &&Value| r["fault"].is_null() && r["missing_bytes"].as_u64() == Some(0);
+    // A debugger or a dump that comes next must know.
+    let is_whole = |r: &BroughtIn| r.fault.is_none() && r.missing_bytes == 0;
     Ok(u8::from(!results.iter().all(is_whole)))
 }
 
-fn brought_in(result: &Value) -> String {
-    let number = |key: &str| result[key].as_u64().unwrap_or(0);
-    let (pid, after) = (number("pid"), human(number("after_bytes")));
-    if let Some(fault) = result["fault"].as_str() {
+fn brought_in(result: &BroughtIn) -> String {
+    let (pid, after) = (result.pid, human(result.after_bytes));
+    if let Some(fault) = &result.fault {
         return format!("process {pid}: {after} in memory, the rest is where it was: it {fault}");
     }
-    match number("missing_bytes") {
+    match result.missing_bytes {
         0 => format!("process {pid}: all {after} are in memory"),
         missing => format!(
             "process {pid}: {after} in memory, {} are not: the limit has no room for them (see 'uzswap set')",
@@ -191,13 +220,12 @@ fn brought_in(result: &Value) -> String {
     }
 }
 
-fn outcome(result: &Value) -> String {
-    let number = |key: &str| result[key].as_u64().unwrap_or(0);
-    let (before, after) = (number("before_bytes"), number("after_bytes"));
-    let fault = result["fault"].as_str().map(|f| format!(": it {f}")).unwrap_or_default();
+fn outcome(result: &Reclaimed) -> String {
+    let (before, after) = (result.before_bytes, result.after_bytes);
+    let fault = result.fault.as_ref().map(|f| format!(": it {f}")).unwrap_or_default();
     format!(
         "process {}: {} in memory, was {} ({} freed){fault}",
-        number("pid"),
+        result.pid,
         human(after),
         human(before),
         human(before.saturating_sub(after)),
@@ -210,8 +238,9 @@ fn print_line(line: String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::ProcessState;
+    use super::super::state::Activity;
     use super::*;
+    use serde_json::Value;
 
     const MIB: u64 = 1 << 20;
 
@@ -228,7 +257,7 @@ mod tests {
             needed_bytes: 1000 * MIB,
             faults,
             listens: true,
-            is_paused: false,
+            state: Activity::Active,
         };
         let small = ProcessState { pid: 12, name: "sh".into(), resident_bytes: 4096, ..Default::default() };
         vec![RunState {
@@ -253,23 +282,27 @@ mod tests {
         assert_eq!(rows[2][2..5], ["sh", "dormant", "4.0 KiB"]);
         assert_eq!(table(&[], &HashMap::new()), "");
         let silent = Runs { states: runs(0), silent: vec![99], foreign: Vec::new() };
-        let json = as_json(&silent, &rates);
+        let json: Value = serde_json::from_str(&as_json(&silent, &rates)).unwrap();
         assert_eq!(json["runs"][0]["processes"][0]["faults_per_second"], 4000);
         assert_eq!(json["silent"][0], 99);
     }
 
     #[test]
     fn outcomes_in_words() {
-        let result = json!({"pid": 7, "before_bytes": 100 * MIB, "after_bytes": 3 * MIB, "fault": null});
-        assert_eq!(outcome(&result), "process 7: 3.0 MiB in memory, was 100 MiB (97 MiB freed)");
-        let result =
-            json!({"pid": 7, "before_bytes": 1, "after_bytes": 2, "fault": "is too small to be paged"});
-        assert!(outcome(&result).ends_with("(0 bytes freed): it is too small to be paged"));
-        let mut result = json!({"pid": 7, "after_bytes": 100 * MIB, "missing_bytes": 0, "fault": null});
+        let result = |before_bytes: u64, after_bytes: u64, fault: Option<&str>| {
+            let fault = fault.map(str::to_string);
+            outcome(&Reclaimed { pid: 7, before_bytes, after_bytes, fault })
+        };
+        let text = result(100 * MIB, 3 * MIB, None);
+        assert_eq!(text, "process 7: 3.0 MiB in memory, was 100 MiB (97 MiB freed)");
+        let text = result(1, 2, Some("is too small to be paged"));
+        assert!(text.ends_with("(0 bytes freed): it is too small to be paged"));
+        let mut result =
+            BroughtIn { pid: 7, before_bytes: 0, after_bytes: 100 * MIB, missing_bytes: 0, fault: None };
         assert_eq!(brought_in(&result), "process 7: all 100 MiB are in memory");
-        result["missing_bytes"] = (3 * MIB).into();
+        result.missing_bytes = 3 * MIB;
         assert!(brought_in(&result).contains("100 MiB in memory, 3.0 MiB are not: the limit"));
-        result["fault"] = "is stopped".into();
+        result.fault = Some("is stopped".to_string());
         assert!(brought_in(&result).ends_with("it is stopped"));
     }
 }

@@ -1,10 +1,12 @@
-//! The directories of the sockets: `$XDG_RUNTIME_DIR/uzswap`, else `/tmp/uzswap-UID`, of the user alone.
+//! The directories of the sockets: `$XDG_RUNTIME_DIR/uzswap`, else `/tmp/uzswap-UID`, of the user
+//! alone.
 //!
-//! /tmp is everybody's: another user may have made the name first, as a directory, a link, or a file. Then runs work as
-//! well, but cannot be seen, which is said. What is there is opened once, looked at, and used by what was opened
-//! (`private.rs`).
+//! /tmp is everybody's: another user may have made the name first, as a directory, a link, or a
+//! file. Then runs work as well, but cannot be seen, which is said. What is there is opened once,
+//! looked at, and used by what was opened (`private.rs`).
 //!
-//! A run that is killed leaves its socket behind. Nobody listens there, which the next one who looks finds out, and removes it.
+//! A run that is killed leaves its socket behind. Nobody listens there, which the next one who
+//! looks finds out, and removes it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,8 +24,8 @@ const SUFFIX: &str = ".sock";
 /// A socket before it has its name.
 const NEW_SUFFIX: &str = ".new";
 
-/// Where sockets may be, best first. The second is where systemd puts XDG_RUNTIME_DIR: a command that has no such
-/// variable (by cron, by ssh) finds the runs of a session there.
+/// Where sockets may be, best first. The second is where systemd puts XDG_RUNTIME_DIR: a command
+/// that has no such variable (by cron, by ssh) finds the runs of a session there.
 fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
     let session = PathBuf::from(format!("/run/user/{user}"));
     let given = env("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute());
@@ -40,12 +42,14 @@ pub fn existing(env: Env) -> Vec<PathBuf> {
     candidates(env, user).into_iter().filter(is_own).collect()
 }
 
-/// The first directory that will do, made if it is not there; by its name, since others are to find what is in it.
+/// The first directory that will do, made if it is not there; by its name, since others are to find
+/// what is in it.
 pub fn open(env: Env) -> Result<PathBuf, String> {
     in_first(env, |directory| Ok(directory.path().to_path_buf())).map_err(|fault| fault.text)
 }
 
-/// What `f` makes in the first directory that will do, made if it is not there. The fault is that of all.
+/// What `f` makes in the first directory that will do, made if it is not there. The fault is that
+/// of all.
 fn in_first<T>(env: Env, f: impl Fn(Private) -> Result<T, Fault>) -> Result<T, Fault> {
     let user = os::identity().user;
     let mut all = Fault { text: String::new(), is_foreign: false };
@@ -103,7 +107,8 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
     Ok(Named { listener, directory, name })
 }
 
-/// What was found: the runs of the user that are there, and where somebody else keeps runs from being seen.
+/// What was found: the runs of the user that are there, and where somebody else keeps runs from
+/// being seen.
 #[derive(Default)]
 pub struct Found {
     pub runs: Vec<(u32, UnixStream)>,

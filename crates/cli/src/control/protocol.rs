@@ -7,10 +7,11 @@
 //!  {"do":"bring-in","pid":N or null}                  {"ok":[{"pid":N,"before_bytes":N,"missing_bytes":N,...}]}
 //!                                                     {"error":"one line for the user"}
 //! ```
-//! Sizes go over as the user wrote them: a percentage is one of what the run may have where it runs.
+//! Sizes go over as the user wrote them: a percentage is one of what the run may have where it
+//! runs.
 //!
-//! Who connects is the user, or root, but perhaps not a program of ours: whatever comes is a request, or is answered by an error. A line
-//! has a largest length and must be there in time.
+//! Who connects is the user, or root, but perhaps not a program of ours: whatever comes is a
+//! request, or is answered by an error. A line has a largest length and must be there in time.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
@@ -18,82 +19,116 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, send};
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::size;
 
 /// The longest request.
 pub const REQUEST_BYTES: usize = 4096;
 /// The longest reply: a full table of processes.
 pub const REPLY_BYTES: usize = 4 << 20;
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
+    /// What the run and its processes hold; the answer is a `RunState`.
     List,
-    /// A new limit for the run.
-    Set {
-        memory: String,
-    },
-    /// Memory back, from one process or from all.
-    Reclaim {
-        pid: Option<u32>,
-        amount: String,
-    },
-    /// What is out comes in, of one process or of all.
-    BringIn {
-        pid: Option<u32>,
-    },
+    /// A new limit for the run; the answer is a `LimitSet`.
+    Set { memory: String },
+    /// Memory back, from one process or from all; the answer is a list of `Reclaimed`.
+    Reclaim { pid: Option<u32>, amount: String },
+    /// What is out comes in, of one process or of all; the answer is a list of `BroughtIn`.
+    BringIn { pid: Option<u32> },
+}
+
+/// The answer to `Set`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LimitSet {
+    pub run: u32,
+    pub before_bytes: u64,
+    pub limit_bytes: u64,
+    /// What the user should know of how the limit came to be.
+    pub remarks: Vec<String>,
+}
+
+/// What a reclaim came to in one process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reclaimed {
+    pub pid: u32,
+    /// Memory of its pages, before and after.
+    pub before_bytes: u64,
+    pub after_bytes: u64,
+    /// Why it gave less than it was asked for; the process is the subject.
+    pub fault: Option<String>,
+}
+
+/// What bringing in came to in one process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BroughtIn {
+    pub pid: u32,
+    /// Memory of its pages, before and after.
+    pub before_bytes: u64,
+    pub after_bytes: u64,
+    /// Pages that stay out since the limit has no room for them.
+    pub missing_bytes: u64,
+    /// Why it brought in less than it was asked for; the process is the subject.
+    pub fault: Option<String>,
+}
+
+/// What a run answers: what was asked for, or one line for the user.
+#[derive(Serialize, Deserialize)]
+enum Reply<T> {
+    #[serde(rename = "ok")]
+    Done(T),
+    #[serde(rename = "error")]
+    Refused(String),
 }
 
 impl Request {
     pub fn to_line(&self) -> String {
-        let value = match self {
-            Request::List => json!({"do": "list"}),
-            Request::Set { memory } => json!({"do": "set", "memory": memory}),
-            Request::Reclaim { pid, amount } => json!({"do": "reclaim", "pid": pid, "amount": amount}),
-            Request::BringIn { pid } => json!({"do": "bring-in", "pid": pid}),
-        };
-        format!("{value}\n")
+        line(self)
     }
 
-    /// Reads a request; the error is the reply.
+    /// Parses a request; the error is the reply.
     pub fn parse(line: &[u8]) -> Result<Request, String> {
-        let value: Value =
-            serde_json::from_slice(line).map_err(|e| format!("the request is no JSON: {e}"))?;
-        let text = |key: &str| match value.get(key).and_then(Value::as_str) {
-            Some(text) => Ok(text.to_string()),
-            None => Err(format!("the request has no '{key}'")),
-        };
-        let pid = || match value.get("pid") {
-            None | Some(Value::Null) => Ok(None),
-            Some(pid) => match pid.as_u64().and_then(|pid| u32::try_from(pid).ok()) {
-                Some(pid) => Ok(Some(pid)),
-                None => Err(format!("'{pid}' is no process id")),
-            },
-        };
-        match text("do")?.as_str() {
-            "list" => Ok(Request::List),
-            "set" => Ok(Request::Set { memory: text("memory")? }),
-            "reclaim" => Ok(Request::Reclaim { pid: pid()?, amount: text("amount")? }),
-            "bring-in" => Ok(Request::BringIn { pid: pid()? }),
-            other => Err(format!("there is no request '{other}'")),
-        }
+        serde_json::from_slice(line).map_err(|e| explain("request", &e))
+    }
+}
+
+fn line(message: &impl Serialize) -> String {
+    let text = serde_json::to_string(message).expect("messages are strings and numbers");
+    text + "\n"
+}
+
+fn explain(what: &str, error: &serde_json::Error) -> String {
+    match error.is_data() {
+        true => format!("the {what} is not understood: {error}"),
+        false => format!("the {what} is no JSON: {error}"),
+    }
+}
+
+/// Parses the amount of a reclaim; none means all.
+pub fn parse_amount(text: &str) -> Result<Option<size::Size>, String> {
+    match text.trim() {
+        "all" => Ok(None),
+        other => size::parse(other).map(Some).map_err(|why| format!("{why}, or all")),
     }
 }
 
 /// The reply to a request as a line.
-pub fn reply_line(reply: Result<Value, String>) -> String {
+pub fn reply_line<T: Serialize>(reply: Result<T, String>) -> String {
     match reply {
-        Ok(value) => format!("{}\n", json!({"ok": value})),
-        Err(error) => format!("{}\n", json!({"error": error})),
+        Ok(done) => line(&Reply::Done(done)),
+        Err(error) => line(&Reply::<T>::Refused(error)),
     }
 }
 
-/// A reply: what was asked for, or the error.
-pub fn parse_reply(line: &[u8]) -> Result<Value, String> {
-    let mut value: Value = serde_json::from_slice(line).map_err(|e| format!("the reply is no JSON: {e}"))?;
-    match (value.get_mut("ok").map(Value::take), value.get("error").and_then(Value::as_str)) {
-        (Some(ok), _) => Ok(ok),
-        (None, Some(error)) => Err(error.to_string()),
-        (None, None) => Err("the reply is neither a result nor an error".to_string()),
+/// Parses a reply: what was asked for, or the error.
+pub fn parse_reply<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
+    match serde_json::from_slice(line).map_err(|e| explain("reply", &e))? {
+        Reply::Done(done) => Ok(done),
+        Reply::Refused(error) => Err(error),
     }
 }
 
@@ -125,7 +160,8 @@ pub fn read_line(mut stream: &UnixStream, most: usize, deadline: Option<Instant>
     }
 }
 
-/// Writes a line, until `deadline`. Not by `write`, which would kill us by SIGPIPE when the other side has gone.
+/// Writes a line, until `deadline`. Not by `write`, which would kill us by SIGPIPE when the other
+/// side has gone.
 pub fn write_line(stream: &UnixStream, line: &str, deadline: Instant) -> io::Result<()> {
     let mut bytes = line.as_bytes();
     while !bytes.is_empty() {
@@ -172,31 +208,36 @@ mod tests {
             (&b""[..], "no JSON"),
             (b"list", "no JSON"),
             (b"\xff\xfe", "no JSON"),
-            (b"{}", "'do'"),
-            (b"[]", "'do'"),
-            (b"{\"do\":3}", "'do'"),
-            (b"{\"do\":\"stop\"}", "'stop'"),
-            (b"{\"do\":\"set\"}", "'memory'"),
-            (b"{\"do\":\"set\",\"memory\":5}", "'memory'"),
-            (b"{\"do\":\"reclaim\",\"pid\":1}", "'amount'"),
-            (b"{\"do\":\"reclaim\",\"pid\":-1,\"amount\":\"all\"}", "no process id"),
-            (b"{\"do\":\"reclaim\",\"pid\":4294967296,\"amount\":\"all\"}", "no process id"),
+            (b"{}", "`do`"),
+            (b"[]", "not understood"),
+            (b"{\"do\":3}", "not understood"),
+            (b"{\"do\":\"stop\"}", "`stop`"),
+            (b"{\"do\":\"set\"}", "`memory`"),
+            (b"{\"do\":\"set\",\"memory\":5}", "not understood"),
+            (b"{\"do\":\"reclaim\",\"pid\":1}", "`amount`"),
+            (b"{\"do\":\"reclaim\",\"pid\":-1,\"amount\":\"all\"}", "not understood"),
+            (b"{\"do\":\"reclaim\",\"pid\":4294967296,\"amount\":\"all\"}", "not understood"),
         ] {
             let error = Request::parse(line).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
         let deep = "[".repeat(REQUEST_BYTES);
-        assert!(Request::parse(deep.as_bytes()).unwrap_err().contains("no JSON"));
+        assert!(Request::parse(deep.as_bytes()).unwrap_err().contains("the request"));
     }
 
     #[test]
     fn replies() {
-        let line = reply_line(Ok(json!([1])));
-        assert_eq!(parse_reply(line.trim_end().as_bytes()), Ok(json!([1])));
-        let line = reply_line(Err("two\nlines".into()));
+        let fault = Some("is stopped".to_string());
+        let done = vec![Reclaimed { pid: 1, before_bytes: 3, after_bytes: 2, fault }];
+        let line = reply_line(Ok(done.clone()));
+        assert!(line.starts_with("{\"ok\":[{\"pid\":1,\"before_bytes\":3,"), "{line}");
+        assert_eq!(parse_reply(line.trim_end().as_bytes()), Ok(done));
+        let line = reply_line::<LimitSet>(Err("two\nlines".into()));
         assert_eq!(line.matches('\n').count(), 1);
-        assert_eq!(parse_reply(line.trim_end().as_bytes()), Err("two\nlines".into()));
-        assert!(parse_reply(b"{}").is_err() && parse_reply(b"x").is_err());
+        assert_eq!(parse_reply::<LimitSet>(line.trim_end().as_bytes()), Err("two\nlines".into()));
+        for line in [&b"{}"[..], b"x", b"{\"ok\":{\"run\":1}}", b"{\"error\":1}"] {
+            assert!(parse_reply::<LimitSet>(line).is_err());
+        }
     }
 
     #[test]

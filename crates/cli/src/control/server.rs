@@ -3,30 +3,32 @@
 //! ```text
 //!  accept ──> one thread per connection: is it the user? ─> a line, in time ─> Run does it ─> a line back
 //! ```
-//! Only the user and root get an answer, whatever the file permissions are worth (a file system may have none). Connections are
-//! few at a time and short; what is too much is turned away, so that the run itself is never in question.
+//! Only the user and root get an answer, whatever the file permissions are worth (a file system may
+//! have none). Connections are few at a time and short; what is too much is turned away, so that
+//! the run itself is never in question.
 //!
-//! The threads are made with all signals blocked, as the supervisor has them: signals are its business.
+//! The threads are made with all signals blocked, as the supervisor has them: signals are its
+//! business.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
-use serde_json::{Value, json};
+use uzswap::control::Slot;
 use uzswap::control::orders::ALL_PAGES;
-use uzswap::control::{Slot, Tree};
 
 use super::directory::{self, Named};
-use super::protocol::{self, REQUEST_BYTES, Request};
-use super::state::{self, PAGE_BYTES, ProcessState, RunState};
+use super::protocol::{self, BroughtIn, LimitSet, REQUEST_BYTES, Reclaimed, Request, parse_amount};
+use super::run::Run;
+use super::state::{PAGE_BYTES, ProcessState};
 use crate::options::Given;
 use crate::private::Fault;
-use crate::{os, settings, size};
+use crate::{os, procfs, settings};
 
 /// Connections at one time.
 const CONNECTIONS_MAX: usize = 16;
@@ -39,24 +41,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// After an error of accept, for instance too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// The run that is served.
-#[derive(Clone)]
-pub struct Run {
-    /// The process id by which it is named: that of `uzswap run`, also where that has become the program.
-    pub id: u32,
-    pub tree: &'static Tree,
-    pub control_fd: i32,
-    pub command: Vec<String>,
-    pub started: Instant,
-}
-
-/// The limit, and the memory that nobody holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    pub limit_pages: u64,
-    pub free_pages: u64,
-}
-
 /// A reclaim that was asked of one process.
 struct Asked<'a> {
     pid: u32,
@@ -68,73 +52,56 @@ struct Asked<'a> {
 }
 
 impl Run {
-    pub fn state(&self) -> RunState {
-        let limit_pages = self.tree.limit_pages.load(Ordering::Relaxed).max(0) as u64;
-        RunState {
-            run: self.id,
-            command: self.command.clone(),
-            limit_bytes: limit_pages * PAGE_BYTES,
-            age: self.started.elapsed(),
-            processes: self.live().filter_map(|(pid, slot)| ProcessState::of(pid, slot)).collect(),
-        }
-    }
-
-    pub fn room(&self) -> Room {
-        let pages = |v: &AtomicI64| v.load(Ordering::Relaxed).max(0) as u64;
-        let limit_pages = pages(&self.tree.limit_pages);
-        Room { limit_pages, free_pages: limit_pages.saturating_sub(pages(&self.tree.used_pages)) }
-    }
-
-    /// The processes that are there.
-    pub fn live(&self) -> impl Iterator<Item = (u32, &'static Slot)> {
-        state::live(self.tree, self.control_fd)
-    }
-
-    fn answer(&self, request: Request, stream: &UnixStream) -> Result<Value, String> {
+    /// Does what is asked for; the reply as a line.
+    fn answer(&self, request: Request, stream: &UnixStream) -> String {
+        let is_given_up = || has_gone(stream);
         match request {
-            Request::List => Ok(self.state().to_json()),
-            Request::Set { memory } => self.set(memory),
-            Request::Reclaim { pid, amount } => self.reclaim(pid, &amount, &|| has_gone(stream)),
-            Request::BringIn { pid } => self.bring_in(pid, &|| has_gone(stream)),
+            Request::List => protocol::reply_line(Ok(self.state())),
+            Request::Set { memory } => protocol::reply_line(self.set(memory)),
+            Request::Reclaim { pid, amount } => {
+                protocol::reply_line(self.reclaim(pid, &amount, &is_given_up))
+            }
+            Request::BringIn { pid } => protocol::reply_line(self.bring_in(pid, &is_given_up)),
         }
     }
 
-    /// Changes the limit. Who is above it notices: the active within a tick, the dormant by the ring.
-    fn set(&self, memory: String) -> Result<Value, String> {
+    /// Changes the limit. Who is above it notices: the active within a tick, the dormant by the
+    /// ring.
+    fn set(&self, memory: String) -> Result<LimitSet, String> {
         let mut remarks = Vec::new();
         let given = Given { value: memory, origin: "--memory".to_string() };
         let (bytes, _) = settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?;
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
         let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
         self.live().for_each(|(_, slot)| slot.orders.ring());
-        Ok(json!({
-            "run": self.id,
-            "before_bytes": before.max(0) as u64 * PAGE_BYTES,
-            "limit_bytes": pages as u64 * PAGE_BYTES,
-            "remarks": remarks,
-        }))
+        Ok(LimitSet {
+            run: self.id,
+            before_bytes: before.max(0) as u64 * PAGE_BYTES,
+            limit_bytes: pages as u64 * PAGE_BYTES,
+            remarks,
+        })
     }
 
-    /// Has memory reclaimed from a process, or from all, and waits until that is done. An amount for all is spread by what
-    /// they hold.
+    /// Has memory reclaimed from a process, or from all, and waits until that is done. An amount
+    /// for all is spread by what they hold.
     fn reclaim(
         &self,
         pid: Option<u32>,
         amount: &str,
         is_given_up: &dyn Fn() -> bool,
-    ) -> Result<Value, String> {
+    ) -> Result<Vec<Reclaimed>, String> {
         let targets = self.targets(pid)?;
         let whole_bytes: u64 = targets.iter().map(|(_, p)| p.used_bytes).sum();
         let bytes = parse_amount(amount)?.map(|size| size.of(whole_bytes));
         let asked: Vec<Asked> = targets
             .iter()
             .map(|(slot, p)| {
-                let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
+                let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
                 let part = |all| (all as u128 * p.used_bytes as u128 / whole_bytes.max(1) as u128) as u64;
                 let pages = bytes.map_or(ALL_PAGES, |all| part(all).div_ceil(PAGE_BYTES));
                 let fault = match () {
                     () if !slot.orders.has_listener() => Some("is too small to be paged"),
-                    () if state::is_stopped(p.pid) => Some("is stopped"),
+                    () if procfs::is_stopped(p.pid) => Some("is stopped"),
                     () => None,
                 };
                 let number = if fault.is_none() { slot.orders.ask_reclaim(pages) } else { 0 };
@@ -144,15 +111,16 @@ impl Run {
         Ok(asked.into_iter().map(|a| wait(a, is_given_up)).collect())
     }
 
-    /// Has a process, or all, bring in what is out as far as the limit has room, and waits until that is done.
-    fn bring_in(&self, pid: Option<u32>, is_given_up: &dyn Fn() -> bool) -> Result<Value, String> {
+    /// Has a process, or all, bring in what is out as far as the limit has room, and waits until
+    /// that is done.
+    fn bring_in(&self, pid: Option<u32>, is_given_up: &dyn Fn() -> bool) -> Result<Vec<BroughtIn>, String> {
         let asked = self.targets(pid)?.into_iter().map(|(slot, p)| {
-            let before_bytes = state::anonymous_bytes(p.pid).unwrap_or(0);
+            let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
             let is_whole = slot.mechanism().is_none();
             let fault = match () {
                 () if is_whole => None,
                 () if !slot.orders.has_listener() => Some("has no thread to bring it in"),
-                () if state::is_stopped(p.pid) => Some("is stopped"),
+                () if procfs::is_stopped(p.pid) => Some("is stopped"),
                 () => None,
             };
             let number = if is_whole || fault.is_some() { None } else { Some(slot.orders.ask_bring_in()) };
@@ -160,19 +128,17 @@ impl Run {
         });
         let asked: Vec<_> = asked.collect();
         let results = asked.into_iter().map(|(number, asked)| {
-            let (slot, fault) = (asked.slot, asked.fault);
-            let mut result = match number {
-                Some(_) => wait(asked, is_given_up),
-                None => json!({
-                    "pid": asked.pid,
-                    "before_bytes": asked.before_bytes,
-                    "after_bytes": asked.before_bytes,
-                    "fault": fault,
-                }),
+            let Asked { pid, slot, before_bytes, fault, .. } = asked;
+            let (after_bytes, fault) = match number {
+                Some(_) => {
+                    let done = wait(asked, is_given_up);
+                    (done.after_bytes, done.fault)
+                }
+                None => (before_bytes, fault.map(str::to_string)),
             };
             let missing = if number.is_some() { slot.orders.missing_pages() } else { 0 };
-            result["missing_bytes"] = (missing * PAGE_BYTES).into();
-            result
+            let missing_bytes = missing * PAGE_BYTES;
+            BroughtIn { pid, before_bytes, after_bytes, missing_bytes, fault }
         });
         Ok(results.collect())
     }
@@ -191,24 +157,17 @@ impl Run {
     }
 }
 
-/// What to reclaim; none: all.
-pub fn parse_amount(text: &str) -> Result<Option<size::Size>, String> {
-    match text.trim() {
-        "all" => Ok(None),
-        other => size::parse(other).map(Some).map_err(|why| format!("{why}, or all")),
-    }
-}
-
-/// Waits until a process has done what was asked of it, as long as there is progress; the outcome for the reply.
-fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Value {
+/// Waits until a process has done what was asked of it, as long as there is progress; the outcome
+/// for the reply.
+fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Reclaimed {
     let Asked { pid, slot, number, before_bytes, mut fault } = asked;
-    let now = || state::anonymous_bytes(pid).unwrap_or(0);
+    let now = || procfs::anonymous_bytes(pid).unwrap_or(0);
     let (mut last_bytes, mut moved) = (before_bytes, Instant::now());
     while fault.is_none() && !slot.orders.is_done(number) {
         if now() != last_bytes {
             (last_bytes, moved) = (now(), Instant::now());
         }
-        if slot.process() != Some(pid) || state::anonymous_bytes(pid).is_none() {
+        if slot.process() != Some(pid) || procfs::anonymous_bytes(pid).is_none() {
             fault = Some("has ended, or become another program");
         }
         if moved.elapsed() > STUCK_AFTER {
@@ -222,12 +181,7 @@ fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Value {
     if fault.is_none() && slot.process() == Some(pid) && slot.mechanism.load(Ordering::Relaxed) == 0 {
         fault = Some("cannot be paged here (see 'uzswap doctor')");
     }
-    json!({
-        "pid": pid,
-        "before_bytes": before_bytes,
-        "after_bytes": now(),
-        "fault": fault,
-    })
+    Reclaimed { pid, before_bytes, after_bytes: now(), fault: fault.map(str::to_string) }
 }
 
 /// Whether the other side has closed the connection.
@@ -261,7 +215,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The thread that accepts holds the other reference until the process ends, so the name goes here.
+        // The thread that accepts holds the other reference until the process ends, so the name
+        // goes here.
         self.named.unlink();
     }
 }
@@ -309,19 +264,21 @@ fn may_control(peer: u32, user: u32) -> bool {
 
 fn serve(run: &Run, stream: &UnixStream) {
     let line = protocol::read_line(stream, REQUEST_BYTES, Some(Instant::now() + PATIENCE));
+    let refused = |why: String| protocol::reply_line::<()>(Err(why));
     let reply = match line {
-        Ok(line) => Request::parse(&line).and_then(|request| run.answer(request, stream)),
-        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(e.to_string()),
+        Ok(line) => Request::parse(&line).map_or_else(refused, |request| run.answer(request, stream)),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => refused(e.to_string()),
         // Too slow, or gone.
         Err(_) => return,
     };
-    let _ = protocol::write_line(stream, &protocol::reply_line(reply), Instant::now() + PATIENCE);
+    let _ = protocol::write_line(stream, &reply, Instant::now() + PATIENCE);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
+    use serde_json::Value;
     use uzswap::control::Settings;
 
     fn run() -> Run {
@@ -357,10 +314,7 @@ mod tests {
         let slot = run.tree.claim(std::process::id()).unwrap();
         let rung = slot.orders.rung();
         let done = run.set("64M".into()).unwrap();
-        assert_eq!(
-            (done["before_bytes"].as_u64(), done["limit_bytes"].as_u64()),
-            (Some(1 << 30), Some(64 << 20))
-        );
+        assert_eq!((done.before_bytes, done.limit_bytes), (1 << 30, 64 << 20));
         assert_eq!(run.state().limit_bytes, 64 << 20);
         assert_ne!(slot.orders.rung(), rung, "the dormant are woken");
         for (text, word) in [("15M", "16 MiB"), ("much", "no size"), ("", "empty"), ("-1G", "negative")] {
@@ -379,7 +333,7 @@ mod tests {
         assert!(error.contains("process 1 is not in run"), "{error}");
         assert!(run.reclaim(None, "some", &never).unwrap_err().contains("or all"));
         let reply = run.reclaim(Some(me), "all", &never).unwrap();
-        assert!(reply[0]["fault"].as_str().unwrap().contains("too small"), "nobody listens");
+        assert!(reply[0].fault.as_ref().unwrap().contains("too small"), "nobody listens");
         slot.orders.set_listener(true);
         slot.mechanism.store(1, Ordering::Relaxed);
         for (amount, pages) in [("all", ALL_PAGES), ("1M", 256)] {
@@ -396,11 +350,11 @@ mod tests {
                 });
                 slot.used_pages.store(1 << 20, Ordering::Relaxed);
                 let reply = run.reclaim(None, amount, &never).unwrap();
-                assert_eq!((reply[0]["pid"].as_u64(), reply[0]["fault"].as_str()), (Some(me.into()), None));
+                assert_eq!((reply[0].pid, reply[0].fault.as_deref()), (me, None));
             });
         }
         let reply = run.reclaim(None, "50%", &|| true).unwrap();
-        assert!(reply[0]["fault"].as_str().unwrap().contains("not waited for"));
+        assert!(reply[0].fault.as_ref().unwrap().contains("not waited for"));
         assert_eq!(slot.orders.wanted().unwrap().1, 1 << 19);
     }
 

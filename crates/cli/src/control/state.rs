@@ -1,28 +1,54 @@
 //! What a run and its processes hold now, as `ps` and `top` show it.
 //!
-//! Two sources. The kernel says what anonymous memory a process has. An active process's slot says the rest: what of
-//! that is compressed, what was written, how many faults it had. Of a dormant process the slot knows only what it
-//! could hold at most, so there the kernel's figure stands for all.
+//! Two sources. The kernel says what anonymous memory a process has. An active process's slot says
+//! the rest: what of that is compressed, what was written, how many faults it had. Of a dormant
+//! process the slot knows only what it could hold at most, so there the kernel's figure stands for
+//! all.
 
-use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize};
 use uzswap::control::{Counter, Slot, Tree};
 
-use super::turns::waits_for_turn;
+use super::sight::waits_for_turn;
 use crate::os;
+use crate::procfs::{anonymous_bytes, printable};
 use crate::size::{grouped, human};
 
 pub use crate::report::PAGE_BYTES;
 
+/// What a process is doing, as far as paging is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activity {
+    /// Nothing of it is paged yet.
+    #[default]
+    Dormant,
+    Active,
+    /// Others have their turn.
+    Waits,
+}
+
+impl Activity {
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::Dormant => "dormant",
+            Activity::Active => "active",
+            Activity::Waits => "waits",
+        }
+    }
+}
+
 /// One process.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessState {
     pub pid: u32,
+    #[serde(deserialize_with = "printable_text")]
     pub name: String,
+    pub state: Activity,
     /// The mechanism that pages it; none while it is dormant.
+    #[serde(deserialize_with = "printable_option")]
     pub mechanism: Option<String>,
     /// Memory of pages as they are, by the kernel's count.
     pub resident_bytes: u64,
@@ -39,40 +65,25 @@ pub struct ProcessState {
     /// Faults served so far.
     pub faults: u64,
     /// Whether memory can be reclaimed: a process that could not hold much has no thread for it.
+    #[serde(rename = "can_reclaim")]
     pub listens: bool,
-    /// Others have their turn.
-    pub is_paused: bool,
 }
 
 /// One run.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct RunState {
     pub run: u32,
+    #[serde(deserialize_with = "printable_words")]
     pub command: Vec<String>,
     pub limit_bytes: u64,
     /// How long it runs.
+    #[serde(rename = "seconds", with = "seconds")]
     pub age: Duration,
     pub processes: Vec<ProcessState>,
 }
 
-/// Anonymous memory of a process, by the kernel's count; none if it has gone.
-pub fn anonymous_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut fields = text.split(' ').skip(1).map(|f| f.parse::<u64>().unwrap_or(0));
-    Some(fields.next()?.saturating_sub(fields.next()?) * PAGE_BYTES)
-}
-
-/// Whether a process was stopped, and does nothing that is asked of it.
-pub fn is_stopped(pid: u32) -> bool {
-    os::stat_of(pid).is_some_and(|stat| matches!(stat.first().map(String::as_str), Some("T" | "t")))
-}
-
-/// Without what could disturb a terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-/// The processes of a tree that are there, with their slots. `control_fd`: the control block's file.
+/// The processes of a tree that are there, with their slots. `control_fd`: the control block's
+/// file.
 pub fn live(tree: &'static Tree, control_fd: i32) -> impl Iterator<Item = (u32, &'static Slot)> {
     tree.translate(control_fd);
     tree.live_slots()
@@ -101,7 +112,11 @@ impl ProcessState {
             needed_bytes: if is_active { pages(&slot.needed_pages) } else { anonymous },
             faults: slot.get(Counter::Faults),
             listens: slot.orders.has_listener(),
-            is_paused: waits_for_turn(slot),
+            state: match is_active {
+                _ if waits_for_turn(slot) => Activity::Waits,
+                true => Activity::Active,
+                false => Activity::Dormant,
+            },
         })
     }
 
@@ -115,56 +130,13 @@ impl ProcessState {
         [
             self.pid.to_string(),
             self.name.clone(),
-            self.state().to_string(),
+            self.state.name().to_string(),
             human(self.resident_bytes),
             human(self.pool_bytes),
             human(self.written_bytes),
             format!("{:.1}x", self.ratio()),
             grouped(rate),
         ]
-    }
-
-    pub fn state(&self) -> &'static str {
-        match self.mechanism {
-            _ if self.is_paused => "waits",
-            None => "dormant",
-            Some(_) => "active",
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "pid": self.pid,
-            "name": self.name,
-            "state": self.state(),
-            "mechanism": self.mechanism,
-            "resident_bytes": self.resident_bytes,
-            "pool_bytes": self.pool_bytes,
-            "kept_bytes": self.kept_bytes,
-            "written_bytes": self.written_bytes,
-            "used_bytes": self.used_bytes,
-            "needed_bytes": self.needed_bytes,
-            "faults": self.faults,
-            "can_reclaim": self.listens,
-        })
-    }
-
-    fn from_json(v: &Value) -> Option<ProcessState> {
-        let number = |key: &str| v.get(key)?.as_u64();
-        Some(ProcessState {
-            pid: number("pid")?.try_into().ok()?,
-            name: printable(v.get("name")?.as_str()?),
-            mechanism: v.get("mechanism")?.as_str().map(printable),
-            resident_bytes: number("resident_bytes")?,
-            pool_bytes: number("pool_bytes")?,
-            kept_bytes: number("kept_bytes")?,
-            written_bytes: number("written_bytes")?,
-            used_bytes: number("used_bytes")?,
-            needed_bytes: number("needed_bytes")?,
-            faults: number("faults")?,
-            listens: v.get("can_reclaim")?.as_bool()?,
-            is_paused: v.get("state")? == "waits",
-        })
     }
 }
 
@@ -177,27 +149,35 @@ impl RunState {
     pub fn name(&self) -> &str {
         self.command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c))
     }
+}
 
-    pub fn to_json(&self) -> Value {
-        json!({
-            "run": self.run,
-            "command": self.command,
-            "limit_bytes": self.limit_bytes,
-            "used_bytes": self.used_bytes(),
-            "seconds": self.age.as_secs_f64(),
-            "processes": self.processes.iter().map(ProcessState::to_json).collect::<Vec<_>>(),
-        })
+/// Names come from other processes, and are shown on terminals.
+fn printable_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    String::deserialize(from).map(|text| printable(&text))
+}
+
+fn printable_words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let words = Vec::<String>::deserialize(from)?;
+    Ok(words.iter().map(|word| printable(word)).collect())
+}
+
+fn printable_option<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.map(|text| printable(&text)))
+}
+
+/// A time as a number of seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.as_secs_f64())
     }
 
-    pub fn from_json(v: &Value) -> Option<RunState> {
-        let words = v.get("command")?.as_array()?.iter().filter_map(Value::as_str);
-        Some(RunState {
-            run: v.get("run")?.as_u64()?.try_into().ok()?,
-            command: words.map(printable).collect(),
-            limit_bytes: v.get("limit_bytes")?.as_u64()?,
-            age: Duration::try_from_secs_f64(v.get("seconds")?.as_f64()?).ok()?,
-            processes: v.get("processes")?.as_array()?.iter().filter_map(ProcessState::from_json).collect(),
-        })
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 
@@ -221,9 +201,9 @@ mod tests {
             needed_bytes: 5,
             faults: 6,
             listens: true,
-            is_paused: true,
+            state: Activity::Waits,
         };
-        let dormant = ProcessState { mechanism: None, is_paused: false, ..process.clone() };
+        let dormant = ProcessState { mechanism: None, state: Activity::Dormant, ..process.clone() };
         let run = RunState {
             run: 6,
             command: vec!["/usr/bin/python3".into(), "x".into()],
@@ -231,9 +211,14 @@ mod tests {
             age: Duration::from_millis(1500),
             processes: vec![process, dormant],
         };
-        assert_eq!(RunState::from_json(&run.to_json()), Some(run.clone()));
+        let line = serde_json::to_string(&run).unwrap();
+        assert!(line.contains("\"seconds\":1.5,") && line.contains("\"can_reclaim\":true"), "{line}");
+        assert_eq!(serde_json::from_str::<RunState>(&line).unwrap(), run);
         assert_eq!((run.name(), run.used_bytes()), ("python3", 8));
-        assert_eq!(RunState::from_json(&json!({"run": 1})), None);
+        assert!(serde_json::from_str::<RunState>("{\"run\":1}").is_err());
+        let hostile = serde_json::from_str::<RunState>(&line.replace("python3", "py\\u001b[2J")).unwrap();
+        assert_eq!(hostile.processes[0].name, "py?[2J");
+        assert_eq!(hostile.command[0], "/usr/bin/py?[2J");
     }
 
     #[test]
@@ -250,16 +235,11 @@ mod tests {
             ProcessState::of(all[0].0, all[0].1).unwrap()
         };
         let dormant = one(tree);
-        assert_eq!((dormant.pid, dormant.state(), dormant.pool_bytes), (me, "dormant", 0));
+        assert_eq!((dormant.pid, dormant.state, dormant.pool_bytes), (me, Activity::Dormant, 0));
         assert!(dormant.resident_bytes > 0 && dormant.used_bytes == dormant.resident_bytes);
         slot.mechanism.store(Mechanism::Protect as u32, Ordering::Relaxed);
         let active = one(tree);
-        assert_eq!((active.state(), active.pool_bytes, active.used_bytes), ("active", 4096, 409_600));
+        assert_eq!((active.state, active.pool_bytes, active.used_bytes), (Activity::Active, 4096, 409_600));
         assert_eq!(active.ratio(), 2.5);
-    }
-
-    #[test]
-    fn names_do_not_disturb_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
     }
 }

@@ -4,8 +4,8 @@
 //!  Screen (what was seen, and a history per run) <── look: once a second, all runs at once
 //!     └──> draw: a line of totals, then per run a head, a graph of its budget, a table of its processes
 //! ```
-//! The terminal is put back in order however this ends: by q, by Ctrl-C, by a signal, by a panic (ratatui's hook does
-//! that one, before the process stops).
+//! The terminal is put back in order however this ends: by q, by Ctrl-C, by a signal, by a panic
+//! (ratatui's hook does that one, before the process stops).
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::control::directories;
 use crate::program::reason;
-use crate::{Failure, report};
+use crate::{Failure, console};
 
 /// The files of a disk begin with this, and end with one of these.
 pub const PREFIX: &str = "disk-";
@@ -70,7 +70,7 @@ pub fn order(name: &str, words: &[String]) -> Result<u8, Failure> {
     match exchange(path, &words.join(" "), None) {
         Ok(text) => {
             if std::io::stdout().write_all(text.as_bytes()).is_err() {
-                report::say("the answer could not be written");
+                console::say("the answer could not be written");
             }
             Ok(0)
         }

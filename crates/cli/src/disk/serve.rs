@@ -28,7 +28,7 @@ use crate::control::open_directory;
 use crate::observe::address;
 use crate::program::reason;
 use crate::size::human;
-use crate::{Failure, os, report};
+use crate::{Failure, console, os};
 
 /// Names that are tried for a disk that was given none.
 const NAMES_TRIED: u32 = 1000;
@@ -68,7 +68,7 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     let limit = settings.writeback_limit_pages;
     let upkeep = Arc::new(Upkeep::new(limit, settings.idle_after_seconds));
     let told = format!("disk {name}");
-    keeper::start(disk.clone(), upkeep.clone(), move |line| report::say(&format!("{told}: {line}")))
+    keeper::start(disk.clone(), upkeep.clone(), move |line| console::say(&format!("{told}: {line}")))
         .map_err(failed("no thread"))?;
     let export = Export {
         name: name.clone(),
@@ -83,7 +83,10 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     // Who was started on a socket is not talked to.
     if sockets.clients.is_some() && settings.command.is_empty() {
         let sizes = [settings.config.bytes, settings.config.memory_bytes].map(human);
-        report::say(&format!("disk {name}: {} in at most {} of memory: {}", sizes[0], sizes[1], sockets.uri));
+        console::say(&format!(
+            "disk {name}: {} in at most {} of memory: {}",
+            sizes[0], sizes[1], sockets.uri
+        ));
     }
     let (tell, told) = mpsc::channel();
     let by_signal = tell.clone();
@@ -154,7 +157,7 @@ fn lock_memory() -> Result<(), Failure> {
     // memory.
     let adjusted = std::fs::write("/proc/self/oom_score_adj", "-1000");
     if adjusted.is_err() {
-        report::say("--locked: the kernel may still end this process when memory is short (needs root)");
+        console::say("--locked: the kernel may still end this process when memory is short (needs root)");
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::client::{self, PATIENCE};
 use crate::report::PAGE_BYTES;
 use crate::size::human;
-use crate::{Failure, columns, report};
+use crate::{Failure, columns, console};
 
 /// What a disk says of itself.
 struct Shown {
@@ -55,7 +55,7 @@ fn shown() -> Vec<Shown> {
         }
         match client::exchange(&path, "stats", Some(PATIENCE)) {
             Ok(text) => all.push(parse(&name, &text)),
-            Err(why) => report::say(&format!("disk {name}: {why}")),
+            Err(why) => console::say(&format!("disk {name}: {why}")),
         }
     }
     all
@@ -77,7 +77,7 @@ pub fn list(as_json: bool) -> Result<u8, Failure> {
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     if disks.is_empty() && !as_json {
-        report::say("you have no disks");
+        console::say("you have no disks");
     }
     Ok(0)
 }

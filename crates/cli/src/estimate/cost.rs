@@ -1,12 +1,14 @@
 //! What a fault costs here and now: the engine itself, at work on the sampled pages.
 //!
-//! Three runs of a small process that touches 64 MiB of such pages, in order and at random (`bench/worker.rs`): free, with room for two
-//! fifths of them beside the compressed rest, and with hardly any room for compressed ones, so that pages come from the disk.
-//! And once more, free and with room for two fifths, a process that goes through memory of its own between two touches, as programs do: what a
-//! fault needs has left the caches by then.
+//! Three runs of a small process that touches 64 MiB of such pages, in order and at random
+//! (`worker.rs`): free, with room for two fifths of them beside the compressed rest, and with
+//! hardly any room for compressed ones, so that pages come from the disk. And once more, free and
+//! with room for two fifths, a process that goes through memory of its own between two touches, as
+//! programs do: what a fault needs has left the caches by then.
 //!
-//! A cost is the time a touch takes longer than it does in the free run. The eviction that makes room is in it as far as the program waits for
-//! it; so the figures hold for a machine that is as busy as it is now.
+//! A cost is the time a touch takes longer than it does in the free run. The eviction that makes
+//! room is in it as far as the program waits for it; so the figures hold for a machine that is as
+//! busy as it is now.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,11 +22,11 @@ use uzswap::latency::FaultKind;
 
 use super::density::Density;
 use super::mark;
+use super::worker::Between;
 use crate::Failure;
-use crate::bench::arms::own_path;
-use crate::bench::pages::{PAGE_BYTES, PageBytes};
-use crate::bench::process::{Interrupt, one_line};
-use crate::bench::worker::Between;
+use crate::pages::{PAGE_BYTES, PageBytes};
+use crate::place::own_path;
+use crate::process::{Interrupt, one_line};
 use crate::program::reason;
 
 const PAGES: u64 = 16_384;
@@ -44,17 +46,19 @@ const PASSES: u32 = 2;
 /// Nanoseconds for a page, over what it takes anyway.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// First touch when another page has to go for it: where that goes on beside, and for a program that does nothing else, which waits
-    /// until it has gone.
+    /// First touch when another page has to go for it: where that goes on beside, and for a program
+    /// that does nothing else, which waits until it has gone.
     pub first_touch_ns: f64,
     pub first_touch_most_ns: f64,
-    /// From the pool: at random, and between in order, where one fault brings several, and the dearest way.
+    /// From the pool: at random, and between in order, where one fault brings several, and the
+    /// dearest way.
     pub load_ns: f64,
     pub load_least_ns: f64,
     pub load_most_ns: f64,
     /// The same in order, in the mean of reading and writing.
     pub load_in_order_ns: f64,
-    /// What one at random takes longer after other work, and for how much of that, in nanoseconds, two thirds of it.
+    /// What one at random takes longer after other work, and for how much of that, in nanoseconds,
+    /// two thirds of it.
     pub load_cold_ns: f64,
     pub cold_after_ns: f64,
     /// What of it is the signal's, in and out, before and after the handler.
@@ -104,7 +108,8 @@ impl Costs {
             extra_ns(run, free, name) / number(&run["phases"][name][by]).max(1.0)
         };
         let count = |run: &Value, name: &str| number(&run["stats"]["counters"][name]);
-        // A hit in limbo is a refault, but no page that had to come back: what it costs belongs to those that had to.
+        // A hit in limbo is a refault, but no page that had to come back: what it costs belongs to
+        // those that had to.
         let at_random = |run: &Value, free: &Value| {
             let (loads, hits) = (count(run, "loads"), count(run, "limbo_hits"));
             let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
@@ -116,7 +121,8 @@ impl Costs {
         let load_least_ns = in_order(squeezed).min(load_ns);
         let by_writing = longer(squeezed, free, "sequential write", "touches");
         let load_in_order_ns = mean([load_least_ns, by_writing]).clamp(load_least_ns, load_ns);
-        // With hardly any pool nearly all pages come from the disk, and leave for it: the waiting for both is in these.
+        // With hardly any pool nearly all pages come from the disk, and leave for it: the waiting
+        // for both is in these.
         let from_store = (count(stored, "read_back_pages") / count(stored, "loads").max(1.0)).min(1.0);
         let by_store = |with: f64, without: f64| match from_store {
             part if part > 0.0 => without + (with - without).max(0.0) / part,
@@ -127,7 +133,8 @@ impl Costs {
         };
         let fill_ns =
             |run: &Value, free: &Value| number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
-        // What comes on top of the handlers: signals, in and out. First touches were faults in the free run, too.
+        // What comes on top of the handlers: signals, in and out. First touches were faults in the
+        // free run, too.
         let signal_ns = |run: &Value, free: &Value, pages: u64| {
             let phases = free["phases"].as_object().into_iter().flatten();
             let all_phases: f64 = phases.map(|(name, _)| extra_ns(run, free, name)).sum();
@@ -143,8 +150,9 @@ impl Costs {
         let between_ns = mean(AT_RANDOM.map(|name| number(&cold_free["phases"][name]["between_mean_ns"])));
         // The first pages found room.
         let first_touch_most_ns = (fill_ns(squeezed, free) / (1.0 - RESIDENT)).max(0.0);
-        // Of first touches the middle one: some wait for a page to go, which is what the other figure is for. One fault may have brought
-        // many pages; a page is never dearer than where all wait.
+        // Of first touches the middle one: some wait for a page to go, which is what the other
+        // figure is for. One fault may have brought many pages; a page is never dearer than where
+        // all wait.
         let first_touch_ns =
             (handler(squeezed, FaultKind::FirstTouch, "p50_ns") + warm_signal_ns).min(first_touch_most_ns);
         Costs {
@@ -215,7 +223,7 @@ impl Calibration<'_> {
             command.args(["run", "--quiet", "--stats"]).arg(path(&stats)).args(options).arg("--").arg(&own);
         }
         let Work { pages, passes, between_lines, phases } = work;
-        command.args(["bench", "worker", "--pages", &pages.to_string(), "--passes", &passes.to_string()]);
+        command.args(["worker", "--pages", &pages.to_string(), "--passes", &passes.to_string()]);
         command.args(["--between-lines", &between_lines.to_string()]);
         phases.iter().for_each(|phase| _ = command.args(["--phase", phase]));
         if let Some(corpus) = &self.corpus {
@@ -284,7 +292,8 @@ mod tests {
         };
         let warm = [&free, &with(run(6500.0, 4.0), 0), &with(run(0.0, 19.0), 225)];
         let costs = Costs::of(warm, [&cold(0.0), &with(cold(9.0), 0)], first_ns);
-        // 20 ms for touching, 6 us for each page in the beginning and what that took anyway; the handlers took 85 ms of all.
+        // 20 ms for touching, 6 us for each page in the beginning and what that took anyway; the
+        // handlers took 85 ms of all.
         let signal_ns = (20e6 + PAGES as f64 * 6500.0 - 85e6) / 15_000.0;
         assert_eq!(
             costs,
@@ -295,7 +304,8 @@ mod tests {
                 load_least_ns: 4000.0,
                 load_most_ns: 16_000.0 / 0.75,
                 load_in_order_ns: 4000.0,
-                // 18 us a refault, of which three in four were loads: 24, and 16 of them in any case.
+                // 18 us a refault, of which three in four were loads: 24, and 16 of them in any
+                // case.
                 load_cold_ns: 8000.0,
                 cold_after_ns: 10_000.0,
                 signal_ns,

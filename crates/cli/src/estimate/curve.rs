@@ -11,16 +11,19 @@
 //!        +---------------------------> time since the clearing
 //! ```
 //!
-//! That is Denning's working-set theory (The working set model for program behavior, 1968): when M pages have been touched
-//! since a moment, these are the M that are used last, which is what a memory of M pages would hold if the page used longest ago
-//! goes first; a page that is touched now for the first time since that moment is not among them.
+//! That is Denning's working-set theory (The working set model for program behavior, 1968): when M
+//! pages have been touched since a moment, these are the M that are used last, which is what a
+//! memory of M pages would hold if the page used longest ago goes first; a page that is touched now
+//! for the first time since that moment is not among them.
 //!
-//! An *epoch* is the time from one clearing to the next, a *step* that between two looks within it. The slope of a step that crosses M is the
-//! rate of faults then. At other times it is guessed from the steps around that cross M, or if none does from those that come
-//! near it; those near in time count most. What a step says of another M than its own is between a loop, whose rate is the same for all, and touches at random, whose
-//! rate is as the pages not touched yet. The guess stays within what the step itself proves: one that ends below M an upper bound, since some of its
-//! pages would still be there; one that begins above M a lower bound, since pages that were touched in the epoch may have
-//! been put out since. So a program that stops wanting its memory is seen to.
+//! An *epoch* is the time from one clearing to the next, a *step* that between two looks within it.
+//! The slope of a step that crosses M is the rate of faults then. At other times it is guessed from
+//! the steps around that cross M, or if none does from those that come near it; those near in time
+//! count most. What a step says of another M than its own is between a loop, whose rate is the same
+//! for all, and touches at random, whose rate is as the pages not touched yet. The guess stays
+//! within what the step itself proves: one that ends below M an upper bound, since some of its
+//! pages would still be there; one that begins above M a lower bound, since pages that were touched
+//! in the epoch may have been put out since. So a program that stops wanting its memory is seen to.
 
 /// What was seen between two looks. Pages are of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,7 +47,8 @@ pub struct Step {
     pub fault_seconds: f64,
 }
 
-/// Steps before and after one that are asked, and after how many a step counts half: an epoch has some six.
+/// Steps before and after one that are asked, and after how many a step counts half: an epoch has
+/// some six.
 const AROUND: usize = 40;
 const HALF_AFTER: f64 = 6.0;
 /// Where none crosses M, one that came to e times M or that part counts exp(-1 / NEAR).
@@ -65,7 +69,8 @@ impl Step {
         self.touched_before_pages <= resident && resident <= self.touched_pages
     }
 
-    /// What it says of the rate with so many pages resident, and how far that is from what it saw (0 to 1).
+    /// What it says of the rate with so many pages resident, and how far that is from what it saw
+    /// (0 to 1).
     fn rate_at(&self, resident: f64) -> (f64, f64) {
         if self.crosses(resident) {
             return (self.rate(), 1.0);
@@ -77,8 +82,8 @@ impl Step {
     }
 }
 
-/// How many pages would have to be brought back in all steps, if of so much memory as there is in a step (in pages) so many
-/// stayed resident as `resident` says; all of it: none.
+/// How many pages would have to be brought back in all steps, if of so much memory as there is in a
+/// step (in pages) so many stayed resident as `resident` says; all of it: none.
 pub fn refaults(steps: &[Step], resident: &dyn Fn(f64) -> f64) -> f64 {
     let of_step = |(index, step): (usize, &Step)| {
         let resident = resident(step.anonymous_pages);
@@ -119,11 +124,12 @@ mod tests {
     use std::collections::{BTreeMap, HashMap, HashSet};
 
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
 
     const SECOND: usize = 100_000;
 
-    /// Faults of a memory of `frames` pages from which the one used longest ago goes; first touches do not count.
+    /// Faults of a memory of `frames` pages from which the one used longest ago goes; first touches
+    /// do not count.
     fn lru(trace: &[u32], frames: usize) -> usize {
         let mut last: HashMap<u32, usize> = HashMap::new();
         let mut order: BTreeMap<usize, u32> = BTreeMap::new();

@@ -1,10 +1,12 @@
 //! How small the sampled pages become: by the engine's own cache, as `uzswap run` would store them.
 //!
-//! Each page takes the way that it would take there: one repeated word, sparse, the codec, the denser codec for what the first makes
-//! nothing of, size classes of the pool. A sample of some pages leaves a pool of many size classes half empty, which a
-//! program's pages would not; so every page goes in several times, until the pool is as large as one that is worth having.
+//! Each page takes the way that it would take there: one repeated word, sparse, the codec, the
+//! denser codec for what the first makes nothing of, size classes of the pool. A sample of some
+//! pages leaves a pool of many size classes half empty, which a program's pages would not; so every
+//! page goes in several times, until the pool is as large as one that is worth having.
 //!
-//! By the fast codec, and by the denser one that `--compressor auto` takes for programs to which memory is worth more than time.
+//! By the fast codec, and by the denser one that `--compressor auto` takes for programs to which
+//! memory is worth more than time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,8 +15,8 @@ use uzswap::cache::{CacheConfig, SwapCache};
 use uzswap::codec::CodecSpec;
 use uzswap::store::FileStore;
 
-use crate::bench::pages::{PAGE_BYTES, PageBytes};
 use crate::options::RECOMPRESSOR_DEFAULT;
+use crate::pages::{PAGE_BYTES, PageBytes};
 
 /// Pages that are put in, at least: 80 MiB.
 const PAGES_LEAST: usize = 20_000;
@@ -31,7 +33,8 @@ pub struct Density {
     /// Shares of all pages.
     pub same_filled: f64,
     pub incompressible: f64,
-    /// Memory that a compressible page takes, in pages, tables included: mean, and how far the sample leaves that open.
+    /// Memory that a compressible page takes, in pages, tables included: mean, and how far the
+    /// sample leaves that open.
     pub stored: f64,
     pub stored_error: f64,
     /// What the cache takes besides: buffers, working memory of the codecs.
@@ -41,8 +44,8 @@ pub struct Density {
 }
 
 impl Density {
-    /// How many times more memory so many pages take as they are: the mean, and between what it is by the sample (95 %). What a run
-    /// shows has the cache's own buffers in it.
+    /// How many times more memory so many pages take as they are: the mean, and between what it is
+    /// by the sample (95 %). What a run shows has the cache's own buffers in it.
     pub fn ratio(&self, pages: f64) -> [f64; 3] {
         let buffers = self.buffer_bytes / (pages.max(1.0) * PAGE_BYTES as f64);
         [self.stored, self.stored + self.stored_error, self.stored - self.stored_error]
@@ -125,7 +128,7 @@ fn standard_error(values: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::{Pages, Random};
+    use crate::pages::{Pages, Random};
 
     fn made(count: u64, make: impl Fn(u64, &mut PageBytes)) -> Vec<Arc<PageBytes>> {
         let page = |i| {

@@ -1,4 +1,5 @@
-//! One look at a process: which of its memory is there, and which it has touched since the last clearing.
+//! One look at a process: which of its memory is there, and which it has touched since the last
+//! clearing.
 //!
 //! ```text
 //!  /proc/PID/clear_refs <- "1"      every page counts as not touched
@@ -6,8 +7,9 @@
 //!  /proc/PID/smaps  ->  for each area: Anonymous:, Referenced:
 //! ```
 //!
-//! An *area* is one mapping of what uzswap would manage: private memory without a file. The kernel tells how much of each was
-//! touched, not which pages. A huge page (2 MiB) counts as touched whole: it is one entry.
+//! An *area* is one mapping of what uzswap would manage: private memory without a file. The kernel
+//! tells how much of each was touched, not which pages. A huge page (2 MiB) counts as touched
+//! whole: it is one entry.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -90,8 +92,9 @@ pub struct Again {
     pub marks: f64,
 }
 
-/// Memory that was there before and had not been touched, and is touched now: what came in new is touched, too, but
-/// nobody would have to bring it back. By area, so that one that goes does not hide what happens in another.
+/// Memory that was there before and had not been touched, and is touched now: what came in new is
+/// touched, too, but nobody would have to bring it back. By area, so that one that goes does not
+/// hide what happens in another.
 pub fn touched_again(before: &[Area], now: &[Area]) -> Again {
     let mut sum = Again::default();
     for area in now {
@@ -214,7 +217,8 @@ Anonymous:            40 kB
         let before = [area(10, 20, 100, 40), area(50, 60, 80, 0)];
         let kib = |now: &[Area]| touched_again(&before, now).kib;
         assert_eq!(kib(&[area(10, 20, 100, 70), area(50, 60, 80, 0)]), 30);
-        // One grows upwards by 50, of which it touches all, and 10 more; one downwards; a third is new.
+        // One grows upwards by 50, of which it touches all, and 10 more; one downwards; a third is
+        // new.
         let now = [area(10, 30, 150, 100), area(40, 60, 120, 45), area(90, 99, 10, 10)];
         assert_eq!(kib(&now), 10 + 5);
         // One has gone.

@@ -1,8 +1,10 @@
 //! What a clearing costs the program that is watched.
 //!
-//! After it the processor marks each page anew, at its next touch: a walk of the page tables, and a write into them. On a virtual machine
-//! that takes a quarter of a microsecond, ten times as long as the touch, and a program that touches pages at random does little else for
-//! a while. It would seem to take longer than it does, and to touch its memory more slowly: so what the marks took is taken off.
+//! After it the processor marks each page anew, at its next touch: a walk of the page tables, and a
+//! write into them. On a virtual machine that takes a quarter of a microsecond, ten times as long
+//! as the touch, and a program that touches pages at random does little else for a while. It would
+//! seem to take longer than it does, and to touch its memory more slowly: so what the marks took is
+//! taken off.
 
 use std::thread;
 use std::time::Instant;
@@ -10,12 +12,13 @@ use std::time::Instant;
 use memmap2::{Advice, MmapMut};
 
 use super::look;
-use crate::bench::pages::PAGE_BYTES;
-use crate::bench::record::median;
+use crate::pages::PAGE_BYTES;
+use crate::statistics::median;
 
 /// 64 MiB: more entries of page tables than the processor's nearest cache holds.
 const PAGES: usize = 16_384;
-/// From one page to the next that is touched, so that no entry is beside the one before. Odd: all pages come once.
+/// From one page to the next that is touched, so that no entry is beside the one before. Odd: all
+/// pages come once.
 const STRIDE: usize = 6151;
 const PASSES: usize = 7;
 
@@ -32,7 +35,8 @@ fn of_passes(mut pass: impl FnMut() -> Option<f64>) -> f64 {
     median((0..PASSES).map_while(|_| pass())).map_or(0.0, |ns| ns.max(0.0))
 }
 
-/// Nanoseconds that the kernel takes for the first touch of a page, on which uzswap spends its own; and for that of a page which comes with 2 MiB.
+/// Nanoseconds that the kernel takes for the first touch of a page, on which uzswap spends its own;
+/// and for that of a page which comes with 2 MiB.
 pub fn first_ns() -> [f64; 2] {
     [Advice::NoHugePage, Advice::HugePage].map(|advice| {
         of_passes(|| {
@@ -45,7 +49,8 @@ pub fn first_ns() -> [f64; 2] {
     })
 }
 
-/// How much longer touching a page takes after a clearing, by another thread, as it is for the program.
+/// How much longer touching a page takes after a clearing, by another thread, as it is for the
+/// program.
 fn pass(memory: &mut MmapMut) -> Option<f64> {
     touch(memory);
     let own = std::process::id();

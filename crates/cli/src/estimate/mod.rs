@@ -16,6 +16,7 @@
 mod cost;
 mod curve;
 mod density;
+pub mod histogram;
 mod look;
 mod mark;
 mod model;
@@ -24,6 +25,7 @@ mod sample;
 mod table;
 mod watch;
 mod within;
+pub mod worker;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,12 +39,12 @@ use self::cost::Costs;
 use self::table::Estimate;
 use self::watch::{Observation, Watch};
 use self::within::{Reader, Within};
-use crate::bench::process::{Interrupt, children_seconds};
 use crate::os::Witness;
+use crate::process::{Interrupt, children_seconds};
 use crate::program::{Program, reason};
 use crate::progress::Progress;
 use crate::size::{Size, human};
-use crate::{Failure, duration, report, run, size, supervise};
+use crate::{Failure, console, duration, run, size, supervise};
 
 /// Arguments of `uzswap estimate`.
 #[derive(clap::Args, Debug)]
@@ -104,7 +106,7 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
     let words = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // The program has done its work, whatever we know of it.
     if let Err(failure) = conclude(seen, words, &arguments.memory, &interrupt, json.as_mut()) {
-        report::say(&failure.message);
+        console::say(&failure.message);
     }
     Ok(supervise::end_alike(end))
 }
@@ -210,7 +212,7 @@ fn conclude(
     let forecast = |limit: &Size| model::forecast(&seen, &densities, &costs, limit.of(seen.peak_bytes));
     let forecasts = limits.iter().map(forecast).collect();
     let estimate = Estimate { command, seen, densities, costs, forecasts };
-    report::say(estimate.text().trim_end());
+    console::say(estimate.text().trim_end());
     if let Some((path, file)) = json {
         let written = file.write_all(format!("{:#}\n", estimate.to_json()).as_bytes());
         written.map_err(|e| Failure::failed(format!("--json: {}: {}", path.display(), reason(&e))))?;

@@ -5,12 +5,15 @@
 //!                                      '-- used last ---'-- used before -----'------- used longest ago
 //! ```
 //!
-//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not, the pool has the share at which it comes to rest by the
-//! engine's own rule (`policy`), and on the way there others: the time is between that and half of the way. The codec is the one that `--compressor auto`
-//! would take, by the engine's rule again: not the one that takes the least time, which where pages come and go all the time is one that it
-//! has no reason to try. Where it could be either the time is between the two. Pages brought back come from the pool down to where resident and compressed pages
-//! end, from the disk below (`within` and `curve` say how many). The program waits for each of them, one at a time: for one that has
-//! more threads than faults to wait for this is too much.
+//! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not,
+//! the pool has the share at which it comes to rest by the engine's own rule (`policy`), and on the
+//! way there others: the time is between that and half of the way. The codec is the one that
+//! `--compressor auto` would take, by the engine's rule again: not the one that takes the least
+//! time, which where pages come and go all the time is one that it has no reason to try. Where it
+//! could be either the time is between the two. Pages brought back come from the pool down to where
+//! resident and compressed pages end, from the disk below (`within` and `curve` say how many). The
+//! program waits for each of them, one at a time: for one that has more threads than faults to wait
+//! for this is too much.
 
 use std::cmp::Ordering;
 
@@ -27,22 +30,25 @@ use super::within::Refaults;
 /// What a process that pages takes for uzswap itself (`docs/performance.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
-/// Part of what follows a page used a moment ago that comes by windows: seen at some watched pages, it looks in order where pages between them are left
-/// out, too. Of CPython's loads 49, 45 and 16 % came by windows at 75, 50 and 25 %.
+/// Part of what follows a page used a moment ago that comes by windows: seen at some watched pages,
+/// it looks in order where pages between them are left out, too. Of CPython's loads 49, 45 and 16 %
+/// came by windows at 75, 50 and 25 %.
 const BY_WINDOWS: f64 = 0.5;
 /// A smaller part of the memory on the disk is what does not compress, or none at all.
 const LEAST_STORED: f64 = 0.002;
 /// By so much at a time the pool's share is looked for, and so often at most.
 const SHARE_STEP: u32 = 5;
 const SHARE_STEPS: usize = 16;
-/// Part of what the pool leaves that goes to copies of pages that have come back, where that begins (`fault/balance.rs`).
+/// Part of what the pool leaves that goes to copies of pages that have come back, where that begins
+/// (`fault/balance.rs`).
 const KEPT: f64 = 1.0 / 8.0;
 
 /// What a program would be at a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     pub memory_bytes: u64,
-    /// At the peak: pages as they are, memory of compressed ones, memory of the program that would be on the disk.
+    /// At the peak: pages as they are, memory of compressed ones, memory of the program that would
+    /// be on the disk.
     pub resident_bytes: f64,
     pub compressed_bytes: f64,
     pub stored_bytes: f64,
@@ -64,7 +70,8 @@ struct Division {
 }
 
 impl Division {
-    /// Of `anonymous` pages that the program has, in `memory` pages, of which the pool may take `pool_percent`.
+    /// Of `anonymous` pages that the program has, in `memory` pages, of which the pool may take
+    /// `pool_percent`.
     fn of(anonymous: f64, memory: f64, density: &Density, pool_percent: u32) -> Division {
         if anonymous <= memory {
             return Division { resident: anonymous, pool: 0.0, compressed: 0.0, stored: 0.0 };
@@ -174,7 +181,8 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         let division = Division::of(peak, memory, fast, percent);
         let loads = loads_of(fast, percent, 0.0).pages;
         let store_loads = store_loads_of(fast, percent).min(loads);
-        // What a little more pool would have had, by all that is stored: in a sample too few pages lie so near the border.
+        // What a little more pool would have had, by all that is stored: in a sample too few pages
+        // lie so near the border.
         Borders {
             near_loads: store_loads as u64,
             limbo_hits: hits_of(percent, loads) as u64,
@@ -209,8 +217,9 @@ fn settled_percent(borders: impl Fn(u32) -> Borders) -> u32 {
     percent
 }
 
-/// The same from outside: no fewer than with more of it, since what a larger memory misses a smaller one does, too, and looks are too far apart for small
-/// memories to show all that they miss.
+/// The same from outside: no fewer than with more of it, since what a larger memory misses a
+/// smaller one does, too, and looks are too far apart for small memories to show all that they
+/// miss.
 fn refaults_outside(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
     let with = |times: &f64| curve::refaults(&seen.steps, &|anonymous| resident(anonymous) * times);
     LARGER.iter().map(with).fold(0.0, f64::max)
@@ -346,7 +355,8 @@ pub mod tests {
         let both = [density(0.25), Density { page_ns: 9000.0, ..density(0.1) }];
         let at_half = |seen: &Observation| forecast(seen, &both, &COSTS, 128 << 20);
         assert!(!at_half(&looping(10_000.0)).is_dense);
-        // One over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with the dense one: for `part` of the time.
+        // One over 18 000 pages only, of which 17 600 would stay with the fast codec, 24 200 with
+        // the dense one: for `part` of the time.
         let hot = |part: f64| {
             let mut seen = looping(10_000.0);
             let steps = (seen.steps.len() as f64 * part) as usize;
@@ -356,7 +366,8 @@ pub mod tests {
             }
             seen
         };
-        // All the time: the rest is never used, so it goes to the disk, and there is room without the denser codec.
+        // All the time: the rest is never used, so it goes to the disk, and there is room without
+        // the denser codec.
         let forecast = at_half(&hot(1.0));
         assert!(!forecast.is_dense && forecast.slowdown[0] < 1.01, "{forecast:?}");
         // Half of the time, and the rest in the other half: it has to stay.

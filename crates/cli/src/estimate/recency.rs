@@ -1,5 +1,6 @@
-//! Pages in the order in which they were last used, and how many were used since one was: its *distance* (Mattson et al., Evaluation
-//! techniques for storage hierarchies, 1970). A memory of M pages from which the one used longest ago goes misses it if that is M or more.
+//! Pages in the order in which they were last used, and how many were used since one was:
+//! its *distance* (Mattson et al., Evaluation techniques for storage hierarchies, 1970). A memory
+//! of M pages from which the one used longest ago goes misses it if that is M or more.
 //!
 //! ```text
 //!   places   0    1    2    3    4    5    6        a page that is used goes to the end; who was there is gone
@@ -17,7 +18,8 @@ const PLACES_LEAST: usize = 1024;
 pub struct Recency {
     places: BTreeMap<Page, usize>,
     pages: Vec<Option<Page>>,
-    /// Sums of pages at places, as Fenwick has them (A new data structure for cumulative frequency tables, 1994).
+    /// Sums of pages at places, as Fenwick has them (A new data structure for cumulative frequency
+    /// tables, 1994).
     sums: Vec<u32>,
     next: usize,
 }
@@ -135,7 +137,7 @@ impl Recency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
 
     /// The same with a list.
     #[derive(Default)]

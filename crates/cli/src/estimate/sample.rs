@@ -1,16 +1,18 @@
-//! Pages of a running program, drawn at random: every page has the same chance at every moment that it is there.
+//! Pages of a running program, drawn at random: every page has the same chance at every moment that
+//! it is there.
 //!
-//! How many there will be is not known before, and their memory is bounded, so they go into a *reservoir* of places: a page that
-//! is drawn takes each place with the chance that its memory and time have of all so far (Chao, A general purpose unequal
-//! probability sampling plan, 1982; here with replacement). A place is a draw of all memory over all the time; a page that
-//! stands for much of it, as one drawn when the program sat still for long, has several.
+//! How many there will be is not known before, and their memory is bounded, so they go into
+//! a *reservoir* of places: a page that is drawn takes each place with the chance that its memory
+//! and time have of all so far (Chao, A general purpose unequal probability sampling plan, 1982;
+//! here with replacement). A place is a draw of all memory over all the time; a page that stands
+//! for much of it, as one drawn when the program sat still for long, has several.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::look::Area;
-use crate::bench::pages::{PAGE_BYTES, PageBytes, Random};
+use crate::pages::{PAGE_BYTES, PageBytes, Random};
 
 /// Enough for a ratio that is right to 2 %, in 16 MiB.
 const RESERVOIR_PAGES: usize = 4096;
@@ -42,8 +44,8 @@ impl Reservoir {
         pages
     }
 
-    /// Draws `count` pages of the areas of a process, which stand for `weight` together: memory times time. What cannot be read has
-    /// just gone.
+    /// Draws `count` pages of the areas of a process, which stand for `weight` together: memory
+    /// times time. What cannot be read has just gone.
     pub fn draw(&mut self, pid: u32, areas: &[Area], count: u32, weight: f64) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
         let (Ok(map), Ok(memory)) = (open("pagemap"), open("mem")) else { return };

@@ -21,7 +21,8 @@ pub struct Estimate {
 
 /// From here on huge pages blur the figures.
 const HUGE_SHARE: f64 = 0.25;
-/// From here on what was not watched is worth a word; a sample is never just as large as it should be.
+/// From here on what was not watched is worth a word; a sample is never just as large as it should
+/// be.
 const UNSEEN_SHARE: f64 = 0.5;
 
 impl Estimate {

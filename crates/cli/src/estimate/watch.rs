@@ -7,13 +7,14 @@
 //!  12 %, 30 % or 65 %: whichever has had the least of the time
 //! ```
 //!
-//! Each look walks the page tables of the program, which may have to wait meanwhile to map memory (milliseconds for each GiB), and after a
-//! clearing the processor marks each page anew (`mark`). So looks and clearings together may take a tenth of the time and a fifth of a second, and
-//! what they took is said (of a processor: how long they had to wait for one is not the program's loss). Counted are the process and its descendants; memory that
-//! processes share by fork counts in each.
+//! Each look walks the page tables of the program, which may have to wait meanwhile to map memory
+//! (milliseconds for each GiB), and after a clearing the processor marks each page anew (`mark`).
+//! So looks and clearings together may take a tenth of the time and a fifth of a second, and what
+//! they took is said (of a processor: how long they had to wait for one is not the program's loss).
+//! Counted are the process and its descendants; memory that processes share by fork counts in each.
 //!
-//! A program that is watched from within (`within`) is looked at for its memory and the sampled pages only; what faults took of its time is
-//! counted there.
+//! A program that is watched from within (`within`) is looked at for its memory and the sampled
+//! pages only; what faults took of its time is counted there.
 
 use std::collections::HashMap;
 use std::fs;
@@ -35,10 +36,12 @@ use crate::os;
 const FIRST: Duration = Duration::from_millis(1);
 /// Those after it: so much later, by the time since the clearing.
 const LATER: f64 = 0.6;
-/// Part of the time that looks may take, and seconds that they may take besides: short programs are seen often enough, too.
+/// Part of the time that looks may take, and seconds that they may take besides: short programs are
+/// seen often enough, too.
 const DUTY: f64 = 0.1;
 const CREDIT: f64 = 0.2;
-/// Epochs: they end when so much of the memory is touched, or after so much of the time so far. Each kind gets as much time as the others.
+/// Epochs: they end when so much of the memory is touched, or after so much of the time so far.
+/// Each kind gets as much time as the others.
 const EPOCHS: [(f64, f64); 3] = [(0.12, 0.03), (0.3, 0.1), (0.65, 0.3)];
 /// ... but not before this.
 const EPOCH_LEAST: Duration = Duration::from_millis(30);
@@ -50,17 +53,19 @@ const WITHIN_MOST: Duration = Duration::from_millis(500);
 const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
 /// How long the list of processes is good for.
 const LIST_FOR: Duration = Duration::from_millis(50);
-/// Part of a step that is taken for marks at most, and for faults: what would be left of more is as uncertain as it is short.
+/// Part of a step that is taken for marks at most, and for faults: what would be left of more is as
+/// uncertain as it is short.
 const MARKS_MOST: f64 = 0.85;
 const FAULTS_MOST: f64 = 0.95;
-/// A look that took more than so many times the mean was interrupted, and is owed for as one that took that.
+/// A look that took more than so many times the mean was interrupted, and is owed for as one that
+/// took that.
 const TIMES_MEAN: f64 = 4.0;
 
 /// What was seen of a program.
 pub struct Observation {
     pub seconds: f64,
     pub steps: Vec<Step>,
-    pub pages: Vec<std::sync::Arc<crate::bench::pages::PageBytes>>,
+    pub pages: Vec<std::sync::Arc<crate::pages::PageBytes>>,
     pub peak_bytes: u64,
     /// Of that, in huge pages.
     pub peak_huge_bytes: u64,
@@ -79,7 +84,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// The same without the time that faults took, by what they and first touches cost. Of several processors at work one waits for each.
+    /// The same without the time that faults took, by what they and first touches cost. Of several
+    /// processors at work one waits for each.
     pub fn without_faults(self, costs: &Costs) -> Observation {
         let processors = self.processors.max(1.0);
         self.without(FAULTS_MOST, |step| {
@@ -143,7 +149,8 @@ pub struct Watch {
     processes: HashMap<u32, Known>,
     reservoir: Reservoir,
     seen: Observation,
-    /// Which kind of epoch it is, how long each has been, when this one began, and what was known at the last look.
+    /// Which kind of epoch it is, how long each has been, when this one began, and what was known
+    /// at the last look.
     kind: usize,
     spent: [Duration; EPOCHS.len()],
     /// What looks are owed for.
@@ -187,8 +194,8 @@ impl Watch {
         }
     }
 
-    /// Watches until the program has gone, or the other end of `stop` has. `progress` hears after each look how long it has been, and how much
-    /// memory there is.
+    /// Watches until the program has gone, or the other end of `stop` has. `progress` hears after
+    /// each look how long it has been, and how much memory there is.
     pub fn run(mut self, stop: &Receiver<()>, mut progress: impl FnMut(Duration, u64)) -> Observation {
         let mut wait = FIRST;
         if self.within.is_none() {
@@ -257,7 +264,8 @@ impl Watch {
         self.touched_pages = 0.0;
     }
 
-    /// Looks at all processes and notes what has happened since the last look. Returns their memory in bytes; none if none is left.
+    /// Looks at all processes and notes what has happened since the last look. Returns their memory
+    /// in bytes; none if none is left.
     fn look(&mut self) -> Option<u64> {
         self.list();
         let (began, spent) = (Instant::now(), own_time());
@@ -333,7 +341,8 @@ impl Watch {
         let pids = with_descendants(self.root);
         self.processes.retain(|pid, _| pids.contains(pid));
         for pid in pids {
-            // What a process did before we came is not counted; all that one does that started while we watch is.
+            // What a process did before we came is not counted; all that one does that started
+            // while we watch is.
             let minor_faults = if is_first { minor_faults(pid) } else { 0 };
             self.processes.entry(pid).or_insert_with(|| Known { minor_faults, ..Known::default() });
         }

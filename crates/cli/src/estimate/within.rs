@@ -20,10 +20,10 @@ use uzswap::control::{HugePages, Mechanism, Settings, Tree};
 use uzswap::fault::watch::is_watched;
 
 use super::recency::{Page, Recency};
-use crate::bench::pages::PAGE_BYTES;
 use crate::mechanism::Probe;
 use crate::observe::clock::TickWatch;
 use crate::os::ControlBlock;
+use crate::pages::PAGE_BYTES;
 use crate::program::Program;
 use crate::trace::recorder;
 use crate::{place, run, settings};
@@ -297,7 +297,7 @@ impl Touched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use crate::trace::tests::record;
 
     fn watched(log2: u32) -> impl Iterator<Item = u64> {

@@ -1,8 +1,9 @@
 //! Where `--metrics` listens: `unix:PATH`, `HOST:PORT` or `PORT`.
 //!
-//! Opened before the program starts, so that a wrong address is heard of at once. A socket file is readable and writable for its owner only,
-//! and removed at the end; one that a killed run has left behind is replaced. A port alone is one of this machine
-//! for this machine: whoever names a host decides who may read.
+//! Opened before the program starts, so that a wrong address is heard of at once. A socket file is
+//! readable and writable for its owner only, and removed at the end; one that a killed run has left
+//! behind is replaced. A port alone is one of this machine for this machine: whoever names a host
+//! decides who may read.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -72,7 +73,8 @@ impl Listener {
         // It may be used from elsewhere when it is removed.
         let path = &std::path::absolute(path).map_err(refused)?;
         let bind = || {
-            // The file is made with these rights; there is no moment at which others could connect. One thread so far.
+            // The file is made with these rights; there is no moment at which others could connect.
+            // One thread so far.
             let before = umask(Mode::from_bits_truncate(0o177));
             let bound = UnixListener::bind(path);
             umask(before);

@@ -1,7 +1,9 @@
-//! How long a tick of the processor's time stamp counter is, measured while the run is being prepared anyway.
+//! How long a tick of the processor's time stamp counter is, measured while the run is being
+//! prepared anyway.
 //!
-//! Two readings of both clocks, a few milliseconds apart: each is known to some 50 ns, so the tick is right to one in ten
-//! thousand. The runtime times faults with the counter because reading it is no system call.
+//! Two readings of both clocks, a few milliseconds apart: each is known to some 50 ns, so the tick
+//! is right to one in ten thousand. The runtime times faults with the counter because reading it is
+//! no system call.
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,13 @@
 //! The metrics, in the text format of Prometheus 0.0.4.
 //!
-//! Made from the counters of `--stats`: what is summed is a counter and ends in `_total`, what is held now is a gauge, pages are
-//! given in bytes and times in seconds. `uzswap_*` is of the whole run, ended processes included; `uzswap_process_*` of each live
-//! process, which pid and name tell apart.
+//! Made from the counters of `--stats`: what is summed is a counter and ends in `_total`, what is
+//! held now is a gauge, pages are given in bytes and times in seconds. `uzswap_*` is of the whole
+//! run, ended processes included; `uzswap_process_*` of each live process, which pid and name tell
+//! apart.
 //!
-//! A counter never falls, as long as the run lasts: while a process's counts move to the totals, a reader may miss them for a
-//! moment, so what was said before is the least that is said again ([`Floor`]).
+//! A counter never falls, as long as the run lasts: while a process's counts move to the totals, a
+//! reader may miss them for a moment, so what was said before is the least that is said again
+//! ([`Floor`]).
 
 use std::collections::HashSet;
 use std::fmt::{Display, Write};
@@ -19,11 +21,13 @@ use super::Watched;
 use crate::os;
 use crate::report::PAGE_BYTES;
 
-/// Of the buckets of a fault's time every fourth is given for the run: powers of two. Of a process every eighth.
+/// Of the buckets of a fault's time every fourth is given for the run: powers of two. Of a process
+/// every eighth.
 const RUN_STEP: usize = 4;
 const PROCESS_STEP: usize = 8;
 
-/// Counters that are given for each process; the others only for the run, since a thousand processes have a thousand of each.
+/// Counters that are given for each process; the others only for the run, since a thousand
+/// processes have a thousand of each.
 const OF_PROCESSES: [Counter; 15] = [
     Counter::ResidentPages,
     Counter::LimboPages,

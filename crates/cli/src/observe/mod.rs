@@ -8,8 +8,9 @@
 //!     monitor
 //! ```
 //!
-//! Each has a thread of its own in `uzswap run`, which the program cannot see; both only read. They begin when the program
-//! has been started, with all signals blocked as the main thread has them, and end before anything is said of the run.
+//! Each has a thread of its own in `uzswap run`, which the program cannot see; both only read. They
+//! begin when the program has been started, with all signals blocked as the main thread has them,
+//! and end before anything is said of the run.
 
 pub mod address;
 pub mod clock;
@@ -26,7 +27,7 @@ use std::time::{Instant, SystemTime};
 
 use uzswap::control::Tree;
 
-use crate::report;
+use crate::console;
 use address::Listener;
 use sampler::{Sampler, Series};
 
@@ -43,15 +44,16 @@ pub struct Watched<'a> {
     pub started_at: SystemTime,
 }
 
-/// Watches while `wait` waits for the program's end. Gives what that returns, and what was sampled if a report is wanted.
-/// A thread that cannot be had is said and missed, no more: the program runs already.
+/// Watches while `wait` waits for the program's end. Gives what that returns, and what was sampled
+/// if a report is wanted. A thread that cannot be had is said and missed, no more: the program runs
+/// already.
 pub fn during<T>(
     watched: Watched,
     listener: Option<Listener>,
     wants_series: bool,
     wait: impl FnOnce() -> T,
 ) -> (T, Option<Series>) {
-    let missed = |what: &str, e: &io::Error| report::say(&format!("no {what}: cannot make a thread: {e}"));
+    let missed = |what: &str, e: &io::Error| console::say(&format!("no {what}: cannot make a thread: {e}"));
     thread::scope(|scope| {
         let thread = |name: &str| thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
         // The ends of these are seen by the threads when they are dropped here.

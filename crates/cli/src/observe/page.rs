@@ -6,8 +6,9 @@
 //!   page.css, page.js ───────────┘         the plots are drawn by page.js where the page is read
 //! ```
 //!
-//! What comes from the program (names, arguments) is escaped in the text and in the data; a policy in the head forbids everything
-//! from outside. Without scripts the figures and tables are there, the plots are not.
+//! What comes from the program (names, arguments) is escaped in the text and in the data; a policy
+//! in the head forbids everything from outside. Without scripts the figures and tables are there,
+//! the plots are not.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -20,7 +21,7 @@ use uzswap::control::{Counter, Mechanism};
 use uzswap::latency::{BUCKETS, FaultKind, Histogram, upper_ns};
 
 use super::sampler::{Sample, Seen, Series};
-use crate::bench::record::{machine, utc};
+use crate::machine::{machine, utc};
 use crate::os;
 use crate::report::PAGE_BYTES;
 use crate::report::{Outcome, Told};

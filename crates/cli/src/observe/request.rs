@@ -1,5 +1,5 @@
-//! One request over HTTP/1.1, as far as a monitor needs it: GET and HEAD of /metrics. Everything else gets an answer that
-//! says what was wrong. The connection is closed after each.
+//! One request over HTTP/1.1, as far as a monitor needs it: GET and HEAD of /metrics. Everything
+//! else gets an answer that says what was wrong. The connection is closed after each.
 
 use std::rc::Rc;
 

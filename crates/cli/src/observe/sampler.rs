@@ -1,8 +1,9 @@
 //! Samples of a run over time, for the report.
 //!
-//! Every 100 ms at first. When there are a thousand samples every second one goes and the interval doubles, so that a run of days
-//! costs what a run of minutes does. Of two neighbours the one with the larger memory stays: peaks are what one looks
-//! for. Events are kept as totals, of which any two samples give a rate.
+//! Every 100 ms at first. When there are a thousand samples every second one goes and the interval
+//! doubles, so that a run of days costs what a run of minutes does. Of two neighbours the one with
+//! the larger memory stays: peaks are what one looks for. Events are kept as totals, of which any
+//! two samples give a rate.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +19,8 @@ use crate::report::PAGE_BYTES;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLES_MAX: usize = 1000;
-/// Processes that are remembered; beyond twice as many the smallest of those that ended are forgotten.
+/// Processes that are remembered; beyond twice as many the smallest of those that ended are
+/// forgotten.
 const PROCESSES_MAX: usize = 500;
 const COMMAND_BYTES_MAX: usize = 300;
 

@@ -1,11 +1,13 @@
-//! Serves the metrics: one thread, all connections at once, none of which can hold up another or the run.
+//! Serves the metrics: one thread, all connections at once, none of which can hold up another or
+//! the run.
 //!
 //! ```text
 //!   accept ─> Reading (the request's head) ─> Writing (the answer) ─> Closing (until the other side has closed) ─> gone
 //! ```
 //!
-//! What a client can take is bounded: a few seconds, a few connections (the oldest makes room for the next), so many new ones a
-//! second, so many bytes and reads of each. The text is made at most ten times a second, however many ask.
+//! What a client can take is bounded: a few seconds, a few connections (the oldest makes room for
+//! the next), so many new ones a second, so many bytes and reads of each. The text is made at most
+//! ten times a second, however many ask.
 
 use std::io::{self, PipeReader};
 use std::os::fd::AsFd;
@@ -95,7 +97,8 @@ impl Connection {
                         }
                     }
                 }
-                // To close while bytes of the other side are unread would take back what it has not read of ours.
+                // To close while bytes of the other side are unread would take back what it has not
+                // read of ours.
                 Phase::Closing => {
                     self.reads += 1;
                     match self.stream.read(&mut [0; 2048]) {

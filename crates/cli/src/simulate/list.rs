@@ -1,4 +1,5 @@
-//! A queue of numbered pages from which any page can be taken out: two links for each page that there may be.
+//! A queue of numbered pages from which any page can be taken out: two links for each page that
+//! there may be.
 
 /// Not in the list; and no neighbour.
 const ABSENT: u32 = u32::MAX;
@@ -70,7 +71,7 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use std::collections::VecDeque;
 
     #[test]

@@ -1,13 +1,15 @@
-//! `uzswap simulate`: a recorded trace under other policies of replacement, beside the pager's own and the optimum.
+//! `uzswap simulate`: a recorded trace under other policies of replacement, beside the pager's own
+//! and the optimum.
 //!
 //! ```text
 //!  FILE of `run --trace` ──> sequence: touches and deaths of numbered pages ──> policies, each at several sizes ──> table, JSON, plot
 //!                                                                               └─ own: the parts that the pager goes by
 //! ```
 //!
-//! What it is *not*: time. It counts pages that come back. And a trace has only the touches that faulted: it is filtered by the memory that it was
-//! recorded with. Puzak's theorem says that nothing is lost by that for sizes larger than the filter; for smaller ones the trace does not tell,
-//! and so no figures are given.
+//! What it is *not*: time. It counts pages that come back. And a trace has only the touches that
+//! faulted: it is filtered by the memory that it was recorded with. Puzak's theorem says that
+//! nothing is lost by that for sizes larger than the filter; for smaller ones the trace does not
+//! tell, and so no figures are given.
 
 mod list;
 mod optimum;
@@ -29,7 +31,7 @@ use crate::Failure;
 use crate::progress::Progress;
 use crate::size::{self, Size, grouped, human};
 use crate::trace::End;
-use crate::{bench::plot, program::reason, report};
+use crate::{console, plot, program::reason, report};
 
 /// Arguments of `uzswap simulate`.
 #[derive(clap::Args, Debug)]
@@ -46,7 +48,8 @@ pub struct SimulateArguments {
     /// Sizes of the memory, or parts of what the program needed at most
     #[arg(long, value_name = "SIZE|PERCENT,...", default_value = "75%,50%,35%,25%", value_delimiter = ',', value_parser = size::parse)]
     memory: Vec<Size>,
-    /// Policies to compare, beside the optimum: uzswap (the pager's own), s3-fifo, clock, lru, s3-blind, fifo [default: all]
+    /// Policies to compare, beside the optimum: uzswap (the pager's own), s3-fifo, clock, lru,
+    /// s3-blind, fifo [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = Policy::named)]
     policy: Vec<Policy>,
     /// Plot the loads
@@ -116,13 +119,13 @@ pub fn read(path: &Path) -> Result<Sequence, Failure> {
     match sequence.end {
         End::Whole { lost: 0 } => {}
         End::Whole { lost } => {
-            report::say(&format!(
+            console::say(&format!(
                 "{shown}: {} records were lost: the figures are of the others",
                 grouped(lost)
             ));
         }
         End::Cut => {
-            report::say(&format!("{shown}: the trace was cut short: the figures are of what is there"));
+            console::say(&format!("{shown}: the trace was cut short: the figures are of what is there"));
         }
     }
     if sequence.loads + sequence.limbo_hits == 0 {
@@ -153,7 +156,8 @@ fn bytes_of(pages: u64) -> u64 {
 }
 
 impl Simulation {
-    /// Replays the trace under the optimum and all `policies`, at each size that it tells of. Shows how far it is.
+    /// Replays the trace under the optimum and all `policies`, at each size that it tells of. Shows
+    /// how far it is.
     pub fn of(sequence: &Sequence, policies: &[Policy], sizes: &[u64]) -> Simulation {
         let mut all = vec![Policy::Optimum];
         all.extend(policies.iter().filter(|p| **p != Policy::Optimum));
@@ -179,7 +183,8 @@ impl Simulation {
         Simulation { policies: all, columns }
     }
 
-    /// The loads of a policy by those of the optimum, at each size; nothing where the trace does not tell, or nothing is loaded.
+    /// The loads of a policy by those of the optimum, at each size; nothing where the trace does
+    /// not tell, or nothing is loaded.
     pub fn by_optimum(&self, policy: usize) -> impl Iterator<Item = Option<f64>> {
         self.columns.iter().map(move |column| {
             let (loads, least) = (column.loads[policy], column.loads[0]);

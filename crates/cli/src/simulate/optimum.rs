@@ -1,5 +1,5 @@
-//! The optimum (Belady's MIN): out goes the page whose next touch is farthest. Two passes: one backwards, for when each page is touched next, and
-//! the replay.
+//! The optimum (Belady's MIN): out goes the page whose next touch is farthest. Two passes: one
+//! backwards, for when each page is touched next, and the replay.
 
 use std::collections::BinaryHeap;
 
@@ -23,7 +23,8 @@ pub fn next_touches(sequence: &Sequence) -> Vec<u32> {
 
 pub struct Optimum<'a> {
     next: &'a [u32],
-    /// Of each page when it is touched next; 0: it is not in memory (nobody is touched *next* by the first event).
+    /// Of each page when it is touched next; 0: it is not in memory (nobody is touched *next* by
+    /// the first event).
     due: Vec<u32>,
     /// The pages in memory by their next touch, and entries that are not true any more.
     queue: BinaryHeap<(u32, u32)>,

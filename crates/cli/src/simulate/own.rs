@@ -1,13 +1,20 @@
-//! The pager's own policy, from the pager's own parts: how hot a page is and what the hand takes (`Heat`), limbo (its ring, its
-//! target), what goes first of what runs through memory (`Trail`) and the sizes of a step are the code in `uzswap::policy` that `fault/sweep.rs` and `fault/evict.rs` go by.
+//! The pager's own policy, from the pager's own parts: how hot a page is and what the hand takes
+//! (`Heat`), limbo (its ring, its target), what goes first of what runs through memory (`Trail`)
+//! and the sizes of a step are the code in `uzswap::policy` that `fault/sweep.rs` and
+//! `fault/evict.rs` go by.
 //!
-//! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in the order of addresses, by a bitmap of those
-//! that are resident. It differs from the pager in this:
-//! - misses of consecutive pages are taken for those of one thread that reads on, and its windows grow as the pager's do: the trail is made of them;
-//! - one hand goes over all processes; in the pager each has its own, and which of them sweeps is decided by who faults;
-//! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which no policy here does;
+//! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in
+//! the order of addresses, by a bitmap of those that are resident. It differs from the pager in
+//! this:
+//! - misses of consecutive pages are taken for those of one thread that reads on, and its windows
+//!   grow as the pager's do: the trail is made of them;
+//! - one hand goes over all processes; in the pager each has its own, and which of them sweeps is
+//!   decided by who faults;
+//! - nothing is evicted ahead: the evictor's watermarks keep some percent of the memory free, which
+//!   no policy here does;
 //! - no page is held, locked, shared by fork or huge, and ageing out takes no time;
-//! - the limit that limbo's target goes by has the pool in it. Here it is what it would be if the pool had 60 %.
+//! - the limit that limbo's target goes by has the pool in it. Here it is what it would be if the
+//!   pool had 60 %.
 
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
@@ -103,7 +110,8 @@ impl Own {
         }
     }
 
-    /// Frames in use: a page that left limbo leaves its slot, which counts until the tail has passed, as in the pager.
+    /// Frames in use: a page that left limbo leaves its slot, which counts until the tail has
+    /// passed, as in the pager.
     fn used(&self) -> usize {
         self.resident.len + self.limbo.in_use()
     }
@@ -279,7 +287,7 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
 
     const PAGES: usize = 1600;
 

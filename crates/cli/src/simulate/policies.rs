@@ -9,10 +9,12 @@
 //!  uzswap    what the pager does (`own.rs`)
 //!  optimum   out goes what is not needed for longest (`optimum.rs`)
 //! ```
-//! All have the same memory, in pages as they are, and bring a page when it is touched. CLOCK, LRU and S3-FIFO are told of every touch in the
-//! trace, as if there were access bits, of which there are none without privilege; FIFO, s3-blind and uzswap see only what faults.
+//! All have the same memory, in pages as they are, and bring a page when it is touched. CLOCK, LRU
+//! and S3-FIFO are told of every touch in the trace, as if there were access bits, of which there
+//! are none without privilege; FIFO, s3-blind and uzswap see only what faults.
 //!
-//! A *load* is a touch of a page that was in memory before and is not now. First touches are the same for all, and no loads.
+//! A *load* is a touch of a page that was in memory before and is not now. First touches are the
+//! same for all, and no loads.
 
 use super::list::List;
 use super::optimum::{self, Optimum};
@@ -76,7 +78,8 @@ impl<'a> Replay<'a> {
         Replay { sequence, next: optimum::next_touches(sequence) }
     }
 
-    /// The loads of a policy that has so many pages of memory. `tell` hears now and then how many events are done.
+    /// The loads of a policy that has so many pages of memory. `tell` hears now and then how many
+    /// events are done.
     pub fn loads(&self, kind: Kind, pages: usize, mut tell: impl FnMut(usize)) -> u64 {
         const TELL_EVERY: usize = 1 << 16;
         let mut policy = self.make(kind, pages);
@@ -268,7 +271,7 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use crate::trace::tests::{record, trace};
     use uzswap::control::trace::{Kind as What, Record};
 
@@ -325,7 +328,8 @@ mod tests {
             [touch(1), touch(2), dies(2), touch(3), touch(1), touch(2), dies(1), touch(3), touch(2)];
         let sequence = Sequence::read(&trace(&records, 4)[..]).unwrap();
         for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Uzswap) {
-            // Never more than two alive but for the moment when 1, 2 and 3 are: one page has to go, which comes back.
+            // Never more than two alive but for the moment when 1, 2 and 3 are: one page has to go,
+            // which comes back.
             let loads = Replay::new(&sequence).loads(kind, 2, |_| ());
             assert!(loads <= 2, "{kind:?}: {loads}");
             assert_eq!(Replay::new(&sequence).loads(kind, 3, |_| ()), 0, "{kind:?}");

@@ -1,11 +1,13 @@
 //! A trace made into what policies see: touches of numbered pages, and deaths.
 //!
-//! A number is one *life* of a page, from its first touch until it is unmapped or discarded: what is mapped there afterwards is another page, and
-//! its first touch is nobody's miss. Numbers are given in the order of processes and addresses, so that a clock over addresses can go by them;
-//! a page that moves (mremap) keeps its number, and with it the place in that order that it had at first.
+//! A number is one *life* of a page, from its first touch until it is unmapped or discarded: what
+//! is mapped there afterwards is another page, and its first touch is nobody's miss. Numbers are
+//! given in the order of processes and addresses, so that a clock over addresses can go by them; a
+//! page that moves (mremap) keeps its number, and with it the place in that order that it had at
+//! first.
 //!
-//! A child of fork begins with no pages of its own: what it shares with its parent is its own from the first touch that was recorded, and
-//! that is a first touch.
+//! A child of fork begins with no pages of its own: what it shares with its parent is its own from
+//! the first touch that was recorded, and that is a first touch.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -44,7 +46,8 @@ pub struct Sequence {
     pub limbo_hits: u64,
     pub processes: u64,
     pub seconds: f64,
-    /// How many pages were in memory while it was short: the least, without the tenth that is lowest (processes that come and go), and the most.
+    /// How many pages were in memory while it was short: the least, without the tenth that is
+    /// lowest (processes that come and go), and the most.
     pub recorded_pages: Option<[u64; 2]>,
     pub header: Header,
     pub end: End,

@@ -1,7 +1,7 @@
 //! A simulation for people: a table of loads, and the groups of a plot.
 
 use super::{Simulation, Told, bytes_of};
-use crate::bench::plot::Group;
+use crate::plot::Group;
 use crate::simulate::Sequence;
 use crate::size::{grouped, human};
 

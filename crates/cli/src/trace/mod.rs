@@ -8,23 +8,29 @@
 //!  record = two words, see below                                                                    16 bytes
 //!  end    = records written, records lost                                                           16 bytes
 //! ```
-//! All numbers are little-endian, of 4 bytes in front (version ... bytes of a page, kind, records in it), of 8 elsewhere. Checksums are FNV-1a
-//! of 64 bits.
+//! All numbers are little-endian, of 4 bytes in front (version ... bytes of a page, kind, records
+//! in it), of 8 elsewhere. Checksums are FNV-1a of 64 bits.
 //!
-//! A record, from the lowest bit: page number (36), kind (4), write (1), held (1), pages (22); time in microseconds since the beginning (40),
-//! process id (24). The kinds, and what `page` and `pages` are for each, are in `uzswap::control::trace::Kind`. Records of one process
-//! are in order, those of several nearly.
+//! A record, from the lowest bit: page number (36), kind (4), write (1), held (1), pages (22); time
+//! in microseconds since the beginning (40), process id (24). The kinds, and what `page` and
+//! `pages` are for each, are in `uzswap::control::trace::Kind`. Records of one process are in
+//! order, those of several nearly.
 //!
-//! - A fault that brings several pages (fault-around) is one record of them all; the first is the one that was touched. Where page protection
-//!   is the mechanism (`--mechanism protect`) a record is of a whole unit of pages, some of which may have been there.
-//! - *Held* records are no faults of the program: pages that were brought in for a system call, or ahead of a thread that reads on.
-//! - Dead pages are told by `Discarded`, moved ones (mremap) by `MovedFrom` and `MovedTo`. A child of fork has its parent's pages as they were;
-//!   which of them it has in common with it at what moment is not recorded, and neither is a first write to one (a copy by the kernel).
+//! - A fault that brings several pages (fault-around) is one record of them all; the first is the
+//!   one that was touched. Where page protection is the mechanism (`--mechanism protect`) a record
+//!   is of a whole unit of pages, some of which may have been there.
+//! - *Held* records are no faults of the program: pages that were brought in for a system call, or
+//!   ahead of a thread that reads on.
+//! - Dead pages are told by `Discarded`, moved ones (mremap) by `MovedFrom` and `MovedTo`. A child
+//!   of fork has its parent's pages as they were; which of them it has in common with it at what
+//!   moment is not recorded, and neither is a first write to one (a copy by the kernel).
 //! - The end of a process that was killed by SIGKILL is not recorded.
-//! - `InMemory` says every 50 ms how many pages were mapped or in limbo, while memory was short: what was touched among them left no record.
+//! - `InMemory` says every 50 ms how many pages were mapped or in limbo, while memory was short:
+//!   what was touched among them left no record.
 //!
-//! A file that ends in the middle of a block, or without an end block, was cut short (`uzswap run` was killed): what is whole
-//! counts, and readers say so. Anything else that does not fit is an error.
+//! A file that ends in the middle of a block, or without an end block, was cut short (`uzswap run`
+//! was killed): what is whole counts, and readers say so. Anything else that does not fit is an
+//! error.
 
 pub mod recorder;
 
@@ -201,7 +207,7 @@ pub fn append(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::bench::pages::Random;
+    use crate::pages::Random;
     use uzswap::control::trace::Kind;
 
     pub const HEADER: Header = Header { limit_pages: 10_000, began: 1_798_761_599 };

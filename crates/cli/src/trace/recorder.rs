@@ -1,7 +1,8 @@
-//! Takes the faults of a run out of the ring and writes them into the file of `--trace`, in a thread of its own.
+//! Takes the faults of a run out of the ring and writes them into the file of `--trace`, in a
+//! thread of its own.
 //!
-//! The program waits for room in the ring, so this looks often. When the file cannot be written to any more what comes after is counted,
-//! as lost, and said; the program goes on.
+//! The program waits for room in the ring, so this looks often. When the file cannot be written to
+//! any more what comes after is counted, as lost, and said; the program goes on.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -14,8 +15,8 @@ use uzswap::control::trace::{Kind, Next, Record, Ring, SLOTS};
 use uzswap::control::{Counter, Tree};
 
 use super::{BLOCK_RECORDS, Header, append, block, end_block};
+use crate::console;
 use crate::program::reason;
-use crate::report;
 use crate::size::grouped;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -39,7 +40,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record. A thread that cannot be had is said and missed, no more: the program runs already.
+    /// Begins to record. A thread that cannot be had is said and missed, no more: the program runs
+    /// already.
     pub fn start(
         file: TraceFile,
         ring: &'static Ring,
@@ -78,7 +80,7 @@ impl Recorder {
             Ok(thread) => Some(Recorder { end, thread }),
             Err(e) => {
                 ring.close();
-                report::say(&format!("no trace: cannot make a thread: {e}"));
+                console::say(&format!("no trace: cannot make a thread: {e}"));
                 None
             }
         }
@@ -91,7 +93,8 @@ impl Recorder {
     }
 }
 
-/// Takes records out until there are none (true), or one is not finished. That one is given up when it has not been for too long.
+/// Takes records out until there are none (true), or one is not finished. That one is given up when
+/// it has not been for too long.
 pub fn drain(ring: &Ring, unfinished_since: &mut Option<Instant>, mut put: impl FnMut([u64; 2])) -> bool {
     loop {
         match ring.next() {
@@ -215,12 +218,12 @@ impl Output {
         self.append(&end_block(self.written, lost));
         let path = self.to.path.display();
         match failed.or(self.error) {
-            Some(e) => report::say(&format!(
+            Some(e) => console::say(&format!(
                 "--trace: {path}: {}; {} records are missing",
                 reason(&e),
                 grouped(lost)
             )),
-            None if lost > 0 => report::say(&format!(
+            None if lost > 0 => console::say(&format!(
                 "--trace: {path}: {} records are missing: they came too fast, or their process was killed",
                 grouped(lost)
             )),

@@ -15,15 +15,16 @@ use std::time::{Duration, Instant};
 /// How long a test waits for something that is bound to happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The C library itself: loading what is loaded anyway changes nothing, so it stands in for the runtime where only the
-/// command is tested.
+/// The C library itself: loading what is loaded anyway changes nothing, so it stands in for the
+/// runtime where only the command is tested.
 pub fn harmless_library() -> String {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let path = maps.lines().filter_map(|l| l.split_whitespace().nth(5)).find(|p| p.contains("/libc.so"));
     path.expect("this test is linked against glibc").to_string()
 }
 
-/// The runtime if UZSWAP_TEST_PRELOAD names it or it lies beside the command, else something harmless.
+/// The runtime if UZSWAP_TEST_PRELOAD names it or it lies beside the command, else something
+/// harmless.
 pub fn library() -> String {
     if let Ok(given) = std::env::var("UZSWAP_TEST_PRELOAD") {
         return given;
@@ -58,7 +59,8 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The command refused: this exit code, nothing on stdout, and one line on stderr that holds all of `words`.
+/// The command refused: this exit code, nothing on stdout, and one line on stderr that holds all of
+/// `words`.
 #[track_caller]
 pub fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let line = stderr(output);

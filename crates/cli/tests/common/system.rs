@@ -1,8 +1,9 @@
-//! What the tests need of the system beyond the standard library: a terminal, signals, a seccomp filter.
+//! What the tests need of the system beyond the standard library: a terminal, signals, a seccomp
+//! filter.
 //!
 //! # Safety charter
-//! Code in `pre_exec` runs in a fork of a process with threads and makes system calls only. Other calls take plain
-//! numbers or pointers to live locals.
+//! Code in `pre_exec` runs in a fork of a process with threads and makes system calls only. Other
+//! calls take plain numbers or pointers to live locals.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -155,7 +156,8 @@ impl Terminal {
             });
         }
         let child = command.spawn().unwrap();
-        // The command holds copies of the terminal's other side: with them open, a hang-up is never seen.
+        // The command holds copies of the terminal's other side: with them open, a hang-up is never
+        // seen.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Terminal { keyboard: Some(master), child, seen: String::new() }
     }

@@ -7,7 +7,8 @@ use crate::store::Store;
 use crate::sys::PAGE_SIZE;
 
 impl<S: Store> SwapCache<S> {
-    /// Panics on any broken invariant. Waits for flushes under way; costs as much as walking everything.
+    /// Panics on any broken invariant. Waits for flushes under way; costs as much as walking
+    /// everything.
     pub fn check(&self) {
         let mut writer = self.writer.lock();
         self.settle(&mut writer);
@@ -45,7 +46,8 @@ impl<S: Store> SwapCache<S> {
                     pool_bytes += usize::from(e.len);
                 }
                 Location::Grouped(_) => {
-                    // That its group knows it: as many are members as say that they are (`check_groups`).
+                    // That its group knows it: as many are members as say that they are
+                    // (`check_groups`).
                     grouped += 1;
                     assert!(e.kept == 0 && e.len == 0, "a page in a group has no object of its own");
                 }
@@ -88,7 +90,8 @@ impl<S: Store> SwapCache<S> {
         assert_eq!(c.cold_stores + rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
-        // The lists of the young, the old, the cold and the kept hold the pool's entries, each once.
+        // The lists of the young, the old, the cold and the kept hold the pool's entries, each
+        // once.
         let is_pooled = |e: &Entry| matches!(e.location(), Location::Pool(_) | Location::Grouped(_));
         let in_list = |list: &Ends, belongs: fn(&Entry) -> bool| {
             let (mut n, mut prev, mut at) = (0, NONE, list.first);

@@ -5,10 +5,12 @@
 //!            `-no smaller?-> the stronger one
 //! ```
 //!
-//! For some programs the stronger codec is the better one for all pages: they become so much smaller that the memory saves
-//! more loads than the slower ones cost. Both are tried on a sample ([`Choice`]); the owner knows what memory is worth, and
-//! chooses ([`SwapCache::choose_dense`]). What is in the pool by then follows little by little, whether idle or not, the oldest first
-//! ([`super::recompress`] does it): without that a program that seldom asks for most of its pages would keep them as large as they are.
+//! For some programs the stronger codec is the better one for all pages: they become so much
+//! smaller that the memory saves more loads than the slower ones cost. Both are tried on a sample
+//! ([`Choice`]); the owner knows what memory is worth, and chooses ([`SwapCache::choose_dense`]).
+//! What is in the pool by then follows little by little, whether idle or not, the oldest first
+//! ([`super::recompress`] does it): without that a program that seldom asks for most of its pages
+//! would keep them as large as they are.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -22,13 +24,16 @@ use crate::sys::PAGE_SIZE;
 const SAMPLED: u32 = 64;
 const SAMPLES: u32 = 32;
 
-/// Where the stronger codec is the one for all pages, one that is in the pool already is compressed again for so many that come in: the more
-/// goes to and fro, the more that saves, and a program that ends soon has not paid for all of them.
+/// Where the stronger codec is the one for all pages, one that is in the pool already is compressed
+/// again for so many that come in: the more goes to and fro, the more that saves, and a program
+/// that ends soon has not paid for all of them.
 const STORES_TO_CONVERT: u64 = 4;
-/// Pages that neither codec makes smaller, four to each that the stronger one does, after which it is not asked any more.
+/// Pages that neither codec makes smaller, four to each that the stronger one does, after which it
+/// is not asked any more.
 const HOPELESS: u32 = 16;
 
-/// Which of the two codecs pages are compressed with as they come in. Guesses that race are harmless.
+/// Which of the two codecs pages are compressed with as they come in. Guesses that race are
+/// harmless.
 pub struct Choice {
     /// The owner may choose.
     is_free: bool,
@@ -36,11 +41,13 @@ pub struct Choice {
     stronger: AtomicU64,
     /// It is chosen for all pages.
     is_dense: AtomicBool,
-    /// Stores to the pool until that was decided, and objects that may be compressed again besides, and were since.
+    /// Stores to the pool until that was decided, and objects that may be compressed again besides,
+    /// and were since.
     chosen_at: AtomicU64,
     granted: AtomicU64,
     converted: AtomicU64,
-    /// How often of late the stronger codec could do nothing with what the fast one could not make smaller.
+    /// How often of late the stronger codec could do nothing with what the fast one could not make
+    /// smaller.
     failures: AtomicU32,
     offered: AtomicU32,
     samples: AtomicU32,
@@ -101,7 +108,8 @@ impl Choice {
         self.converted.store(0, Ordering::Relaxed);
     }
 
-    /// How many may follow now. Where pages go to the disk whoever evicts has enough to do, unless there was time.
+    /// How many may follow now. Where pages go to the disk whoever evicts has enough to do, unless
+    /// there was time.
     fn may_convert(&self, pool_stores: u64, store_pages: u64) -> usize {
         let stores = pool_stores.saturating_sub(self.chosen_at.load(Ordering::Relaxed));
         let by_stores = if store_pages > 0 { 0 } else { stores / STORES_TO_CONVERT };
@@ -135,8 +143,8 @@ impl Choice {
     }
 }
 
-/// The codec, with literals coded by their frequency: zstd leaves that out at negative levels, and it is all that helps with
-/// digits or text without repetitions.
+/// The codec, with literals coded by their frequency: zstd leaves that out at negative levels, and
+/// it is all that helps with digits or text without repetitions.
 pub fn with_entropy_coding(codec: CodecSpec) -> CodecSpec {
     if codec.algorithm() == Algorithm::Zstd && codec.level() < 0 {
         CodecSpec::parse("zstd:level=1").unwrap_or(codec)
@@ -151,13 +159,14 @@ impl<S: Store> SwapCache<S> {
         self.choice.set_stronger(codec);
     }
 
-    /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`: not known, or there is no
-    /// choice.
+    /// Sizes of some pages by the codec in force and by the stronger one, in proportion; `None`:
+    /// not known, or there is no choice.
     pub fn codec_sizes(&self) -> Option<(u32, u32)> {
         self.choice.sizes()
     }
 
-    /// Compresses what comes in by the stronger codec from now on, and little by little what is there; or by the one in force again.
+    /// Compresses what comes in by the stronger codec from now on, and little by little what is
+    /// there; or by the one in force again.
     pub fn choose_dense(&self, dense: bool) {
         let pool_stores = self.state.lock().counters.pool_stores;
         self.choice.choose(dense, pool_stores);
@@ -173,8 +182,8 @@ impl<S: Store> SwapCache<S> {
         dense.unwrap_or_else(|| self.codecs.spec())
     }
 
-    /// What `codec` could not make smaller, by the stronger codec: tried always as long as that helps, now and then
-    /// when it does not, and not if somebody else is using it.
+    /// What `codec` could not make smaller, by the stronger codec: tried always as long as that
+    /// helps, now and then when it does not, and not if somebody else is using it.
     pub(super) fn compress_densely(
         &self,
         page: &Page,
@@ -191,8 +200,8 @@ impl<S: Store> SwapCache<S> {
         c
     }
 
-    /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec is tried on it, to learn
-    /// which is better.
+    /// A page came in and was compressed by `codec` to so many bytes: now and then the other codec
+    /// is tried on it, to learn which is better.
     pub(super) fn compare_codecs(&self, page: &Page, codec: CodecSpec, bytes: usize) {
         if !self.choice.is_due() {
             return;
@@ -214,8 +223,8 @@ impl<S: Store> SwapCache<S> {
         self.choice.may_convert(c.pool_stores, c.store_pages)
     }
 
-    /// The owner's program does little: what is idle may be compressed again whether or not that was worth it before, and all that is not
-    /// by the codec for all.
+    /// The owner's program does little: what is idle may be compressed again whether or not that
+    /// was worth it before, and all that is not by the codec for all.
     pub fn have_leisure(&self) {
         let mut s = self.state.lock();
         s.idleness.end_rest();

@@ -84,10 +84,11 @@ counters! {
     reject_compress_poor,
     /// Not compressed: the compressor failed.
     reject_compress_failed,
-    /// Rejected by the pool for one of these causes, and by the store too: it is not there, or it fails.
+    /// Rejected by the pool for one of these causes, and by the store too: it is not there, or it
+    /// fails.
     reject_reclaim_failed,
-    /// Not taken at all: no record for it, an area that is not there, or all buffers of the store full time
-    /// and again.
+    /// Not taken at all: no record for it, an area that is not there, or all buffers of the store
+    /// full time and again.
     reject_no_slot,
     /// Pages that came again as they had been loaded, so that the copy that was kept still served.
     unchanged_pages,

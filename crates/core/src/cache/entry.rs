@@ -103,8 +103,8 @@ pub struct Entry {
     /// The fingerprint of its page, once a copy of it was kept ([`Mark::Printed`]); before that the
     /// time at which it was used last, or [`IDLE`].
     pub fingerprint: u64,
-    /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool), its cluster's
-    /// (stored), unused (free).
+    /// Neighbours in the one list that the entry is in: young, old, cold or kept (in the pool), its
+    /// cluster's (stored), unused (free).
     pub prev: u32,
     pub next: u32,
     /// Length of the object; 0 of a page in a group, which has none of its own.
@@ -275,7 +275,8 @@ impl Area {
         None
     }
 
-    /// What the kernel has given at most: mapped by large segments, touched up to the largest offset.
+    /// What the kernel has given at most: mapped by large segments, touched up to the largest
+    /// offset.
     pub fn memory_bytes(&self) -> usize {
         self.map.mapped_bytes().min(self.high as usize * size_of::<u32>())
     }

@@ -1,9 +1,9 @@
 //! Fork: memory is copied, the file is shared.
 //!
-//! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock and waits for reads
-//! and writes under way, and the guard is given to one of three ends. What the two sides may then do with the
-//! file is decided in `store/cluster.rs`: the parent keeps what the child can read, the child writes to a
-//! file of its own.
+//! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock and waits for
+//! reads and writes under way, and the guard is given to one of three ends. What the two sides may
+//! then do with the file is decided in `store/cluster.rs`: the parent keeps what the child can
+//! read, the child writes to a file of its own.
 
 use super::group::{UNPACKED, Unpacked};
 use super::read::{READERS, Reader};
@@ -58,9 +58,9 @@ impl<S: Store> SwapCache<S> {
 
     /// In the child, before anything else uses the cache.
     ///
-    /// A child that inherits pages gets its file at once: a descriptor that is opened later, by a thread
-    /// beside the program's, takes for a moment the lowest free number, which the program may expect for its
-    /// own. See also [`SwapCache::open_store`].
+    /// A child that inherits pages gets its file at once: a descriptor that is opened later, by a
+    /// thread beside the program's, takes for a moment the lowest free number, which the program
+    /// may expect for its own. See also [`SwapCache::open_store`].
     pub fn after_fork_child(&self, guard: ForkGuard<'_, S>) {
         let ForkGuard { mut state, mut readers, mut writer, leash, .. } = guard;
         writer.forget_parent();

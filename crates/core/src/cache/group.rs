@@ -7,26 +7,31 @@
 //!                          +--> COLD   a: (group, 0)  b: (group, 1) ... p -----> group
 //! ```
 //!
-//! Pages that lay side by side resemble each other, and a codec that sees 64 KiB of them finds what one that sees 4 KiB
-//! cannot: a fifth of the bytes. In exchange whoever wants one page decompresses all of them. So this is for what
-//! [`recompress`](super::recompress) has been at and nobody has asked for since: when the old are more than their part of
-//! old and cold, the oldest of them are due. The cache knows of no addresses; neighbours are those that came in one
-//! after the other, as they still follow each other in the list.
+//! Pages that lay side by side resemble each other, and a codec that sees 64 KiB of them finds what
+//! one that sees 4 KiB cannot: a fifth of the bytes. In exchange whoever wants one page
+//! decompresses all of them. So this is for what
+//! [`recompress`](super::recompress) has been at and nobody has asked for since: when the old are
+//! more than their part of old and cold, the oldest of them are due. The cache knows of no
+//! addresses; neighbours are those that came in one after the other, as they still follow each
+//! other in the list.
 //!
-//! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A member's entry says (group,
-//! index) where others have a handle, and is in one of the pool's lists as they are. Its page comes from an
-//! [`Unpacked`]: a buffer with the pages of the group decompressed last, from which the neighbours come for the price of a
-//! copy. Members are not kept, as nothing is that is expensive to load.
+//! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A
+//! member's entry says (group, index) where others have a handle, and is in one of the pool's lists
+//! as they are. Its page comes from an
+//! [`Unpacked`]: a buffer with the pages of the group decompressed last, from which the neighbours
+//! come for the price of a copy. Members are not kept, as nothing is that is expensive to load.
 //!
-//! The form lives as long as a member does, and the pool counts all of it. When fewer than half are alive these are
-//! due again, to become a group with others. On its way to the store each is compressed singly (*dispersed*): a load
-//! from the store is of one object. Where that happens soon after a group was made, or it is asked for, the part of the old
-//! grows, as that of the young does.
+//! The form lives as long as a member does, and the pool counts all of it. When fewer than half are
+//! alive these are due again, to become a group with others. On its way to the store each is
+//! compressed singly (*dispersed*): a load from the store is of one object. Where that happens soon
+//! after a group was made, or it is asked for, the part of the old grows, as that of the young
+//! does.
 //!
 //! # The race
-//! As in recompression: objects are copied out under the lock and marked, the group is made without it, and who is
-//! still what it was joins. Others leave a hole. Whoever unpacks a group asks for it by its sequence number, which never comes
-//! again: what a buffer holds under that number is what the members were, alive or not.
+//! As in recompression: objects are copied out under the lock and marked, the group is made without
+//! it, and who is still what it was joins. Others leave a hole. Whoever unpacks a group asks for it
+//! by its sequence number, which never comes again: what a buffer holds under that number is what
+//! the members were, alive or not.
 
 mod make;
 mod unpack;

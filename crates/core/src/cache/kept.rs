@@ -1,4 +1,5 @@
-//! Copies that stay though their page is back: a page that has not been written goes out again for nothing.
+//! Copies that stay though their page is back: a page that has not been written goes out again for
+//! nothing.
 //!
 //! ```text
 //!   load, page goes back to its owner       page comes again
@@ -9,13 +10,15 @@
 //!                          gone (the entry stays, without an object)
 //! ```
 //!
-//! Whether a page was written is not asked of the kernel, whose answer may be old before it is there. The contents are
-//! compared: a fingerprint under a secret key, taken of what was loaded and of what comes back when nobody can
-//! write it any more. That two different pages have the same happens once in 2^60 times, to whoever does not know the key.
+//! Whether a page was written is not asked of the kernel, whose answer may be old before it is
+//! there. The contents are compared: a fingerprint under a secret key, taken of what was loaded and
+//! of what comes back when nobody can write it any more. That two different pages have the same
+//! happens once in 2^60 times, to whoever does not know the key.
 //!
 //! A copy in the pool takes memory that could hold a page. So there are as many as the owner allows
-//! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as enough of them turn out to be
-//! of use, and they go when nothing else can. One in the store costs nothing, and saves a write while the pool is full.
+//! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as
+//! enough of them turn out to be of use, and they go when nothing else can. One in the store costs
+//! nothing, and saves a write while the pool is full.
 
 use super::entry::{Ends, Location, Mark, SwapEntry};
 use super::state::{RAW, State};
@@ -25,7 +28,8 @@ use crate::store::Store;
 /// Full marks of [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
 const SCORE_LEAST: u32 = SCORE_MAX / 4;
-/// The least for which pages are write-protected, so that they can be dropped unseen: a write costs about as much as is saved twice.
+/// The least for which pages are write-protected, so that they can be dropped unseen: a write costs
+/// about as much as is saved twice.
 const SCORE_GUARDED: u32 = SCORE_MAX / 4 * 3;
 /// The same of copies that are still there: one that is not costs what one that is saves.
 const SCORE_LASTING: u32 = SCORE_MAX / 2;
@@ -39,7 +43,8 @@ const SAMPLED: u32 = 32;
 pub struct Print(u64);
 
 impl Print {
-    /// The entry knows it, from an earlier time that a copy of the page was kept: what is stored does not change.
+    /// The entry knows it, from an earlier time that a copy of the page was kept: what is stored
+    /// does not change.
     const KNOWN: Print = Print(u64::MAX - 1);
     /// For where there is no room for an `Option`; all zero: none.
     pub fn to_bytes(print: Option<Print>) -> [u8; 8] {
@@ -95,7 +100,8 @@ impl Kept {
         move_score(&mut self.score, was_right);
     }
 
-    /// Whether pages are worth protecting until they go: of most the copies are right then, and there.
+    /// Whether pages are worth protecting until they go: of most the copies are right then, and
+    /// there.
     fn may_be_trusted(&self) -> bool {
         self.score >= SCORE_GUARDED && self.lasting >= SCORE_LASTING
     }
@@ -107,7 +113,8 @@ fn move_score(score: &mut u32, good: bool) {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the entry is for
+    /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the
+    /// entry is for
     /// [`SwapCache::take_back`] or `free`. False: the entry is freed.
     pub fn keep(&self, entry: SwapEntry, page: &Page) -> bool {
         self.keep_as(entry, || self.print_of(page))
@@ -118,7 +125,8 @@ impl<S: Store> SwapCache<S> {
         if loaded.is_printed { Print::KNOWN } else { self.print_of(page) }
     }
 
-    /// The same as `keep`, of a page whose fingerprint is taken if it is wanted: where pages are written most are not.
+    /// The same as `keep`, of a page whose fingerprint is taken if it is wanted: where pages are
+    /// written most are not.
     pub fn keep_as(&self, entry: SwapEntry, print: impl FnOnce() -> Print) -> bool {
         let is_dense = self.is_dense();
         self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print()))
@@ -151,8 +159,8 @@ impl<S: Store> SwapCache<S> {
         keeps
     }
 
-    /// Whether a copy of the page of `entry`, which is being loaded, would be kept: else its fingerprint need not be taken. To be
-    /// asked once, and answered by `keep_wanted`.
+    /// Whether a copy of the page of `entry`, which is being loaded, would be kept: else its
+    /// fingerprint need not be taken. To be asked once, and answered by `keep_wanted`.
     pub fn wants_copy(&self, entry: SwapEntry) -> bool {
         let mut s = self.state.lock();
         let id = s.lookup(entry).expect("a swap entry that is loaded is there");
@@ -164,8 +172,9 @@ impl<S: Store> SwapCache<S> {
         self.keep_if(entry, |s, id| print.is_some_and(|print| s.keep(id, print)))
     }
 
-    /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`. False: it is not,
-    /// or the copy is gone or worth replacing; the entry is freed, the page not taken.
+    /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`.
+    /// False: it is not, or the copy is gone or worth replacing; the entry is freed, the page not
+    /// taken.
     pub fn take_back(&self, entry: SwapEntry, page: &Page) -> bool {
         self.take_back_as(entry, page) == Back::Same
     }
@@ -223,7 +232,8 @@ impl<S: Store> SwapCache<S> {
         self.drop_entry(s, entry, id);
     }
 
-    /// Whether so many pages go out again as they came, with their copies there, that each is worth a fault if it is written all the same.
+    /// Whether so many pages go out again as they came, with their copies there, that each is worth
+    /// a fault if it is written all the same.
     pub fn are_pages_read_only(&self) -> bool {
         self.state.lock().kept.may_be_trusted()
     }
@@ -252,12 +262,13 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Whether the copy of a page that goes back is worth keeping. Asked once for each: with a bad score every so manieth is.
+    /// Whether the copy of a page that goes back is worth keeping. Asked once for each: with a bad
+    /// score every so manieth is.
     fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
         let e = *self.entries.get(id);
         match e.location() {
-            // What was compressed again because it was idle is not: kept, it would cost each load from now on what the
-            // denser codec costs.
+            // What was compressed again because it was idle is not: kept, it would cost each load
+            // from now on what the denser codec costs.
             Location::Pool(_) if e.is(Mark::Packed) && !is_dense => false,
             // The copy would take what the page takes.
             Location::Pool(_) if e.codec == RAW => false,
@@ -267,7 +278,8 @@ impl<S: Store> State<S> {
         }
     }
 
-    /// The oldest copy is that of the page that is most likely to come again soon, so none goes for a new one.
+    /// The oldest copy is that of the page that is most likely to come again soon, so none goes for
+    /// a new one.
     fn has_room_for_copy(&self, len: usize) -> bool {
         self.kept.bytes + len <= self.kept.max_bytes
     }
@@ -328,7 +340,8 @@ impl<S: Store> State<S> {
         Back::Same
     }
 
-    /// The entry's copy is an ordinary one from now on, or is about to go. Not in any list then, if it is in the pool.
+    /// The entry's copy is an ordinary one from now on, or is about to go. Not in any list then, if
+    /// it is in the pool.
     pub(super) fn unmark_kept(&mut self, id: u32) {
         let e = self.entries.get_mut(id);
         e.kept = 0;
@@ -503,7 +516,8 @@ mod tests {
         let packed = cache.counters().recompressed_pages as usize;
         assert!((100..500).contains(&packed), "{packed}");
         let kept = |from: usize| (from..512).filter(|i| cache.keep(entries[*i], &pages[*i])).count();
-        // The oldest were compressed again. As long as the denser codec is the one for all pages theirs is as good as any.
+        // The oldest were compressed again. As long as the denser codec is the one for all pages
+        // theirs is as good as any.
         assert!(!cache.keep(entries[0], &pages[0]));
         cache.choose_dense(true);
         assert!(cache.keep(entries[1], &pages[1]));

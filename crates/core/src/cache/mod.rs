@@ -12,30 +12,34 @@
 //!                                   in the open cluster (memory) -> written by 64 KiB -> in the file
 //! ```
 //!
-//! An independent engine: keys and pages, no fault handling, no thread. What takes time (writing clusters) is
-//! done by whoever calls, in small portions: a caller that finds the pool full writes one cluster; a
-//! background thread, if there is one, calls [`SwapCache::shrink`], and [`SwapCache::recompress`] when it has time.
+//! An independent engine: keys and pages, no fault handling, no thread. What takes time (writing
+//! clusters) is done by whoever calls, in small portions: a caller that finds the pool full writes
+//! one cluster; a background thread, if there is one, calls [`SwapCache::shrink`], and
+//! [`SwapCache::recompress`] when it has time.
 //!
 //! # Vocabulary
-//! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0 is the
-//! cache's own, in which `swap_out` gives out offsets, the others are keyed by the caller: `store`, `load`,
-//! `invalidate_page`, `invalidate_area`. *Slot*: the entry's record, reserved as long as the page is out, so
-//! that the page can be written back later without asking anybody. *Writeback*: moving the least recently
-//! used objects from the pool to the store. *Load* leaves the entry as it is.
+//! *Swap entry*: (type, offset), the name of a page that is out. *Type*: an area of offsets; type 0
+//! is the cache's own, in which `swap_out` gives out offsets, the others are keyed by the caller:
+//! `store`, `load`, `invalidate_page`, `invalidate_area`. *Slot*: the entry's record, reserved as
+//! long as the page is out, so that the page can be written back later without asking
+//! anybody. *Writeback*: moving the least recently used objects from the pool to the store. *Load*
+//! leaves the entry as it is.
 //!
 //! # Locks, in the order in which they are taken
 //! 1. `packer`: working memory of the recompressor; held while entries are compressed again.
-//! 2. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one that is in
-//!    flight.
-//! 3. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is opened. A read ahead goes
-//!    on without it ([`read`]).
-//! 4. `unpacked[i]`: the pages of one group; held while it is decompressed, and while its members are written back.
+//! 2. `writer`: the buffers of flushes; held while a cluster is sealed, and while waiting for one
+//!    that is in flight.
+//! 3. `readers[i]`: the I/O buffer of one read; held while blocks are read and one object is
+//!    opened. A read ahead goes on without it ([`read`]).
+//! 4. `unpacked[i]`: the pages of one group; held while it is decompressed, and while its members
+//!    are written back.
 //! 5. a stream of the codec; never held during I/O (others spin for it).
-//! 6. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one object, or
-//!    one cluster.
+//! 6. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one
+//!    object, or one cluster.
 //!
-//! No entry is looked at without `state`, and nothing known of one survives its release: who must let go of
-//! it (to decompress, to read) has copied what it needs, or asks again afterwards ([`read`], [`writeback`]).
+//! No entry is looked at without `state`, and nothing known of one survives its release: who must
+//! let go of it (to decompress, to read) has copied what it needs, or asks again afterwards
+//! ([`read`], [`writeback`]).
 
 mod check;
 mod choice;
@@ -102,8 +106,8 @@ pub struct CacheConfig<S = FileStore> {
     pub chooses_codec: bool,
     pub pool: PoolKind,
     pub max_pool_bytes: usize,
-    /// Once full, the pool takes nothing until it is below this part of its maximum (only while there is a
-    /// store that works).
+    /// Once full, the pool takes nothing until it is below this part of its maximum (only while
+    /// there is a store that works).
     pub accept_threshold_percent: u32,
     /// Pages that compressing does not help stay in the pool as they are, as long as it has room.
     /// Otherwise they go to the store, and are refused where there is none.
@@ -281,7 +285,8 @@ impl<S: Store> SwapCache<S> {
         self.end_of_drops(s);
     }
 
-    /// Entries may have been dropped: lets the lock go, and gives disk space back if there is much of it now.
+    /// Entries may have been dropped: lets the lock go, and gives disk space back if there is much
+    /// of it now.
     fn end_of_drops(&self, s: MutexGuard<'_, State<S>>) {
         let has_discards = s.clusters.has_discards();
         drop(s);
@@ -342,7 +347,8 @@ impl<S: Store> SwapCache<S> {
                     self.compare_codecs(page, codec, c.len);
                     Content::Compressed(c.codec, &out[..c.len])
                 }
-                // Some content is a matter of entropy coding: the stronger codec makes it smaller, the fast one not.
+                // Some content is a matter of entropy coding: the stronger codec makes it smaller,
+                // the fast one not.
                 Err(why) => match self.compress_densely(page, codec, &mut out[..]) {
                     Some(c) => Content::Compressed(c.codec, &out[..c.len]),
                     None => Content::Raw(page, why),
@@ -354,7 +360,8 @@ impl<S: Store> SwapCache<S> {
 
     // ---- Limits and figures
 
-    /// Sets the largest size of the pool. What is above it goes to the store by and by, or by `shrink`.
+    /// Sets the largest size of the pool. What is above it goes to the store by and by, or by
+    /// `shrink`.
     pub fn set_max_pool_bytes(&self, bytes: usize) {
         self.state.lock().max_pool_bytes = bytes;
     }
@@ -373,8 +380,9 @@ impl<S: Store> SwapCache<S> {
         self.codecs.select(codec);
     }
 
-    /// Trains a dictionary on the pages seen so far if the codec wants one and it is time (`zstd:dict=auto`). For
-    /// whoever can spare some 20 ms between two rounds of work; it takes no lock, and everything goes on meanwhile.
+    /// Trains a dictionary on the pages seen so far if the codec wants one and it is time
+    /// (`zstd:dict=auto`). For whoever can spare some 20 ms between two rounds of work; it takes no
+    /// lock, and everything goes on meanwhile.
     pub fn train(&self) -> Training {
         if self.codecs.training_due() { self.codecs.train() } else { Training::NotDue }
     }
@@ -406,7 +414,8 @@ impl<S: Store> SwapCache<S> {
             + self.unpacked_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory that the pool's objects take, in whole frames, but for kept copies: what `max_pool_bytes` limits.
+    /// Memory that the pool's objects take, in whole frames, but for kept copies: what
+    /// `max_pool_bytes` limits.
     pub fn pool_bytes(&self) -> usize {
         let s = self.state.lock();
         s.pool_bytes() - s.kept.bytes
@@ -416,7 +425,8 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().counters_now()
     }
 
-    /// The error that made writing back stop, if it did. Sticky: everything is served on from memory.
+    /// The error that made writing back stop, if it did. Sticky: everything is served on from
+    /// memory.
     pub fn store_failure(&self) -> Option<Errno> {
         if let Some(mut w) = self.writer.try_lock() {
             self.harvest(&mut w, false);
@@ -429,8 +439,8 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().clusters.clear_failure();
     }
 
-    /// Makes the store's file now, if it is not there yet (in a child after fork it is made when it is
-    /// needed).
+    /// Makes the store's file now, if it is not there yet (in a child after fork it is made when it
+    /// is needed).
     pub fn open_store(&self) {
         self.state.lock().clusters.open_file();
     }

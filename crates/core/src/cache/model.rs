@@ -1,5 +1,5 @@
-//! The naive model: a map from names to tags, and events that must agree with it. No disk is ever full here: the memory
-//! that a store may fail for is another model's business.
+//! The naive model: a map from names to tags, and events that must agree with it. No disk is ever
+//! full here: the memory that a store may fail for is another model's business.
 
 use std::collections::HashMap;
 
@@ -63,8 +63,8 @@ fn out<S: Store>(cache: &SwapCache<S>, kind: u64, page: &[u8; PAGE_SIZE]) -> Res
     }
 }
 
-/// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that they could
-/// not read; wrong bytes and lost pages are never right. Returns how many loads failed.
+/// Runs `operations` random events. Under `fault`, stores may be refused and loads may say that
+/// they could not read; wrong bytes and lost pages are never right. Returns how many loads failed.
 pub fn run<S: Store>(
     cache: &SwapCache<S>,
     random: &mut impl Choices,
@@ -188,7 +188,8 @@ pub fn run<S: Store>(
                 cache.init(KEYED_AREA).unwrap();
             }
             98 if random.below(8) == 0 && model.own.len() < max_pages => {
-                // Many pages come in and lie idle: some become groups. They are used up like the others.
+                // Many pages come in and lie idle: some become groups. They are used up like the
+                // others.
                 cache.set_max_pool_bytes(64 << 20);
                 for tag in tag..tag.saturating_add(MANY_PAGES) {
                     match cache.swap_out(&any_page(tag)) {

@@ -1,18 +1,19 @@
 //! Bringing a page back, from wherever it is.
 //!
-//! What is in memory is copied out under the lock and decompressed without it (a group in a buffer of its own: [`super::group`]).
-//! What is in the file is read
-//! into a reader's buffer with no other lock held; meanwhile the entry may be invalidated, written elsewhere
-//! by compaction, its place reused. None of that needs a reference count: the seal names the place and the
-//! use of the place, so what opens is what was stored under this entry when the load began; and what does not
-//! open is asked about again: if the entry is still where it was, the file is wrong, else the load starts
-//! over.
+//! What is in memory is copied out under the lock and decompressed without it (a group in a buffer
+//! of its own: [`super::group`]). What is in the file is read
+//! into a reader's buffer with no other lock held; meanwhile the entry may be invalidated, written
+//! elsewhere by compaction, its place reused. None of that needs a reference count: the seal names
+//! the place and the use of the place, so what opens is what was stored under this entry when the
+//! load began; and what does not open is asked about again: if the entry is still where it was, the
+//! file is wrong, else the load starts over.
 //!
 //! # Read-ahead
-//! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest of it, and
-//! what follows comes from the buffer: pages that were evicted together are wanted together. So are clusters: the
-//! first load from the one that was written after the last one read reads all of it, and starts reading the one after
-//! that into another reader's buffer, so that the disk works while pages are decompressed:
+//! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest
+//! of it, and what follows comes from the buffer: pages that were evicted together are wanted
+//! together. So are clusters: the first load from the one that was written after the last one read
+//! reads all of it, and starts reading the one after that into another reader's buffer, so that the
+//! disk works while pages are decompressed:
 //!
 //! ```text
 //!   disk    [ cluster 7 ][ cluster 8 ]   [ cluster 9 ]
@@ -20,10 +21,11 @@
 //!                first 7: start 8 ^       ^ first 8: start 9
 //! ```
 //!
-//! Such a read has a reader's buffer and nothing else: no lock, no entry. The next who takes that reader, for
-//! whatever cluster, waits for it first; so does a fork. Meanwhile the cluster may die and its place be written
-//! again: what has come is known by its sequence number, so nobody will ask for it. If the read fails, nothing has
-//! come, and whoever wants it reads for himself. It is a favour: a reader that is busy is not waited for.
+//! Such a read has a reader's buffer and nothing else: no lock, no entry. The next who takes that
+//! reader, for whatever cluster, waits for it first; so does a fork. Meanwhile the cluster may die
+//! and its place be written again: what has come is known by its sequence number, so nobody will
+//! ask for it. If the read fails, nothing has come, and whoever wants it reads for himself. It is a
+//! favour: a reader that is busy is not waited for.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +41,8 @@ use crate::sys::mem::Mapping;
 use crate::sys::sync::Mutex;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Reads that can be under way at the same time. A cluster is always read by the same reader, and by another one than
-/// the cluster before it.
+/// Reads that can be under way at the same time. A cluster is always read by the same reader, and
+/// by another one than the cluster before it.
 pub const READERS: usize = 4;
 
 /// A pool larger by so much would have had what was written meanwhile: an eighth of what it has.
@@ -53,8 +55,8 @@ pub struct Reader {
     blocks: ReadQueue,
     /// One object, taken out of the blocks to be opened in place.
     object: Mapping,
-    /// What the blocks are, or will be when the read that is under way has ended: of the cluster with this sequence
-    /// number (they never repeat), these.
+    /// What the blocks are, or will be when the read that is under way has ended: of the cluster
+    /// with this sequence number (they never repeat), these.
     sequence: u64,
     valid: Range<usize>,
 }
@@ -76,8 +78,8 @@ impl Reader {
         self.fetch(source, &(0..source.blocks * BLOCK_BYTES), false)
     }
 
-    /// Makes the blocks with `bytes` of the cluster present, or `all` of them; says how many bytes had to be
-    /// read.
+    /// Makes the blocks with `bytes` of the cluster present, or `all` of them; says how many bytes
+    /// had to be read.
     fn fetch<S: Store>(&mut self, source: &Source<S>, bytes: &Range<usize>, all: bool) -> Result<usize> {
         self.settle();
         let mut want = blocks_of(bytes);
@@ -174,8 +176,8 @@ impl Direction {
         Direction { last: AtomicU64::new(u64::MAX) }
     }
 
-    /// Notes a read, and says whether it is of the cluster that follows the last one. A guess: readers may
-    /// overtake each other.
+    /// Notes a read, and says whether it is of the cluster that follows the last one. A guess:
+    /// readers may overtake each other.
     fn is_forward(&self, sequence: u64) -> bool {
         let last = self.last.load(Ordering::Relaxed);
         if last != sequence {
@@ -248,7 +250,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Looks an entry up, and takes what is in memory. Says whether the fingerprint of the page is known.
+    /// Looks an entry up, and takes what is in memory. Says whether the fingerprint of the page is
+    /// known.
     #[inline]
     fn look(
         &self,
@@ -350,7 +353,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Starts reading the cluster after this one, if there is one and its reader is free; says how many bytes.
+    /// Starts reading the cluster after this one, if there is one and its reader is free; says how
+    /// many bytes.
     #[cold]
     fn read_ahead(&self, cluster: u32) -> usize {
         let next = self.state.lock().clusters.following(cluster);

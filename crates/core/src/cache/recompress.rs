@@ -6,21 +6,24 @@
 //!                +--------------------------- loaded ----------------------------+
 //! ```
 //!
-//! A fast codec is right for what comes back soon, a dense one for what does not: most of what is in a pool. So there
-//! are two lists: new objects are young; when the young are more than their part of all, the oldest of them are idle and
-//! due, whoever has time for it. What does not become smaller grows old as it is. If much of what was compressed again
-//! is asked for all the same, it was not idle: the part of the young grows, and where that does not help, or where little is
+//! A fast codec is right for what comes back soon, a dense one for what does not: most of what is
+//! in a pool. So there are two lists: new objects are young; when the young are more than their
+//! part of all, the oldest of them are idle and due, whoever has time for it. What does not become
+//! smaller grows old as it is. If much of what was compressed again is asked for all the same, it
+//! was not idle: the part of the young grows, and where that does not help, or where little is
 //! saved, nothing is compressed again for a while ([`Idleness`]).
 //!
-//! Where the stronger codec is the better one for all pages, what is in the pool follows, whether idle or not: [`super::choice`].
+//! Where the stronger codec is the better one for all pages, what is in the pool follows, whether
+//! idle or not: [`super::choice`].
 //!
 //! # The race
-//! An object is copied out under the lock, compressed again without it, and replaced under it. In between its entry may be
-//! freed, used for another page, kept, loaded, written back. So it is marked: every new object of an entry
-//! begins without marks, so who finds the mark and the same handle, finds the same object. What was loaded meanwhile is
-//! not idle and stays as it is.
+//! An object is copied out under the lock, compressed again without it, and replaced under it. In
+//! between its entry may be freed, used for another page, kept, loaded, written back. So it is
+//! marked: every new object of an entry begins without marks, so who finds the mark and the same
+//! handle, finds the same object. What was loaded meanwhile is not idle and stays as it is.
 //!
-//! What stays idle after that is compressed once more, together with its neighbours: [`super::group`].
+//! What stays idle after that is compressed once more, together with its neighbours:
+//! [`super::group`].
 
 use core::sync::atomic::Ordering;
 
@@ -40,16 +43,19 @@ const YOUNG_LEAST_PART: u32 = 4;
 const YOUNG_MOST_PART: u32 = 15;
 /// It is looked at after so many objects were compressed again.
 pub const LEARNED_FROM: u32 = 512;
-/// Where that was for nothing, so many objects come in before it is tried again: at first, and at most.
+/// Where that was for nothing, so many objects come in before it is tried again: at first, and at
+/// most.
 const REST_LEAST: u64 = 8 << 10;
 const REST_MOST: u64 = 1 << 20;
-/// One load from the store to so many objects compressed again: memory saves the disk, and that is worth more.
+/// One load from the store to so many objects compressed again: memory saves the disk, and that is
+/// worth more.
 const SPILLS: u64 = 8;
 /// So many may be young in any case.
 const YOUNG_LEAST: u32 = 64;
 /// Entries passed over at most while looking for one that is due.
 pub const MAX_PASSED: u32 = 64;
-/// What an object, or a page of a group, is to become smaller by, on average: the time for less is better spent on the program's faults.
+/// What an object, or a page of a group, is to become smaller by, on average: the time for less is
+/// better spent on the program's faults.
 const SAVED_LEAST_BYTES: u64 = 256;
 /// Objects shorter than this are hardly made smaller by any codec.
 pub const SHORT_BYTES: usize = 128;
@@ -57,7 +63,8 @@ pub const SHORT_BYTES: usize = 128;
 /// Working memory.
 pub struct Packer {
     pub(super) scratch: Scratch,
-    /// For the codec of [`with_entropy_coding`](super::choice::with_entropy_coding), which is in turns with the other.
+    /// For the codec of [`with_entropy_coding`](super::choice::with_entropy_coding), which is in
+    /// turns with the other.
     pub(super) entropy_scratch: Scratch,
     /// The object as it was, its page, and the object as it will be.
     object: Mapping,
@@ -108,7 +115,8 @@ pub struct Idleness {
     young_part: u32,
     /// The part is looked at after so many were compressed again.
     learned_from: u32,
-    /// Objects compressed again since the part was looked at, how many of such were loaded, and the traffic then.
+    /// Objects compressed again since the part was looked at, how many of such were loaded, and the
+    /// traffic then.
     packed: u32,
     loaded: u32,
     seen: Traffic,
@@ -123,7 +131,8 @@ pub struct Idleness {
     saved_ever: u64,
 }
 
-/// What it came to that objects, or groups of them, were compressed again, for the owner to judge ([`SwapCache::judge`]).
+/// What it came to that objects, or groups of them, were compressed again, for the owner to judge
+/// ([`SwapCache::judge`]).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Packing {
     /// Since the beginning: how many were, and loads that had to undo it.
@@ -198,7 +207,8 @@ impl Idleness {
         now.stores < self.rests_until
     }
 
-    /// Whether it was worth it. In a rest that says nothing: what was made before it is still being loaded.
+    /// Whether it was worth it. In a rest that says nothing: what was made before it is still being
+    /// loaded.
     fn judge(&mut self, is_worth: bool, now: Traffic) {
         match is_worth {
             true => self.rest = 0,
@@ -231,8 +241,9 @@ struct Job {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// Compresses some `pages` idle entries of the pool again, one by one as long as such are due, then in groups, and packs
-    /// the pool after that. Says how much was dealt with; fewer than asked: no more are due, or somebody else is at it.
+    /// Compresses some `pages` idle entries of the pool again, one by one as long as such are due,
+    /// then in groups, and packs the pool after that. Says how much was dealt with; fewer than
+    /// asked: no more are due, or somebody else is at it.
     pub fn recompress(&self, pages: usize) -> usize {
         let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else { return 0 };
         let for_all = self.is_dense().then_some(codec);
@@ -257,7 +268,8 @@ impl<S: Store> SwapCache<S> {
                 }
             }
         }
-        // Sixteen small objects have become a few large ones: without this the frames would stay, half empty.
+        // Sixteen small objects have become a few large ones: without this the frames would stay,
+        // half empty.
         while done < pages && packer.has_holes {
             match self.compact_pools() {
                 0 => {
@@ -327,8 +339,9 @@ impl<S: Store> SwapCache<S> {
         ]
     }
 
-    /// Whether either was worth it, if the owner, who knows what memory is worth, has seen enough. What was not is not done for a while, and
-    /// groups that are asked for meanwhile are taken apart.
+    /// Whether either was worth it, if the owner, who knows what memory is worth, has seen enough.
+    /// What was not is not done for a while, and groups that are asked for meanwhile are taken
+    /// apart.
     pub fn judge(&self, is_worth: [Option<bool>; 2]) {
         let mut s = self.state.lock();
         let now = s.traffic();
@@ -340,7 +353,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Nothing will be compressed again for a while: gives back what making groups took, if nobody is at it.
+    /// Nothing will be compressed again for a while: gives back what making groups took, if nobody
+    /// is at it.
     pub fn pause_recompression(&self) {
         if let Some(mut packer) = self.packer.try_lock() {
             packer.grouper.rest();
@@ -357,7 +371,8 @@ impl<S: Store> State<S> {
         Traffic { stores: self.counters.pool_stores, store_loads: self.counters.store_loads }
     }
 
-    /// The oldest young entry if it is due, with a copy of its object. What is not by the codec `for_all` is due however young it is.
+    /// The oldest young entry if it is due, with a copy of its object. What is not by the codec
+    /// `for_all` is due however young it is.
     fn begin_packing(&mut self, object: &mut [u8], for_all: Option<CodecSpec>) -> Option<Job> {
         for _ in 0..MAX_PASSED {
             let is_idle = self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic());
@@ -418,7 +433,8 @@ impl<S: Store> State<S> {
         Some(None)
     }
 
-    /// The object of `job` becomes what it was packed into, if it is still there and idle, and that is smaller.
+    /// The object of `job` becomes what it was packed into, if it is still there and idle, and that
+    /// is smaller.
     fn end_packing(&mut self, job: &Job, packed: Option<(CodecId, &[u8])>) {
         let e = *self.entries.get(job.id);
         if !e.is(Mark::Packing) || e.location() != Location::Pool(job.raw) {

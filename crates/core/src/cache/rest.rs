@@ -1,7 +1,8 @@
 //! Rest: what waits, for its turn or for input, needs no buffers.
 //!
-//! Buffers of clusters, of reads and writes, and the codecs' working memory are 1 to 1.5 MiB of a process that pages. That is little for one of
-//! them, and a sixth of all memory where 24 compilers wait for each other. They are taken again by whoever needs them.
+//! Buffers of clusters, of reads and writes, and the codecs' working memory are 1 to 1.5 MiB of a
+//! process that pages. That is little for one of them, and a sixth of all memory where 24 compilers
+//! wait for each other. They are taken again by whoever needs them.
 
 use core::sync::atomic::Ordering;
 

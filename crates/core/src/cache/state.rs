@@ -1,7 +1,8 @@
 //! All that the cache's lock guards, and what is done to it in one step.
 //!
-//! Every function here runs under the lock from start to end, and leaves all structures in agreement: an
-//! entry's location, the list it is in, the object in pool or cluster, and the counters change together.
+//! Every function here runs under the lock from start to end, and leaves all structures in
+//! agreement: an entry's location, the list it is in, the object in pool or cluster, and the
+//! counters change together.
 
 use super::Page;
 use super::counters::Counters;
@@ -31,8 +32,9 @@ const LENT_LEAST_BYTES: usize = 64 << 10;
 pub struct State<S: Store> {
     pub entries: Entries,
     pub areas: [Area; MAX_AREAS],
-    /// Entries in the pool, but for kept ones, least recently used last: the young, after them the old, which the
-    /// recompressor has been at, and after these the cold, which have been offered a place in a group.
+    /// Entries in the pool, but for kept ones, least recently used last: the young, after them the
+    /// old, which the recompressor has been at, and after these the cold, which have been offered a
+    /// place in a group.
     pub young: Ends,
     pub old: Ends,
     pub cold: Ends,
@@ -164,7 +166,8 @@ impl<S: Store> State<S> {
             Owner::Key(key) => key,
         };
         let cold = matches!(owner, Owner::Cold) && self.clusters.is_writable();
-        // The older page of the key stays until the new one has a place: who finds none has lost nothing.
+        // The older page of the key stays until the new one has a place: who finds none has lost
+        // nothing.
         self.lends_bytes = old.map_or(0, |old| self.replaceable_bytes(old));
         let outcome = self.place(id, entry.area(), content, cold);
         self.lends_bytes = 0;
@@ -291,9 +294,9 @@ impl<S: Store> State<S> {
         Ok(())
     }
 
-    /// Whether an object takes about as much as the one that it replaces, of a pool without a store:
-    /// that is not refused because the pool is full. Objects of other lengths leave gaps, hence the
-    /// margin.
+    /// Whether an object takes about as much as the one that it replaces, of a pool without a
+    /// store: that is not refused because the pool is full. Objects of other lengths leave gaps,
+    /// hence the margin.
     fn has_lent_room(&self, len: usize) -> bool {
         let margin_bytes = (self.max_pool_bytes / LENT_PART).max(LENT_LEAST_BYTES);
         let most_bytes = self.max_pool_bytes.saturating_add(margin_bytes);
@@ -343,8 +346,8 @@ impl<S: Store> State<S> {
         [self.cold.last, self.old.last, self.young.last].into_iter().find(|id| *id != NONE)
     }
 
-    /// Whether the pool takes one more object. Once full, it does so only below the threshold; without a
-    /// store there is nothing that could free it, so then the limit alone counts.
+    /// Whether the pool takes one more object. Once full, it does so only below the threshold;
+    /// without a store there is nothing that could free it, so then the limit alone counts.
     pub fn accepts(&mut self) -> bool {
         let used = self.pool_bytes() - self.kept.bytes;
         if self.is_full {

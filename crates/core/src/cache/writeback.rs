@@ -4,18 +4,20 @@
 //!  pool --oldest--> open cluster --full--> sealed in the queue's buffer --> in flight --> written
 //!       under `state`              under `writer`, no other lock           found out by whoever comes next
 //! ```
-//! A cluster is filled and sealed while as many as there can be are in flight; only then is one of them waited for,
-//! so that the disk does not wait for us.
+//! A cluster is filled and sealed while as many as there can be are in flight; only then is one of
+//! them waited for, so that the disk does not wait for us.
 //!
-//! An object moves from the pool into the open cluster in one step under the lock, and is served from there
-//! at once. So the write itself is the affair of a cluster and of no entry: load, invalidate, and another
-//! store of the same key may come at any time (see `store/cluster`). What the kernel's design has to
-//! revalidate after every unlock is, here, one question at the end: is anything left alive in the cluster?
+//! An object moves from the pool into the open cluster in one step under the lock, and is served
+//! from there at once. So the write itself is the affair of a cluster and of no entry: load,
+//! invalidate, and another store of the same key may come at any time (see `store/cluster`). What
+//! the kernel's design has to revalidate after every unlock is, here, one question at the end: is
+//! anything left alive in the cluster?
 //!
-//! The published races and why they cannot be: *load during writeback* finds the object in the pool or in the
-//! cluster, never in between; *twice on the LRU*: an entry is on it exactly while its location is `Pool`,
-//! both set under one lock; *use after free outside the lock*: no entry is touched outside it; *counters
-//! after an area's end* are changed by the one function that drops entries.
+//! The published races and why they cannot be: *load during writeback* finds the object in the pool
+//! or in the cluster, never in between; *twice on the LRU*: an entry is on it exactly while its
+//! location is `Pool`, both set under one lock; *use after free outside the lock*: no entry is
+//! touched outside it; *counters after an area's end* are changed by the one function that drops
+//! entries.
 
 use core::sync::atomic::Ordering;
 
@@ -83,7 +85,8 @@ struct Frames {
 }
 
 impl Frames {
-    /// Whether more than an eighth is wasted (what is always half filled in every size class aside).
+    /// Whether more than an eighth is wasted (what is always half filled in every size class
+    /// aside).
     fn is_sparse(&self) -> bool {
         self.used * PAGE_SIZE > self.object_bytes + self.object_bytes / 8 + SPARSE_SLACK_BYTES
     }
@@ -101,8 +104,8 @@ pub enum Fill {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or nothing
-    /// more can be done. Says how many bytes of memory went back to the kernel.
+    /// Writes the least recently used objects back until `bytes` of the pool's memory are free, or
+    /// nothing more can be done. Says how many bytes of memory went back to the kernel.
     pub fn shrink(&self, bytes: usize) -> usize {
         let before = self.frames().resident;
         let freed = || before.saturating_sub(self.frames().resident) * PAGE_SIZE;
@@ -122,8 +125,8 @@ impl<S: Store> SwapCache<S> {
                 }
             }
             if !self.write_back(&mut self.writer.lock(), Fill::Yes) {
-                // Nothing more to write, or nowhere to write it: copies of pages that are back go, and what is left is
-                // packed as densely as can be.
+                // Nothing more to write, or nowhere to write it: copies of pages that are back go,
+                // and what is left is packed as densely as can be.
                 let dropped = self.drop_copies(bytes.saturating_sub(freed()));
                 while self.compact_pools() > 0 && freed() < bytes {
                     self.release_frames();
@@ -159,7 +162,8 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum()
     }
 
-    /// Does a portion of writeback on behalf of a store that is done already: not if somebody else is at it.
+    /// Does a portion of writeback on behalf of a store that is done already: not if somebody else
+    /// is at it.
     pub(super) fn help_write_back(&self) {
         if let Some(mut w) = self.writer.try_lock() {
             self.write_back(&mut w, Fill::IfPoolFull);
@@ -167,8 +171,8 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// One portion of writeback: fills a cluster, starts to write it, and does some of the store's
-    /// housekeeping. Waits for an earlier write if as many are in flight as can be. False if there was
-    /// nothing to do, or the store does not take anything.
+    /// housekeeping. Waits for an earlier write if as many are in flight as can be. False if there
+    /// was nothing to do, or the store does not take anything.
     pub(super) fn write_back(&self, w: &mut Writer<S>, fill: Fill) -> bool {
         self.harvest(w, false);
         // Before the wait: the disk works meanwhile.
@@ -190,8 +194,8 @@ impl<S: Store> SwapCache<S> {
         true
     }
 
-    /// Moves the least recently used objects from the pool to the open cluster until it is full; says how
-    /// many.
+    /// Moves the least recently used objects from the pool to the open cluster until it is full;
+    /// says how many.
     fn fill_cluster(&self, fill: Fill) -> usize {
         let mut moved = 0;
         loop {
@@ -208,8 +212,8 @@ impl<S: Store> SwapCache<S> {
                 _ => {}
             }
         }
-        // What has become sparse is packed as fast as it is emptied. Pages that came together go together, so
-        // mostly there is nothing to pack.
+        // What has become sparse is packed as fast as it is emptied. Pages that came together go
+        // together, so mostly there is nothing to pack.
         let mut packed = 0;
         while moved > 0 && packed * PAGE_SIZE < CLUSTER_BYTES && self.frames().is_sparse() {
             match self.compact_pools() {
@@ -261,8 +265,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Moves what lives in one sparse cluster to the open one, if the file has grown too large for what is in
-    /// it.
+    /// Moves what lives in one sparse cluster to the open one, if the file has grown too large for
+    /// what is in it.
     fn compact_one(&self, reader: &mut Reader) {
         let (victim, source) = {
             let mut s = self.state.lock();
@@ -274,7 +278,8 @@ impl<S: Store> SwapCache<S> {
         if reader.fetch_all(&source).is_err() {
             return;
         }
-        // One object at a time, so that nobody waits long; the cluster may have died or changed in between.
+        // One object at a time, so that nobody waits long; the cluster may have died or changed in
+        // between.
         loop {
             let mut s = self.state.lock();
             if !s.clusters.is_source(victim, &source) {
@@ -294,8 +299,9 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Moves up to `max` of the least recently used objects from the pool to the open cluster, until it is
-    /// full. Stops at a page of a group, and names it: what that takes is not done under the lock.
+    /// Moves up to `max` of the least recently used objects from the pool to the open cluster,
+    /// until it is full. Stops at a page of a group, and names it: what that takes is not done
+    /// under the lock.
     fn move_oldest(&mut self, max: usize) -> (usize, Option<Oldest>) {
         let mut moved = 0;
         let mut spared = 0;

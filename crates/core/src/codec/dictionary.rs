@@ -1,20 +1,21 @@
 //! Dictionaries for zstd, trained on the program's own pages (`zstd:dict=auto`).
 //!
-//! A page is short: what it shares with other pages (type pointers, field names, headers) comes anew in each
-//! compressed form. A dictionary is 16 KiB of such pieces that both directions know beforehand.
+//! A page is short: what it shares with other pages (type pointers, field names, headers) comes
+//! anew in each compressed form. A dictionary is 16 KiB of such pieces that both directions know
+//! beforehand.
 //!
 //! ```text
 //!  compress --every 16th page--> samples --full--> train():  4 of 5 pages --> pieces --> candidate
 //!                                                            1 of 5 pages --> does it gain? --> kept, or not
 //! ```
 //!
-//! A candidate is kept if it makes the held-out pages at least 2 % smaller than what is in force, be that no
-//! dictionary or an older one. Programs change, so it is tried again, at ever longer intervals. A dictionary that
-//! was kept stays, since entries refer to it: there are 15 at most.
+//! A candidate is kept if it makes the held-out pages at least 2 % smaller than what is in force,
+//! be that no dictionary or an older one. Programs change, so it is tried again, at ever longer
+//! intervals. A dictionary that was kept stays, since entries refer to it: there are 15 at most.
 //!
-//! The pieces are chosen as zstd's own trainer does (COVER: the segments whose substrings occur in most pages),
-//! without its `malloc`, and without its entropy tables: measured on heaps, forcing those on 4 KiB pages costs more
-//! bytes than it saves.
+//! The pieces are chosen as zstd's own trainer does (COVER: the segments whose substrings occur in
+//! most pages), without its `malloc`, and without its entropy tables: measured on heaps, forcing
+//! those on 4 KiB pages costs more bytes than it saves.
 //!
 //! Whoever calls `train` gives it some 20 ms; nothing else here takes longer than copying a page.
 
@@ -39,7 +40,8 @@ const DICTIONARY_BYTES: usize = 16 << 10;
 /// A candidate must save one in so many bytes.
 const LEAST_GAIN: usize = 50;
 
-/// Length of a piece, and of the substrings that are counted (measured: pieces of 64 bytes gain a third less).
+/// Length of a piece, and of the substrings that are counted (measured: pieces of 64 bytes gain a
+/// third less).
 const SEGMENT_BYTES: usize = 512;
 const SUBSTRING_BYTES: usize = 8;
 const SEGMENTS: usize = DICTIONARY_BYTES / SEGMENT_BYTES;
@@ -144,7 +146,8 @@ impl Dictionaries {
         self.due.load(Ordering::Relaxed) != 0
     }
 
-    /// Makes a candidate of the samples, and puts it in force if it gains. The samples are given back.
+    /// Makes a candidate of the samples, and puts it in force if it gains. The samples are given
+    /// back.
     pub fn train(&self, level: i8) -> Training {
         let Some(taken) = self.samples.try_take() else { return Training::NotDue };
         taken.with(|samples| {
@@ -236,8 +239,8 @@ impl Counts {
     }
 }
 
-/// Fills the end of `content` with the segments of `pages` whose substrings are in most of them, the best ones last,
-/// where the distances are shortest; the number of bytes filled.
+/// Fills the end of `content` with the segments of `pages` whose substrings are in most of them,
+/// the best ones last, where the distances are shortest; the number of bytes filled.
 fn choose(pages: &[u8], content: &mut [u8]) -> Option<usize> {
     let mut counts = Counts(Mapping::new(4 << TABLE_LOG2).ok()?);
     for (index, page) in pages.chunks_exact(SAMPLE_BYTES).enumerate() {

@@ -1,5 +1,5 @@
-//! 842, the format of IBM POWER's compression engines, in safe Rust, written from its published description (the
-//! table of templates and the rings that they index).
+//! 842, the format of IBM POWER's compression engines, in safe Rust, written from its published
+//! description (the table of templates and the rings that they index).
 //!
 //! ```text
 //!  stream     operation*  END  crc32  padding to 8 bytes      all fields in bits, the highest first
@@ -12,8 +12,9 @@
 //!   0x1d      3 bits: that many bytes, the last of the stream
 //!   0x1e      end
 //! ```
-//! An index says where in a ring of the last bytes before this 8-byte block the value stands, in units of its own
-//! length: 2 bytes: 8 bits in 512 bytes; 4 bytes: 9 bits in 2 KiB; 8 bytes: 8 bits in 2 KiB.
+//! An index says where in a ring of the last bytes before this 8-byte block the value stands, in
+//! units of its own length: 2 bytes: 8 bits in 512 bytes; 4 bytes: 9 bits in 2 KiB; 8 bytes: 8 bits
+//! in 2 KiB.
 
 use super::CompressError;
 
@@ -45,7 +46,8 @@ const RING_4: Ring<4> = Ring { bytes: 2048, bits: 9 };
 const RING_8: Ring<8> = Ring { bytes: 2048, bits: 8 };
 
 impl<const N: usize> Ring<N> {
-    /// Where index `index` points to while the block at `block` is coded, if that is before the block.
+    /// Where index `index` points to while the block at `block` is coded, if that is before the
+    /// block.
     #[inline(always)]
     fn place(&self, index: u32, block: usize) -> Option<usize> {
         let offset = index as usize * N;
@@ -60,7 +62,8 @@ impl<const N: usize> Ring<N> {
     }
 }
 
-/// The CRC of the stream's end: polynomial 0x04c11db7, highest bit first, from 0, eight bytes a step.
+/// The CRC of the stream's end: polynomial 0x04c11db7, highest bit first, from 0, eight bytes a
+/// step.
 const CRC: [[u32; 256]; 8] = {
     let mut tables = [[0u32; 256]; 8];
     let mut i = 0;
@@ -128,7 +131,8 @@ impl Writer<'_> {
     }
 }
 
-/// The last ring index of each value, by hash: candidates, checked against the bytes before they are used.
+/// The last ring index of each value, by hash: candidates, checked against the bytes before they
+/// are used.
 struct Tables<'a> {
     of_2: &'a mut [[u8; 2]; 1 << 10],
     of_4: &'a mut [[u8; 2]; 1 << 11],
@@ -304,8 +308,9 @@ fn data(from: &mut Reader<'_>, dst: &mut [u8], to: usize, bytes: usize) -> Optio
     Some(())
 }
 
-/// Decompresses the stream `src` to the start of `dst`: the number of bytes written, or `None` if `src` is not
-/// one stream, whole and alone, its content does not fit, or its checksum is not the content's.
+/// Decompresses the stream `src` to the start of `dst`: the number of bytes written, or `None` if
+/// `src` is not one stream, whole and alone, its content does not fit, or its checksum is not the
+/// content's.
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let mut from = Reader { src, at: 0, bits: 0, count: 0 };
     let mut to = 0;
@@ -371,8 +376,8 @@ mod tests {
 
     #[test]
     fn the_checksum_is_the_one_of_the_format() {
-        // CRC-32 with this polynomial, without reflection, from 0 and without a final change ("CRC-32/CKSUM"
-        // before its complement and without the length).
+        // CRC-32 with this polynomial, without reflection, from 0 and without a final change
+        // ("CRC-32/CKSUM" before its complement and without the length).
         fn plain(bytes: &[u8]) -> u32 {
             let mut crc = 0u32;
             for byte in bytes {

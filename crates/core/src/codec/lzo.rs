@@ -1,7 +1,9 @@
 //! lzo1x, in safe Rust, written from the published description of the stream (Linux
-//! `Documentation/staging/lzo.rst`): the decoder of both versions, and a fast compressor of the lzo1x-1 kind.
+//! `Documentation/staging/lzo.rst`): the decoder of both versions, and a fast compressor of the
+//! lzo1x-1 kind.
 //!
-//! The C library and minilzo are GPL, so they are not used. Streams are interchangeable with theirs.
+//! The C library and minilzo are GPL, so they are not used. Streams are interchangeable with
+//! theirs.
 //!
 //! ```text
 //!  stream       [17, version]  instruction*  17 0 0          version 1 is "lzo-rle"
@@ -11,8 +13,8 @@
 //!               001LLLLL DDDDDDDD DDDDDDSS match within 16 KiB
 //!               01LDDDSS H, 1LLDDDSS H     match of 3..8 within 2 KiB
 //! ```
-//! L: length, continued in bytes of 0 (255 each) and a last one when all zero. D, H: distance. S: 0 to 3
-//! literals that follow. A first byte above 17 is a literal run of its own kind.
+//! L: length, continued in bytes of 0 (255 each) and a last one when all zero. D, H: distance. S: 0
+//! to 3 literals that follow. A first byte above 17 is a literal run of its own kind.
 
 use super::CompressError;
 
@@ -29,8 +31,8 @@ const TABLE_LOG2: u32 = 13;
 /// Bytes of hash table that [`compress`] needs.
 pub const TABLE_BYTES: usize = 2 << TABLE_LOG2;
 
-/// Positions in the table have 16 bits and matches reach back 48 KiB: the input is cut there, as the
-/// original does.
+/// Positions in the table have 16 bits and matches reach back 48 KiB: the input is cut there, as
+/// the original does.
 const BLOCK_BYTES: usize = 48 << 10;
 /// Distances up to which a match has the 2-byte, the 3-byte and the long form.
 const NEAR: usize = 1 << 11;
@@ -39,7 +41,8 @@ const MIDDLE: usize = 1 << 14;
 const MAX_ZEROS: usize = 2047 + 4;
 /// Shorter runs take fewer bytes as matches.
 const LEAST_ZEROS: usize = 16;
-/// The original does not start a match before; streams of version 1 cannot start with a run of zeros.
+/// The original does not start a match before; streams of version 1 cannot start with a run of
+/// zeros.
 const FIRST_MATCH_AT: usize = 4;
 
 #[inline(always)]
@@ -76,7 +79,8 @@ fn common(bytes: &[u8], a: usize, b: usize, end: usize) -> usize {
 struct Writer<'a> {
     dst: &'a mut [u8],
     len: usize,
-    /// The byte whose two low bits count the literals after the last match; `None` before the first.
+    /// The byte whose two low bits count the literals after the last match; `None` before the
+    /// first.
     state_at: Option<usize>,
 }
 
@@ -159,7 +163,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A run of 4 to [`MAX_ZEROS`] zeros (version 1): the far match whose distance bits are all ones.
+    /// A run of 4 to [`MAX_ZEROS`] zeros (version 1): the far match whose distance bits are all
+    /// ones.
     fn zeros(&mut self, run: usize) -> Result<(), CompressError> {
         let run = run - 4;
         self.push([0x18 | (run & 7) as u8, 0xfc, 0xff, (run >> 3) as u8])?;
@@ -284,8 +289,8 @@ impl Reader<'_> {
     }
 }
 
-/// Decompresses the stream `src` to the start of `dst`: the number of bytes written, or `None` if `src` is not
-/// one stream, whole and alone, or its content does not fit.
+/// Decompresses the stream `src` to the start of `dst`: the number of bytes written, or `None` if
+/// `src` is not one stream, whole and alone, or its content does not fit.
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let mut from = Reader { src, at: 0 };
     let mut to = 0;

@@ -11,24 +11,26 @@
 //!                 Streams                       one Scratch and one output buffer per CPU
 //! ```
 //!
-//! Architecture invariant: this module knows slices only: nothing of pages, pools, entries, threads. The
-//! exceptions are [`same_filled`] and `sparse`, which are about pages and cheaper than any codec.
+//! Architecture invariant: this module knows slices only: nothing of pages, pools, entries,
+//! threads. The exceptions are [`same_filled`] and `sparse`, which are about pages and cheaper than
+//! any codec.
 //!
-//! Architecture invariant: a compressed form is trusted no more than a file: `decompress` stays inside its
-//! slices whatever the bytes are, and answers [`Corrupt`] unless exactly `dst.len()` bytes came out.
-//! A damaged form that still decodes to the right length is not noticed: that takes a checksum, which is the
-//! store's matter.
+//! Architecture invariant: a compressed form is trusted no more than a file: `decompress` stays
+//! inside its slices whatever the bytes are, and answers [`Corrupt`] unless exactly `dst.len()`
+//! bytes came out. A damaged form that still decodes to the right length is not noticed: that takes
+//! a checksum, which is the store's matter.
 //!
-//! Libraries, by speed at 4 KiB (a CPython heap): liblz4 and lz4_flex compress alike (5.3 us), liblz4 decompresses
-//! 20 % faster; its table is ours to place. libzstd and libdeflate have no rival. lzo is ours (`lzo.rs`),
-//! because the C one is GPL; it packs that heap slightly smaller than liblzo2, in no more time. `words.rs` is made for
-//! what heaps are made of: a quarter of liblz4's time to compress, a third to decompress, and fewer bytes; what repeats itself
-//! it leaves to liblz4 (`offers.rs`). All of them work in memory that is mapped beforehand and on less than 4 KiB of stack (`tests/codec_stack.rs`,
-//! `tests/codec_no_alloc.rs`, `tests/codec_guard.rs`).
+//! Libraries, by speed at 4 KiB (a CPython heap): liblz4 and lz4_flex compress alike (5.3 us),
+//! liblz4 decompresses 20 % faster; its table is ours to place. libzstd and libdeflate have no
+//! rival. lzo is ours (`lzo.rs`), because the C one is GPL; it packs that heap slightly smaller
+//! than liblzo2, in no more time. `words.rs` is made for what heaps are made of: a quarter of
+//! liblz4's time to compress, a third to decompress, and fewer bytes; what repeats itself it leaves
+//! to liblz4 (`offers.rs`). All of them work in memory that is mapped beforehand and on less than 4
+//! KiB of stack (`tests/codec_stack.rs`, `tests/codec_no_alloc.rs`, `tests/codec_guard.rs`).
 //!
-//! Vocabulary: an *algorithm* is a way to compress (lz4 and lz4hc are two), a *format* is what it writes (lz4
-//! both times), a *codec id* is a format and its dictionary. Old ids stay decodable while the [`Codecs`] that
-//! made them lives, so the algorithm can be changed at any time.
+//! Vocabulary: an *algorithm* is a way to compress (lz4 and lz4hc are two), a *format* is what it
+//! writes (lz4 both times), a *codec id* is a format and its dictionary. Old ids stay decodable
+//! while the [`Codecs`] that made them lives, so the algorithm can be changed at any time.
 
 mod dictionary;
 mod ibm842;
@@ -52,7 +54,8 @@ pub use streams::{HeldStreams, Stream, Streams};
 use crate::sys::codec_ffi::{self, NoOutput};
 use dictionary::Dictionaries;
 
-/// What an entry keeps of its codec: the format, and from bit 4 up the number of the dictionary (0: none).
+/// What an entry keeps of its codec: the format, and from bit 4 up the number of the dictionary (0:
+/// none).
 pub type CodecId = u8;
 
 /// The largest input taken.
@@ -86,8 +89,8 @@ pub enum CompressError {
     Failed,
 }
 
-/// The bytes are not what the codec wrote, or do not make exactly the length that was asked for. `dst` may
-/// hold anything afterwards.
+/// The bytes are not what the codec wrote, or do not make exactly the length that was asked for.
+/// `dst` may hold anything afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -199,8 +202,9 @@ impl Codecs {
         self.dictionaries.due()
     }
 
-    /// Trains a dictionary if one is wanted and due, and puts it in force if it gains. Takes some 20 ms and 2 MiB for
-    /// that time; to be called by whoever has the time (an evictor between two rounds), never needed.
+    /// Trains a dictionary if one is wanted and due, and puts it in force if it gains. Takes some
+    /// 20 ms and 2 MiB for that time; to be called by whoever has the time (an evictor between two
+    /// rounds), never needed.
     pub fn train(&self) -> Training {
         let spec = self.spec();
         if !spec.wants_dictionary() {
@@ -214,7 +218,8 @@ impl Codecs {
         self.dictionaries.mapped_bytes()
     }
 
-    /// Decompresses the whole of `src`, which `compress` gave the id `codec`, to the whole of `dst`.
+    /// Decompresses the whole of `src`, which `compress` gave the id `codec`, to the whole of
+    /// `dst`.
     pub fn decompress(
         &self,
         codec: CodecId,

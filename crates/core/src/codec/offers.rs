@@ -1,16 +1,19 @@
 //! Which pages are worth a second codec's time, learnt from the pages before.
 //!
-//! `words` sees words of eight bytes, lz4 sees repetitions of any length: text that repeats itself takes a quarter of a page by
-//! the one and a thirtieth by the other. Trying both on every page would cost what the faster one saves. So pages are sorted by
-//! what the first codec made of them, and each kind has a score: it falls by one with each page of which the second
-//! makes nothing better, and rises by several where it does, since what is saved stays saved for as long as the page is out.
+//! `words` sees words of eight bytes, lz4 sees repetitions of any length: text that repeats itself
+//! takes a quarter of a page by the one and a thirtieth by the other. Trying both on every page
+//! would cost what the faster one saves. So pages are sorted by what the first codec made of them,
+//! and each kind has a score: it falls by one with each page of which the second makes nothing
+//! better, and rises by several where it does, since what is saved stays saved for as long as the
+//! page is out.
 
 use crate::sys::PAGE_SIZE;
 
 /// Kinds: by length, and by how many words were found further back.
 const LENGTHS: usize = 16;
 const DISTANCES: usize = 8;
-/// What a page speaks for its kind of which the second codec makes much less; the most that a kind can have, and what it begins with.
+/// What a page speaks for its kind of which the second codec makes much less; the most that a kind
+/// can have, and what it begins with.
 const SUCCESS: u8 = 8;
 const SCORE_MOST: u8 = 32;
 const SCORE_FIRST: u8 = 8;
@@ -30,7 +33,8 @@ pub struct Offers {
 pub struct Kind(usize);
 
 impl Kind {
-    /// Of a page that took so many bytes, with so many of its words somewhere further back. `None`: it is short.
+    /// Of a page that took so many bytes, with so many of its words somewhere further back. `None`:
+    /// it is short.
     pub fn of(bytes: usize, distances: usize) -> Option<Kind> {
         let length = (bytes * LENGTHS / PAGE_SIZE).min(LENGTHS - 1);
         let distances = (distances * DISTANCES * 8 / PAGE_SIZE).min(DISTANCES - 1);

@@ -1,8 +1,8 @@
 //! Pages that are one machine word repeated: the word is all there is to keep.
 //!
-//! Every stored page is asked this first, so a page that is not such must cost next to nothing: its first, second
-//! and last word tell almost all of them. The rest is compared by vectors, half a KiB between two
-//! decisions.
+//! Every stored page is asked this first, so a page that is not such must cost next to nothing: its
+//! first, second and last word tell almost all of them. The rest is compared by vectors, half a KiB
+//! between two decisions.
 
 use crate::sys::simd;
 

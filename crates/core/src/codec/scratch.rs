@@ -1,9 +1,9 @@
 //! Working memory of a compressor: allocated when a codec first needs it, kept from call to call.
 //!
-//! A scratch is used by one caller at a time (`&mut`), so none of it is locked. It holds the compressor used
-//! last, and the decoders used so far: two formats are decoded in turn while old entries live, but
-//! the compressor changes only when somebody changes a setting. Everything is mapped, nothing comes from the
-//! Rust allocator; a stream that has warmed up makes no system call.
+//! A scratch is used by one caller at a time (`&mut`), so none of it is locked. It holds the
+//! compressor used last, and the decoders used so far: two formats are decoded in turn while old
+//! entries live, but the compressor changes only when somebody changes a setting. Everything is
+//! mapped, nothing comes from the Rust allocator; a stream that has warmed up makes no system call.
 
 use super::words::WordsCompressor;
 use super::{CompressError, ibm842, lzo};
@@ -92,8 +92,8 @@ impl Scratch {
         hold!(self.compressor, Ibm842(_c), Mapping::new(ibm842::TABLE_BYTES)).map(Mapping::as_mut_slice)
     }
 
-    /// A zstd context sized for inputs like this one: tables for 2 MiB would cost a 4 KiB page its time, and
-    /// the other way round the ratio.
+    /// A zstd context sized for inputs like this one: tables for 2 MiB would cost a 4 KiB page its
+    /// time, and the other way round the ratio.
     pub(super) fn zstd(
         &mut self,
         level: i8,

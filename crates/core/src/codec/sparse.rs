@@ -1,6 +1,6 @@
-//! Pages that are one machine word repeated, but for a few words: memory that was reserved and hardly used, tables with a
-//! header, pages that are written once in each. Looking for the few is four times cheaper than any codec, and putting them
-//! back costs as much as filling the page.
+//! Pages that are one machine word repeated, but for a few words: memory that was reserved and
+//! hardly used, tables with a header, pages that are written once in each. Looking for the few is
+//! four times cheaper than any codec, and putting them back costs as much as filling the page.
 //!
 //! ```text
 //!   | word that is repeated: 8 bytes | index: 2 | word: 8 | index: 2 | word: 8 | ...
@@ -14,7 +14,8 @@ const LINE_WORDS: usize = 8;
 /// Words that may differ. Above that a codec makes less of them.
 const OTHERS_MAX: usize = 8;
 
-/// Writes `page` to the start of `dst`, if it is such a page. Returns the length of what was written.
+/// Writes `page` to the start of `dst`, if it is such a page. Returns the length of what was
+/// written.
 #[inline]
 pub fn compress(page: &[u8; PAGE_SIZE], dst: &mut [u8]) -> Option<usize> {
     let (words, _) = page.as_chunks::<WORD_BYTES>();

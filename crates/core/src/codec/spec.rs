@@ -1,6 +1,7 @@
 //! Which codec, said in words: `lz4`, `lz4hc:level=9`, `zstd:level=-5,dict=auto`.
 //!
-//! A [`CodecSpec`] is a plain value of four bytes, so that it fits a tunable that is changed while running. An
+//! A [`CodecSpec`] is a plain value of four bytes, so that it fits a tunable that is changed while
+//! running. An
 //! [`Algorithm`] is how pages are compressed from now on; what entries carry is not this but a
 //! [`CodecId`](super::CodecId), which names how they are decompressed.
 
@@ -361,7 +362,8 @@ mod tests {
                 good += 1;
             }
         }
-        // words, lz4, lzo, lzo-rle, 842 and none once each, 8 levels of lz4hc, 12 of deflate, 151 of zstd twice.
+        // words, lz4, lzo, lzo-rle, 842 and none once each, 8 levels of lz4hc, 12 of deflate, 151
+        // of zstd twice.
         assert_eq!(good, 6 + 8 + 12 + 2 * 151);
     }
 }

@@ -6,13 +6,14 @@
 //!   CPU 0 --'  `--> next free one        the holder was preempted, or this is another thread on its CPU
 //! ```
 //!
-//! A stream is taken by one atomic exchange on a word of its own cache line, almost always the one that this CPU used
-//! last, and given back by one store. If it is taken, the others are tried in turn; if all are, the taker spins and
-//! gives up its time slice: it never queues, so a single writer pays for nothing but the exchange. The number of
-//! streams is fixed when the set is made: more threads never mean more memory.
+//! A stream is taken by one atomic exchange on a word of its own cache line, almost always the one
+//! that this CPU used last, and given back by one store. If it is taken, the others are tried in
+//! turn; if all are, the taker spins and gives up its time slice: it never queues, so a single
+//! writer pays for nothing but the exchange. The number of streams is fixed when the set is made:
+//! more threads never mean more memory.
 //!
-//! Whoever takes a stream must not be interrupted by a handler that needs one too, more often than there
-//! are streams: the pager has signals blocked.
+//! Whoever takes a stream must not be interrupted by a handler that needs one too, more often than
+//! there are streams: the pager has signals blocked.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -91,8 +92,8 @@ impl Streams {
         }
     }
 
-    /// Takes every stream, waiting for its holder: for the moment of a fork, so that the child finds none
-    /// taken by a thread that it does not have, and none half changed.
+    /// Takes every stream, waiting for its holder: for the moment of a fork, so that the child
+    /// finds none taken by a thread that it does not have, and none half changed.
     pub fn hold_all(&self) -> HeldStreams<'_> {
         // An array, not a vector: this runs in the program, which owns the allocator.
         let take = |index| self.slots.get(index).map(|slot: &Slot<_>| wait_for(|| slot.try_take()));

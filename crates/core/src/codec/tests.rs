@@ -18,7 +18,8 @@ impl Rng {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// Bytes of one of several kinds: random, runs, words of a small vocabulary, pointers and counters, zeros.
+    /// Bytes of one of several kinds: random, runs, words of a small vocabulary, pointers and
+    /// counters, zeros.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let kind = self.below(6);
         let mut v = Vec::with_capacity(len + 64);
@@ -137,7 +138,8 @@ fn the_limit_of_the_output_is_exact() {
                 assert!(dst[room..].iter().all(|&b| b == 0xee), "{text}: wrote past its room");
                 match done {
                     Err(why) => assert_eq!(why, CompressError::Incompressible, "{text}"),
-                    // A little smaller than the first time can happen: zstd searches with the tables it has.
+                    // A little smaller than the first time can happen: zstd searches with the
+                    // tables it has.
                     Ok(done) => {
                         let mut back = vec![0; 4096];
                         codecs.decompress(done.codec, &mut scratch, &dst[..done.len], &mut back).unwrap();
@@ -171,8 +173,8 @@ fn another_length_than_the_original_is_corrupt() {
     }
 }
 
-/// Whatever a decoder is given, it returns and leaves the bytes around its output alone. (That it stays inside
-/// its input is for the sanitizer and for the guard page that follows a mapping.)
+/// Whatever a decoder is given, it returns and leaves the bytes around its output alone. (That it
+/// stays inside its input is for the sanitizer and for the guard page that follows a mapping.)
 #[test]
 fn damaged_bytes_never_harm() {
     for text in SPECS {
@@ -239,7 +241,8 @@ fn old_entries_survive_a_change_of_codec() {
     }
 }
 
-/// zstd's static contexts refuse to work after 128 inputs that are far smaller than they were made for.
+/// zstd's static contexts refuse to work after 128 inputs that are far smaller than they were made
+/// for.
 #[test]
 fn many_small_inputs_after_a_large_one() {
     for text in ["zstd:1", "zstd:19", "zstd:-5"] {

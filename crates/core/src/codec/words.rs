@@ -1,7 +1,9 @@
-//! Words: a codec for heaps, after WKdm (Wilson, Kaplan and Smaragdakis, 1999), eight words of eight bytes at a time.
+//! Words: a codec for heaps, after WKdm (Wilson, Kaplan and Smaragdakis, 1999), eight words of
+//! eight bytes at a time.
 //!
-//! What is in a heap are pointers that share their upper bytes, small numbers, zeros, and words that were there a moment
-//! ago. So each word is its *base*, a word that is known, with so many of its low bytes replaced by *literal* ones:
+//! What is in a heap are pointers that share their upper bytes, small numbers, zeros, and words
+//! that were there a moment ago. So each word is its *base*, a word that is known, with so many of
+//! its low bytes replaced by *literal* ones:
 //!
 //! ```text
 //!   base     zero                     the word 64 bytes before    a word behind this line, found by its upper bytes
@@ -9,16 +11,17 @@
 //!   code     0 .. 6                   7 .. 12                     13 .. 15
 //! ```
 //!
-//! Eight words are a *line*. Bases lie in lines before, never in the same one, so that the words of a line do not wait for each
-//! other: a line is one vector, both ways (`sys/words.rs`; without AVX-512 the loops here do the same, word by word, there compiled for the bit
-//! instructions that the processor has).
-//! An input is cut into *blocks* of a page, each for itself:
+//! Eight words are a *line*. Bases lie in lines before, never in the same one, so that the words of
+//! a line do not wait for each other: a line is one vector, both ways (`sys/words.rs`; without
+//! AVX-512 the loops here do the same, word by word, there compiled for the bit instructions that
+//! the processor has). An input is cut into *blocks* of a page, each for itself:
 //!
 //! ```text
 //!   | lines with a code: 64 bits | bytes of the literals: 16 | literals | codes: 4 bits a word | distances | rest of a line |
 //! ```
 //!
-//! A line without code is zero. A distance counts words back from the last one before the line, less one: 0 to 255.
+//! A line without code is zero. A distance counts words back from the last one before the line,
+//! less one: 0 to 255.
 
 use super::CompressError;
 use super::offers::{Kind, Offers};
@@ -44,8 +47,8 @@ const LITERALS: [u8; 16] = [0, 1, 2, 4, 5, 6, 8, 0, 1, 2, 3, 4, 6, 0, 1, 2];
 pub const FIRST_ABOVE: u8 = 7;
 pub const FIRST_DISTANT: u8 = 13;
 
-/// Where a word was last, by the upper bytes of it: one table by the upper seven, one by the upper six. What is in them is a
-/// guess that is looked at.
+/// Where a word was last, by the upper bytes of it: one table by the upper seven, one by the upper
+/// six. What is in them is a guess that is looked at.
 pub const SHIFTS: [u32; 2] = [8, 16];
 pub const TABLE_WORDS: usize = 512;
 pub const TABLES_BYTES: usize = 2 * TABLE_WORDS * size_of::<u32>();
@@ -53,7 +56,8 @@ pub const TABLES_BYTES: usize = 2 * TABLE_WORDS * size_of::<u32>();
 pub const MULTIPLIER: u64 = 0x9e37_79b1;
 pub const PRODUCT_SHIFT: u32 = 20;
 
-/// The choice by number of bytes that differ from a base, 0 to 8: what the code costs, in bytes, above the code.
+/// The choice by number of bytes that differ from a base, 0 to 8: what the code costs, in bytes,
+/// above the code.
 pub type Choices = [u8; 16];
 pub const BY_ZERO: Choices = choices(0, FIRST_ABOVE, 0);
 pub const BY_ABOVE: Choices = choices(FIRST_ABOVE, FIRST_DISTANT, 0);
@@ -127,8 +131,8 @@ pub struct Lines {
 const TRIED_LINES: usize = BLOCK_LINES / 4;
 
 impl Lines {
-    /// After `done` of so many lines: hardly anything has become smaller, and it has to, to find `room`. Text, say, and the time for the rest is better spent
-    /// on another codec.
+    /// After `done` of so many lines: hardly anything has become smaller, and it has to, to find
+    /// `room`. Text, say, and the time for the rest is better spent on another codec.
     #[inline(always)]
     pub fn is_hopeless(&self, done: usize, lines: usize, room: usize) -> bool {
         let bytes = self.literal_bytes + self.code_bytes + self.distance_bytes;
@@ -153,7 +157,8 @@ pub enum Form {
     Lz4(usize),
 }
 
-/// Working memory: the tables, and what lz4 needs for pages of which it makes less (text, above all).
+/// Working memory: the tables, and what lz4 needs for pages of which it makes less (text, above
+/// all).
 pub struct WordsCompressor {
     memory: Mapping,
     lz4: Lz4Compressor,
@@ -170,7 +175,8 @@ impl WordsCompressor {
         self.memory.len() + self.lz4.mapped_bytes()
     }
 
-    /// Compresses to the start of `dst`. A page of a kind of which lz4 has made less is offered to it, too.
+    /// Compresses to the start of `dst`. A page of a kind of which lz4 has made less is offered to
+    /// it, too.
     pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<Form, CompressError> {
         let (tables, other) = self.memory.as_mut_slice().split_first_chunk_mut().expect("made so");
         let by_words = compress(tables, src, dst);
@@ -248,7 +254,8 @@ pub struct Block<'a> {
     pub distances: &'a [u8],
 }
 
-/// Restores the whole of `dst` from the whole of `src`: its length. `None`: `compress` did not write that.
+/// Restores the whole of `dst` from the whole of `src`: its length. `None`: `compress` did not
+/// write that.
 pub fn decompress(mut src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let loops = vector::loops();
     for block in dst.chunks_mut(PAGE_SIZE) {

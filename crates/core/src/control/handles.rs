@@ -1,22 +1,24 @@
-//! How a process of a run finds the two memfds of the run, and what it checks before it believes them.
+//! How a process of a run finds the two memfds of the run, and what it checks before it believes
+//! them.
 //!
 //! ```text
 //!   UZSWAP_CONTROL_FD=700:4012:701:4013     descriptor and inode of the counters, descriptor and inode of the settings
 //! ```
 //!
 //! # Why these can be trusted
-//! - The variable and the descriptors come from whoever called exec, who also set LD_PRELOAD: who could lie about the
-//!   one could have loaded anything. A process cannot reach into the table of descriptors or the environment of another
-//!   one that has more rights. And a program that gains rights by its exec (setuid, capabilities of its file) does not
-//!   come here: the loader ignores LD_PRELOAD then.
-//! - A program in between that does not know of uzswap (a static one) may have closed a descriptor, and its number may
-//!   be another file's by now. So the inode must be the one that was said.
-//! - The settings are sealed against writing, by a seal that only a memfd can have and that nobody can take off: what is
-//!   read of them is what `uzswap run` wrote. The counters are sealed against becoming shorter: to touch a mapping
-//!   behind the end of its file would kill.
+//! - The variable and the descriptors come from whoever called exec, who also set LD_PRELOAD: who
+//!   could lie about the one could have loaded anything. A process cannot reach into the table of
+//!   descriptors or the environment of another one that has more rights. And a program that gains
+//!   rights by its exec (setuid, capabilities of its file) does not come here: the loader ignores
+//!   LD_PRELOAD then.
+//! - A program in between that does not know of uzswap (a static one) may have closed a descriptor,
+//!   and its number may be another file's by now. So the inode must be the one that was said.
+//! - The settings are sealed against writing, by a seal that only a memfd can have and that nobody
+//!   can take off: what is read of them is what `uzswap run` wrote. The counters are sealed against
+//!   becoming shorter: to touch a mapping behind the end of its file would kill.
 //!
-//! The owner of the memfds is not asked. It says less than the inode does, and a process in a user namespace that has no
-//! name for the owner would see a stranger.
+//! The owner of the memfds is not asked. It says less than the inode does, and a process in a user
+//! namespace that has no name for the owner would see a stranger.
 
 use crate::sys::fd::{self, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE};
 

@@ -7,8 +7,8 @@
 //!   is_done? <────────────────────────────────── finish: done = asked
 //! ```
 //!
-//! An evictor that pages looks by itself every few milliseconds. In a dormant process it sleeps on the bell, which lies in shared
-//! memory, so that waiting costs nothing.
+//! An evictor that pages looks by itself every few milliseconds. In a dormant process it sleeps on
+//! the bell, which lies in shared memory, so that waiting costs nothing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,7 +1,8 @@
 //! The tree's sums, put right from the slots now and then.
 //!
-//! A process that is killed between its slot and the sum, or while it frees a slot, leaves the sum wrong, or the slot taken, for the rest
-//! of the run. Somebody who looks on sees that as a difference that stays: changes that are under way are over by the next look.
+//! A process that is killed between its slot and the sum, or while it frees a slot, leaves the sum
+//! wrong, or the slot taken, for the rest of the run. Somebody who looks on sees that as a
+//! difference that stays: changes that are under way are over by the next look.
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
@@ -51,7 +52,8 @@ impl Recount {
         for (s, stuck) in tree.used_slots().iter().zip(&mut self.stuck) {
             *stuck = if s.id() == RETIRING { *stuck + 1 } else { 0 };
             if *stuck >= LOOKS {
-                // Whoever was at it is gone. What it had not taken out of the sums yet is a difference now.
+                // Whoever was at it is gone. What it had not taken out of the sums yet is a
+                // difference now.
                 s.used_pages.store(0, Ordering::Release);
                 s.needed_pages.store(0, Ordering::Release);
                 s.held_pages.store(0, Ordering::Release);

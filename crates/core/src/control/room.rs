@@ -1,7 +1,9 @@
-//! How much memory the machine, or the group that the run is in, has left: a question of a process that is about to be dumped.
+//! How much memory the machine, or the group that the run is in, has left: a question of a process
+//! that is about to be dumped.
 //!
-//! What is out must come in before a core dump, also where the limit has no room for it; but not where that would have
-//! somebody killed. The process may be without /proc, so `uzswap run` looks, and answers within a millisecond or two.
+//! What is out must come in before a core dump, also where the limit has no room for it; but not
+//! where that would have somebody killed. The process may be without /proc, so `uzswap run` looks,
+//! and answers within a millisecond or two.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

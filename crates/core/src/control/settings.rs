@@ -1,11 +1,11 @@
-//! What `uzswap run` decided: plain bytes in a memfd of their own, written before the program starts and sealed
-//! against every change after that (`handles.rs`).
+//! What `uzswap run` decided: plain bytes in a memfd of their own, written before the program
+//! starts and sealed against every change after that (`handles.rs`).
 //!
-//! Settings say what is opened and whether it is encrypted, for processes with all kinds of rights. So no process of
-//! the tree may write them, unlike the counters, which all of them must.
+//! Settings say what is opened and whether it is encrypted, for processes with all kinds of rights.
+//! So no process of the tree may write them, unlike the counters, which all of them must.
 //!
-//! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or allocated: texts are
-//! bytes with a length, choices numbers.
+//! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or
+//! allocated: texts are bytes with a length, choices numbers.
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uzswap02");
 /// Longest path of the store directory, in bytes.
@@ -76,7 +76,8 @@ pub struct Settings {
     pub magic: u64,
     /// Bytes that the tree may hold in memory (anonymous memory, ours included).
     pub memory_bytes: u64,
-    /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: as it turns out best.
+    /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: as it turns out
+    /// best.
     pub pool_percent: u32,
     /// A [`Mechanism`].
     pub mechanism: u32,

@@ -1,14 +1,16 @@
 //! How much of the tree's memory a process may have.
 //!
-//! Without anybody who decides, who came first would keep what it has, touched or not, while who came later pages in what is left.
-//! `uzswap run` compares what memory is worth to each (`cli/src/control/shares.rs`) and gives those to which it is worth least
-//! a bound a little below what they have. Above its bound a process leaves a part of the tree's memory free, for the others: it takes
-//! what it needs from its own, and its evictor gives until so much is free. What goes, goes through limbo as ever, so
-//! what it uses stays.
+//! Without anybody who decides, who came first would keep what it has, touched or not, while who
+//! came later pages in what is left. `uzswap run` compares what memory is worth to each
+//! (`cli/src/governor/shares.rs`) and gives those to which it is worth least a bound a little below
+//! what they have. Above its bound a process leaves a part of the tree's memory free, for the
+//! others: it takes what it needs from its own, and its evictor gives until so much is free. What
+//! goes, goes through limbo as ever, so what it uses stays.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How long a bound lasts without news at most: ten times as long as `uzswap run` says (`cli/src/control/shares.rs`).
+/// How long a bound lasts without news at most: ten times as long as `uzswap run` says
+/// (`cli/src/governor/shares.rs`).
 const BOUND_MOST_NS: u64 = 10_000_000_000;
 
 /// The share of one process. All-zero: what it gets.
@@ -31,8 +33,8 @@ impl Share {
         self.most_pages.store(0, Ordering::Release);
     }
 
-    /// For the process, now and then: a bound that nobody has renewed ends, and so does one that is said to last for so
-    /// long that nobody can have said it.
+    /// For the process, now and then: a bound that nobody has renewed ends, and so does one that is
+    /// said to last for so long that nobody can have said it.
     pub fn end_if_forgotten(&self, now_ns: u64) {
         let left = self.until_ns.load(Ordering::Acquire).checked_sub(now_ns);
         let is_valid = left.is_some_and(|left| 0 < left && left <= BOUND_MOST_NS);

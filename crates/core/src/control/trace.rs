@@ -1,17 +1,21 @@
-//! Faults on their way out of the program: records, and the ring in shared memory through which they go.
+//! Faults on their way out of the program: records, and the ring in shared memory through which
+//! they go.
 //!
 //! ```text
 //!   pagers of all processes ──push──> Ring (behind the tree in the control block) ──next──> `uzswap run` ──> FILE
 //! ```
 //!
-//! The program writes no file: a process that is killed loses nothing that it has pushed, and has no descriptor for it that it would have to
-//! hide. Records of one process are in order, since they are pushed under its pager's lock.
+//! The program writes no file: a process that is killed loses nothing that it has pushed, and has
+//! no descriptor for it that it would have to hide. Records of one process are in order, since they
+//! are pushed under its pager's lock.
 //!
-//! A slot is valid when its *seal* fits its position and its words. Who is killed between taking a slot and sealing it
-//! leaves a hole, which the reader skips after a while and counts as lost. A full ring makes writers wait, since a trace with gaps is worth
-//! little; when nobody reads any more they give up, count what is lost, and do not wait again until somebody reads.
+//! A slot is valid when its *seal* fits its position and its words. Who is killed between taking a
+//! slot and sealing it leaves a hole, which the reader skips after a while and counts as lost. A
+//! full ring makes writers wait, since a trace with gaps is worth little; when nobody reads any
+//! more they give up, count what is lost, and do not wait again until somebody reads.
 //!
-//! Nothing here is trusted: positions are taken modulo the slots, and whoever scribbles over the ring spoils its own trace.
+//! Nothing here is trusted: positions are taken modulo the slots, and whoever scribbles over the
+//! ring spoils its own trace.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -43,7 +47,8 @@ pub enum Kind {
     PoolLoad = 2,
     /// A fault: the page, or one of those brought beside it, came from the store.
     StoreLoad = 3,
-    /// Pages in front of the one that is touched next, which came with it: the rest of a huge page, or of a unit.
+    /// Pages in front of the one that is touched next, which came with it: the rest of a huge page,
+    /// or of a unit.
     Around = 4,
     /// The pages were there when paging was switched on.
     Adopted = 5,
@@ -58,7 +63,8 @@ pub enum Kind {
     Began = 10,
     /// The process ends.
     Ended = 11,
-    /// So many pages (in `page`) all processes together had mapped or in limbo, at a moment when memory was short.
+    /// So many pages (in `page`) all processes together had mapped or in limbo, at a moment when
+    /// memory was short.
     InMemory = 12,
 }
 
@@ -111,7 +117,8 @@ pub struct Record {
     pub kind: Kind,
     /// Of a fault: the access was a write.
     pub is_write: bool,
-    /// Of what looks like a fault: a system call's buffer was brought in, the program has not faulted.
+    /// Of what looks like a fault: a system call's buffer was brought in, the program has not
+    /// faulted.
     pub is_held: bool,
     /// Page number: address / 4096.
     pub page: u64,
@@ -258,7 +265,8 @@ impl Ring {
         if position == taken {
             return Next::Empty;
         }
-        // Nobody takes more than there are: somebody has scribbled. What is not there is not waited for.
+        // Nobody takes more than there are: somebody has scribbled. What is not there is not waited
+        // for.
         if taken.wrapping_sub(position) > SLOTS as u64 {
             position = taken.wrapping_sub(SLOTS as u64);
             self.passed.0.store(position, Ordering::Release);

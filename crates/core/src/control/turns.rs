@@ -1,7 +1,8 @@
 //! Whose turn it is, while the processes of a tree need more memory at a time than there is.
 //!
-//! Where more processes run than fit, each takes from the others what they will touch next, and all of them do little but page.
-//! Then `uzswap run` lets some run and has the others wait, by turns (`cli/src/control/turns`):
+//! Where more processes run than fit, each takes from the others what they will touch next, and all
+//! of them do little but page. Then `uzswap run` lets some run and has the others wait, by turns
+//! (`cli/src/governor/turns`):
 //!
 //! ```text
 //!   uzswap run                       the process
@@ -11,14 +12,16 @@
 //!          <───────────────────── ask: a process that wants memory where it is short waits for an answer, which is one of the two
 //! ```
 //!
-//! Only who needs memory waits: a process that finds all that it touches runs on, and one that sleeps does not notice.
+//! Only who needs memory waits: a process that finds all that it touches runs on, and one that
+//! sleeps does not notice.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::now_ns;
 use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
 
-/// How long a wait lasts at most before it is looked whether it should go on: a signal may have come.
+/// How long a wait lasts at most before it is looked whether it should go on: a signal may have
+/// come.
 const SLICE_NS: u64 = 20_000_000;
 /// How long a fault waits at most, whatever the shared block says.
 const WAIT_MAX_NS: u64 = 60_000_000_000;
@@ -29,12 +32,12 @@ const ANSWER_NS: u64 = 120_000_000;
 /// How long who answers is believed to be there without news.
 const HERE_NS: u64 = 1_000_000_000;
 
-/// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in `cli/src/control/turns`). What is
-/// said to last longer was not said by it.
+/// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in
+/// `cli/src/governor/turns`). What is said to last longer was not said by it.
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 
-/// Whether `until` is still to come, and not so far ahead that it is nonsense: twice as far as anybody says, since who
-/// asks may have looked at the clock before who said it.
+/// Whether `until` is still to come, and not so far ahead that it is nonsense: twice as far as
+/// anybody says, since who asks may have looked at the clock before who said it.
 fn is_ahead(until_ns: u64, now_ns: u64, most_ns: u64) -> bool {
     until_ns.checked_sub(now_ns).is_some_and(|left| 0 < left && left <= 2 * most_ns)
 }
@@ -109,12 +112,14 @@ impl Turn {
         self.waiting.load(Ordering::Acquire) != 0
     }
 
-    /// Waits for the turn, as long as `may_wait` allows it. Returns how long that took, in nanoseconds.
+    /// Waits for the turn, as long as `may_wait` allows it. Returns how long that took, in
+    /// nanoseconds.
     pub fn wait(&self, may_wait: impl Fn() -> bool) -> u64 {
         self.wait_after(|| (), may_wait)
     }
 
-    /// The process itself asks whether it is its turn, and waits for the answer and for what follows from it; as `wait`.
+    /// The process itself asks whether it is its turn, and waits for the answer and for what
+    /// follows from it; as `wait`.
     pub fn ask(&self, referee: &Referee, may_wait: impl Fn() -> bool) -> u64 {
         self.pause(now_ns() + ANSWER_NS);
         // Heard before it is seen to wait, it would not be seen to ask.

@@ -1,6 +1,6 @@
 //! Waiting for the turn: before a fault, and before a dormant process has more memory.
 //!
-//! Who runs is for `uzswap run` to say (`control/turns.rs`). One that pages waits at its next fault. One that is dormant has no faults
+//! Who runs is for `uzswap run` to say (`cli/src/governor/turns`). One that pages waits at its next fault. One that is dormant has no faults
 //! of ours, and waits before it adds memory: it has little then, and what it needs to page it does not have at all.
 //! Where memory is short it asks first, once: a process that has just begun would have what the others need before anybody had
 //! seen it.

@@ -1,11 +1,13 @@
 //! Limbo without frames: which of the pages that left without it would still be there.
 //!
-//! A guarded page (`region/page.rs`) needs no limbo: its copy is there already, and a frame of its own would be kept for nothing but
-//! its second chance. Nor do pages that were compressed before they left (`fault/together.rs`). They get that by the clock instead. Each such page notes when it went; one that comes back before a limbo full of others
-//! has gone the same way has proved useful, as if it had been found in limbo.
+//! A guarded page (`region/page.rs`) needs no limbo: its copy is there already, and a frame of its
+//! own would be kept for nothing but its second chance. Nor do pages that were compressed before
+//! they left (`fault/together.rs`). They get that by the clock instead. Each such page notes when
+//! it went; one that comes back before a limbo full of others has gone the same way has proved
+//! useful, as if it had been found in limbo.
 //!
-//! The time is told in 64ths of limbo and fits a page's word. It wraps after so many times limbo's size that a page
-//! which is taken for younger than it is does not matter.
+//! The time is told in 64ths of limbo and fits a page's word. It wraps after so many times limbo's
+//! size that a page which is taken for younger than it is does not matter.
 
 use crate::region::STAMPS;
 

@@ -1,21 +1,24 @@
 //! Limbo: the second chance of a page, and the only access bit there is without privilege.
 //!
-//! A ring of slots in the order in which pages came in. Entering takes a stretch of slots at the head, ageing out claims
-//! a batch at the tail. A page that is touched, unmapped or moved leaves its slot dead; the slot is reused when
-//! the tail has passed and its frame was given back.
+//! A ring of slots in the order in which pages came in. Entering takes a stretch of slots at the
+//! head, ageing out claims a batch at the tail. A page that is touched, unmapped or moved leaves
+//! its slot dead; the slot is reused when the tail has passed and its frame was given back.
 //!
 //! ```text
 //!     freed        claimed            ready                     free
 //!   ...........|==========|#######.####.##########|..............
 //!            tail       claim                    head             (positions count up for ever; slot = position % len)
 //! ```
-//! Frames of a claimed stretch whose pages are in the cache need not go back to the kernel: a few stretches are the *stock*, into which
-//! windows of stored pages are loaded, to be moved to the program with their frames. The tail does not pass them, so the stock is small and
-//! does not get old.
+//! Frames of a claimed stretch whose pages are in the cache need not go back to the kernel: a few
+//! stretches are the *stock*, into which windows of stored pages are loaded, to be moved to the
+//! program with their frames. The tail does not pass them, so the stock is small and does not get
+//! old.
 //!
-//! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order in which they came.
+//! Huge pages have blocks of slots behind the ring's, each for one of them, aged out in the order
+//! in which they came.
 //!
-//! All methods need the pager's lock, except that a claimed stretch belongs to its claimer until `finish`.
+//! All methods need the pager's lock, except that a claimed stretch belongs to its claimer until
+//! `finish`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,8 +37,8 @@ const COMING: u64 = 1 << 61;
 
 /// Blocks for huge pages there are at most.
 pub const BLOCKS_MAX: usize = 64;
-/// A block that is free; one whose contents somebody is giving to the cache; and one whose frame is kept for the next huge
-/// page that comes in.
+/// A block that is free; one whose contents somebody is giving to the cache; and one whose frame is
+/// kept for the next huge page that comes in.
 const BLOCK_FREE: u64 = 0;
 const BLOCK_CLAIMED: u64 = u64::MAX;
 const BLOCK_KEPT: u64 = u64::MAX - 1;
@@ -181,8 +184,9 @@ impl Limbo {
         self.stock[0].is_some()
     }
 
-    /// Takes up to `most` slots of the oldest stretch of the stock that has as many, or of the largest: they are the caller's, as if it had
-    /// claimed them, until `finish`. What is left of it stays, if it is worth it.
+    /// Takes up to `most` slots of the oldest stretch of the stock that has as many, or of the
+    /// largest: they are the caller's, as if it had claimed them, until `finish`. What is left of
+    /// it stays, if it is worth it.
     pub fn take_stock(&mut self, most: usize) -> Option<Stretch> {
         let counts = || self.stock.iter().map_while(|s| s.map(|s| s.count));
         let largest = counts().max()?;
@@ -215,21 +219,24 @@ impl Limbo {
         self.find_block(BLOCK_FREE).is_some()
     }
 
-    /// First slot of a free block, which is the caller's from now on, until `take_block` or `finish_block`.
+    /// First slot of a free block, which is the caller's from now on, until `take_block` or
+    /// `finish_block`.
     pub fn reserve_block(&mut self) -> Option<usize> {
         let slot = self.find_block(BLOCK_FREE)?;
         *self.block_mut(slot) = BLOCK_CLAIMED;
         Some(slot)
     }
 
-    /// First slot of a block whose frame was kept, which is the caller's from now on, until `finish_block`.
+    /// First slot of a block whose frame was kept, which is the caller's from now on, until
+    /// `finish_block`.
     pub fn take_kept_frame(&mut self) -> Option<usize> {
         let slot = self.kept_frame()?;
         *self.block_mut(slot) = BLOCK_CLAIMED;
         Some(slot)
     }
 
-    /// Claims the block of `slot`, which waits. Returns its place in the order, for [`Limbo::leave_block`].
+    /// Claims the block of `slot`, which waits. Returns its place in the order, for
+    /// [`Limbo::leave_block`].
     pub fn claim_waiting_block(&mut self, slot: usize) -> u64 {
         let block = self.block_mut(slot);
         debug_assert!(Self::waits(*block));
@@ -241,7 +248,8 @@ impl Limbo {
         *self.block_mut(slot) = place;
     }
 
-    /// Takes the block of `slot` for the first `pages` of the huge page at `addr`; the others stayed where they were.
+    /// Takes the block of `slot` for the first `pages` of the huge page at `addr`; the others
+    /// stayed where they were.
     pub fn take_block(&mut self, slot: usize, addr: usize, pages: usize) {
         for i in 0..HUGE_PAGES {
             let page = if i < pages { (addr >> PAGE_SHIFT) as u64 + i as u64 } else { DEAD };
@@ -273,7 +281,8 @@ impl Limbo {
             && (0..HUGE_PAGES).all(|i| self.page(first + i) == Some(addr + i * PAGE_SIZE))
     }
 
-    /// A claimed block has given its pages to the cache: its frame is kept if few are. Else the caller gives it back.
+    /// A claimed block has given its pages to the cache: its frame is kept if few are. Else the
+    /// caller gives it back.
     pub fn keep_frame(&mut self, slot: usize) -> bool {
         let keeps = self.count_blocks(|b| b == BLOCK_KEPT) < KEPT_MAX.min(self.blocks_len / 2);
         if keeps {
@@ -307,8 +316,8 @@ impl Limbo {
         (count > 0).then(|| Stretch { position: self.head, slot: (self.head % self.slots) as usize, count })
     }
 
-    /// Takes the first `count` slots of what `peek_free` gave, for pages from `addr` on. `cold`: they go to the
-    /// store rather than the pool.
+    /// Takes the first `count` slots of what `peek_free` gave, for pages from `addr` on. `cold`:
+    /// they go to the store rather than the pool.
     pub fn take(&mut self, count: usize, addr: usize, cold: bool) {
         let flag = if cold { COLD } else { 0 };
         for i in 0..count as u64 {
@@ -317,16 +326,16 @@ impl Limbo {
         self.head += count as u64;
     }
 
-    /// Takes all of what `peek_free` gave, for pages from `addr` on whose frames are on their way. Nobody claims the slots
-    /// before `arrive`.
+    /// Takes all of what `peek_free` gave, for pages from `addr` on whose frames are on their way.
+    /// Nobody claims the slots before `arrive`.
     pub fn expect(&mut self, s: Stretch, addr: usize, cold: bool) {
         debug_assert!(s.position == self.head);
         self.take(s.count, addr, cold);
         (0..s.count).for_each(|i| _ = self.of_slot(s.slot + i).fetch_or(COMING, Ordering::AcqRel));
     }
 
-    /// The first `came` frames that were expected are there. The other slots are free again, or dead if younger ones follow.
-    /// Returns how many slots stay in use.
+    /// The first `came` frames that were expected are there. The other slots are free again, or
+    /// dead if younger ones follow. Returns how many slots stay in use.
     pub fn arrive(&mut self, s: Stretch, came: usize) -> usize {
         (0..came).for_each(|i| _ = self.of_slot(s.slot + i).fetch_and(!COMING, Ordering::AcqRel));
         (came..s.count).for_each(|i| self.kill(s.slot + i));
@@ -383,8 +392,8 @@ impl Limbo {
         }
     }
 
-    /// In the child after fork: claims of threads that do not exist here are void, and so is the stock. Calls `release` for
-    /// stretches whose frames may still be there though no page is.
+    /// In the child after fork: claims of threads that do not exist here are void, and so is the
+    /// stock. Calls `release` for stretches whose frames may still be there though no page is.
     pub fn after_fork_child(&mut self, mut release: impl FnMut(usize, usize)) {
         self.claim = self.tail;
         self.stock = [None; STOCK_MAX];

@@ -1,4 +1,5 @@
-//! Which pages go: the rules of replacement, for the pager and for `uzswap simulate`, which replays recorded faults under them.
+//! Which pages go: the rules of replacement, for the pager and for `uzswap simulate`, which replays
+//! recorded faults under them.
 //!
 //! ```text
 //!            the hand passes: one degree colder           the oldest first
@@ -8,9 +9,11 @@
 //!                  touched there: hot
 //! ```
 //!
-//! What is here knows pages as numbers: [`Heat`] decides what the hand takes, [`trail`] what goes before that,
-//! [`limbo`] is the first-in first-out part, and the figures below say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs and
-//! huge pages (`fault/sweep.rs`), the simulator by a bitmap.
+//! What is here knows pages as numbers: [`Heat`] decides what the hand takes, [`trail`] what goes
+//! before that,
+//! [`limbo`] is the first-in first-out part, and the figures below say how much of each. How the
+//! hand gets from page to page is not: the pager goes by ranges, runs and huge pages
+//! (`fault/sweep.rs`), the simulator by a bitmap.
 
 pub mod ghost;
 pub mod limbo;
@@ -18,9 +21,11 @@ pub mod trail;
 
 /// Pages that one sweep step takes where they lie apart: one lock hold, a few flushes.
 pub const SWEEP_PAGES: usize = 32;
-/// The same of pages that leave with one flush for all, at most: what a step costs besides them is shared by more.
+/// The same of pages that leave with one flush for all, at most: what a step costs besides them is
+/// shared by more.
 pub const SWEEP_MOST_PAGES: usize = 128;
-/// Pages that go in or out together at most, with one flush: neighbours that leave, a window, a step of ageing out.
+/// Pages that go in or out together at most, with one flush: neighbours that leave, a window, a
+/// step of ageing out.
 pub const BATCH_PAGES: usize = 256;
 /// The same however small the limit.
 pub const BATCH_LEAST_PAGES: usize = 64;
@@ -46,7 +51,8 @@ pub const POOL_MOST_PERCENT: u32 = 85;
 const STORE_WORTH: u64 = 100;
 /// Loads and hits in limbo that speak for one border or the other.
 const FEW: u64 = 1024;
-/// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can go.
+/// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can
+/// go.
 const TRY_ABOVE: u64 = 16;
 /// Loads from the store that are enough to speak for a larger pool.
 pub const FEW_LOADS: u64 = 32;
@@ -56,7 +62,8 @@ const FEW_STORED: u64 = 512;
 /// What happened at the borders between pages as they are, the pool, and the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Borders {
-    /// Loads from the store of what a pool larger by `near` frames would have had, hits in limbo, loads from the pool.
+    /// Loads from the store of what a pool larger by `near` frames would have had, hits in limbo,
+    /// loads from the pool.
     pub near_loads: u64,
     pub limbo_hits: u64,
     pub pool_loads: u64,
@@ -67,7 +74,8 @@ pub struct Borders {
 }
 
 impl Borders {
-    /// What one page of memory more would have saved, as a page that is as it is and as one of the pool, in 1/1024 us.
+    /// What one page of memory more would have saved, as a page that is as it is and as one of the
+    /// pool, in 1/1024 us.
     fn worth(&self) -> [u64; 2] {
         let as_page = ((self.limbo_hits * LOAD_WORTH) << 10) / self.limbo.max(16);
         let as_pool = ((self.near_loads * STORE_WORTH) << 10) / self.near.max(16);
@@ -75,11 +83,13 @@ impl Borders {
     }
 }
 
-/// The pool's share after one of `percent`, if enough happened to say: it moves to where a page of memory saves more.
+/// The pool's share after one of `percent`, if enough happened to say: it moves to where a page of
+/// memory saves more.
 pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
     let [as_page, as_pool] = b.worth();
-    // A pool that is too small goes to the disk and back: that is seen to at once. By what is back soon: what has been there for long may be read
-    // once, or in order, and the pages that it would take come back as often.
+    // A pool that is too small goes to the disk and back: that is seen to at once. By what is back
+    // soon: what has been there for long may be read once, or in order, and the pages that it would
+    // take come back as often.
     if b.near_loads >= FEW_LOADS && as_pool > as_page + as_page / 2 {
         return Some((percent + 2).min(POOL_MOST_PERCENT));
     }
@@ -89,7 +99,8 @@ pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
     // More memory would save next to nothing: nothing to try for.
     let is_idle = b.stored < FEW_STORED && b.limbo_hits * TRY_ABOVE < b.pool_loads;
     let shrinks = !is_idle && as_pool < as_page - as_page / 3;
-    // Step by step where nothing is known of what would go to the store; faster where much speaks for it.
+    // Step by step where nothing is known of what would go to the store; faster where much speaks
+    // for it.
     let by = if b.stored >= FEW_STORED && as_pool < as_page / 4 { 4 } else { 1 };
     Some(if shrinks { percent.saturating_sub(by).max(POOL_LEAST_PERCENT) } else { percent })
 }
@@ -134,12 +145,14 @@ pub fn limbo_target(limit_pages: i64, slots: usize) -> i64 {
     (limit_pages / 16).clamp(LIMBO_LEAST_PAGES, most)
 }
 
-/// Slots that limbo's ring is to have: for pages in it, and for those whose frames are being given back.
+/// Slots that limbo's ring is to have: for pages in it, and for those whose frames are being given
+/// back.
 pub fn limbo_slots(limit_pages: usize) -> usize {
     (limit_pages / 8).max(256)
 }
 
-/// Pages that go in or out together at most. A flush costs what some hundred pages do; several batches are in hand at a time.
+/// Pages that go in or out together at most. A flush costs what some hundred pages do; several
+/// batches are in hand at a time.
 #[inline]
 pub fn batch_pages(limit_pages: i64) -> usize {
     (limit_pages / 64).clamp(BATCH_LEAST_PAGES as i64, BATCH_PAGES as i64) as usize
@@ -163,13 +176,15 @@ pub fn sweeps_first(ready: usize, target: i64) -> bool {
     (ready as i64) < target
 }
 
-/// What a load is worth that does not happen, what a denser codec costs a load, and a store: microseconds, roughly.
+/// What a load is worth that does not happen, what a denser codec costs a load, and a store:
+/// microseconds, roughly.
 pub const LOAD_WORTH: u64 = 12;
 const DENSE_LOAD_COST: u64 = 2;
 const DENSE_STORE_COST: u64 = 1;
 
-/// Whether the denser codec is to be taken for all pages, if `was` says whether it is now. `loads`, `stores`: pages that came from the pool and
-/// went there of late; `hits`: loads that `limbo` pages more of memory save; `saved`: pages of memory that the denser codec leaves.
+/// Whether the denser codec is to be taken for all pages, if `was` says whether it is now. `loads`,
+/// `stores`: pages that came from the pool and went there of late; `hits`: loads that `limbo` pages
+/// more of memory save; `saved`: pages of memory that the denser codec leaves.
 pub fn is_denser_better(was: bool, [loads, stores, hits]: [u64; 3], limbo: u64, saved: u64) -> bool {
     let gain = LOAD_WORTH * hits * saved / limbo.max(16);
     let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
@@ -177,8 +192,9 @@ pub fn is_denser_better(was: bool, [loads, stores, hits]: [u64; 3], limbo: u64, 
     if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 }
 }
 
-/// What compressing again costs, in microseconds, roughly: a load that has to undo it more than another, and doing it, as far as whoever evicts
-/// has no time for that; and how much of it is enough to judge by.
+/// What compressing again costs, in microseconds, roughly: a load that has to undo it more than
+/// another, and doing it, as far as whoever evicts has no time for that; and how much of it is
+/// enough to judge by.
 #[derive(Clone, Copy)]
 pub struct PackingCost {
     load: u64,
@@ -190,7 +206,8 @@ pub struct PackingCost {
 pub const PACKING_COSTS: [PackingCost; 2] =
     [PackingCost { load: 6, pack: 6, enough: 8192 }, PackingCost { load: 90, pack: 150, enough: 8192 }];
 
-/// Whether it was worth to compress `packed` objects again, which `loads` had to undo, for `saved` pages of memory; `None`: not known yet.
+/// Whether it was worth to compress `packed` objects again, which `loads` had to undo, for `saved`
+/// pages of memory; `None`: not known yet.
 pub fn is_packing_worth(
     cost: PackingCost,
     packed: u64,

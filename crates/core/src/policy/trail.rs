@@ -5,13 +5,15 @@
 //!                             ^ taken first         the last `gap` pages: not yet
 //! ```
 //!
-//! A program that goes round and round through more than there is memory for needs last what it has just left. Every policy that goes
-//! by age keeps exactly that, and finds nothing of it when it comes round. So pages that came in by windows make room for the next
-//! ones, and what else is in memory stays: of two memories that are gone through a part is never brought back at all.
+//! A program that goes round and round through more than there is memory for needs last what it has
+//! just left. Every policy that goes by age keeps exactly that, and finds nothing of it when it
+//! comes round. So pages that came in by windows make room for the next ones, and what else is in
+//! memory stays: of two memories that are gone through a part is never brought back at all.
 //!
-//! That is wrong where the rest is no longer used: what is gone through now is what should have the memory. Nobody sees touches, so the rest
-//! is tried: as long as most of what the hand takes of it comes back, it is in use, and the trail is on; one page in [`SHARE`]
-//! is still taken by the hand, to go on knowing. What each of the two took is told by the page's word
+//! That is wrong where the rest is no longer used: what is gone through now is what should have the
+//! memory. Nobody sees touches, so the rest is tried: as long as most of what the hand takes of it
+//! comes back, it is in use, and the trail is on; one page in [`SHARE`] is still taken by the hand,
+//! to go on knowing. What each of the two took is told by the page's word
 //! (`PageEntry::was_taken_behind`).
 
 use super::WINDOW_LEAST_PAGES;
@@ -22,17 +24,18 @@ const RUNS_MAX: usize = 64;
 pub const SHARE: i64 = 4;
 /// Pages that the hand takes in its turn: as large a hole as a window brings.
 const HAND_PAGES: i64 = 64;
-/// The trail's last pages, which are left: a part of the limit, and so many at least. The evictor brings windows before anybody has
-/// touched them.
+/// The trail's last pages, which are left: a part of the limit, and so many at least. The evictor
+/// brings windows before anybody has touched them.
 const GAP_PART: i64 = 32;
 const GAP_LEAST_PAGES: i64 = 256;
 /// As many runs are left whatever their size.
 const GAP_RUNS: usize = 2;
-/// What comes back of what the hand takes is looked at after so many pages, a part of the limit, and so many at least; then
-/// what was before counts half.
+/// What comes back of what the hand takes is looked at after so many pages, a part of the limit,
+/// and so many at least; then what was before counts half.
 const EPOCH_PART: i64 = 16;
 const EPOCH_LEAST_PAGES: i64 = 256;
-/// Percent that have come back: from the first on the trail is on, below the second it is off again.
+/// Percent that have come back: from the first on the trail is on, below the second it is off
+/// again.
 const ON_PERCENT: u64 = 70;
 const OFF_PERCENT: u64 = 40;
 
@@ -52,7 +55,8 @@ pub struct Trail {
     /// Pages by which the trail is ahead of its share, or behind.
     ahead: i64,
     is_hands_turn: bool,
-    /// What the hand took, what it had taken and came back: of this epoch, and less and less of those before.
+    /// What the hand took, what it had taken and came back: of this epoch, and less and less of
+    /// those before.
     taken: u64,
     came_back: u64,
     /// Pages that the hand may take before the epoch ends.
@@ -91,7 +95,8 @@ impl Trail {
         if run.pages < WINDOW_LEAST_PAGES {
             return;
         }
-        // What is too far behind stays, as part of the rest: with all of memory for a trail, the oldest would go first again.
+        // What is too far behind stays, as part of the rest: with all of memory for a trail, the
+        // oldest would go first again.
         while self.len == RUNS_MAX || self.len > GAP_RUNS && self.pages as i64 > 2 * gap(limit_pages) {
             self.drop_oldest();
         }
@@ -106,7 +111,8 @@ impl Trail {
         (self.is_on && is_long && !self.is_hands_turn).then(|| self.runs[self.oldest])
     }
 
-    /// Of the first `looked` pages of the run that [`Trail::next`] told of `taken` were taken, and nothing more is to be had of them.
+    /// Of the first `looked` pages of the run that [`Trail::next`] told of `taken` were taken, and
+    /// nothing more is to be had of them.
     pub fn took(&mut self, looked: usize, taken: usize) {
         let run = &mut self.runs[self.oldest];
         let looked = looked.min(run.pages);
@@ -126,7 +132,8 @@ impl Trail {
         self.len -= 1;
     }
 
-    /// The hand has taken `taken` pages of the rest, or found none; `came_back`: of those that it had taken before, since the last time.
+    /// The hand has taken `taken` pages of the rest, or found none; `came_back`: of those that it
+    /// had taken before, since the last time.
     pub fn learn(&mut self, taken: usize, came_back: usize, limit_pages: i64) {
         let shares = (SHARE - 1) * taken as i64;
         self.ahead = (self.ahead - shares).max(-shares);
@@ -255,7 +262,8 @@ mod tests {
 
     #[test]
     fn an_old_rest_makes_room_in_the_end() {
-        // Nothing of what the hand takes comes back: a quarter of the memory later the trail is off.
+        // Nothing of what the hand takes comes back: a quarter of the memory later the trail is
+        // off.
         let mut t = learned(100, 10);
         let mut taken = 0;
         while t.is_on() {

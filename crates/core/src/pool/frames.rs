@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A *cold* frame has an address and no memory behind it; a *warm* one is free and has memory.
-//! Frames stay warm when they are freed, because touching memory that was handed back costs microseconds on a
-//! virtual machine. Low addresses are taken before high ones, so that the highest segments run empty and
-//! can be unmapped. [`Frames::release`] turns warm frames into cold ones in runs, the highest first.
+//! Frames stay warm when they are freed, because touching memory that was handed back costs
+//! microseconds on a virtual machine. Low addresses are taken before high ones, so that the highest
+//! segments run empty and can be unmapped. [`Frames::release`] turns warm frames into cold ones in
+//! runs, the highest first.
 //!
 //! A frame number stays valid while the frame is used. Nothing here knows what the bytes mean.
 
@@ -27,7 +28,8 @@ const SEGMENT_FRAMES: usize = Table::<Frame>::PER_SEGMENT;
 /// Warm frames that `release` keeps, so that a pool that breathes does not pay for it (256 KiB).
 pub(super) const RESERVE_FRAMES: usize = 64;
 
-/// Cold frames that get memory in one call. Batched, it costs two thirds of what a fault for each costs.
+/// Cold frames that get memory in one call. Batched, it costs two thirds of what a fault for each
+/// costs.
 const WARM_UP_FRAMES: usize = 16;
 
 /// The frames of one pool.
@@ -37,7 +39,8 @@ pub(super) struct Frames {
     cold: BitSet,
     used: usize,
     max_frames: usize,
-    /// Segments `0..segments_end` were mapped at some time; no segment below `hole_hint` is unmapped.
+    /// Segments `0..segments_end` were mapped at some time; no segment below `hole_hint` is
+    /// unmapped.
     segments_end: usize,
     hole_hint: usize,
     pub growth: Growth,
@@ -125,8 +128,8 @@ impl Frames {
         self.warm.insert(frame as usize);
     }
 
-    /// Gives the memory of up to `max_frames` warm frames back to the kernel, the reserve excepted, and
-    /// the address space of segments that hold nothing any more. Returns the number of frames.
+    /// Gives the memory of up to `max_frames` warm frames back to the kernel, the reserve excepted,
+    /// and the address space of segments that hold nothing any more. Returns the number of frames.
     pub fn release(&mut self, max_frames: usize) -> usize {
         let surplus = self.warm.len().saturating_sub(RESERVE_FRAMES).min(max_frames);
         let mut left = surplus;
@@ -146,7 +149,8 @@ impl Frames {
         surplus
     }
 
-    /// The last run of warm frames in a segment, or its last `most`, counts as cold from now on: where it begins, and how many.
+    /// The last run of warm frames in a segment, or its last `most`, counts as cold from now on:
+    /// where it begins, and how many.
     fn cool_last(&mut self, most: usize) -> (usize, usize) {
         let last = self.warm.last().expect("there are as many warm frames");
         let lowest = (last / SEGMENT_FRAMES * SEGMENT_FRAMES).max((last + 1).saturating_sub(most));
@@ -212,8 +216,8 @@ impl Frames {
         assert!(!self.warm.contains(n) && !self.cold.contains(n), "pool: used frame {n} is free");
     }
 
-    /// Asserts that mapped frames = used + warm + cold. If the pool then names exactly `used` frames, each of
-    /// which passes `check_used`, no frame is named twice or lost.
+    /// Asserts that mapped frames = used + warm + cold. If the pool then names exactly `used`
+    /// frames, each of which passes `check_used`, no frame is named twice or lost.
     pub fn check(&self) {
         let (mut mapped, mut warm, mut cold) = (0, 0, 0);
         for segment in 0..self.segments_end {
@@ -257,8 +261,8 @@ impl Growth {
     }
 }
 
-/// A set of small numbers with its least and greatest element at hand: a bit for each, and two levels of
-/// summary above (a bit for each word that is not zero).
+/// A set of small numbers with its least and greatest element at hand: a bit for each, and two
+/// levels of summary above (a bit for each word that is not zero).
 struct BitSet {
     /// Level 1 (`LEVEL1_WORDS` words), then level 0.
     words: Table<u64>,

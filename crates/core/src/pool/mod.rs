@@ -1,7 +1,7 @@
 //! Pools: where few bytes live in RAM.
 //!
-//! A pool keeps *objects*, byte strings of 1 to 4096 bytes, in frames of 4 KiB obtained from the kernel, and
-//! knows them by opaque *handles*. It knows nothing of pages, codecs or files.
+//! A pool keeps *objects*, byte strings of 1 to 4096 bytes, in frames of 4 KiB obtained from the
+//! kernel, and knows them by opaque *handles*. It knows nothing of pages, codecs or files.
 //!
 //! ```text
 //!   store(bytes) -> Handle        read(Handle) -> bytes        free(Handle)
@@ -12,13 +12,14 @@
 //!  +----------------------------------------------------------------------+
 //! ```
 //!
-//! - [`zsmalloc`]: size classes; chains of up to 8 frames in which objects may span frames; objects can
-//!   move, so that sparse zspages become dense ones and free frames.
-//! - [`zbud`]: at most two objects in a frame; bounded density, least recently filled frames reclaimed.
+//! - [`zsmalloc`]: size classes; chains of up to 8 frames in which objects may span frames; objects
+//!   can move, so that sparse zspages become dense ones and free frames.
+//! - [`zbud`]: at most two objects in a frame; bounded density, least recently filled frames
+//!   reclaimed.
 //!
-//! A pool has no lock: whoever shares one wraps it. It never calls the Rust allocator and its lack of memory
-//! is an error value. A handle that is stale (freed before, or of another pool) is a broken invariant of the
-//! caller and stops the process.
+//! A pool has no lock: whoever shares one wraps it. It never calls the Rust allocator and its lack
+//! of memory is an error value. A handle that is stale (freed before, or of another pool) is a
+//! broken invariant of the caller and stops the process.
 
 mod frames;
 #[cfg(any(test, feature = "testing"))]
@@ -49,8 +50,8 @@ pub const MAX_OBJECT_BYTES: usize = PAGE_SIZE;
 /// +------+--------+------------+------------------+------------------------+
 /// ```
 ///
-/// The kind is never 0, so neither is a handle. Generation and index are the pool's: an index is used
-/// again with the next generation, by which a stale handle is told from a live one.
+/// The kind is never 0, so neither is a handle. Generation and index are the pool's: an index is
+/// used again with the next generation, by which a stale handle is told from a live one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(NonZeroU64);
 
@@ -113,8 +114,8 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Stands in every handle of a pool: its kind, and its number modulo 16 so that pools of one kind are told
-/// apart.
+/// Stands in every handle of a pool: its kind, and its number modulo 16 so that pools of one kind
+/// are told apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PoolTag(u8);
 
@@ -180,7 +181,8 @@ impl core::error::Error for PoolError {}
 pub struct ClassStats {
     pub class: usize,
     pub size_bytes: usize,
-    /// Zspages by how many of the slots in their frames are used: up to 10 %, 20 %, ... 90 %, 99 %, 100 %.
+    /// Zspages by how many of the slots in their frames are used: up to 10 %, 20 %, ... 90 %, 99 %,
+    /// 100 %.
     pub fullness: [usize; FULLNESS_COLUMNS],
     pub obj_allocated: usize,
     pub obj_used: usize,
@@ -258,8 +260,8 @@ impl Pool {
         }
     }
 
-    /// The object's bytes: where they lie, or assembled in `scratch` (at least `h.len()` bytes) if the object
-    /// spans two frames.
+    /// The object's bytes: where they lie, or assembled in `scratch` (at least `h.len()` bytes) if
+    /// the object spans two frames.
     #[inline]
     pub fn read<'a>(&'a self, h: Handle, scratch: &'a mut [u8]) -> &'a [u8] {
         either!(self, p => p.read(h, scratch))
@@ -284,10 +286,10 @@ impl Pool {
         either!(self, p => p.holds(h))
     }
 
-    /// Zbud: offers the objects of the least recently filled frames to `evict`, with their bytes, until a
-    /// frame has none left. `evict` answers whether the owner gave the object up, in which case the pool
-    /// frees it. Returns whether a frame came free. Zsmalloc keeps no such order and returns `false`, as in
-    /// the kernel.
+    /// Zbud: offers the objects of the least recently filled frames to `evict`, with their bytes,
+    /// until a frame has none left. `evict` answers whether the owner gave the object up, in which
+    /// case the pool frees it. Returns whether a frame came free. Zsmalloc keeps no such order and
+    /// returns `false`, as in the kernel.
     pub fn reclaim(&mut self, evict: impl FnMut(Handle, &[u8]) -> bool) -> bool {
         match self {
             Pool::Zsmalloc(_) => false,
@@ -295,10 +297,10 @@ impl Pool {
         }
     }
 
-    /// Zsmalloc: moves objects out of sparse frames until about `max_frames` frames came free or no more can;
-    /// returns how many did. Handles stay valid. The work of a call is bounded, so a call for very few frames
-    /// may return 0 before the end; what is left is the sum of `ClassStats::freeable`. Zbud cannot move
-    /// objects: 0.
+    /// Zsmalloc: moves objects out of sparse frames until about `max_frames` frames came free or no
+    /// more can; returns how many did. Handles stay valid. The work of a call is bounded, so a call
+    /// for very few frames may return 0 before the end; what is left is the sum of
+    /// `ClassStats::freeable`. Zbud cannot move objects: 0.
     pub fn compact(&mut self, max_frames: usize) -> usize {
         match self {
             Pool::Zsmalloc(p) => p.compact(max_frames),

@@ -9,11 +9,12 @@
 //! +----------------+----------------+----------------+-- ... --+----------------+
 //! ```
 //!
-//! For a size, the chain of 1..=8 frames with the least waste is taken; the longer one where two waste the
-//! same, for it needs fewer descriptors, and a zspage takes its frames only as it fills. Sizes that lead to
-//! the same (chain, slots) are one class, named by the largest of them. What remains is thinned: a class less
-//! than [`SPACING_BYTES`] below its neighbour saves less by its smaller slots than it costs by one more
-//! half-filled frame. Everything here is computed by the compiler.
+//! For a size, the chain of 1..=8 frames with the least waste is taken; the longer one where two
+//! waste the same, for it needs fewer descriptors, and a zspage takes its frames only as it fills.
+//! Sizes that lead to the same (chain, slots) are one class, named by the largest of them. What
+//! remains is thinned: a class less than [`SPACING_BYTES`] below its neighbour saves less by its
+//! smaller slots than it costs by one more half-filled frame. Everything here is computed by the
+//! compiler.
 
 use crate::sys::PAGE_SIZE;
 
@@ -23,7 +24,8 @@ pub(super) const MAX_CHAIN: usize = 8;
 pub(super) const MAX_SLOTS: usize = 128;
 /// The smallest slot.
 const MIN_SLOT_BYTES: usize = 32;
-/// The least difference between two classes. Measured on page corpora of real heaps: see `tests::density`.
+/// The least difference between two classes. Measured on page corpora of real heaps: see
+/// `tests::density`.
 const SPACING_BYTES: usize = 16;
 
 /// One class: slots of `size` bytes, `slots` of them in `chain` frames.

@@ -7,14 +7,15 @@
 //!  +------------------+---------------------+-----------------+
 //! ```
 //!
-//! The first begins at the frame's begin, the last begins so that its chunks reach the frame's end. Density
-//! is bounded by two objects per frame whatever their sizes, and in return everything is simple: no object
-//! moves, none spans frames, and to free a frame two objects have to go. A store looks for the frame with one
-//! buddy whose free chunks fit best (lists by number of free chunks), else takes a new frame.
+//! The first begins at the frame's begin, the last begins so that its chunks reach the frame's end.
+//! Density is bounded by two objects per frame whatever their sizes, and in return everything is
+//! simple: no object moves, none spans frames, and to free a frame two objects have to go. A store
+//! looks for the frame with one buddy whose free chunks fit best (lists by number of free chunks),
+//! else takes a new frame.
 //!
-//! Frames stand in one LRU list by their last store; [`Zbud::reclaim`] offers the buddies of the oldest to
-//! their owner. Metadata is outside the frames, 24 bytes for each, so that even an object of 4096 bytes has
-//! room.
+//! Frames stand in one LRU list by their last store; [`Zbud::reclaim`] offers the buddies of the
+//! oldest to their owner. Metadata is outside the frames, 24 bytes for each, so that even an object
+//! of 4096 bytes has room.
 
 use super::frames::Frames;
 use super::{ClassStats, FULLNESS_COLUMNS, Handle, PoolError, PoolKind, PoolTag, stale};
@@ -27,8 +28,8 @@ const CHUNKS: usize = PAGE_SIZE / CHUNK_BYTES;
 /// Frames that one `reclaim` tries before it gives up.
 const RECLAIM_TRIES: usize = 8;
 
-/// The list of all frames, the most recently filled first. Lists `1..CHUNKS` hold the frames with one buddy
-/// and that many free chunks.
+/// The list of all frames, the most recently filled first. Lists `1..CHUNKS` hold the frames with
+/// one buddy and that many free chunks.
 const LRU: usize = 0;
 
 /// Links of a circular list; a frame is named by its number plus one, 0 is none.

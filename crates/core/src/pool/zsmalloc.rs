@@ -10,18 +10,20 @@
 //! Vocabulary:
 //! - *slot*: room for one object in a zspage. *Backed*: all frames it lies in are attached.
 //!   *Ready*: backed and free, so that storing there costs no frame.
-//! - *zspage*: a chain of 1 to 8 frames cut into slots of one size class. Unlike the kernel's, it takes a
-//!   frame when the first slot in it is used and lets it go with the last, so that a class wastes less than a
-//!   frame while it fills, and frames of a zspage that empties come free one by one.
-//! - *entry*: what a handle indexes; it says where the object is now. Compaction changes it and nothing else.
+//! - *zspage*: a chain of 1 to 8 frames cut into slots of one size class. Unlike the kernel's, it
+//!   takes a frame when the first slot in it is used and lets it go with the last, so that a class
+//!   wastes less than a frame while it fills, and frames of a zspage that empties come free one by
+//!   one.
+//! - *entry*: what a handle indexes; it says where the object is now. Compaction changes it and
+//!   nothing else.
 //!
-//! Zspages of a class stand in ten lists by fullness, the share of their slots that is used; full ones stand
-//! in none. In each list those with ready slots come first. A store takes the fullest that has a ready slot,
-//! else the fullest, which then gets a frame, else a new one. Compaction drains the sparsest into the fullest
-//! until a class has no more frames than its objects need.
+//! Zspages of a class stand in ten lists by fullness, the share of their slots that is used; full
+//! ones stand in none. In each list those with ready slots come first. A store takes the fullest
+//! that has a ready slot, else the fullest, which then gets a frame, else a new one. Compaction
+//! drains the sparsest into the fullest until a class has no more frames than its objects need.
 //!
-//! All metadata lies in tables outside the frames, so frames hold object bytes only, about 10 bytes for each
-//! object and 64 for each zspage.
+//! All metadata lies in tables outside the frames, so frames hold object bytes only, about 10 bytes
+//! for each object and 64 for each zspage.
 
 mod check;
 mod compact;
@@ -135,10 +137,11 @@ pub struct Zsmalloc {
     classes: [Class; CLASS_COUNT],
     zspages: Table<Zspage>,
     entries: Table<Entry>,
-    /// For each slot of each zspage, its entry. Runs of a zspage's length, threaded by length when free.
+    /// For each slot of each zspage, its entry. Runs of a zspage's length, threaded by length when
+    /// free.
     owners: Table<u32>,
-    /// Descriptors, entries and owner places that were ever used (number 0 of each never is), and what is
-    /// free among them.
+    /// Descriptors, entries and owner places that were ever used (number 0 of each never is), and
+    /// what is free among them.
     zspages_end: u32,
     entries_end: u32,
     owners_end: u32,
@@ -297,8 +300,8 @@ impl Zsmalloc {
 
     // ---- zspages ----
 
-    /// A zspage of the class with a ready slot: the fullest of those, else the fullest of all with a frame
-    /// more, else a new one.
+    /// A zspage of the class with a ready slot: the fullest of those, else the fullest of all with
+    /// a frame more, else a new one.
     fn zspage_with_room(&mut self, class: usize) -> Result<u32, PoolError> {
         let heads = &self.classes[class].heads;
         if self.classes[class].ready > 0 {
@@ -315,12 +318,13 @@ impl Zsmalloc {
         Ok(z)
     }
 
-    /// Gives a zspage, whose first free slot is not ready, the frame that this slot lacks. The caller
-    /// occupies a slot next, by which the zspage comes into the right list.
+    /// Gives a zspage, whose first free slot is not ready, the frame that this slot lacks. The
+    /// caller occupies a slot next, by which the zspage comes into the right list.
     fn attach(&mut self, z: u32, frame: u32) {
         let zspage = self.zspage_mut(z);
         let slot = zspage.used.trailing_ones() as usize;
-        // One frame suffices: the slot either begins a frame, or begins in one that the slot before it uses.
+        // One frame suffices: the slot either begins a frame, or begins in one that the slot before
+        // it uses.
         let lacking = zspage.class().frames_of(slot) & !zspage.attached;
         assert!(lacking.count_ones() == 1, "pool: slot {slot} of zspage {z} lacks {lacking:#b}");
         zspage.frames[lacking.trailing_zeros() as usize] = frame;

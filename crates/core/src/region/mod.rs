@@ -28,5 +28,6 @@ pub const fn page_ceil(addr: usize) -> usize {
     }
 }
 
-/// One past the highest user address that is managed (47 bits; five-level addresses are left alone).
+/// One past the highest user address that is managed (47 bits; five-level addresses are left
+/// alone).
 pub const ADDRESS_END: usize = 1 << 47;

@@ -16,21 +16,27 @@
 //! - `Limbo(slot)`: in a frame of ours (a staging slot), or in place behind PROT_NONE.
 //! - `Stored(entry)`: in the swap cache (same-filled word, pool object or backing store).
 //!
-//! Beside the authoritative copy there may be a *kept* one: the swap entry that the page was loaded from. Whether it is
-//! still the same is found out when the page goes out again, by comparing contents (`cache/kept.rs`), and not before.
+//! Beside the authoritative copy there may be a *kept* one: the swap entry that the page was loaded
+//! from. Whether it is still the same is found out when the page goes out again, by comparing
+//! contents (`cache/kept.rs`), and not before.
 //!
-//! A resident page may be *guarded*: write-protected since it was loaded, so that its kept copy is right without a look at its
-//! contents. It is not writable in the sense of `is_writable`, and whoever is to write it lifts the protection first.
-//! It goes straight to `Stored`, and its word says when. Others are guarded for a moment, with their neighbours, while some of them *leave*
-//! (`fault/together.rs`): what was found in such a page is what is in it for as long as it is guarded.
+//! A resident page may be *guarded*: write-protected since it was loaded, so that its kept copy is
+//! right without a look at its contents. It is not writable in the sense of `is_writable`, and
+//! whoever is to write it lifts the protection first. It goes straight to `Stored`, and its word
+//! says when. Others are guarded for a moment, with their neighbours, while some of them *leave*
+//! (`fault/together.rs`): what was found in such a page is what is in it for as long as it is
+//! guarded.
 //!
-//! A stored page that is being loaded without the lock names the slot that it is loaded into: whoever finishes the load
-//! finds the word as it was, or leaves the page alone. Every other transition forgets the slot.
+//! A stored page that is being loaded without the lock names the slot that it is loaded into:
+//! whoever finishes the load finds the word as it was, or leaves the page alone. Every other
+//! transition forgets the slot.
 //!
-//! A page whose state changes while nobody holds the lock is *claimed* (`fault/claim.rs`): a bit beside the state.
+//! A page whose state changes while nobody holds the lock is *claimed* (`fault/claim.rs`): a bit
+//! beside the state.
 //!
-//! Words are atomics because a system call's fast path reads them without the lock (see `fault/hold.rs`);
-//! they are written with the pager's lock held, always through the transitions below, each of which asserts its predecessor.
+//! Words are atomics because a system call's fast path reads them without the lock (see
+//! `fault/hold.rs`); they are written with the pager's lock held, always through the transitions
+//! below, each of which asserts its predecessor.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,7 +60,8 @@ const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
 const SLOT_MASK: u64 = !0 << SLOT_SHIFT;
 /// Slots of limbo that a word can name.
 pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
-/// Slots that pages are loaded into without the lock. Above them the field of a stored page is the time at which it left.
+/// Slots that pages are loaded into without the lock. Above them the field of a stored page is the
+/// time at which it left.
 pub const LOAD_SLOTS_MAX: usize = SLOTS_MAX / 2;
 /// Times at which pages leave are below this.
 pub const STAMPS: u64 = (SLOTS_MAX - LOAD_SLOTS_MAX - 1) as u64;
@@ -64,7 +71,8 @@ const GUARDED: u64 = 1 << SLOT_SHIFT;
 const BRIEFLY: u64 = 2 << SLOT_SHIFT;
 const LEAVING: u64 = 4 << SLOT_SHIFT;
 const GUARD_MASK: u64 = GUARDED | BRIEFLY | LEAVING;
-/// Above these: the generation in which neither pool nor store took the page (`fault/refusal.rs`), 0 for none.
+/// Above these: the generation in which neither pool nor store took the page (`fault/refusal.rs`),
+/// 0 for none.
 const REFUSED_SHIFT: u32 = SLOT_SHIFT + 3;
 const REFUSED_MASK: u64 = !0 << REFUSED_SHIFT;
 /// Generations of refusals: 1 to this.
@@ -152,7 +160,8 @@ impl PageEntry {
         self.word() & (STATE_MASK | GUARDED | BRIEFLY) == 1 | GUARDED
     }
 
-    /// A resident page is about to be guarded for a moment, with its neighbours. One that is guarded stays so.
+    /// A resident page is about to be guarded for a moment, with its neighbours. One that is
+    /// guarded stays so.
     pub fn guard_briefly(&self) {
         if self.is_resident() && !self.is_guarded() {
             self.0.store(self.word() | GUARDED | BRIEFLY, Ordering::SeqCst);
@@ -184,7 +193,8 @@ impl PageEntry {
         self.drop_contents();
     }
 
-    /// Nobody has a place for the page that was to leave: it stays guarded, and is not asked again in this round.
+    /// Nobody has a place for the page that was to leave: it stays guarded, and is not asked again
+    /// in this round.
     pub fn refuse_to_leave(&self) {
         self.expect(self.is_leaving(), "refuse to leave");
         self.0.store(self.word() & !LEAVING | STUCK, Ordering::SeqCst);
@@ -205,21 +215,24 @@ impl PageEntry {
         guarded
     }
 
-    /// A guarded page is about to be dropped: it is what its copy says, which becomes the page. `stamp`: when.
+    /// A guarded page is about to be dropped: it is what its copy says, which becomes the page.
+    /// `stamp`: when.
     pub fn drop_to_copy(&self, stamp: u64) {
         self.expect(self.is_as_its_copy() && self.copy().is_some(), "drop to copy");
         let entry = self.copy_bits() & !KEPT;
         self.set(3, 0, slot_of_time(stamp), entry);
     }
 
-    /// The page was not dropped after all: it is resident and guarded, as it was, and not asked again in this round.
+    /// The page was not dropped after all: it is resident and guarded, as it was, and not asked
+    /// again in this round.
     pub fn keep_guarded(&self) {
         self.expect(self.dropped_at().is_some(), "keep guarded");
         let entry = self.word() & COPY_MASK;
         self.set(1, STUCK | GUARDED, 0, KEPT | entry);
     }
 
-    /// When a page that is stored left the program, if it had no limbo and nobody has begun to load it.
+    /// When a page that is stored left the program, if it had no limbo and nobody has begun to load
+    /// it.
     pub fn dropped_at(&self) -> Option<u64> {
         let w = self.word();
         let is_dropped = w & STATE_MASK == 3 && w >> SLOT_SHIFT > LOAD_SLOTS_MAX as u64;
@@ -239,8 +252,8 @@ impl PageEntry {
         self.word() & (STATE_MASK | SHARED) == 1 | SHARED
     }
 
-    /// Marks a resident page as shared by fork. Taking it out frees nothing while others have it, so it is
-    /// not the first to go.
+    /// Marks a resident page as shared by fork. Taking it out frees nothing while others have it,
+    /// so it is not the first to go.
     pub fn share(&self) {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
@@ -281,7 +294,8 @@ impl PageEntry {
         self.0.store(state | claimed | flags | slot << SLOT_SHIFT | copy, Ordering::SeqCst);
     }
 
-    /// The part of a resident page's word, or of one in limbo, that says which copy is kept: 0 without one.
+    /// The part of a resident page's word, or of one in limbo, that says which copy is kept: 0
+    /// without one.
     fn copy_bits(&self) -> u64 {
         self.word() & COPY_MASK
     }
@@ -303,14 +317,15 @@ impl PageEntry {
         self.set(1, heat(Heat::WARM), 0, 0);
     }
 
-    /// The sweep takes the page out into a staging slot. `behind`: as the end of a trail, which the word goes on to say.
+    /// The sweep takes the page out into a staging slot. `behind`: as the end of a trail, which the
+    /// word goes on to say.
     pub fn enter_limbo(&self, slot: u64, behind: bool) {
         self.expect(self.is_resident() && !self.is_guarded(), "enter limbo");
         self.set(2, if behind { BEHIND } else { 0 }, slot, self.copy_bits());
     }
 
-    /// The page was to enter limbo but could not be taken out: it stays where it was. `stuck`: do not
-    /// try again in this round.
+    /// The page was to enter limbo but could not be taken out: it stays where it was. `stuck`: do
+    /// not try again in this round.
     pub fn refuse_limbo(&self, stuck: bool) {
         self.expect(matches!(self.state(), PageState::Limbo(_)), "refuse limbo");
         self.set(1, if stuck { STUCK } else { 0 }, 0, self.copy_bits());
@@ -355,20 +370,23 @@ impl PageEntry {
         self.set(1, heat(Heat::WARM), 0, KEPT | self.word() & COPY_MASK);
     }
 
-    /// The stored page was loaded and mapped write-protected, and its entry kept. One step: it is never taken to be writable.
+    /// The stored page was loaded and mapped write-protected, and its entry kept. One step: it is
+    /// never taken to be writable.
     pub fn load_guarded(&self) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "load");
         self.set(1, heat(Heat::WARM) | GUARDED, 0, KEPT | self.word() & COPY_MASK);
     }
 
-    /// The stored page is being loaded into a slot, which the caller has for itself until the load has ended.
+    /// The stored page is being loaded into a slot, which the caller has for itself until the load
+    /// has ended.
     pub fn begin_load(&self, slot: u64) {
         self.expect(matches!(self.state(), PageState::Stored(_)), "begin load");
         debug_assert!(slot < LOAD_SLOTS_MAX as u64);
         self.0.store(self.word() & !SLOT_MASK | (slot + 1) << SLOT_SHIFT, Ordering::SeqCst);
     }
 
-    /// Nothing has happened to the page since its load into `slot` began: it is stored under the same entry.
+    /// Nothing has happened to the page since its load into `slot` began: it is stored under the
+    /// same entry.
     pub fn is_loading(&self, slot: u64) -> bool {
         matches!(self.state(), PageState::Stored(_)) && self.word() >> SLOT_SHIFT == slot + 1
     }
@@ -386,7 +404,8 @@ impl PageEntry {
         self.set(0, 0, 0, 0);
     }
 
-    /// Takes over another page's word (mremap): `self` must have no contents, `from` has none afterwards.
+    /// Takes over another page's word (mremap): `self` must have no contents, `from` has none
+    /// afterwards.
     pub fn take_over(&self, from: &PageEntry) {
         self.expect(self.state() == PageState::None, "take over");
         let kept = match from.state() {
@@ -417,7 +436,8 @@ impl PageEntry {
         }
     }
 
-    /// The trail's end comes to a resident page. True: it may be evicted now. One that has proved useful stays.
+    /// The trail's end comes to a resident page. True: it may be evicted now. One that has proved
+    /// useful stays.
     pub fn may_go_behind(&self) -> bool {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);

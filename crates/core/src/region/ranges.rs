@@ -1,7 +1,9 @@
-//! The managed ranges: sorted, disjoint, merged where neighbours agree, with what the program asked for.
+//! The managed ranges: sorted, disjoint, merged where neighbours agree, with what the program asked
+//! for.
 //!
-//! Written with the pager's lock held. Read without it by the fast path of system calls and faults, through
-//! a sequence count: a reader that overlapped a write repeats. The list lives in a table that never moves.
+//! Written with the pager's lock held. Read without it by the fast path of system calls and faults,
+//! through a sequence count: a reader that overlapped a write repeats. The list lives in a table
+//! that never moves.
 
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -20,7 +22,8 @@ impl RangeFlags {
     pub const DONTFORK: RangeFlags = RangeFlags(2);
     /// Zero in the child of fork (MADV_WIPEONFORK).
     pub const WIPEONFORK: RangeFlags = RangeFlags(4);
-    /// Known to the range list but not under the mechanism (it could not be registered): stays resident.
+    /// Known to the range list but not under the mechanism (it could not be registered): stays
+    /// resident.
     pub const UNREGISTERED: RangeFlags = RangeFlags(8);
     /// Guard pages (MADV_GUARD_INSTALL): every access is the program's own fault.
     pub const GUARD: RangeFlags = RangeFlags(16);

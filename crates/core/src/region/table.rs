@@ -5,9 +5,9 @@
 //!             stretches (sparse) ----> leaf[512] of PageEntry
 //! ```
 //!
-//! Regions are dense, so leaves are full where it matters; a huge empty reservation costs nothing, and each
-//! stretch counts its leaf's pages, so that dropping one skips it by 2 MiB. Leaves are made
-//! under the pager's lock and never go away, so readers need no lock.
+//! Regions are dense, so leaves are full where it matters; a huge empty reservation costs nothing,
+//! and each stretch counts its leaf's pages, so that dropping one skips it by 2 MiB. Leaves are
+//! made under the pager's lock and never go away, so readers need no lock.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -31,7 +31,8 @@ pub struct MiddleEntry {
     resident: AtomicU32,
     /// Pages in any state but None.
     occupied: AtomicU32,
-    /// How the kernel maps it, as far as known: a [`Mapped`]. Behind that, what `fault/units.rs` knows of its use.
+    /// How the kernel maps it, as far as known: a [`Mapped`]. Behind that, what `fault/units.rs`
+    /// knows of its use.
     mapped: AtomicU32,
     /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `fault/claim.rs`.
     claimed: AtomicU32,
@@ -193,8 +194,8 @@ impl PageTable {
         }
     }
 
-    /// Calls `f(address, stretch, word)` for every page of `[start, end)` that has contents. Empty stretches are
-    /// skipped as a whole. `f` may change the page.
+    /// Calls `f(address, stretch, word)` for every page of `[start, end)` that has contents. Empty
+    /// stretches are skipped as a whole. `f` may change the page.
     pub fn for_each_occupied(
         &self,
         start: usize,

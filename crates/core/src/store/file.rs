@@ -1,21 +1,22 @@
 //! The default store: one unlinked sparse file in a directory that the user chooses.
 //!
-//! The file has no name and no permissions for anybody else, and the kernel frees it when the last process
-//! that has it open ends, however it ends. It is read and written with `O_DIRECT` where the file system takes
-//! it: the page cache would count against the memory limit that we are trying to keep. Where it does not,
-//! each write is pushed out and dropped from the page cache soon afterwards.
+//! The file has no name and no permissions for anybody else, and the kernel frees it when the last
+//! process that has it open ends, however it ends. It is read and written with `O_DIRECT` where the
+//! file system takes it: the page cache would count against the memory limit that we are trying to
+//! keep. Where it does not, each write is pushed out and dropped from the page cache soon
+//! afterwards.
 
 use super::{Progress, Queue, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// How far behind the newest write the page cache is dropped (only without `O_DIRECT`). The kernel has then
-/// had the time to write that much, so that the wait is short.
+/// How far behind the newest write the page cache is dropped (only without `O_DIRECT`). The kernel
+/// has then had the time to write that much, so that the wait is short.
 const BUFFERED_LAG_BYTES: u64 = 1 << 20;
 
-/// The file's size from the start, all of it a hole: writes that move the end of a file are written one by
-/// one.
+/// The file's size from the start, all of it a hole: writes that move the end of a file are written
+/// one by one.
 const SPARSE_BYTES: u64 = 1 << 40;
 
 /// An unlinked file and the directory to make more of them in.
@@ -36,7 +37,8 @@ pub enum PageCache {
 }
 
 impl FileStore {
-    /// Makes the file in `directory`. The error is the kernel's: no such directory, not writable, no space.
+    /// Makes the file in `directory`. The error is the kernel's: no such directory, not writable,
+    /// no space.
     pub fn open(directory: &[u8]) -> Result<FileStore> {
         Self::open_with(directory, PageCache::Avoid)
     }
@@ -69,8 +71,8 @@ impl FileStore {
     }
 }
 
-/// Finds out by doing it whether the file takes writes, and whether it takes `O_DIRECT` ones of one block:
-/// some file systems accept the flag and refuse the write, or want larger blocks.
+/// Finds out by doing it whether the file takes writes, and whether it takes `O_DIRECT` ones of one
+/// block: some file systems accept the flag and refuse the write, or want larger blocks.
 fn probe(fd: Fd, page_cache: PageCache) -> Result<bool> {
     let block = Mapping::new(PAGE_SIZE)?;
     if page_cache == PageCache::Avoid && file::set_direct(fd, true).is_ok() {
@@ -111,7 +113,8 @@ impl Store for FileStore {
         let written = file::write_all_at(self.file, &queue.buffer(slot)[..len], at);
         if !self.direct && written.is_ok() {
             file::start_writeout(self.file, at, len as u64);
-            // Writes go mostly upwards; after a jump the range dropped holds little, which costs little.
+            // Writes go mostly upwards; after a jump the range dropped holds little, which costs
+            // little.
             let from = at.saturating_sub(BUFFERED_LAG_BYTES);
             file::drop_page_cache(self.file, from, (at - from).min(len as u64));
         }

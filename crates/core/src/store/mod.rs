@@ -10,9 +10,9 @@
 //!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
 //! ```
 //!
-//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages, of
-//! compression or of encryption, so a twin that fails on demand stands in for it in tests, and a device or a
-//! remote one can stand in for it later.
+//! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages,
+//! of compression or of encryption, so a twin that fails on demand stands in for it in tests, and a
+//! device or a remote one can stand in for it later.
 
 pub mod cluster;
 mod file;
@@ -26,7 +26,8 @@ pub use file::{FileStore, PageCache};
 use crate::sys::Result;
 use crate::sys::aio::AioQueue;
 
-/// Reads and writes start at a multiple of this, and so do their lengths and their buffers' addresses.
+/// Reads and writes start at a multiple of this, and so do their lengths and their buffers'
+/// addresses.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Writes that can be under way at the same time.
@@ -48,31 +49,32 @@ pub enum Progress {
 
 /// A flat, sparse array of bytes outside memory.
 ///
-/// A value is a handle: copying it copies no data, and whoever owns the store closes one copy, once.
-/// No method may allocate or take a lock for long: they run in the program's fault handler.
+/// A value is a handle: copying it copies no data, and whoever owns the store closes one copy,
+/// once. No method may allocate or take a lock for long: they run in the program's fault handler.
 pub trait Store: Copy + Send + Sync {
     /// Reads exactly `buf.len()` bytes.
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Starts reading into the first `len` bytes of the queue's buffer; the queue will have the result. False
-    /// if nothing was started: reading ahead is a favour, whoever needs the bytes reads them.
+    /// Starts reading into the first `len` bytes of the queue's buffer; the queue will have the
+    /// result. False if nothing was started: reading ahead is a favour, whoever needs the bytes
+    /// reads them.
     fn read_ahead(self, queue: &mut ReadQueue, at: u64, len: usize) -> bool;
 
-    /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later, the
-    /// range's contents are undefined.
+    /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later,
+    /// the range's contents are undefined.
     fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress;
 
     /// Gives the space of a range back. The contents are undefined afterwards. Best effort.
     fn discard(self, at: u64, len: u64);
 
-    /// A new, empty store of the same kind in the same place: for the child after fork, which shares this one
-    /// with its parent and must not write to it.
+    /// A new, empty store of the same kind in the same place: for the child after fork, which
+    /// shares this one with its parent and must not write to it.
     fn fresh(self) -> Result<Self>;
 
     /// Gives all its space back. `fresh` still works afterwards, nothing else does.
     fn close(self);
 
-    /// The descriptors that the program must not be able to close, -1 for none: the one that `close` closes,
-    /// and the one that `fresh` needs.
+    /// The descriptors that the program must not be able to close, -1 for none: the one that
+    /// `close` closes, and the one that `fresh` needs.
     fn descriptors(self) -> [i32; 2];
 }

@@ -1,23 +1,26 @@
 //! Sealing: what leaves memory is encrypted and authenticated under a key that never does.
 //!
-//! The program's memory holds secrets, and the disk outlives the process; so every object is sealed with
-//! AES-256-GCM under a random key that is made at start, never written anywhere, not into a core dump either
-//! (`sys/secret.rs`), and gone when the process is. The same seal is the check on the way back: a page that was changed, cut, swapped with another or left
-//! over from an earlier use of the same place does not open, because the nonce names the place *and* the use.
+//! The program's memory holds secrets, and the disk outlives the process; so every object is sealed
+//! with AES-256-GCM under a random key that is made at start, never written anywhere, not into a
+//! core dump either (`sys/secret.rs`), and gone when the process is. The same seal is the check on
+//! the way back: a page that was changed, cut, swapped with another or left over from an earlier
+//! use of the same place does not open, because the nonce names the place *and* the use.
 //!
 //! ```text
 //!  nonce   cluster's sequence number (48 bits) | salt (32) | offset in the cluster (16)
 //! ```
 //!
-//! Sequence numbers only count upwards, an offset is sealed once per number, and a child after fork starts a new key: no
-//! nonce is used twice under one key. But a snapshot of the whole process (a virtual machine's, CRIU's) that is restored
-//! twice goes on twice with the same key and the same numbers. For that there is the salt: random bits, new for each
-//! cluster that is written, so that two clusters of one number have the same nonces in one of 2^32 cases.
+//! Sequence numbers only count upwards, an offset is sealed once per number, and a child after fork
+//! starts a new key: no nonce is used twice under one key. But a snapshot of the whole process (a
+//! virtual machine's, CRIU's) that is restored twice goes on twice with the same key and the same
+//! numbers. For that there is the salt: random bits, new for each cluster that is written, so that
+//! two clusters of one number have the same nonces in one of 2^32 cases.
 //!
-//! With encryption switched off the bytes stay readable but are authenticated all the same: a copy is
-//! encrypted, its tag is kept and the rest thrown away. To forge a tag is as hard as with GMAC, which
-//! authenticates the bytes as they are; but there the hardware takes block by block, and is several times
-//! slower. There is no way to switch the check off. (Off is for looking at what is written; it is no faster.)
+//! With encryption switched off the bytes stay readable but are authenticated all the same: a copy
+//! is encrypted, its tag is kept and the rest thrown away. To forge a tag is as hard as with GMAC,
+//! which authenticates the bytes as they are; but there the hardware takes block by block, and is
+//! several times slower. There is no way to switch the check off. (Off is for looking at what is
+//! written; it is no faster.)
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 

@@ -18,7 +18,8 @@ pub enum Fault {
     Every(u64),
 }
 
-/// A store in memory. `Copy`, so what belongs to it lives for ever, but for the contents: they end with `close`.
+/// A store in memory. `Copy`, so what belongs to it lives for ever, but for the contents: they end
+/// with `close`.
 #[derive(Clone, Copy)]
 pub struct MemoryStore(&'static Data);
 

@@ -1,16 +1,18 @@
-//! Writes and reads that go on while we do something else: the kernel's asynchronous I/O (`io_submit`).
+//! Writes and reads that go on while we do something else: the kernel's asynchronous I/O
+//! (`io_submit`).
 //!
-//! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread, which then
-//! belongs to the program (it would show in its task list, forbid it what only single-threaded programs may
-//! do, and make each of our TLB flushes an interrupt); and the default seccomp profile of containers refuses
-//! it. `io_submit` of an `O_DIRECT` write allocates the blocks at once, starts the transfer, and has no
-//! thread.
+//! Why this and not io_uring: io_uring hands a write that needs disk blocks to a worker thread,
+//! which then belongs to the program (it would show in its task list, forbid it what only
+//! single-threaded programs may do, and make each of our TLB flushes an interrupt); and the default
+//! seccomp profile of containers refuses it. `io_submit` of an `O_DIRECT` write allocates the
+//! blocks at once, starts the transfer, and has no thread.
 //!
 //! # Safety charter
-//! A buffer that the kernel is reading or filling is owned by its slot and reachable by nobody: `buffer` gives
-//! it out only while no transfer of it is in flight, and dropping the queue waits for all of them. The control
-//! blocks are read by `io_submit` only, so they live on its stack. A fork copies memory that the kernel may be
-//! filling, so it must find every queue idle; the child then forgets the parent's context.
+//! A buffer that the kernel is reading or filling is owned by its slot and reachable by nobody:
+//! `buffer` gives it out only while no transfer of it is in flight, and dropping the queue waits
+//! for all of them. The control blocks are read by `io_submit` only, so they live on its stack. A
+//! fork copies memory that the kernel may be filling, so it must find every queue idle; the child
+//! then forgets the parent's context.
 #![allow(unsafe_code)]
 
 use super::file::Fd;
@@ -132,15 +134,15 @@ impl<const N: usize> AioQueue<N> {
         }
     }
 
-    /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing was
-    /// started.
+    /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing
+    /// was started.
     pub fn submit_write(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
         // Cut short: that is how a file system runs full in the middle.
         self.submit(IOCB_CMD_PWRITE, slot, fd, at, State::InFlight { len, short: Errno::ENOSPC })
     }
 
-    /// Starts reading into the first `len` bytes of an idle slot's buffer. An error means that nothing was
-    /// started.
+    /// Starts reading into the first `len` bytes of an idle slot's buffer. An error means that
+    /// nothing was started.
     pub fn submit_read(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
         self.submit(IOCB_CMD_PREAD, slot, fd, at, State::InFlight { len, short: Errno::EIO })
     }
@@ -159,8 +161,8 @@ impl<const N: usize> AioQueue<N> {
             ..ControlBlock::default()
         };
         let blocks = [&raw const block];
-        // SAFETY: the control block is copied by the call; the buffer is `len` bytes at least, and stays
-        // untouched until the result is in (see the charter).
+        // SAFETY: the control block is copied by the call; the buffer is `len` bytes at least, and
+        // stays untouched until the result is in (see the charter).
         match unsafe { uz_syscall!(nr::IO_SUBMIT, context, 1, blocks.as_ptr()) } {
             Ok(1) => {
                 self.slots[slot].state = next;
@@ -212,7 +214,8 @@ impl<const N: usize> AioQueue<N> {
         Some(result)
     }
 
-    /// In the child after fork: the kernel's side belongs to the parent, and only its ring is here, too. Nothing may be in flight.
+    /// In the child after fork: the kernel's side belongs to the parent, and only its ring is here,
+    /// too. Nothing may be in flight.
     pub fn forget(&mut self) {
         assert!(self.is_idle());
         if let Context::Open(ring) = self.context {
@@ -228,7 +231,8 @@ impl<const N: usize> AioQueue<N> {
             // SAFETY: the kernel writes one word.
             let made = unsafe { uz_syscall!(nr::IO_SETUP, N, &raw mut context) };
             self.context = match made {
-                // The kernel has mapped its ring where the program's memory is, and goes by where it is.
+                // The kernel has mapped its ring where the program's memory is, and goes by where
+                // it is.
                 Ok(_) => Context::Open(place::take_in(context, ring_bytes(context))),
                 Err(_) => Context::Refused,
             };
@@ -303,8 +307,8 @@ mod tests {
             file::read_exact_at(fd, back.as_mut_slice(), u64::from(round) * 8192).unwrap();
             assert!(back.as_slice().iter().all(|&b| b == round));
         }
-        // A bad descriptor is an error at once, a bad alignment at once or as a result: both leave an idle
-        // slot.
+        // A bad descriptor is an error at once, a bad alignment at once or as a result: both leave
+        // an idle slot.
         assert_eq!(q.submit_write(0, -1, 0, 8192), Err(Errno::EBADF));
         let late = q.submit_write(0, fd, 1, 8192).is_ok();
         while !q.is_idle() {

@@ -1,4 +1,5 @@
-//! The compression libraries in C: liblz4, libzstd and libdeflate, each as a type that owns its working memory.
+//! The compression libraries in C: liblz4, libzstd and libdeflate, each as a type that owns its
+//! working memory.
 //!
 //! ```text
 //!  Lz4Compressor     16 KiB hash table                    LZ4_compress_fast_extState
@@ -10,16 +11,18 @@
 //!  lz4_decompress    no memory at all                     LZ4_decompress_safe
 //! ```
 //!
-//! Each owns a [`Mapping`] made when it is built; after that a call neither allocates nor makes a system
-//! call. None of the functions used here has a large frame: the deepest was measured and is asserted by
-//! `tests/codec_stack.rs`, because they run on alternate signal stacks.
+//! Each owns a [`Mapping`] made when it is built; after that a call neither allocates nor makes a
+//! system call. None of the functions used here has a large frame: the deepest was measured and is
+//! asserted by `tests/codec_stack.rs`, because they run on alternate signal stacks.
 //!
 //! # Safety charter
-//! - Every call passes pointers and lengths of live Rust slices or of an owned mapping, and the libraries
-//!   promise to stay inside them, on hostile input too (`LZ4_decompress_safe`, `ZSTD_decompressDCtx` and
-//!   `libdeflate_deflate_decompress` are specified and fuzzed for that by their maintainers).
-//! - A context is built inside its own mapping, which never moves and is reachable through its owner only:
-//!   nobody can alter the bytes between two calls, so the pointers that the context keeps stay valid.
+//! - Every call passes pointers and lengths of live Rust slices or of an owned mapping, and the
+//!   libraries promise to stay inside them, on hostile input too (`LZ4_decompress_safe`,
+//!   `ZSTD_decompressDCtx` and `libdeflate_deflate_decompress` are specified and fuzzed for that by
+//!   their maintainers).
+//! - A context is built inside its own mapping, which never moves and is reachable through its
+//!   owner only: nobody can alter the bytes between two calls, so the pointers that the context
+//!   keeps stay valid.
 //! - A context is used through `&mut self`: by one thread at a time.
 //! - Nothing here keeps a pointer into a caller's slice after the call.
 #![allow(unsafe_code)]
@@ -91,8 +94,8 @@ impl Lz4Compressor {
             return Err(NoOutput::Failed);
         }
         let dst_len = dst.len().min(MAX_INPUT_BYTES) as c_int;
-        // SAFETY: see the charter; the state has the size asked for, is page-aligned and is initialised by
-        // the call itself.
+        // SAFETY: see the charter; the state has the size asked for, is page-aligned and is
+        // initialised by the call itself.
         lz4_written(unsafe {
             LZ4_compress_fast_extState(
                 self.0.as_mut_slice().as_mut_ptr().cast(),
@@ -114,7 +117,8 @@ impl Lz4Compressor {
 pub struct Lz4HcCompressor(Mapping);
 
 impl Lz4HcCompressor {
-    /// From level 10 on liblz4 uses its optimal parser, which takes 64 KiB from `malloc` or the stack.
+    /// From level 10 on liblz4 uses its optimal parser, which takes 64 KiB from `malloc` or the
+    /// stack.
     pub const LEVELS: core::ops::RangeInclusive<i8> = 2..=9;
 
     pub fn new() -> Result<Self> {
@@ -150,7 +154,8 @@ impl Lz4HcCompressor {
     }
 }
 
-/// Decodes one lz4 block; the number of bytes written, `None` if `src` is not a block or does not fit.
+/// Decodes one lz4 block; the number of bytes written, `None` if `src` is not a block or does not
+/// fit.
 pub fn lz4_decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     if src.len() > MAX_INPUT_BYTES || dst.len() > MAX_INPUT_BYTES {
         return None;
@@ -169,12 +174,14 @@ pub fn lz4_decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
 
 // --------------------------------------------------------------------------------------------------- zstd
 
-/// The levels offered: the library's own reach down to -131072, where nothing is left of compression.
+/// The levels offered: the library's own reach down to -131072, where nothing is left of
+/// compression.
 pub const ZSTD_LEVELS: core::ops::RangeInclusive<i8> = -128..=22;
 
-// libzstd calls these hooks if anybody defines them, by weak references: a program that traces its own zstd
-// would be called back from the middle of a fault. Ours come first for our copy of the library, and are hidden, so
-// that the program's copy does not see them. "Begin" answers 0, for "do not trace".
+// libzstd calls these hooks if anybody defines them, by weak references: a program that traces its
+// own zstd would be called back from the middle of a fault. Ours come first for our copy of the
+// library, and are hidden, so that the program's copy does not see them. "Begin" answers 0, for "do
+// not trace".
 core::arch::global_asm!(
     ".macro uz_zstd_hook name",
     ".weak \\name",
@@ -218,8 +225,8 @@ fn zstd_parameters(
     unsafe { zstd::ZSTD_getCParams(level.into(), input_bytes as u64, dictionary_bytes) }
 }
 
-/// zstd at one level, for inputs up to about one size. The frames are as short as they can be: no magic
-/// number, no content size, no checksum, no dictionary number.
+/// zstd at one level, for inputs up to about one size. The frames are as short as they can be: no
+/// magic number, no content size, no checksum, no dictionary number.
 pub struct ZstdCompressor {
     memory: Mapping,
     /// Where in the memory the context begins: not at its start in a build of zstd for sanitizers.
@@ -278,8 +285,9 @@ impl ZstdCompressor {
         }
         self.dictionary = (0, 0);
         if let Some(dictionary) = dictionary {
-            // SAFETY: the context was made above. It will keep the address of the dictionary, and uses it in
-            // `compress` only, which is given the same dictionary (compared there by number and address).
+            // SAFETY: the context was made above. It will keep the address of the dictionary, and
+            // uses it in `compress` only, which is given the same dictionary (compared there by
+            // number and address).
             if !zstd_ok(unsafe { zstd::ZSTD_CCtx_refCDict(context, dictionary.compress_side()) }) {
                 return false;
             }
@@ -302,10 +310,11 @@ impl ZstdCompressor {
             return Err(NoOutput::Failed);
         }
         // Twice, because a static context gives up after many inputs that are far smaller than the
-        // memory it was given ("workspace wasteful", then no resize): a fresh one starts that count again.
+        // memory it was given ("workspace wasteful", then no resize): a fresh one starts that count
+        // again.
         for _ in 0..2 {
-            // SAFETY: see the charter; the context was built in `new` or above, and the dictionary that it
-            // refers to is the argument, alive.
+            // SAFETY: see the charter; the context was built in `new` or above, and the dictionary
+            // that it refers to is the argument, alive.
             let code = unsafe {
                 zstd::ZSTD_compress2(
                     self.context(),
@@ -357,7 +366,8 @@ impl ZstdDecompressor {
         if set { Ok(Self(memory)) } else { Err(super::Errno::ENOMEM) }
     }
 
-    /// The number of bytes written, `None` if `src` is not what the compressor made or does not fit.
+    /// The number of bytes written, `None` if `src` is not what the compressor made or does not
+    /// fit.
     pub fn decompress(
         &mut self,
         dictionary: Option<&ZstdDictionary>,
@@ -367,8 +377,8 @@ impl ZstdDecompressor {
         let context = self.0.as_mut_slice().as_mut_ptr().cast();
         let (to, to_len) = (dst.as_mut_ptr().cast(), dst.len());
         let (from, from_len) = (src.as_ptr().cast(), src.len());
-        // SAFETY: see the charter; the context was built in `new`, the dictionary lives until the call returns
-        // and is not referred to afterwards (`usingDDict` is for one call).
+        // SAFETY: see the charter; the context was built in `new`, the dictionary lives until the
+        // call returns and is not referred to afterwards (`usingDDict` is for one call).
         let code = unsafe {
             match dictionary {
                 None => zstd::ZSTD_decompressDCtx(context, to, to_len, from, from_len),
@@ -393,8 +403,8 @@ pub struct ZstdDictionary {
 }
 
 impl ZstdDictionary {
-    /// Digests `content` (raw bytes, or a dictionary with zstd's header) for inputs of about `input_bytes`
-    /// at `level`. `number` tells dictionaries apart; it is the caller's and not 0.
+    /// Digests `content` (raw bytes, or a dictionary with zstd's header) for inputs of about
+    /// `input_bytes` at `level`. `number` tells dictionaries apart; it is the caller's and not 0.
     pub fn new(number: u32, content: &[u8], level: i8, input_bytes: usize) -> Result<Self> {
         use zstd::ZSTD_dictContentType_e::ZSTD_dct_auto as AUTO;
         use zstd::ZSTD_dictLoadMethod_e::ZSTD_dlm_byCopy as BY_COPY;
@@ -409,7 +419,8 @@ impl ZstdDictionary {
         };
         let (mut compress, mut decompress) = (Mapping::new(c_len)?, Mapping::new(d_len)?);
         let (c_len, d_len) = (compress.len(), decompress.len());
-        // SAFETY: the mappings are ours, page-aligned and hold nothing yet; the content is copied into them.
+        // SAFETY: the mappings are ours, page-aligned and hold nothing yet; the content is copied
+        // into them.
         let built = unsafe {
             let from = content.as_ptr().cast();
             let c_at = compress.as_mut_slice().as_mut_ptr().cast();
@@ -442,11 +453,13 @@ impl ZstdDictionary {
     }
 }
 
-// ------------------------------------------------------------------------------------------------ deflate
+// ------------------------------------------------------------------------------------------------
+// deflate
 
-/// How libdeflate gets its one block of memory: it asks twice, first to tell us the size (and is refused),
-/// then to be given the mapping made for it. Its callback has no argument of ours, hence the statics; the
-/// lock is held while they are in use, which is when a context is built, never when it works.
+/// How libdeflate gets its one block of memory: it asks twice, first to tell us the size (and is
+/// refused), then to be given the mapping made for it. Its callback has no argument of ours, hence
+/// the statics; the lock is held while they are in use, which is when a context is built, never
+/// when it works.
 static DEFLATE_BUILD: Mutex<()> = Mutex::new(());
 static DEFLATE_ASKED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static DEFLATE_OFFER: AtomicUsize = AtomicUsize::new(0);
@@ -531,7 +544,8 @@ impl DeflateDecompressor {
         Ok(Self { memory, context })
     }
 
-    /// The number of bytes written, `None` if `src` is not one stream, whole and alone, or does not fit.
+    /// The number of bytes written, `None` if `src` is not one stream, whole and alone, or does not
+    /// fit.
     pub fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         let (mut read, mut written) = (0usize, 0usize);
         // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.

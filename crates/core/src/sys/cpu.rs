@@ -1,7 +1,8 @@
 //! Which CPU this is, how many there are, and how to wait for another thread without a lock.
 //!
 //! # Safety charter
-//! One instruction that reads a register of the CPU, and system calls that read and write nothing but locals.
+//! One instruction that reads a register of the CPU, and system calls that read and write nothing
+//! but locals.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::__cpuid_count;
@@ -9,8 +10,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::nr;
 
-/// Whether the CPU has the instruction `rdpid`, which the standard library does not look for: asked once,
-/// because `cpuid` is an exit to the hypervisor in a virtual machine.
+/// Whether the CPU has the instruction `rdpid`, which the standard library does not look for: asked
+/// once, because `cpuid` is an exit to the hypervisor in a virtual machine.
 fn has_rdpid() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -26,8 +27,8 @@ fn has_rdpid() -> bool {
     }
 }
 
-/// The CPU that this thread runs on, as a hint: it may be another one a moment later, and 0 where the
-/// machine does not say.
+/// The CPU that this thread runs on, as a hint: it may be another one a moment later, and 0 where
+/// the machine does not say.
 #[inline]
 pub fn current() -> usize {
     if has_rdpid() {
@@ -54,8 +55,9 @@ pub fn count() -> usize {
     count.max(1) as usize
 }
 
-/// Lets some time pass, the more the higher `round`: pauses first, then the rest of the time slice, and now and
-/// then a short sleep, without which a real-time thread could starve the one that it waits for.
+/// Lets some time pass, the more the higher `round`: pauses first, then the rest of the time slice,
+/// and now and then a short sleep, without which a real-time thread could starve the one that it
+/// waits for.
 pub fn relax(round: u32) {
     const PAUSE_ROUNDS: u32 = 32;
     const SLEEP_EVERY: u32 = 256;

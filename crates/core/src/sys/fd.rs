@@ -31,7 +31,8 @@ pub fn high_base() -> i32 {
     if soft > 2 * HIGH_ROOM { (soft - HIGH_ROOM) as i32 } else { (soft / 2) as i32 }
 }
 
-/// Moves a descriptor to a high number, close-on-exec. Where no high number is free it stays where it is.
+/// Moves a descriptor to a high number, close-on-exec. Where no high number is free it stays where
+/// it is.
 pub fn move_high(fd: i32) -> i32 {
     // SAFETY: duplicates a descriptor.
     match unsafe { uz_syscall!(nr::FCNTL, fd, F_DUPFD_CLOEXEC, high_base()) } {
@@ -88,7 +89,8 @@ const F_SETLK: usize = 6;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 
-/// A record lock as the kernel takes it (`struct flock`): from `start`, `len` bytes, 0 for all that follow.
+/// A record lock as the kernel takes it (`struct flock`): from `start`, `len` bytes, 0 for all that
+/// follow.
 #[repr(C)]
 struct RecordLock {
     kind: i16,
@@ -105,8 +107,9 @@ fn record_lock(fd: i32, command: usize, kind: i16, start: usize, len: usize) -> 
     Ok(lock)
 }
 
-/// Makes the byte at `at` of the file the one that this process has locked, instead of any from `first` on. The kernel
-/// gives the lock back when the process has gone, however it ended: after its memory.
+/// Makes the byte at `at` of the file the one that this process has locked, instead of any from
+/// `first` on. The kernel gives the lock back when the process has gone, however it ended: after
+/// its memory.
 pub fn lock_only_byte(fd: i32, first: usize, at: usize) -> Result<()> {
     record_lock(fd, F_SETLK, F_UNLCK, first, 0)?;
     lock_byte(fd, at)
@@ -122,7 +125,8 @@ pub fn is_byte_locked(fd: i32, at: usize) -> Result<bool> {
     record_lock(fd, F_GETLK, F_WRLCK, at, 1).map(|lock| lock.kind != F_UNLCK)
 }
 
-/// The process, other than this one, that has that byte locked, by its id in this one's namespace; `None` where there is none.
+/// The process, other than this one, that has that byte locked, by its id in this one's namespace;
+/// `None` where there is none.
 pub fn lock_holder(fd: i32, at: usize) -> Result<Option<u32>> {
     let lock = record_lock(fd, F_GETLK, F_WRLCK, at, 1)?;
     let pid = u32::try_from(lock.pid).ok().filter(|pid| *pid != 0);

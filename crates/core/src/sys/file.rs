@@ -1,13 +1,13 @@
 //! Files and pipes as the backing store needs them: raw system calls on descriptors of our own.
 //!
-//! Descriptors are plain numbers here ([`Fd`] is `Copy`): a store is copied freely into the place that does
-//! the I/O, and exactly one owner closes it. Every descriptor is close-on-exec and lives high, out of the way
-//! of programs that count on small numbers.
+//! Descriptors are plain numbers here ([`Fd`] is `Copy`): a store is copied freely into the place
+//! that does the I/O, and exactly one owner closes it. Every descriptor is close-on-exec and lives
+//! high, out of the way of programs that count on small numbers.
 //!
 //! # Safety charter
-//! The only memory that these calls read or write are slices handed in by safe borrow, valid for their length
-//! for the time of the call, and structures on this file's own stack. A wrong descriptor number makes a call
-//! fail or act on another file; it never touches memory.
+//! The only memory that these calls read or write are slices handed in by safe borrow, valid for
+//! their length for the time of the call, and structures on this file's own stack. A wrong
+//! descriptor number makes a call fail or act on another file; it never touches memory.
 #![allow(unsafe_code)]
 
 pub use super::fd::close;
@@ -39,7 +39,8 @@ const POLLNVAL: i16 = 0x20;
 const EISDIR: Errno = Errno(21);
 const EFBIG: Errno = Errno(27);
 
-/// Opens a directory, only to make files in it later (the path may have changed its meaning by then).
+/// Opens a directory, only to make files in it later (the path may have changed its meaning by
+/// then).
 pub fn open_directory(path: &[u8]) -> Result<Fd> {
     let mut z = [0u8; 4096];
     if path.len() >= z.len() || path.contains(&0) {
@@ -57,7 +58,8 @@ pub fn open_unlinked(directory: Fd) -> Result<Fd> {
     // SAFETY: the path is NUL-terminated and static.
     match unsafe { uz_syscall!(nr::OPENAT, directory, c".".as_ptr(), flags, OWNER_ONLY) } {
         Ok(fd) => Ok(move_high(fd as Fd)),
-        // File systems without O_TMPFILE (and kernels that take it for O_DIRECTORY) say one of these.
+        // File systems without O_TMPFILE (and kernels that take it for O_DIRECTORY) say one of
+        // these.
         Err(Errno::EOPNOTSUPP | EISDIR | Errno::ENOENT | Errno::EINVAL) => create_and_unlink(directory),
         Err(e) => Err(e),
     }
@@ -86,8 +88,8 @@ fn create_and_unlink(directory: Fd) -> Result<Fd> {
     }
 }
 
-/// Calls `f` with every name in a directory that was opened for this, its NUL included. `buffer`: for a few hundred bytes
-/// of names at least.
+/// Calls `f` with every name in a directory that was opened for this, its NUL included. `buffer`:
+/// for a few hundred bytes of names at least.
 pub fn each_name(directory: Fd, buffer: &mut [u8], mut f: impl FnMut(&[u8])) -> Result<()> {
     loop {
         // SAFETY: the kernel writes at most what the buffer holds.
@@ -120,8 +122,8 @@ pub fn set_direct(fd: Fd, on: bool) -> Result<()> {
     unsafe { uz_syscall!(nr::FCNTL, fd, F_SETFL, if on { O_DIRECT } else { 0 }) }.map(drop)
 }
 
-/// Reads exactly `buf.len()` bytes at `at`. The end of the file before that is an I/O error: what is not
-/// there was never written, or somebody cut the file.
+/// Reads exactly `buf.len()` bytes at `at`. The end of the file before that is an I/O error: what
+/// is not there was never written, or somebody cut the file.
 pub fn read_exact_at(fd: Fd, mut buf: &mut [u8], mut at: u64) -> Result<()> {
     while !buf.is_empty() {
         // SAFETY: the slice is exclusively borrowed and writable for its length.
@@ -157,15 +159,15 @@ pub fn write_all_at(fd: Fd, mut buf: &[u8], mut at: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether a write would stay within RLIMIT_FSIZE. Beyond it the kernel not only refuses: it sends SIGXFSZ,
-/// whose default action kills the program that we serve. The program may lower the limit at any time, so ask
-/// before each write (150 ns).
+/// Whether a write would stay within RLIMIT_FSIZE. Beyond it the kernel not only refuses: it sends
+/// SIGXFSZ, whose default action kills the program that we serve. The program may lower the limit
+/// at any time, so ask before each write (150 ns).
 pub fn within_size_limit(at: u64, len: usize) -> Result<()> {
     if at.saturating_add(len as u64) > soft_limit(RLIMIT_FSIZE) { Err(EFBIG) } else { Ok(()) }
 }
 
-/// Makes the file `len` bytes long, without allocating anything: a write inside the file's size needs not
-/// wait for the size to be updated. Best effort.
+/// Makes the file `len` bytes long, without allocating anything: a write inside the file's size
+/// needs not wait for the size to be updated. Best effort.
 pub fn extend(fd: Fd, len: u64) {
     let len = len.min(soft_limit(RLIMIT_FSIZE));
     // SAFETY: touches no memory of ours.
@@ -212,7 +214,8 @@ pub fn pipe() -> Result<(Fd, Fd)> {
     Ok((move_high(ends[0]), move_high(ends[1])))
 }
 
-/// Whether each of these read ends has lost all its writers (asked without waiting). At most 64 at a time.
+/// Whether each of these read ends has lost all its writers (asked without waiting). At most 64 at
+/// a time.
 pub fn hung_up(fds: &[Fd]) -> u64 {
     #[repr(C)]
     #[derive(Clone, Copy)]
@@ -230,7 +233,8 @@ pub fn hung_up(fds: &[Fd]) -> u64 {
     if unsafe { uz_syscall!(nr::POLL, polls.as_mut_ptr(), n, 0) }.is_err() {
         return 0;
     }
-    // A descriptor that somebody closed under us says nothing about writers: it counts as still open.
+    // A descriptor that somebody closed under us says nothing about writers: it counts as still
+    // open.
     let gone = |p: &PollFd| p.revents & POLLNVAL == 0 && p.revents & (POLLHUP | POLLERR) != 0;
     (0..n).filter(|&i| gone(&polls[i])).fold(0, |bits, i| bits | 1 << i)
 }
@@ -263,11 +267,13 @@ fn soft_limit(resource: u32) -> u64 {
 pub mod testing {
     use super::*;
 
-    /// Forks. The child runs `child`, which must not allocate (other threads of the test process may hold the
-    /// allocator's lock), and exits with 0 if it answers true; the parent gets its process id.
+    /// Forks. The child runs `child`, which must not allocate (other threads of the test process
+    /// may hold the allocator's lock), and exits with 0 if it answers true; the parent gets its
+    /// process id.
     pub fn fork(child: impl FnOnce() -> bool) -> i32 {
         const SIGCHLD: usize = 17;
-        // SAFETY: without CLONE_VM the child is a copy; it leaves by exit_group and never returns from here.
+        // SAFETY: without CLONE_VM the child is a copy; it leaves by exit_group and never returns
+        // from here.
         unsafe {
             match uz_syscall!(nr::CLONE, SIGCHLD, 0, 0, 0, 0).unwrap() {
                 0 => {

@@ -1,9 +1,10 @@
 //! Memory of our own, straight from the kernel: mappings, and tables that grow without moving.
 //!
 //! # Safety charter
-//! A `Mapping` owns its addresses from `mmap` to `munmap`, so slices borrowed from it are sound: nobody else
-//! knows the address. `decommit` gives the frames back and the bytes read as zero afterwards, which
-//! for plain bytes is a legal value. `Table<T>` relies on `T: Zeroable`: all-zero bytes are a valid `T`.
+//! A `Mapping` owns its addresses from `mmap` to `munmap`, so slices borrowed from it are sound:
+//! nobody else knows the address. `decommit` gives the frames back and the bytes read as zero
+//! afterwards, which for plain bytes is a legal value. `Table<T>` relies on `T: Zeroable`: all-zero
+//! bytes are a valid `T`.
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;
@@ -39,12 +40,12 @@ pub fn own_mapped_bytes() -> usize {
     OWN_MAPPED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Maps at least `len` bytes of private anonymous zero memory with `prot`, where the program has nothing (`place.rs`). The
-/// address is the caller's to unmap.
+/// Maps at least `len` bytes of private anonymous zero memory with `prot`, where the program has
+/// nothing (`place.rs`). The address is the caller's to unmap.
 pub fn map_anonymous(len: usize, prot: usize) -> Result<usize> {
     let addr = place::map(len, prot)?;
-    // Our tables and pools hold compressed copies of the program's pages: they have no place in its core
-    // dump, and huge pages would make them resident before they are used.
+    // Our tables and pools hold compressed copies of the program's pages: they have no place in its
+    // core dump, and huge pages would make them resident before they are used.
     // SAFETY: advice about the mapping just made.
     unsafe {
         let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_DONTDUMP);
@@ -65,15 +66,17 @@ pub unsafe fn unmap_anonymous(addr: usize, len: usize) {
     OWN_MAPPED_BYTES.fetch_sub(len, Ordering::Relaxed);
 }
 
-/// Address space kept for what a fault cannot do without: where it begins, and how much is left of it.
+/// Address space kept for what a fault cannot do without: where it begins, and how much is left of
+/// it.
 static SPARE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Four segments of tables, for memory that lies apart.
 const SPARE_BYTES: usize = 4 * SEGMENT_BYTES;
 /// Bytes of address space to one of words for its pages.
 const BYTES_TO_WORDS: usize = PAGE_SIZE / size_of::<u64>();
 
-/// Keeps address space aside, before a limit on it (ulimit -v) is reached: the words of pages that are touched for the first time need some, and a
-/// program that has the pages already would die without.
+/// Keeps address space aside, before a limit on it (ulimit -v) is reached: the words of pages that
+/// are touched for the first time need some, and a program that has the pages already would die
+/// without.
 pub fn keep_spare() -> Result<()> {
     const RLIMIT_AS: usize = 9;
     if SPARE[0].load(Ordering::Acquire) != 0 {
@@ -100,8 +103,10 @@ fn map_needed(len: usize, prot: usize) -> Result<usize> {
             let old = SPARE[1].fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
             let left = old.map_err(|_| Errno::ENOMEM).map(|old| take(old).expect("taken"))?;
             let addr = SPARE[0].load(Ordering::Acquire) + left;
-            // Opened where it is: between giving it back and mapping it again somebody else might take it.
-            // SAFETY: this end of the spare mapping is ours, has no memory, and was taken by nobody else.
+            // Opened where it is: between giving it back and mapping it again somebody else might
+            // take it.
+            // SAFETY: this end of the spare mapping is ours, has no memory, and was taken by nobody
+            // else.
             unsafe {
                 uz_syscall!(nr::MPROTECT, addr, len.next_multiple_of(PAGE_SIZE), prot)?;
                 let _ = uz_syscall!(nr::MADVISE, addr, len, MADV_NOHUGEPAGE);
@@ -113,7 +118,8 @@ fn map_needed(len: usize, prot: usize) -> Result<usize> {
     }
 }
 
-/// Maps room for `count` huge pages, aligned to their size; a touch maps one where the kernel has one to give. For ever.
+/// Maps room for `count` huge pages, aligned to their size; a touch maps one where the kernel has
+/// one to give. For ever.
 pub fn map_huge(count: usize) -> Result<usize> {
     let len = count * super::HUGE_BYTES;
     let start =
@@ -159,14 +165,16 @@ impl Mapping {
         unsafe { core::slice::from_raw_parts_mut(self.addr as *mut u8, self.len) }
     }
 
-    /// Gives the frames of `range` (whole pages, in bytes) back to the kernel; they read as zero afterwards.
+    /// Gives the frames of `range` (whole pages, in bytes) back to the kernel; they read as zero
+    /// afterwards.
     pub fn decommit(&mut self, range: Range<usize>) {
         assert!(range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE));
         assert!(range.start <= range.end && range.end <= self.len);
         if range.is_empty() {
             return;
         }
-        // SAFETY: the range lies in our own mapping, borrowed exclusively; zero bytes are valid bytes.
+        // SAFETY: the range lies in our own mapping, borrowed exclusively; zero bytes are valid
+        // bytes.
         let _ = unsafe {
             uz_syscall!(nr::MADVISE, self.addr + range.start, range.end - range.start, MADV_DONTNEED)
         };
@@ -181,8 +189,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all. Returns how many bytes were, from the first on. Linux
-/// before 6.15 drops none.
+/// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all.
+/// Returns how many bytes were, from the first on. Linux before 6.15 drops none.
 ///
 /// # Safety
 /// The contents must be worthless or stored elsewhere.
@@ -255,9 +263,9 @@ const SEGMENT_BYTES: usize = 1 << 20;
 pub const STRETCHES: usize = 64;
 const MAX_SEGMENTS: usize = 1 << 15;
 
-/// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at first.
-/// Readers need no lock; growing takes one inside. Elements are shared (`&T`), so they are atomics or are
-/// guarded by whoever owns the table; `get_mut` needs the table exclusively.
+/// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at
+/// first. Readers need no lock; growing takes one inside. Elements are shared (`&T`), so they are
+/// atomics or are guarded by whoever owns the table; `get_mut` needs the table exclusively.
 pub struct Table<T> {
     segments: AtomicPtr<AtomicPtr<T>>,
     grow: Mutex<()>,
@@ -305,7 +313,8 @@ impl<T: Zeroable> Table<T> {
     /// The element, if its segment exists.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
-        // SAFETY: segments are zero-initialised (hence valid elements), never move, and live as long as self.
+        // SAFETY: segments are zero-initialised (hence valid elements), never move, and live as
+        // long as self.
         self.slot(index).map(|p| unsafe { &*p })
     }
 
@@ -321,7 +330,8 @@ impl<T: Zeroable> Table<T> {
         self.ensure_by(index, map_anonymous)
     }
 
-    /// The same for what the program cannot do without: of the spare address space, where there is no other.
+    /// The same for what the program cannot do without: of the spare address space, where there is
+    /// no other.
     pub fn ensure_needed(&self, index: usize) -> Result<&T> {
         self.ensure_by(index, map_needed)
     }
@@ -350,20 +360,22 @@ impl<T: Zeroable> Table<T> {
         self.get(index).ok_or(super::Errno::ENOMEM)
     }
 
-    /// Gives the memory of `count` elements from `first` back to the kernel; they are zero afterwards.
-    /// They must lie in one mapped segment and cover whole pages.
+    /// Gives the memory of `count` elements from `first` back to the kernel; they are zero
+    /// afterwards. They must lie in one mapped segment and cover whole pages.
     fn decommit(&mut self, first: usize, count: usize) {
         self.advise(first, count, MADV_DONTNEED);
     }
 
-    /// The same for several stretches (first element, count), wherever they lie, with one flush for all. Linux before 6.15 wants a call for each.
+    /// The same for several stretches (first element, count), wherever they lie, with one flush for
+    /// all. Linux before 6.15 wants a call for each.
     pub fn decommit_each(&mut self, stretches: &[(usize, usize)]) {
         for some in stretches.chunks(STRETCHES) {
             let mut vector = [(0usize, 0usize); STRETCHES];
             for (v, (first, count)) in vector.iter_mut().zip(some) {
                 *v = self.stretch(*first, *count);
             }
-            // SAFETY: the stretches lie in segments of ours, borrowed exclusively; zero is a valid T.
+            // SAFETY: the stretches lie in segments of ours, borrowed exclusively; zero is a valid
+            // T.
             let mut left = unsafe { drop_stretches(&vector[..some.len()]) };
             for ((first, count), (_, bytes)) in some.iter().zip(vector) {
                 if left < bytes {
@@ -374,8 +386,9 @@ impl<T: Zeroable> Table<T> {
         }
     }
 
-    /// Puts memory behind `count` elements from `first`, for less than a fault for each page costs. Kernels before
-    /// 5.14 cannot; then touching them does it. They must lie in one mapped segment and cover whole pages.
+    /// Puts memory behind `count` elements from `first`, for less than a fault for each page costs.
+    /// Kernels before 5.14 cannot; then touching them does it. They must lie in one mapped segment
+    /// and cover whole pages.
     pub fn populate(&mut self, first: usize, count: usize) {
         self.advise(first, count, MADV_POPULATE_WRITE);
     }
@@ -392,8 +405,8 @@ impl<T: Zeroable> Table<T> {
     fn advise(&mut self, first: usize, count: usize, advice: usize) {
         let (addr, len) = self.stretch(first, count);
         if len > 0 {
-            // SAFETY: the range lies in one segment of ours, borrowed exclusively. The advice given here keeps the
-            // bytes or makes them zero, which is a valid T, without drop.
+            // SAFETY: the range lies in one segment of ours, borrowed exclusively. The advice given
+            // here keeps the bytes or makes them zero, which is a valid T, without drop.
             let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, advice) };
         }
     }
@@ -402,8 +415,8 @@ impl<T: Zeroable> Table<T> {
     pub fn unmap_segment(&mut self, segment: usize) {
         let dir = *self.segments.get_mut();
         assert!(segment < MAX_SEGMENTS && !dir.is_null());
-        // SAFETY: the directory has MAX_SEGMENTS entries; self is borrowed exclusively, so nobody borrows an
-        // element, and once the entry is null nobody finds the segment.
+        // SAFETY: the directory has MAX_SEGMENTS entries; self is borrowed exclusively, so nobody
+        // borrows an element, and once the entry is null nobody finds the segment.
         unsafe {
             let seg = (*dir.add(segment)).swap(null_mut(), Ordering::AcqRel);
             if !seg.is_null() {
@@ -427,8 +440,8 @@ impl<T> Drop for Table<T> {
             return;
         }
         for i in 0..MAX_SEGMENTS {
-            // SAFETY: the directory has MAX_SEGMENTS entries; each non-null one is a mapping of ours that
-            // nobody can borrow any more.
+            // SAFETY: the directory has MAX_SEGMENTS entries; each non-null one is a mapping of
+            // ours that nobody can borrow any more.
             unsafe {
                 let seg = (*dir.add(i)).load(Ordering::Relaxed);
                 if !seg.is_null() {

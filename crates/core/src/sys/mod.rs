@@ -1,8 +1,8 @@
 //! The kernel, and all unsafe code of this crate.
 //!
-//! Everything above this module is safe Rust: it sees mappings as slices, the program's pages as addresses
-//! with a length, and the kernel's answers as outcomes. No errno travels further up than it must, and
-//! nothing here calls libc (see `syscall.rs` for why).
+//! Everything above this module is safe Rust: it sees mappings as slices, the program's pages as
+//! addresses with a length, and the kernel's answers as outcomes. No errno travels further up than
+//! it must, and nothing here calls libc (see `syscall.rs` for why).
 #![allow(unsafe_code)]
 
 #[macro_use]
@@ -69,11 +69,13 @@ pub(crate) fn static_ref<T: 'static>(p: &core::sync::atomic::AtomicPtr<T>) -> Op
     unsafe { p.load(core::sync::atomic::Ordering::Acquire).as_ref() }
 }
 
-/// Takes back what [`static_ref`] gave references to. For tests, at the end of all that could have one.
+/// Takes back what [`static_ref`] gave references to. For tests, at the end of all that could have
+/// one.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn take_back<T>(p: &core::sync::atomic::AtomicPtr<T>) -> Option<Box<T>> {
     let p = p.swap(core::ptr::null_mut(), core::sync::atomic::Ordering::AcqRel);
-    // SAFETY: the tests store only pointers made from leaked boxes, and each ends its threads before this.
+    // SAFETY: the tests store only pointers made from leaked boxes, and each ends its threads
+    // before this.
     (!p.is_null()).then(|| unsafe { Box::from_raw(p) })
 }
 
@@ -96,7 +98,8 @@ pub fn thread_exists(tid: u32) -> bool {
     r != Err(Errno::ESRCH)
 }
 
-/// The pid namespace that this process is in, as the number of its file in /proc, once it was looked up.
+/// The pid namespace that this process is in, as the number of its file in /proc, once it was
+/// looked up.
 static PID_NAMESPACE: AtomicU32 = AtomicU32::new(NAMESPACE_UNASKED);
 const NAMESPACE_UNASKED: u32 = u32::MAX;
 

@@ -1,7 +1,9 @@
-//! What the kernel has at a stretch of addresses: `PAGEMAP_SCAN` of /proc/self/pagemap (Linux 6.7 and later).
+//! What the kernel has at a stretch of addresses: `PAGEMAP_SCAN` of /proc/self/pagemap (Linux 6.7
+//! and later).
 //!
 //! # Safety charter
-//! The kernel reads one structure and writes one array, both ours and live; nothing of the program is touched.
+//! The kernel reads one structure and writes one array, both ours and live; nothing of the program
+//! is touched.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -64,8 +66,8 @@ impl Pagemap {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// In the child after fork: the file tells of the parent; open this process's. Where that is refused nothing is known
-    /// from now on: all is in doubt.
+    /// In the child after fork: the file tells of the parent; open this process's. Where that is
+    /// refused nothing is known from now on: all is in doubt.
     pub fn renew(&self) {
         super::fd::close(self.fd());
         self.fd.store(Self::open_fd().unwrap_or(-1), Ordering::Relaxed);

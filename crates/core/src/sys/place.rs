@@ -1,11 +1,13 @@
-//! Where our own memory lies: in a part of the address space of its own, far below where the kernel puts the program's.
+//! Where our own memory lies: in a part of the address space of its own, far below where the kernel
+//! puts the program's.
 //!
 //! ```text
 //!   ... |  ours, upwards -->  |         64 GiB         |  <-- the kernel's choice, downwards | libraries | stack
 //! ```
 //!
-//! Where the kernel likes is next to the program's mappings, or in a hole between them. But a program may count on a hole that it made: it
-//! unmaps something, or has it not inherited (`MADV_DONTFORK`), and maps over it (`MAP_FIXED`). Were the hole ours meanwhile, since a pool
+//! Where the kernel likes is next to the program's mappings, or in a hole between them. But a
+//! program may count on a hole that it made: it unmaps something, or has it not inherited
+//! (`MADV_DONTFORK`), and maps over it (`MAP_FIXED`). Were the hole ours meanwhile, since a pool
 //! grows at any time, what was in it would be gone.
 //!
 //! # Safety charter
@@ -27,7 +29,8 @@ const STEPS: usize = PART_BYTES / STEP_BYTES;
 /// What has been given out of our part, in bytes; it begins anew when it is all used.
 static GIVEN_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps at least `len` bytes of private anonymous zero memory. The address is the caller's to unmap.
+/// Maps at least `len` bytes of private anonymous zero memory. The address is the caller's to
+/// unmap.
 pub fn map(len: usize, prot: usize) -> Result<usize> {
     let len = len.next_multiple_of(PAGE_SIZE);
     let map_at = |addr: usize, flags: usize| {

@@ -2,8 +2,9 @@
 //!
 //! # Safety charter
 //! The program may change its memory at any instant, so no `&[u8]` to it ever exists. Bytes are
-//! copied by the kernel (`/proc/self/mem`, which reports a bad address as an error) or by `raw_copy` from pages that
-//! the pager holds. Mapping calls on the program's addresses are made by the hooks with the pager's lock held.
+//! copied by the kernel (`/proc/self/mem`, which reports a bad address as an error) or by
+//! `raw_copy` from pages that the pager holds. Mapping calls on the program's addresses are made by
+//! the hooks with the pager's lock held.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -14,8 +15,8 @@ use super::{Errno, PAGE_SIZE, Result, nr};
 /// Copies bytes between two addresses.
 ///
 /// # Safety
-/// Both ranges must be mapped and resident (or demand-zero), the destination writable and not a Rust object
-/// that somebody borrows.
+/// Both ranges must be mapped and resident (or demand-zero), the destination writable and not a
+/// Rust object that somebody borrows.
 #[inline]
 pub unsafe fn raw_copy(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller vouches; `copy` allows overlap.
@@ -35,7 +36,8 @@ pub unsafe fn page_at<'a>(addr: usize) -> &'a [u8; PAGE_SIZE] {
 /// The same, to be written.
 ///
 /// # Safety
-/// The page must be memory of ours, readable and writable, and nobody else may use it while the reference lives.
+/// The page must be memory of ours, readable and writable, and nobody else may use it while the
+/// reference lives.
 #[inline]
 pub unsafe fn page_at_mut<'a>(addr: usize) -> &'a mut [u8; PAGE_SIZE] {
     // SAFETY: the caller vouches.
@@ -66,8 +68,8 @@ pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
 /// Single pages that [`drop_each`] and [`copy_each`] take at once.
 pub const EACH_MAX_PAGES: usize = 128;
 
-/// The same as [`drop_pages`] of single pages, wherever they lie, with one flush for all. Returns how many from the first on were dropped. Linux
-/// before 6.15 drops none.
+/// The same as [`drop_pages`] of single pages, wherever they lie, with one flush for all. Returns
+/// how many from the first on were dropped. Linux before 6.15 drops none.
 ///
 /// # Safety
 /// As for [`drop_pages`], of each.
@@ -81,8 +83,9 @@ pub unsafe fn drop_each(pages: &[usize]) -> usize {
     unsafe { drop_stretches(&vector[..count]) / PAGE_SIZE }
 }
 
-/// Copies single pages of the program to `into`, one after the other: how many, up to the first that is not there. The kernel reads them,
-/// so a page that goes away meanwhile is one that is not there.
+/// Copies single pages of the program to `into`, one after the other: how many, up to the first
+/// that is not there. The kernel reads them, so a page that goes away meanwhile is one that is not
+/// there.
 pub fn copy_each(pages: &[usize], into: &mut [u8]) -> usize {
     let mut remote = [(0usize, PAGE_SIZE); EACH_MAX_PAGES];
     let count = pages.len().min(EACH_MAX_PAGES).min(into.len() / PAGE_SIZE);
@@ -90,7 +93,8 @@ pub fn copy_each(pages: &[usize], into: &mut [u8]) -> usize {
         r.0 = *page;
     }
     let local = (into.as_mut_ptr() as usize, count * PAGE_SIZE);
-    // SAFETY: the kernel writes `into`, which is borrowed; vectors are arrays of address and length.
+    // SAFETY: the kernel writes `into`, which is borrowed; vectors are arrays of address and
+    // length.
     let done = unsafe {
         let pid = uz_syscall!(nr::GETPID).unwrap_or(0);
         uz_syscall!(nr::PROCESS_VM_READV, pid, &raw const local, 1, remote.as_ptr(), count, 0)
@@ -107,10 +111,12 @@ pub unsafe fn drop_locked_pages(addr: usize, len: usize) -> Result<()> {
     unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED_LOCKED) }.map(drop)
 }
 
-/// Lets the kernel map a range with huge pages. Where it has none the advice is refused, and nothing changes.
+/// Lets the kernel map a range with huge pages. Where it has none the advice is refused, and
+/// nothing changes.
 ///
 /// # Safety
-/// Missing pages must be the pager's to bring, or none of its business yet: the kernel maps 2 MiB for a touch of any of them.
+/// Missing pages must be the pager's to bring, or none of its business yet: the kernel maps 2 MiB
+/// for a touch of any of them.
 pub unsafe fn advise_huge(addr: usize, len: usize) {
     const MADV_HUGEPAGE: usize = 14;
     // SAFETY: the caller vouches.
@@ -126,10 +132,11 @@ pub unsafe fn protect(addr: usize, len: usize, prot: usize) -> Result<()> {
     unsafe { uz_syscall!(nr::MPROTECT, addr, len, prot) }.map(drop)
 }
 
-/// Gives a range of the program a protection, where nobody runs who could see what it has behind the one from before: in a
-/// process of one thread, or for a page that nobody is to touch.
+/// Gives a range of the program a protection, where nobody runs who could see what it has behind
+/// the one from before: in a process of one thread, or for a page that nobody is to touch.
 pub fn show(addr: usize, len: usize, prot: usize) -> Result<()> {
-    // SAFETY: no Rust object lies in the program's ranges; what the program sees of it is the caller's part.
+    // SAFETY: no Rust object lies in the program's ranges; what the program sees of it is the
+    // caller's part.
     unsafe { protect(addr, len, prot) }
 }
 
@@ -148,8 +155,8 @@ pub unsafe fn protect_none(addr: usize, len: usize) -> Result<()> {
     unsafe { protect(addr, len, PROT_NONE) }
 }
 
-/// Writes a page's first word with itself, in the kernel: breaks the sharing that fork left, and says
-/// with an error, not a signal, when the page is gone.
+/// Writes a page's first word with itself, in the kernel: breaks the sharing that fork left, and
+/// says with an error, not a signal, when the page is gone.
 pub fn break_sharing(addr: usize) -> Result<()> {
     const FUTEX_WAKE_OP_PRIVATE: usize = 5 | 128;
     // FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0): *addr |= 0.
@@ -183,8 +190,9 @@ impl ProcMem {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Opens the file while the process still may, for whoever needs it later ([`ProcMem::open`]): after `chroot` there may be no
-    /// /proc, and after `setuid` or `PR_SET_DUMPABLE` the file is root's.
+    /// Opens the file while the process still may, for whoever needs it later ([`ProcMem::open`]):
+    /// after `chroot` there may be no /proc, and after `setuid` or `PR_SET_DUMPABLE` the file is
+    /// root's.
     pub fn open_early() {
         if EARLY_FD.load(Ordering::Relaxed) < 0
             && let Ok(fd) = Self::open_fd()
@@ -203,8 +211,8 @@ impl ProcMem {
         super::fd::close(EARLY_FD.swap(-1, Ordering::Relaxed));
     }
 
-    /// In the child after fork: the file was opened for the parent's memory; open this process's. Where that is refused
-    /// there is none from now on: reads and writes fail.
+    /// In the child after fork: the file was opened for the parent's memory; open this process's.
+    /// Where that is refused there is none from now on: reads and writes fail.
     pub fn renew(&self) {
         super::fd::close(self.fd());
         self.fd.store(Self::open_fd().unwrap_or(-1), Ordering::Relaxed);

@@ -1,8 +1,10 @@
-//! What a seccomp filter would do with a system call, found out by running its program before it is installed.
+//! What a seccomp filter would do with a system call, found out by running its program before it is
+//! installed.
 //!
-//! A filter is a program of classic BPF over the call's number, its arguments and the instruction's address. Jumps only go
-//! forward, so it ends. What is not known of a call (an address, a descriptor) is *unknown*, and a branch that depends on it
-//! goes both ways: the verdict is the worst of all.
+//! A filter is a program of classic BPF over the call's number, its arguments and the instruction's
+//! address. Jumps only go forward, so it ends. What is not known of a call (an address, a
+//! descriptor) is *unknown*, and a branch that depends on it goes both ways: the verdict is the
+//! worst of all.
 
 /// One instruction (`struct sock_filter`).
 #[repr(C)]
@@ -24,7 +26,8 @@ pub enum Verdict {
     Allowed,
     /// It fails.
     Refused,
-    /// It ends the program or its thread, or is for somebody else to decide; or the filter is too involved to tell.
+    /// It ends the program or its thread, or is for somebody else to decide; or the filter is too
+    /// involved to tell.
     Fatal,
 }
 
@@ -52,7 +55,8 @@ const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
 const DATA_BYTES: u32 = 64;
 /// Branches that are still to be followed, at most.
 const BRANCHES_MAX: usize = 64;
-/// Instructions that are run for one call, on all ways together: many times what a filter of some hundred rules takes.
+/// Instructions that are run for one call, on all ways together: many times what a filter of some
+/// hundred rules takes.
 const STEPS_MAX: usize = 1 << 16;
 
 /// The machine: registers and memory, each known or not.

@@ -1,11 +1,12 @@
-//! Secrets in memory: each on a page of its own that no core dump has, wiped when its last owner goes.
+//! Secrets in memory: each on a page of its own that no core dump has, wiped when its last owner
+//! goes.
 //!
-//! To move or copy a value leaves its bytes behind where it was. So a key is made where it stays, and what is handed
-//! around is the right to use it.
+//! To move or copy a value leaves its bytes behind where it was. So a key is made where it stays,
+//! and what is handed around is the right to use it.
 //!
 //! # Safety charter
-//! The page is mapped by `new` and unmapped by the last owner, which the counter on the page knows. The value is written
-//! before anybody else has the address, and only read after that.
+//! The page is mapped by `new` and unmapped by the last owner, which the counter on the page knows.
+//! The value is written before anybody else has the address, and only read after that.
 #![allow(unsafe_code)]
 
 use core::ops::Deref;
@@ -15,8 +16,8 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 use super::mem::{PROT_READ, PROT_WRITE, map_anonymous, unmap_anonymous};
 use super::{PAGE_SIZE, Result};
 
-/// The stack that making a secret may have left parts of it on, in bytes: more than a key with all its round keys
-/// takes several times, and little beside any stack that this runs on.
+/// The stack that making a secret may have left parts of it on, in bytes: more than a key with all
+/// its round keys takes several times, and little beside any stack that this runs on.
 const STACK_BYTES: usize = 8 << 10;
 
 struct Held<T> {
@@ -96,7 +97,8 @@ impl<T> Deref for Secret<T> {
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: the page lives until the last owner has gone, which is the one that counts to zero.
+        // SAFETY: the page lives until the last owner has gone, which is the one that counts to
+        // zero.
         if unsafe { &self.at.as_ref().owners }.fetch_sub(1, Ordering::AcqRel) == 1 {
             wipe(self.at.as_ptr().cast(), PAGE_SIZE);
             // SAFETY: mapped by `new` for this, and nobody has it any more.

@@ -1,12 +1,12 @@
 //! Vector loops over one page: is it filled with one word, where is it not, and fill it with one.
 //!
-//! The plain loops are what the compiler makes of them for any x86-64 (SSE2); the AVX2 and AVX-512 ones are chosen
-//! at run time. Callers run with the program's vector state saved, or in a signal handler, where
-//! the kernel has.
+//! The plain loops are what the compiler makes of them for any x86-64 (SSE2); the AVX2 and AVX-512
+//! ones are chosen at run time. Callers run with the program's vector state saved, or in a signal
+//! handler, where the kernel has.
 //!
 //! # Safety charter
-//! Two arguments only: a function compiled for a CPU feature is called after the feature was found, and
-//! pointers stay inside the array that they come from, whose length is in the type.
+//! Two arguments only: a function compiled for a CPU feature is called after the feature was found,
+//! and pointers stay inside the array that they come from, whose length is in the type.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::*;

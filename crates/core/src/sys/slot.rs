@@ -1,10 +1,11 @@
 //! A value that one taker at a time can have: a lock that is only ever tried.
 //!
 //! # Safety charter
-//! The value is reached through a [`Taken`] only. There is one at a time, because it is made by the exchange
-//! that found `taken` false, and false is stored again only by its drop, with release order against the
-//! acquire of the next exchange. That is the argument for `Sync` and for the dereference in `with`. The
-//! protocol is run through all interleavings by `tests/loom_slot.rs` (build with `--cfg loom`).
+//! The value is reached through a [`Taken`] only. There is one at a time, because it is made by the
+//! exchange that found `taken` false, and false is stored again only by its drop, with release
+//! order against the acquire of the next exchange. That is the argument for `Sync` and for the
+//! dereference in `with`. The protocol is run through all interleavings by `tests/loom_slot.rs`
+//! (build with `--cfg loom`).
 #![allow(unsafe_code)]
 
 #[cfg(loom)]
@@ -31,8 +32,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// See the module. Aligned so that takers of neighbouring slots do not share cache lines (two, because
-/// lines are fetched in pairs).
+/// See the module. Aligned so that takers of neighbouring slots do not share cache lines (two,
+/// because lines are fetched in pairs).
 #[repr(align(128))]
 pub struct Slot<T> {
     taken: AtomicBool,

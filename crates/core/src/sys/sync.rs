@@ -1,12 +1,14 @@
 //! A mutex that a fault handler may take: one word, the futex system call, nothing of libc.
 //!
 //! # Safety charter
-//! `Mutex` hands out `&mut T` only while its word says locked by this guard, which is the argument for
-//! `Send`/`Sync` and for the two dereferences. It knows nothing of signals: whoever can be interrupted by
-//! a handler that takes the same lock must have blocked signals first (the pager's rule).
+//! `Mutex` hands out `&mut T` only while its word says locked by this guard, which is the argument
+//! for `Send`/`Sync` and for the two dereferences. It knows nothing of signals: whoever can be
+//! interrupted by a handler that takes the same lock must have blocked signals first (the pager's
+//! rule).
 //!
-//! The word of a lock that is held says which thread has it, so that who waits for long can ask whether it still exists: a process that
-//! shares our memory (vfork, `clone(CLONE_VM)`) may be killed with a lock in its hands. What it was changing nobody can finish.
+//! The word of a lock that is held says which thread has it, so that who waits for long can ask
+//! whether it still exists: a process that shares our memory (vfork, `clone(CLONE_VM)`) may be
+//! killed with a lock in its hands. What it was changing nobody can finish.
 //!
 //! Built with `--cfg shuttle`, every attempt to take a lock is a point at which the scheduler of
 //! `tests/shuttle_cache.rs` may let another thread run, and who would sleep lets others run.
@@ -19,11 +21,13 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use super::nr;
 
 const FREE: u32 = 0;
-/// Bit of the word of a lock that is held: somebody may sleep. The others are the owner's thread id.
+/// Bit of the word of a lock that is held: somebody may sleep. The others are the owner's thread
+/// id.
 const CONTENDED: u32 = 1 << 31;
 /// In place of an owner whose id is not known.
 const SOMEBODY: u32 = 1;
-/// How long a waiter sleeps before it asks whether the owner exists, in nanoseconds: longer than any lock is held.
+/// How long a waiter sleeps before it asks whether the owner exists, in nanoseconds: longer than
+/// any lock is held.
 #[cfg(not(shuttle))]
 const PATIENCE_NS: u64 = 1_000_000_000;
 
@@ -31,9 +35,11 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 pub struct Owners {
     /// The calling thread's id, without a system call if possible; not 0.
     pub me: fn() -> u32,
-    /// A lock that this thread waits for belongs to the thread of this id, for a long time. Does not return if that is gone.
+    /// A lock that this thread waits for belongs to the thread of this id, for a long time. Does
+    /// not return if that is gone.
     pub look_after: fn(u32),
-    /// Something that somebody has in hand is waited for, for a long time. Does not return if that somebody is gone.
+    /// Something that somebody has in hand is waited for, for a long time. Does not return if that
+    /// somebody is gone.
     pub look_for_abandoned: fn(),
 }
 
@@ -44,7 +50,8 @@ pub fn set_owners(owners: &'static Owners) {
     OWNERS.store(core::ptr::from_ref(owners).cast_mut(), Ordering::Release);
 }
 
-/// What this thread waits for, for a long time, may have been in the hands of one who is gone: see [`Owners`].
+/// What this thread waits for, for a long time, may have been in the hands of one who is gone: see
+/// [`Owners`].
 pub fn look_for_abandoned() {
     owners().inspect(|o| (o.look_for_abandoned)());
 }
@@ -70,8 +77,8 @@ pub fn point() {
     shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
-/// Sleeps while `*word == expected`, for at most `timeout_ns` (`None`: until woken). Spurious returns are
-/// allowed, so callers loop.
+/// Sleeps while `*word == expected`, for at most `timeout_ns` (`None`: until woken). Spurious
+/// returns are allowed, so callers loop.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     wait(FUTEX_WAIT | FUTEX_PRIVATE, word, expected, timeout_ns);
 }
@@ -81,8 +88,8 @@ pub fn futex_wake(word: &AtomicU32, count: u32) {
     wake(FUTEX_WAKE | FUTEX_PRIVATE, word, count);
 }
 
-/// As `futex_wait`, on a word that others than this process's threads wake: in memory shared with other processes, or
-/// cleared by the kernel at a thread's end.
+/// As `futex_wait`, on a word that others than this process's threads wake: in memory shared with
+/// other processes, or cleared by the kernel at a thread's end.
 pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     wait(FUTEX_WAIT, word, expected, timeout_ns);
 }
@@ -212,7 +219,8 @@ pub struct MutexGuard<'a, T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Lets the lock go while `f` runs. What was known of the value is to be asked again afterwards.
+    /// Lets the lock go while `f` runs. What was known of the value is to be asked again
+    /// afterwards.
     pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
         /// Takes the lock again also if `f` panics: the guard will release it.
         struct Relock<'a, T>(&'a Mutex<T>);

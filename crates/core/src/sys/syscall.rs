@@ -1,10 +1,11 @@
 //! The system-call instruction itself, and the kernel's error numbers.
 //!
 //! # Safety charter
-//! uzswap lives inside a program whose libc has been rewired: a call through libc would come back to
-//! uzswap's own hook, take libc's locks and touch the program's memory. So every system call of ours is the
-//! instruction, here, with nothing of libc around it. `syscall` is unsafe because the kernel does
-//! whatever the arguments say; each wrapper in `sys/` argues why its arguments are sound.
+//! uzswap lives inside a program whose libc has been rewired: a call through libc would come back
+//! to uzswap's own hook, take libc's locks and touch the program's memory. So every system call of
+//! ours is the instruction, here, with nothing of libc around it. `syscall` is unsafe because the
+//! kernel does whatever the arguments say; each wrapper in `sys/` argues why its arguments are
+//! sound.
 
 use core::fmt;
 
@@ -90,12 +91,13 @@ pub const fn check(raw: isize) -> Result<usize> {
 /// One system call, raw: `nr` and up to six arguments, the kernel's return value as it is.
 ///
 /// # Safety
-/// The arguments must be ones with which this call may be made: the kernel reads, writes, maps and unmaps
-/// what they name.
+/// The arguments must be ones with which this call may be made: the kernel reads, writes, maps and
+/// unmaps what they name.
 #[inline(always)]
 pub unsafe fn syscall(nr: usize, a: [usize; 6]) -> isize {
     let ret: isize;
-    // SAFETY: the caller vouches for the arguments; the clobbers are the ones of the x86-64 system-call ABI.
+    // SAFETY: the caller vouches for the arguments; the clobbers are the ones of the x86-64
+    // system-call ABI.
     unsafe {
         core::arch::asm!(
             "syscall",

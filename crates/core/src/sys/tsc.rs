@@ -1,8 +1,10 @@
-//! The processor's time stamp counter: the only clock that costs no system call and touches no memory.
+//! The processor's time stamp counter: the only clock that costs no system call and touches no
+//! memory.
 //!
 //! # Safety charter
-//! One instruction that reads a register, and a system call that writes a local. The kernel can forbid the instruction to a
-//! thread (PR_SET_TSC); it is not used then, for in the fault handler its SIGSEGV would kill.
+//! One instruction that reads a register, and a system call that writes a local. The kernel can
+//! forbid the instruction to a thread (PR_SET_TSC); it is not used then, for in the fault handler
+//! its SIGSEGV would kill.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +21,8 @@ static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 /// Ticks since some moment.
 #[inline]
 pub fn now() -> u64 {
-    // SAFETY: every x86-64 processor has it; that it is not forbidden is the caller's to know (`is_allowed`).
+    // SAFETY: every x86-64 processor has it; that it is not forbidden is the caller's to know
+    // (`is_allowed`).
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

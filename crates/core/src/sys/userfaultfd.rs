@@ -1,10 +1,11 @@
 //! userfaultfd: the kernel's answers decoded once, for private anonymous memory of this process.
 //!
 //! # Safety charter
-//! The ioctls here change mappings of this process, so wrong arguments are as bad as a wild write. The callers are the
-//! pager's mechanism and nobody else: they hold the pager's lock or a claim of the pages, destinations are pages that
-//! the pager knows to be absent, sources are staging memory of our own. What the kernel itself checks (ranges registered,
-//! aligned, inside one mapping) is reported as an outcome, never ignored.
+//! The ioctls here change mappings of this process, so wrong arguments are as bad as a wild write.
+//! The callers are the pager's mechanism and nobody else: they hold the pager's lock or a claim of
+//! the pages, destinations are pages that the pager knows to be absent, sources are staging memory
+//! of our own. What the kernel itself checks (ranges registered, aligned, inside one mapping) is
+//! reported as an outcome, never ignored.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -100,7 +101,8 @@ pub struct Transfer {
 pub enum Stop {
     /// It did not: everything was done.
     Complete,
-    /// The kernel asks to go on from here (a concurrent change of the mapping, or a lock it could not take).
+    /// The kernel asks to go on from here (a concurrent change of the mapping, or a lock it could
+    /// not take).
     Again,
     /// The destination page is present already.
     Present,
@@ -116,7 +118,8 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens a descriptor with `features` (all required). Works without privilege: user-mode faults only.
+    /// Opens a descriptor with `features` (all required). Works without privilege: user-mode faults
+    /// only.
     pub fn open(features: u64) -> Result<Userfaultfd> {
         // SAFETY: makes a descriptor; touches no memory.
         let fd = unsafe { uz_syscall!(nr::USERFAULTFD, O_CLOEXEC | USER_MODE_ONLY) }? as i32;
@@ -138,7 +141,8 @@ impl Userfaultfd {
         r.map(|_| api.features)
     }
 
-    /// The same, asked by a child of this process, for where a seccomp filter may end whoever asks: then it is refused.
+    /// The same, asked by a child of this process, for where a seccomp filter may end whoever asks:
+    /// then it is refused.
     pub fn probe_in_child() -> Result<u64> {
         let (from, to) = super::file::pipe()?;
         // SAFETY: the child makes the calls below and ends; it touches nothing but its stack.
@@ -190,7 +194,8 @@ impl Userfaultfd {
         super::fd::close(self.fd.swap(-1, Ordering::Relaxed));
     }
 
-    /// Puts `[addr, addr+len)` under this descriptor; `write_protect` adds the mode that write protection needs.
+    /// Puts `[addr, addr+len)` under this descriptor; `write_protect` adds the mode that write
+    /// protection needs.
     pub fn register(&self, addr: usize, len: usize, write_protect: bool) -> Result<()> {
         let mode = REGISTER_MODE_MISSING | if write_protect { REGISTER_MODE_WP } else { 0 };
         let mut r = Register { start: addr as u64, len: len as u64, mode, ioctls: 0 };
@@ -205,7 +210,8 @@ impl Userfaultfd {
         unsafe { uz_syscall!(nr::IOCTL, self.fd(), IOCTL_UNREGISTER, &raw mut r) }.map(drop)
     }
 
-    /// Fills absent pages at `dst` with the bytes at `src`, atomically page by page; `protect`: write-protected from the first moment on.
+    /// Fills absent pages at `dst` with the bytes at `src`, atomically page by page; `protect`:
+    /// write-protected from the first moment on.
     ///
     /// # Safety
     /// `src..src+pages` must be readable memory of ours, and `dst` pages that the pager manages.
@@ -239,8 +245,8 @@ impl Userfaultfd {
     /// Moves the frames of `src` pages to absent pages at `dst`; stops at a hole (ENOENT).
     ///
     /// # Safety
-    /// The caller must be entitled to take the source pages out of the program (or out of staging), and the
-    /// destination must be absent pages of staging (or of a managed range).
+    /// The caller must be entitled to take the source pages out of the program (or out of staging),
+    /// and the destination must be absent pages of staging (or of a managed range).
     pub unsafe fn move_pages(&self, dst: usize, src: usize, pages: usize) -> Transfer {
         let mut m = Move {
             dst: dst as u64,
@@ -262,8 +268,8 @@ impl Userfaultfd {
         Transfer { done_pages, stop }
     }
 
-    /// Write-protects a range or lifts the protection. A write to a protected page is a SIGBUS (unless
-    /// the descriptor has WP_ASYNC).
+    /// Write-protects a range or lifts the protection. A write to a protected page is a SIGBUS
+    /// (unless the descriptor has WP_ASYNC).
     pub fn write_protect(&self, addr: usize, len: usize, protect: bool) -> Result<()> {
         let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
         loop {

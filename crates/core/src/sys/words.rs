@@ -1,17 +1,20 @@
-//! The loops of `codec/words.rs` for what the processor has: a line of eight words at a time, with AVX-512, or else those that are there, compiled for
-//! its bit instructions.
+//! The loops of `codec/words.rs` for what the processor has: a line of eight words at a time, with
+//! AVX-512, or else those that are there, compiled for its bit instructions.
 //!
 //! ```text
-//!   compress    what differs from each base: vplzcntq of an exclusive or; the cheapest code: vpshufb and a minimum;
+//!   compress    what differs from each base: vplzcntq of an exclusive or
+//!               the cheapest code: vpshufb and a minimum
 //!               literals: vpcompressb; positions by hash: gather and scatter
-//!   decompress  which bytes are literals: vpshufb of the codes; literals: vpexpandb; distances: pdep; bases: gather
+//!   decompress  which bytes are literals: vpshufb of the codes
+//!               literals: vpexpandb; distances: pdep; bases: gather
 //! ```
 //!
 //! # Safety charter
-//! Functions compiled for CPU features are called after the features were found. Loads and stores of vectors go through
-//! slices or arrays of at least that length, or through masks that leave out what lies beyond. What gathers read is inside
-//! its array: positions come from tables whose entries are below `BLOCK_WORDS` (and 0 at first), and of a block only those
-//! in front of the line are taken; hashes are below `TABLE_WORDS`; distances are cut to what lies before.
+//! Functions compiled for CPU features are called after the features were found. Loads and stores
+//! of vectors go through slices or arrays of at least that length, or through masks that leave out
+//! what lies beyond. What gathers read is inside its array: positions come from tables whose
+//! entries are below `BLOCK_WORDS` (and 0 at first), and of a block only those in front of the line
+//! are taken; hashes are below `TABLE_WORDS`; distances are cut to what lies before.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::*;
@@ -74,7 +77,8 @@ impl Loops {
         (level <= self.0).then_some(Loops(level))
     }
 
-    /// Writes the literals of a block to the start of `literals`, and the rest to `found`. False: there is no room, or words make nothing of it.
+    /// Writes the literals of a block to the start of `literals`, and the rest to `found`. False:
+    /// there is no room, or words make nothing of it.
     #[inline]
     pub fn compress(
         self,
@@ -84,7 +88,8 @@ impl Loops {
         found: &mut Lines,
     ) -> bool {
         assert!(lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
-        // SAFETY: the features of the level were found, and there are no more lines than a block has.
+        // SAFETY: the features of the level were found, and there are no more lines than a block
+        // has.
         unsafe {
             match self.0 {
                 Level::Plain => compress_plainly(tables, lines, literals, found),
@@ -109,7 +114,8 @@ impl Loops {
     }
 }
 
-/// The loops of `codec/words.rs`, compiled in one way or another. In frames of their own: who calls them for another codec has not that much stack.
+/// The loops of `codec/words.rs`, compiled in one way or another. In frames of their own: who calls
+/// them for another codec has not that much stack.
 macro_rules! compiled {
     ($compress:ident, $decompress:ident, $how:meta) => {
         #[$how]
@@ -216,7 +222,8 @@ unsafe fn compress_avx512(
             best = _mm512_min_epu64(best, chosen(by_distant, _mm512_min_epu64(a.0, b.0)));
         }
         let positions = _mm512_cvtepi64_epi32(here);
-        // SAFETY: places are below TABLE_WORDS, of four bytes each. Of equal ones the last word's stays.
+        // SAFETY: places are below TABLE_WORDS, of four bytes each. Of equal ones the last word's
+        // stays.
         unsafe {
             _mm512_i64scatter_epi32::<4>(first.cast(), one, positions);
             _mm512_i64scatter_epi32::<4>(second.cast(), two, positions);

@@ -1,5 +1,5 @@
-//! One pager for a test program, and memory that it manages. The program plays the part of the hooks: it calls the kernel and the
-//! notes under one lock.
+//! One pager for a test program, and memory that it manages. The program plays the part of the
+//! hooks: it calls the kernel and the notes under one lock.
 #![allow(unsafe_code, dead_code)]
 
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! How much stack something takes: the stack below is painted, and what was painted over is looked for.
+//! How much stack something takes: the stack below is painted, and what was painted over is looked
+//! for.
 #![allow(unsafe_code)]
 
 const PAINT: u8 = 0xc7;
@@ -10,8 +11,8 @@ pub fn stack_bytes_of(mut f: impl FnMut()) -> usize {
     let sp: usize;
     // SAFETY: reads a register.
     unsafe { std::arch::asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack)) };
-    // Below the red zone of this frame, which has no callee while it paints (`write_volatile` is inlined or
-    // takes a few words, which is far less than what is asserted).
+    // Below the red zone of this frame, which has no callee while it paints (`write_volatile` is
+    // inlined or takes a few words, which is far less than what is asserted).
     let (low, high) = (sp - PAINTED_BYTES, sp - 512);
     for at in (low..high).step_by(8) {
         // SAFETY: unused stack of this thread, which has more of it.

@@ -1,7 +1,7 @@
 //! Calls whose arguments depend on a command, a request, an operation or flags.
 //!
-//! One function per call, from the arguments to their shape; a command that is not named points nowhere.
-//! Numbers are the kernel's, their names stand beside them.
+//! One function per call, from the arguments to their shape; a command that is not named points
+//! nowhere. Numbers are the kernel's, their names stand beside them.
 
 use uzswap::sys::nr;
 
@@ -87,7 +87,8 @@ fn getsockopt(level: u32, name: u32) -> Args {
         (1, 26) => Out(Array(8, At(4))),
         // SOL_TCP, TCP_ZEROCOPY_RECEIVE
         (6, 35) => Sized(Id::TcpZerocopyReceive, At(4)),
-        // SOL_IP, SOL_IPV6: IPT_SO_GET_ENTRIES, ARPT_SO_GET_ENTRIES and their like are of any length.
+        // SOL_IP, SOL_IPV6: IPT_SO_GET_ENTRIES, ARPT_SO_GET_ENTRIES and their like are of any
+        // length.
         (0 | 41, 64..=255) => Out(Len(At(4))),
         // Nothing else is long, and what the length says beforehand may be anything.
         _ => Out(AtMost(u16::MAX, At(4))),
@@ -109,7 +110,8 @@ fn setsockopt(level: u32, name: u32) -> Args {
 
 fn prctl(option: u32, second: usize) -> Args {
     match option {
-        // GET_PDEATHSIG, GET_UNALIGN, GET_FPEMU, GET_FPEXC, GET_ENDIAN, GET_TSC, GET_CHILD_SUBREAPER
+        // GET_PDEATHSIG, GET_UNALIGN, GET_FPEMU, GET_FPEXC, GET_ENDIAN, GET_TSC,
+        // GET_CHILD_SUBREAPER
         2 | 5 | 9 | 11 | 19 | 25 | 37 => only(1, Out(Fixed(4))),
         // SET_NAME, GET_NAME
         15 => only(1, Str),
@@ -165,7 +167,8 @@ fn ptrace(request: usize, data: usize) -> Args {
     match request {
         // PEEKTEXT, PEEKDATA, PEEKUSER
         1..=3 => only(3, Out(Fixed(8))),
-        // GETREGS, SETREGS; GETFPREGS, SETFPREGS; GETFPXREGS, SETFPXREGS; GET_THREAD_AREA, SET_THREAD_AREA
+        // GETREGS, SETREGS; GETFPREGS, SETFPREGS; GETFPXREGS, SETFPXREGS; GET_THREAD_AREA,
+        // SET_THREAD_AREA
         12 | 13 => only(3, Out(Fixed(216))),
         14 | 15 | 18 | 19 => only(3, Out(Fixed(512))),
         25 | 26 => only(3, Out(Fixed(16))),
@@ -317,7 +320,8 @@ fn io_uring_register(operation: u32) -> Args {
             17 => In(Len(U32(3))),
             19 => Out(Fixed(8)),
             22 => Record(Id::RingProvided),
-            // PBUF_RING's opposite, PBUF_STATUS; SYNC_CANCEL, SEND_MSG_RING; FILE_ALLOC_RANGE, NAPI, CLOCK
+            // PBUF_RING's opposite, PBUF_STATUS; SYNC_CANCEL, SEND_MSG_RING; FILE_ALLOC_RANGE,
+            // NAPI, CLOCK
             23 | 26 => Out(Fixed(40)),
             24 | 31 => Out(Fixed(64)),
             25 | 27..=29 => Out(Fixed(16)),

@@ -1,9 +1,9 @@
 //! The argument of ioctl, from its request number.
 //!
-//! Since Linux 2.0 a request carries direction and size of its argument: bits 0-7 number, 8-15 type, 16-29 size,
-//! 30-31 direction. Older ones (terminals, sockets, disks) carry nothing and are listed here; so are those
-//! whose argument is longer than the number says, or points on. What is neither listed nor sized gets
-//! a page, in case it is a pointer.
+//! Since Linux 2.0 a request carries direction and size of its argument: bits 0-7 number, 8-15
+//! type, 16-29 size, 30-31 direction. Older ones (terminals, sockets, disks) carry nothing and are
+//! listed here; so are those whose argument is longer than the number says, or points on. What is
+//! neither listed nor sized gets a page, in case it is a pointer.
 
 use super::records::Id;
 use super::shapes::Arg::{self, *};
@@ -15,8 +15,8 @@ pub fn argument(request: u32) -> Arg {
         // Terminals: TCGETS, TCSETS, TCSETSW, TCSETSF (36 bytes); TCGETA, TCSETA, ... (termio)
         0x5401..=0x5404 => Out(Fixed(36)),
         0x5405..=0x5408 => Out(Fixed(18)),
-        // TCSBRK, TCXONC, TCFLSH, TIOCEXCL, TIOCNXCL, TIOCSCTTY, TIOCCONS, TIOCNOTTY, TCSBRKP, TIOCSBRK, TIOCCBRK,
-        // TIOCSERCONFIG, TIOCVHANGUP, TIOCMIWAIT, FIONCLEX, FIOCLEX
+        // TCSBRK, TCXONC, TCFLSH, TIOCEXCL, TIOCNXCL, TIOCSCTTY, TIOCCONS, TIOCNOTTY, TCSBRKP,
+        // TIOCSBRK, TIOCCBRK, TIOCSERCONFIG, TIOCVHANGUP, TIOCMIWAIT, FIONCLEX, FIOCLEX
         0x5409..=0x540e
         | 0x541d
         | 0x5422
@@ -33,8 +33,8 @@ pub fn argument(request: u32) -> Arg {
         // TIOCSTI; TIOCLINUX takes a struct by its first byte
         0x5412 => In(Fixed(1)),
         0x541c => Out(Fixed(256)),
-        // TIOCGPGRP, TIOCSPGRP, TIOCOUTQ, TIOCM*, TIOC[GS]SOFTCAR, FIONREAD, TIOCPKT, FIONBIO, TIOC[GS]ETD, TIOCGSID,
-        // FIOASYNC, TIOCSERGETLSR
+        // TIOCGPGRP, TIOCSPGRP, TIOCOUTQ, TIOCM*, TIOC[GS]SOFTCAR, FIONREAD, TIOCPKT, FIONBIO,
+        // TIOC[GS]ETD, TIOCGSID, FIOASYNC, TIOCSERGETLSR
         0x540f..=0x5411 | 0x5415..=0x541b | 0x5420 | 0x5421 | 0x5423 | 0x5424 | 0x5429 | 0x5452 | 0x5459 => {
             Out(Fixed(4))
         }
@@ -46,14 +46,16 @@ pub fn argument(request: u32) -> Arg {
         0x545d => Out(Fixed(80)),
         0x5456 | 0x5457 => Out(Fixed(36)),
 
-        // Files: FIBMAP, FIGETBSZ; FICLONE takes a descriptor; FS_IOC_FIEMAP, FIDEDUPERANGE, FS_IOC_GETFSMAP
+        // Files: FIBMAP, FIGETBSZ; FICLONE takes a descriptor; FS_IOC_FIEMAP, FIDEDUPERANGE,
+        // FS_IOC_GETFSMAP
         0x0001 | 0x0002 => Out(Fixed(4)),
         0x4004_9409 => Int,
         0xc020_660b => Record(Id::Fiemap),
         0xc018_9436 => Record(Id::DedupeRange),
         0xc0c0_583b => Record(Id::Fsmap),
 
-        // Sockets: FIOSETOWN, SIOCSPGRP, FIOGETOWN, SIOCGPGRP, SIOCATMARK; SIOCGSTAMP and SIOCGSTAMPNS of old
+        // Sockets: FIOSETOWN, SIOCSPGRP, FIOGETOWN, SIOCGPGRP, SIOCATMARK; SIOCGSTAMP and
+        // SIOCGSTAMPNS of old
         0x8901..=0x8905 => Out(Fixed(4)),
         0x8906 | 0x8907 => Out(Fixed(16)),
         // SIOCADDRT, SIOCDELRT; SIOCGIFCONF; SIOC*IWREQ; SIOCDARP, SIOCGARP, SIOCSARP
@@ -61,19 +63,23 @@ pub fn argument(request: u32) -> Arg {
         0x8912 => Record(Id::Ifconf),
         0x8b00..=0x8bff => Record(Id::IwreqPoint),
         0x8953..=0x8955 => Out(Fixed(68)),
-        // SIOCETHTOOL; SIOC[GS]IFMAP stay within ifreq; SIOCGMII..., SIOCBONDINFO..., SIOC[GS]HWTSTAMP; private ones
+        // SIOCETHTOOL; SIOC[GS]IFMAP stay within ifreq; SIOCGMII..., SIOCBONDINFO...,
+        // SIOC[GS]HWTSTAMP; private ones
         0x8946 | 0x8947..=0x8949 | 0x8990..=0x89ff => Record(Id::IfreqData),
         // ifreq, and vlan, bridge and tunnel requests of that size or little more
         0x8910..=0x8952 | 0x8956..=0x898f => Out(Fixed(128)),
 
-        // Block devices (BLKROSET, BLKROGET, BLKGETSIZE, BLKRAGET, BLKSSZGET, ... BLKDISCARD: two u64)
+        // Block devices (BLKROSET, BLKROGET, BLKGETSIZE, BLKRAGET, BLKSSZGET, ... BLKDISCARD: two
+        // u64)
         0x1277 | 0x127d | 0x127f => Out(Fixed(16)),
         0x125d..=0x1269 | 0x1278..=0x127c | 0x127e => Out(Fixed(8)),
-        // HDIO_*; FD*, CDROM*: structs of up to some hundred bytes; CDROMREADAUDIO, CDROM_SEND_PACKET
+        // HDIO_*; FD*, CDROM*: structs of up to some hundred bytes; CDROMREADAUDIO,
+        // CDROM_SEND_PACKET
         0x0301..=0x03ff => Out(Fixed(512)),
         0x530e => Record(Id::CdromAudio),
         0x5393 => Record(Id::CdromGeneric),
-        // LOOP_SET_STATUS, LOOP_GET_STATUS (168); the 64-bit ones (232); LOOP_CONFIGURE; the rest take numbers
+        // LOOP_SET_STATUS, LOOP_GET_STATUS (168); the 64-bit ones (232); LOOP_CONFIGURE; the rest
+        // take numbers
         0x4c02 | 0x4c03 => Out(Fixed(168)),
         0x4c04 | 0x4c05 => Out(Fixed(232)),
         0x4c0a => Out(Fixed(304)),
@@ -83,7 +89,8 @@ pub fn argument(request: u32) -> Arg {
         0xc018_5500 => Record(Id::UsbControl),
         0xc018_5502 => Record(Id::UsbBulk),
         0x8038_550a => Record(Id::UsbUrb),
-        // Consoles: [GP]IO_UNIMAP; [GP]IO_FONTX; KDFONTOP; KDSK/GKBSENT, KDGKBDIACRUC; the rest fits a page
+        // Consoles: [GP]IO_UNIMAP; [GP]IO_FONTX; KDFONTOP; KDSK/GKBSENT, KDGKBDIACRUC; the rest
+        // fits a page
         0x4b66 | 0x4b67 => Record(Id::Unimap),
         0x4b6b | 0x4b6c => Record(Id::ConsoleFont),
         0x4b72 => Record(Id::FontOp),

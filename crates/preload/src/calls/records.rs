@@ -1,7 +1,8 @@
 //! Structs that point on: what lies behind a pointer behind a pointer.
 //!
-//! A record is like a call whose arguments lie in memory. Each of its fields is an [`Arg`], found either
-//! behind the pointer at a byte offset (`Ptr`) or in the memory that follows (`Tail`, a trailing array); and a
+//! A record is like a call whose arguments lie in memory. Each of its fields is an [`Arg`], found
+//! either behind the pointer at a byte offset (`Ptr`) or in the memory that follows (`Tail`, a
+//! trailing array); and a
 //! [`Number`] in it is a byte offset in the record. Offsets are those of the x86-64 ABI.
 
 use super::shapes::Arg::{self, *};
@@ -68,7 +69,8 @@ records! {
     RecvMmsg Out 64 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
     /// sock_fprog: length, filter.
     Fprog In 16 [Ptr(8, In(Array(8, U16(0))))]
-    /// tcp_zerocopy_receive: ..., copybuf_address, copybuf_len, flags, msg_control, msg_controllen, ...
+    /// tcp_zerocopy_receive: ..., copybuf_address, copybuf_len, flags, msg_control, msg_controllen,
+    /// ...
     TcpZerocopyReceive Out 64 [Ptr(24, Out(Len(I32(32)))), Ptr(40, Out(Len(U64(48))))]
     /// ipt_replace and ip6t_replace: ..., size, ..., num_counters, counters, entries.
     IptReplace In 96 [Ptr(88, Out(Array(16, U32(84)))), Tail(96, In(Len(U32(40))))]
@@ -94,15 +96,15 @@ records! {
     // Futexes: value, address, flags.
     FutexWaiter In 24 [Ptr(8, Out(Fixed(4)))]
 
-    /// iocb: data, key (written), flags, operation, ..., buffer, length. The operation says whether the
-    /// buffer is one (read, write) or an array of them (readv, writev).
+    /// iocb: data, key (written), flags, operation, ..., buffer, length. The operation says whether
+    /// the buffer is one (read, write) or an array of them (readv, writev).
     Iocb Out 64 [
         PtrIf(U16(16), &[0, 1], 24, Keep(Len(U64(32)))), PtrIf(U16(16), &[7, 8], 24, Iov(Kind::Keep, U64(32))),
     ]
 
     // Processes and programs.
-    /// clone_args: flags, pidfd, child_tid, parent_tid, ..., set_tid, set_tid_size, cgroup. The child's number is
-    /// cleared when the thread ends.
+    /// clone_args: flags, pidfd, child_tid, parent_tid, ..., set_tid, set_tid_size, cgroup. The
+    /// child's number is cleared when the thread ends.
     CloneArgs In 88 [
         Ptr(8, Out(Fixed(4))), Ptr(16, Keep(Fixed(4))), Ptr(24, Out(Fixed(4))), Ptr(64, In(Array(4, U64(72)))),
     ]
@@ -151,8 +153,8 @@ records! {
     CdromGeneric Out 64 [Ptr(16, Out(Len(U32(24)))), Ptr(32, Out(Fixed(64)))]
     CdromAudio Out 24 [Ptr(16, Out(Array(2352, I32(8))))]
 
-    // bpf: the attributes that carry pointers, by command. The sizes of keys and values belong to the map;
-    // a page and 64 KiB are what they are in practice.
+    // bpf: the attributes that carry pointers, by command. The sizes of keys and values belong to
+    // the map; a page and 64 KiB are what they are in practice.
     BpfElement Out 32 [Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Fixed(65535)))]
     BpfLoad Out 168 [
         Ptr(8, In(Array(8, U32(4)))), Ptr(16, Str), Ptr(32, Out(Len(U32(28)))), Ptr(80, In(Array(8, U32(88)))),

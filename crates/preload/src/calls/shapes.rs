@@ -1,10 +1,10 @@
 //! What the arguments of a system call point to.
 //!
-//! A page that uzswap has taken away is missing for the kernel, too: a call that meets one answers EFAULT,
-//! or a short count, or eats a datagram and then answers EFAULT. So before a call goes to the kernel,
-//! everything that it will read or write is made resident, and held until it returns. This file is the
-//! language in which that is written down, `table.rs` has a row for every call, and `walk.rs` reads the row
-//! and visits the memory:
+//! A page that uzswap has taken away is missing for the kernel, too: a call that meets one answers
+//! EFAULT, or a short count, or eats a datagram and then answers EFAULT. So before a call goes to
+//! the kernel, everything that it will read or write is made resident, and held until it returns.
+//! This file is the language in which that is written down, `table.rs` has a row for every call,
+//! and `walk.rs` reads the row and visits the memory:
 //!
 //! ```text
 //!  read(fd, buf, n)   ->  table.rs      READ Piecewise (Int, Out(Len(U64(2))))
@@ -14,13 +14,13 @@
 //!                               walk.rs  hold(address, length, In | Out | Keep), once for each range
 //! ```
 //!
-//! Vocabulary: an argument is an [`Arg`]; a range of memory has an [`Extent`]; an extent that depends on
-//! another argument names it by a [`Number`]. A struct with pointers in it is a
-//! record, which is nothing but a call whose arguments lie in memory: its fields are `Arg`s, and its numbers
-//! are byte offsets in the struct instead of argument positions.
+//! Vocabulary: an argument is an [`Arg`]; a range of memory has an [`Extent`]; an extent that
+//! depends on another argument names it by a [`Number`]. A struct with pointers in it is a
+//! record, which is nothing but a call whose arguments lie in memory: its fields are `Arg`s, and
+//! its numbers are byte offsets in the struct instead of argument positions.
 //!
-//! A range may be larger than what the kernel touches in the end, never smaller. `tests/shapes_kernel.rs` holds
-//! the rows against the running kernel.
+//! A range may be larger than what the kernel touches in the end, never smaller.
+//! `tests/shapes_kernel.rs` holds the rows against the running kernel.
 
 use super::records::Id;
 use super::table;
@@ -32,7 +32,8 @@ pub enum Disposition {
     Plain,
     /// Reads or writes memory; a fault leaves nothing changed, the call could be made again.
     Buffers,
-    /// As `Buffers`, but the fault comes after the effect: the datagram is gone, the child is reaped.
+    /// As `Buffers`, but the fault comes after the effect: the datagram is gone, the child is
+    /// reaped.
     ConsumesBeforeFault,
     /// Changes or asks about the address space.
     MemoryMap,
@@ -61,8 +62,9 @@ pub enum Kind {
     Keep,
 }
 
-/// A number that the caller passes: in an argument of the call (counted from 0), or in a record (the byte
-/// offset). The type says at what width the kernel takes it; what lies above is not looked at.
+/// A number that the caller passes: in an argument of the call (counted from 0), or in a record
+/// (the byte offset). The type says at what width the kernel takes it; what lies above is not
+/// looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Number {
     U64(u8),
@@ -73,7 +75,8 @@ pub enum Number {
     U8(u8),
     /// This very number, whatever the caller passes.
     Just(u8),
-    /// An int to which the argument points, such as the `socklen_t *` of getsockname; a negative one means none.
+    /// An int to which the argument points, such as the `socklen_t *` of getsockname; a negative
+    /// one means none.
     At(u8),
 }
 

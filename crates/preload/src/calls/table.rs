@@ -1,9 +1,10 @@
-//! The shape of every x86-64 system call, up to Linux 6.18: one row per call, in the order of the numbers. Calls that
-//! went away since 5.11 (uselib, lookup_dcookie) keep theirs.
+//! The shape of every x86-64 system call, up to Linux 6.18: one row per call, in the order of the
+//! numbers. Calls that went away since 5.11 (uselib, lookup_dcookie) keep theirs.
 //!
-//! A row reads: name in `nr.rs`, disposition, arguments. `command` stands where the arguments depend on one of
-//! them (see `commands.rs`). Arguments that are left out at the end are `Int`. Lengths that the kernel itself
-//! limits (a socket address, a page for a struct) are limited in `walk.rs`.
+//! A row reads: name in `nr.rs`, disposition, arguments. `command` stands where the arguments
+//! depend on one of them (see `commands.rs`). Arguments that are left out at the end are `Int`.
+//! Lengths that the kernel itself limits (a socket address, a page for a struct) are limited in
+//! `walk.rs`.
 
 use uzswap::sys::nr;
 

@@ -1,5 +1,5 @@
-//! The walker against a memory that knows what it has been asked for: reading what was not held first fails
-//! the test, and so does a range that wraps or is empty.
+//! The walker against a memory that knows what it has been asked for: reading what was not held
+//! first fails the test, and so does a range that wraps or is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -257,7 +257,8 @@ fn the_remote_side_is_walked_if_it_is_this_process() {
     two().expect(nr::PROCESS_VM_WRITEV, &[PID, A, 1, B, 1, 0], &written);
 }
 
-/// msghdr: an address of 16 bytes at C, one iovec at B (100 bytes at D), 24 bytes of control data after it.
+/// msghdr: an address of 16 bytes at C, one iovec at B (100 bytes at D), 24 bytes of control data
+/// after it.
 fn message(addr: usize) -> Memory {
     memory().words(addr, &[C, 16, B, 1, B + 32, 24, 0]).words(B, &[D, 100])
 }
@@ -295,7 +296,8 @@ fn many_messages() {
     with_time.push((0x50_0000, 16, OUT));
     two().expect(nr::RECVMMSG, &[3, A, 2, 0, 0x50_0000], &with_time);
     two().expect(nr::RECVMMSG, &[3, A, 0xdead_0000_0002, 0, 0], &expected);
-    // recvmmsg takes any number: more than a thousand messages are walked, and no more than are there.
+    // recvmmsg takes any number: more than a thousand messages are walked, and no more than are
+    // there.
     let thousands: Vec<usize> = (0..3000).flat_map(|i| [C + i, 1, 0, 0, 0, 0, 0, 0]).collect();
     let mut all = Memory::default().words(A, &thousands);
     walk(nr::RECVMMSG, &[3, A, usize::MAX, 0, 0, 0], &mut all);

@@ -1,11 +1,11 @@
 //! Visits the memory that a system call will touch.
 //!
-//! The walker follows the call's shape through the program's memory, which may be missing as well: so what it wants to
-//! look at it has held first, and what it has held it reads through [`Visit::read`], which can fail. What
-//! cannot be read is left alone, for then the kernel cannot read it either and says EFAULT itself.
+//! The walker follows the call's shape through the program's memory, which may be missing as well:
+//! so what it wants to look at it has held first, and what it has held it reads through
+//! [`Visit::read`], which can fail. What cannot be read is left alone, for then the kernel cannot read it either and says EFAULT itself.
 //!
-//! It runs before every call that is hooked: a row is found by index, only arguments that point somewhere are
-//! looked at, nothing is allocated, and the stack stays within a few hundred bytes.
+//! It runs before every call that is hooked: a row is found by index, only arguments that point
+//! somewhere are looked at, nothing is allocated, and the stack stays within a few hundred bytes.
 
 use uzswap::sys::PAGE_SIZE;
 
@@ -33,12 +33,13 @@ const MAX_STRINGS_BYTES: usize = 8 << 20;
 pub trait Visit {
     /// Makes `[addr, addr + len)` resident, to stay until the call returns (or longer: see `Kind`).
     ///
-    /// `len` is at least 1 and at most [`MAX_HOLD_BYTES`], and the range does not wrap. It may be memory of any
-    /// sort or none, or only partly so: many calls touch less than they are told, so what is there must be held
-    /// even if the rest is not. The same page may come more than once.
+    /// `len` is at least 1 and at most [`MAX_HOLD_BYTES`], and the range does not wrap. It may be
+    /// memory of any sort or none, or only partly so: many calls touch less than they are told, so
+    /// what is there must be held even if the rest is not. The same page may come more than once.
     fn hold(&mut self, addr: usize, len: usize, kind: Kind);
 
-    /// Copies from the program's memory, always from inside a range held before. False: it cannot be read.
+    /// Copies from the program's memory, always from inside a range held before. False: it cannot
+    /// be read.
     fn read(&self, addr: usize, into: &mut [u8]) -> bool;
 
     /// This process, as the program knows it.
@@ -57,10 +58,12 @@ pub fn walk(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     }
 }
 
-/// The second attempt, for a call that has answered EFAULT: besides what the shape says, whatever looks like a
-/// pointer in the first page behind an argument is taken for one, and two pages behind it are held.
+/// The second attempt, for a call that has answered EFAULT: besides what the shape says, whatever
+/// looks like a pointer in the first page behind an argument is taken for one, and two pages behind
+/// it are held.
 ///
-/// This is for what nobody has listed: requests of drivers, options of protocols, whose structs point on.
+/// This is for what nobody has listed: requests of drivers, options of protocols, whose structs
+/// point on.
 pub fn scan(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     walk(nr, args, mem);
     for &arg in args {
@@ -85,8 +88,8 @@ fn looks_like_pointer(word: usize) -> bool {
     (1 << 16..END - 2 * PAGE_SIZE).contains(&word)
 }
 
-/// From the last argument to the first: a length behind a pointer comes after its buffer in every call, so it
-/// is held by the time it is read.
+/// From the last argument to the first: a length behind a pointer comes after its buffer in every
+/// call, so it is held by the time it is read.
 #[inline]
 fn walk_args<M: Visit>(shape: &Args, pointers: u8, args: &[usize; 6], mem: &mut M) {
     let mut left = pointers;
@@ -227,8 +230,8 @@ fn u64_at(mem: &impl Visit, addr: usize) -> Option<usize> {
     read(mem, addr, &mut bytes).then(|| usize::from_le_bytes(bytes))
 }
 
-/// Holds a record of `bytes` bytes and what it points to. Of a record that is shorter than its layout, the
-/// missing fields count as null, as they do for the kernel.
+/// Holds a record of `bytes` bytes and what it points to. Of a record that is shorter than its
+/// layout, the missing fields count as null, as they do for the kernel.
 fn record<M: Visit>(mem: &mut M, addr: usize, id: Id, bytes: usize) {
     let layout = id.layout();
     hold(mem, addr, bytes, layout.kind);
@@ -299,7 +302,8 @@ fn string<M: Visit>(mem: &mut M, addr: usize, limit: usize) -> usize {
 
 /// Holds argv or envp: the pointers up to the null, and the strings.
 fn strings<M: Visit>(mem: &mut M, addr: usize) {
-    /// So many bytes of pointers are read at a time, within a page, for the next one may not be there.
+    /// So many bytes of pointers are read at a time, within a page, for the next one may not be
+    /// there.
     const BATCH: usize = 128;
     let mut batch = [0; BATCH];
     let mut total = 0;

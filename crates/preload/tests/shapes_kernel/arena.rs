@@ -1,4 +1,5 @@
-//! Memory for the arguments of one call, whose pages can be taken away, and a process to make the call in.
+//! Memory for the arguments of one call, whose pages can be taken away, and a process to make the
+//! call in.
 
 use std::ptr;
 
@@ -72,8 +73,8 @@ impl Place {
         Place { base: map(ARENA_PAGES, false), next_page: 1, variant: 0, variants: 1, held: Vec::new() }
     }
 
-    /// Bytes that the kernel reads (or anything). They lie across a page boundary, which falls between two
-    /// multiples of `align`.
+    /// Bytes that the kernel reads (or anything). They lie across a page boundary, which falls
+    /// between two multiples of `align`.
     pub fn put_aligned(&mut self, bytes: &[u8], align: usize) -> usize {
         let len = bytes.len();
         let step = align.max(4);

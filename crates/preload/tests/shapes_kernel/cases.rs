@@ -1,8 +1,8 @@
 //! Calls that can be made without harm, with their arguments in the arena.
 //!
-//! A case must touch all of its memory when everything is accessible: either the call succeeds, or it fails for a
-//! reason that it finds only after it has read its arguments (a device that does not exist, a time that
-//! is none), which is how the dangerous ones are tried.
+//! A case must touch all of its memory when everything is accessible: either the call succeeds, or
+//! it fails for a reason that it finds only after it has read its arguments (a device that does not
+//! exist, a time that is none), which is how the dangerous ones are tried.
 
 use uzswap::sys::nr;
 
@@ -18,8 +18,8 @@ pub struct Case {
     pub fails: Option<isize>,
     /// The result is another in each run (a process, a key, a time): only success is compared.
     pub varies: bool,
-    /// What is looked at besides the result, when all of the arena is accessible again: for calls that do not say
-    /// when they could not write, or not at once.
+    /// What is looked at besides the result, when all of the arena is accessible again: for calls
+    /// that do not say when they could not write, or not at once.
     pub after: fn(&[usize; 6]) -> isize,
 }
 
@@ -194,7 +194,8 @@ fn dead_child() -> Option<usize> {
     Some(child as usize)
 }
 
-/// Makes a file that may be executed, but is no program. The kernel finds out after it has taken the arguments.
+/// Makes a file that may be executed, but is no program. The kernel finds out after it has taken
+/// the arguments.
 fn not_a_program() -> Option<()> {
     let fd = set_up(nr::OPEN, &[path("program"), 1 | 0o100, 0o755])?;
     set_up(nr::WRITE, &[fd, outside(&[b'x'; 200]), 200])?;

@@ -16,8 +16,8 @@ enum Mode {
     Closed,
 }
 
-/// What came of a run: the call's result, what else there is to see, and how many places for the boundary
-/// there are.
+/// What came of a run: the call's result, what else there is to see, and how many places for the
+/// boundary there are.
 type Outcome = Result<Option<[isize; 3]>, String>;
 
 fn run(case: &Case, mode: Mode, variant: usize) -> Outcome {

@@ -16,7 +16,8 @@ const RENAMED: [(&str, &str); 7] = [
     ("sysctl", "_sysctl"),
 ];
 
-/// Entry points of 32-bit x86, of x32 and of other architectures, which the kernel's image names as well.
+/// Entry points of 32-bit x86, of x32 and of other architectures, which the kernel's image names as
+/// well.
 const NOT_OF_X86_64: [&str; 38] = [
     "bdflush",
     "fadvise64_64",
@@ -71,7 +72,8 @@ fn is_of_x86_64(entry: &str) -> bool {
     !foreign && !NOT_OF_X86_64.contains(&entry)
 }
 
-/// The entry points of the running kernel, from its symbols; they need no privilege (the addresses do).
+/// The entry points of the running kernel, from its symbols; they need no privilege (the addresses
+/// do).
 fn kernel_entries() -> Vec<String> {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let mut entries: Vec<String> = symbols

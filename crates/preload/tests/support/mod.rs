@@ -1,4 +1,5 @@
-//! What the tests of interception have in common: the example library, their programs, and commands under the library.
+//! What the tests of interception have in common: the example library, their programs, and commands
+//! under the library.
 #![allow(dead_code)] // each of them uses a part
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Making groups: the oldest of the old, copied out, compressed as one, and put in the place of what they were.
+//! Making groups: the oldest of the old, copied out, compressed as one, and put in the place of
+//! what they were.
 //!
 //! ```text
 //!   begin (locked)            not locked                               end (locked)
@@ -85,7 +86,8 @@ fn worth(cost: usize) -> usize {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// Makes one group of the oldest of the old, if they are due. Says how many pages were dealt with.
+    /// Makes one group of the oldest of the old, if they are due. Says how many pages were dealt
+    /// with.
     pub(in crate::cache) fn group_oldest(
         &self,
         codec: CodecSpec,
@@ -166,8 +168,8 @@ impl<S: Store> State<S> {
         Some(batch)
     }
 
-    /// The entries of `batch` that are still there and idle become a group of that form, if there is one that is worth it, and
-    /// grow cold in any case.
+    /// The entries of `batch` that are still there and idle become a group of that form, if there
+    /// is one that is worth it, and grow cold in any case.
     fn end_group(&mut self, batch: &mut Batch, form: Option<(CodecId, &[u8])>) {
         let before = self.object_bytes();
         let (mut live, mut cost) = (0u16, 0);

@@ -4,8 +4,9 @@
 //!   group --form, copied under the lock--> bytes --decompressed without it--> pages --> load: one of them
 //!                                                                                  \-> store: each, compressed singly
 //! ```
-//! What a buffer holds serves the next load of the same group. It is one codec call and 64 KiB to begin with, so two of them
-//! are enough, and they go back with the other buffers ([`rest`](super::super::rest)).
+//! What a buffer holds serves the next load of the same group. It is one codec call and 64 KiB to
+//! begin with, so two of them are enough, and they go back with the other buffers
+//! ([`rest`](super::super::rest)).
 
 use core::sync::atomic::Ordering;
 
@@ -26,7 +27,8 @@ pub struct Oldest {
     pub spot: Spot,
 }
 
-/// Groups that are unpacked at the same time: by a thread that loads, and by another one or whoever writes back.
+/// Groups that are unpacked at the same time: by a thread that loads, and by another one or whoever
+/// writes back.
 pub const UNPACKED: usize = 2;
 
 /// The pages of one group.
@@ -79,8 +81,8 @@ impl Unpacked {
 }
 
 impl<S: Store> SwapCache<S> {
-    /// The page of a member, from its group. The entry may have been loaded, or freed, since it was looked at: then that is
-    /// what it was.
+    /// The page of a member, from its group. The entry may have been loaded, or freed, since it was
+    /// looked at: then that is what it was.
     pub(in crate::cache) fn load_from_group(
         &self,
         spot: Spot,
@@ -100,7 +102,8 @@ impl<S: Store> SwapCache<S> {
         Ok(())
     }
 
-    /// Groups are not worth it just now: the other members of this one become objects again, each by itself.
+    /// Groups are not worth it just now: the other members of this one become objects again, each
+    /// by itself.
     fn take_apart(&self, unpacked: &mut Unpacked, loaded: Spot) {
         let codec = self.codec_for_stores();
         for index in (0..GROUP_PAGES as u8).filter(|index| *index != loaded.member.index) {
@@ -163,8 +166,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Moves the group of `oldest` to the open cluster, page by page, but for pages that were asked for; adds to `moved`
-    /// how many. False: no more can be moved now.
+    /// Moves the group of `oldest` to the open cluster, page by page, but for pages that were asked
+    /// for; adds to `moved` how many. False: no more can be moved now.
     pub(in crate::cache) fn disperse(&self, oldest: &Oldest, moved: &mut usize) -> bool {
         let spot = oldest.spot;
         let codec = self.choice.stronger().unwrap_or_else(|| self.codec_for_stores());
@@ -182,7 +185,8 @@ impl<S: Store> SwapCache<S> {
                 return false;
             }
         }
-        // It was made for nothing, as if it had been loaded: where much is written back, little is cold.
+        // It was made for nothing, as if it had been loaded: where much is written back, little is
+        // cold.
         self.state.lock().coldness.learn_load();
         let mut has_room = true;
         for index in 0..GROUP_PAGES as u8 {
@@ -227,7 +231,8 @@ impl<S: Store> State<S> {
         self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
     }
 
-    /// The entry of that place if it is to be written back: `oldest`, or one that was not asked for.
+    /// The entry of that place if it is to be written back: `oldest`, or one that was not asked
+    /// for.
     fn leaving(&self, spot: Spot, oldest: u32) -> Option<u32> {
         let id = self.member(spot)?;
         let e = self.entries.get(id);
@@ -235,7 +240,8 @@ impl<S: Store> State<S> {
         (id == oldest || e.is(Mark::Old) && !e.is(Mark::Referenced)).then_some(id)
     }
 
-    /// Moves a member to the open cluster, as that object, if it is to be written back still. False: there is no room.
+    /// Moves a member to the open cluster, as that object, if it is to be written back still.
+    /// False: there is no room.
     fn disperse_member(
         &mut self,
         spot: Spot,

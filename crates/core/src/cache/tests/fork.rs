@@ -94,7 +94,8 @@ fn both_sides_keep_every_page_while_both_change_theirs() {
     let (parent_done, child_done) = (Gate::new(), Gate::new());
     let child = fork(&cache, || {
         file::close(child_done.0);
-        // First write our own, then read what the parent has replaced meanwhile, then change everything.
+        // First write our own, then read what the parent has replaced meanwhile, then change
+        // everything.
         let ok = world.churn(&cache, 3, 0, 10) && world.is_right(&cache);
         child_done.open();
         parent_done.wait_in_child();

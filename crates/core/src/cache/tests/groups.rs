@@ -1,4 +1,5 @@
-//! Groups of pages: made, loaded from, left by their members, written back, and all of it in each other's way.
+//! Groups of pages: made, loaded from, left by their members, written back, and all of it in each
+//! other's way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -111,7 +112,8 @@ fn pages_that_do_not_resemble_each_other_stay_apart() {
 fn few_that_are_left_become_a_group_with_others() {
     let World { cache, entries, .. } = World::new();
     let grouped = cache.counters().grouped_pages as usize;
-    // Three of four are freed. Until the rest are somewhere else the groups stay as large as they were.
+    // Three of four are freed. Until the rest are somewhere else the groups stay as large as they
+    // were.
     let (mut left, mut before) = (Vec::new(), cache.counters());
     for (n, e) in entries.into_iter().enumerate() {
         if n < grouped && n % 4 != 0 {

@@ -1,4 +1,5 @@
-//! Seeded runs of the model. A failure is named by its seed. `UZSWAP_FUZZ_OPERATIONS` sets how many operations a run has.
+//! Seeded runs of the model. A failure is named by its seed. `UZSWAP_FUZZ_OPERATIONS` sets how many
+//! operations a run has.
 
 use super::*;
 use crate::store::testing::Fault;
@@ -114,7 +115,8 @@ fn the_nth_io_fails_once_or_for_good_and_no_page_is_lost_or_wrong() {
     }
 }
 
-/// The long form is `UZSWAP_FUZZ_OPERATIONS=10000000 cargo test --release -p uzswap --lib model`: some minutes each.
+/// The long form is `UZSWAP_FUZZ_OPERATIONS=10000000 cargo test --release -p uzswap --lib model`:
+/// some minutes each.
 fn every_nth_io_fails(seed: u64, n: u64) {
     let (cache, store) = in_memory(256 << 10);
     store.set_late(seed.is_multiple_of(2));

@@ -87,7 +87,8 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
             }
         });
         let _stop = StopAtEnd(&stop);
-        // Pages lie in the buffer of the store for most of the time: loads from the store are the rarest.
+        // Pages lie in the buffer of the store for most of the time: loads from the store are the
+        // rarest.
         let deadline = Instant::now() + Duration::from_secs(60);
         let enough = || loads.load(Ordering::Relaxed) >= 200_000 && every_place(&cache.counters());
         while Instant::now() < deadline && !enough() {

@@ -65,8 +65,8 @@ fn a_page_that_was_changed_on_disk_is_an_error_and_never_wrong_bytes() {
             file.read_exact_at(&mut b, at).unwrap();
             file.write_all_at(&[b[0] ^ 0x10], at).unwrap();
         };
-        // One bit in the first cluster, the whole of the second, the third over the fourth, the fifth cut
-        // out.
+        // One bit in the first cluster, the whole of the second, the third over the fourth, the
+        // fifth cut out.
         flip(30_000);
         file.write_all_at(&[0x77; 65536], 65536).unwrap();
         let mut third = vec![0; 65536];

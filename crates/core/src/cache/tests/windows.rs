@@ -1,11 +1,11 @@
-//! Every place where the cache lets go of its lock while something is under way, with everything that others
-//! can do there.
+//! Every place where the cache lets go of its lock while something is under way, with everything
+//! that others can do there.
 //!
-//! All of the cache's state is behind one lock, so what can interleave with a flush, a load, a compaction or
-//! a discard is exactly what happens during its I/O. The store below runs other operations there: all
-//! sequences of up to three, so that this is a complete model of the protocol, on the real code. What would
-//! wait for the lock that is held in a window (another flush during a flush, another read by the same reader)
-//! cannot interleave, and is left out there.
+//! All of the cache's state is behind one lock, so what can interleave with a flush, a load, a
+//! compaction or a discard is exactly what happens during its I/O. The store below runs other
+//! operations there: all sequences of up to three, so that this is a complete model of the
+//! protocol, on the real code. What would wait for the lock that is held in a window (another flush
+//! during a flush, another read by the same reader) cannot interleave, and is left out there.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,8 +171,8 @@ fn sequences(max_len: u32) -> impl Iterator<Item = Vec<Other>> {
     })
 }
 
-/// A cache whose `KEYS` pages are in the pool and in clusters, and which lives for ever, as the hook needs
-/// it.
+/// A cache whose `KEYS` pages are in the pool and in clusters, and which lives for ever, as the
+/// hook needs it.
 fn world() -> (&'static SwapCache<HookedStore>, HookedStore, &'static Mutex<Versions>) {
     let store_ = HookedStore::new();
     let cache: &'static _ = Box::leak(Box::new(over(store_, usize::MAX)));
@@ -271,8 +271,8 @@ fn during_a_load_from_the_file() {
     }
 }
 
-/// A cache with incompressible pages in five clusters, fifteen in each, and the first of them: pages without a
-/// key in the first, keys in order in the others, `ONE` in the third.
+/// A cache with incompressible pages in five clusters, fifteen in each, and the first of them:
+/// pages without a key in the first, keys in order in the others, `ONE` in the third.
 fn world_in_clusters() -> (SwapCache<HookedStore>, HookedStore, Versions, SwapEntry) {
     let store_ = HookedStore::new();
     let cache = over(store_, usize::MAX);
@@ -287,7 +287,8 @@ fn world_in_clusters() -> (SwapCache<HookedStore>, HookedStore, Versions, SwapEn
     (cache, store_, versions, first)
 }
 
-/// Loads from the first cluster, then from the second: that is in order, so the third is read ahead.
+/// Loads from the first cluster, then from the second: that is in order, so the third is read
+/// ahead.
 fn start_read_ahead(cache: &SwapCache<HookedStore>, first: SwapEntry) {
     assert!(loaded(cache, first) == noise(1));
     assert!(!is_reading_ahead(cache));
@@ -408,8 +409,8 @@ fn a_place_that_is_written_again_while_it_is_read_ahead() {
 
 #[test]
 fn two_reads_ahead_that_want_one_buffer() {
-    // The read of the third cluster is still under way, as far as anybody knows, when the seventh is to be read by
-    // the same reader.
+    // The read of the third cluster is still under way, as far as anybody knows, when the seventh
+    // is to be read by the same reader.
     for ahead in AHEADS {
         let (cache, store_, versions, first) = world_in_clusters();
         let more: Vec<_> = (200..290).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// How often lz4 made pages of real heaps (CPython, node, redis, g++; same-filled and incompressible ones
-/// left out) so many bytes long: up to 64, up to 128, ...
+/// How often lz4 made pages of real heaps (CPython, node, redis, g++; same-filled and
+/// incompressible ones left out) so many bytes long: up to 64, up to 128, ...
 const LENGTHS: [u32; 54] = [
     257, 278, 7621, 2762, 389, 1169, 3424, 2282, 1199, 1224, 2491, 1889, 3701, 4618, 4851, 4710, 4211, 3178,
     4215, 5229, 7194, 6142, 4364, 2194, 8195, 3743, 1663, 750, 940, 428, 615, 737, 1611, 1064, 466, 160, 579,
@@ -83,7 +83,8 @@ fn compaction_leaves_the_fewest_frames_after_any_pattern_of_frees() {
                     pool.free(h);
                 }
             }
-            // In small steps, as a background thread does it, then to the end. The limit does not hinder it.
+            // In small steps, as a background thread does it, then to the end. The limit does not
+            // hinder it.
             pool.set_max_frames(pool.used_frames());
             let before = pool.used_frames();
             for _ in 0..5 {

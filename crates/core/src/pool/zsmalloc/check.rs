@@ -1,10 +1,12 @@
-//! `check()` of zsmalloc: every structure walked, every equation between them asserted. No allocation.
+//! `check()` of zsmalloc: every structure walked, every equation between them asserted. No
+//! allocation.
 //!
-//! - used slots <-> live entries, one to one: the owner of each used slot is an entry whose location is that
-//!   slot, and there are as many of the one as of the other.
-//! - attached positions <-> used frames, likewise (see `Frames::check`), and a position is attached exactly
-//!   if a used slot lies in its frame.
-//! - zspages of a class: each is in the one list where its fullness puts it, those with ready slots first.
+//! - used slots <-> live entries, one to one: the owner of each used slot is an entry whose
+//!   location is that slot, and there are as many of the one as of the other.
+//! - attached positions <-> used frames, likewise (see `Frames::check`), and a position is attached
+//!   exactly if a used slot lies in its frame.
+//! - zspages of a class: each is in the one list where its fullness puts it, those with ready slots
+//!   first.
 //! - live + free = ever used, for zspages, entries and owner places.
 
 use super::*;

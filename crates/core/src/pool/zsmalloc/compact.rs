@@ -7,8 +7,9 @@
 //!   after    (gone, 2 frames free)   [# # # #][# # # #]     [# # # #][# # # #]
 //! ```
 //!
-//! Two zspages meet from the ends of the fullness scale, as in the kernel. When one is left that is not full,
-//! its objects move down to its begin. Only the entries of moved objects change, so handles stay valid.
+//! Two zspages meet from the ends of the fullness scale, as in the kernel. When one is left that is
+//! not full, its objects move down to its begin. Only the entries of moved objects change, so
+//! handles stay valid.
 
 use super::*;
 #[cfg(doc)]
@@ -41,13 +42,14 @@ impl Zsmalloc {
         before.saturating_sub(self.frames.used())
     }
 
-    /// One step: moves the objects of the sparsest zspage into the fullest ones or, if it is the only one
-    /// that is not full, down to its begin. Returns the bytes moved; `None` if the class needs all its
-    /// frames.
+    /// One step: moves the objects of the sparsest zspage into the fullest ones or, if it is the
+    /// only one that is not full, down to its begin. Returns the bytes moved; `None` if the class
+    /// needs all its frames.
     ///
-    /// A target may get a frame before the source gives one, so a step can end with a frame more than it
-    /// began with; that ends with the last one, which leaves `least_frames`. For the same reason the limit on
-    /// frames does not hold here: a full pool is the one that has to be compacted.
+    /// A target may get a frame before the source gives one, so a step can end with a frame more
+    /// than it began with; that ends with the last one, which leaves `least_frames`. For the same
+    /// reason the limit on frames does not hold here: a full pool is the one that has to be
+    /// compacted.
     fn drain_sparsest(&mut self, class: usize) -> Option<usize> {
         let state = &self.classes[class];
         if state.frames <= state.least_frames(&CLASSES[class]) {
@@ -65,8 +67,8 @@ impl Zsmalloc {
             if target == source && first_free > from {
                 return (moved > 0).then_some(moved * CLASSES[class].size);
             }
-            // In the source itself a ready slot may lie higher than `from`, and objects would move up for
-            // ever.
+            // In the source itself a ready slot may lie higher than `from`, and objects would move
+            // up for ever.
             let to = if zspage.ready == 0 || target == source { first_free } else { first_ready };
             if to != first_ready {
                 let frame = self.frames.take().ok()?;
@@ -94,8 +96,9 @@ impl Zsmalloc {
         let zspage = self.zspage(source);
         let class = zspage.class();
         let entry = self.owners.get(zspage.owners as usize + from).copied().expect("mapped");
-        // The whole slot: how much of it the object fills, only its handle knows. In pieces, because the two
-        // may begin at different places of their frames and a stack of 4 KiB is not to be had everywhere.
+        // The whole slot: how much of it the object fills, only its handle knows. In pieces,
+        // because the two may begin at different places of their frames and a stack of 4 KiB is not
+        // to be had everywhere.
         let mut piece = [0; 256];
         let mut done = 0;
         while done < class.size {

@@ -5,8 +5,8 @@ use super::{BufferState, Clusters, MAX_FILES};
 use crate::store::Store;
 
 impl<S: Store> Clusters<S> {
-    /// Asserts every equation between records, lists, files and totals. Only while no flush or discard is
-    /// under way.
+    /// Asserts every equation between records, lists, files and totals. Only while no flush or
+    /// discard is under way.
     pub fn check(&self) {
         let mut live_bytes = 0;
         let (mut disk, mut written_blocks, mut written_bytes) = (0, 0, 0);

@@ -48,7 +48,8 @@ impl<S: Store> Clusters<S> {
         self.is_writable() && self.buffers.iter().any(|b| b.state == BufferState::Full)
     }
 
-    /// Begins the flush of a full cluster: copies it to `io`, so that the rest can be done without the lock.
+    /// Begins the flush of a full cluster: copies it to `io`, so that the rest can be done without
+    /// the lock.
     pub fn begin_flush(&mut self, io: &mut [u8]) -> Option<Flush<S>> {
         if !self.is_writable() {
             return None;
@@ -96,7 +97,8 @@ impl<S: Store> Clusters<S> {
         Some(Flush { store: f.store, seal: f.seal.clone(), buffer: b, cluster: id, of, at, used })
     }
 
-    /// Ends a flush. A cluster that could not be written stays in memory, and the store takes no more.
+    /// Ends a flush. A cluster that could not be written stays in memory, and the store takes no
+    /// more.
     pub fn end_flush(&mut self, flush: Flush<S>, result: Result<()>) {
         let b = flush.buffer;
         let blocks = flush.used.div_ceil(BLOCK_BYTES) as u8;
@@ -119,8 +121,8 @@ impl<S: Store> Clusters<S> {
             }
             Err(e) => {
                 self.failure = Some(e);
-                // A place that had no disk space may have none to get: after a retry those that have some
-                // come first.
+                // A place that had no disk space may have none to get: after a retry those that
+                // have some come first.
                 let c = *self.records.get(flush.cluster);
                 self.put_slot(c.slot, c.disk_blocks, file as u8);
                 self.records.get_mut(flush.cluster).disk_blocks = 0;
@@ -150,7 +152,8 @@ impl<S: Store> Clusters<S> {
         }
     }
 
-    /// The file to write to. After fork it is made when it is first needed: most children exec at once.
+    /// The file to write to. After fork it is made when it is first needed: most children exec at
+    /// once.
     fn own_file(&mut self) -> Result<usize> {
         if let Some(i) = self.own {
             return Ok(i);

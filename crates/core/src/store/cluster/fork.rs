@@ -5,8 +5,8 @@ use super::record::{Cluster, ListName};
 use crate::store::Store;
 use crate::sys::file::{self, Fd};
 
-/// Forks whose children may still read our file. With more than that, what was written before the fork is
-/// never reused in this process: it costs disk, nothing else.
+/// Forks whose children may still read our file. With more than that, what was written before the
+/// fork is never reused in this process: it costs disk, nothing else.
 const MAX_SNAPSHOTS: usize = 64;
 
 /// A fork whose child (or whose child's children) may still read our file.
@@ -79,9 +79,9 @@ pub struct Leash {
 }
 
 impl<S: Store> Clusters<S> {
-    /// Makes ready for a fork. If the child will be able to read clusters of ours, it gets the write end of a
-    /// pipe and we keep the read end: when that hangs up, the child, all its children that did not exec, and
-    /// thus all who could read them, are gone.
+    /// Makes ready for a fork. If the child will be able to read clusters of ours, it gets the
+    /// write end of a pipe and we keep the read end: when that hangs up, the child, all its
+    /// children that did not exec, and thus all who could read them, are gone.
     pub fn prepare_fork(&mut self) -> Leash {
         self.poll_snapshots();
         let readable = self.own.and_then(|i| self.files[i].as_ref()).is_some_and(|f| {
@@ -109,8 +109,8 @@ impl<S: Store> Clusters<S> {
         }
     }
 
-    /// In the child our file has become another process's: a source, nothing to write to. The leashes of the
-    /// files that were inherited already are inherited again, by the fork itself.
+    /// In the child our file has become another process's: a source, nothing to write to. The
+    /// leashes of the files that were inherited already are inherited again, by the fork itself.
     pub fn in_child(&mut self, leash: Leash) {
         self.snapshots.clear();
         for name in [ListName::Idle, ListName::Holes, ListName::Deferred] {

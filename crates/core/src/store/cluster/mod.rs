@@ -1,4 +1,5 @@
-//! Clusters: 64 KiB units in which compressed pages are packed, written, found again and given back.
+//! Clusters: 64 KiB units in which compressed pages are packed, written, found again and given
+//! back.
 //!
 //! ```text
 //!      append         no room left      begin_flush          end_flush: ok
@@ -9,21 +10,23 @@
 //!                                    (stays in memory)            or DEFERRED (a forked child may read it)
 //! ```
 //!
-//! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a WRITTEN one
-//! from the file. So writing back moves an object from the pool into the open cluster in one step under the
-//! lock, and the write itself concerns no object any more: an object released while its cluster is being
-//! written needs no care, one that is loaded meanwhile is copied out of the buffer, and when the write fails
-//! nothing has to be brought back. At any time there is one open cluster, and at most [`QUEUE_BUFFERS`]
-//! are being sealed or written.
+//! Objects of an OPEN, FULL or WRITING cluster are served from its buffer in memory, those of a
+//! WRITTEN one from the file. So writing back moves an object from the pool into the open cluster
+//! in one step under the lock, and the write itself concerns no object any more: an object released
+//! while its cluster is being written needs no care, one that is loaded meanwhile is copied out of
+//! the buffer, and when the write fails nothing has to be brought back. At any time there is one
+//! open cluster, and at most [`QUEUE_BUFFERS`] are being sealed or written.
 //!
 //! # Vocabulary
-//! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record here; an id
-//! is free for use again when its cluster has died. *Slot*: a 64 KiB place in the file. *Sequence*: the
-//! number of a flush; never comes back, so it names one use of one slot (`seal.rs` builds on that).
+//! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record
+//! here; an id is free for use again when its cluster has died. *Slot*: a 64 KiB place in the
+//! file. *Sequence*: the number of a flush; never comes back, so it names one use of one slot
+//! (`seal.rs` builds on that).
 //!
 //! # The file and fork
-//! Fork copies memory but shares files. So after a fork the parent may not touch the slots that the child can
-//! still read, and the child may not write to the parent's file at all: see `prepare_fork`.
+//! Fork copies memory but shares files. So after a fork the parent may not touch the slots that the
+//! child can still read, and the child may not write to the parent's file at all: see
+//! `prepare_fork`.
 //!
 //! Nothing here locks: the cache guards the whole of `Clusters` with its own lock. Jobs ([`Flush`],
 //! [`Source`], [`Discard`]) carry all that the I/O needs, and run with that lock released.
@@ -56,9 +59,9 @@ pub const CLUSTER_BYTES: usize = 64 << 10;
 const BUFFERS: usize = QUEUE_BUFFERS + 1;
 /// Two bytes of length stand before each object: a flush has to find the objects, dead ones too.
 const LENGTH_BYTES: usize = 2;
-/// Files that one process can have: its own and those of its ancestors that it still reads from. A child that
-/// would need more has no store of its own: it writes nothing back (`EMFILE`) until an ancestor's file has
-/// served its last page.
+/// Files that one process can have: its own and those of its ancestors that it still reads from. A
+/// child that would need more has no store of its own: it writes nothing back (`EMFILE`) until an
+/// ancestor's file has served its last page.
 const MAX_FILES: usize = 16;
 
 /// No cluster, no object, no list member.
@@ -359,7 +362,8 @@ impl<S: Store> Clusters<S> {
         c.state() == State::Written && (c.sequence, c.file) == (source.sequence, source.file)
     }
 
-    /// How to read the cluster that was written after this one to the same file, if it is still there.
+    /// How to read the cluster that was written after this one to the same file, if it is still
+    /// there.
     pub fn following(&self, cluster: u32) -> Option<Source<S>> {
         let c = self.records.get(cluster);
         if c.state() != State::Written || c.next == NONE {
@@ -438,8 +442,8 @@ impl<S: Store> Drop for Clusters<S> {
         for i in 0..MAX_FILES {
             self.close_file(i);
         }
-        // The origin's file is closed, its directory is not: dropping a cache is rare, and no method is worth
-        // it.
+        // The origin's file is closed, its directory is not: dropping a cache is rare, and no
+        // method is worth it.
         if let Some(directory) = self.origin.map(|o| o.descriptors()[1]).filter(|&fd| fd >= 0) {
             file::close(directory);
         }

@@ -1,6 +1,6 @@
-//! The naive model of clusters: objects by place, and events that must agree with it. Slots are given out, written,
-//! read, retired, discarded and used again; writes fail; nobody may ever see another object than the one of their
-//! place.
+//! The naive model of clusters: objects by place, and events that must agree with it. Slots are
+//! given out, written, read, retired, discarded and used again; writes fail; nobody may ever see
+//! another object than the one of their place.
 
 use std::collections::HashMap;
 

@@ -5,7 +5,8 @@ use super::{CLUSTER_BYTES, Clusters, NONE};
 use crate::store::{BLOCK_BYTES, Store};
 use crate::sys::{Errno, Result};
 
-/// Idle slots keep their disk blocks for the next writes up to this many, or a quarter of the live ones.
+/// Idle slots keep their disk blocks for the next writes up to this many, or a quarter of the live
+/// ones.
 const IDLE_SLOTS_KEPT: u32 = 64;
 /// Disk space beyond twice the live bytes that is not worth compacting for.
 const COMPACT_SLACK_BYTES: u64 = 4 << 20;
@@ -81,8 +82,8 @@ impl<S: Store> Clusters<S> {
         own.is_some_and(|f| self.records.len(ListName::Idle) > IDLE_SLOTS_KEPT.max(f.live_clusters / 4))
     }
 
-    /// A place that is not needed soon: its disk space should go back. [`Discard::run`] without the lock,
-    /// then [`Clusters::end_discard`].
+    /// A place that is not needed soon: its disk space should go back. [`Discard::run`] without the
+    /// lock, then [`Clusters::end_discard`].
     pub fn begin_discard(&mut self) -> Option<Discard<S>> {
         if !self.has_discards() {
             return None;
@@ -101,8 +102,8 @@ impl<S: Store> Clusters<S> {
         self.records.push(ListName::Holes, discard.cluster);
     }
 
-    /// A cluster with little left in it, if the file takes more than twice the disk space of what lives in
-    /// it. Its objects should be appended again and released here.
+    /// A cluster with little left in it, if the file takes more than twice the disk space of what
+    /// lives in it. Its objects should be appended again and released here.
     pub fn sparse(&mut self) -> Option<u32> {
         let disk_bytes = self.written_blocks * BLOCK_BYTES as u64;
         if !self.is_writable() || disk_bytes <= 2 * self.written_bytes + COMPACT_SLACK_BYTES {

@@ -32,8 +32,8 @@ pub struct Cluster {
     pub slot: u32,
     /// The first of the owner's objects, in a list that the owner keeps.
     pub first: u32,
-    /// The next record in the list that this one is in: unused, idle or deferred. Of a written cluster: the
-    /// record that the flush after it was of, a hint.
+    /// The next record in the list that this one is in: unused, idle or deferred. Of a written
+    /// cluster: the record that the flush after it was of, a hint.
     pub next: u32,
     pub live_bytes: u32,
     pub live: u16,

@@ -9,9 +9,10 @@
 //! | unit | one page | runs of 64 KiB and more: each run costs a kernel mapping |
 //!
 //! # Safety charter
-//! The methods are safe to call for addresses inside managed ranges: no Rust object of uzswap lives there, so
-//! changing those pages cannot break a Rust invariant of ours. That the *program* sees its own bytes is the
-//! pager's business: it calls with its lock held, after checking the page's state.
+//! The methods are safe to call for addresses inside managed ranges: no Rust object of uzswap lives
+//! there, so changing those pages cannot break a Rust invariant of ours. That the *program* sees
+//! its own bytes is the pager's business: it calls with its lock held, after checking the page's
+//! state.
 #![allow(unsafe_code)]
 
 #[cfg(any(test, feature = "testing"))]
@@ -57,7 +58,8 @@ pub enum Filled {
     Present(usize),
     /// The page after the first `n` cannot be filled now; try again.
     Again(usize),
-    /// No memory, or the mapping is not what the pager thinks; nothing after the first `n` was done.
+    /// No memory, or the mapping is not what the pager thinks; nothing after the first `n` was
+    /// done.
     Failed(usize),
 }
 
@@ -71,8 +73,9 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Opens the wanted mechanism, or with `Auto` the best that works. `slots`: staging slots for limbo, and `huge_slots` for
-    /// huge pages, which follow those. `is_alone`: the process has one thread.
+    /// Opens the wanted mechanism, or with `Auto` the best that works. `slots`: staging slots for
+    /// limbo, and `huge_slots` for huge pages, which follow those. `is_alone`: the process has one
+    /// thread.
     pub fn open(kind: Kind, slots: usize, huge_slots: usize, is_alone: bool) -> Result<Mechanism> {
         let open = |kind| Self::open(kind, slots, huge_slots, is_alone);
         match kind {
@@ -100,8 +103,8 @@ impl Mechanism {
         }
     }
 
-    /// In a process of one thread for which the mechanism does not work (the child of a fork): nothing faults from now on. By
-    /// protection faults what is hidden still does.
+    /// In a process of one thread for which the mechanism does not work (the child of a fork):
+    /// nothing faults from now on. By protection faults what is hidden still does.
     pub fn close(&self) {
         if let Mechanism::Uffd(u) = self {
             u.close();
@@ -150,9 +153,10 @@ impl Mechanism {
         }
     }
 
-    /// Readies a range for the kernel's moving it. Moving resets the registration of the kernel mapping that the range
-    /// ends up in, neighbours that it merges with included, whose missing pages would then read as zero: unregistered,
-    /// it merges with none of ours. By protection faults the range must be one kernel mapping.
+    /// Readies a range for the kernel's moving it. Moving resets the registration of the kernel
+    /// mapping that the range ends up in, neighbours that it merges with included, whose missing
+    /// pages would then read as zero: unregistered, it merges with none of ours. By protection
+    /// faults the range must be one kernel mapping.
     pub fn ready_to_move(&self, addr: usize, len: usize) -> Result<()> {
         match self {
             Mechanism::Uffd(u) => u.detach(addr, len),
@@ -221,7 +225,8 @@ impl Mechanism {
         }
     }
 
-    /// A page of staging, where limbo keeps frames in slots; it stays as it is until the slot is released.
+    /// A page of staging, where limbo keeps frames in slots; it stays as it is until the slot is
+    /// released.
     pub fn slot(&self, slot: usize) -> Option<&[u8; PAGE_SIZE]> {
         match self {
             Mechanism::Uffd(u) => Some(u.slot(slot)),
@@ -273,7 +278,8 @@ impl Mechanism {
         }
     }
 
-    /// Makes the first write to each page of a run of resident pages a fault. `prot`: what the program may do.
+    /// Makes the first write to each page of a run of resident pages a fault. `prot`: what the
+    /// program may do.
     pub fn forbid_write(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
         match self {
             Mechanism::Uffd(u) => u.forbid_write(addr, len),
@@ -304,8 +310,8 @@ impl Mechanism {
         }
     }
 
-    /// Drops the frames of pages that were stored and stay behind their protection, or of a page that nobody
-    /// can write now.
+    /// Drops the frames of pages that were stored and stay behind their protection, or of a page
+    /// that nobody can write now.
     pub fn drop_in_place(&self, addr: usize, pages: usize) -> Result<()> {
         #[cfg(any(test, feature = "testing"))]
         if let Mechanism::Fake(f) = self {
@@ -315,7 +321,8 @@ impl Mechanism {
         unsafe { super::program::drop_pages(addr, pages * PAGE_SIZE) }
     }
 
-    /// Copies a resident page that nobody can write while the lock is held. `prot`: what the program may do.
+    /// Copies a resident page that nobody can write while the lock is held. `prot`: what the
+    /// program may do.
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
         match self {
             Mechanism::Uffd(u) => u.read_stable(addr, prot, into),

@@ -1,13 +1,14 @@
 //! Pages by protection faults, for where userfaultfd is refused or missing.
 //!
-//! A run is hidden behind PROT_NONE: atomic, and nobody can change it from then on. It is read and filled from
-//! behind through `/proc/self/mem`, which ignores protection. A fork needs nothing: the child inherits protection and
-//! contents. Each run that differs from its neighbours costs the kernel a mapping, so the pager works in
-//! units of 16 pages and more here.
+//! A run is hidden behind PROT_NONE: atomic, and nobody can change it from then on. It is read and
+//! filled from behind through `/proc/self/mem`, which ignores protection. A fork needs nothing: the
+//! child inherits protection and contents. Each run that differs from its neighbours costs the
+//! kernel a mapping, so the pager works in units of 16 pages and more here.
 //!
-//! A process that has given up its rights, or sees no /proc, cannot open that file (again: a child needs its own). As long as
-//! it has one thread it needs none: whoever shows a page to read or fill it is the only one who could see it half
-//! done. Before there is another thread, paging has to end (`fault/ending.rs`).
+//! A process that has given up its rights, or sees no /proc, cannot open that file (again: a child
+//! needs its own). As long as it has one thread it needs none: whoever shows a page to read or fill
+//! it is the only one who could see it half done. Before there is another thread, paging has to end
+//! (`fault/ending.rs`).
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`.
 
@@ -21,8 +22,8 @@ pub struct ProtectFaults {
 }
 
 impl ProtectFaults {
-    /// Opens the mechanism and proves that the kernel lets us write behind a protection. `is_alone`: the process has one
-    /// thread, so that it can do without.
+    /// Opens the mechanism and proves that the kernel lets us write behind a protection.
+    /// `is_alone`: the process has one thread, so that it can do without.
     pub fn open(is_alone: bool) -> Result<ProtectFaults> {
         match Self::open_file() {
             Err(_) if is_alone => Ok(ProtectFaults { proc_mem: ProcMem::none() }),
@@ -83,7 +84,8 @@ impl ProtectFaults {
         if prot as usize & PROT_READ == 0 {
             return Err(Errno::EPERM);
         }
-        // SAFETY: the program may read it, so this can; a frame that the kernel dropped reads as zero, in the file too.
+        // SAFETY: the program may read it, so this can; a frame that the kernel dropped reads as
+        // zero, in the file too.
         unsafe { program::raw_copy(into.as_mut_ptr() as usize, addr, PAGE_SIZE) };
         Ok(())
     }

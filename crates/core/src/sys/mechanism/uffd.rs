@@ -1,16 +1,19 @@
 //! Pages by userfaultfd: out by MOVE into staging slots, in by COPY.
 //!
-//! Staging is an area of our own, registered like the program's ranges because MOVE demands it of its
-//! destination. Slots are empty (absent) until a page is moved in and must be emptied before they are used again.
-//! Where the kernel has no MOVE (5.11 to 6.7), a run is write-protected, copied and dropped; a write in between is a
-//! SIGBUS, which waits for the pager's lock.
+//! Staging is an area of our own, registered like the program's ranges because MOVE demands it of
+//! its destination. Slots are empty (absent) until a page is moved in and must be emptied before
+//! they are used again. Where the kernel has no MOVE (5.11 to 6.7), a run is write-protected,
+//! copied and dropped; a write in between is a SIGBUS, which waits for the pager's lock.
 //!
-//! Huge pages go both ways by one MOVE, which keeps them whole if neither side has small pages there: so they have slots of their
-//! own, behind the others, and a dock, where one is filled before it goes in. The dock is not registered: a touch maps a huge page.
-//! Where small pages have been, their table is left, and a huge page that is moved there is split. Since 6.14 kernels free an empty
-//! table when all that it covers is dropped (`CONFIG_PT_RECLAIM`); whether this one does is seen at the first try.
+//! Huge pages go both ways by one MOVE, which keeps them whole if neither side has small pages
+//! there: so they have slots of their own, behind the others, and a dock, where one is filled
+//! before it goes in. The dock is not registered: a touch maps a huge page. Where small pages have
+//! been, their table is left, and a huge page that is moved there is split. Since 6.14 kernels free
+//! an empty table when all that it covers is dropped (`CONFIG_PT_RECLAIM`); whether this one does
+//! is seen at the first try.
 #![allow(unsafe_code)]
-// Safety charter: see `mechanism/mod.rs`; sources of COPY are staging, zeros, or buffers borrowed from the caller.
+// Safety charter: see `mechanism/mod.rs`; sources of COPY are staging, zeros, or buffers borrowed
+// from the caller.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,8 +31,8 @@ const BUSY_TRIES: u32 = 4;
 /// Tries of a transfer that makes no progress before it is given up for now.
 const AGAIN_TRIES: u32 = 200;
 
-/// The batched MOVE of 6.18 and later can move a page without counting it and then complain that it is there. Both sides
-/// say what happened.
+/// The batched MOVE of 6.18 and later can move a page without counting it and then complain that it
+/// is there. Both sides say what happened.
 fn has_moved(from: usize, to: usize) -> bool {
     !program::is_present(from) && program::is_present(to)
 }
@@ -47,7 +50,8 @@ pub struct Uffd {
     zeros: Mapping,
     /// To read pages that the program made inaccessible; absent where the sandbox forbids it.
     proc_mem: Option<ProcMem>,
-    /// To see what is huge; for huge pages only, and absent where the sandbox or the kernel has none.
+    /// To see what is huge; for huge pages only, and absent where the sandbox or the kernel has
+    /// none.
     pagemap: Option<Pagemap>,
     /// Tables of small pages that have all gone cannot be got rid of.
     keeps_tables: AtomicBool,
@@ -65,7 +69,8 @@ impl Uffd {
         FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 }
     }
 
-    /// `slots`: staging slots for single pages; `huge_slots`: for huge ones, if the kernel can move pages.
+    /// `slots`: staging slots for single pages; `huge_slots`: for huge ones, if the kernel can move
+    /// pages.
     pub fn open(has_move: bool, slots: usize, huge_slots: usize) -> Result<Uffd> {
         let fd = Userfaultfd::open(Self::features(has_move))?;
         let huge_slots = if has_move { huge_slots } else { 0 };
@@ -73,7 +78,8 @@ impl Uffd {
         let staging = map_anonymous(slots * PAGE_SIZE, PROT_READ | PROT_WRITE)?;
         let executable = map_anonymous(PAGE_SIZE, PROT_READ | PROT_WRITE | PROT_EXEC).unwrap_or(0);
         let zeros = Mapping::new(ZERO_PAGES * PAGE_SIZE)?;
-        // Read, so that COPY does not fault on them each time. Not written: the kernel's one zero page is enough for all processes.
+        // Read, so that COPY does not fault on them each time. Not written: the kernel's one zero
+        // page is enough for all processes.
         zeros.as_slice().iter().step_by(PAGE_SIZE).for_each(|byte| _ = core::hint::black_box(*byte));
         let proc_mem = ProcMem::open().ok();
         let pagemap = if huge_slots > 0 { Pagemap::open().ok() } else { None };
@@ -164,9 +170,9 @@ impl Uffd {
         self.huge + self.huge_slots * HUGE_BYTES
     }
 
-    /// Page `i` of the huge page that is being filled, in the dock or in slots from `kept` on whose frames are kept. The first
-    /// touch of any page in the dock maps all of it, zero. The caller has the dock, or those slots, to itself, and has no
-    /// other page of it.
+    /// Page `i` of the huge page that is being filled, in the dock or in slots from `kept` on whose
+    /// frames are kept. The first touch of any page in the dock maps all of it, zero. The caller
+    /// has the dock, or those slots, to itself, and has no other page of it.
     pub fn with_page_to_fill<T>(
         &self,
         kept: Option<usize>,
@@ -176,13 +182,14 @@ impl Uffd {
         assert!(i < HUGE_PAGES && self.huge_slots > 0);
         match kept {
             Some(slot) => self.slot_mut(slot + i, f),
-            // SAFETY: memory of ours that nobody else uses (the caller's part of the contract: one at a time).
+            // SAFETY: memory of ours that nobody else uses (the caller's part of the contract: one
+            // at a time).
             None => f(unsafe { program::page_at_mut(self.dock() + i * PAGE_SIZE) }),
         }
     }
 
-    /// Moves a huge page from the dock, or from the slots from `from` on, to an empty place of the program. Returns how many
-    /// pages have gone in; they are the program's from that instant.
+    /// Moves a huge page from the dock, or from the slots from `from` on, to an empty place of the
+    /// program. Returns how many pages have gone in; they are the program's from that instant.
     pub fn fill_huge(&self, addr: usize, from: Option<usize>) -> usize {
         self.move_in(addr, from.map_or(self.dock(), |slot| self.slot_addr(slot)), HUGE_PAGES)
     }
@@ -216,16 +223,20 @@ impl Uffd {
         self.keeps_tables.load(Ordering::Relaxed)
     }
 
-    /// Makes the 2 MiB at `addr`, of which no page is resident, a place for a huge page, though small ones have been there. Says
-    /// whether that may have worked: `is_huge` tells after the next one has gone in.
+    /// Makes the 2 MiB at `addr`, of which no page is resident, a place for a huge page, though
+    /// small ones have been there. Says whether that may have worked: `is_huge` tells after the
+    /// next one has gone in.
     pub fn clear_table(&self, addr: usize) -> bool {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| !self.keeps_tables()) else { return false };
-        // What the kernel itself swapped out before it came under management is there for no word to tell.
-        // SAFETY: nothing is mapped there, and nothing can come but by the pager, whose lock the caller holds.
+        // What the kernel itself swapped out before it came under management is there for no word
+        // to tell.
+        // SAFETY: nothing is mapped there, and nothing can come but by the pager, whose lock the
+        // caller holds.
         pagemap.is_empty(addr) && unsafe { program::drop_pages(addr, HUGE_BYTES) }.is_ok()
     }
 
-    /// Whether the 2 MiB at `addr` are one huge page to the kernel; where it does not say, they are taken for one.
+    /// Whether the 2 MiB at `addr` are one huge page to the kernel; where it does not say, they are
+    /// taken for one.
     pub fn is_huge(&self, addr: usize) -> bool {
         self.pagemap.as_ref().is_none_or(|p| p.is_huge(addr))
     }
@@ -258,7 +269,8 @@ impl Uffd {
 
     /// A slot with a frame and without a page, to be written by its claimer.
     pub fn slot_mut<T>(&self, slot: usize, f: impl FnOnce(&mut [u8; PAGE_SIZE]) -> T) -> T {
-        // SAFETY: memory of ours; the slot is the caller's alone (its part of the contract) until it is released.
+        // SAFETY: memory of ours; the slot is the caller's alone (its part of the contract) until
+        // it is released.
         f(unsafe { program::page_at_mut(self.slot_addr(slot)) })
     }
 
@@ -330,7 +342,8 @@ impl Uffd {
         let next = if present < pages { Next::Absent } else { Next::End };
         let out = present * PAGE_SIZE;
         if present > 0 {
-            // SAFETY: the pages are present and write-protected: nobody changes them; staging is ours.
+            // SAFETY: the pages are present and write-protected: nobody changes them; staging is
+            // ours.
             unsafe { program::raw_copy(to, addr, out) };
             // SAFETY: the contents are in staging now.
             if unsafe { program::drop_pages(addr, out) }.is_err() {
@@ -370,7 +383,8 @@ impl Uffd {
         Filled::Again(done)
     }
 
-    /// Fills one page that the program cannot write before `allow_write`. False: it is not there, and may be by another way.
+    /// Fills one page that the program cannot write before `allow_write`. False: it is not there,
+    /// and may be by another way.
     pub fn fill_guarded(&self, addr: usize, bytes: &[u8; PAGE_SIZE]) -> bool {
         // SAFETY: charter.
         let t = unsafe { self.fd.copy(addr, bytes.as_ptr() as usize, 1, true) };
@@ -387,13 +401,14 @@ impl Uffd {
         self.copies_each
     }
 
-    /// Copies single pages of the program, one after the other, to `into`: how many, up to the first that is not there. Nobody need keep
-    /// them there meanwhile.
+    /// Copies single pages of the program, one after the other, to `into`: how many, up to the
+    /// first that is not there. Nobody need keep them there meanwhile.
     pub fn copy_each(&self, pages: &[usize], into: &mut [u8]) -> usize {
         program::copy_each(pages, into)
     }
 
-    /// Drops single pages of the program that nobody can write: how many from the first on. Their contents are stored.
+    /// Drops single pages of the program that nobody can write: how many from the first on. Their
+    /// contents are stored.
     pub fn drop_each(&self, pages: &[usize]) -> usize {
         // SAFETY: charter.
         unsafe { program::drop_each(pages) }
@@ -423,7 +438,8 @@ impl Uffd {
 
     pub fn release_slots(&self, slot: usize, count: usize) {
         let (addr, len) = (self.slot_addr(slot), count * PAGE_SIZE);
-        // SAFETY: released slots hold nothing that anybody needs. After the program's mlockall they are locked, too.
+        // SAFETY: released slots hold nothing that anybody needs. After the program's mlockall they
+        // are locked, too.
         let _ = unsafe { program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len)) };
     }
 
@@ -432,7 +448,8 @@ impl Uffd {
             if !program::is_present(addr) {
                 return false;
             }
-            // SAFETY: present, readable, and not writable by anybody while the lock is held (the caller's check).
+            // SAFETY: present, readable, and not writable by anybody while the lock is held (the
+            // caller's check).
             unsafe { program::raw_copy(into.as_mut_ptr() as usize, addr, PAGE_SIZE) };
             return true;
         }

@@ -1,0 +1,77 @@
+//! What the dormant processes of a run hold. They have reserved what they could hold and do not
+//! look themselves, so the peak of a run needs somebody who does, from outside: by the kernel's
+//! count, now and then.
+//!
+//! The kernel counts memory that is shared since a fork for each who has it. Where that can matter
+//! the process's share is asked for (Pss), which costs the kernel a walk through its tables; how
+//! often, is by what it costs.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::control::run::Run;
+use crate::control::state::PAGE_BYTES;
+use crate::procfs;
+
+/// How often it is looked at most, and the part of the time that it may take.
+const LOOK: Duration = Duration::from_millis(50);
+const PART: u32 = 100;
+/// A process that holds less is not asked for its share.
+const SHARE_FROM_BYTES: u64 = 1 << 20;
+
+/// Watches the dormant processes. Without a thread for it the peak is that of those that page, and
+/// of each that ends.
+pub fn start(run: Arc<Run>) {
+    super::in_background("uzswap-dormant", move || {
+        loop {
+            let began = Instant::now();
+            // First, so that one that begins to page meanwhile is not counted twice.
+            let [held, needed] = run.tree.said_pages();
+            let dormant = (look(&run) / PAGE_BYTES) as i64;
+            run.tree.note_peaks(held + dormant, needed + dormant);
+            thread::sleep(LOOK.max(began.elapsed() * PART));
+        }
+    });
+}
+
+fn look(run: &Run) -> u64 {
+    let dormant = run.live().filter(|(_, slot)| slot.mechanism().is_none());
+    let holds = |pid| match procfs::anonymous_bytes(pid).unwrap_or(0) {
+        bytes if bytes < SHARE_FROM_BYTES => bytes,
+        bytes => (bytes as f64 * share(pid).unwrap_or(1.0)) as u64,
+    };
+    dormant.map(|(pid, _)| holds(pid)).sum()
+}
+
+/// The part of a process's anonymous memory that is its own, or its share of what others have as
+/// well.
+fn share(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    share_in(&text)
+}
+
+fn share_in(text: &str) -> Option<f64> {
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()
+    };
+    let (own, all) = (kib("Pss_Anon:")?, kib("Anonymous:")?);
+    (all > 0.0).then(|| (own / all).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_part_of_what_is_anonymous() {
+        let text = "Rss:  900 kB\nPss_Anon:    200 kB\nAnonymous:   800 kB\n";
+        assert_eq!(share_in(text), Some(0.25));
+        assert_eq!(share_in("Anonymous: 0 kB\nPss_Anon: 0 kB\n"), None);
+        assert_eq!(share_in("Pss_Anon: 1 kB\n"), None);
+        let own = share(std::process::id());
+        assert!(own.is_some_and(|s| s > 0.0 && s <= 1.0), "{own:?}");
+    }
+}

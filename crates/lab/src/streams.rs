@@ -1,0 +1,221 @@
+//! `uzswap bench streams`: compressing from one thread, from two, from very many.
+//!
+//! | arm | |
+//! |---|---|
+//! | owned | one thread with working memory of its own, nothing to take: a single-stream build |
+//! | one stream | the same through a set of one stream |
+//! | 1, 2, 64 threads | through a set of one stream per processor |
+//! | cache: 1, 2, 64 threads | the same as whole stores into the cache, and frees |
+//!
+//! | owned, 2 threads | two such threads, sharing nothing: what the machine can do |
+//!
+//! All arms do the same pages with lz4. Figures are rates, and processor time per page. On a
+//! machine that does other things too two threads do not always have two processors, so what others
+//! used of the machine is noted beside every run, and ratios are taken of the rounds in which that
+//! was next to nothing; if there are none, of processor time.
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use nix::time::ClockId;
+use serde_json::{Map, json};
+use uzswap::cache::{CacheConfig, SwapCache};
+use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, same_filled};
+use uzswap::store::FileStore;
+
+use super::codecs::MAX_COMPRESSED_BYTES;
+use super::engine::{Aim, Comparison, EngineArguments, arm, processor_ns};
+use super::plot;
+use super::record::median;
+use uzswap_cli::Failure;
+use uzswap_cli::pages::{PAGE_BYTES, PageBytes};
+
+const MANY: usize = 64;
+const OUT_BYTES: usize = 2 * PAGE_BYTES;
+
+/// What one run was like.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    pages_per_s: f64,
+    /// Processor time per page.
+    cpu_ns: f64,
+    /// Processors that others used, on average.
+    others: f64,
+}
+
+/// How often each run does all pages: long enough that beginning and end do not matter.
+const PASSES: usize = 4;
+/// A round is quiet if others used less than this of a processor in each of its runs.
+const QUIET: f64 = 0.1;
+
+/// Seconds that all processors together were busy.
+fn busy_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = fields.map(|field| field.parse().unwrap_or(0.0)).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    let busy = |i: &usize| ticks.get(*i).copied().unwrap_or(0.0);
+    [0, 1, 2, 5, 6, 7].iter().map(busy).sum::<f64>() / 100.0
+}
+
+/// Lets `threads` threads do a share of the pages each, all beginning at the same time.
+fn measure(threads: usize, pages: &[PageBytes], work: &(impl Fn(&[PageBytes]) + Sync)) -> Run {
+    let cpu = || processor_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID);
+    let share = pages.len() / threads;
+    let (begin, end) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    let (seconds, cpu_ns, others) = thread::scope(|scope| {
+        for share in pages.chunks_exact(share).take(threads) {
+            let (begin, end) = (&begin, &end);
+            scope.spawn(move || {
+                begin.wait();
+                (0..PASSES).for_each(|_| work(share));
+                end.wait();
+            });
+        }
+        // Before the barrier: behind it, the first threads may be done before this one runs again.
+        let (cpu_before, busy_before) = (cpu(), busy_seconds());
+        let started = Instant::now();
+        begin.wait();
+        end.wait();
+        let (seconds, cpu_ns) = (started.elapsed().as_secs_f64(), cpu() - cpu_before);
+        (seconds, cpu_ns, (busy_seconds() - busy_before - cpu_ns / 1e9) / seconds)
+    });
+    let done = (share * threads * PASSES) as f64;
+    Run { pages_per_s: done / seconds, cpu_ns: cpu_ns / done, others: others.max(0.0) }
+}
+
+pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
+    let mut comparison = Comparison::begin(&arguments, "streams")?;
+    let pages: Vec<PageBytes> =
+        comparison.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
+    let environment = |e| Failure::environment(format!("{e:?}"));
+    let codecs = Codecs::new(CodecSpec::default());
+    let config: CacheConfig<FileStore> = CacheConfig::default();
+    let (single, per_cpu) = (
+        Streams::with_slots(1, OUT_BYTES).map_err(environment)?,
+        Streams::new(OUT_BYTES).map_err(environment)?,
+    );
+    let cache = SwapCache::new(config).map_err(environment)?;
+
+    let compress = |scratch: &mut Scratch, out: &mut [u8], page: &PageBytes| {
+        let _ = std::hint::black_box(codecs.compress(scratch, page, &mut out[..MAX_COMPRESSED_BYTES]));
+    };
+    let owned = |pages: &[PageBytes]| {
+        let (mut scratch, mut out) = (Scratch::new(), vec![0; OUT_BYTES]);
+        pages.iter().for_each(|page| compress(&mut scratch, &mut out, page));
+    };
+    let through = |streams: &Streams, pages: &[PageBytes]| {
+        for page in pages {
+            streams.with(|Stream { scratch, out }| compress(scratch, out.as_mut_slice(), page));
+        }
+    };
+    let one = |pages: &[PageBytes]| through(&single, pages);
+    let set = |pages: &[PageBytes]| through(&per_cpu, pages);
+    let store = |pages: &[PageBytes]| {
+        // Some hundred pages are in at any time: what is freed makes room for what comes.
+        for batch in pages.chunks(64) {
+            let mut entries = [None; 64];
+            for (entry, page) in entries.iter_mut().zip(batch) {
+                *entry = cache.swap_out(page).ok();
+            }
+            entries.into_iter().flatten().for_each(|entry| cache.free(entry));
+        }
+    };
+    // Rates are what the arms answer; the rest is noted beside them.
+    let noted = std::cell::RefCell::new(BTreeMap::<String, Vec<Run>>::new());
+    let note = |name: &str, run: Run| {
+        noted.borrow_mut().entry(name.to_string()).or_default().push(run);
+        run.pages_per_s
+    };
+    let (pages, note, owned) = (&pages, &note, &owned);
+    let mut arms = vec![
+        arm("owned", |_| note("owned", measure(1, pages, owned))),
+        arm("owned, 2 threads", |_| note("owned, 2 threads", measure(2, pages, owned))),
+        arm("one stream", |_| note("one stream", measure(1, pages, &one))),
+    ];
+    for threads in [1, 2, MANY] {
+        let name = format!("{threads} threads");
+        arms.push(arm(&name.clone(), move |_| note(&name, measure(threads, pages, &set))));
+    }
+    for threads in [1, 2, MANY] {
+        let name = format!("cache: {threads} threads");
+        arms.push(arm(&name.clone(), move |_| note(&name, measure(threads, pages, &store))));
+    }
+    let names: Vec<String> = arms.iter().map(|arm| arm.0.clone()).collect();
+    // The first use of a stream is not counted: it takes its memory.
+    comparison.in_turn(1, &mut arms)?;
+    noted.borrow_mut().clear();
+    let bytes_after_warming = per_cpu.mapped_bytes();
+    let times = comparison.in_turn(comparison.rounds, &mut arms)?;
+    drop(arms);
+    cache.check();
+
+    let noted = noted.into_inner();
+    let cpu_ns = |name: &str| median(noted[name].iter().map(|run| run.cpu_ns)).unwrap_or(f64::NAN);
+    println!("{:<20} {:>12} {:>12} {:>16}", "", "pages/s", "MiB/s", "CPU ns/page");
+    for name in &names {
+        let rate = times.median(name);
+        println!("{name:<20} {rate:>12.0} {:>12.0} {:>16.0}", rate / 256.0, cpu_ns(name));
+    }
+    let is_quiet = |round: &usize| noted.values().all(|runs| runs[*round].others < QUIET);
+    let quiet: Vec<usize> = (0..comparison.rounds as usize).filter(is_quiet).collect();
+    let counted = if quiet.is_empty() { (0..comparison.rounds as usize).collect() } else { quiet.clone() };
+    let ratio = |name: &str, to: &str| {
+        let of = |round: &usize| noted[name][*round].pages_per_s / noted[to][*round].pages_per_s;
+        median(counted.iter().map(of)).unwrap_or(f64::NAN)
+    };
+    println!("{} of {} rounds were quiet", quiet.len(), comparison.rounds);
+    let cores = thread::available_parallelism().map_or(1, |n| n.get());
+    println!("{cores} processors, {} streams of {} bytes together", per_cpu.slots(), per_cpu.mapped_bytes());
+    // Without a quiet round the clock says what others did; nobody sleeps here, so processor time
+    // says the same.
+    let by_cpu = |threads: f64, name: &str, to: &str| {
+        let of = |round: usize| threads * noted[to][round].cpu_ns / noted[name][round].cpu_ns;
+        median((0..comparison.rounds as usize).map(of)).unwrap_or(f64::NAN)
+    };
+    let (one, two, by) = match quiet.is_empty() {
+        false => (ratio("1 threads", "owned"), ratio("2 threads", "1 threads"), "time, quiet rounds"),
+        true => (by_cpu(1.0, "1 threads", "owned"), by_cpu(2.0, "2 threads", "1 threads"), "processor time"),
+    };
+    comparison.aim(&format!("one writer: 1 thread to owned, by {by}"), one, Aim::AtLeast(0.98));
+    comparison.aim(&format!("two writers to one, by {by}"), two, Aim::AtLeast(1.8));
+    comparison.aim("64 threads to two", ratio("64 threads", "2 threads"), Aim::AtLeast(1.0));
+    let growth = per_cpu.mapped_bytes() as f64 / bytes_after_warming as f64;
+    comparison.aim("stream memory after all rounds to after the first use", growth, Aim::AtMost(1.0));
+    println!(
+        "  two writers to two that share nothing: {:.3}; what the machine gives two: {:.3}",
+        ratio("2 threads", "owned, 2 threads"),
+        ratio("owned, 2 threads", "owned")
+    );
+    println!(
+        "  by the clock, all rounds: one writer to owned {:.3}, two writers to one {:.3}",
+        times.ratio("1 threads", "owned"),
+        times.ratio("2 threads", "1 threads")
+    );
+    println!(
+        "  whole stores: two writers to one {:.3}, 64 threads to two {:.3}",
+        ratio("cache: 2 threads", "cache: 1 threads"),
+        ratio("cache: 64 threads", "cache: 2 threads")
+    );
+    let bars = names.iter().map(|name| (name.clone(), times.median(name) / 1000.0)).collect();
+    let plot = plot::bars(
+        "Compressing from several threads",
+        "thousand pages per second",
+        &[("lz4".to_string(), bars)],
+    );
+    let results = json!({
+        "processors": cores,
+        "streams": per_cpu.slots(),
+        "stream_bytes": per_cpu.mapped_bytes(),
+        "pages_per_s": times.to_json(),
+        "quiet_rounds": quiet,
+        "cpu_ns_per_page": names.iter().map(|name| (name.clone(), cpu_ns(name).into())).collect::<Map<_, _>>(),
+        "processors_of_others": noted.iter().map(|(name, runs)| {
+            let others: Vec<f64> = runs.iter().map(|run| (run.others * 1000.0).round() / 1000.0).collect();
+            (name.clone(), others.into())
+        }).collect::<Map<_, _>>(),
+    });
+    comparison.end(results, &plot)
+}

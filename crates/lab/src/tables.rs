@@ -1,0 +1,306 @@
+//! Tables of the documents, made from `docs/results.jsonl`.
+//!
+//! A document has places for tables, `<!-- results: KIND DATES -->` to `<!-- end -->`. The kinds:
+//!
+//! ```text
+//!  faults DATE [DATE]   time by touch, peers' by uzswap's; in brackets of the second measurement
+//!  threads DATE         the same of several threads
+//!  build DATE           I/O and time of a build, by jobs
+//!  newest               of each benchmark and machine the newest measurement, every arm
+//! ```
+//!
+//! The tests of this file keep them up to date, and see that each measurement that a document names
+//! by its date has lines.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// Replaces all tables of a document.
+pub fn renewed(document: &str, lines: &[Value]) -> Result<String, String> {
+    const BEGIN: &str = "<!-- results: ";
+    let mut text = String::new();
+    let mut rest = document;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, place) = rest.split_at(at);
+        let (head, after) = place.split_once(" -->\n").ok_or("a place for results without a head")?;
+        let (_, after) =
+            after.split_once("<!-- end -->").ok_or(format!("the place '{head}' does not end"))?;
+        let table = table(head.trim_start_matches(BEGIN), lines)?;
+        text += &format!("{before}{head} -->\n{table}<!-- end -->");
+        rest = after;
+    }
+    Ok(text + rest)
+}
+
+fn table(what: &str, lines: &[Value]) -> Result<String, String> {
+    let mut words = what.split(' ');
+    let (kind, dates): (&str, Vec<&str>) = (words.next().unwrap_or_default(), words.collect());
+    match (kind, &dates[..]) {
+        ("faults" | "threads", [date]) => ratios(&measured(kind, date, lines)?, &[]),
+        ("faults", [date, other]) => {
+            ratios(&measured("faults", date, lines)?, &measured("faults", other, lines)?)
+        }
+        ("build", [date]) => build(&measured("build", date, lines)?),
+        ("newest", []) => Ok(newest(lines)),
+        _ => {
+            Err(format!("no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, newest"))
+        }
+    }
+}
+
+/// The lines of one measurement.
+fn measured<'a>(benchmark: &str, date: &str, lines: &'a [Value]) -> Result<Vec<&'a Value>, String> {
+    let own: Vec<&Value> =
+        lines.iter().filter(|line| line["benchmark"] == benchmark && line["date"] == date).collect();
+    match own.is_empty() {
+        true => Err(format!("no lines of {benchmark} {date}")),
+        false => Ok(own),
+    }
+}
+
+fn middle(line: &Value, case: &str, metric: &str) -> Option<f64> {
+    line["figures"][case][metric][0].as_f64()
+}
+
+fn arm<'a>(lines: &[&'a Value], name: &str) -> Option<&'a Value> {
+    lines.iter().copied().find(|line| line["arm"] == name)
+}
+
+/// The cases of a measurement, in the order of its first arm that has all.
+fn cases(lines: &[&Value]) -> Vec<String> {
+    let mut cases: Vec<String> = Vec::new();
+    for line in lines {
+        for case in line["figures"].as_object().into_iter().flat_map(serde_json::Map::keys) {
+            if !case.is_empty() && !cases.contains(case) {
+                cases.push(case.clone());
+            }
+        }
+    }
+    cases
+}
+
+fn names<'a>(lines: &[&'a Value]) -> Vec<&'a str> {
+    lines.iter().filter_map(|line| line["arm"].as_str()).collect()
+}
+
+fn row(cells: impl IntoIterator<Item = String>) -> String {
+    let cells: Vec<String> = cells.into_iter().collect();
+    format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |")
+}
+
+fn head(first: &str, columns: &[&str]) -> String {
+    let cells = std::iter::once(&first).chain(columns).map(|cell| cell.to_string());
+    row(cells) + &format!("|{}\n", "---|".repeat(columns.len() + 1))
+}
+
+/// Peers' time by touch by uzswap's.
+fn ratios(lines: &[&Value], others: &[&Value]) -> Result<String, String> {
+    let peers: Vec<&str> = names(lines).into_iter().filter(|name| *name != "uzswap").collect();
+    let ratio = |lines: &[&Value], peer: &str, case: &str| {
+        let own = middle(arm(lines, "uzswap")?, case, "touch_ns")?;
+        Some(middle(arm(lines, peer)?, case, "touch_ns")? / own)
+    };
+    let mut text = head("", &peers);
+    for case in cases(lines) {
+        let cell = |peer: &&str| {
+            let first = ratio(lines, peer, &case).map_or("-".to_string(), |ratio| format!("{ratio:.2}x"));
+            match ratio(others, peer, &case) {
+                Some(second) => format!("{first} ({second:.2}x)"),
+                None => first,
+            }
+        };
+        text += &row([case.clone()].into_iter().chain(peers.iter().map(cell)));
+    }
+    Ok(text)
+}
+
+fn build(lines: &[&Value]) -> Result<String, String> {
+    let arms: Vec<&str> = names(lines).into_iter().filter(|name| *name != "free").collect();
+    let mut text = head("", &arms);
+    for case in cases(lines) {
+        let cell = |name: &&str| {
+            let line = arm(lines, name)?;
+            let pages = middle(line, &case, "io_pages")?;
+            Some(format!("{pages:.0} pages, {:.1} s", middle(line, &case, "wall_seconds")?))
+        };
+        let cells = arms.iter().map(|name| cell(name).unwrap_or("failed".to_string()));
+        text += &row([case.clone()].into_iter().chain(cells));
+    }
+    Ok(text)
+}
+
+// ---------------------------------------------------------------- the newest of each
+
+/// The metric by which a benchmark is shown, its factor and unit, and what its table says.
+const SHOWN: [(&str, &str, f64, &str); 6] = [
+    ("faults", "touch_ns", 1e-3, "us a touch"),
+    ("threads", "touch_ns", 1e-3, "us a touch, of all threads together"),
+    ("swap-w-seq", "mib_per_second", 1.0, "MiB/s"),
+    ("programs", "wall_seconds", 1.0, "seconds; the number is the part of the need in percent"),
+    ("build", "wall_seconds", 1.0, "seconds"),
+    ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
+];
+
+/// What makes measurements of one benchmark different ones: the settings but how often it ran.
+fn kind_of(line: &Value) -> String {
+    let settings = line["settings"].as_object().into_iter().flatten();
+    let mut kind: Vec<String> = settings
+        .filter(|(name, _)| {
+            !["rounds", "passes", "parts_percent", "files", "cflags"].contains(&name.as_str())
+        })
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    kind.insert(0, line["machine"].as_str().unwrap_or_default().to_string());
+    kind.join(", ").replace('"', "")
+}
+
+fn newest(lines: &[Value]) -> String {
+    let mut text = String::new();
+    for (benchmark, metric, factor, unit) in SHOWN {
+        let mut of_kinds: BTreeMap<String, &str> = BTreeMap::new();
+        for line in lines.iter().filter(|line| line["benchmark"] == benchmark) {
+            let date = of_kinds.entry(kind_of(line)).or_default();
+            *date = (*date).max(line["date"].as_str().unwrap_or_default());
+        }
+        if of_kinds.is_empty() {
+            continue;
+        }
+        text += &format!("\n## {benchmark}\n\nMedians, {unit}.\n");
+        for (kind, date) in of_kinds {
+            let own = measured(benchmark, date, lines).expect("its date is that of a line");
+            let commit = own[0]["commit"].as_str().unwrap_or("an unknown commit");
+            text += &wrapped(&format!("`{date}`, {kind}, commit {commit}:"));
+            text += &arms(&own, metric, factor);
+        }
+    }
+    text
+}
+
+/// A paragraph of at most 100 columns.
+fn wrapped(words: &str) -> String {
+    const COLUMNS: usize = 100;
+    let mut text = String::from("\n");
+    let mut column = 0;
+    for word in words.split(' ') {
+        if column > 0 && column + 1 + word.len() > COLUMNS {
+            text.push('\n');
+            column = 0;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text += word;
+        column += word.len();
+    }
+    text + "\n\n"
+}
+
+fn arms(lines: &[&Value], metric: &str, factor: f64) -> String {
+    let arms = names(lines);
+    let mut cases = cases(lines);
+    if cases.is_empty() {
+        cases.push(String::new());
+    }
+    let mut text = head("", &arms);
+    for case in cases.iter().filter(|case| lines.iter().any(|line| middle(line, case, metric).is_some())) {
+        let cell = |line: &&Value| match middle(line, case, metric) {
+            Some(value) if value * factor < 100.0 => format!("{:.2}", value * factor),
+            Some(value) => format!("{:.0}", value * factor),
+            None if line["figures"][case]["failed_runs"].is_array() => "failed".to_string(),
+            None => "-".to_string(),
+        };
+        text += &row([case.clone()].into_iter().chain(lines.iter().map(cell)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::super::results;
+    use super::*;
+
+    const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    const UPDATE: &str = "UPDATE_README=1 cargo test -p uzswap-lab tables";
+
+    fn line(arm: &str, us: f64) -> Value {
+        json!({
+            "benchmark": "faults", "date": "2026-01-02T030405", "arm": arm, "machine": "M", "commit": "c",
+            "settings": {"rounds": 3, "count_pool": true},
+            "figures": {"random read": {"touch_ns": [us * 1000.0, 1, 2, 3]}},
+        })
+    }
+
+    #[test]
+    fn a_place_is_filled_and_what_is_around_it_stays() {
+        let lines = [line("uzswap", 4.0), line("zram pc0", 10.0)];
+        let document = "a\n<!-- results: faults 2026-01-02T030405 -->\nold\n<!-- end -->\nb\n";
+        let made = renewed(document, &lines).unwrap();
+        assert!(
+            made.starts_with("a\n<!-- results: faults 2026-01-02T030405 -->\n| | zram pc0 |\n|---|---|\n")
+        );
+        assert!(made.ends_with("| random read | 2.50x |\n<!-- end -->\nb\n"), "{made}");
+        assert_eq!(renewed(&made, &lines).unwrap(), made);
+        let missing = renewed(&document.replace("030405", "030406"), &lines);
+        assert_eq!(missing.unwrap_err(), "no lines of faults 2026-01-02T030406");
+        assert!(renewed(&document.replace("end", "and"), &lines).unwrap_err().contains("does not end"));
+    }
+
+    #[test]
+    fn of_each_machine_the_newest_is_shown() {
+        let mut lines = vec![line("uzswap", 4.0)];
+        lines.push(Value::clone(&lines[0]));
+        lines[1]["date"] = "2026-01-03T000000".into();
+        lines[1]["figures"]["random read"]["touch_ns"][0] = json!(5000);
+        let text = newest(&lines);
+        assert!(text.contains("`2026-01-03T000000`, M, count_pool true, commit c:"), "{text}");
+        assert!(text.contains("| random read | 5.00 |") && !text.contains("4.00"), "{text}");
+        let long = wrapped(&"word ".repeat(50));
+        assert_eq!(long.lines().map(str::len).max(), Some(99), "{long}");
+    }
+
+    /// Parses a date as the documents have it: `2026-11-24T215553`, or `T215553` alone.
+    fn dates(document: &str) -> Vec<String> {
+        let of = |at: usize| {
+            let time = document.get(at + 1..at + 7)?;
+            let is_time = time.bytes().all(|byte| byte.is_ascii_digit());
+            // A longer number, or a part of a word, is no time.
+            let ends = !document[at + 7..].starts_with(|c: char| c.is_ascii_alphanumeric());
+            let begins = document[..at].ends_with(['`', '-'])
+                || document[..at].ends_with(|c: char| c.is_ascii_digit());
+            (is_time && ends && begins).then(|| format!("T{time}"))
+        };
+        document.match_indices('T').filter_map(|(at, _)| of(at)).collect()
+    }
+
+    #[test]
+    fn the_documents_are_up_to_date_and_name_no_measurement_without_lines() {
+        let text = fs::read_to_string(format!("{ROOT}/docs/results.jsonl")).unwrap();
+        let lines = results::read(&text).unwrap();
+        let documents = fs::read_dir(format!("{ROOT}/docs")).unwrap().map(|entry| entry.unwrap().path());
+        let documents = documents.filter(|path| path.extension().is_some_and(|end| end == "md"));
+        let top =
+            ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| format!("{ROOT}/{name}").into());
+        let mut seen = 0;
+        for path in documents.chain(top) {
+            let document = fs::read_to_string(&path).unwrap();
+            for date in dates(&document) {
+                let is_there = |line: &Value| line["date"].as_str().is_some_and(|own| own.ends_with(&date));
+                assert!(lines.iter().any(is_there), "{}: no lines of {date}", path.display());
+                seen += 1;
+            }
+            let current =
+                renewed(&document, &lines).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+            if std::env::var_os("UPDATE_README").is_some() {
+                fs::write(&path, &current).unwrap();
+            } else {
+                assert!(document == current, "{} is old: {UPDATE}", path.display());
+            }
+        }
+        assert!(seen > 10, "only {seen} measurements are named: is their form another one now?");
+    }
+}
