@@ -136,6 +136,17 @@ Description-Content-Type: text/markdown
 {description}"""
 
 
+def moment():
+    """The time of every file, in seconds since 1970."""
+    return int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
+
+
+def metadata(number):
+    return METADATA.format(
+        version=number, description=(ROOT / "docs" / "python.md").read_text()
+    )
+
+
 def contents(bin_dir, number, tag):
     """Every file of the wheel but RECORD: its name, its bytes, whether it can be executed."""
     for path in sorted(PACKAGE.iterdir()):
@@ -144,9 +155,7 @@ def contents(bin_dir, number, tag):
     data, info = f"uzswap-{number}.data", f"uzswap-{number}.dist-info"
     yield f"{data}/scripts/{COMMAND}", (bin_dir / COMMAND).read_bytes(), True
     yield f"{data}/data/lib/uzswap/{LIBRARY}", (bin_dir / LIBRARY).read_bytes(), True
-    description = (ROOT / "docs" / "python.md").read_text()
-    metadata = METADATA.format(version=number, description=description)
-    yield f"{info}/METADATA", metadata.encode(), False
+    yield f"{info}/METADATA", metadata(number).encode(), False
     wheel = f"Wheel-Version: 1.0\nGenerator: uzswap\nRoot-Is-Purelib: false\nTag: {tag}\n"
     yield f"{info}/WHEEL", wheel.encode(), False
     for name in ("LICENSE-APACHE", "LICENSE-MIT"):
@@ -155,12 +164,11 @@ def contents(bin_dir, number, tag):
 
 def write(path, files, record):
     """The archive, with the list of what is in it at its end."""
-    moment = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH)))[:6]
     lines = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
 
         def add(name, data, executable):
-            entry = zipfile.ZipInfo(name, moment)
+            entry = zipfile.ZipInfo(name, time.gmtime(moment())[:6])
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o100755 if executable else 0o100644) << 16
             archive.writestr(entry, data)
@@ -172,6 +180,24 @@ def write(path, files, record):
         add(record, "".join([*lines, f"{record},,\n"]).encode(), False)
 
 
+def pack(bin_dir, out):
+    """Makes the wheel of what is compiled; its path."""
+    number = version()
+    with tempfile.TemporaryDirectory() as scratch:
+        stripped = pathlib.Path(scratch)
+        for name in (COMMAND, LIBRARY):
+            if not (bin_dir / name).is_file():
+                sys.exit(f"{bin_dir} has no {name}: cargo build --release makes it")
+            shutil.copy(bin_dir / name, stripped)
+            subprocess.run(["strip", "--strip-unneeded", stripped / name], check=True)
+        major, minor = glibc_of(stripped / name for name in (COMMAND, LIBRARY))
+        tag = f"py3-none-manylinux_{major}_{minor}_x86_64"
+        out.mkdir(parents=True, exist_ok=True)
+        wheel = out / f"uzswap-{number}-{tag}.whl"
+        write(wheel, contents(stripped, number, tag), f"uzswap-{number}.dist-info/RECORD")
+    return wheel
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = options.add_argument
@@ -180,20 +206,8 @@ def main():
     add("--no-build", action="store_true", help="take what was compiled before")
     add("--bin", type=pathlib.Path, help="where that is")
     given = options.parse_args()
-    number = version()
     compiled = given.bin or (ROOT / "target" / "release" if given.no_build else None)
-    bin_dir = compiled or build(given.zig)
-    with tempfile.TemporaryDirectory() as scratch:
-        stripped = pathlib.Path(scratch)
-        for name in (COMMAND, LIBRARY):
-            shutil.copy(bin_dir / name, stripped)
-            subprocess.run(["strip", "--strip-unneeded", stripped / name], check=True)
-        major, minor = glibc_of(stripped / name for name in (COMMAND, LIBRARY))
-        tag = f"py3-none-manylinux_{major}_{minor}_x86_64"
-        given.out.mkdir(parents=True, exist_ok=True)
-        wheel = given.out / f"uzswap-{number}-{tag}.whl"
-        write(wheel, contents(stripped, number, tag), f"uzswap-{number}.dist-info/RECORD")
-    print(wheel)
+    print(pack(compiled or build(given.zig), given.out))
 
 
 if __name__ == "__main__":

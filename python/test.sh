@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The wheel in a clean place: built from what cargo has compiled, installed in a virtual environment
-# of its own, and its tests run there. Needs python3 with venv, and PyPI for NumPy and the
-# notebook's kernel: what cannot be had is skipped, and said.
+# The package in a clean place: its sources packed and built by pip from what cargo has compiled,
+# installed in a virtual environment of its own, and its tests run there. Needs python3 with venv,
+# and PyPI for NumPy and the notebook's kernel: what cannot be had is skipped, and said.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/uzswap-python-XXXXXX")
@@ -15,8 +15,9 @@ if ! python3 -m venv env >venv.log 2>&1; then
     echo "SKIPPED python: python3 makes no virtual environment: $(tail -n 1 venv.log)"
     exit 0
 fi
-wheel=$(python3 "$root/python/build_wheel.py" --no-build --out wheels | tail -n 1)
-env/bin/pip install --quiet --no-index "$wheel"
+# From the archive of the sources, as from a registry: what is missing in it fails here.
+sources=$(PYTHONPATH=$root/python python3 -c 'import backend; print(backend.build_sdist("."))')
+env/bin/pip install --quiet --no-index --config-settings=bin="$root/target/release" "./$sources"
 env/bin/pip install --quiet numpy ipykernel jupyter_client >pip.log 2>&1 ||
     echo "SKIPPED notebooks and NumPy: PyPI cannot be reached: $(tail -n 1 pip.log)"
 
