@@ -18,7 +18,10 @@ fi
 # From the archive of the sources, as from a registry: what is missing in it fails here.
 sources=$(PYTHONPATH=$root/python python3 -c 'import backend; print(backend.build_sdist("."))')
 env/bin/pip install --quiet --no-index --config-settings=bin="$root/target/release" "./$sources"
-env/bin/pip install --quiet numpy ipykernel jupyter_client >pip.log 2>&1 ||
+packages=(numpy ipykernel jupyter_client)
+# Hundreds of megabytes, for tests that take a minute.
+[ -z "${UZSWAP_TEST_FULL:-}" ] || packages+=(pandas polars pyarrow scikit-learn)
+env/bin/pip install --quiet "${packages[@]}" >pip.log 2>&1 ||
     echo "SKIPPED notebooks and NumPy: PyPI cannot be reached: $(tail -n 1 pip.log)"
 
 status=0
