@@ -486,8 +486,8 @@ fn life(mechanism: Mechanism) {
             while !PAGER.reclaim_portion(&mut reclaim) {}
             fewest = fewest.min(loads);
         }
-        // Each page once or little more: nothing is loaded in vain. A machine that is busy may stretch
-        // one round, and pages that go out again before it is over are loaded again.
+        // Each page once or little more: nothing is loaded in vain. A machine that is busy may
+        // stretch one round, and pages that go out again before it is over are loaded again.
         assert!(fewest < 2 * pages as u64 || mechanism == Mechanism::Protect, "{fewest} loads");
         // mremap wants one mapping.
         let _s = PAGER.lock();
