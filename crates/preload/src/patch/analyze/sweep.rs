@@ -47,8 +47,8 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
     if candidates.is_empty() {
         return swept;
     }
-    // Go keeps its text free of data, and so does who compiles all of it without tables.
-    let is_all_code = functions.is_none() || image.is_go();
+    // Go keeps its text free of data, and so does who compiles all of it, or nearly all, without tables.
+    let is_all_code = image.is_go() || functions.is_none_or(|f| knows_little(f, image));
     let references = References::collect(image, candidates);
     for (vaddr, text) in image.texts() {
         let end = vaddr + text.len() as u64;
@@ -87,6 +87,13 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
         }
     }
     swept
+}
+
+/// Whether a table of functions has less than half of the text: that of musl has what is written by hand.
+fn knows_little(functions: &Functions, image: &Image) -> bool {
+    let text: u64 = image.texts().map(|(_, bytes)| bytes.len() as u64).sum();
+    let each = (0..functions.len()).filter_map(|n| functions.get(n)).map(|f| f.end - f.start);
+    each.sum::<u64>() < text / 2
 }
 
 /// Whether the last instructions are such as compilers make before a call whose number is in a register.
