@@ -5,10 +5,14 @@
 //! loader to bind one. What Rust does not export is hidden anyway; `exclude-libs` says the same of C archives,
 //! so that a codec inside never answers for the program's own copy of it.
 //!
+//! It is linked with `standalone.c` and needs no other library. Executed by itself it begins at
+//! `uzswap_start` (`src/boot`).
+//!
 //! And a sum of the sources that say what a patched text looks like: texts are kept in files between starts, and those
 //! that another build has made are not mapped.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The sources of the slots and of what they jump to.
 const SOURCES: &str = "src/patch";
@@ -38,10 +42,25 @@ fn sum_of_sources() -> u64 {
     })
 }
 
+/// Compiles what else would come from libc, libgcc and the loader; the object file.
+fn standalone() -> PathBuf {
+    const FLAGS: [&str; 7] =
+        ["-O2", "-fPIC", "-fno-stack-protector", "-fno-builtin", "-ffunction-sections", "-w", "-c"];
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    let object = out.join("standalone.o");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let made = Command::new(&compiler).args(FLAGS).arg("standalone.c").arg("-o").arg(&object).status();
+    assert!(made.is_ok_and(|s| s.success()), "{} cannot compile standalone.c", compiler.display());
+    println!("cargo:rerun-if-changed=standalone.c");
+    println!("cargo:rerun-if-env-changed=CC");
+    object
+}
+
 fn main() {
+    println!("cargo:rustc-cdylib-link-arg={}", standalone().display());
     println!("cargo:rustc-env=UZSWAP_PATCH_SUM={:016x}", sum_of_sources());
     println!("cargo:rerun-if-changed={SOURCES}");
-    for option in ["-z,initfirst", "-z,now", "--exclude-libs,ALL"] {
+    for option in ["-z,initfirst", "-z,now", "--exclude-libs,ALL", "-e,uzswap_start"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{option}");
     }
     println!("cargo:rerun-if-changed=build.rs");

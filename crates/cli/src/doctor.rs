@@ -401,7 +401,7 @@ fn program_check(name: OsString, search_path: Option<OsString>) -> Result<Check,
     const NAME: &str = "program";
     let program = Program::find(&[name], search_path)?;
     Ok(match program.takeover {
-        Ok(()) => good(NAME, format!("{} can be taken over", program.path.display())),
+        Ok(_) => good(NAME, format!("{} can be taken over", program.path.display())),
         Err(Refusal { cause, remedy }) => bad(NAME, cause, remedy),
     })
 }

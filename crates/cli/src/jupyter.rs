@@ -212,7 +212,7 @@ fn judge(program: &str, env: Env) -> Result<(), Failure> {
     let refused = |refusal: crate::mechanism::Refusal| {
         Failure::environment(format!("{}: {}", refusal.cause, refusal.remedy))
     };
-    found.takeover.map_err(refused)
+    found.takeover.map(drop).map_err(refused)
 }
 
 /// Writes the kernel beside the one that it is made from or, where that is not allowed, among the

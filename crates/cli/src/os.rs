@@ -552,6 +552,12 @@ pub fn may_execute(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A value that the kernel has told this process at its start; 0: it did not.
+pub fn auxiliary(tag: libc::c_ulong) -> libc::c_ulong {
+    // SAFETY: reads what the loader has kept.
+    unsafe { libc::getauxval(tag) }
+}
+
 /// A file system, as far as it matters for the backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {

@@ -1,8 +1,8 @@
 //! The program to run: where it is, and whether it can be taken over.
 //!
-//! uzswap enters a program through its dynamic linker (LD_PRELOAD). So a program can be taken over if it is an
-//! x86-64 ELF file that is linked dynamically against glibc, or a script whose interpreter is one, and if
-//! its start does not gain privileges (then the dynamic linker ignores LD_PRELOAD, and rightly).
+//! uzswap enters a program through glibc's dynamic linker (LD_PRELOAD); one that has none (static programs, those for musl)
+//! is booted by the library (`boot` there). So a program can be taken over if it is an x86-64 ELF file, or a script whose
+//! interpreter is one, and if its start does not gain privileges (then LD_PRELOAD is ignored, and rightly).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -21,10 +21,19 @@ pub struct Program {
     pub path: PathBuf,
     /// argv, the program's name first.
     pub arguments: Vec<OsString>,
-    /// Whether it can be taken over.
-    pub takeover: Result<(), Refusal>,
+    /// How it can be taken over, if it can.
+    pub takeover: Result<Way, Refusal>,
     /// A sanitizer's runtime that has to be loaded before everything else, us included: it looks, and gives up.
     pub first_library: Option<String>,
+}
+
+/// How the library gets into a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// glibc's dynamic linker loads it.
+    Preload,
+    /// It is executed in the program's place, and boots the program.
+    Boot,
 }
 
 /// Where PATH points when it is not set, as for execvp.
@@ -117,7 +126,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-fn refuse(cause: String, remedy: &str) -> Result<(), Refusal> {
+fn refuse<T>(cause: String, remedy: &str) -> Result<T, Refusal> {
     Err(Refusal { cause, remedy: remedy.to_string() })
 }
 
@@ -134,12 +143,12 @@ fn first_library(path: &Path, depth: u32) -> Option<String> {
 }
 
 /// Whether an executable file can be taken over; an error if it cannot even be executed.
-fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
+fn judge(path: &Path, depth: u32) -> Result<Result<Way, Refusal>, Failure> {
     let shown = path.display();
     let format = match Format::of(path) {
         Ok(format) => format,
         // Executable but not readable: it cannot be looked into, and most programs can be taken over.
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Ok(())),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Ok(Way::Preload)),
         Err(e) => return Err(Failure::not_executable(format!("{shown}: {}", reason(&e)))),
     };
     match format {
@@ -157,10 +166,10 @@ fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
             }
             judge(&interpreter, depth + 1)
         }
-        Format::Elf { linker: None, .. } => Ok(refuse(
-            format!("{shown} is statically linked, and uzswap enters a program through its dynamic linker"),
-            "use a dynamically linked build of it",
-        )),
+        Format::Elf { linker: None, .. } => {
+            let cause = format!("{shown} is statically linked");
+            Ok(privileges(path).and_then(|()| bootable(cause, "use a dynamically linked build of it")))
+        }
         Format::Elf { linker: Some(linker), .. } => {
             if let Err(e) = fs::metadata(&linker) {
                 let message = format!("{shown}: its dynamic linker {}: {}", linker.display(), reason(&e));
@@ -168,12 +177,10 @@ fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
             }
             let name = linker.file_name().unwrap_or_default();
             if !name.as_bytes().starts_with(b"ld-linux-x86-64") {
-                return Ok(refuse(
-                    format!("{shown} uses {} and not glibc's dynamic linker", linker.display()),
-                    "use a build of it for glibc",
-                ));
+                let cause = format!("{shown} uses {} and not glibc's dynamic linker", linker.display());
+                return Ok(privileges(path).and_then(|()| bootable(cause, "use a build of it for glibc")));
             }
-            Ok(privileges(path))
+            Ok(privileges(path).map(|()| Way::Preload))
         }
         Format::OtherElf { what } => Ok(refuse(
             format!("{shown} is {what}, and uzswap knows 64-bit x86-64 programs only"),
@@ -183,6 +190,17 @@ fn judge(path: &Path, depth: u32) -> Result<Result<(), Refusal>, Failure> {
             format!("{shown} is neither an ELF file nor a script"),
             "name the program that interprets it",
         )),
+    }
+}
+
+/// Whether the library can boot programs here: their thread slots are in a register that the kernel lets programs use
+/// since Linux 5.9, on processors that have the instructions.
+fn bootable(cause: String, remedy: &str) -> Result<Way, Refusal> {
+    const HWCAP2_FSGSBASE: libc::c_ulong = 2;
+    if os::auxiliary(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 {
+        Ok(Way::Boot)
+    } else {
+        refuse(format!("{cause}, and this machine does not let programs use the base of gs"), remedy)
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!  RawOptions ─> RunSettings ─┬─> ControlBlock (two memfds) ──named in UZSWAP_CONTROL_FD──┐
 //!  COMMAND ────> Program ─────┴─> fork, exec with LD_PRELOAD ─> the program + runtime <───┘
+//!                                 or of the library, which boots it
 //!                                        │ supervise: signals to it, stops from it; observe: metrics, samples
 //!                                        │ trace: a thread that writes the faults down
 //!                                        │ control: a thread beside that answers ps, top, set, reclaim
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use uzswap::control::{CONTROL_FD_ENV, Mechanism};
+use uzswap::control::{CONTROL_FD_ENV, Mechanism, PROGRAM_ENV};
 
 use crate::Failure;
 use crate::console;
@@ -30,7 +31,7 @@ use crate::options::RawOptions;
 use crate::os::apart::Side;
 use crate::os::{self, ControlBlock};
 use crate::place;
-use crate::program::{Program, reason};
+use crate::program::{Program, Way, reason};
 use crate::report::{self, Outcome, PAGE_BYTES};
 use crate::settings::RunSettings;
 use crate::supervise::{self, End};
@@ -72,8 +73,15 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         )));
     }
     let managed = match &takeover {
-        Ok(()) => {
+        Ok(way) => {
             let library = place::find_preload(&env).map_err(Failure::environment)?;
+            if let (Way::Boot, Err(e)) = (way, os::may_execute(&library)) {
+                let shown = library.display();
+                let message = format!("{shown} has to start {}: {}", program.path.display(), reason(&e));
+                return Err(Failure::environment(format!(
+                    "{message}: make it executable (chmod +x {shown})"
+                )));
+            }
             let block = ControlBlock::create(&settings.for_runtime()?)
                 .map_err(|e| Failure::environment(format!("cannot make shared memory: {}", reason(&e))))?;
             Some((library, block))
@@ -88,7 +96,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     }
 
     let taken_over_by = managed.as_ref().map(|(library, block)| (library.as_path(), block));
-    let environment = environment(taken_over_by, program.first_library.as_deref());
+    let program = prepare(&program, taken_over_by)?;
     let block = managed.as_ref().map(|(_, block)| block);
     if let Some(block) = block {
         begin(block, &ticks, settings.memory_bytes);
@@ -99,7 +107,6 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         started: Instant::now(),
         started_at: SystemTime::now(),
     };
-    let program = executable(&program, environment)?;
     if settings.in_place {
         return become_program(Company { settings, block, arguments: &arguments, watched }, program, &given);
     }
@@ -190,16 +197,19 @@ pub fn begin(block: &ControlBlock, ticks: &TickWatch, memory_bytes: u64) {
     }
 }
 
-/// Our environment, with what the runtime needs (it hides both variables from the program again). `first`: what has to be
-/// loaded before it, by its bare name, which it hides as well.
-pub fn environment(
-    managed: Option<(&Path, &ControlBlock)>,
-    first: Option<&str>,
-) -> Vec<(OsString, OsString)> {
-    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| name != CONTROL_FD_ENV).collect();
+/// Our environment, with what the runtime needs, which it hides from the program again.
+fn environment(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Vec<(OsString, OsString)> {
+    let is_ours = |name: &OsString| name == CONTROL_FD_ENV || name == PROGRAM_ENV;
+    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let Some((library, block)) = managed else { return variables };
+    variables.push((CONTROL_FD_ENV.into(), block.variable().into()));
+    if program.takeover == Ok(Way::Boot) {
+        variables.push((PROGRAM_ENV.into(), program.path.clone().into()));
+        return variables;
+    }
     let mut ours = OsString::new();
-    if let Some(first) = first {
+    // What has to be loaded before us.
+    if let Some(first) = &program.first_library {
         ours.push(first);
         ours.push(":");
     }
@@ -216,14 +226,13 @@ pub fn environment(
             *list = longer;
         }
     }
-    variables.push((CONTROL_FD_ENV.into(), block.variable().into()));
     variables
 }
 
 /// Whether the program can be managed, here.
-fn possible(program: &Program, mechanism: Mechanism) -> Result<(), Refusal> {
-    program.takeover.clone()?;
-    Probe::run().check(mechanism)
+fn possible(program: &Program, mechanism: Mechanism) -> Result<Way, Refusal> {
+    let way = program.takeover.clone()?;
+    Probe::run().check(mechanism).map(|()| way)
 }
 
 /// Begins to record for `--trace`.
@@ -260,9 +269,9 @@ fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
     }
 }
 
-/// Starts the program. From here on our signals are its.
-pub fn launch(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<os::Pid, Failure> {
-    let program = executable(program, environment)?;
+/// Starts the program, managed by a library and a control block or not. From here on our signals are its.
+pub fn launch(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Result<os::Pid, Failure> {
+    let program = prepare(program, managed)?;
     let inherited = os::take_signals();
     os::start(&program.executable, &inherited).map_err(|e| refused(&program.shown, &e))
 }
@@ -273,13 +282,17 @@ struct Prepared {
     shown: String,
 }
 
-fn executable(program: &Program, environment: Vec<(OsString, OsString)>) -> Result<Prepared, Failure> {
+fn prepare(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Result<Prepared, Failure> {
     let shown = program.path.display().to_string();
     let each = |bytes: &[u8]| os::c_string(bytes).map_err(|e| refused(&shown, &e));
-    let path = each(program.path.as_os_str().as_bytes())?;
+    let file = match managed {
+        Some((library, _)) if program.takeover == Ok(Way::Boot) => library,
+        _ => &program.path,
+    };
+    let path = each(file.as_os_str().as_bytes())?;
     let arguments =
         program.arguments.iter().map(|a| each(a.as_bytes())).collect::<Result<Vec<CString>, _>>()?;
-    let environment = environment
+    let environment = environment(program, managed)
         .into_iter()
         .map(|(mut name, value)| {
             name.push("=");

@@ -42,6 +42,8 @@ use turns::{Referee, Turn};
 
 /// The environment variable that names the two descriptors, see [`handles`].
 pub const CONTROL_FD_ENV: &str = "UZSWAP_CONTROL_FD";
+/// The environment variable that names the program which the library, executed by itself, boots.
+pub const PROGRAM_ENV: &str = "UZSWAP_PROGRAM";
 /// Processes that can be counted at one time; more run unmanaged.
 pub const MAX_PROCESSES: usize = 1024;
 

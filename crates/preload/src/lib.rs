@@ -1,8 +1,10 @@
 //! The library that `uzswap run` loads into a program.
 //!
 //! `patch` redirects the program's system calls, `calls` knows what each of them touches, `takeover` acts on
-//! them. The pager itself is the core crate's.
+//! them, `boot` starts programs that have no loader for the library. The pager itself is the core
+//! crate's.
 
+mod boot;
 pub mod calls;
 pub mod patch;
 pub mod takeover;

@@ -156,8 +156,7 @@ fn watch_command(
     program: &Program,
     within: Option<&Within>,
 ) -> Result<(supervise::End, Observation), Failure> {
-    let environment = within.map_or_else(|| std::env::vars_os().collect(), Within::environment);
-    let pid = run::launch(program, environment)?;
+    let pid = run::launch(program, within.map(Within::managed))?;
     let witness = Witness::start().ok();
     // From here on there are threads.
     let reader = within.map(Within::listen);

@@ -8,8 +8,7 @@
 //! be taken over, or a machine without userfaultfd, is watched from outside.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -47,7 +46,6 @@ const STEP: f64 = 1.02;
 pub struct Within {
     preload: PathBuf,
     block: ControlBlock,
-    first_library: Option<String>,
 }
 
 impl Within {
@@ -74,12 +72,12 @@ impl Within {
         tree.watch_log2.store(LOG2_FIRST, Ordering::Release);
         // Without a clock in it nobody could tell the program's time from uzswap's.
         let has_clock = tree.tick_ns_q32.load(Ordering::Acquire) != 0;
-        let first_library = program.first_library.clone();
-        has_clock.then_some(Within { preload, block, first_library })
+        has_clock.then_some(Within { preload, block })
     }
 
-    pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        run::environment(Some((&self.preload, &self.block)), self.first_library.as_deref())
+    /// The library and the control block by which the program is managed.
+    pub fn managed(&self) -> (&Path, &ControlBlock) {
+        (&self.preload, &self.block)
     }
 
     pub fn tree(&self) -> &'static Tree {

@@ -1,7 +1,7 @@
 //! The thread slot: one word for each thread, in which the runtime keeps the address of the thread's block.
 //!
 //! In a program for glibc it is a word of this library's static TLS block. A program that the library has mapped itself
-//! (`guest`) has no such block, and sets its thread pointer when it likes. There the word is the base of gs, a register that programs for
+//! (`boot`) has no such block, and sets its thread pointer when it likes. There the word is the base of gs, a register that programs for
 //! x86-64 Linux leave alone (Wine does not), and that a new thread inherits until it has a block of its own.
 //!
 //! # Safety charter

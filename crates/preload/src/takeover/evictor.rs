@@ -19,6 +19,7 @@ use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 
 use super::{ACTIVE, PAGER, call, memory, relatives, reserved};
+use crate::patch;
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
@@ -78,8 +79,11 @@ pub fn start() {
         core::ptr::write_bytes((base + STACK_BYTES) as *mut u8, 0, TLS_BYTES);
         (tls as *mut usize).write(tls);
         ((tls + 0x10) as *mut usize).write(tls);
-        let guard: usize;
-        core::arch::asm!("mov {}, fs:[0x28]", out(reg) guard, options(nostack, readonly));
+        let mut guard = 0usize;
+        // The thread pointer of a program that was booted is its own business.
+        if !patch::are_slots_in_gs() {
+            core::arch::asm!("mov {}, fs:[0x28]", out(reg) guard, options(nostack, readonly));
+        }
         ((tls + 0x28) as *mut usize).write(guard);
     }
     let all = !0u64;
@@ -155,6 +159,9 @@ pub fn tid() -> u32 {
 
 /// Whether the calling thread is the evictor: by its thread-local area, whose address is there in it.
 pub fn is_caller() -> bool {
+    if patch::are_slots_in_gs() {
+        return patch::thread_slot_get() == 0 && tid() == uzswap::sys::gettid();
+    }
     let tls: usize;
     // SAFETY: every thread has that word, here as in libc's.
     unsafe { core::arch::asm!("mov {}, fs:[0x10]", out(reg) tls, options(nostack, readonly)) };
@@ -163,6 +170,10 @@ pub fn is_caller() -> bool {
 }
 
 extern "C" fn body() -> ! {
+    if patch::are_slots_in_gs() {
+        // A new thread inherits its maker's.
+        patch::thread_slot_set(0);
+    }
     TID.store(uzswap::sys::gettid(), Ordering::Relaxed);
     let name = b"uzswap-evict\0";
     let _ = call!(nr::PRCTL, 15, name.as_ptr());

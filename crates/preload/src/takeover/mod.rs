@@ -29,6 +29,7 @@ mod guests;
 mod identity;
 mod inflight;
 mod memory;
+mod own_exe;
 mod pins;
 mod process;
 mod relatives;
@@ -38,6 +39,7 @@ mod signals;
 mod start;
 mod target;
 pub use start::constructor;
+pub(crate) use start::{leave_unmanaged, set_preload, take_over};
 mod thread;
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -86,6 +88,7 @@ macro_rules! call {
     };
 }
 pub(crate) use call;
+pub(crate) use process::decimal;
 
 /// What the hook does with a call.
 pub(crate) enum Answer {
@@ -146,7 +149,12 @@ const LIMITS: [usize; 3] = [nr::GETRLIMIT, nr::SETRLIMIT, nr::PRLIMIT64];
 /// Calls that name memory which the kernel goes on using.
 const KEPT: [usize; 3] = [nr::SET_ROBUST_LIST, nr::SET_TID_ADDRESS, nr::RSEQ];
 
-fn dispatch(t: &'static ThreadBlock, number: usize, args: Args, f: &mut HookFrame) -> Answer {
+fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut HookFrame) -> Answer {
+    if own_exe::is_named(number)
+        && let Some(answer) = own_exe::call(t, number, &mut args)
+    {
+        return answer;
+    }
     if descriptors::ASKING.contains(&number) && descriptors::is_hidden(number, &args) {
         return Answer::Result(Errno::EBADF.as_return());
     }
@@ -202,6 +210,7 @@ pub(crate) fn set_classes(active: bool) {
             _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => true,
             _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
             _ if number == nr::PTRACE => true,
+            _ if own_exe::is_named(number) => true,
             _ if identity::LOSING.contains(&number) => true,
             Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
             Disposition::Plain | Disposition::Unimplemented => false,

@@ -11,11 +11,12 @@ use core::sync::atomic::Ordering;
 
 use uzswap::control::handles::TEXT_BYTES;
 use uzswap::control::trace::Kind;
-use uzswap::control::{CONTROL_FD_ENV, Counter, Notice};
+use uzswap::control::{CONTROL_FD_ENV, Counter, Notice, PROGRAM_ENV};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::descriptors;
+use super::target::Way;
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw, relatives,
@@ -26,6 +27,7 @@ use crate::patch::{self, HookFrame, ThreadStart};
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
 const CLONE_VFORK: usize = 0x4000;
+const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_SETTLS: usize = 0x8_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 
@@ -79,14 +81,16 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         t.expect_guest(true);
         return Answer::Inline;
     }
-    // A process beside us that has our thread-local area is found by its id.
-    let is_guest = flags & CLONE_SETTLS == 0;
+    // A process beside us that has our thread-local area is found by its id. A thread that sets it by itself has its word
+    // in gs: Go's.
+    let has_own_word = flags & CLONE_SETTLS != 0 || flags & CLONE_THREAD != 0 && patch::are_slots_in_gs();
+    let is_guest = !has_own_word;
     // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the robust list in its
     // control block; and we our own word below it. A program may have put all of it into managed memory.
     if flags & CLONE_CHILD_CLEARTID != 0 {
         buffers::keep(t, a[3], 4);
     }
-    if !is_guest {
+    if flags & CLONE_SETTLS != 0 {
         let pointer = a[4];
         let own_word = patch::thread_slot_of(pointer).unwrap_or(pointer);
         buffers::keep(t, own_word, pointer.wrapping_sub(own_word) + PAGE_SIZE);
@@ -282,14 +286,19 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
     let environment_at = if number == nr::EXECVE { 2 } else { 3 };
     buffers::with_held(t, number, &a, || {
         let Some(target) = look(t, number, &a) else { return Errno::ENOMEM.as_return() };
-        let mut b = a;
-        if target.is_given_ours() {
-            let carried = carry(t, a[environment_at], target.first_library());
-            let Some(environment) = carried else { return Errno::ENOMEM.as_return() };
-            b[environment_at] = environment;
+        let way = target.way();
+        let mut executed = (number, a);
+        if way.is_given_ours() {
+            let carried = carry(t, way, a[environment_at], target.first_library());
+            let Some(carried) = carried else { return Errno::ENOMEM.as_return() };
+            executed.1[environment_at] = carried.environment;
+            if let Way::Boot(_) = way {
+                executed =
+                    (nr::EXECVE, [carried.library, a[environment_at - 1], carried.environment, 0, 0, 0]);
+            }
             descriptors::keep_over_exec(true);
         }
-        let is_unmanaged = !target.is_given_ours() || target.is_static;
+        let is_unmanaged = !way.is_managed();
         let shared = is_shared_child();
         if !shared {
             runtime(t, || {
@@ -304,7 +313,12 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
         // SAFETY: this thread's block, or none.
         let lent = unsafe { f.hook_stack.as_ref() }.filter(|_| shared);
         lent.inspect(|start| start.lend_piece(true));
-        let r = raw(number, b);
+        let mut r = raw(executed.0, executed.1);
+        if let Way::Boot(_) = way {
+            // The library was not executed: the kernel says what of the program.
+            descriptors::keep_over_exec(false);
+            r = raw(number, a);
+        }
         // It failed: as before.
         lent.inspect(|start| start.lend_piece(false));
         if is_unmanaged {
@@ -331,24 +345,36 @@ fn look(t: &'static ThreadBlock, number: usize, a: &Args) -> Option<target::Targ
     Some(target::look(number, a, unsafe { &mut *buffer }))
 }
 
-/// Builds the environment of the new program: the program's, plus the two variables that load us there. `first`: what has
-/// to be loaded before us, or nothing. Returns the address of the array of pointers.
-fn carry(t: &'static ThreadBlock, environment: usize, first: &[u8]) -> Option<usize> {
+/// What [`carry`] makes: addresses of an array of pointers and of a C string.
+struct Carried {
+    environment: usize,
+    /// The library's path.
+    library: usize,
+}
+
+/// Builds the environment of the new program: the program's, plus the two variables that bring us there. `first`: what has
+/// to be loaded before us, or nothing.
+fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) -> Option<Carried> {
     const PRELOAD: &[u8] = b"LD_PRELOAD=";
     let own = start::preload();
+    let program = if let Way::Boot(path) = way { Some(path) } else { None };
     let mut n = 0;
-    let mut preload_at = None;
+    let (mut preload_at, mut is_booting) = (None, false);
     // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in libc.
     let word = |i: usize| unsafe { ((environment + i * 8) as *const usize).read_unaligned() };
     while environment != 0 && word(n) != 0 {
-        if starts_with(word(n), PRELOAD) {
+        if program.is_none() && starts_with(word(n), PRELOAD) {
             preload_at = Some(n);
         }
+        // A run in this one executes its library to boot a program: that needs to know of this run, and no more.
+        is_booting |= starts_with(word(n), PROGRAM_ENV.as_bytes());
         n += 1;
     }
     let old_len = preload_at.map_or(0, |i| c_len(word(i)) - PRELOAD.len());
+    let path_len = program.map_or(0, c_len);
     let of_list = PRELOAD.len() + first.len() + 1 + own.len() + 1 + old_len + 1;
-    let strings = of_list + CONTROL_FD_ENV.len() + 1 + TEXT_BYTES + 1;
+    let of_program = PROGRAM_ENV.len() + 1 + path_len + 1;
+    let strings = of_list + of_program + CONTROL_FD_ENV.len() + 1 + TEXT_BYTES + 1;
     let need = (n + 3) * 8 + strings;
     let base = scratch(t, need)?;
     let mut at = base + (n + 3) * 8;
@@ -364,6 +390,7 @@ fn carry(t: &'static ThreadBlock, environment: usize, first: &[u8]) -> Option<us
         put(first);
         put(b":");
     }
+    let library = put(b"");
     put(own);
     if let Some(i) = preload_at
         && old_len > 0
@@ -371,6 +398,14 @@ fn carry(t: &'static ThreadBlock, environment: usize, first: &[u8]) -> Option<us
         put(b":");
         // SAFETY: the program's C string, `old_len` bytes after the name.
         put(unsafe { core::slice::from_raw_parts((word(i) + PRELOAD.len()) as *const u8, old_len) });
+    }
+    put(b"\0");
+    let named = put(b"");
+    put(PROGRAM_ENV.as_bytes());
+    put(b"=");
+    if let Some(path) = program {
+        // SAFETY: the program's C string, held for this call.
+        put(unsafe { core::slice::from_raw_parts(path as *const u8, path_len) });
     }
     put(b"\0");
     let control = put(b"");
@@ -384,13 +419,17 @@ fn carry(t: &'static ThreadBlock, environment: usize, first: &[u8]) -> Option<us
         ((base + out * 8) as *mut usize).write_unaligned(w);
         out += 1;
     };
-    push(preload);
+    match program {
+        _ if is_booting => {}
+        Some(_) => push(named),
+        None => push(preload),
+    }
     push(control);
-    for i in (0..n).filter(|i| Some(*i) != preload_at) {
+    for i in (0..n).filter(|i| is_booting || Some(*i) != preload_at) {
         push(word(i));
     }
     push(0);
-    Some(base)
+    Some(Carried { environment: base, library })
 }
 
 /// Memory for an environment, kept by the block: a vfork child that execs could not give it back.
@@ -420,7 +459,7 @@ fn starts_with(at: usize, prefix: &[u8]) -> bool {
 }
 
 /// A number in decimal digits.
-pub(super) fn decimal(mut v: u32, into: &mut [u8; 12]) -> &[u8] {
+pub(crate) fn decimal(mut v: u32, into: &mut [u8; 12]) -> &[u8] {
     let mut i = into.len();
     loop {
         i -= 1;

@@ -65,15 +65,19 @@ pub fn spare_slot() -> &'static Slot {
 pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut *mut u8) {
     // SAFETY: the caller's vectors.
     let Some(handles) = (unsafe { take_handles(envp) }) else { return };
-    let Some((mut settings, map)) = open(&handles) else {
-        // SAFETY: as above.
-        return unsafe { take_preload(envp, b"") };
-    };
+    // SAFETY: as above.
+    take_over(&handles, |own_file| unsafe { take_preload(envp, own_file) });
+}
+
+/// Takes the process over: one thread, before any code of the program runs. `hide` is called with the path of the
+/// library's file, empty if that is not known, when it is time to hide the library from the program.
+pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
+    let Some((mut settings, map)) = open(handles) else { return hide(b"") };
     // SAFETY: the mapping is as large as the block and is never unmapped; Tree consists of atomics.
     let tree: &'static Tree = unsafe { &*(map as *const Tree) };
     let pid = uzswap::sys::getpid();
     PID.store(pid, Ordering::Release);
-    descriptors::set_handles(&handles);
+    descriptors::set_handles(handles);
     let slot = relatives::claim(tree, pid);
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
@@ -109,8 +113,7 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     main.adopt(uzswap::sys::gettid());
     thread::came();
     let own_file = note_early_memory();
-    // SAFETY: the caller's vectors.
-    unsafe { take_preload(envp, &own_file) };
+    hide(&own_file);
     super::set_classes(false);
     patch::set_hooks(patch::Hooks {
         hook: super::hook,
@@ -211,7 +214,21 @@ unsafe fn take_preload(envp: *mut *mut u8, own_file: &[u8]) {
             is_anything_left
         });
     }
-    PRELOAD.store(Box::leak(Box::new(noted.unwrap_or_default())), Ordering::Release);
+    set_preload(noted.unwrap_or_default());
+}
+
+/// Notes by which path the library is loaded into other programs.
+pub(crate) fn set_preload(path: Vec<u8>) {
+    PRELOAD.store(Box::leak(Box::new(path)), Ordering::Release);
+}
+
+/// The process goes on without us: counts that.
+pub(crate) fn leave_unmanaged(handles: &Handles) {
+    let Some((_, map)) = open(handles) else { return };
+    // SAFETY: as in `take_over`.
+    let tree: &'static Tree = unsafe { &*(map as *const Tree) };
+    relatives::claim(tree, uzswap::sys::getpid()).add(Counter::UnmanagedExecs, 1);
+    tree.notice(Notice::Unmanaged, 0);
 }
 
 /// Keeps those variables of the environment for which `keep` says so.

@@ -3,10 +3,11 @@
 //! - One that *gains rights* by it (setuid, setgid, capabilities of its file) is given nothing: the loader would ignore
 //!   LD_PRELOAD, and what of ours is left would be in a program with other rights than ours. So it has the program's own
 //!   environment, and no descriptor of ours.
-//! - One that has no loader (static) cannot be taken over, but what it starts can, so it is given all. That it runs
-//!   unmanaged is counted and said.
-//! - One for another loader than glibc's, or for another processor, and one that will not find the library (after a chroot)
-//!   is given nothing: its loader would complain, or give up.
+//! - One that has no loader (static), and one for another loader than glibc's (musl's), is booted by the library
+//!   (`boot`), where that can be executed in its place and nothing of the call is lost. Where it cannot, a static one is
+//!   given all nevertheless: what it starts can be taken over. Another loader would complain, or give up: its program is
+//!   given nothing. That it runs unmanaged is counted and said.
+//! - One for another processor, and one that will not find the library (after a chroot), is given nothing.
 //! - One that wants to have a sanitizer's runtime loaded first gets it first: the runtime looks who comes before it, and
 //!   gives up if anybody does. Our constructor runs before all others wherever we are in the list.
 //!
@@ -41,21 +42,55 @@ const NAME_BYTES: usize = 32;
 pub struct Target {
     pub gains_rights: bool,
     pub is_static: bool,
-    /// Its loader cannot take the library, or will not find it.
+    /// It has another loader than glibc's.
+    has_other_loader: bool,
+    /// It is for another processor, or will not find the library.
     is_foreign: bool,
+    /// It is executed by a path that means the same to the library, which may boot it: the address of that.
+    boots_by: Option<usize>,
     name: [u8; NAME_BYTES],
     name_len: usize,
 }
 
 impl Target {
-    /// Whether it gets the variables and descriptors of ours.
-    pub fn is_given_ours(&self) -> bool {
-        !self.gains_rights && !self.is_foreign
+    /// How it is started.
+    pub fn way(&self) -> Way {
+        match self.boots_by {
+            _ if self.gains_rights || self.is_foreign => Way::Alone,
+            Some(path) => Way::Boot(path),
+            None if self.has_other_loader => Way::Alone,
+            None if self.is_static => Way::Through,
+            None => Way::Preload,
+        }
     }
 
     /// The sanitizer's runtime that has to come first; empty: none.
     pub fn first_library(&self) -> &[u8] {
         &self.name[..self.name_len]
+    }
+}
+
+/// How a program is started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Its loader loads the library.
+    Preload,
+    /// The library is executed, and boots the program of this path (the address of a C string of the caller's).
+    Boot(usize),
+    /// It is unmanaged, with all that the programs need which it starts.
+    Through,
+    /// It is started as it would be without us.
+    Alone,
+}
+
+impl Way {
+    /// Whether it gets the variables and descriptors of ours.
+    pub fn is_given_ours(self) -> bool {
+        self != Way::Alone
+    }
+
+    pub fn is_managed(self) -> bool {
+        matches!(self, Way::Preload | Way::Boot(_))
     }
 }
 
@@ -98,8 +133,50 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
     if let Some(left) = file {
         fd::close(left);
     }
-    target.is_foreign |= !finds_library(start::preload(), buffer);
+    let library = start::preload();
+    target.is_foreign |= !finds_library(library, buffer);
+    if target.is_static || target.has_other_loader {
+        let has_path = match number {
+            nr::EXECVE => true,
+            // Another directory's descriptor would be closed before the library starts.
+            _ => directory as i32 as isize == AT_FDCWD && a[4] == 0,
+        };
+        target.boots_by = (has_path && is_to_be_executed(path, library, buffer)).then_some(path);
+    }
     target
+}
+
+/// Whether the kernel would execute the program, and executes the library, which can boot programs here.
+fn is_to_be_executed(program: usize, library: &[u8], buffer: &mut [u8; BUFFER_BYTES]) -> bool {
+    const X_OK: usize = 1;
+    const AT_EACCESS: usize = 0x200;
+    const ST_NOEXEC: u64 = 8;
+    /// Where `f_flags` is in struct statfs.
+    const FLAGS_AT: usize = 80;
+    let may = |path: usize| call!(nr::FACCESSAT2, AT_FDCWD, path, X_OK, AT_EACCESS) == 0;
+    let program_may = may(program) && {
+        let flags = call!(nr::STATFS, program, buffer.as_mut_ptr());
+        flags == 0 && u64_at(buffer, FLAGS_AT).is_some_and(|flags| flags & ST_NOEXEC == 0)
+    };
+    if !program_may || library.is_empty() || library.len() >= BUFFER_BYTES {
+        return false;
+    }
+    buffer[..library.len()].copy_from_slice(library);
+    buffer[library.len()] = 0;
+    may(buffer.as_ptr() as usize) && may_use_gs(buffer)
+}
+
+/// Whether user code may use the base of gs, where a program that is booted has its thread slots (AT_HWCAP2).
+fn may_use_gs(buffer: &mut [u8; BUFFER_BYTES]) -> bool {
+    const AT_HWCAP2: u64 = 26;
+    const HWCAP2_FSGSBASE: u64 = 2;
+    let Ok(auxv) = fd::open_read(c"/proc/self/auxv") else { return false };
+    let n = fd::read(auxv, buffer).unwrap_or(0);
+    fd::close(auxv);
+    let (pairs, _) = buffer[..n].as_chunks::<16>();
+    pairs.iter().any(|pair| {
+        u64_at(pair, 0) == Some(AT_HWCAP2) && u64_at(pair, 8).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0)
+    })
 }
 
 /// Whether the library can be read where the process is now.
@@ -221,8 +298,8 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     }
     target.is_static = loader.is_none();
     let Some((at, bytes)) = loader else { return };
-    target.is_foreign = !is_glibcs(program, at, bytes);
-    if let (false, Some((at, bytes))) = (target.is_foreign, dynamic) {
+    target.has_other_loader = !is_glibcs(program, at, bytes);
+    if let (false, Some((at, bytes))) = (target.has_other_loader, dynamic) {
         note_first_library(program, at, bytes, &loads[..known], buffer, target);
     }
 }
@@ -332,14 +409,15 @@ mod tests {
             seen(&made("of-it", std::format!("#!{}\n", fixed.display()).as_bytes(), 0o755)),
             (false, true)
         );
-        assert!(target(&fixed).is_given_ours());
+        assert!(target(&fixed).way().is_given_ours());
         let mut other = std::fs::read("/bin/sh").unwrap();
         let name = b"/ld-linux-x86-64.so.2";
         let at = other.windows(name.len()).position(|w| w == name).unwrap();
         other[at..at + name.len()].copy_from_slice(b"/ld-musl-x86_64.so.11");
-        assert!(!target(&made("for-musl", &other, 0o755)).is_given_ours());
+        let for_musl = target(&made("for-musl", &other, 0o755));
+        assert!(!for_musl.is_static && for_musl.has_other_loader);
         other[18] = 183;
-        assert!(!target(&made("for-arm", &other, 0o755)).is_given_ours());
+        assert_eq!(target(&made("for-arm", &other, 0o755)).way(), Way::Alone);
         for n in [0, 3, 20, 63, 64, 100] {
             target(&made("cut", &std::fs::read(&fixed).unwrap()[..n], 0o755));
         }

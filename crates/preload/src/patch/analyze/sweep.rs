@@ -16,11 +16,16 @@
 //! Ways into the middle of what a jump replaces: short branches are in the window, long ones are looked for in the whole text by
 //! `far_branches_into`; here are the others, addresses in data, in instructions and in jump tables (`References`).
 
+use uzswap::sys::PAGE_SIZE;
+
 use super::*;
 
 /// Where decodings begin, before the window. Nearly all are in step at its beginning: the last begins so many bytes before.
 const CONVERGE_BYTES: u64 = 160;
 const LAST_BEGINS_BYTES: usize = 40;
+/// How many windows are tried for a call, and how much earlier each begins than the last.
+const EARLIER: u64 = 6;
+const EARLIER_BYTES: u64 = 72;
 /// What lies around a call that a short branch to it could come from.
 const AROUND_BYTES: u64 = SHORT_REACH + 12;
 /// How near to a call an address is worth remembering: no replacement is longer.
@@ -42,8 +47,8 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
     if candidates.is_empty() {
         return swept;
     }
-    // Go keeps its text free of data, and so does who compiles all of it without tables.
-    let is_all_code = functions.is_none() || image.is_go();
+    // Go keeps its text free of data, and so does who compiles all of it, or nearly all, without tables.
+    let is_all_code = image.is_go() || functions.is_none_or(|f| knows_little(f, image));
     let references = References::collect(image, candidates);
     for (vaddr, text) in image.texts() {
         let end = vaddr + text.len() as u64;
@@ -56,8 +61,13 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
             }
             let (group, rest) = left.split_at(count);
             left = rest;
-            let window = Window::around(vaddr, text, c, group[count - 1]);
-            let code = window.decode();
+            // Where decodings do not agree they do a little before.
+            let windows = (0..EARLIER).map(|n| {
+                let first = c.saturating_sub(n * EARLIER_BYTES).max(vaddr);
+                Window::around(vaddr, text, first, group[count - 1]).decode()
+            });
+            let mut windows = windows.filter(|code| code.last().is_some_and(|i| i.ip() >= group[0]));
+            let code = windows.next().unwrap_or_default();
             let mut calls: Vec<usize> = Vec::new();
             for &c in group {
                 let named = looks_like_a_call(image, c);
@@ -77,6 +87,13 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
         }
     }
     swept
+}
+
+/// Whether a table of functions has less than half of the text: that of musl has what is written by hand.
+fn knows_little(functions: &Functions, image: &Image) -> bool {
+    let text: u64 = image.texts().map(|(_, bytes)| bytes.len() as u64).sum();
+    let each = (0..functions.len()).filter_map(|n| functions.get(n)).map(|f| f.end - f.start);
+    each.sum::<u64>() < text / 2
 }
 
 /// Whether the last instructions are such as compilers make before a call whose number is in a register.
@@ -257,11 +274,15 @@ impl References {
                 note(word.wrapping_sub(bias));
             }
         }
+        // Only code at fixed addresses names them; where they begin at 0 many a small number looks like one.
+        let is_fixed = image.segments.iter().all(|s| s.vaddr >= PAGE_SIZE as u64);
         for (vaddr, text) in image.texts() {
             for (at, w) in text.windows(7).enumerate() {
                 let number =
                     |from: usize| i32::from_le_bytes([w[from], w[from + 1], w[from + 2], w[from + 3]]);
-                note(number(0) as u32 as u64);
+                if is_fixed {
+                    note(number(0) as u32 as u64);
+                }
                 // lea r64, [rip + distance]
                 if w[0] & 0xfb == 0x48 && w[1] == 0x8d && w[2] & 0xc7 == 0x05 {
                     let address = (vaddr + at as u64 + 7).wrapping_add(number(3) as u64);

@@ -1,0 +1,193 @@
+//! Mapping of an ELF file as the kernel does it for a program or its loader.
+//!
+//! # Safety charter
+//! An object with fixed addresses is mapped only where nothing is; one without, where the kernel likes. What is replaced afterwards is
+//! inside that reservation.
+#![allow(unsafe_code)]
+
+use std::vec::Vec;
+
+use uzswap::region::{page_ceil, page_floor};
+use uzswap::sys::mem::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, PROT_EXEC, PROT_NONE,
+    PROT_READ, PROT_WRITE,
+};
+use uzswap::sys::{PAGE_SIZE, check, file, nr};
+
+use crate::takeover::call;
+
+pub const HEADER_BYTES: usize = 56;
+const EHDR_BYTES: usize = 64;
+/// The kernel takes no more.
+const MOST_HEADERS: usize = 65536 / HEADER_BYTES;
+const PT_LOAD: u32 = 1;
+const PT_INTERP: u32 = 3;
+const PT_PHDR: u32 = 6;
+const PT_GNU_STACK: u32 = 0x6474_e551;
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const PF_R: u32 = 4;
+const ET_EXEC: u16 = 2;
+const ET_DYN: u16 = 3;
+const EM_X86_64: u16 = 62;
+
+/// An object in memory.
+pub struct Object {
+    pub bias: usize,
+    pub entry: usize,
+    /// Where the program headers are, and how many.
+    pub headers: usize,
+    pub header_count: usize,
+    /// The path of its loader, NUL-terminated.
+    pub loader: Option<Vec<u8>>,
+    pub wants_executable_stack: bool,
+}
+
+/// A program header.
+struct Header {
+    kind: u32,
+    flags: u32,
+    offset: usize,
+    address: usize,
+    file_bytes: usize,
+    memory_bytes: usize,
+    align: usize,
+}
+
+impl Header {
+    fn parse(b: &[u8; HEADER_BYTES]) -> Header {
+        let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| b[at + i]));
+        Header {
+            kind: word(0) as u32,
+            flags: (word(0) >> 32) as u32,
+            offset: word(8),
+            address: word(16),
+            file_bytes: word(32),
+            memory_bytes: word(40),
+            align: word(48),
+        }
+    }
+
+    fn end(&self) -> Option<usize> {
+        self.address.checked_add(self.memory_bytes)?.checked_next_multiple_of(PAGE_SIZE)
+    }
+
+    fn prot(&self) -> usize {
+        let bit = |flag, prot| if self.flags & flag != 0 { prot } else { 0 };
+        bit(PF_R, PROT_READ) | bit(PF_W, PROT_WRITE) | bit(PF_X, PROT_EXEC)
+    }
+}
+
+impl Object {
+    /// Maps the object in an open file. `None`: it is none, or does not fit.
+    pub fn map(fd: i32) -> Option<Object> {
+        let mut head = [0u8; EHDR_BYTES];
+        file::read_exact_at(fd, &mut head, 0).ok()?;
+        let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| head[at + i]));
+        let count = half(56) as usize;
+        if !head.starts_with(b"\x7fELF\x02\x01")
+            || half(18) != EM_X86_64
+            || half(54) as usize != HEADER_BYTES
+            || count > MOST_HEADERS
+        {
+            return None;
+        }
+        let mut table = std::vec![0u8; count * HEADER_BYTES];
+        file::read_exact_at(fd, &mut table, word(32) as u64).ok()?;
+        let headers: Vec<Header> = table.as_chunks().0.iter().map(Header::parse).collect();
+        let loads: Vec<&Header> =
+            headers.iter().filter(|h| h.kind == PT_LOAD && h.memory_bytes > 0).collect();
+        let bias = reserve(&loads, half(16))?;
+        for header in &loads {
+            map_segment(fd, header, bias)?;
+        }
+        let table_at = headers.iter().find(|h| h.kind == PT_PHDR).map(|h| h.address).or_else(|| {
+            let holds = |h: &&&Header| word(32).wrapping_sub(h.offset) < h.file_bytes;
+            loads.iter().find(holds).map(|h| word(32) - h.offset + h.address)
+        });
+        Some(Object {
+            bias,
+            entry: bias.wrapping_add(word(24)),
+            headers: table_at.map_or(0, |at| bias.wrapping_add(at)),
+            header_count: count,
+            loader: loader_path(fd, &headers)?,
+            wants_executable_stack: headers.iter().any(|h| h.kind == PT_GNU_STACK && h.flags & PF_X != 0),
+        })
+    }
+}
+
+/// The path that PT_INTERP names, if there is one; `None` if it cannot be read.
+fn loader_path(fd: i32, headers: &[Header]) -> Option<Option<Vec<u8>>> {
+    const LONGEST: usize = 4096;
+    let Some(h) = headers.iter().find(|h| h.kind == PT_INTERP) else { return Some(None) };
+    if !(2..=LONGEST).contains(&h.file_bytes) {
+        return None;
+    }
+    let mut path = std::vec![0u8; h.file_bytes];
+    file::read_exact_at(fd, &mut path, h.offset as u64).ok()?;
+    (path.last() == Some(&0)).then_some(Some(path))
+}
+
+/// Reserves the addresses of all segments: what is to be added to those in the file.
+fn reserve(loads: &[&Header], kind: u16) -> Option<usize> {
+    let low = page_floor(loads.iter().map(|h| h.address).min()?);
+    let high = loads.iter().map(|h| h.end()).try_fold(0, |high, end| Some(high.max(end?)))?;
+    let len = high.checked_sub(low)?;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    let map = |at: usize, len: usize, flags: usize| {
+        check(call!(nr::MMAP, at, len, PROT_NONE, flags, usize::MAX, 0)).ok()
+    };
+    match kind {
+        ET_EXEC => map(low, len, flags | MAP_FIXED_NOREPLACE).filter(|&at| at == low).map(|_| 0),
+        ET_DYN => {
+            let align = loads.iter().map(|h| h.align).max()?.clamp(PAGE_SIZE, 1 << 30);
+            if !align.is_power_of_two() {
+                return None;
+            }
+            let wide = len.checked_add(align - PAGE_SIZE)?;
+            let start = map(0, wide, flags)?;
+            let at = start.next_multiple_of(align);
+            for (edge, bytes) in [(start, at - start), (at + len, start + wide - (at + len))] {
+                if bytes > 0 {
+                    let _ = call!(nr::MUNMAP, edge, bytes);
+                }
+            }
+            Some(at.wrapping_sub(low))
+        }
+        _ => None,
+    }
+}
+
+/// Maps a segment inside the reservation: its part of the file, zeros behind it.
+fn map_segment(fd: i32, h: &Header, bias: usize) -> Option<()> {
+    if h.file_bytes > h.memory_bytes || h.offset % PAGE_SIZE != h.address % PAGE_SIZE {
+        return None;
+    }
+    let start = bias.wrapping_add(h.address);
+    let (file_end, end) = (start + h.file_bytes, page_ceil(start + h.memory_bytes));
+    let place = MAP_PRIVATE | MAP_FIXED;
+    let mut zeros_from = page_floor(start);
+    if h.file_bytes > 0 {
+        let (at, from) = (page_floor(start), page_floor(h.offset));
+        check(call!(nr::MMAP, at, page_ceil(file_end) - at, h.prot(), place, fd, from)).ok()?;
+        zeros_from = page_ceil(file_end);
+        // What the file has behind the segment is not the program's.
+        if h.prot() & PROT_WRITE != 0 && h.memory_bytes > h.file_bytes {
+            // SAFETY: the rest of a page that was just mapped, private and writable.
+            unsafe { core::ptr::write_bytes(file_end as *mut u8, 0, zeros_from - file_end) };
+        }
+    }
+    if end > zeros_from {
+        let flags = place | MAP_ANONYMOUS;
+        check(call!(nr::MMAP, zeros_from, end - zeros_from, h.prot(), flags, usize::MAX, 0)).ok()?;
+    }
+    Some(())
+}
+
+/// Lets code run on the stack that has `at`, as the kernel does for a program that asks for it.
+pub fn make_stack_executable(at: usize) {
+    const PROT_GROWSDOWN: usize = 0x0100_0000;
+    let prot = PROT_READ | PROT_WRITE | PROT_EXEC | PROT_GROWSDOWN;
+    let _ = call!(nr::MPROTECT, page_floor(at), PAGE_SIZE, prot);
+}

@@ -1,0 +1,59 @@
+//! Calls of a program that was booted which name its own executable file by `/proc/self/exe`, of which the kernel has the library's.
+#![allow(unsafe_code)]
+
+use uzswap::sys::{Errno, PAGE_SIZE, nr};
+
+use super::thread::ThreadBlock;
+use super::{Answer, Args, buffers, raw};
+use crate::boot::own_path;
+
+/// The longest of its names: `/proc/thread-self/exe`, or with a process id.
+const NAME_BYTES: usize = 32;
+
+/// Whether a call of this number may name it.
+pub(super) fn is_named(number: usize) -> bool {
+    own_path::was_booted() && own_path::NAMING.iter().any(|(n, _)| *n == number)
+}
+
+/// Answers a call that names it, or has `args` name the program's file instead.
+pub(super) fn call(t: &'static ThreadBlock, number: usize, args: &mut Args) -> Option<Answer> {
+    let at = own_path::NAMING.iter().find(|(n, _)| *n == number)?.1;
+    let mut name = [0u8; NAME_BYTES];
+    if !own_path::is_own(read_name(t, args[at], &mut name)?) {
+        return None;
+    }
+    match number {
+        nr::READLINK => Some(Answer::Result(read_link(t, args[1], args[2]))),
+        nr::READLINKAT => Some(Answer::Result(read_link(t, args[2], args[3]))),
+        _ => {
+            args[at] = own_path::path().as_ptr().addr();
+            let is_exec = matches!(number, nr::EXECVE | nr::EXECVEAT);
+            (!is_exec).then(|| Answer::Result(raw(number, *args)))
+        }
+    }
+}
+
+/// A C string of the program; `None` where it is longer than any name, or not there.
+fn read_name<'n>(t: &'static ThreadBlock, at: usize, into: &'n mut [u8; NAME_BYTES]) -> Option<&'n [u8]> {
+    // It may end where memory does.
+    let on_page = (PAGE_SIZE - at % PAGE_SIZE).min(NAME_BYTES);
+    let (first, second) = into.split_at_mut(on_page);
+    if !buffers::copy_in(t, at, first) {
+        return None;
+    }
+    if !first.contains(&0) && !buffers::copy_in(t, at + on_page, second) {
+        return None;
+    }
+    let end = into.iter().position(|b| *b == 0)?;
+    Some(&into[..end])
+}
+
+fn read_link(t: &'static ThreadBlock, to: usize, len: usize) -> isize {
+    let len = len as i32;
+    if len <= 0 {
+        return Errno::EINVAL.as_return();
+    }
+    let path = own_path::path();
+    let path = &path[..path.len().min(len as usize)];
+    if buffers::copy_out(t, to, path) { path.len() as isize } else { Errno::EFAULT.as_return() }
+}

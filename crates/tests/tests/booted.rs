@@ -1,0 +1,66 @@
+//! Programs that no loader of theirs lets the library into (static ones, and those for musl) are managed as others: saved in a
+//! group in which they die alone, started directly or by a managed shell.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, workshop};
+
+/// The program has this much, in two threads; the group a little more than half of it.
+const PROGRAM_MIB: u64 = 96;
+const GROUP_BYTES: u64 = 60 * MIB;
+const MEMORY_BYTES: u64 = 48 * MIB;
+
+fn main() -> ExitCode {
+    let workshop = Arc::new(Workshop::new());
+    let mut suite = Suite::new();
+    for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
+        for kind in ["glibc_static", "musl_static", "musl"] {
+            for by_shell in [false, true] {
+                let (w, how) = (workshop.clone(), if by_shell { "by_a_shell" } else { "directly" });
+                suite.add(format!("{kind}::{how}::{}", sandbox.mechanism()), move || {
+                    saved(&w, sandbox, kind, by_shell)
+                });
+            }
+        }
+    }
+    drop(workshop);
+    suite.main()
+}
+
+fn program(w: &Workshop, kind: &str) -> Result<PathBuf, String> {
+    let (compiler, flags): (_, &[&str]) = match kind {
+        "glibc_static" => return Ok(w.program_by("touch", "-static")),
+        "musl_static" => ("musl-gcc", &["-static"]),
+        _ => ("musl-gcc", &[]),
+    };
+    let made = w.dir().join("bin").join(kind);
+    let mut command = Command::new(compiler);
+    command.args(flags).args(["-O2", "-pthread", "-o"]).arg(&made).arg(workshop::source("touch.c"));
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(made),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(_) => Err(format!("{compiler} is not installed")),
+    }
+}
+
+fn saved(w: &Workshop, sandbox: Sandbox, kind: &str, by_shell: bool) -> Result<Verdict, String> {
+    let mut line: Vec<OsString> = vec![program(w, kind)?.into(), PROGRAM_MIB.to_string().into(), "2".into()];
+    if by_shell {
+        line.splice(0..0, ["sh", "-c", "\"$0\" \"$@\"; exit $?"].map(OsString::from));
+    }
+    let job = Job::new(&line).user(User::Ordinary);
+    let free = job.clone().run(w)?;
+    let alone = job.clone().limit(GROUP_BYTES).run(w)?;
+    let managed = Managed { memory_bytes: Some(MEMORY_BYTES), options: vec![] };
+    let run = job.sandbox(sandbox).limit(GROUP_BYTES).managed(managed).run(w)?;
+    let is_right = free.succeeded()
+        && !alone.succeeded()
+        && run.succeeded()
+        && run.hash == free.hash
+        && run.stat("evictions").unwrap_or(0) > 0
+        && run.stat("unmanaged_execs") == Some(0);
+    Ok(Verdict::check(is_right, || format!("{}{}{}", free.report(), alone.report(), run.report())))
+}
