@@ -1,15 +1,16 @@
 //! Link options of the preload library.
 //!
-//! `initfirst`: its constructor runs before all others, when there is one thread and no code of the program
-//! has run. `now`: all symbols are bound at load, so that neither a hook nor a signal handler ever enters the
-//! loader to bind one. What Rust does not export is hidden anyway; `exclude-libs` says the same of C archives,
-//! so that a codec inside never answers for the program's own copy of it.
+//! `initfirst`: its constructor runs before all others, when there is one thread and no code of the
+//! program has run. `now`: all symbols are bound at load, so that neither a hook nor a signal
+//! handler ever enters the loader to bind one. What Rust does not export is hidden anyway;
+//! `exclude-libs` says the same of C archives, so that a codec inside never answers for the
+//! program's own copy of it.
 //!
 //! It is linked with `standalone.c` and needs no other library. Executed by itself it begins at
 //! `uzswap_start` (`src/boot`).
 //!
-//! And a sum of the sources that say what a patched text looks like: texts are kept in files between starts, and those
-//! that another build has made are not mapped.
+//! And a sum of the sources that say what a patched text looks like: texts are kept in files
+//! between starts, and those that another build has made are not mapped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,8 @@
 //! `uzswap doctor`: what this machine allows, and how to fix what it does not.
 //!
-//! Every line is the result of a try, not of a version number: a userfaultfd is opened, a protected page is written
-//! through /proc/self/mem, a file is made in the store's directory, and at the end a program is run.
+//! Every line is the result of a try, not of a version number: a userfaultfd is opened, a protected
+//! page is written through /proc/self/mem, a file is made in the store's directory, and at the end
+//! a program is run.
 
 use std::ffi::OsString;
 use std::fs;
@@ -354,7 +355,8 @@ fn library(preload: &Result<PathBuf, String>) -> Check {
     }
 }
 
-/// Runs a program (this one, to say its version) with the library in it, and looks whether the runtime started.
+/// Runs a program (this one, to say its version) with the library in it, and looks whether the
+/// runtime started.
 fn trial(library: &Path) -> Check {
     const NAME: &str = "trial run";
     const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,14 +1,14 @@
-//! The operating system, as far as the standard library does not reach: the control block, signals, starting
-//! the program, probes. All unsafe code of the command is here and in `os/`, but for the entry
-//! point in `bin/uzswap.rs`.
+//! The operating system, as far as the standard library does not reach: the control block, signals,
+//! starting the program, probes. All unsafe code of the command is here and in `os/`, but for the
+//! entry point in `bin/uzswap.rs`.
 //!
 //! # Safety charter
-//! The command is an ordinary process; it forks once before it has threads, and every function here is safe to call from its main
-//! thread. Others come after that, with all signals blocked.
-//! Pointers given to libc point to live locals or to memory that this file owns. Between fork and exec
-//! the child calls async-signal-safe functions only and allocates nothing. The control block is
-//! mapped for the life of the process and sealed against shrinking, so references to it stay valid whatever
-//! the managed program does; its shared half consists of atomics.
+//! The command is an ordinary process; it forks once before it has threads, and every function here
+//! is safe to call from its main thread. Others come after that, with all signals blocked.
+//! Pointers given to libc point to live locals or to memory that this file owns. Between fork and
+//! exec the child calls async-signal-safe functions only and allocates nothing. The control block
+//! is mapped for the life of the process and sealed against shrinking, so references to it stay
+//! valid whatever the managed program does; its shared half consists of atomics.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -29,11 +29,12 @@ use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, 
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
 use uzswap::control::{CONTROL_BYTES, Settings, Tree};
 
-/// Puts /dev/null where a standard descriptor is closed, for us only: it is closed again by the exec. Without
-/// this the first file opened would become our stderr.
+/// Puts /dev/null where a standard descriptor is closed, for us only: it is closed again by the
+/// exec. Without this the first file opened would become our stderr.
 pub fn fill_standard_descriptors() {
     for fd in 0..3 {
-        // SAFETY: no pointers but a constant string; an open takes the lowest free number, which is `fd`.
+        // SAFETY: no pointers but a constant string; an open takes the lowest free number, which is
+        // `fd`.
         unsafe {
             if libc::fcntl(fd, libc::F_GETFD) == -1 {
                 libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
@@ -62,8 +63,8 @@ pub struct ControlBlock {
 }
 
 impl ControlBlock {
-    /// Makes both: the counters, which all may write, and the settings, which nobody can write any more. Their
-    /// descriptors survive an exec.
+    /// Makes both: the counters, which all may write, and the settings, which nobody can write any
+    /// more. Their descriptors survive an exec.
     pub fn create(settings: &Settings) -> io::Result<ControlBlock> {
         let sealed = memory_file(c"uzswap-settings")?;
         // SAFETY: plain numbers and bytes without padding between them, read for their length.
@@ -76,7 +77,8 @@ impl ControlBlock {
         let shared = memory_file(c"uzswap-control")?;
         let has_ring = settings.trace != 0;
         let bytes = if has_ring { TRACED_BYTES } else { CONTROL_BYTES };
-        // SAFETY: plain calls on our descriptor; the mapping is new, of the size the file was just given.
+        // SAFETY: plain calls on our descriptor; the mapping is new, of the size the file was just
+        // given.
         let addr = unsafe {
             check(libc::ftruncate(shared.as_raw_fd(), bytes as libc::off_t))?;
             add_seals(&shared, COUNTERS_SEALS)?;
@@ -92,8 +94,8 @@ impl ControlBlock {
 
     /// The shared counters.
     pub fn tree(&self) -> &'static Tree {
-        // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, for CONTROL_BYTES; all
-        // fields are atomics, for which any bytes are valid.
+        // SAFETY: mapped until the process ends (there is no Drop), at a page boundary, for
+        // CONTROL_BYTES; all fields are atomics, for which any bytes are valid.
         unsafe { &*self.addr.cast::<Tree>() }
     }
 
@@ -139,8 +141,8 @@ fn add_seals(file: &OwnedFd, seals: u32) -> io::Result<()> {
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals as c_int) }).map(drop)
 }
 
-/// Moves a descriptor to where it is in nobody's way, without close-on-exec. Shells use 10 and up for
-/// themselves and scripts small numbers; `select` ends at 1024.
+/// Moves a descriptor to where it is in nobody's way, without close-on-exec. Shells use 10 and up
+/// for themselves and scripts small numbers; `select` ends at 1024.
 fn above_small_numbers(fd: OwnedFd) -> io::Result<OwnedFd> {
     const WANTED: u64 = 700;
     let limit = resource_limit(libc::RLIMIT_NOFILE as c_int).unwrap_or(1024);
@@ -220,8 +222,8 @@ fn all_signals() -> libc::sigset_t {
 
 /// From now on no signal interrupts us: they wait for [`wait_for_signal`]. Returns what was before.
 pub fn take_signals() -> InheritedSignals {
-    // SAFETY: structures are locals; SIGCHLD gets the default action because inherited "ignore" would have
-    // the kernel reap the program before we learn how it ended.
+    // SAFETY: structures are locals; SIGCHLD gets the default action because inherited "ignore"
+    // would have the kernel reap the program before we learn how it ended.
     unsafe {
         let mut inherited = InheritedSignals { mask: std::mem::zeroed(), child_action: std::mem::zeroed() };
         libc::sigprocmask(libc::SIG_SETMASK, &all_signals(), &mut inherited.mask);
@@ -278,9 +280,10 @@ pub fn discard(signal: c_int) {
     }
 }
 
-/// Lets `signal` do to us what it does by default: stop, or end the process. Returns when we were continued,
-/// or when the kernel ignored it (process 1 of a container; a stop in an orphaned process group). From the
-/// moment we are continued until we run, the signal strikes us directly again; that is the stop the shell wants.
+/// Lets `signal` do to us what it does by default: stop, or end the process. Returns when we were
+/// continued, or when the kernel ignored it (process 1 of a container; a stop in an orphaned
+/// process group). From the moment we are continued until we run, the signal strikes us directly
+/// again; that is the stop the shell wants.
 pub fn suffer(signal: c_int) {
     // SAFETY: locals and plain calls.
     unsafe {
@@ -298,8 +301,8 @@ pub fn suffer(signal: c_int) {
     }
 }
 
-/// The first of the sockets that whoever started us listens on already, by systemd's protocol. To be asked
-/// once, before anything is opened.
+/// The first of the sockets that whoever started us listens on already, by systemd's protocol. To
+/// be asked once, before anything is opened.
 pub fn inherited_socket() -> Option<OwnedFd> {
     const FIRST: RawFd = 3;
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
@@ -406,8 +409,8 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([null()]).collect()
 }
 
-/// Starts a program in our own process group, with our descriptors, and with the signal state that we
-/// inherited. It dies with us if we are killed, as it would if it had been killed itself.
+/// Starts a program in our own process group, with our descriptors, and with the signal state that
+/// we inherited. It dies with us if we are killed, as it would if it had been killed itself.
 pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<Pid> {
     let (argv, envp) = (pointers(&program.arguments), pointers(&program.environment));
     let mut pipe = [0; 2];
@@ -415,7 +418,8 @@ pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<P
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     // SAFETY: both ends were just opened.
     let (from_child, to_parent) = unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
-    // SAFETY: the child calls async-signal-safe functions only, on memory made before the fork, and leaves by exec or _exit.
+    // SAFETY: the child calls async-signal-safe functions only, on memory made before the fork, and
+    // leaves by exec or _exit.
     let pid = unsafe {
         let parent = libc::getpid();
         let pid = check(libc::fork())?;
@@ -453,7 +457,8 @@ pub enum Change {
     Continued,
 }
 
-/// The next change of any child, if there is one now. Any: as process 1 of a container we inherit orphans.
+/// The next change of any child, if there is one now. Any: as process 1 of a container we inherit
+/// orphans.
 pub fn next_change() -> Option<(Pid, Change)> {
     let mut status = 0;
     // SAFETY: fills the local.
@@ -488,12 +493,13 @@ pub fn has_news(program: Pid) -> bool {
 pub struct Waker(c_int);
 
 impl Waker {
-    /// While we are stopped nobody can tell us that the program goes on (it was continued directly) or has
-    /// died. A small copy of us looks at its state and continues us then, so that a program that
-    /// is stopped and continued from outside never leaves us stopped for good.
+    /// While we are stopped nobody can tell us that the program goes on (it was continued directly)
+    /// or has died. A small copy of us looks at its state and continues us then, so that a program
+    /// that is stopped and continued from outside never leaves us stopped for good.
     pub fn start(program: Pid) -> io::Result<Waker> {
         let stat = c_string(format!("/proc/{}/stat", program.0).as_bytes())?;
-        // SAFETY: as in `start`: the child makes async-signal-safe calls on memory made before, and exits.
+        // SAFETY: as in `start`: the child makes async-signal-safe calls on memory made before, and
+        // exits.
         unsafe {
             let parent = libc::getpid();
             let pid = check(libc::fork())?;
@@ -684,7 +690,8 @@ impl Drop for ForbiddenPage {
     }
 }
 
-/// What /proc/PID/stat says of a process behind its name: state, parent, group and so on; none if it has gone.
+/// What /proc/PID/stat says of a process behind its name: state, parent, group and so on; none if
+/// it has gone.
 pub fn stat_of(pid: u32) -> Option<Vec<String>> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the name in parentheses and may contain anything.

@@ -1,8 +1,9 @@
 //! The program to run: where it is, and whether it can be taken over.
 //!
-//! uzswap enters a program through glibc's dynamic linker (LD_PRELOAD); one that has none (static programs, those for musl)
-//! is booted by the library (`boot` there). So a program can be taken over if it is an x86-64 ELF file, or a script whose
-//! interpreter is one, and if its start does not gain privileges (then LD_PRELOAD is ignored, and rightly).
+//! uzswap enters a program through glibc's dynamic linker (LD_PRELOAD); one that has none (static
+//! programs, those for musl) is booted by the library (`boot` there). So a program can be taken
+//! over if it is an x86-64 ELF file, or a script whose interpreter is one, and if its start does
+//! not gain privileges (then LD_PRELOAD is ignored, and rightly).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,7 +24,8 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// How it can be taken over, if it can.
     pub takeover: Result<Way, Refusal>,
-    /// A sanitizer's runtime that has to be loaded before everything else, us included: it looks, and gives up.
+    /// A sanitizer's runtime that has to be loaded before everything else, us included: it looks,
+    /// and gives up.
     pub first_library: Option<String>,
 }
 
@@ -147,7 +149,8 @@ fn judge(path: &Path, depth: u32) -> Result<Result<Way, Refusal>, Failure> {
     let shown = path.display();
     let format = match Format::of(path) {
         Ok(format) => format,
-        // Executable but not readable: it cannot be looked into, and most programs can be taken over.
+        // Executable but not readable: it cannot be looked into, and most programs can be taken
+        // over.
         Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Ok(Way::Preload)),
         Err(e) => return Err(Failure::not_executable(format!("{shown}: {}", reason(&e)))),
     };
@@ -193,8 +196,8 @@ fn judge(path: &Path, depth: u32) -> Result<Result<Way, Refusal>, Failure> {
     }
 }
 
-/// Whether the library can boot programs here: their thread slots are in a register that the kernel lets programs use
-/// since Linux 5.9, on processors that have the instructions.
+/// Whether the library can boot programs here: their thread slots are in a register that the kernel
+/// lets programs use since Linux 5.9, on processors that have the instructions.
 fn bootable(cause: String, remedy: &str) -> Result<Way, Refusal> {
     const HWCAP2_FSGSBASE: libc::c_ulong = 2;
     if os::auxiliary(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 {
@@ -239,7 +242,8 @@ fn gains(mode: u32, owner: u32, group: u32, identity: Identity, capabilities: bo
 /// What an executable file is.
 #[derive(Debug, PartialEq, Eq)]
 enum Format {
-    /// x86-64 ELF, with its dynamic linker if it has one, and a sanitizer's runtime if it needs one.
+    /// x86-64 ELF, with its dynamic linker if it has one, and a sanitizer's runtime if it needs
+    /// one.
     Elf {
         linker: Option<PathBuf>,
         first_library: Option<String>,
@@ -344,7 +348,8 @@ fn linker(file: &File, segments: &[Segment]) -> io::Result<Option<PathBuf>> {
     Ok(Some(OsString::from_vec(path).into()))
 }
 
-/// The first library that the program needs, if that is a sanitizer's runtime: it is the first wherever it is needed.
+/// The first library that the program needs, if that is a sanitizer's runtime: it is the first
+/// wherever it is needed.
 fn runtime(file: &File, segments: &[Segment]) -> Option<String> {
     const PT_LOAD: u32 = 1;
     const PT_DYNAMIC: u32 = 2;

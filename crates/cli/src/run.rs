@@ -260,7 +260,8 @@ fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
         Err(fault) => {
-            // That there is no place for it is how some containers are; that somebody else has taken it is not.
+            // That there is no place for it is how some containers are; that somebody else has
+            // taken it is not.
             if settings.debug || fault.is_foreign && !settings.quiet {
                 console::say(&format!("ps, top, set and reclaim will not see this run: {}", fault.text));
             }
@@ -269,7 +270,8 @@ fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
     }
 }
 
-/// Starts the program, managed by a library and a control block or not. From here on our signals are its.
+/// Starts the program, managed by a library and a control block or not. From here on our signals
+/// are its.
 pub fn launch(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Result<os::Pid, Failure> {
     let program = prepare(program, managed)?;
     let inherited = os::take_signals();

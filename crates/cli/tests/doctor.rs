@@ -100,10 +100,12 @@ fn a_program_is_judged() {
     assert_eq!(check(&json(&doctor("sh")), "program")["verdict"], "ok");
     let scratch = Scratch::new();
     let fixed = scratch.file("fixed", static_program(), 0o755);
-    let output = doctor(fixed.to_str().unwrap());
+    assert_eq!(check(&json(&doctor(fixed.to_str().unwrap())), "program")["verdict"], "ok");
+    let narrow = scratch.file("narrow", narrow_program(), 0o755);
+    let output = doctor(narrow.to_str().unwrap());
     assert_eq!(output.status.code(), Some(1));
     let entry = check(&json(&output), "program").clone();
-    assert!(entry["found"].as_str().unwrap().contains("statically linked"), "{entry}");
+    assert!(entry["found"].as_str().unwrap().contains("32-bit x86"), "{entry}");
     assert_refused(&doctor("no-such-program-anywhere"), 127, &["no-such-program-anywhere"]);
     assert_refused(&doctor("/etc/passwd"), 126, &["permission denied"]);
 }

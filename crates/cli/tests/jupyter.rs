@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Scratch, assert_refused, static_program, stderr, stdout, uzswap};
+use common::{Scratch, assert_refused, narrow_program, stderr, stdout, uzswap};
 use serde_json::{Value, json};
 
 /// A directory of kernels, with these in it, and nothing else where Jupyter looks.
@@ -96,20 +96,20 @@ fn a_relative_interpreter_is_the_environments() {
 #[test]
 fn what_cannot_be_installed_is_said() {
     let scratch = Scratch::new();
-    let fixed = scratch.file("static", static_program(), 0o755);
+    let narrow = scratch.file("narrow", narrow_program(), 0o755);
     let kernels = Kernels::new(&[
         ("shell", shell()),
-        ("static", json!({"argv": [fixed.to_str().unwrap()], "display_name": "Static"})),
+        ("narrow", json!({"argv": [narrow.to_str().unwrap()], "display_name": "Narrow"})),
         ("broken", json!({"argv": "words", "display_name": "Broken"})),
     ]);
     let refused = |arguments: &[&str], words: &[&str]| assert_refused(&kernels.install(arguments), 2, words);
-    refused(&["julia"], &["no kernel 'julia'", "there are", "shell", "static"]);
+    refused(&["julia"], &["no kernel 'julia'", "there are", "narrow", "shell"]);
     refused(&["--memory", "much", "shell"], &["--memory: 'much'"]);
     refused(&["--idle-after", "soon", "shell"], &["--idle-after: 'soon'"]);
     refused(&["--name", "a/b", "shell"], &["'a/b' is no name of a kernel"]);
-    refused(&["static"], &["statically linked", "dynamically linked build"]);
+    refused(&["narrow"], &["32-bit x86", "x86-64 build"]);
     refused(&["broken"], &["broken/kernel.json", "'argv'"]);
-    refused(&["--name", "static", "shell"], &["not uzswap's", "--name"]);
+    refused(&["--name", "narrow", "shell"], &["not uzswap's", "--name"]);
     assert!(kernels.install(&["shell"]).status.success());
     refused(&["uzswap-shell"], &["under uzswap already"]);
 }

@@ -223,22 +223,21 @@ fn scripts_run_by_their_interpreter_or_by_the_shell() {
 #[test]
 fn programs_that_cannot_be_taken_over_are_refused_or_run_unmanaged() {
     let scratch = Scratch::new();
-    let fixed = scratch.file("fixed", static_program(), 0o755);
     let remedy = "--if-possible";
-    assert_refused(&run([&fixed]), 2, &["fixed", "statically linked", "dynamically linked build", remedy]);
-    let output = run(["--if-possible", "--", fixed.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(42));
-    assert!(stderr(&output).contains("runs unmanaged") && stderr(&output).contains("statically linked"));
-    let output = run(["--if-possible", "--quiet", "--", fixed.to_str().unwrap()]);
-    assert_eq!((output.status.code(), stderr(&output)), (Some(42), String::new()));
-
-    let script = scratch.file("script", format!("#!{}\n", fixed.display()), 0o755);
-    assert_refused(&run([&script]), 2, &["fixed", "statically linked"]);
-    let mut narrow = static_program();
-    narrow[4] = 1;
-    narrow[18] = 3;
-    let narrow = scratch.file("narrow", narrow, 0o755);
+    let narrow = scratch.file("narrow", narrow_program(), 0o755);
     assert_refused(&run([&narrow]), 2, &["32-bit x86", "x86-64 build", remedy]);
+    // A kernel may be built without such programs.
+    if let Ok(alone) = Command::new(&narrow).status() {
+        let output = run(["--if-possible", "--", narrow.to_str().unwrap()]);
+        assert_eq!((alone.code(), output.status.code()), (Some(42), Some(42)));
+        assert!(stderr(&output).contains("runs unmanaged") && stderr(&output).contains("32-bit x86"));
+        let output = run(["--if-possible", "--quiet", "--", narrow.to_str().unwrap()]);
+        assert_eq!((output.status.code(), stderr(&output)), (Some(42), String::new()));
+    } else {
+        println!("SKIPPED: this kernel does not execute 32-bit programs");
+    }
+    let script = scratch.file("script", format!("#!{}\n", narrow.display()), 0o755);
+    assert_refused(&run([&script]), 2, &["narrow", "32-bit x86"]);
     let mut foreign = static_program();
     foreign[18] = 183;
     let foreign = scratch.file("foreign", foreign, 0o755);

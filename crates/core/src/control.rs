@@ -1,4 +1,5 @@
-//! What the processes of one run share: settings written once, and a block of counters in shared memory.
+//! What the processes of one run share: settings written once, and a block of counters in shared
+//! memory.
 //!
 //! ```text
 //!  uzswap run ─┬─ sealed memfd ─── Settings  (plain bytes: nobody can write them any more)
@@ -6,16 +7,18 @@
 //!                               └─ Ring      (`--trace` only: faults on their way into the file, see `trace.rs`)
 //! ```
 //!
-//! `uzswap run` makes the two memfds and hands their numbers down in `UZSWAP_CONTROL_FD` (`handles.rs`); the preload
-//! library maps the shared one in every process of the tree. A process publishes into its own `Slot` only; a slot whose
-//! process has died is folded into the totals by whoever finds it.
+//! `uzswap run` makes the two memfds and hands their numbers down in `UZSWAP_CONTROL_FD`
+//! (`handles.rs`); the preload library maps the shared one in every process of the tree. A process
+//! publishes into its own `Slot` only; a slot whose process has died is folded into the totals by
+//! whoever finds it.
 //!
 //! # Whom the shared block can be trusted by
-//! Nobody. A process of the tree that has given its rights up can still write all of it. So nothing in it decides what
-//! another process executes, opens or encrypts: that is in the settings. What is read from it is a count, or is brought
-//! within bounds before it is used as an index, an address, a divisor or a time. Who scribbles over the block can spoil
-//! the accounting of the tree, make its processes page more or find no slot and run unmanaged, and make them wait, for
-//! a bounded time each; nothing else.
+//! Nobody. A process of the tree that has given its rights up can still write all of it. So nothing
+//! in it decides what another process executes, opens or encrypts: that is in the settings. What is
+//! read from it is a count, or is brought within bounds before it is used as an index, an address,
+//! a divisor or a time. Who scribbles over the block can spoil the accounting of the tree, make its
+//! processes page more or find no slot and run unmanaged, and make them wait, for a bounded time
+//! each; nothing else.
 
 mod counters;
 pub mod handles;
@@ -47,8 +50,8 @@ pub const PROGRAM_ENV: &str = "UZSWAP_PROGRAM";
 /// Processes that can be counted at one time; more run unmanaged.
 pub const MAX_PROCESSES: usize = 1024;
 
-/// A process that exec'd while relatives had memory in common with it leaves a slot with this in its `id`: what it
-/// counted of that counts until they have looked.
+/// A process that exec'd while relatives had memory in common with it leaves a slot with this in
+/// its `id`: what it counted of that counts until they have looked.
 const DEPARTED: u32 = 1 << 31;
 /// The slot of a child that is being forked has this in its `id`.
 const UNBORN: u32 = 1 << 30;
@@ -56,7 +59,8 @@ const UNBORN: u32 = 1 << 30;
 const ID_END: u32 = 1 << 30;
 /// In place of an id while a slot is being freed.
 const RETIRING: u32 = u32::MAX;
-/// A process of another pid namespace that has not locked its slot's byte after so long will not: it ended before it came to that.
+/// A process of another pid namespace that has not locked its slot's byte after so long will not:
+/// it ended before it came to that.
 const UNLOCKED_NS: u64 = 10_000_000_000;
 
 /// A process id with the namespace in which it means something (0: unknown).
@@ -67,8 +71,9 @@ const fn whose(namespace: u32, pid: u32) -> u64 {
 /// One process of the tree.
 #[repr(C)]
 pub struct Slot {
-    /// Who has the slot, 0 when free: a number that no other process of the tree has or had. Process ids would not do, which two
-    /// processes in namespaces of their own have in common. Claimed by compare-and-swap.
+    /// Who has the slot, 0 when free: a number that no other process of the tree has or had.
+    /// Process ids would not do, which two processes in namespaces of their own have in common.
+    /// Claimed by compare-and-swap.
     pub id: AtomicU32,
     /// The [`Mechanism`] in use, 0 while dormant; and [`LEAVING`].
     pub mechanism: AtomicU32,
@@ -84,9 +89,11 @@ pub struct Slot {
     seen: AtomicU64,
     /// When the slot was claimed.
     claimed_at_ns: AtomicU64,
-    /// The parent of a forked process (its slot's id) whose memory the parent still counts, and when it was forked; 0: nobody.
+    /// The parent of a forked process (its slot's id) whose memory the parent still counts, and
+    /// when it was forked; 0: nobody.
     pub counted_by: AtomicU32,
-    /// 1: the process holds the lock on the slot's byte of the control block (see [`Tree::lock_offset`]).
+    /// 1: the process holds the lock on the slot's byte of the control block (see
+    /// [`Tree::lock_offset`]).
     pub is_locked: AtomicU32,
     pub forked_at_ns: AtomicU64,
     /// Pages of memory shared by fork that the parent has made this process count.
@@ -104,13 +111,15 @@ pub struct Slot {
     pub counters: [AtomicU64; Counter::COUNT],
     /// How long the faults of this process took.
     pub latency: Latency,
-    /// How often the slot was claimed: tells a process from the next one in it, which may have the same id after an exec.
+    /// How often the slot was claimed: tells a process from the next one in it, which may have the
+    /// same id after an exec.
     pub claims: AtomicU64,
 }
 
 impl Slot {
-    /// The process in the slot, if one is: not one that is being forked, ends, or has left for another program. Its id as `uzswap
-    /// run` sees it, as far as that is known ([`Tree::translate`]).
+    /// The process in the slot, if one is: not one that is being forked, ends, or has left for
+    /// another program. Its id as `uzswap run` sees it, as far as that is known
+    /// ([`Tree::translate`]).
     pub fn process(&self) -> Option<u32> {
         let id = self.id.load(Ordering::Acquire);
         let seen = self.seen.load(Ordering::Acquire);
@@ -167,8 +176,8 @@ impl Slot {
 pub struct Tree {
     /// Pages that the live processes hold, against `memory_bytes`.
     pub used_pages: AtomicI64,
-    /// Of these, pages that processes have said they hold. The others are reserved by dormant ones: what these hold
-    /// `uzswap run` finds out now and then.
+    /// Of these, pages that processes have said they hold. The others are reserved by dormant ones:
+    /// what these hold `uzswap run` finds out now and then.
     pub held_pages: AtomicI64,
     /// The most that processes have held, as far as known.
     pub peak_used_pages: AtomicI64,
@@ -190,7 +199,8 @@ pub struct Tree {
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s that processes used which have ended, as bits.
     pub mechanisms: AtomicU32,
-    /// log2 of how many pages there are to one that is watched, while somebody watches (`fault/watch.rs`). It never falls.
+    /// log2 of how many pages there are to one that is watched, while somebody watches
+    /// (`fault/watch.rs`). It never falls.
     pub watch_log2: AtomicU32,
     /// Who says whose turn it is.
     pub referee: Referee,
@@ -199,7 +209,8 @@ pub struct Tree {
     /// When somebody last looked for processes that are gone, and when one was found.
     gone_looked_at_ns: AtomicU64,
     gone_found_at_ns: AtomicU64,
-    /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not known, faults are not timed.
+    /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not
+    /// known, faults are not timed.
     pub tick_ns_q32: AtomicU64,
     /// Counters of processes that ended.
     pub totals: [AtomicU64; Counter::COUNT],
@@ -211,12 +222,13 @@ pub struct Tree {
 /// Bytes of the shared memfd without a trace.
 pub const CONTROL_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
 
-/// What a count of pages is at most, in pages: 2^40, more than any address space has (2^35), and so little that sums of
-/// some thousands of them do not overflow. A larger one is somebody's scribble.
+/// What a count of pages is at most, in pages: 2^40, more than any address space has (2^35), and so
+/// little that sums of some thousands of them do not overflow. A larger one is somebody's scribble.
 const MOST_PAGES: i64 = 1 << 40;
 
-/// Things that happened once in some process and that the user must hear of, as bits of `Tree::notices`.
-/// The runtime cannot print (the program owns its descriptors), so `uzswap run` does.
+/// Things that happened once in some process and that the user must hear of, as bits of
+/// `Tree::notices`. The runtime cannot print (the program owns its descriptors), so `uzswap run`
+/// does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Notice {
@@ -234,7 +246,8 @@ pub enum Notice {
     Unmanaged = 5,
     /// A process has no memory for the ring of `--trace`: the trace does not have it.
     NotTraced = 6,
-    /// Paging ended in a process that lives on, because it cannot have what paging needs any more: it ran unmanaged from there.
+    /// Paging ended in a process that lives on, because it cannot have what paging needs any more:
+    /// it ran unmanaged from there.
     PagingEnded = 7,
     /// The same because of a seccomp filter that the program installed.
     Sandboxed = 8,
@@ -293,8 +306,9 @@ impl Tree {
         None
     }
 
-    /// In a process that has just begun: whoever had its process id before it exec'd was itself, if `is_free` says that nobody else has
-    /// the lock on that one's slot. What it counted for relatives counts on.
+    /// In a process that has just begun: whoever had its process id before it exec'd was itself, if
+    /// `is_free` says that nobody else has the lock on that one's slot. What it counted for
+    /// relatives counts on.
     pub fn leave_former(&self, pid: u32, is_free: impl Fn(&Slot) -> bool) {
         let mine = whose(crate::sys::pid_namespace(), pid);
         for s in self.live_slots() {
@@ -354,7 +368,8 @@ impl Tree {
         self.claim_with(UNBORN, parent)
     }
 
-    /// The child exists, said by its parent, which forked it with `id` in the slot. What the child says of itself counts more.
+    /// The child exists, said by its parent, which forked it with `id` in the slot. What the child
+    /// says of itself counts more.
     pub fn is_born(&self, s: &Slot, id: u32, parent: u32, child: u32) {
         let namespace = crate::sys::pid_namespace();
         let (from, to) = (whose(namespace, parent), whose(namespace, child));
@@ -374,7 +389,8 @@ impl Tree {
         self.retire(s, id);
     }
 
-    /// Finds out under which process ids `uzswap run` sees the processes: the kernel says who has the lock on a slot's byte.
+    /// Finds out under which process ids `uzswap run` sees the processes: the kernel says who has
+    /// the lock on a slot's byte.
     pub fn translate(&self, control_fd: i32) {
         for s in self.live_slots() {
             let id = s.id();
@@ -391,15 +407,16 @@ impl Tree {
         }
     }
 
-    /// Where in the control block's file the lock of a slot's process lies: behind its end, one byte each. None: a slot
-    /// that is not of this tree.
+    /// Where in the control block's file the lock of a slot's process lies: behind its end, one
+    /// byte each. None: a slot that is not of this tree.
     pub fn lock_offset(&self, s: &Slot) -> Option<usize> {
         let i = self.slots.element_offset(s)?;
         Some(CONTROL_BYTES + i)
     }
 
-    /// Whether a slot's process is gone, and its memory with it. `control_fd` is the control block's file. A process
-    /// that could take no lock (or has not yet) is gone when its process id is, where that can be told.
+    /// Whether a slot's process is gone, and its memory with it. `control_fd` is the control
+    /// block's file. A process that could take no lock (or has not yet) is gone when its process id
+    /// is, where that can be told.
     pub fn is_gone(&self, s: &Slot, control_fd: i32) -> bool {
         let id = s.id();
         let locked = s.is_locked.load(Ordering::Acquire) != 0;
@@ -421,8 +438,9 @@ impl Tree {
         crate::sys::now_ns().wrapping_sub(s.claimed_at_ns.load(Ordering::Acquire)) > UNLOCKED_NS
     }
 
-    /// Looks for processes that are gone, unless somebody did within `notice_ns`, which is enough for all. They are retired
-    /// so long after they were first seen to be gone: till then relatives can look at what they shared.
+    /// Looks for processes that are gone, unless somebody did within `notice_ns`, which is enough
+    /// for all. They are retired so long after they were first seen to be gone: till then relatives
+    /// can look at what they shared.
     pub fn look_for_gone(&self, now_ns: u64, notice_ns: u64, is_gone: impl Fn(&Slot) -> bool) {
         let at = self.gone_looked_at_ns.load(Ordering::Acquire);
         // A time that is still to come is nonsense, and must not keep everybody from looking.
@@ -460,15 +478,16 @@ impl Tree {
         self.used_slots().iter().filter(|s| !matches!(s.id(), 0 | RETIRING))
     }
 
-    /// Reserves for a dormant process what it could hold at most: it counts against the limit, but nobody
-    /// holds it, so the peaks stay.
+    /// Reserves for a dormant process what it could hold at most: it counts against the limit, but
+    /// nobody holds it, so the peaks stay.
     pub fn reserve(&self, s: &Slot, used_pages: i64) {
         let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
         self.used_pages.fetch_add(used_pages.wrapping_sub(old), Ordering::AcqRel);
         self.hold(s, 0);
     }
 
-    /// The same, if it fits: what nobody will hold at a time must not be seen by others as if it were held.
+    /// The same, if it fits: what nobody will hold at a time must not be seen by others as if it
+    /// were held.
     pub fn try_reserve(&self, s: &Slot, pages: i64) -> bool {
         let more = pages.wrapping_sub(s.used_pages.load(Ordering::Acquire));
         let limit = self.limit();
@@ -483,16 +502,16 @@ impl Tree {
         fits
     }
 
-    /// Has a process count so many pages more, of memory that it shares with the caller: in the sum at once, whenever
-    /// the process itself comes to notice.
+    /// Has a process count so many pages more, of memory that it shares with the caller: in the sum
+    /// at once, whenever the process itself comes to notice.
     pub fn charge(&self, s: &Slot, pages: i64) {
         s.charged_pages.fetch_add(pages, Ordering::AcqRel);
         s.used_pages.fetch_add(pages, Ordering::AcqRel);
         self.used_pages.fetch_add(pages, Ordering::AcqRel);
     }
 
-    /// Publishes what a process holds now; the sums and peaks follow. What dormant processes have reserved is in the sum and not in the
-    /// peak: nobody may hold it.
+    /// Publishes what a process holds now; the sums and peaks follow. What dormant processes have
+    /// reserved is in the sum and not in the peak: nobody may hold it.
     pub fn publish(&self, s: &Slot, used_pages: i64, needed_pages: i64) {
         let change = |sum: &AtomicI64, own: &AtomicI64, now: i64| {
             let more = now.wrapping_sub(own.swap(now, Ordering::AcqRel));
@@ -537,8 +556,8 @@ impl Tree {
         &self.slots[..(self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES)]
     }
 
-    /// The value of a counter over the whole run: ended processes and live ones. What is folded at this moment may be
-    /// missing, but counts nowhere twice: the ended ones are looked at first.
+    /// The value of a counter over the whole run: ended processes and live ones. What is folded at
+    /// this moment may be missing, but counts nowhere twice: the ended ones are looked at first.
     pub fn total(&self, c: Counter) -> u64 {
         let ended = self.totals[c as usize].load(Ordering::Acquire);
         let live = self.used_slots().iter().filter(|s| s.id.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
@@ -603,7 +622,8 @@ pub(crate) mod tests {
         t.publish(a, 80, 400);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 130);
         assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
-        // What a dormant one has reserved is in the sum; what it holds is in the peak once somebody has looked.
+        // What a dormant one has reserved is in the sum; what it holds is in the peak once somebody
+        // has looked.
         let c = t.claim(12).unwrap();
         t.reserve(c, 500);
         t.publish(a, 100, 400);

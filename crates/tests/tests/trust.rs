@@ -1,7 +1,8 @@
-//! Who can do what to whom: processes of a tree with different rights, programs that gain rights, core dumps.
+//! Who can do what to whom: processes of a tree with different rights, programs that gain rights,
+//! core dumps.
 //!
-//! A tree is not one domain of trust: a process without rights must not decide what a process with rights executes,
-//! opens or encrypts, whatever it writes over all that it has inherited.
+//! A tree is not one domain of trust: a process without rights must not decide what a process with
+//! rights executes, opens or encrypts, whatever it writes over all that it has inherited.
 //!
 //! ```text
 //!   uzswap run -- sh ─┬─ keeper (root: pages, has a store, starts programs)
@@ -77,7 +78,8 @@ fn store(workshop: &Workshop) -> Result<PathBuf, String> {
     Ok(store)
 }
 
-/// Everything is written over, for a while. (What is a count is nonsense then, and processes page that need not.)
+/// Everything is written over, for a while. (What is a count is nonsense then, and processes page
+/// that need not.)
 fn enemy(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     // Programs are started before, while and after the enemies are at it.
     let script = format!(
@@ -87,8 +89,9 @@ fn enemy(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     attacked(workshop, mechanism, &script, 2)
 }
 
-/// Only paths and switches are written over, so that all else is as it has to be for the enemy to have his way: the next
-/// program but one that is started would load his library, and what pages would have its store in his directory.
+/// Only paths and switches are written over, so that all else is as it has to be for the enemy to
+/// have his way: the next program but one that is started would load his library, and what pages
+/// would have its store in his directory.
 fn paths(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     let script = format!(
         "\"$2\" $4 \"$5\" \"$6\" 1; \"$3\" $4 \"$5\" \"$6\" 1; \
@@ -141,8 +144,8 @@ fn own(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(outcome.succeeded() && is_paged && is_right, || outcome.report()))
 }
 
-/// The runtime of one that gains rights would not be loaded, so nothing of it may be there either. Others see nothing
-/// because they are taken over.
+/// The runtime of one that gains rights would not be loaded, so nothing of it may be there either.
+/// Others see nothing because they are taken over.
 fn rights(workshop: &Workshop) -> Result<Verdict, String> {
     let program = workshop.program("sees");
     let gains = workshop.dir().join("bin/sees-as-another");

@@ -1,4 +1,5 @@
-//! `uzswap estimate`: what a program would be like in less memory, from watching it run with all that it wants.
+//! `uzswap estimate`: what a program would be like in less memory, from watching it run with all
+//! that it wants.
 //!
 //! ```text
 //!  COMMAND, under uzswap ────> within (recency) ──┬─> how many pages would have to come back
@@ -9,9 +10,11 @@
 //!                                            model: for each limit ──> table, JSON
 //! ```
 //!
-//! A program that is started (`estimate -- COMMAND`) is watched from within, as far as `run` could take it over: of a sample of its pages each use is
-//! seen. One that runs already (`estimate PID`) has nothing of uzswap in it: it is known how much memory is touched in a time, not which pages, nor in which
-//! order. What an estimate is *not*: a promise. Faults of several threads at a time are counted as if they came one after the other.
+//! A program that is started (`estimate -- COMMAND`) is watched from within, as far as `run` could
+//! take it over: of a sample of its pages each use is seen. One that runs already (`estimate PID`)
+//! has nothing of uzswap in it: it is known how much memory is touched in a time, not which pages,
+//! nor in which order. What an estimate is *not*: a promise. Faults of several threads at a time
+//! are counted as if they came one after the other.
 
 mod cost;
 mod curve;

@@ -1,11 +1,13 @@
-//! Watching from within: the program runs under uzswap with all the memory that it wants, and a part of its pages is watched (`core/fault/watch.rs`).
+//! Watching from within: the program runs under uzswap with all the memory that it wants, and a
+//! part of its pages is watched (`core/fault/watch.rs`).
 //!
 //! ```text
 //!   PROGRAM with the preload library ──records of watched pages──> ring ──> Reader: recency ──> Touches: distance, how many
 //! ```
 //!
-//! So it is known of each page that is used again how many others were used in between, which from outside nobody can see. A program that cannot
-//! be taken over, or a machine without userfaultfd, is watched from outside.
+//! So it is known of each page that is used again how many others were used in between, which from
+//! outside nobody can see. A program that cannot be taken over, or a machine without userfaultfd,
+//! is watched from outside.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,8 +32,9 @@ use crate::{place, run, settings};
 /// log2 of how many pages there are to one that is watched at first, and at most.
 const LOG2_FIRST: u32 = 5;
 const LOG2_MOST: u32 = 9;
-/// Records of touches in a second, at most: each is some 15 us of the program's time. If there are more, half of the pages are not
-/// watched any more. A short time says little of that: so many there may be besides.
+/// Records of touches in a second, at most: each is some 15 us of the program's time. If there are
+/// more, half of the pages are not watched any more. A short time says little of that: so many
+/// there may be besides.
 const RECORDS_BY_SECOND: f64 = 10_000.0;
 const RECORDS_BESIDES: f64 = 4000.0;
 /// The limit: as good as none.
@@ -61,7 +64,8 @@ impl Within {
             mechanism: Mechanism::Userfaultfd as u32,
             trace: 1,
             watch: 1,
-            // To take one page out of a huge one splits it, and the program would be slower for it unseen.
+            // To take one page out of a huge one splits it, and the program would be slower for it
+            // unseen.
             huge_pages: HugePages::Never as u32,
             ..Settings::new()
         };
@@ -129,17 +133,20 @@ impl Reader {
     }
 }
 
-/// Pages that would have to be brought back, and of them those that follow one that was used a moment ago: they come by windows.
+/// Pages that would have to be brought back, and of them those that follow one that was used a
+/// moment ago: they come by windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Refaults {
     pub pages: f64,
     pub in_order: f64,
 }
 
-/// How often pages were used again, by how many others were used in between, and how much memory there was: what is watched, counted.
+/// How often pages were used again, by how many others were used in between, and how much memory
+/// there was: what is watched, counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Touches {
-    /// By the powers of [`STEP`] of how many pages there were, and of the distance; and whether the one before was used a moment ago.
+    /// By the powers of [`STEP`] of how many pages there were, and of the distance; and whether the
+    /// one before was used a moment ago.
     counts: HashMap<(u16, u16, bool), u64>,
     /// The most pages that there were.
     pub peak: usize,
@@ -162,8 +169,8 @@ impl Touches {
         (self.peak << LOG2_FIRST) as f64 * PAGE_BYTES as f64
     }
 
-    /// The same as [`Self::refaults`], if as many stayed resident, or a little less, or more: where all of a loop fits or none of it does, the
-    /// truth is between the two.
+    /// The same as [`Self::refaults`], if as many stayed resident, or a little less, or more: where
+    /// all of a loop fits or none of it does, the truth is between the two.
     pub fn refaults_about(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let with = |times: &f64| {
             let about = |pages: f64| match resident(pages) {
@@ -179,8 +186,8 @@ impl Touches {
         Refaults { pages: mean(|r| r.pages), in_order: mean(|r| r.in_order) }
     }
 
-    /// How many pages would have had to be brought back, if of so much memory as there is (in pages) so many stayed resident as
-    /// `resident` says. The program had `peak_pages` at most.
+    /// How many pages would have had to be brought back, if of so much memory as there is (in
+    /// pages) so many stayed resident as `resident` says. The program had `peak_pages` at most.
     pub fn refaults(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let mut sum = Refaults::default();
         if self.peak == 0 {
@@ -205,21 +212,24 @@ impl Touches {
     }
 }
 
-/// Places in which a process reads on at a time, as the pager sees them (`core/fault/stream.rs`), and threads it has several.
+/// Places in which a process reads on at a time, as the pager sees them (`core/fault/stream.rs`),
+/// and threads it has several.
 const HEADS: usize = 8;
 
 /// What becomes of watched pages, as the records say.
 struct Touched {
     /// log2 of how many pages there are to one that is watched now.
     log2: u32,
-    /// Records of touches so far, as if so few had been watched from the beginning: or a moment of many would halve them again and again.
+    /// Records of touches so far, as if so few had been watched from the beginning: or a moment of
+    /// many would halve them again and again.
     records: u64,
     recency: Recency,
     /// As if one in 2^[`LOG2_FIRST`] were watched all the time.
     touches: Touches,
     /// Of each process that is moving pages, how many of those that it moves are watched.
     moving: HashMap<u32, usize>,
-    /// Of each process the places at which it read on, or may: the last page of each, the latest at the end.
+    /// Of each process the places at which it read on, or may: the last page of each, the latest at
+    /// the end.
     heads: HashMap<u32, [u64; HEADS]>,
 }
 
@@ -265,7 +275,8 @@ impl Touched {
                 let page = (pid, first);
                 let in_order = self.is_in_order(page);
                 let distance = self.recency.touch(page);
-                // What is there for the first time, or once more as zeros, need not be brought back.
+                // What is there for the first time, or once more as zeros, need not be brought
+                // back.
                 let is_back = matches!(kind, Kind::LimboHit | Kind::PoolLoad | Kind::StoreLoad);
                 if let (true, Some(distance)) = (is_back, distance) {
                     let key = (power(memory), power(distance << times), in_order);
@@ -316,7 +327,8 @@ mod tests {
         assert_eq!(touches.peak, 300);
         let once = 32.0 * 300.0;
         assert_eq!([at(0.1), at(1.0)], [once + 32.0 * 750.0, 0.0]);
-        // All of it once, and of the hot part the first time those that were used in the first half.
+        // All of it once, and of the hot part the first time those that were used in the first
+        // half.
         let half = once + 32.0 * 50.0;
         assert!((0.95..1.05).contains(&(at(0.5) / half)), "{}", at(0.5));
         // Just where the hot part begins to fit, something between.

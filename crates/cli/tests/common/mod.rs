@@ -127,6 +127,30 @@ impl Drop for Scratch {
     }
 }
 
+/// A complete 32-bit x86 program that exits with 42.
+pub fn narrow_program() -> Vec<u8> {
+    const BASE: u32 = 0x40_0000;
+    const CODE: &[u8] = b"\xb8\x01\0\0\0\xbb\x2a\0\0\0\xcd\x80"; // mov eax, 1; mov ebx, 42; int 0x80
+    const HEADERS: u32 = 52 + 32;
+    let mut file = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    let half = |file: &mut Vec<u8>, v: u16| file.extend(v.to_le_bytes());
+    let word = |file: &mut Vec<u8>, v: u32| file.extend(v.to_le_bytes());
+    half(&mut file, 2); // ET_EXEC
+    half(&mut file, 3); // x86
+    for v in [1, BASE + HEADERS, 52, 0, 0] {
+        word(&mut file, v);
+    }
+    for v in [52, 32, 1, 40, 0, 0] {
+        half(&mut file, v);
+    }
+    let bytes = HEADERS + CODE.len() as u32;
+    for v in [1, 0, BASE, BASE, bytes, bytes, 5, 0x1000] {
+        word(&mut file, v); // PT_LOAD, readable and executable
+    }
+    file.extend(CODE);
+    file
+}
+
 /// A complete static x86-64 program that exits with 42.
 pub fn static_program() -> Vec<u8> {
     const BASE: u64 = 0x40_0000;

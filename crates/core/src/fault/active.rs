@@ -1,4 +1,5 @@
-//! What exists only while paging is on: the mechanism and the swap cache, made from the run's settings.
+//! What exists only while paging is on: the mechanism and the swap cache, made from the run's
+//! settings.
 
 use crate::cache::{CacheConfig, SwapCache};
 use crate::codec::CodecSpec;
@@ -36,7 +37,8 @@ pub struct Active {
 }
 
 impl Active {
-    /// Opens both. Allocates: called once, outside any fault. `is_alone`: the process has one thread.
+    /// Opens both. Allocates: called once, outside any fault. `is_alone`: the process has one
+    /// thread.
     pub fn open(settings: &Settings, is_alone: bool) -> Result<Active> {
         let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
         let slots = limbo_slots(limit_pages).min(LOAD_SLOTS_MAX);

@@ -1,11 +1,13 @@
-//! Ageing out: limbo's oldest pages are given to the swap cache, in batches that belong to who claimed them.
+//! Ageing out: limbo's oldest pages are given to the swap cache, in batches that belong to who
+//! claimed them.
 //!
 //! ```text
 //!   claim (lock) -> compress (no lock) -> publish (lock) -> give frames back (no lock)
 //! ```
 //!
-//! Limbo's ring is first in, first out. A page that is touched or dropped meanwhile is no longer in its slot when its batch is published, and
-//! the copy is freed. So any number of threads age out side by side.
+//! Limbo's ring is first in, first out. A page that is touched or dropped meanwhile is no longer in
+//! its slot when its batch is published, and the copy is freed. So any number of threads age out
+//! side by side.
 
 use core::sync::atomic::Ordering;
 
@@ -23,7 +25,8 @@ use crate::sys::{HUGE_PAGES, PAGE_SIZE, prefetch};
 
 /// Pages of a batch that are claimed and published under one hold of the lock: others wait for it.
 const PART_PAGES: usize = 64;
-/// Pages of which the cache is asked at once, so that its lock is taken once for them and not held for long.
+/// Pages of which the cache is asked at once, so that its lock is taken once for them and not held
+/// for long.
 pub(super) const TOGETHER: usize = 32;
 
 /// What became of a page in a claimed batch, found without the lock.
@@ -38,8 +41,8 @@ pub(super) enum Aged {
 }
 
 impl Pager {
-    /// Claims up to `want` of limbo's oldest pages, or the oldest huge page if more of those wait, and gives them to the
-    /// swap cache. Returns the frames freed and the pages refused.
+    /// Claims up to `want` of limbo's oldest pages, or the oldest huge page if more of those wait,
+    /// and gives them to the swap cache. Returns the frames freed and the pages refused.
     pub(super) fn age_out<'a>(
         &'a self,
         s: Locked<'a>,
@@ -83,7 +86,8 @@ impl Pager {
         self.end_batch(s, active, stretch, refused, may_keep)
     }
 
-    /// Compresses the pages of claimed slots in place: they must not be touched between that and their end, so the lock stays.
+    /// Compresses the pages of claimed slots in place: they must not be touched between that and
+    /// their end, so the lock stays.
     fn give_pages_to_cache(
         &self,
         s: &Locked<'_>,
@@ -108,8 +112,8 @@ impl Pager {
         }
     }
 
-    /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The copies become the
-    /// claimer's: a page that is touched or dropped meanwhile has none any more.
+    /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The
+    /// copies become the claimer's: a page that is touched or dropped meanwhile has none any more.
     fn look_at_slots(
         &self,
         s: &Locked<'_>,
@@ -126,7 +130,8 @@ impl Pager {
         (live, copies)
     }
 
-    /// Compresses the pages of claimed slots, without the lock. Returns what they tell of their use.
+    /// Compresses the pages of claimed slots, without the lock. Returns what they tell of their
+    /// use.
     fn give_slots_to_cache(
         &self,
         active: &Active,
@@ -161,7 +166,8 @@ impl Pager {
         e
     }
 
-    /// Pages of a batch come again that the cache kept copies of. Those that are as they were are stored; what is left of the others goes.
+    /// Pages of a batch come again that the cache kept copies of. Those that are as they were are
+    /// stored; what is left of the others goes.
     fn take_back(
         &self,
         active: &Active,
@@ -183,8 +189,8 @@ impl Pager {
         (same..pages.len()).for_each(|_| self.count_freed());
     }
 
-    /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch by batch, so that
-    /// a touch of one need not wait for all. As `age_out`.
+    /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch
+    /// by batch, so that a touch of one need not wait for all. As `age_out`.
     fn age_out_block<'a>(&'a self, mut s: Locked<'a>, active: &Active) -> (Locked<'a>, usize, usize) {
         let Some(block) = s.limbo.claim_block() else { return (s, 0, 0) };
         let stretch = s.limbo.page(block);
@@ -200,8 +206,9 @@ impl Pager {
         if let Some(stretch) = stretch {
             self.learn_from_huge(&mut s, stretch, evidence);
         }
-        // The slots hold no page any more and are still ours: the frame is for the next huge page, or goes back
-        // without the lock. Not all of it may be there: some pages stayed in the program, or a fork came in between.
+        // The slots hold no page any more and are still ours: the frame is for the next huge page,
+        // or goes back without the lock. Not all of it may be there: some pages stayed in the
+        // program, or a fork came in between.
         if Self::is_whole(active, block) && s.limbo.keep_frame(block) {
             return (s, HUGE_PAGES - refused, refused);
         }
@@ -220,7 +227,8 @@ impl Pager {
         active.mechanism.as_mover().is_some_and(|u| parts.all(|slot| u.has_frames(slot, Mover::FRAMES_MAX)))
     }
 
-    /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache kept it.
+    /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache
+    /// kept it.
     pub(super) fn give_to_cache(
         &self,
         active: &Active,
@@ -273,7 +281,8 @@ impl Pager {
         if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
             return (s, stretch.count - refused, refused);
         }
-        // The slots hold no page any more and are still ours: their frames go back without the lock.
+        // The slots hold no page any more and are still ours: their frames go back without the
+        // lock.
         drop(s);
         active.mechanism.release_slots(stretch.slot, stretch.count);
         let s = self.enter();
@@ -282,7 +291,8 @@ impl Pager {
         (s, stretch.count - refused, refused)
     }
 
-    /// Keeps the frames of a published stretch for the next window that comes in, if somebody may want them.
+    /// Keeps the frames of a published stretch for the next window that comes in, if somebody may
+    /// want them.
     fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
         const { assert!(BATCH_PAGES <= Mover::FRAMES_MAX) };
         let keeps = stretch.count >= WINDOW_LEAST_PAGES
@@ -295,8 +305,8 @@ impl Pager {
         keeps
     }
 
-    /// Gives the pages of the slots from `first` on their new state, as far as they are still there. Returns how many stay
-    /// in the program.
+    /// Gives the pages of the slots from `first` on their new state, as far as they are still
+    /// there. Returns how many stay in the program.
     fn publish_slots(&self, s: &mut Locked<'_>, active: &Active, first: usize, aged: &[Aged]) -> usize {
         let mut refused = 0;
         self.recount_own();
@@ -342,7 +352,8 @@ impl Pager {
         refused
     }
 
-    /// The page that is in a slot still, once nobody is about to bring it back: after that its frame may go.
+    /// The page that is in a slot still, once nobody is about to bring it back: after that its
+    /// frame may go.
     fn page_in_slot(&self, s: &mut Locked<'_>, slot: usize) -> Option<usize> {
         loop {
             let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64))?;
@@ -356,8 +367,8 @@ impl Pager {
     /// A page that nobody takes goes back to the program.
     fn put_back(&self, active: &Active, page: usize, slot: usize) {
         if active.mechanism.is_protect() {
-            // In place behind its protection; a touch shows it again. It stays in limbo as far as the program can
-            // tell, so show it now.
+            // In place behind its protection; a touch shows it again. It stays in limbo as far as
+            // the program can tell, so show it now.
             let range = self.ranges.find(page).expect("a page in limbo has a range");
             let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
             self.limbo_pages.fetch_sub(1, Ordering::Relaxed);

@@ -1,14 +1,16 @@
-//! Bringing pages ahead of a thread that runs through memory: the evictor loads the next window while the thread loads this one.
+//! Bringing pages ahead of a thread that runs through memory: the evictor loads the next window
+//! while the thread loads this one.
 //!
 //! ```text
 //!   thread    | fault: loads 0..64 ........ | touches 0..128 | fault: loads 128..192 ......... |
 //!   evictor         | loads 64..128 ... | evicts             | loads 192..256 ... | evicts
 //! ```
 //!
-//! Asked for at the beginning of a fault that is served with a window as large as they get, so both work at the same time, each on
-//! pages of its own. An evictor that comes late, or has enough to do with making room, is overtaken: the thread loads what it
-//! needs itself, and asks for what is behind that. If the evictor has just that in hand the thread first loads what is behind it, so that
-//! nothing is done twice. Nothing waits for pages from here.
+//! Asked for at the beginning of a fault that is served with a window as large as they get, so both
+//! work at the same time, each on pages of its own. An evictor that comes late, or has enough to do
+//! with making room, is overtaken: the thread loads what it needs itself, and asks for what is
+//! behind that. If the evictor has just that in hand the thread first loads what is behind it, so
+//! that nothing is done twice. Nothing waits for pages from here.
 
 use super::resolve::Serve;
 use super::{Active, Locked, Pager};
@@ -30,8 +32,8 @@ impl Ahead {
 }
 
 impl Pager {
-    /// A fault at `page` is about to be served with a window of `pages`: asks the evictor for the window after it if the access
-    /// runs on and on. Returns where that one ends, or 0.
+    /// A fault at `page` is about to be served with a window of `pages`: asks the evictor for the
+    /// window after it if the access runs on and on. Returns where that one ends, or 0.
     pub(super) fn ask_ahead(
         &self,
         s: &mut Locked<'_>,
@@ -61,7 +63,8 @@ impl Pager {
         (s.coming.start..s.coming.end).contains(&page).then_some(s.coming.end)
     }
 
-    /// What a fault at `page` is to be served with first, if the evictor has that page in hand: what comes after, of `range`.
+    /// What a fault at `page` is to be served with first, if the evictor has that page in hand:
+    /// what comes after, of `range`.
     pub(super) fn behind_coming(
         &self,
         s: &Locked<'_>,
@@ -94,7 +97,8 @@ impl Pager {
             // Room first.
             return false;
         }
-        // Before the lock is let go: whoever asks anew meanwhile wants something else, or nothing any more.
+        // Before the lock is let go: whoever asks anew meanwhile wants something else, or nothing
+        // any more.
         let in_hand = Ahead { start: end, end };
         s.ahead = in_hand;
         s.coming = Ahead { start, end };

@@ -1,18 +1,21 @@
 //! How the memory is divided between pages as they are and compressed ones.
 //!
-//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which is better shows at the
-//! borders. Limbo holds the pages that a little more memory would have kept: its hits per page are the loads that a page of
-//! memory saves. What the store was given last is what a little more pool would have kept: loads of that are the reads that a
-//! page of pool saves. The pool's share moves to where more is saved, unless the user has fixed it. While nothing is in the store, it tries.
+//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which
+//! is better shows at the borders. Limbo holds the pages that a little more memory would have kept:
+//! its hits per page are the loads that a page of memory saves. What the store was given last is
+//! what a little more pool would have kept: loads of that are the reads that a page of pool saves.
+//! The pool's share moves to where more is saved, unless the user has fixed it. While nothing is in
+//! the store, it tries.
 //!
-//! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`) saves compressing it
-//! again, and takes memory that could hold pages.
+//! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`)
+//! saves compressing it again, and takes memory that could hold pages.
 //!
-//! In a tree of processes the pool's part is one of the whole tree's memory: a process that sleeps is all pool, and that is as it
-//! should be. Where all pools together are too large each gives back in proportion.
+//! In a tree of processes the pool's part is one of the whole tree's memory: a process that sleeps
+//! is all pool, and that is as it should be. Where all pools together are too large each gives back
+//! in proportion.
 //!
-//! And once more for the codec: one that is denser leaves memory for pages and makes each load slower. By the same measure
-//! it is chosen for all pages of a program, or not.
+//! And once more for the codec: one that is denser leaves memory for pages and makes each load
+//! slower. By the same measure it is chosen for all pages of a program, or not.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -66,7 +69,8 @@ pub(super) struct Balance {
     /// Fixed by the user, or where the share is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
-    /// Loads from the store that a little more pool would have saved, hits in limbo, loads from the pool.
+    /// Loads from the store that a little more pool would have saved, hits in limbo, loads from the
+    /// pool.
     border_seen: Seen<3>,
     /// Pages of memory that kept copies may take; 0: not begun.
     kept_pages: AtomicI64,
@@ -77,7 +81,8 @@ pub(super) struct Balance {
     /// Loads, stores and hits in limbo; and which codec was chosen last.
     codec_seen: Seen<3>,
     is_dense: AtomicBool,
-    /// For what is compressed again by page, and for groups: the events of the borders, what was done, and loads that had to undo it.
+    /// For what is compressed again by page, and for groups: the events of the borders, what was
+    /// done, and loads that had to undo it.
     packing_seen: [Seen<5>; 2],
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
@@ -85,14 +90,16 @@ pub(super) struct Balance {
     dropped_seen: Seen<1>,
 }
 
-/// What the other processes of the tree hold of what pages and pools share, in pages, as of the last tick.
+/// What the other processes of the tree hold of what pages and pools share, in pages, as of the
+/// last tick.
 struct Others {
     pages: AtomicI64,
     pools: AtomicI64,
 }
 
-/// What is known of the border between pages and pool: totals of loads from the store that a pool larger by `near` frames would have
-/// had, hits in limbo, loads from the pool; pages in the store, and in limbo.
+/// What is known of the border between pages and pool: totals of loads from the store that a pool
+/// larger by `near` frames would have had, hits in limbo, loads from the pool; pages in the store,
+/// and in limbo.
 struct BorderFacts {
     events: [u64; 3],
     near: u64,
@@ -100,8 +107,8 @@ struct BorderFacts {
     limbo: u64,
 }
 
-/// What the choice of a codec is made of: totals of loads, stores, and hits in limbo; pages in limbo and in the pool; sizes
-/// of the same pages by the fast codec and by the dense one.
+/// What the choice of a codec is made of: totals of loads, stores, and hits in limbo; pages in
+/// limbo and in the pool; sizes of the same pages by the fast codec and by the dense one.
 struct CodecFacts {
     events: [u64; 3],
     limbo: u64,
@@ -144,8 +151,8 @@ impl Balance {
         (is != was).then_some(is)
     }
 
-    /// One step of the share of kept copies. `room`, `limbo`, `kept`: pages of memory that the pool leaves,
-    /// that limbo holds, that copies take. `events`: totals of copies
+    /// One step of the share of kept copies. `room`, `limbo`, `kept`: pages of memory that the pool
+    /// leaves, that limbo holds, that copies take. `events`: totals of copies
     /// that served, of pages stored, of hits in limbo.
     fn step_kept(&self, room: i64, limbo: i64, kept: i64, events: [u64; 3]) -> i64 {
         let [gain, stored, hits] = self.kept_seen.take(events).map(|n| n as i64);
@@ -154,7 +161,8 @@ impl Balance {
             0 => room / FIRST_KEPT,
             now => now,
         };
-        // Full, and of no use though memory has changed hands: what is kept is of pages that never go.
+        // Full, and of no use though memory has changed hands: what is kept is of pages that never
+        // go.
         let in_vain = if gain > 0 { 0 } else { self.in_vain.load(Ordering::Relaxed) + stored };
         let is_stuck = in_vain > 2 * room && kept > now / 2;
         self.in_vain.store(if is_stuck { 0 } else { in_vain }, Ordering::Relaxed);
@@ -176,7 +184,8 @@ impl Balance {
         pages < LEISURE
     }
 
-    /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can leave memory.
+    /// Begins with the user's share, or with 0 for one that adapts; `has_store`: cold pages can
+    /// leave memory.
     pub fn begin(&self, percent: u32, has_store: bool) {
         let first = if has_store { POOL_FIRST_PERCENT } else { WITHOUT_STORE_PERCENT };
         let percent_now = if percent == 0 { first } else { percent.min(WITHOUT_STORE_PERCENT) };
@@ -199,7 +208,8 @@ impl Balance {
         }
     }
 
-    /// Whether it is worth it that pages are compressed again, by page and in groups: what is known of that.
+    /// Whether it is worth it that pages are compressed again, by page and in groups: what is known
+    /// of that.
     fn judge_packing(&self, facts: &BorderFacts, packings: [Packing; 2]) -> [Option<bool>; 2] {
         core::array::from_fn(|i| {
             let Packing { packed, loads, saved_bytes } = packings[i];
@@ -231,7 +241,8 @@ impl Pager {
         (self.limit_pages() - self.outside_pages()).max(super::MIN_PAGES)
     }
 
-    /// Frames that the pool may have: what the others leave of the tree's part, or this one's share of it.
+    /// Frames that the pool may have: what the others leave of the tree's part, or this one's share
+    /// of it.
     pub(super) fn pool_target_pages(&self) -> i64 {
         let Others { pages, pools } = &self.balance.others;
         let (pages, pools) = (pages.load(Ordering::Relaxed), pools.load(Ordering::Relaxed));
@@ -240,7 +251,8 @@ impl Pager {
         (all - pools).max(all * mine / (mine + pools).max(1)).max(super::MIN_PAGES)
     }
 
-    /// Looks what the others hold. A dormant process holds nothing of this; what is shared by fork counts where it counts.
+    /// Looks what the others hold. A dormant process holds nothing of this; what is shared by fork
+    /// counts where it counts.
     fn look_at_others(&self) {
         let (mut pages, mut pools) = (0, 0);
         let others = self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
@@ -254,8 +266,9 @@ impl Pager {
         self.balance.others.pools.store(pools, Ordering::Relaxed);
     }
 
-    /// Whether the pool takes more than its part: relatives may have left it less than it began with. Or all else that the process has
-    /// is gone, and the tree is still over its limit: what others have of the part may be locked.
+    /// Whether the pool takes more than its part: relatives may have left it less than it began
+    /// with. Or all else that the process has is gone, and the tree is still over its limit: what
+    /// others have of the part may be locked.
     pub(super) fn is_pool_too_large(&self) -> bool {
         let is_last = self.resident_pages() + self.limbo_pages() <= 2 * super::MIN_PAGES;
         if is_last && self.pool_pages() > super::MIN_PAGES && self.excess_of_tree(0) > 0 {
@@ -271,7 +284,8 @@ impl Pager {
         let Some(active) = self.active() else { return };
         self.look_at_others();
         let c = active.cache.counters();
-        // What left unseen and was back at once would have been a hit, in a limbo that it would have been a part of.
+        // What left unseen and was back at once would have been a hit, in a limbo that it would
+        // have been a part of.
         let limbo_hits = self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
         let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
         let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
@@ -333,7 +347,8 @@ mod tests {
             }
             b.percent()
         };
-        // What goes to the store comes back: 0.25 loads of each page, 25 us of a page of pool; 12 us of a page as it is.
+        // What goes to the store comes back: 0.25 loads of each page, 25 us of a page of pool; 12
+        // us of a page as it is.
         assert_eq!(steps(100, 1000, 1000, &mut facts), MOST_PERCENT);
         // It does not: 0.025 loads.
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
@@ -418,13 +433,15 @@ mod tests {
             packings = packings.map(|p| Packing { loads: p.loads + loads, saved_bytes, ..p });
             b.judge_packing(facts, packings)
         };
-        // 1000 pages save 12 us for each of 1000 hits; 6 us for each of 4000 loads is more, and 90 in any case.
+        // 1000 pages save 12 us for each of 1000 hits; 6 us for each of 4000 loads is more, and 90
+        // in any case.
         assert_eq!(step(50, 1000, &mut facts), [None, None], "too few to say");
         assert_eq!(step(3950, 0, &mut facts), [Some(false); 2]);
         assert_eq!(step(0, 0, &mut facts), [None, None], "nothing since");
         assert_eq!(step(1500, 1000, &mut facts), [Some(true), Some(false)]);
         assert_eq!(step(100, 1000, &mut facts), [None, Some(true)]);
-        // What goes to the disk is worth more: 100 us for each of 10 000 loads, of what 2500 pages of pool would have had.
+        // What goes to the disk is worth more: 100 us for each of 10 000 loads, of what 2500 pages
+        // of pool would have had.
         facts.events[0] += 10_000;
         assert_eq!(step(4000, 0, &mut facts), [Some(true), Some(true)]);
     }

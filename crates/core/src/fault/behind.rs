@@ -1,7 +1,8 @@
 //! Faults served by protection: units of pages that are filled behind PROT_NONE, and shown at once.
 //!
-//! Each change of protection may split a mapping of the kernel's, of which a process has some 65 000 (`vm.max_map_count`), so pages come and go by units of 16 and
-//! more, as many as keep mappings few.
+//! Each change of protection may split a mapping of the kernel's, of which a process has some 65
+//! 000 (`vm.max_map_count`), so pages come and go by units of 16 and more, as many as keep mappings
+//! few.
 
 use core::sync::atomic::Ordering;
 
@@ -16,8 +17,8 @@ use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 impl Pager {
-    /// Serves by protection faults: the whole unit around the page, filled behind its protection, then shown
-    /// at once.
+    /// Serves by protection faults: the whole unit around the page, filled behind its protection,
+    /// then shown at once.
     pub(super) fn serve_unit(
         &self,
         s: &mut Locked<'_>,
@@ -107,7 +108,8 @@ impl Pager {
         Serve::Done((end - page) >> PAGE_SHIFT, kind)
     }
 
-    /// Writes the stored pages of a hidden run into place, and says whether one came from the store. `Err` is how it failed.
+    /// Writes the stored pages of a hidden run into place, and says whether one came from the
+    /// store. `Err` is how it failed.
     fn fill_behind(
         &self,
         s: &mut Locked<'_>,

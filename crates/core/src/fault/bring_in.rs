@@ -1,12 +1,14 @@
-//! Bringing in: all memory of the process back in its place, for somebody who looks at it from outside (a debugger, a core
-//! dump). The kernel shows such an observer nothing, or zeros, where a page is out; the program itself would have had a fault.
+//! Bringing in: all memory of the process back in its place, for somebody who looks at it from
+//! outside (a debugger, a core dump). The kernel shows such an observer nothing, or zeros, where a
+//! page is out; the program itself would have had a fault.
 //!
 //! ```text
 //!   uzswap bring-in ──> order ──> the evictor, in portions, as far as the limit leaves room
 //!   fatal signal with a core limit ──> the thread that got it, over the limit as far as the machine leaves room
 //! ```
 //!
-//! Pages that went out as zeros are nowhere: they are zeros in a core dump, and a debugger is told that they cannot be read.
+//! Pages that went out as zeros are nowhere: they are zeros in a core dump, and a debugger is told
+//! that they cannot be read.
 
 use super::Pager;
 use crate::policy::WINDOW_LOCKED_PAGES;
@@ -16,7 +18,8 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages that come under one hold of the lock: others wait for it.
 const TOGETHER: usize = WINDOW_LOCKED_PAGES;
-/// Pages that one portion brings: some milliseconds of work, between which the evictor sees to its other duties.
+/// Pages that one portion brings: some milliseconds of work, between which the evictor sees to its
+/// other duties.
 const PORTION_PAGES: usize = 1024;
 
 /// Where to go on.
@@ -40,8 +43,9 @@ impl Pager {
         false
     }
 
-    /// The process is about to be dumped: brings in all that is out, until it holds `most_pages` more than it does now,
-    /// whatever the limit. Nothing goes out any more. Says how many pages are missing.
+    /// The process is about to be dumped: brings in all that is out, until it holds `most_pages`
+    /// more than it does now, whatever the limit. Nothing goes out any more. Says how many pages
+    /// are missing.
     pub fn bring_in_all(&self, most_pages: i64) -> u64 {
         let most = self.used_pages().saturating_add(most_pages).max(self.limit_pages());
         self.keep_all();
@@ -72,7 +76,8 @@ impl Pager {
         Some((end - start) >> PAGE_SHIFT)
     }
 
-    /// The first run of pages from `from` on that have contents and are not in their place. With the lock held.
+    /// The first run of pages from `from` on that have contents and are not in their place. With
+    /// the lock held.
     pub(super) fn next_missing(&self, from: usize) -> Option<(usize, usize)> {
         let is_missing =
             |page: usize| matches!(self.state_of(page), PageState::Limbo(_) | PageState::Stored(_));

@@ -6,22 +6,26 @@
 //!   mmap & co. lock, and no page of the range is claimed: the kernel's call and the note of it
 //! ```
 //!
-//! Everything slow happens under a claim, so that faults at different pages never wait for each other. The lock
-//! itself is held for as long as it takes to look at words and to change them.
+//! Everything slow happens under a claim, so that faults at different pages never wait for each
+//! other. The lock itself is held for as long as it takes to look at words and to change them.
 //!
-//! A claim is of *pages* (a bit of each word, counted by their stretches) or of a *whole stretch* of 2 MiB, when a call of
-//! the kernel changes all of it at once.
+//! A claim is of *pages* (a bit of each word, counted by their stretches) or of a *whole stretch*
+//! of 2 MiB, when a call of the kernel changes all of it at once.
 //!
 //! # The protocol
-//! 1. A page's word and the kernel's mapping of it change by the holder of its claim, or under the lock while the page
-//!    and its stretch are not claimed. Hints in a word (its heat, which copy is kept) may change under the lock always.
+//! 1. A page's word and the kernel's mapping of it change by the holder of its claim, or under the
+//!    lock while the page and its stretch are not claimed. Hints in a word (its heat, which copy is
+//!    kept) may change under the lock always.
 //! 2. The holder of a claim waits for no other claim and for no room, so every claim ends.
-//! 3. A thread that meets a claimed page waits for the end of some claim, without the lock, and looks again.
-//! 4. A thread that wants a range without claims ([`Pager::lock_range`]) says so: no new claim begins there before
-//!    it has had its turn.
-//! 5. A page's count in `resident` is taken when its claim begins, so that threads side by side do not go over the limit.
+//! 3. A thread that meets a claimed page waits for the end of some claim, without the lock, and
+//!    looks again.
+//! 4. A thread that wants a range without claims ([`Pager::lock_range`]) says so: no new claim
+//!    begins there before it has had its turn.
+//! 5. A page's count in `resident` is taken when its claim begins, so that threads side by side do
+//!    not go over the limit.
 //!
-//! The lock order has no place for claims: they are taken and ended under the lock, and never waited for under it.
+//! The lock order has no place for claims: they are taken and ended under the lock, and never
+//! waited for under it.
 
 use core::sync::atomic::Ordering;
 
@@ -31,7 +35,8 @@ use crate::region::table::LEAF_BYTES;
 use crate::sys::PAGE_SIZE;
 use crate::sys::sync::{futex_wait, futex_wake, look_for_abandoned};
 
-/// Looks at the word before a waiting thread sleeps: some 2 us, which is as long as most claims last.
+/// Looks at the word before a waiting thread sleeps: some 2 us, which is as long as most claims
+/// last.
 const SPINS: u32 = 400;
 /// A thread that waits looks again after this long even if nobody wakes it: a bound, not a rhythm.
 const WAIT_NS: u64 = 2_000_000;
@@ -51,7 +56,8 @@ pub(super) struct Claims {
     /// Where no claim may begin: somebody waits for those that there are to end.
     drains: [(usize, usize); DRAINS_MAX],
     drains_len: usize,
-    /// How often a range was locked: who let the lock go knows by it whether ranges are as they were.
+    /// How often a range was locked: who let the lock go knows by it whether ranges are as they
+    /// were.
     pub(super) changes: u64,
 }
 
@@ -184,7 +190,8 @@ impl Pager {
         self.wake_waiting(s);
     }
 
-    /// Claims all stretches that touch `[start, end)`. False, and nothing is claimed, if some page there is claimed.
+    /// Claims all stretches that touch `[start, end)`. False, and nothing is claimed, if some page
+    /// there is claimed.
     pub(super) fn claim_stretches(&self, s: &mut Locked<'_>, start: usize, end: usize) -> bool {
         if self.has_claims(s, start, end) || (start..end).step_by(PAGE_SIZE).any(|p| s.claims.is_draining(p))
         {

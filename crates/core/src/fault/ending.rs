@@ -1,9 +1,10 @@
-//! Paging ends for good, while the program goes on: every page is brought in, over the limit if need be, and the memory is the
-//! kernel's alone again.
+//! Paging ends for good, while the program goes on: every page is brought in, over the limit if
+//! need be, and the memory is the kernel's alone again.
 //!
-//! That is the last resort where something that paging needs is about to go, or is gone: a seccomp filter that refuses our calls, a
-//! child that may not have a userfaultfd, a second thread where only one may be ([`needs_to_be_alone`]). More memory than the
-//! limit is a smaller evil than a program that dies or sees wrong bytes.
+//! That is the last resort where something that paging needs is about to go, or is gone: a seccomp
+//! filter that refuses our calls, a child that may not have a userfaultfd, a second thread where
+//! only one may be ([`needs_to_be_alone`]). More memory than the limit is a smaller evil than a
+//! program that dies or sees wrong bytes.
 //!
 //! ```text
 //!   all threads run, the mechanism works     end_paging:      serve what is missing, then take the ranges off
@@ -33,13 +34,15 @@ impl Pager {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// Ends paging in a process whose mechanism works. The evictor must have stopped. False: a range could not be taken off, so what
-    /// is missing goes on being served; nothing leaves any more.
+    /// Ends paging in a process whose mechanism works. The evictor must have stopped. False: a
+    /// range could not be taken off, so what is missing goes on being served; nothing leaves any
+    /// more.
     pub fn end_paging<'a>(&'a self, mut s: Locked<'a>) -> (Locked<'a>, bool) {
         let Some(active) = self.active() else { return (s, true) };
         self.ending.store(true, Ordering::Release);
         self.is_watching.store(false, Ordering::Release);
-        // What is on its way out is taken back or gone when whoever has it in hand sees to it; nobody begins anew.
+        // What is on its way out is taken back or gone when whoever has it in hand sees to it;
+        // nobody begins anew.
         while s.is_claimed() {
             drop(s);
             crate::sys::sleep_ns(WAIT_NS);
@@ -70,7 +73,8 @@ impl Pager {
         (s, all)
     }
 
-    /// Ends paging in the child of a fork, before anything else runs there, because it cannot have the mechanism.
+    /// Ends paging in the child of a fork, before anything else runs there, because it cannot have
+    /// the mechanism.
     pub(super) fn end_in_child(&self, s: &mut Locked<'_>, active: &'static Active) {
         self.ending.store(true, Ordering::Release);
         self.is_watching.store(false, Ordering::Release);
@@ -89,7 +93,8 @@ impl Pager {
         self.forget_paging(s, active);
     }
 
-    /// What is left of paging once all pages are in: memory of ours is given back, and the pager is as a dormant one's.
+    /// What is left of paging once all pages are in: memory of ours is given back, and the pager is
+    /// as a dormant one's.
     fn forget_paging(&self, s: &mut Locked<'_>, active: &Active) {
         self.table.for_each_occupied(0, usize::MAX, |_, _, e| self.free_entry(e.take_copy()));
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
@@ -98,7 +103,8 @@ impl Pager {
         self.ended.store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     }
 
-    /// A fault that was under way when paging ended: the page is there now. Once, or it is the program's own business.
+    /// A fault that was under way when paging ended: the page is there now. Once, or it is the
+    /// program's own business.
     pub(super) fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
         if self.ended().is_none() || stream.repeated(page) { Fault::NotOurs } else { Fault::Served }
     }
@@ -186,7 +192,8 @@ impl Pager {
         true
     }
 
-    /// A page whose contents cannot be had: a touch of it ends the program, which is better than wrong bytes.
+    /// A page whose contents cannot be had: a touch of it ends the program, which is better than
+    /// wrong bytes.
     fn give_up(&self, s: &mut Locked<'_>, page: usize) {
         let _ = program::show(page, PAGE_SIZE, 0);
         self.note_flag(page, page + PAGE_SIZE, RangeFlags::UNREGISTERED, true);

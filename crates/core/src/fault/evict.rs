@@ -5,8 +5,9 @@
 //!   RESIDENT --take_out--> LIMBO ------------------------------------------------> STORED | NONE (all zero)
 //! ```
 //!
-//! The evictor keeps free pages above a mark; a faulting thread that finds no room does the same steps. Which pages a step takes is
-//! in `sweep.rs`, what becomes of those in limbo in `age_out.rs`, and the rules of it in `policy/`.
+//! The evictor keeps free pages above a mark; a faulting thread that finds no room does the same
+//! steps. Which pages a step takes is in `sweep.rs`, what becomes of those in limbo in
+//! `age_out.rs`, and the rules of it in `policy/`.
 
 use core::sync::atomic::Ordering;
 
@@ -20,15 +21,17 @@ use crate::sys::sync::{futex_wake, look_for_abandoned};
 
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
-/// Portions that the evictor brings ahead before it sees to its other duties while memory is not short.
-const AHEAD_PORTIONS: u32 = 64;
-/// Entries that the evictor compresses again before it sees to its other duties, and before it looks whether memory is
+/// Portions that the evictor brings ahead before it sees to its other duties while memory is not
 /// short.
+const AHEAD_PORTIONS: u32 = 64;
+/// Entries that the evictor compresses again before it sees to its other duties, and before it
+/// looks whether memory is short.
 const PACK_PAGES: usize = 512;
 const PACK_BATCH: usize = 8;
 /// What a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
-/// Fruitless steps after which a thread that wants room goes over the limit rather than wait for ever.
+/// Fruitless steps after which a thread that wants room goes over the limit rather than wait for
+/// ever.
 const FRUITLESS_MAX: u32 = 64;
 /// The same where others may have something to give, which takes a few of their evictors' ticks.
 const FRUITLESS_IN_TREE: u32 = 16 * FRUITLESS_MAX;
@@ -39,7 +42,8 @@ const WAIT_NS: u64 = 50_000;
 /// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
 const WAITS_MAX: u32 = 400_000;
 
-/// After so many, some seconds, it is asked whether whoever has in hand what is waited for still exists.
+/// After so many, some seconds, it is asked whether whoever has in hand what is waited for still
+/// exists.
 const ABANDONED_WAITS: u32 = 20_000;
 
 /// What a step of eviction achieved.
@@ -91,7 +95,8 @@ impl Pager {
         }
     }
 
-    /// The evictor's work until free pages are above the high mark again, or a portion of it. Returns what was done.
+    /// The evictor's work until free pages are above the high mark again, or a portion of it.
+    /// Returns what was done.
     pub fn evict_to_watermark(&self) -> Reclaimed {
         let mut sum = Reclaimed::default();
         let Some(active) = self.active().filter(|_| !self.keeps_all()) else { return sum };
@@ -137,8 +142,8 @@ impl Pager {
         sum
     }
 
-    /// Between two rounds of eviction: compresses idle entries again until memory is short, or some 5 ms are over. Says
-    /// whether there is more to do.
+    /// Between two rounds of eviction: compresses idle entries again until memory is short, or some
+    /// 5 ms are over. Says whether there is more to do.
     pub fn recompress_idle(&self) -> bool {
         let Some(active) = self.active() else { return false };
         let is_short = || {
@@ -223,7 +228,8 @@ impl Pager {
         s
     }
 
-    /// Whether windows come in and the evictor is to have frames ready for them, instead of those of other pages: nothing more is used by that.
+    /// Whether windows come in and the evictor is to have frames ready for them, instead of those
+    /// of other pages: nothing more is used by that.
     fn lacks_stock(&self, s: &Locked<'_>) -> bool {
         self.is_nearly_full() && !self.slot().turn.is_paused() && s.limbo.wants_stock(self.batch_pages())
     }
@@ -234,8 +240,8 @@ impl Pager {
         self.recount_own();
     }
 
-    /// One step: age a batch out of limbo if limbo has enough, else sweep. `direct`: for a thread that waits, and which batch it
-    /// waits for.
+    /// One step: age a batch out of limbo if limbo has enough, else sweep. `direct`: for a thread
+    /// that waits, and which batch it waits for.
     fn reclaim<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -265,12 +271,13 @@ impl Pager {
             (r.taken, r.freed, r.refused) = (r.taken + left.taken, r.freed + left.freed, left.refused);
         }
         if r.freed > 0 && !(is_large && direct.is_some()) {
-            // What needed no limbo has made room: what is in it can wait until a whole batch is due.
+            // What needed no limbo has made room: what is in it can wait until a whole batch is
+            // due.
             self.note_step(looked, r.freed);
             return (s, r);
         }
-        // While limbo is filling up towards its target its pages are not old; but memory is short now. Nor does who waits for one page
-        // wait for frames that others then have.
+        // While limbo is filling up towards its target its pages are not old; but memory is short
+        // now. Nor does who waits for one page wait for frames that others then have.
         let want = if is_large && s.limbo.wants_stock(most) { most } else { want.min(batch) };
         let (s, aged, refused) = self.age_out_batch(s, active, want, is_large);
         (r.freed, r.refused) = (r.freed + aged, r.refused + refused);

@@ -6,8 +6,9 @@
 //!   STORED -- load, COPY            (windows of many: window.rs; whole stretches: huge.rs)
 //! ```
 //!
-//! The caller has the lock and has found the pages free (`claim.rs`) and alike. Each way here claims them, lets the lock go
-//! for the kernel's call and the codec, and gives the words their new state when it has the lock again.
+//! The caller has the lock and has found the pages free (`claim.rs`) and alike. Each way here
+//! claims them, lets the lock go for the kernel's call and the codec, and gives the words their new
+//! state when it has the lock again.
 
 use core::sync::atomic::Ordering;
 
@@ -39,7 +40,8 @@ impl Pager {
     fn filled(&self, f: Filled, pages: usize) -> (usize, bool) {
         match f {
             Filled::All => (pages, false),
-            // The page after the first n is there: nothing of ours put it there, so it is the program's.
+            // The page after the first n is there: nothing of ours put it there, so it is the
+            // program's.
             Filled::Present(n) => (n + 1, false),
             Filled::Again(n) => (n, n == 0),
             Filled::Failed(n) => (n, n == 0),
@@ -211,7 +213,8 @@ impl Pager {
         self.resident.fetch_sub((pages - came) as i64, Ordering::Relaxed);
     }
 
-    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free. `is_guarded`: write-protected.
+    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free.
+    /// `is_guarded`: write-protected.
     pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
         self.word(page, |m, e| {
             self.note_return(e);

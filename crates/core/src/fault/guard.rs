@@ -1,4 +1,5 @@
-//! Guarded pages: brought back write-protected, because so many go out again as they came. They leave without a look.
+//! Guarded pages: brought back write-protected, because so many go out again as they came. They
+//! leave without a look.
 //!
 //! ```text
 //!   read fault:  STORED --copy, protected--> RESIDENT, guarded, copy kept --first write (a fault)--> RESIDENT, copy freed
@@ -6,16 +7,20 @@
 //!                  +------- many at a time ------+ the sweep: words first, then the holds, then one call drops the frames
 //! ```
 //!
-//! What this saves is not the fingerprint but the flush. A page that may be written has to be taken from the program before it is looked at,
-//! and where pages are touched at random each lies alone: one MOVE, one flush, one interrupt for every processor that runs the
-//! program, 12 to 20 us on a virtual machine. Of pages that cannot have been written nothing is to be looked at, and the kernel drops as many as it is given with one
-//! flush. The price is a fault for each page that is read first and written afterwards; the score of kept copies says whether that is worth it.
+//! What this saves is not the fingerprint but the flush. A page that may be written has to be taken
+//! from the program before it is looked at, and where pages are touched at random each lies alone:
+//! one MOVE, one flush, one interrupt for every processor that runs the program, 12 to 20 us on a
+//! virtual machine. Of pages that cannot have been written nothing is to be looked at, and the
+//! kernel drops as many as it is given with one flush. The price is a fault for each page that is
+//! read first and written afterwards; the score of kept copies says whether that is worth it.
 //!
-//! Limbo is for pages that have no copy. A guarded page gets its second chance by the clock (`policy/ghost.rs`).
+//! Limbo is for pages that have no copy. A guarded page gets its second chance by the clock
+//! (`policy/ghost.rs`).
 //!
-//! Architecture invariant: a word says guarded only while the kernel has the page write-protected. Whatever lifts the protection
-//! (a write, a system call's buffer, fork, mremap) unguards the word under the same lock, after the kernel; and what comes protected is never said to
-//! be writable, not for an instant: holders believe words without the lock.
+//! Architecture invariant: a word says guarded only while the kernel has the page write-protected.
+//! Whatever lifts the protection (a write, a system call's buffer, fork, mremap) unguards the word
+//! under the same lock, after the kernel; and what comes protected is never said to be writable,
+//! not for an instant: holders believe words without the lock.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -94,8 +99,8 @@ impl Pager {
             && active.cache.wants_copy(swap_entry(raw))
     }
 
-    /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is worth nothing. Says whether it
-    /// was as its copy until now.
+    /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is
+    /// worth nothing. Says whether it was as its copy until now.
     pub(super) fn unguard(
         &self,
         s: &mut Locked<'_>,
@@ -130,14 +135,15 @@ impl Pager {
         ghost::stamp(self.dropped.load(Ordering::Relaxed) + more as u64, self.limbo_target() as u64)
     }
 
-    /// Whether a page that is about to be mapped again was dropped so lately that it would still be in limbo.
+    /// Whether a page that is about to be mapped again was dropped so lately that it would still be
+    /// in limbo.
     pub(super) fn was_dropped_lately(&self, e: &PageEntry) -> bool {
         e.dropped_at()
             .is_some_and(|then| ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64))
     }
 
-    /// Drops those of the guarded pages that a sweep has found which still are what they were: words first, then a look at the holds (see
-    /// hold.rs), then the frames. Says how many went.
+    /// Drops those of the guarded pages that a sweep has found which still are what they were:
+    /// words first, then a look at the holds (see hold.rs), then the frames. Says how many went.
     pub(super) fn drop_leaving(&self, s: &mut Locked<'_>, active: &Active, leaving: &mut Leaving) -> usize {
         let may_go = |s: &Locked<'_>, page: usize| {
             self.is_free(s, page)
@@ -191,9 +197,10 @@ impl Pager {
         is_back
     }
 
-    /// Drops the frames of `pages`, which the caller has claimed and whose words say already that they have gone: how many went, and how many
-    /// of those are stored. What the kernel will not drop, for whatever reason, stays in the program. The pages that went are first
-    /// among `pages` then.
+    /// Drops the frames of `pages`, which the caller has claimed and whose words say already that
+    /// they have gone: how many went, and how many of those are stored. What the kernel will not
+    /// drop, for whatever reason, stays in the program. The pages that went are first among `pages`
+    /// then.
     pub(super) fn let_go(&self, s: &mut Locked<'_>, active: &Active, pages: &mut [usize]) -> (usize, usize) {
         let mechanism = active.mechanism.as_mover().expect("guarded");
         let at_once = s.unlocked(|| mechanism.drop_each(pages));
@@ -222,7 +229,8 @@ impl Pager {
         (gone, stored)
     }
 
-    /// A page that was to go, and whose frame is still there, stays in the program. What was stored of it goes.
+    /// A page that was to go, and whose frame is still there, stays in the program. What was stored
+    /// of it goes.
     pub(super) fn come_back(&self, active: &Active, page: usize) {
         if let PageState::Stored(raw) = self.state_of(page) {
             active.cache.free(swap_entry(raw));

@@ -1,17 +1,19 @@
 //! Holds: pages that must stay mapped because the kernel is using them.
 //!
-//! A system call that meets a missing page fails, sometimes after it has consumed its data. So its buffers are
-//! held: published here first, then made resident, and given up when the call returns.
+//! A system call that meets a missing page fails, sometimes after it has consumed its data. So its
+//! buffers are held: published here first, then made resident, and given up when the call returns.
 //!
 //! The protocol with the evictor needs no lock when the pages are resident already:
 //! ```text
 //!  system call:  publish hold ; fence ; read page words   -> all Resident: go
 //!  evictor:      words := Limbo ; fence ; read holds      -> held: words := Resident, page untouched
 //! ```
-//! Whichever comes second sees the other (both orders are sequentially consistent): either the call sees Limbo and
-//! takes the slow way through the lock, or the evictor sees the hold and leaves the page.
+//! Whichever comes second sees the other (both orders are sequentially consistent): either the call
+//! sees Limbo and takes the slow way through the lock, or the evictor sees the hold and leaves the
+//! page.
 //!
-//! Holds of a thread form a stack, because signal handlers make system calls on top of interrupted ones.
+//! Holds of a thread form a stack, because signal handlers make system calls on top of interrupted
+//! ones.
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
 
@@ -19,8 +21,9 @@ use crate::region::{RangeFlags, Ranges};
 use crate::sys::mem::Table;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Ranges that one thread can hold: a full vector (1024) and whatever handlers on top of it hold. Only what is
-/// used is touched. More are merged into the last one, which then covers what lies between.
+/// Ranges that one thread can hold: a full vector (1024) and whatever handlers on top of it hold.
+/// Only what is used is touched. More are merged into the last one, which then covers what lies
+/// between.
 pub const HOLDS_PER_THREAD: usize = 1360;
 /// Threads that can be registered.
 const MAX_THREADS: usize = 1 << 15;
@@ -31,8 +34,8 @@ const ENDING: u32 = 1 << 31;
 struct Held {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// The stack pointer of the holder: a hold whose frame was left by longjmp or cancellation is recognised
-    /// by it.
+    /// The stack pointer of the holder: a hold whose frame was left by longjmp or cancellation is
+    /// recognised by it.
     sp: AtomicUsize,
 }
 crate::zeroable!(Held { start: AtomicUsize, end: AtomicUsize, sp: AtomicUsize });
@@ -57,7 +60,8 @@ impl ThreadHolds {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Publishes a hold of whole pages. Only the owning thread calls this; a handler on top of it leaves the stack as it was.
+    /// Publishes a hold of whole pages. Only the owning thread calls this; a handler on top of it
+    /// leaves the stack as it was.
     pub fn push(&self, start: usize, end: usize, sp: usize) {
         debug_assert!(
             start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE),
@@ -72,8 +76,9 @@ impl ThreadHolds {
                 fence(Ordering::SeqCst);
                 return;
             }
-            // The place is taken first and filled afterwards: a handler that comes in between takes the next one. It
-            // judges by the stack pointer whether the frame below it was abandoned, so that is right before.
+            // The place is taken first and filled afterwards: a handler that comes in between takes
+            // the next one. It judges by the stack pointer whether the frame below it was
+            // abandoned, so that is right before.
             let h = &self.held[n];
             h.sp.store(sp, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
@@ -82,7 +87,8 @@ impl ThreadHolds {
             h.sp.store(sp, Ordering::Relaxed);
             h.start.store(start, Ordering::Relaxed);
             h.end.store(end, Ordering::SeqCst);
-            // What the evictor made of it half written does not matter: words are believed only after this.
+            // What the evictor made of it half written does not matter: words are believed only
+            // after this.
             fence(Ordering::SeqCst);
             let is_ours = self.count.load(Ordering::Relaxed) as usize == n + 1;
             if is_ours && h.sp.load(Ordering::Relaxed) == sp {
@@ -96,8 +102,9 @@ impl ThreadHolds {
         self.count.store(mark, Ordering::Release);
     }
 
-    /// Gives up holds whose frames have been left without returning: frames below `sp` on the same stack, and frames
-    /// on the alternate stack (`alternate`, empty if there is none) once the thread is off it.
+    /// Gives up holds whose frames have been left without returning: frames below `sp` on the same
+    /// stack, and frames on the alternate stack (`alternate`, empty if there is none) once the
+    /// thread is off it.
     pub fn drop_abandoned(&self, sp: usize, alternate: core::ops::Range<usize>) {
         const SAME_STACK_BYTES: usize = 256 << 10;
         let mut n = self.count.load(Ordering::Relaxed);
@@ -174,7 +181,8 @@ impl Holds {
         }
     }
 
-    /// A thread is about to end. What it holds stays held until it is gone: the kernel still walks its robust list.
+    /// A thread is about to end. What it holds stays held until it is gone: the kernel still walks
+    /// its robust list.
     pub fn end(&self, t: &ThreadHolds) {
         t.tid.fetch_or(ENDING, Ordering::AcqRel);
     }
@@ -223,7 +231,8 @@ impl Holds {
         self.inflight.first_overlap_unlocked(start, end).is_some()
     }
 
-    /// Calls `f` with each held range that touches `[start, end)` until it returns true; whether it did.
+    /// Calls `f` with each held range that touches `[start, end)` until it returns true; whether it
+    /// did.
     pub fn overlapping(&self, start: usize, end: usize, mut f: impl FnMut(usize, usize) -> bool) -> bool {
         for i in 0..self.high.load(Ordering::Acquire) {
             if let Some(t) = self.threads.get(i)

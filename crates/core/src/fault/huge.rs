@@ -7,11 +7,12 @@
 //!        |   one MOVE back     |                   loaded into the dock, one MOVE        |
 //!        +---------------------+---------------------------------------------------------+
 //! ```
-//! A huge page is only more to the kernel: here it is 512 page words that change together, so that everything else
-//! (holds, discarding, mremap, fork, the cache) may meet one and see nothing but pages. Where pages of a stretch go
-//! different ways, it is small until all of them are out again; then the kernel's table of small pages is got rid of, if this kernel
-//! allows it. Whether a stretch comes whole at all, `units.rs` decides. That the kernel splits a huge page under us is never wrong,
-//! only slow.
+//! A huge page is only more to the kernel: here it is 512 page words that change together, so that
+//! everything else (holds, discarding, mremap, fork, the cache) may meet one and see nothing but
+//! pages. Where pages of a stretch go different ways, it is small until all of them are out again;
+//! then the kernel's table of small pages is got rid of, if this kernel allows it. Whether a
+//! stretch comes whole at all, `units.rs` decides. That the kernel splits a huge page under us is
+//! never wrong, only slow.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -67,7 +68,8 @@ impl HugeFill {
     }
 }
 
-/// What came of it: pages from the first on, whether they are one huge page to the kernel, and where the slowest was.
+/// What came of it: pages from the first on, whether they are one huge page to the kernel, and
+/// where the slowest was.
 struct HugeFilled {
     pages: usize,
     is_huge: bool,
@@ -80,8 +82,8 @@ impl Pager {
         self.active().is_some_and(|a| a.blocks > 0 && a.huge_pages != HugePages::Never)
     }
 
-    /// With `always`, a new range may become huge. The kernel must believe it, too: else it makes a table of small pages
-    /// for the very fault that is to bring the huge one.
+    /// With `always`, a new range may become huge. The kernel must believe it, too: else it makes a
+    /// table of small pages for the very fault that is to bring the huge one.
     pub(super) fn want_huge(&self, active: &Active, range: &Range) {
         if active.blocks > 0
             && active.huge_pages == HugePages::Always
@@ -114,7 +116,8 @@ impl Pager {
             .then_some(addr / HUGE_BYTES * HUGE_BYTES)
     }
 
-    /// Whether all around `addr` is there and has come as a huge page, whatever has become of its range since.
+    /// Whether all around `addr` is there and has come as a huge page, whatever has become of its
+    /// range since.
     pub(super) fn is_in_huge(&self, addr: usize) -> bool {
         let is_whole = |m: &MiddleEntry| m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
         self.table.middle(addr).is_some_and(is_whole)
@@ -127,7 +130,8 @@ impl Pager {
         }
     }
 
-    /// At the beginning: what the kernel has made huge in `range`, all of it just adopted, goes out as it is.
+    /// At the beginning: what the kernel has made huge in `range`, all of it just adopted, goes out
+    /// as it is.
     pub(super) fn note_huge_ones(&self, active: &Active, range: &Range) {
         let Some(mechanism) = active.mechanism.as_huge() else { return };
         self.table.for_each_stretch(range.start, range.end, |start, m| {
@@ -150,7 +154,8 @@ impl Pager {
         }
     }
 
-    /// A page of `range` is missing: brings all of the huge page around it, if there is to be one. `None`: it comes by itself.
+    /// A page of `range` is missing: brings all of the huge page around it, if there is to be one.
+    /// `None`: it comes by itself.
     pub(super) fn serve_huge(
         &self,
         s: &mut Locked<'_>,
@@ -339,7 +344,8 @@ impl Pager {
             Source::Dock if !f.is_huge => mechanism.clear_dock(),
             Source::Dock => {}
             Source::Block(slot, _) | Source::Kept(slot) if f.pages == HUGE_PAGES => {
-                // Its frames are the program's now. What they were split for would split the next one, too.
+                // Its frames are the program's now. What they were split for would split the next
+                // one, too.
                 if !f.is_huge {
                     active.mechanism.release_slots(slot, HUGE_PAGES);
                 }
@@ -351,7 +357,8 @@ impl Pager {
         }
     }
 
-    /// Nothing of the stretch at `start` is in memory, and it is about to come page by page: what comes is counted.
+    /// Nothing of the stretch at `start` is in memory, and it is about to come page by page: what
+    /// comes is counted.
     fn begin_probe(&self, s: &mut Locked<'_>, m: &MiddleEntry, start: usize) {
         let usage = Usage::from_bits(m.usage());
         m.set_usage(Usage { is_probed: true, is_first: m.occupied() == 0, ..usage }.bits());
@@ -400,7 +407,8 @@ impl Pager {
                 && !mechanism.keeps_tables()
                 && self.may_be_huge(active, range, start)
             {
-                // Else pages that are in keep their neighbours from coming whole, and those, younger, stay when these go.
+                // Else pages that are in keep their neighbours from coming whole, and those,
+                // younger, stay when these go.
                 let stretch = start..start + HUGE_BYTES;
                 self.table.for_each_occupied(stretch.start, stretch.end, |_, _, e| e.make_cold());
             }
@@ -432,18 +440,18 @@ impl Pager {
         }
     }
 
-    /// As many of `pages` pages from `page` on as a window may have: one that reached into a stretch that may be huge would make it
-    /// small.
+    /// As many of `pages` pages from `page` on as a window may have: one that reached into a
+    /// stretch that may be huge would make it small.
     pub(super) fn within_unit(&self, active: &Active, range: &Range, page: usize, pages: usize) -> usize {
         let next = page / HUGE_BYTES * HUGE_BYTES + HUGE_BYTES;
         let most = (next - page) / PAGE_SIZE;
         if pages > most && self.may_be_huge(active, range, next) { most } else { pages }
     }
 
-    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock, and into `prints` (a buffer of
-    /// ours: a signal's stack has no room for 512 of them) the fingerprints of those pages whose copies are to stay, taken while they are
-    /// still in the processor's cache. Says where it came from; a page
-    /// that cannot be loaded is an error.
+    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock, and
+    /// into `prints` (a buffer of ours: a signal's stack has no room for 512 of them) the
+    /// fingerprints of those pages whose copies are to stay, taken while they are still in the
+    /// processor's cache. Says where it came from; a page that cannot be loaded is an error.
     fn fill_frame(
         &self,
         active: &Active,
@@ -480,7 +488,8 @@ impl Pager {
         Ok(kind)
     }
 
-    /// Frames that were kept for what comes in go back to the kernel, a huge page's or a window's. Says whether there were any.
+    /// Frames that were kept for what comes in go back to the kernel, a huge page's or a window's.
+    /// Says whether there were any.
     pub(super) fn give_frame_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         if self.give_stock_back(s, active) {
             return true;
@@ -518,8 +527,8 @@ impl Pager {
         if stored { Contents::Stored } else { Contents::Zero }
     }
 
-    /// Takes out the huge page at `start` that a sweep has picked, if it still is one. Returns the pages taken out; `None`: there is no
-    /// block for them.
+    /// Takes out the huge page at `start` that a sweep has picked, if it still is one. Returns the
+    /// pages taken out; `None`: there is no block for them.
     pub(super) fn take_huge(
         &self,
         s: &mut Locked<'_>,

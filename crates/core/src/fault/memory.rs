@@ -1,10 +1,11 @@
 //! What the program does to its mappings, followed in the ranges and the page words.
 //!
-//! The hooks make the kernel's call and these notes under one hold of the lock, because another thread may get the
-//! same address the moment the kernel has let it go. Memory stays where the kernel put it.
+//! The hooks make the kernel's call and these notes under one hold of the lock, because another
+//! thread may get the same address the moment the kernel has let it go. Memory stays where the
+//! kernel put it.
 //!
-//! By protection faults the kernel's protection differs from what the program asked for wherever pages are
-//! missing: the notes here hide what is new and show only what is filled.
+//! By protection faults the kernel's protection differs from what the program asked for wherever
+//! pages are missing: the notes here hide what is new and show only what is filled.
 
 use core::sync::atomic::Ordering;
 
@@ -35,7 +36,8 @@ impl Pager {
         if let Some(a) = self.active() {
             self.want_huge(a, &range);
         }
-        // Without memory for the list the range is simply not managed; attached, it would read as faults.
+        // Without memory for the list the range is simply not managed; attached, it would read as
+        // faults.
         if self.ranges.add(range).is_err()
             && let Some(a) = self.active()
         {
@@ -53,15 +55,16 @@ impl Pager {
         let _ = self.holds.forget(start, end);
     }
 
-    /// The contents of `[start, end)` are worthless: the pages read as zero from now on. The kernel's
-    /// frames are dropped by the caller's MADV_DONTNEED.
+    /// The contents of `[start, end)` are worthless: the pages read as zero from now on. The
+    /// kernel's frames are dropped by the caller's MADV_DONTNEED.
     pub fn note_discarded(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let Some(a) = self.active() else { return };
         if !a.mechanism.is_protect() {
             self.discard_words(s, start, end);
             return;
         }
-        // Whole units are hidden again, so that they are counted by touch; parts of units stay shown.
+        // Whole units are hidden again, so that they are counted by touch; parts of units stay
+        // shown.
         let unit = self.unit_pages() * PAGE_SIZE;
         let (first, last) = (start.next_multiple_of(unit), end / unit * unit);
         self.trace_pages(Kind::Discarded, start, end);
@@ -76,14 +79,14 @@ impl Pager {
         });
     }
 
-    /// The managed parts of `[start, end)` have a new protection. By protection faults the kernel is told here,
-    /// and only of what is shown.
+    /// The managed parts of `[start, end)` have a new protection. By protection faults the kernel
+    /// is told here, and only of what is shown.
     pub fn note_protected(&self, start: usize, end: usize, prot: u32) {
         let _ = self.ranges.update(start, end, |r| Range { prot, ..r });
     }
 
-    /// By protection faults: gives the pages of `[start, end)` that are shown the protection `prot`, and what is not
-    /// managed in between as well.
+    /// By protection faults: gives the pages of `[start, end)` that are shown the protection
+    /// `prot`, and what is not managed in between as well.
     pub fn protect_shown(&self, start: usize, end: usize, prot: u32) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
         let mut at = start;
@@ -118,7 +121,8 @@ impl Pager {
         self.for_each_run(start, end, PageEntry::is_resident, f)
     }
 
-    /// Calls `f` for each maximal run of pages in `[start, end)` whose words are `wanted`, until it fails.
+    /// Calls `f` for each maximal run of pages in `[start, end)` whose words are `wanted`, until it
+    /// fails.
     pub(super) fn for_each_run(
         &self,
         start: usize,
@@ -145,14 +149,16 @@ impl Pager {
         run.map_or(Ok(()), |(from, to)| f(from, to))
     }
 
-    /// Before the kernel moves `[start, end)` (mremap), with the lock held until it has. A failure leaves the range as it was.
+    /// Before the kernel moves `[start, end)` (mremap), with the lock held until it has. A failure
+    /// leaves the range as it was.
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
         self.wait_for_copies();
         let mut result = Ok(());
         let mut is_paged = false;
         self.ranges.for_each(start, end, |r| is_paged |= !r.flags.has(RangeFlags::UNREGISTERED));
-        // By protection faults what is not paged must be hidden with the rest, so that it is one mapping.
+        // By protection faults what is not paged must be hidden with the rest, so that it is one
+        // mapping.
         let hides_all = is_paged && a.mechanism.is_protect();
         self.ranges.for_each(start, end, |r| {
             if (hides_all || !r.flags.has(RangeFlags::UNREGISTERED)) && result.is_ok() {
@@ -170,7 +176,8 @@ impl Pager {
         result
     }
 
-    /// After the kernel has moved a range, or has not: puts what is at `[start, end)` under the mechanism again.
+    /// After the kernel has moved a range, or has not: puts what is at `[start, end)` under the
+    /// mechanism again.
     pub fn after_move(&self, start: usize, end: usize) {
         let Some(a) = self.active() else { return };
         self.ranges.for_each(start, end, |r| {
@@ -181,7 +188,8 @@ impl Pager {
                 return;
             }
             if !a.mechanism.is_protect() {
-                // It was registered before, so it can be again; missing pages would read as zero otherwise.
+                // It was registered before, so it can be again; missing pages would read as zero
+                // otherwise.
                 let again = a.mechanism.attach(r.start, r.len());
                 assert!(again.is_ok(), "a moved range cannot be registered again: {again:?}");
                 return;
@@ -193,8 +201,8 @@ impl Pager {
         });
     }
 
-    /// The kernel moved `[old, old + old_len)` to `[new, new + new_len)`, frames and all. `keep_old`: the old range
-    /// stays mapped, empty (MREMAP_DONTUNMAP).
+    /// The kernel moved `[old, old + old_len)` to `[new, new + new_len)`, frames and all.
+    /// `keep_old`: the old range stays mapped, empty (MREMAP_DONTUNMAP).
     pub fn note_moved(
         &self,
         s: &mut Locked<'_>,

@@ -10,15 +10,17 @@
 //!     evict.rs: sweep.rs (resident -> limbo), age_out.rs (limbo -> swap cache) <---- evictor
 //! ```
 //!
-//! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only noted.
-//! *Active*: the mechanism is on, missing pages fault. *Limbo*: see `policy/limbo.rs`. *Held*: see `hold.rs`. *Used*: pages
-//! counted against the limit: resident + limbo + swap cache + tables + what the process has outside.
+//! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only
+//! noted. *Active*: the mechanism is on, missing pages fault. *Limbo*: see
+//! `policy/limbo.rs`. *Held*: see `hold.rs`. *Used*: pages counted against the limit: resident +
+//! limbo + swap cache + tables + what the process has outside.
 //!
-//! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. It protects page words (writes), ranges
-//! (writes), limbo, the sweep's hand. What is slow is done without it, by the holder of a claim (`claim.rs`). A call of the program
-//! that changes mappings is made, and noted, under the lock, when no page of the range is claimed. A thread that takes the
-//! lock, or a claim, has all signals blocked, runs on memory that is not managed, and touches no managed memory but through
-//! the mechanism.
+//! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. It protects
+//! page words (writes), ranges (writes), limbo, the sweep's hand. What is slow is done without it,
+//! by the holder of a claim (`claim.rs`). A call of the program that changes mappings is made, and
+//! noted, under the lock, when no page of the range is claimed. A thread that takes the lock, or a
+//! claim, has all signals blocked, runs on memory that is not managed, and touches no managed
+//! memory but through the mechanism.
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
@@ -86,7 +88,8 @@ use together::Lone;
 use units::Units;
 use watch::Watched;
 
-/// Pages that a process may keep mapped however full the tree is: below that it could not make progress.
+/// Pages that a process may keep mapped however full the tree is: below that it could not make
+/// progress.
 const MIN_PAGES: i64 = 256;
 /// The same while it waits for its turn.
 const PAUSED_PAGES: i64 = 32;
@@ -149,7 +152,8 @@ pub struct State {
 }
 
 impl State {
-    /// Whether some thread has a part of limbo in hand, or pages that leave together: memory is on its way.
+    /// Whether some thread has a part of limbo in hand, or pages that leave together: memory is on
+    /// its way.
     fn is_claimed(&mut self) -> bool {
         self.limbo.claimed() > 0 || self.lone.are_leaving()
     }
@@ -171,11 +175,13 @@ pub struct Pager {
     outside: AtomicI64,
     /// Memory may be written without asking the page tables: see `together.rs`.
     pins: AtomicBool,
-    /// So many read pages of the program without the lock, for which memory stays under the mechanism.
+    /// So many read pages of the program without the lock, for which memory stays under the
+    /// mechanism.
     copying: AtomicU32,
     /// Bumped, then futex-woken, when a claim ends that somebody waits for.
     claims_ended: AtomicU32,
-    /// Pages that were written while they, or their neighbours, were leaving together, since that was looked at.
+    /// Pages that were written while they, or their neighbours, were leaving together, since that
+    /// was looked at.
     disturbed: AtomicU32,
     /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
     dropped: AtomicU64,
@@ -295,7 +301,8 @@ impl Pager {
     pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
         s.limbo.init(active.slots, active.blocks)?;
         crate::sys::mem::keep_spare()?;
-        // Its frames are taken as windows grow: in a tree of many processes most never need them all.
+        // Its frames are taken as windows grow: in a tree of many processes most never need them
+        // all.
         s.bounce = Some(Mapping::new(WINDOW_LOCKED_PAGES * PAGE_SIZE)?);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
         crate::sys::tsc::ask();
@@ -354,7 +361,8 @@ impl Pager {
         all - self.uncounted_pages()
     }
 
-    /// Pages that the process would hold without uzswap, but for those that it shares with relatives and they count.
+    /// Pages that the process would hold without uzswap, but for those that it shares with
+    /// relatives and they count.
     pub fn needed_pages(&self) -> i64 {
         self.resident_pages()
             + self.limbo_pages()

@@ -1,11 +1,12 @@
 //! Events of the whole process: paging is switched on, the process forks, time passes.
 //!
-//! **Switching on.** Each range is attached first and looked at afterwards: from the attach on only uzswap
-//! maps pages there, so what is found present then is exactly what is resident.
+//! **Switching on.** Each range is attached first and looked at afterwards: from the attach on only
+//! uzswap maps pages there, so what is found present then is exactly what is resident.
 //!
-//! **Fork.** The child has copies of everything: words, limbo's frames, the pool. It has no userfaultfd of its own, so a missing
-//! page would read as zero: before anything else runs there, it opens one and attaches every range.
-//! What it shares with the parent is marked and counted page by page (`shared.rs`).
+//! **Fork.** The child has copies of everything: words, limbo's frames, the pool. It has no
+//! userfaultfd of its own, so a missing page would read as zero: before anything else runs there,
+//! it opens one and attaches every range. What it shares with the parent is marked and counted page
+//! by page (`shared.rs`).
 
 use core::sync::atomic::Ordering;
 
@@ -20,12 +21,14 @@ use crate::region::{ADDRESS_END, Mapped, PageState, Range, RangeFlags};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
 impl Pager {
-    /// Attaches every range and adopts what is present. With the lock held, right after `set_active`.
+    /// Attaches every range and adopts what is present. With the lock held, right after
+    /// `set_active`.
     pub fn activate_ranges(&self, s: &mut Locked<'_>) {
         let active = self.active().expect("active");
         let hides = active.mechanism.is_protect();
         if hides {
-            // Hiding memory, if only for a moment, would fail the call that is using it. What lies around it can be paged.
+            // Hiding memory, if only for a moment, would fail the call that is using it. What lies
+            // around it can be paged.
             self.holds.overlapping(0, ADDRESS_END, |start, end| {
                 self.note_flag(start, end, RangeFlags::UNREGISTERED, true);
                 false
@@ -93,8 +96,8 @@ impl Pager {
         let _ = active.mechanism.expose(from, to - from, prot);
     }
 
-    /// Before fork, with the lock held: nothing in the cache may be half done when memory is copied. The guard goes
-    /// to one of the two functions below, in the parent and in the child.
+    /// Before fork, with the lock held: nothing in the cache may be half done when memory is
+    /// copied. The guard goes to one of the two functions below, in the parent and in the child.
     /// `child` is the child's slot, if there is one.
     pub fn prepare_fork(
         &self,
@@ -126,9 +129,9 @@ impl Pager {
         }
     }
 
-    /// After fork, in the child, before anything else runs: `mine` are this thread's holds, `slot` is
-    /// the child's own. `may_renew`: the mechanism's files may be opened. Without the mechanism paging ends in the child, which has all of
-    /// its memory then; the error says why.
+    /// After fork, in the child, before anything else runs: `mine` are this thread's holds, `slot`
+    /// is the child's own. `may_renew`: the mechanism's files may be opened. Without the mechanism
+    /// paging ends in the child, which has all of its memory then; the error says why.
     pub fn after_fork_child(
         &self,
         s: &mut Locked<'_>,
@@ -143,7 +146,8 @@ impl Pager {
         self.pins.store(false, Ordering::Relaxed);
         // The evictor that may be at it is the parent's.
         self.copying.store(0, Ordering::Relaxed);
-        // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees entries.
+        // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees
+        // entries.
         if let (Some(a), Some(g)) = (self.active(), guard) {
             a.cache.after_fork_child(g);
         }
@@ -167,7 +171,8 @@ impl Pager {
             return attached;
         }
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
-        // By protection faults what is in limbo is counted page by page, and the count holds here, too.
+        // By protection faults what is in limbo is counted page by page, and the count holds here,
+        // too.
         if !active.mechanism.is_protect() {
             self.limbo_pages.store(s.limbo.in_use() as i64, Ordering::Relaxed);
         }
@@ -187,7 +192,8 @@ impl Pager {
         })
     }
 
-    /// In the child: calls `f` with every range that its parent paged. What fork wipes is empty by then.
+    /// In the child: calls `f` with every range that its parent paged. What fork wipes is empty by
+    /// then.
     pub(super) fn for_each_inherited(
         &self,
         s: &mut Locked<'_>,

@@ -1,13 +1,14 @@
-//! Reclaim on demand: somebody outside wants memory of this process, whether or not it is short (`uzswap reclaim`).
+//! Reclaim on demand: somebody outside wants memory of this process, whether or not it is short
+//! (`uzswap reclaim`).
 //!
 //! ```text
 //!   Pages: sweep, age out, as the evictor does, but on and on ──> Limbo: age out what is left ──> Pool: write it back,
 //!                                                                                            or pack it without a store
 //! ```
 //!
-//! It ends when enough is free, or when every page that was there at the beginning had its turn: a program that
-//! goes on running brings pages back, and is not chased. It is done in portions, between which the evictor sees to its other
-//! duties.
+//! It ends when enough is free, or when every page that was there at the beginning had its turn: a
+//! program that goes on running brings pages back, and is not chased. It is done in portions,
+//! between which the evictor sees to its other duties.
 
 use super::ahead::Ahead;
 use super::sweep::{SWEEP_LOOK_PAGES, Victims};
@@ -24,7 +25,8 @@ const WRITE_BYTES: usize = 4 << 20;
 const PACK_PAGES: usize = 32;
 /// Fruitless steps in a row after which the rest of limbo is left alone.
 const FRUITLESS_MAX: u32 = 8;
-/// A step that found what is left in other hands looks again after this long, and in all so often at most.
+/// A step that found what is left in other hands looks again after this long, and in all so often
+/// at most.
 const WAIT_NS: u64 = 50_000;
 const WAITS_MAX: u32 = 20_000;
 
@@ -141,8 +143,9 @@ impl Pager {
         false
     }
 
-    /// Waits a little if a thread has claimed a part of limbo. Limbo is a ring: however much else is freed, there is no room for more
-    /// before the oldest part is, and its claimer may have lost the processor.
+    /// Waits a little if a thread has claimed a part of limbo. Limbo is a ring: however much else
+    /// is freed, there is no room for more before the oldest part is, and its claimer may have lost
+    /// the processor.
     fn waits_for_others(&self, mut s: Locked<'_>, r: &mut Reclaim) -> bool {
         let waits = s.is_claimed() && r.waits < WAITS_MAX;
         drop(s);

@@ -1,4 +1,5 @@
-//! Refusals: pages that neither pool nor store takes, and how far the process goes over its limit meanwhile.
+//! Refusals: pages that neither pool nor store takes, and how far the process goes over its limit
+//! meanwhile.
 //!
 //! ```text
 //!   evict ──refused──> the page's word names the generation: the sweep passes it by
@@ -10,9 +11,10 @@
 //!   next generation: every page is tried again
 //! ```
 //!
-//! A page that was refused would be refused again: compressing it once more for each fault would leave the program
-//! standing still. A write to it goes unseen, so that time has to pass as well, twice as much after each vain trial.
-//! The limit is not held meanwhile, and the count of what is used says so.
+//! A page that was refused would be refused again: compressing it once more for each fault would
+//! leave the program standing still. A write to it goes unseen, so that time has to pass as well,
+//! twice as much after each vain trial. The limit is not held meanwhile, and the count of what is
+//! used says so.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
@@ -25,7 +27,8 @@ use crate::region::table::LEAF_BYTES;
 const OVER_PAGES: i64 = 64;
 /// The most of them, after many fruitless rounds: a part of the limit.
 const OVER_MOST: i64 = 8;
-/// How long the process may stay over its limit, where a round has not ended, before it tries again to make room.
+/// How long the process may stay over its limit, where a round has not ended, before it tries again
+/// to make room.
 const TOLERATED_NS: u64 = 2_000_000;
 /// A process that went over its limit so lately does not wait long before it does so again.
 const MOMENT_NS: u64 = 200_000_000;
@@ -35,13 +38,14 @@ const RESTS: u64 = u64::MAX;
 const ALL: i64 = 1 << 40;
 /// A page is hot three times at most, so that a round passes each word four times.
 const PASSES: usize = 4;
-/// A part of what is resident: so many pages more must fit into the pool for another trial of all that were refused.
+/// A part of what is resident: so many pages more must fit into the pool for another trial of all
+/// that were refused.
 const ROOM: i64 = 8;
-/// A part of what is resident: so many faults must have been served before another trial for no reason but time. Each
-/// trial compresses all that was refused.
+/// A part of what is resident: so many faults must have been served before another trial for no
+/// reason but time. Each trial compresses all that was refused.
 const FAULTS: u64 = 32;
-/// How long what was refused is left alone at first, and at most; and so many times longer if the program has had no
-/// such number of faults.
+/// How long what was refused is left alone at first, and at most; and so many times longer if the
+/// program has had no such number of faults.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
 const RETRY_MOST_NS: u64 = 64_000_000_000;
 const RETRY_IDLE: u64 = 16;
@@ -209,7 +213,8 @@ impl Pager {
         }
     }
 
-    /// Lets a guest (`FaultStream::is_of_guest`) go over the limit for a moment, and has the evictor make room.
+    /// Lets a guest (`FaultStream::is_of_guest`) go over the limit for a moment, and has the
+    /// evictor make room.
     pub(super) fn tolerate_guest(&self, pages: i64) {
         let over = self.excess_of_tree(0) + self.tolerated_pages();
         let until_ns = crate::sys::now_ns() + TOLERATED_NS;
@@ -228,8 +233,8 @@ impl Pager {
         self.refusals.end_rest();
     }
 
-    /// The evictor looks whether there is something to try after all: what was refused, or what has come since. Says
-    /// whether there is not.
+    /// The evictor looks whether there is something to try after all: what was refused, or what has
+    /// come since. Says whether there is not.
     pub(super) fn stays_at_rest(&self) -> bool {
         let r = &self.refusals;
         if r.has_any.load(Ordering::Relaxed) {

@@ -1,9 +1,9 @@
 //! Serving a fault: the page that was touched, and its neighbours where the access runs on.
 //!
-//! Runs in the signal handler of the faulting thread (or under a system call that needs the page), so: no
-//! allocation, no managed memory. A fault looks at the page under the lock, plans what is to come, and has it filled
-//! under a claim (`fill.rs`). The second of two threads that fault on one page waits for the claim of the first, and finds
-//! the page resident.
+//! Runs in the signal handler of the faulting thread (or under a system call that needs the page),
+//! so: no allocation, no managed memory. A fault looks at the page under the lock, plans what is to
+//! come, and has it filled under a claim (`fill.rs`). The second of two threads that fault on one
+//! page waits for the claim of the first, and finds the page resident.
 
 use core::sync::atomic::Ordering;
 
@@ -109,7 +109,8 @@ impl Pager {
         }
     }
 
-    /// The page that was touched is there: another thread was first, or it is protected. `Err`: look again.
+    /// The page that was touched is there: another thread was first, or it is protected. `Err`:
+    /// look again.
     fn found_resident<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -125,7 +126,8 @@ impl Pager {
             return Err(s);
         }
         if t.want > 0 {
-            // Another thread has brought it while this one waited, or loaded it in vain; or the evictor, ahead of it.
+            // Another thread has brought it while this one waited, or loaded it in vain; or the
+            // evictor, ahead of it.
             self.trace_served(page, 1, FaultKind::PoolLoad, t.is_write, false);
             self.fault_ends(t.began, FaultKind::PoolLoad);
             t.want = 0;
@@ -149,7 +151,8 @@ impl Pager {
             self.ask_evictor();
             return Ok(Fault::Served);
         }
-        // Another thread was first; or, by protection faults, a change of protection stopped halfway.
+        // Another thread was first; or, by protection faults, a change of protection stopped
+        // halfway.
         if is_protect {
             let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
             let _ = active.mechanism.expose(page, PAGE_SIZE, prot);
@@ -177,7 +180,8 @@ impl Pager {
         stream.path().ahead_end = self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);
     }
 
-    /// Serves what comes after the pages that the evictor has in hand. Then the touched page is looked at again.
+    /// Serves what comes after the pages that the evictor has in hand. Then the touched page is
+    /// looked at again.
     fn serve_first<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -249,7 +253,8 @@ impl Pager {
                 Err(s)
             }
             Serve::NeedRoom(pages) => {
-                // What was made room for may have changed hands meanwhile; do not ask for much again.
+                // What was made room for may have changed hands meanwhile; do not ask for much
+                // again.
                 t.tries += 1;
                 t.want = if t.tries > 4 { 1 } else { t.want };
                 Err(self.make_room(s, active, pages))
@@ -349,7 +354,8 @@ impl Pager {
         self.table.get(page).map_or(PageState::None, |e| e.state())
     }
 
-    /// Whether a thread that reads on has found all of `[start, end)` there; false if that would take long to find out.
+    /// Whether a thread that reads on has found all of `[start, end)` there; false if that would
+    /// take long to find out.
     fn are_resident(&self, start: usize, end: usize) -> bool {
         let mut at = start;
         for _ in 0..ACROSS_STEPS {
@@ -368,8 +374,9 @@ impl Pager {
         false
     }
 
-    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same way, or the huge page that they
-    /// belong to. After some `tries` less will do. `write`: it is known that the page will be written, or may be by the kernel.
+    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same
+    /// way, or the huge page that they belong to. After some `tries` less will do. `write`: it is
+    /// known that the page will be written, or may be by the kernel.
     #[expect(clippy::too_many_arguments, reason = "what a fault is")]
     pub(super) fn serve(
         &self,
@@ -455,7 +462,8 @@ impl Pager {
         served
     }
 
-    /// Pages that a fault at `page` brought along by way of a window, if they were loaded: huge pages are counted otherwise.
+    /// Pages that a fault at `page` brought along by way of a window, if they were loaded: huge
+    /// pages are counted otherwise.
     fn loaded_around(&self, page: usize, pages: usize, kind: FaultKind) -> usize {
         let is_loaded = matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad);
         let is_huge = self.table.middle(page).is_some_and(|m| m.mapped() == Mapped::Huge);

@@ -1,24 +1,28 @@
 //! Memory shared by fork: counted once among relatives, page by page.
 //!
-//! After fork parent and child have every frame in common until one of them writes it. Counting all of it twice would make
-//! every fork-and-exec evict half of the parent; counting it once until somebody looks would let a family
-//! grow past its limit unseen. So each shared page is marked in its word and write-protected, on both sides:
+//! After fork parent and child have every frame in common until one of them writes it. Counting all
+//! of it twice would make every fork-and-exec evict half of the parent; counting it once until
+//! somebody looks would let a family grow past its limit unseen. So each shared page is marked in
+//! its word and write-protected, on both sides:
 //!
 //! ```text
 //!   fork:  RESIDENT -> RESIDENT, shared      the child owes all of them (a *debt* that is not counted), the parent none
 //!   first write (a fault), eviction,         the page is this process's own from now on:
 //!   discarding, moving                       debt - 1, for the parent as for the child
 //! ```
-//! The parent's count may pass the truth this way, never fall below it: when the parent writes, the old frame is
-//! the child's. What the kernel says is each one's share (Pss) puts the count right at the evictor's ticks: the first time the
-//! parent hands over what the child has to count from then on; later a process counts less only when its relatives
-//! have looked, too. The sum never falls below the truth.
+//! The parent's count may pass the truth this way, never fall below it: when the parent writes, the
+//! old frame is the child's. What the kernel says is each one's share (Pss) puts the count right at
+//! the evictor's ticks: the first time the parent hands over what the child has to count from then
+//! on; later a process counts less only when its relatives have looked, too. The sum never falls
+//! below the truth.
 //!
-//! The pool is shared too, but written by us alone: a frame for each page that is freed. (What comes in goes
-//! to frames that are counted when they are taken.) All else, tables, stacks and data, counts on both sides from the start.
+//! The pool is shared too, but written by us alone: a frame for each page that is freed. (What
+//! comes in goes to frames that are counted when they are taken.) All else, tables, stacks and
+//! data, counts on both sides from the start.
 //!
-//! Evicting a shared page frees nothing while relatives have it, and its compressed copy would come on top: so it goes to
-//! the store at once, if there is one. It needs no limbo, being stable behind its write protection.
+//! Evicting a shared page frees nothing while relatives have it, and its compressed copy would come
+//! on top: so it goes to the store at once, if there is one. It needs no limbo, being stable behind
+//! its write protection.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 
@@ -39,11 +43,13 @@ const WAIT_FOR_OTHERS_NS: u64 = 1_000_000_000;
 pub(super) struct Sharing {
     /// Pages that are counted by relatives; negative: pages counted here that they hold.
     debt: AtomicI64,
-    /// Pages that were in the cache when this process was forked: relatives need those that still are.
+    /// Pages that were in the cache when this process was forked: relatives need those that still
+    /// are.
     inherited_stored: AtomicI64,
     /// Frames of the cache that may still be shared.
     cache_frames: AtomicI64,
-    /// Pages that count until relatives have looked at their share, which may have them now; and since when.
+    /// Pages that count until relatives have looked at their share, which may have them now; and
+    /// since when.
     handed_over: AtomicI64,
     handed_over_at_ns: AtomicU64,
     /// Some page is marked.
@@ -74,7 +80,8 @@ impl Pager {
         s.debt.load(Ordering::Relaxed) - self.slot().charged()
     }
 
-    /// Pages that this process would share with relatives without uzswap, which count there; as far as known.
+    /// Pages that this process would share with relatives without uzswap, which count there; as far
+    /// as known.
     pub(super) fn needed_by_relatives(&self) -> i64 {
         let s = &self.sharing;
         let stored = s.inherited_stored.load(Ordering::Relaxed).min(self.stored_pages());
@@ -110,9 +117,9 @@ impl Pager {
         self.table.get(page).is_some_and(|e| e.is_shared())
     }
 
-    /// The program, or the kernel for it, is about to write the resident page `page`: up to `want` shared pages from it
-    /// on become the process's own and writable. By protection faults it is the unit around it. Returns how
-    /// many pages from `page` on can be written now.
+    /// The program, or the kernel for it, is about to write the resident page `page`: up to `want`
+    /// shared pages from it on become the process's own and writable. By protection faults it is
+    /// the unit around it. Returns how many pages from `page` on can be written now.
     pub(super) fn own_run(
         &self,
         s: &Locked<'_>,
@@ -131,14 +138,15 @@ impl Pager {
         }
         let most = self.free_run(s, page, ((range.end - page) >> PAGE_SHIFT).min(want.max(1)));
         let n = (0..most).take_while(|i| self.is_shared(page + i * PAGE_SIZE)).count();
-        // Not marked, and yet protected: what a fork that failed or a pause of the marks left behind.
+        // Not marked, and yet protected: what a fork that failed or a pause of the marks left
+        // behind.
         active.mechanism.allow_write(page, n.max(1) * PAGE_SIZE, range.prot);
         self.own_all(page, page + n * PAGE_SIZE);
         n.max(1)
     }
 
-    /// Lifts the write protection of `[start, end)`, a part of one range with protection `prot`. Before its marks are taken
-    /// off: a word that says writable is believed without the lock.
+    /// Lifts the write protection of `[start, end)`, a part of one range with protection `prot`.
+    /// Before its marks are taken off: a word that says writable is believed without the lock.
     fn unprotect(&self, active: &Active, prot: u32, start: usize, end: usize) {
         if !active.mechanism.is_protect() {
             return active.mechanism.allow_write(start, end - start, prot);
@@ -160,8 +168,8 @@ impl Pager {
         self.count_owned(owned);
     }
 
-    /// Before fork, with the lock held: marks and write-protects what will be shared. What system calls are using
-    /// stays as it is: the kernel could not wait for us.
+    /// Before fork, with the lock held: marks and write-protects what will be shared. What system
+    /// calls are using stays as it is: the kernel could not wait for us.
     pub(super) fn share_all(&self, active: &Active) {
         self.sharing.marked.store(true, Ordering::Relaxed);
         self.sharing.forks.fetch_add(1, Ordering::Relaxed);
@@ -195,8 +203,8 @@ impl Pager {
         self.sharing.cache_frames.store(self.own_pages(), Ordering::Relaxed);
     }
 
-    /// Write-protects the marked pages of `[start, end)`, a part of `range`. A page that cannot be protected
-    /// loses its mark.
+    /// Write-protects the marked pages of `[start, end)`, a part of `range`. A page that cannot be
+    /// protected loses its mark.
     fn protect_marked(&self, active: &Active, range: Range, start: usize, end: usize) {
         if range.prot & PROT_WRITE == 0 && active.mechanism.is_protect() {
             return;
@@ -211,15 +219,16 @@ impl Pager {
         });
     }
 
-    /// Before fork: the child's slot says that this process counts for it. From now on, or a relative could see that it
-    /// shares with one more, and count less, before anybody counts for that one.
+    /// Before fork: the child's slot says that this process counts for it. From now on, or a
+    /// relative could see that it shares with one more, and count less, before anybody counts for
+    /// that one.
     pub(super) fn count_for_child(&self, child: &Slot) {
         child.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         child.counted_by.store(self.slot().id(), Ordering::Release);
     }
 
-    /// In the child after fork: its ranges are registered again, without the protection; what is resident or
-    /// in the pool is counted by the parent.
+    /// In the child after fork: its ranges are registered again, without the protection; what is
+    /// resident or in the pool is counted by the parent.
     pub(super) fn share_in_child(&self, active: &Active) {
         self.inherit_events(active);
         if !active.mechanism.is_protect() {
@@ -231,16 +240,18 @@ impl Pager {
         self.tolerate_nothing();
         self.sharing.debt.store(0, Ordering::Relaxed);
         self.sharing.inherited_stored.store(self.stored_pages(), Ordering::Relaxed);
-        // The rest counts here from now on. Limbo: the parent gives its frames back without asking. Tables, stacks, the
-        // program's data and ours are not marked: much of it will be written at once, nobody sees what.
+        // The rest counts here from now on. Limbo: the parent gives its frames back without asking.
+        // Tables, stacks, the program's data and ours are not marked: much of it will be written at
+        // once, nobody sees what.
         self.sharing.debt.store(self.resident_pages() + self.pool_pages(), Ordering::Relaxed);
     }
 
-    /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional part of its
-    /// anonymous memory, asked for at `asked_ns` when `used_pages` gave `counted_pages`. What happened since stays counted.
+    /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional
+    /// part of its anonymous memory, asked for at `asked_ns` when `used_pages` gave
+    /// `counted_pages`. What happened since stays counted.
     ///
-    /// The tree's sum must not fall below the truth: what this process has no longer may be a relative's alone now. So
-    /// more counts at once, less only when the relatives have looked, too.
+    /// The tree's sum must not fall below the truth: what this process has no longer may be a
+    /// relative's alone now. So more counts at once, less only when the relatives have looked, too.
     pub fn correct_share(&self, asked_ns: u64, counted_pages: i64, pss_pages: i64) {
         let (shared, slot) = (&self.sharing, self.slot());
         let surplus = counted_pages - pss_pages;
@@ -279,8 +290,8 @@ impl Pager {
         })
     }
 
-    /// Whether the kernel's answer may be used now: not while the parent counts for this process, nor while a child is so
-    /// young that it may exec or exit at once.
+    /// Whether the kernel's answer may be used now: not while the parent counts for this process,
+    /// nor while a child is so young that it may exec or exit at once.
     pub fn may_correct_share(&self) -> bool {
         let me = self.slot().id();
         let parent = self.slot().counted_by.load(Ordering::Acquire);
@@ -294,7 +305,8 @@ impl Pager {
         !has_parent && !has_infant
     }
 
-    /// The process has no relatives that share memory with it any more: everything counts, nothing is protected.
+    /// The process has no relatives that share memory with it any more: everything counts, nothing
+    /// is protected.
     pub fn set_unshared(&self) {
         let s = &self.sharing;
         s.debt.store(0, Ordering::Relaxed);

@@ -1,17 +1,19 @@
-//! How much of a tree's memory a process keeps: how far it is over, how much it leaves free, and which size it holds.
+//! How much of a tree's memory a process keeps: how far it is over, how much it leaves free, and
+//! which size it holds.
 //!
-//! What a process needs it takes from its own pages, so that it keeps the size it has; how sizes change is for `uzswap run` to
-//! say (`control/share.rs`), who knows what memory is worth to whom.
+//! What a process needs it takes from its own pages, so that it keeps the size it has; how sizes
+//! change is for `uzswap run` to say (`control/share.rs`), who knows what memory is worth to whom.
 
 use core::sync::atomic::Ordering;
 
 use super::{MIN_PAGES, PAUSED_PAGES, Pager};
 use crate::policy::batch_pages;
 
-/// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a part of the limit: more is for
-/// `uzswap run` to say, who knows what it is worth to whom.
+/// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a
+/// part of the limit: more is for `uzswap run` to say, who knows what it is worth to whom.
 const BY_THE_WAY: i64 = 1024;
-/// A process that waits for its turn, or has more than its share, gives memory away as long as less than this part of the limit is free.
+/// A process that waits for its turn, or has more than its share, gives memory away as long as less
+/// than this part of the limit is free.
 pub const GIVEN_AHEAD: i64 = 16;
 
 /// The excess where paging ends: there is room for all, in every sum that is made of it.
@@ -66,13 +68,15 @@ impl Pager {
         batch_pages(self.limit_pages())
     }
 
-    /// Pages that a process leaves free for others while it waits for its turn, or has more than its share.
+    /// Pages that a process leaves free for others while it waits for its turn, or has more than
+    /// its share.
     fn given_ahead(&self) -> i64 {
         self.tree().limit() / GIVEN_AHEAD
     }
 
-    /// Pages that the process has grown by since memory was not short: what it needs, it takes from its own, and no more. It lets go
-    /// of all that is needed where that is for it alone, or while it waits for its turn, or has more than its share.
+    /// Pages that the process has grown by since memory was not short: what it needs, it takes from
+    /// its own, and no more. It lets go of all that is needed where that is for it alone, or while
+    /// it waits for its turn, or has more than its share.
     pub(super) fn above_size(&self) -> i64 {
         if self.is_alone() || self.excess(0) > 0 || self.slot().turn.is_paused() {
             return i64::MAX;
@@ -84,8 +88,9 @@ impl Pager {
         self.tree().used() <= self.published_pages()
     }
 
-    /// Every few milliseconds: a share that nobody speaks of any more ends. While memory is short each process of a tree becomes a little smaller, and lets go of what is needed
-    /// if somebody cannot help himself.
+    /// Every few milliseconds: a share that nobody speaks of any more ends. While memory is short
+    /// each process of a tree becomes a little smaller, and lets go of what is needed if somebody
+    /// cannot help himself.
     pub fn shrink_size(&self) {
         self.slot().share.end_if_forgotten(crate::sys::now_ns());
         let stuck = self.tree().stuck.load(Ordering::Acquire);

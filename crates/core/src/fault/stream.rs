@@ -1,15 +1,18 @@
 //! One thread's faults: where it reads on, and how much comes with the next page of that.
 //!
-//! A thread reads on in up to four places at a time. A fault that one of them leads to brings a window, which doubles while windows are used; a fault
-//! elsewhere brings one page, and begins a new path in place of the one that is out of use for longest.
+//! A thread reads on in up to four places at a time. A fault that one of them leads to brings a
+//! window, which doubles while windows are used; a fault elsewhere brings one page, and begins a
+//! new path in place of the one that is out of use for longest.
 
 use crate::policy::next_window;
 use crate::sys::PAGE_SIZE;
 
-/// Places at which a thread may read on at the same time: from one array to another, say, by way of an index.
+/// Places at which a thread may read on at the same time: from one array to another, say, by way of
+/// an index.
 const PATHS: usize = 4;
 
-/// One of them: where its next fault falls if the access runs on, and how many pages are brought then.
+/// One of them: where its next fault falls if the access runs on, and how many pages are brought
+/// then.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Path {
     pub next: usize,
@@ -25,7 +28,8 @@ pub(super) struct Path {
 impl Path {
     const NONE: Path = Path { next: 0, ahead_end: 0, window: 0, alone: 0, around: 0 };
 
-    /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault. `reaches(a, b)`: all of `[a, b)` is there.
+    /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault.
+    /// `reaches(a, b)`: all of `[a, b)` is there.
     fn leads_to(&self, page: usize, was_last: bool, reaches: impl FnOnce(usize, usize) -> bool) -> bool {
         let is_under_way = self.window > 1;
         page == self.next
@@ -45,8 +49,9 @@ pub struct FaultStream {
     /// To notice a fault that repeats without end though the page is there.
     last: usize,
     repeats: u32,
-    /// The faults are those of a process that shares the program's memory, and may be killed at any moment: it takes nothing into its hands that
-    /// others would wait for, so it evicts nothing and brings in one page at a time.
+    /// The faults are those of a process that shares the program's memory, and may be killed at any
+    /// moment: it takes nothing into its hands that others would wait for, so it evicts nothing and
+    /// brings in one page at a time.
     pub is_of_guest: bool,
 }
 
@@ -55,7 +60,8 @@ impl FaultStream {
         FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0, is_of_guest: false }
     }
 
-    /// Counts a fault for which there was nothing to do; true when it has happened too often in a row.
+    /// Counts a fault for which there was nothing to do; true when it has happened too often in a
+    /// row.
     pub(super) fn repeated(&mut self, page: usize) -> bool {
         self.repeats = if self.last == page { self.repeats + 1 } else { 0 };
         self.last = page;
@@ -72,8 +78,9 @@ impl FaultStream {
         &mut self.paths[0]
     }
 
-    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one otherwise. Then those are told that the path
-    /// which is forgotten for it has brought in vain. `reaches(a, b)`: all of `[a, b)` is there.
+    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one
+    /// otherwise. Then those are told that the path which is forgotten for it has brought in vain.
+    /// `reaches(a, b)`: all of `[a, b)` is there.
     pub(super) fn window(
         &mut self,
         page: usize,
@@ -104,7 +111,8 @@ impl FaultStream {
 const USED_MOST: i32 = 16;
 /// Where most were not used, so many faults run on before there is another window.
 const ALONE_FAULTS: u32 = 3;
-/// Faults in a row at one page for which there was nothing to do, before they are taken for the program's own.
+/// Faults in a row at one page for which there was nothing to do, before they are taken for the
+/// program's own.
 const REPEATS_MAX: u32 = 20_000;
 
 #[cfg(test)]
@@ -160,7 +168,8 @@ mod tests {
             .collect();
         assert_eq!(windows, [1, 4, 8, 16, 32, 64, 128, 256, 256]);
         s.path().around = 255;
-        // It is forgotten after as many faults elsewhere as there are paths, and what it brought was in vain.
+        // It is forgotten after as many faults elsewhere as there are paths, and what it brought
+        // was in vain.
         let wasted: Vec<_> = (1..=PATHS).map(|i| s.window(i << 30, MOST, |_, _| false).1).collect();
         assert_eq!(wasted, [0, 0, 0, 255]);
         assert_eq!(fault(&mut s, at), 1);

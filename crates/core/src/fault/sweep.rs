@@ -5,9 +5,10 @@
 //!   leave (under claims, without the lock):    MOVE | MOVE       | drop (guard)  | together.rs
 //! ```
 //!
-//! A clock over the addresses: each pass cools a page, a cold one is taken. Going by address makes runs, which is what the kernel
-//! is good at: one MOVE and one flush for many pages. What has come in by windows and lies behind goes before that
-//! (`policy/trail.rs`), guarded pages are dropped (`guard.rs`), and those that lie alone leave together (`together.rs`).
+//! A clock over the addresses: each pass cools a page, a cold one is taken. Going by address makes
+//! runs, which is what the kernel is good at: one MOVE and one flush for many pages. What has come
+//! in by windows and lies behind goes before that (`policy/trail.rs`), guarded pages are dropped
+//! (`guard.rs`), and those that lie alone leave together (`together.rs`).
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -29,7 +30,8 @@ pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 /// What a sweep came to.
 #[derive(Default)]
 pub(super) struct Swept {
-    /// Pages taken out of the program, and of them those that needed no limbo: their frames are free.
+    /// Pages taken out of the program, and of them those that needed no limbo: their frames are
+    /// free.
     pub taken: usize,
     pub dropped: usize,
     /// Words looked at.
@@ -44,8 +46,8 @@ struct Victim {
     is_huge: bool,
 }
 
-/// What a sweep has picked: pages of the program, and the way by which each is to leave. Nothing has happened to them yet, and
-/// whatever happens before their turn comes is looked at then.
+/// What a sweep has picked: pages of the program, and the way by which each is to leave. Nothing
+/// has happened to them yet, and whatever happens before their turn comes is looked at then.
 pub(super) struct Victims {
     runs: [Victim; SWEEP_MOST_PAGES],
     runs_len: usize,
@@ -104,8 +106,9 @@ impl Victims {
 }
 
 impl Pager {
-    /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or what the hand finds: [`SWEEP_PAGES`], more if
-    /// pages may leave together, or a run of as many as `run_most` neighbours. What is to leave together stays in `v`.
+    /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or
+    /// what the hand finds: [`SWEEP_PAGES`], more if pages may leave together, or a run of as many
+    /// as `run_most` neighbours. What is to leave together stays in `v`.
     pub(super) fn sweep(
         &self,
         s: &mut Locked<'_>,
@@ -165,7 +168,8 @@ impl Pager {
         swept
     }
 
-    /// Takes up to `most` pages of a run of one range out, however hot they are. Returns where to go on.
+    /// Takes up to `most` pages of a run of one range out, however hot they are. Returns where to
+    /// go on.
     pub(super) fn sweep_run(
         &self,
         s: &mut Locked<'_>,
@@ -202,7 +206,8 @@ impl Pager {
         }
     }
 
-    /// Picks cold pages, going on from where the hand stopped, until there are `want`. The last run of them may be of `run_most`.
+    /// Picks cold pages, going on from where the hand stopped, until there are `want`. The last run
+    /// of them may be of `run_most`.
     fn pick_by_hand(
         &self,
         s: &mut Locked<'_>,
@@ -237,8 +242,8 @@ impl Pager {
         }
     }
 
-    /// Picks pages of one range from `start` on until there are `want`, the last run of which may be of `run_most`. `behind`: it is of the
-    /// trail. Returns where to go on.
+    /// Picks pages of one range from `start` on until there are `want`, the last run of which may
+    /// be of `run_most`. `behind`: it is of the trail. Returns where to go on.
     #[expect(clippy::too_many_arguments, reason = "a step of the two above")]
     fn pick_in(
         &self,
@@ -317,7 +322,8 @@ impl Pager {
         addr.min(range.end)
     }
 
-    /// The length of the run of cold pages at `addr`, all shared by fork or none, `most` at most; and the pages looked at.
+    /// The length of the run of cold pages at `addr`, all shared by fork or none, `most` at most;
+    /// and the pages looked at.
     fn cold_run(
         &self,
         s: &Locked<'_>,
@@ -343,8 +349,8 @@ impl Pager {
         (run, run)
     }
 
-    /// By protection faults the unit around `addr` decides: the resident pages of its part from `addr` on, if all are cold, and the
-    /// pages looked at.
+    /// By protection faults the unit around `addr` decides: the resident pages of its part from
+    /// `addr` on, if all are cold, and the pages looked at.
     fn cold_unit(&self, range: &Range, addr: usize, goes: &dyn Fn(&PageEntry) -> bool) -> (usize, usize) {
         let unit_bytes = self.unit_pages() * PAGE_SIZE;
         let unit_end = (addr / unit_bytes + 1) * unit_bytes;
@@ -362,8 +368,8 @@ impl Pager {
         (run, run)
     }
 
-    /// Takes out the run of resident pages at `addr`, as far as it is still one. `Next::End` with no page: limbo is full.
-    /// Also returns where the hold ends that stopped it.
+    /// Takes out the run of resident pages at `addr`, as far as it is still one. `Next::End` with
+    /// no page: limbo is full. Also returns where the hold ends that stopped it.
     pub(super) fn take_run(
         &self,
         s: &mut Locked<'_>,
@@ -398,7 +404,8 @@ impl Pager {
             }
         };
         let run = slots.count;
-        // Publish the intent, then look at the holds (see hold.rs). No word may say writable before the kernel does.
+        // Publish the intent, then look at the holds (see hold.rs). No word may say writable before
+        // the kernel does.
         let mut owned = 0;
         for i in 0..run {
             owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
@@ -446,8 +453,9 @@ impl Pager {
         (free, held_to)
     }
 
-    /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into `slots`: under a claim of all of them,
-    /// which is the caller's to end. By protection faults the lock stays, and there are no claims.
+    /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into
+    /// `slots`: under a claim of all of them, which is the caller's to end. By protection faults
+    /// the lock stays, and there are no claims.
     #[expect(clippy::too_many_arguments, reason = "a part of the one above")]
     fn move_to_limbo(
         &self,
@@ -477,12 +485,13 @@ impl Pager {
         t
     }
 
-    /// One page that MOVE does not take: nobody can write it (read-only, no access, shared by fork), or it is code
-    /// being written (JIT). Stored at once, without limbo.
+    /// One page that MOVE does not take: nobody can write it (read-only, no access, shared by
+    /// fork), or it is code being written (JIT). Stored at once, without limbo.
     fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
         let refused = Taken { pages: 0, next: Next::Stuck };
         let shared = self.is_shared(addr);
-        // The word must not say writable before the kernel does, not for an instant: holders believe it without the lock.
+        // The word must not say writable before the kernel does, not for an instant: holders
+        // believe it without the lock.
         self.word(addr, |_, e| e.enter_limbo(0, false));
         self.count_owned(shared as usize);
         let refuse = || {

@@ -1,7 +1,9 @@
-//! The time that a fault takes: from the handler's first instruction to its last, by the processor's own counter.
+//! The time that a fault takes: from the handler's first instruction to its last, by the
+//! processor's own counter.
 //!
-//! `uzswap run` has measured how long a tick is and written it into the shared block. Without that (tests that have no run,
-//! a machine whose counter is slow to read), or where the program forbids the instruction, nothing is counted.
+//! `uzswap run` has measured how long a tick is and written it into the shared block. Without that
+//! (tests that have no run, a machine whose counter is slow to read), or where the program forbids
+//! the instruction, nothing is counted.
 
 use core::sync::atomic::Ordering;
 

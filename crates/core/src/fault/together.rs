@@ -1,4 +1,5 @@
-//! Pages that lie alone leave together, from where they are: two flushes for many, where a MOVE of each has one.
+//! Pages that lie alone leave together, from where they are: two flushes for many, where a MOVE of
+//! each has one.
 //!
 //! ```text
 //!   addresses   c . h c . . h c c h . c       c: cold, h: in use, .: not there
@@ -8,23 +9,28 @@
 //!   let write   [---------------------]       those that stay
 //! ```
 //!
-//! Where pages are touched at random nearly all that are cold lie alone, and a flush is an interrupt of every processor that runs the
-//! program: 12 to 20 us on a virtual machine, with the lock held. Runs go by MOVE, which needs no copy.
+//! Where pages are touched at random nearly all that are cold lie alone, and a flush is an
+//! interrupt of every processor that runs the program: 12 to 20 us on a virtual machine, with the
+//! lock held. Runs go by MOVE, which needs no copy.
 //!
-//! Who writes a page of the stretch meanwhile has a fault and lifts its protection under the lock, as for guarded pages (`guard.rs`), and its word forgets that
-//! it leaves. Fork lets all stay. They have no limbo; their second chance is by the clock (`policy/ghost.rs`).
+//! Who writes a page of the stretch meanwhile has a fault and lifts its protection under the lock,
+//! as for guarded pages (`guard.rs`), and its word forgets that it leaves. Fork lets all stay. They
+//! have no limbo; their second chance is by the clock (`policy/ghost.rs`).
 //!
-//! What MOVE does and this does not is refuse a page that is pinned: one that a device, or the kernel on its behalf, writes without
-//! asking the page tables. So a program that has made a call by which memory may be pinned for longer than the call lasts has all its pages
-//! moved from then on (`note_pins`).
+//! What MOVE does and this does not is refuse a page that is pinned: one that a device, or the
+//! kernel on its behalf, writes without asking the page tables. So a program that has made a call
+//! by which memory may be pinned for longer than the call lasts has all its pages moved from then
+//! on (`note_pins`).
 //!
-//! It is not worth it where the neighbours are written all the time: each that is, is a fault. If those are many for the pages that left, pages are
-//! moved for a while ([`Lone::learn`]).
+//! It is not worth it where the neighbours are written all the time: each that is, is a fault. If
+//! those are many for the pages that left, pages are moved for a while ([`Lone::learn`]).
 //!
-//! Who reads a missing page of memory that is under no mechanism gets a zero page there, for good. So memory is not moved (mremap takes it from
-//! the mechanism for that) while pages are being copied: other memory may come to lie where they were.
+//! Who reads a missing page of memory that is under no mechanism gets a zero page there, for good.
+//! So memory is not moved (mremap takes it from the mechanism for that) while pages are being
+//! copied: other memory may come to lie where they were.
 //!
-//! The evictor does this, nobody else: a thread of the program may be forbidden the calls that it takes.
+//! The evictor does this, nobody else: a thread of the program may be forbidden the calls that it
+//! takes.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -44,7 +50,8 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 pub(super) const ALONE_MAX: usize = 2;
 /// Pages for which the flushes are worth it.
 const ENOUGH: usize = 6;
-/// Sweeps that move everything after one for which too many neighbours were written: so many more each time.
+/// Sweeps that move everything after one for which too many neighbours were written: so many more
+/// each time.
 const REST_MOST: u32 = 128;
 // Who is not copied at once would stay.
 const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
@@ -129,7 +136,8 @@ impl Lone {
         is_time
     }
 
-    /// So many pages left while so many of their stretch were written. A fault is about what a MOVE is.
+    /// So many pages left while so many of their stretch were written. A fault is about what a MOVE
+    /// is.
     fn learn(&mut self, left: usize, written: usize) {
         let is_worth = left > 0 && written <= left / 4;
         self.rest = if is_worth { self.rest / 2 } else { (2 * self.rest + 1).min(REST_MOST) };
@@ -168,7 +176,8 @@ impl Pager {
         }
     }
 
-    /// Lets the pages leave that a sweep has found lying alone, if there are enough; or moves them out.
+    /// Lets the pages leave that a sweep has found lying alone, if there are enough; or moves them
+    /// out.
     pub(super) fn leave_together<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -214,7 +223,8 @@ impl Pager {
         taken
     }
 
-    /// Lets the lock go and calls `copy`, which reads pages of the program that were there under it.
+    /// Lets the lock go and calls `copy`, which reads pages of the program that were there under
+    /// it.
     pub fn copy_unlocked<T>(&self, s: Locked<'_>, copy: impl FnOnce() -> T) -> T {
         self.copying.fetch_add(1, Ordering::Relaxed);
         drop(s);
@@ -223,7 +233,8 @@ impl Pager {
         copied
     }
 
-    /// With the lock held, before memory is taken from the mechanism: nobody reads it, nor begins to before the lock is free.
+    /// With the lock held, before memory is taken from the mechanism: nobody reads it, nor begins
+    /// to before the lock is free.
     pub(super) fn wait_for_copies(&self) {
         const MOMENT_NS: u64 = 20_000;
         while self.copying.load(Ordering::Acquire) > 0 {
@@ -231,8 +242,9 @@ impl Pager {
         }
     }
 
-    /// Protects the stretch of those pages of what was found that can still leave. Gives memory for copies, and the entries that the cache
-    /// kept of the pages, which are the caller's now. `None`: they cannot leave together.
+    /// Protects the stretch of those pages of what was found that can still leave. Gives memory for
+    /// copies, and the entries that the cache kept of the pages, which are the caller's now.
+    /// `None`: they cannot leave together.
     fn begin_to_leave(
         &self,
         s: &mut Locked<'_>,
@@ -286,8 +298,8 @@ impl Pager {
         copies.map(|copies| (copies, kept))
     }
 
-    /// Drops the frames of those pages that nobody has written since they began to leave: how many, and how many others the cache refused. The
-    /// first `copied` could be copied.
+    /// Drops the frames of those pages that nobody has written since they began to leave: how many,
+    /// and how many others the cache refused. The first `copied` could be copied.
     fn end_leaving(
         &self,
         s: &mut Locked<'_>,
@@ -302,7 +314,8 @@ impl Pager {
         if let Some((start, end)) = claimed {
             self.wait_to_claim_stretches(s, start, end);
         }
-        // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours are for the next time.
+        // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours
+        // are for the next time.
         if let Some(page) = pages.get(copied)
             && self.table.get(*page).is_some_and(|e| e.is_leaving())
             && !active.mechanism.is_present(*page)
@@ -343,8 +356,8 @@ impl Pager {
         done
     }
 
-    /// Drops the frames of `pages`, whose words say already that they have gone, but for those that are held, and lifts the protection of
-    /// their stretch. Says how many went.
+    /// Drops the frames of `pages`, whose words say already that they have gone, but for those that
+    /// are held, and lifts the protection of their stretch. Says how many went.
     fn let_leave(
         &self,
         s: &mut Locked<'_>,

@@ -1,7 +1,9 @@
-//! What of the pager's work is recorded (`uzswap run --trace`): faults, and what becomes of pages otherwise.
+//! What of the pager's work is recorded (`uzswap run --trace`): faults, and what becomes of pages
+//! otherwise.
 //!
-//! Without a trace each of these is one branch that is never taken. Callers hold the pager's lock, so that records
-//! are in the order in which things happened; the ring takes its time from the kernel, which asks for no memory of the program.
+//! Without a trace each of these is one branch that is never taken. Callers hold the pager's lock,
+//! so that records are in the order in which things happened; the ring takes its time from the
+//! kernel, which asks for no memory of the program.
 
 use core::sync::atomic::Ordering;
 
@@ -61,7 +63,8 @@ impl Pager {
         }
     }
 
-    /// Records what happened to pages: all of them, or of touches, if somebody watches, those of watched ones.
+    /// Records what happened to pages: all of them, or of touches, if somebody watches, those of
+    /// watched ones.
     #[cold]
     fn record_some(&self, ring: &Ring, kind: Kind, page: usize, pages: usize, flags: [bool; 2]) {
         match self.watch_log2() {
@@ -79,7 +82,8 @@ impl Pager {
         // A process that found no slot has no id there.
         let pid = Some(self.slot().own_pid()).filter(|pid| *pid != 0).unwrap_or_else(crate::sys::getpid);
         loop {
-            // A longer stretch is several records. A move is told in two at once, so that one is cut short: 16 GiB.
+            // A longer stretch is several records. A move is told in two at once, so that one is
+            // cut short: 16 GiB.
             let pages = left.min(u64::from(PAGES_MAX)) as u32;
             ring.push(&Record { kind, is_write, is_held, page, pages, pid, time_us });
             (page, left) = (page + u64::from(pages), left - u64::from(pages));

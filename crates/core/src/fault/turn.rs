@@ -1,9 +1,9 @@
 //! Waiting for the turn: before a fault, and before a dormant process has more memory.
 //!
-//! Who runs is for `uzswap run` to say (`cli/src/governor/turns`). One that pages waits at its next fault. One that is dormant has no faults
-//! of ours, and waits before it adds memory: it has little then, and what it needs to page it does not have at all.
-//! Where memory is short it asks first, once: a process that has just begun would have what the others need before anybody had
-//! seen it.
+//! Who runs is for `uzswap run` to say (`cli/src/governor/turns`). One that pages waits at its next
+//! fault. One that is dormant has no faults of ours, and waits before it adds memory: it has little
+//! then, and what it needs to page it does not have at all. Where memory is short it asks first,
+//! once: a process that has just begun would have what the others need before anybody had seen it.
 
 use core::sync::atomic::Ordering;
 
@@ -27,8 +27,8 @@ impl Pager {
         self.slot().turn.is_paused() || self.would_ask(pages)
     }
 
-    /// It does. `held`: the pages that it holds, if it can touch no more of those that it has reserved until then; the rest
-    /// is for others so long.
+    /// It does. `held`: the pages that it holds, if it can touch no more of those that it has
+    /// reserved until then; the rest is for others so long.
     pub fn wait_to_grow(&self, held: Option<i64>, may_wait: impl Fn() -> bool) {
         if let Some(held) = held.filter(|held| *held < self.published_pages()) {
             self.reserve(held);

@@ -1,8 +1,9 @@
 //! Units that adapt: whether a stretch of 2 MiB that is out comes back as a whole or page by page.
 //!
-//! There are no access bits, and a huge page's pages all come for a touch of one. So now and then a stretch that would come whole
-//! comes page by page (and window by window) instead, a *probe*: how many of its pages are in before all are out again says
-//! how it is used. From three quarters on it is *dense*, and comes whole from then on; else it is *sparse*, and does not.
+//! There are no access bits, and a huge page's pages all come for a touch of one. So now and then a
+//! stretch that would come whole comes page by page (and window by window) instead, a *probe*: how
+//! many of its pages are in before all are out again says how it is used. From three quarters on it
+//! is *dense*, and comes whole from then on; else it is *sparse*, and does not.
 //!
 //! ```text
 //!   unknown --probe--> dense: whole, one in 4 .. 64 a probe <------> sparse: page by page, each time a probe
@@ -11,16 +12,19 @@
 //!     of its pages: no probe
 //! ```
 //!
-//! What is not known of a stretch, the process's [`Score`] tells: what became of the last probes of others that might have come whole.
-//! While it is low nothing comes whole, whatever was found out about it before, so a program that turns from running through its
-//! memory to random accesses pays for a few stretches and not for all. Coming page by page is nearly free where it was wrong (some
-//! ten faults instead of one), coming whole is 511 pages loaded and their memory: so in doubt it is page by page.
+//! What is not known of a stretch, the process's [`Score`] tells: what became of the last probes of
+//! others that might have come whole. While it is low nothing comes whole, whatever was found out
+//! about it before, so a program that turns from running through its memory to random accesses pays
+//! for a few stretches and not for all. Coming page by page is nearly free where it was wrong (some
+//! ten faults instead of one), coming whole is 511 pages loaded and their memory: so in doubt it is
+//! page by page.
 //!
-//! A stretch of which some pages are always in never comes whole: halves that come and go by turns may do that for ever, where the
-//! hand meets the pages of one half warm and those of the other cold. So where a dense stretch loses a page, the others go with it.
+//! A stretch of which some pages are always in never comes whole: halves that come and go by turns
+//! may do that for ever, where the hand meets the pages of one half warm and those of the other
+//! cold. So where a dense stretch loses a page, the others go with it.
 //!
-//! First touches are believed to be dense, as the kernel does, until pages on their way out say otherwise: what is still zero was
-//! not written.
+//! First touches are believed to be dense, as the kernel does, until pages on their way out say
+//! otherwise: what is still zero was not written.
 
 use crate::cache::Back;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT};
@@ -29,7 +33,8 @@ use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT};
 pub const DENSE_PAGES: usize = HUGE_PAGES / 4 * 3;
 /// Kept copies that say whether the other pages of a huge page were written, too; at least so many.
 const COPIES_LEAST: usize = 8;
-/// Of stretches of which nothing is known, and which would come whole because others are dense, one in so many is a probe at least.
+/// Of stretches of which nothing is known, and which would come whole because others are dense, one
+/// in so many is a probe at least.
 const UNKNOWN_INTERVAL: u32 = 8;
 /// Probes that are under way at a time: beyond that the oldest is judged as it is.
 const PROBES_MAX: usize = 32;
@@ -72,7 +77,8 @@ pub struct Usage {
     pub dense: Option<bool>,
     /// A probe of it is under way.
     pub is_probed: bool,
-    /// It was written nearly all over when it was in last: the next time there is nothing to find out.
+    /// It was written nearly all over when it was in last: the next time there is nothing to find
+    /// out.
     pub is_confirmed: bool,
     /// It was touched for the first time when it came in, as a whole.
     pub is_first: bool,
@@ -147,7 +153,8 @@ pub struct Units {
     next: usize,
     /// Counts what might have come whole, to choose probes.
     count: u32,
-    /// Stretches that came back whole since the last probe ended, and were not found to be dense without one.
+    /// Stretches that came back whole since the last probe ended, and were not found to be dense
+    /// without one.
     unproved: u64,
     /// Pages that the last probe found used.
     last_used: usize,
@@ -166,7 +173,8 @@ impl Units {
         }
     }
 
-    /// Whether a stretch that is out and has `occupied` pages with contents may come whole, by what is known.
+    /// Whether a stretch that is out and has `occupied` pages with contents may come whole, by what
+    /// is known.
     pub fn may_come_whole(&self, usage: Usage, occupied: usize) -> bool {
         if occupied == 0 {
             return self.first.is_high();
@@ -174,19 +182,22 @@ impl Units {
         occupied >= DENSE_PAGES && self.back.is_high() && usage.dense != Some(false)
     }
 
-    /// Whether a stretch that is in memory page by page had better go out altogether, so that it can come whole: it is known to be
-    /// dense. What of it stays keeps it from ever being a huge page again.
+    /// Whether a stretch that is in memory page by page had better go out altogether, so that it
+    /// can come whole: it is known to be dense. What of it stays keeps it from ever being a huge
+    /// page again.
     pub fn goes_whole(&self, usage: Usage, occupied: usize) -> bool {
         usage.dense == Some(true) && self.may_come_whole(usage, occupied.max(1))
     }
 
-    /// All pages of a stretch are in, of which some came page by page: what is used so is dense, whether or not it was a probe.
+    /// All pages of a stretch are in, of which some came page by page: what is used so is dense,
+    /// whether or not it was a probe.
     pub fn saw_full(&mut self, usage: Usage) -> Usage {
         self.back.learn(true);
         Usage { dense: Some(true), ..usage }
     }
 
-    /// A stretch with contents comes whole, unless this says that it is to be a probe. `is_final`: it could never come whole again.
+    /// A stretch with contents comes whole, unless this says that it is to be a probe. `is_final`:
+    /// it could never come whole again.
     pub fn is_probe(&mut self, usage: Usage, is_final: bool) -> bool {
         if usage.is_confirmed {
             return false;
@@ -200,7 +211,8 @@ impl Units {
         probes
     }
 
-    /// A stretch without a page in memory begins to come page by page. Returns a probe that had to end for it.
+    /// A stretch without a page in memory begins to come page by page. Returns a probe that had to
+    /// end for it.
     #[must_use]
     pub fn begin_probe(&mut self, stretch: usize) -> Option<Ended> {
         debug_assert!(stretch.is_multiple_of(HUGE_BYTES));
@@ -213,8 +225,8 @@ impl Units {
         (old.stretch != 0 && old.stretch != stretch).then(|| Ended { stretch: old.stretch, used: old.used() })
     }
 
-    /// `pages` pages from `page` on, in the probed stretch that `page` is in, have come in. Returns the probe if that decides it:
-    /// while nothing comes whole, as soon as it is dense.
+    /// `pages` pages from `page` on, in the probed stretch that `page` is in, have come in. Returns
+    /// the probe if that decides it: while nothing comes whole, as soon as it is dense.
     #[must_use]
     pub fn saw(&mut self, page: usize, pages: usize) -> Option<Ended> {
         let stretch = page / HUGE_BYTES * HUGE_BYTES;
@@ -235,8 +247,9 @@ impl Units {
         Some(Ended { stretch, used })
     }
 
-    /// Takes what a probe of a stretch has found into account. Returns what is known of the stretch now, and by estimate the pages
-    /// that were brought for nothing with those that came whole meanwhile.
+    /// Takes what a probe of a stretch has found into account. Returns what is known of the stretch
+    /// now, and by estimate the pages that were brought for nothing with those that came whole
+    /// meanwhile.
     pub fn judge(&mut self, usage: Usage, used: usize) -> (Usage, u64) {
         let is_dense = used >= DENSE_PAGES;
         let wasted = match usage.dense {
@@ -248,7 +261,8 @@ impl Units {
             }
             _ => {
                 self.back.learn(is_dense);
-                // They came between two probes: what they were used for is taken to lie between, too.
+                // They came between two probes: what they were used for is taken to lie between,
+                // too.
                 let likely = (core::mem::replace(&mut self.last_used, used) + used) / 2;
                 core::mem::take(&mut self.unproved) * (HUGE_PAGES - likely) as u64
             }
@@ -289,8 +303,8 @@ mod tests {
         AT + i * HUGE_BYTES
     }
 
-    /// A program as the pager sees it: stretches that all come and go, of which `used` pages are touched. Returns which of
-    /// `rounds` comings were whole.
+    /// A program as the pager sees it: stretches that all come and go, of which `used` pages are
+    /// touched. Returns which of `rounds` comings were whole.
     fn run(u: &mut Units, usages: &mut [Usage], rounds: usize, used: usize) -> Vec<bool> {
         let mut whole = Vec::new();
         for i in 0..rounds {

@@ -1,13 +1,15 @@
-//! Watching how a program uses its memory while it has all that it wants (`uzswap estimate -- COMMAND`).
+//! Watching how a program uses its memory while it has all that it wants (`uzswap estimate --
+//! COMMAND`).
 //!
 //! ```text
 //!   fault of a watched page ──> served, recorded ──> among those that came last ──> limbo ──> its next touch is a fault
 //! ```
 //!
-//! One page in many is *watched*, chosen by its address: it goes to limbo a moment after it came, so that whenever it is used again after a
-//! while that is a fault, and a record in the ring. That is spatial sampling (Waldspurger et al., Efficient MRC construction with SHARDS, 2015): how many
-//! other watched pages were used in between, times so many, is how many pages were. Of what is not watched nothing is recorded but that
-//! it is discarded or moves.
+//! One page in many is *watched*, chosen by its address: it goes to limbo a moment after it came,
+//! so that whenever it is used again after a while that is a fault, and a record in the ring. That
+//! is spatial sampling (Waldspurger et al., Efficient MRC construction with SHARDS, 2015): how many
+//! other watched pages were used in between, times so many, is how many pages were. Of what is not
+//! watched nothing is recorded but that it is discarded or moves.
 //!
 //! Nothing is short of memory meanwhile, so nothing else leaves the program.
 
@@ -20,14 +22,17 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The part of the memory whose touches are hidden, since it came last.
 const HIDDEN_PART: usize = 24;
-/// Watched pages in it at least: an instruction needs six pages at once at most (two operands and itself, each across a border; a gather goes on where it was),
-/// and would begin again for ever if one of them left for another.
+/// Watched pages in it at least: an instruction needs six pages at once at most (two operands and
+/// itself, each across a border; a gather goes on where it was), and would begin again for ever if
+/// one of them left for another.
 const HIDDEN_LEAST: usize = 8;
-/// As many watched pages can be in the program: those that wait until the system call which uses them has ended, too.
+/// As many watched pages can be in the program: those that wait until the system call which uses
+/// them has ended, too.
 const WATCHED_MOST: usize = 4096;
 /// Pages that are tried for one that comes.
 const TRIES: usize = 4;
-/// Slots of limbo that watched pages take: a page that is back leaves its frame there until those before it have gone, too.
+/// Slots of limbo that watched pages take: a page that is back leaves its frame there until those
+/// before it have gone, too.
 const SLOTS_MOST: usize = 4096;
 /// log2 of how many pages there may be to a watched one.
 pub const LOG2_MAX: u32 = 20;
@@ -63,7 +68,8 @@ impl Watched {
     }
 }
 
-/// Whether a page, by its number, is one in 2^`log2`: by the finalizer of splitmix64, so that no stride of a program's is favoured.
+/// Whether a page, by its number, is one in 2^`log2`: by the finalizer of splitmix64, so that no
+/// stride of a program's is favoured.
 pub fn is_watched(page: u64, log2: u32) -> bool {
     let mut z = page.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -77,7 +83,8 @@ impl Pager {
         self.is_watching.store(true, Ordering::Release);
     }
 
-    /// log2 of how many pages there are to a watched one, which who watches may raise; 0: nobody watches.
+    /// log2 of how many pages there are to a watched one, which who watches may raise; 0: nobody
+    /// watches.
     #[inline]
     pub(super) fn watch_log2(&self) -> u32 {
         match self.is_watching() {
@@ -91,7 +98,8 @@ impl Pager {
         self.is_watching.load(Ordering::Relaxed)
     }
 
-    /// How many pages a fault at `page` may bring: of those that were taken out to be watched no more than are used.
+    /// How many pages a fault at `page` may bring: of those that were taken out to be watched no
+    /// more than are used.
     #[inline]
     pub(super) fn watch_window(&self, page: usize, want: usize) -> usize {
         if self.is_watching() && self.state_of(page) != PageState::None { 1 } else { want }
@@ -127,7 +135,8 @@ impl Pager {
         s
     }
 
-    /// Pages of `[start, end)` are there that did not come by a fault: the watched ones among them leave with the next tick.
+    /// Pages of `[start, end)` are there that did not come by a fault: the watched ones among them
+    /// leave with the next tick.
     pub(super) fn watch_found(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         if self.is_watching() {
             let log2 = self.watch_log2();
@@ -161,7 +170,8 @@ impl Pager {
     /// Takes a page out, if it can go.
     fn take_to_watch<'a>(&'a self, mut s: Locked<'a>, active: &Active, page: usize) -> Locked<'a> {
         if s.limbo.peek_free(1).is_none() || s.limbo.in_use() >= SLOTS_MOST {
-            // Those that are in it for longest are compressed: they are not used often. The lock is let go for that.
+            // Those that are in it for longest are compressed: they are not used often. The lock is
+            // let go for that.
             s = self.age_out(s, active, BATCH_PAGES).0;
         }
         let is_swept = self.ranges.find(page).is_some_and(|r| r.is_swept());

@@ -1,17 +1,20 @@
-//! Windows: runs of stored pages that come in together, decompressed without the lock into frames that evicted pages left.
+//! Windows: runs of stored pages that come in together, decompressed without the lock into frames
+//! that evicted pages left.
 //!
 //! ```text
 //!   lock: words say STORED, into slots k, k+1, ...   no lock: load into the slots   claim: MOVE what is still so, RESIDENT
 //!                                                                                        the rest is somebody else's by now
 //! ```
 //!
-//! Three things are saved beside going page by page: the lock, which others need while this thread decompresses; the copy from a
-//! buffer of ours to a new frame; and giving the old frame back, with the interrupt for every processor that it takes.
+//! Three things are saved beside going page by page: the lock, which others need while this thread
+//! decompresses; the copy from a buffer of ours to a new frame; and giving the old frame back, with
+//! the interrupt for every processor that it takes.
 //!
-//! What may happen to a page while the lock is free is anything: touched, dropped, moved, forked, back and out again. All of it
-//! changes its word (`region/page.rs`), and the slots are this thread's alone, so a word that still names slot and entry
-//! is that of a page to which nothing has happened. The entry may be gone meanwhile and its number another page's: then
-//! what is loaded is wrong, or nothing, and so is the word.
+//! What may happen to a page while the lock is free is anything: touched, dropped, moved, forked,
+//! back and out again. All of it changes its word (`region/page.rs`), and the slots are this
+//! thread's alone, so a word that still names slot and entry is that of a page to which nothing has
+//! happened. The entry may be gone meanwhile and its number another page's: then what is loaded is
+//! wrong, or nothing, and so is the word.
 
 use core::sync::atomic::Ordering;
 
@@ -33,7 +36,8 @@ struct Load {
     print: Option<Print>,
 }
 
-/// What came of a window: pages from the first on, pages in all, and how many of them took their frames along.
+/// What came of a window: pages from the first on, pages in all, and how many of them took their
+/// frames along.
 struct Moved {
     in_order: usize,
     brought: usize,
@@ -50,7 +54,8 @@ impl Pager {
             && range.is_swept()
     }
 
-    /// Brings up to `pages` stored pages from `page` on in, in the frames of a stretch of the stock.
+    /// Brings up to `pages` stored pages from `page` on in, in the frames of a stretch of the
+    /// stock.
     pub(super) fn serve_window(
         &self,
         s: &mut Locked<'_>,
@@ -73,7 +78,8 @@ impl Pager {
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
         let Moved { in_order, brought, frames } =
             self.move_window(s, active, mechanism, page, stretch.slot, &loads[..loaded]);
-        // Whoever has claimed it meanwhile brings it, and may have freed its entry before its word says so.
+        // Whoever has claimed it meanwhile brings it, and may have freed its entry before its word
+        // says so.
         let is_lost = loaded == 0 && self.is_loading(page, stretch.slot) && self.is_free(s, page);
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
@@ -90,7 +96,8 @@ impl Pager {
         }
     }
 
-    /// Moves what is still as it was when the load began. If the kernel does not move the first page it is copied.
+    /// Moves what is still as it was when the load began. If the kernel does not move the first
+    /// page it is copied.
     fn move_window(
         &self,
         s: &mut Locked<'_>,
@@ -164,7 +171,8 @@ impl Pager {
     }
 }
 
-/// Loads pages into the slots from `slot` on: how many came, where the slowest was, and why not the next one.
+/// Loads pages into the slots from `slot` on: how many came, where the slowest was, and why not the
+/// next one.
 fn load_all(
     active: &Active,
     mechanism: Mover<'_>,

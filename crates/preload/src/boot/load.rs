@@ -1,8 +1,8 @@
 //! Mapping of an ELF file as the kernel does it for a program or its loader.
 //!
 //! # Safety charter
-//! An object with fixed addresses is mapped only where nothing is; one without, where the kernel likes. What is replaced afterwards is
-//! inside that reservation.
+//! An object with fixed addresses is mapped only where nothing is; one without, where the kernel
+//! likes. What is replaced afterwards is inside that reservation.
 #![allow(unsafe_code)]
 
 use std::vec::Vec;

@@ -1,9 +1,11 @@
-//! Programs that the library boots, because no loader of theirs could take it: static ones, and those for musl.
+//! Programs that the library boots, because no loader of theirs could take it: static ones, and
+//! those for musl.
 //!
-//! The library is an executable file as well. Whoever would execute such a program executes the library, with the
-//! program's arguments and its path in the environment (`UZSWAP_PROGRAM`). The library maps the program, and its loader
-//! if it has one, as the kernel would, redirects the system calls of both, and jumps to where the kernel would have
-//! begun, with the stack as the kernel would have left it.
+//! The library is an executable file as well. A caller of exec that names such a program executes
+//! the library, with the program's arguments and its path in the environment (`UZSWAP_PROGRAM`).
+//! The library maps the program, and its loader if it has one, as the kernel would, redirects the
+//! system calls of both, and jumps to where the kernel would have begun, with the stack as the
+//! kernel would have left it.
 //!
 //! ```text
 //!  execve(library, argv, envp + UZSWAP_PROGRAM)
@@ -15,12 +17,13 @@
 //!    jump to the entry
 //! ```
 //!
-//! Nothing of libc is there: thread slots are in gs (`patch/thread_slot.rs`), and all hooks run on stacks of our own.
-//! `/proc/self/exe` is the program's to the program (`own_path.rs`). Where any of it fails the program is executed as
-//! without uzswap.
+//! Nothing of libc is there: thread slots are in gs (`patch/thread_slot.rs`), and all hooks run on
+//! stacks of our own. `/proc/self/exe` is the program's to the program (`own_path.rs`). Where any
+//! of it fails the program is executed as without uzswap.
 //!
 //! # Safety charter
-//! Runs once, on one thread, on the stack that the kernel has made; its vectors are read and rewritten as the ABI lays them out.
+//! Runs once, on one thread, on the stack that the kernel has made; its vectors are read and
+//! rewritten as the ABI lays them out.
 #![allow(unsafe_code)]
 
 mod load;
@@ -38,7 +41,8 @@ use crate::takeover::{self, call};
 use load::Object;
 use vectors::Vectors;
 
-/// What is left to do when the program is in place: `words` words to be copied to its stack, then the jump.
+/// What is left to do when the program is in place: `words` words to be copied to its stack, then
+/// the jump.
 #[repr(C)]
 struct Departure {
     from: *const usize,
@@ -59,7 +63,8 @@ core::arch::global_asm!(
     "    .cfi_undefined rip",
     "    xor ebp, ebp",
     "    mov rbx, rsp",
-    // Relocates the library: DT_RELA (7), DT_RELASZ (8); of these only R_X86_64_RELATIVE (8) matters.
+    // Relocates the library: DT_RELA (7), DT_RELASZ (8); of these only R_X86_64_RELATIVE (8)
+    // matters.
     "    lea rdx, [rip + __ehdr_start]",
     "    lea rsi, [rip + _DYNAMIC]",
     "    xor r8d, r8d",
@@ -150,7 +155,8 @@ fn take_order(vectors: &mut Vectors) -> Option<Order> {
     Some(Order { handles: handles?, path })
 }
 
-/// Maps the program, takes it over, and lays out what it finds on its stack. `None`: nothing of it was begun.
+/// Maps the program, takes it over, and lays out what it finds on its stack. `None`: nothing of it
+/// was begun.
 fn prepare(vectors: &mut Vectors, order: &Order) -> Option<Departure> {
     if !vectors.may_use_gs() {
         return None;
@@ -187,7 +193,8 @@ fn prepare(vectors: &mut Vectors, order: &Order) -> Option<Departure> {
 /// Scripts that name scripts, as far as the kernel follows them.
 const DEEPEST: u32 = 5;
 
-/// Opens the program at `path`; of a script, its interpreter, to whose arguments the script's path is added. NUL-terminated paths.
+/// Opens the program at `path`; of a script, its interpreter, to whose arguments the script's path
+/// is added. NUL-terminated paths.
 fn follow_scripts(vectors: &mut Vectors, path: &[u8]) -> Option<(i32, Vec<u8>)> {
     /// What the kernel reads of a file before it decides.
     const HEAD_BYTES: usize = 256;

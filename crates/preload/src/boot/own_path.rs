@@ -1,4 +1,5 @@
-//! `/proc/self/exe` of a program that was booted: the kernel says the library's path, and the program finds its own.
+//! `/proc/self/exe` of a program that was booted: the kernel says the library's path, and the
+//! program finds its own.
 //!
 //! # Safety charter
 //! The path is written once, before any other thread is there, and read afterwards.
@@ -12,7 +13,8 @@ use crate::takeover::call;
 
 const PATH_BYTES: usize = 4096;
 
-/// The program's path as the kernel would show it, NUL-terminated: an address of leaked memory. 0: this was not booted.
+/// The program's path as the kernel would show it, NUL-terminated: an address of leaked memory. 0:
+/// this was not booted.
 static PATH: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
@@ -27,7 +29,8 @@ pub(super) fn note(fd: i32) {
     }
 }
 
-/// Calls that name a file and may mean `/proc/self/exe`: their numbers, and which argument is the path.
+/// Calls that name a file and may mean `/proc/self/exe`: their numbers, and which argument is the
+/// path.
 pub(crate) const NAMING: [(usize, usize); 6] = [
     (nr::OPEN, 0),
     (nr::OPENAT, 1),

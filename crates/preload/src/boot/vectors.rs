@@ -1,7 +1,8 @@
 //! What a program finds on its stack: argc, argv, envp and auxv, read, edited and laid out anew.
 //!
 //! # Safety charter
-//! Reads the vectors that the kernel has laid out; the strings stay where they are. What is added is leaked, so it stays, too.
+//! Reads the vectors that the kernel has laid out; the strings stay where they are. What is added
+//! is leaked, so it stays, too.
 #![allow(unsafe_code)]
 
 use std::vec::Vec;

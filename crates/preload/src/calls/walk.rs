@@ -2,7 +2,8 @@
 //!
 //! The walker follows the call's shape through the program's memory, which may be missing as well:
 //! so what it wants to look at it has held first, and what it has held it reads through
-//! [`Visit::read`], which can fail. What cannot be read is left alone, for then the kernel cannot read it either and says EFAULT itself.
+//! [`Visit::read`], which can fail. What cannot be read is left alone, for then the kernel cannot
+//! read it either and says EFAULT itself.
 //!
 //! It runs before every call that is hooked: a row is found by index, only arguments that point
 //! somewhere are looked at, nothing is allocated, and the stack stays within a few hundred bytes.

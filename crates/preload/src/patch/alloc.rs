@@ -1,23 +1,23 @@
 //! The allocator of this library: memory straight from the kernel, never libc's malloc.
 //!
-//! libc's heap is the program's: managed, possibly evicted, its locks possibly held. What uzswap itself
-//! allocates (patch tables, settings; never anything on the fault path) comes from here.
+//! libc's heap is the program's: managed, possibly evicted, its locks possibly held. What uzswap
+//! itself allocates (patch tables, settings; never anything on the fault path) comes from here.
 //!
 //! ```text
 //!  <= 32 KiB   size class (16, 32, 48, 64, 96, 128, 192, ...): a free list, else cut from the current chunk
 //!  larger      a mapping of its own, unmapped when freed
 //! ```
 //!
-//! All of it lies where all memory of ours lies (`core/sys/place.rs`), and in no core dump: paging's own state, with
-//! what it stands for, is allocated here, too.
+//! All of it lies where all memory of ours lies (`core/sys/place.rs`), and in no core dump:
+//! paging's own state, with what it stands for, is allocated here, too.
 //!
-//! Chunks are not given back; there is little in them. Lock order: `HEAP` is the innermost lock, nothing is
-//! called under it. A signal handler that allocates on top of an allocation would wait for itself: handlers
-//! do not allocate, and hooks allocate only with signals blocked.
+//! Chunks are not given back; there is little in them. Lock order: `HEAP` is the innermost lock,
+//! nothing is called under it. A signal handler that allocates on top of an allocation would wait
+//! for itself: handlers do not allocate, and hooks allocate only with signals blocked.
 //!
-//! Fork takes no lock here: what allocates does so under the patcher's lock (patch tables) or the pager's
-//! (switching paging on), and fork holds both. It could not hold this one from before the pager's without waiting, in a
-//! circle, for somebody who switches paging on.
+//! Fork takes no lock here: what allocates does so under the patcher's lock (patch tables) or the
+//! pager's (switching paging on), and fork holds both. It could not hold this one from before the
+//! pager's without waiting, in a circle, for somebody who switches paging on.
 //!
 //! # Safety charter
 //! Blocks of one class have one size; a free block's first word links to the next. Chunk memory is
@@ -161,7 +161,8 @@ fn map_large(layout: Layout) -> *mut u8 {
     at as *mut u8
 }
 
-// SAFETY: blocks are distinct, large enough and aligned as asked (see `class_for`); they stay until given back.
+// SAFETY: blocks are distinct, large enough and aligned as asked (see `class_for`); they stay until
+// given back.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_for(layout) {

@@ -1,6 +1,7 @@
 //! Where the `syscall` instructions of an object are, and how each can be replaced.
 //!
-//! A jump takes 5 bytes and the instruction has 2, so a neighbour has to move. Three ways, best first:
+//! A jump takes 5 bytes and the instruction has 2, so a neighbour has to move. Three ways, best
+//! first:
 //!
 //! ```text
 //!  before   mov eax, 1          jmp slot            the slot runs the mov, looks at the class, and comes back to the
@@ -14,17 +15,19 @@
 //!           pad: nop..          pad: jmp slot       between two functions nearby
 //! ```
 //!
-//! What may move: instructions that run the same at another address (those that name memory relative to
-//! themselves are corrected, and are the last resort), do not change the stack pointer (unwinding through
-//! the slot relies on it) and do not transfer control, except that the last one may be a branch or a return.
-//! No byte but the first of what is overwritten may be reached by a jump. To know that, the
-//! function is decoded and its branches, jump tables and landing pads are collected; then branches from other
-//! functions (hand-written code does that) are looked for: short ones by decoding the neighbours, long ones by
-//! a scan of the whole text for any bytes that could be such a branch.
+//! What may move: instructions that run the same at another address (those that name memory
+//! relative to themselves are corrected, and are the last resort), do not change the stack pointer
+//! (unwinding through the slot relies on it) and do not transfer control, except that the last one
+//! may be a branch or a return. No byte but the first of what is overwritten may be reached by a
+//! jump. To know that, the function is decoded and its branches, jump tables and landing pads are
+//! collected; then branches from other functions (hand-written code does that) are looked for:
+//! short ones by decoding the neighbours, long ones by a scan of the whole text for any bytes that
+//! could be such a branch.
 //!
 //! Code that no table of functions knows is read by `analyze/sweep.rs`.
 //!
-//! Only functions that contain the bytes 0f 05 are decoded: libc has some 530 instructions in 3000 functions.
+//! Only functions that contain the bytes 0f 05 are decoded: libc has some 530 instructions in 3000
+//! functions.
 #![forbid(unsafe_code)]
 
 mod sweep;
@@ -93,8 +96,8 @@ pub fn analyze(image: &Image) -> Analysis {
     analysis
 }
 
-/// The function, which may have to reach up to the next one to contain `candidate`: `clone` ends its entry just before
-/// the instruction, because in the child the caller's frame does not exist.
+/// The function, which may have to reach up to the next one to contain `candidate`: `clone` ends
+/// its entry just before the instruction, because in the child the caller's frame does not exist.
 fn extent(functions: &Functions, index: usize, function: Function, candidate: u64) -> Option<Function> {
     if candidate < function.end {
         return Some(function);
@@ -104,7 +107,8 @@ fn extent(functions: &Functions, index: usize, function: Function, candidate: u6
     fits.then_some(Function { end: next, ..function })
 }
 
-/// Plans all functions; when a far branch turns out to lead into overwritten bytes, plans again knowing it.
+/// Plans all functions; when a far branch turns out to lead into overwritten bytes, plans again
+/// knowing it.
 fn plan_all(image: &Image, functions: Option<&Functions>, work: &mut [Body], analysis: &mut Analysis) {
     loop {
         let mut sites = Vec::new();
@@ -157,7 +161,8 @@ fn find_candidates(vaddr: u64, text: &[u8]) -> Vec<u64> {
     found
 }
 
-/// For counting only: whether straight code that begins by loading a number into eax leads to the bytes at `at`.
+/// For counting only: whether straight code that begins by loading a number into eax leads to the
+/// bytes at `at`.
 fn looks_like_a_call(image: &Image, at: u64) -> bool {
     (2..=24).any(|back| {
         let Some(b) = at.checked_sub(back).and_then(|from| image.bytes_at(from, back as usize + 2)) else {
@@ -188,7 +193,8 @@ struct Body {
     targets: Vec<u64>,
     /// All ways into the middle of the function are in `targets`.
     all_targets_known: bool,
-    /// A piece of code without a function. Nobody unwinds through it, so what pushes and pops may move, too.
+    /// A piece of code without a function. Nobody unwinds through it, so what pushes and pops may
+    /// move, too.
     is_swept: bool,
 }
 
@@ -218,7 +224,8 @@ impl Body {
         }
         let mut info = InstructionInfoFactory::new();
         calls.retain(|&c| {
-            // A call without anything that sets the number before it is data that decodes by accident.
+            // A call without anything that sets the number before it is data that decodes by
+            // accident.
             let before = &code[c.saturating_sub(64)..c];
             !returns_from_signal(before)
                 && before.iter().any(|i| is_call(i) || writes(&mut info, i, Register::RAX))
@@ -347,7 +354,8 @@ impl Body {
                 return None;
             }
             if (end - i.ip()) as usize >= JUMP_BYTES {
-                // The instruction itself is not overwritten, but a jump to it would pass by the hook.
+                // The instruction itself is not overwritten, but a jump to it would pass by the
+                // hook.
                 let open = self.mergeable(i.ip(), end + 1, call - first - 1);
                 return open.then_some(Plan { first, last: call - 1, call, tail: Tail::Next, pad: 0 });
             }
@@ -529,7 +537,8 @@ fn is_call(i: &Instruction) -> bool {
     matches!(i.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// Whether the last of these loads the number of `rt_sigreturn`: unwinders and debuggers know those bytes.
+/// Whether the last of these loads the number of `rt_sigreturn`: unwinders and debuggers know those
+/// bytes.
 fn returns_from_signal(before: &[Instruction]) -> bool {
     before.last().is_some_and(|i| match i.code() {
         Code::Mov_r32_imm32 | Code::Mov_rm64_imm32 => i.immediate(1) == RT_SIGRETURN,
@@ -582,7 +591,8 @@ fn direct_targets(code: &[Instruction]) -> Vec<u64> {
     code.iter().filter(is_branch).map(|i| i.near_branch_target()).collect()
 }
 
-/// Adds the targets of a jump table, as far as they lie in the function; answers 1 if there were any.
+/// Adds the targets of a jump table, as far as they lie in the function; answers 1 if there were
+/// any.
 fn read_table<const N: usize>(
     image: &Image,
     inside: &std::ops::Range<u64>,
@@ -600,7 +610,8 @@ fn read_table<const N: usize>(
     (targets.len() > before) as usize
 }
 
-/// Targets, inside overwritten bytes, of anything in the text that could be a branch with a 32-bit distance.
+/// Targets, inside overwritten bytes, of anything in the text that could be a branch with a 32-bit
+/// distance.
 fn far_branches_into(image: &Image, sites: &[Site]) -> Vec<u64> {
     // Inner bytes of each site; the instruction that stays in place counts.
     let inner = |s: &Site| (s.start + 1, s.start + (s.len as u64).max(s.syscall as u64 + 2));

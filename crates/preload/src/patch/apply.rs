@@ -1,12 +1,13 @@
 //! Writing jumps into text.
 //!
-//! Libraries are mapped next to each other, so a 5-byte jump reaches from nearly all of them to the slots. Objects
-//! out of reach (executables, mostly) get a page of 16-byte stubs near them, each a jump to a slot.
+//! Libraries are mapped next to each other, so a 5-byte jump reaches from nearly all of them to the
+//! slots. Objects out of reach (executables, mostly) get a page of 16-byte stubs near them, each a
+//! jump to a slot.
 //!
 //! # Safety charter
-//! Text is changed only while no thread can execute it: at start, when there is one thread, or when an object has
-//! just been mapped by the loader and nobody has its addresses yet. While it is not executable, nothing but inlined
-//! code and raw system calls of this file runs.
+//! Text is changed only while no thread can execute it: at start, when there is one thread, or when
+//! an object has just been mapped by the loader and nobody has its addresses yet. While it is not
+//! executable, nothing but inlined code and raw system calls of this file runs.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -40,7 +41,8 @@ pub struct Text {
     pub prot: usize,
 }
 
-/// The file behind a piece of text, to map it again if it cannot be made executable after it was written.
+/// The file behind a piece of text, to map it again if it cannot be made executable after it was
+/// written.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
     /// A path, NUL-terminated.
@@ -84,7 +86,8 @@ pub fn is_near(text: &Text) -> bool {
     range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH
 }
 
-/// What redirects sites: the code of their slots and stubs, and what is to be written into the text.
+/// What redirects sites: the code of their slots and stubs, and what is to be written into the
+/// text.
 pub struct Patch {
     /// Whole pages.
     pub slots: Vec<u8>,
@@ -93,8 +96,9 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Redirects `sites` of an object at its virtual addresses plus `bias` to the slots from `first_slot` on, by stubs in
-    /// `stub_area` where they are far. `links`: where the slots' links are.
+    /// Redirects `sites` of an object at its virtual addresses plus `bias` to the slots from
+    /// `first_slot` on, by stubs in `stub_area` where they are far. `links`: where the slots' links
+    /// are.
     pub fn new(
         sites: &[&Site],
         bias: u64,
@@ -145,12 +149,12 @@ impl Patch {
     }
 }
 
-/// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they are within
-/// `text`; answers how many were. `links`: those of its slots.
+/// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they
+/// are within `text`; answers how many were. `links`: those of its slots.
 ///
 /// # Safety
-/// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and the sites must come from
-/// an analysis of this object.
+/// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and
+/// the sites must come from an analysis of this object.
 pub unsafe fn redirect(
     slots: &mut Slots,
     sites: &[Site],
@@ -172,7 +176,8 @@ pub unsafe fn redirect(
     let Some((first_slot, pages)) = slots.take(here.len(), maps) else { return 0 };
     let stub_bytes = if near { 0 } else { (here.len() * STUB_BYTES).next_multiple_of(PAGE_SIZE) };
     let stub_area = if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
-    // From here on the pages are the object's, also if something below fails: they may have become executable.
+    // From here on the pages are the object's, also if something below fails: they may have become
+    // executable.
     slots.assign(
         text,
         (first_slot, pages),
@@ -182,7 +187,8 @@ pub unsafe fn redirect(
         return 0;
     }
     let patch = Patch::new(&here, bias, first_slot, stub_area, links);
-    // SAFETY: the pages were just taken or mapped for this; the writes are within text, checked above.
+    // SAFETY: the pages were just taken or mapped for this; the writes are within text, checked
+    // above.
     unsafe {
         if fill(first_slot, &patch.slots).is_err() {
             return 0;
@@ -208,11 +214,13 @@ fn jump(at: usize, to: usize) -> [u8; 5] {
 /// Writes into text. Either all of it or nothing is written.
 ///
 /// # Safety
-/// No thread may be executing `text`, all writes must lie in it, and `source` must be what is mapped there.
+/// No thread may be executing `text`, all writes must lie in it, and `source` must be what is
+/// mapped there.
 unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()> {
     let start = writes.iter().map(|w| w.at).min().unwrap_or(text.start) & !(PAGE_SIZE - 1);
     let end = writes.iter().map(|w| w.at + w.len).max().unwrap_or(text.start).next_multiple_of(PAGE_SIZE);
-    // SAFETY: the caller's; from here to the end nothing outside this function and system calls runs.
+    // SAFETY: the caller's; from here to the end nothing outside this function and system calls
+    // runs.
     unsafe {
         uz_syscall!(nr::MPROTECT, start, end - start, PROT_READ | PROT_WRITE)?;
         for w in writes {
@@ -227,8 +235,8 @@ unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()
         }
         let outcome = uz_syscall!(nr::MPROTECT, start, end - start, text.prot);
         if outcome.is_err() {
-            // A security policy that lets text be written but not executed again (SELinux: execmod). What is in the
-            // file may be executed; put that back.
+            // A security policy that lets text be written but not executed again (SELinux:
+            // execmod). What is in the file may be executed; put that back.
             map_again(text, source);
         }
         outcome.map(drop)

@@ -7,9 +7,9 @@
 //!  NAME.RANDOM                one that is being written
 //! ```
 //!
-//! What lies here is executed by the user's programs. So directory and files must belong to the user and be writable by
-//! nobody else; a file is written under another name and renamed, and never changed afterwards. A cache
-//! that cannot be had or written costs time and memory, nothing else.
+//! What lies here is executed by the user's programs. So directory and files must belong to the
+//! user and be writable by nobody else; a file is written under another name and renamed, and never
+//! changed afterwards. A cache that cannot be had or written costs time and memory, nothing else.
 //!
 //! # Safety charter
 //! Raw system calls on paths and buffers of this file's own.
@@ -33,8 +33,8 @@ const ST_RDONLY: u64 = 1;
 const ST_NOEXEC: u64 = 8;
 const CLOCK_REALTIME: usize = 0;
 
-/// File systems whose files stay readable while they are open, whatever another machine or a server does: ext, xfs, btrfs,
-/// f2fs, bcachefs, zfs, tmpfs, overlayfs.
+/// File systems whose files stay readable while they are open, whatever another machine or a server
+/// does: ext, xfs, btrfs, f2fs, bcachefs, zfs, tmpfs, overlayfs.
 const DEPENDABLE: [u64; 8] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1, 0x0102_1994, 0x794c_7630];
 
@@ -148,7 +148,8 @@ pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
 pub enum Lasting {
     /// It is looked at in full before it is used.
     No,
-    /// It is mapped, has this time of modification as long as nobody changes it, and cannot be opened for writing.
+    /// It is mapped, has this time of modification as long as nobody changes it, and cannot be
+    /// opened for writing.
     Dated { ns: u64 },
 }
 
@@ -165,7 +166,8 @@ impl Drop for CacheDir {
 }
 
 impl CacheDir {
-    /// Opens the directory; made (mode 0700) if it is missing and what it is to be in is the user's.
+    /// Opens the directory; made (mode 0700) if it is missing and what it is to be in is the
+    /// user's.
     pub fn open(path: &[u8]) -> Option<CacheDir> {
         let flags = O_DIRECTORY | O_NOFOLLOW;
         // SAFETY: no argument.
@@ -191,7 +193,8 @@ impl CacheDir {
         stat.mode & S_IFMT == kind && stat.uid == self.uid && stat.mode & WRITABLE_BY_OTHERS == 0
     }
 
-    /// Opens the file of that name for reading, if there is one that can be trusted. It is the caller's to close.
+    /// Opens the file of that name for reading, if there is one that can be trusted. It is the
+    /// caller's to close.
     pub fn open_file(&self, name: &[u8]) -> Option<(i32, Stat)> {
         let name = terminated(name).ok()?;
         let flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -206,7 +209,8 @@ impl CacheDir {
         }
     }
 
-    /// Whether a file of `bytes` can be made here, executed, and mapped for as long as a process likes.
+    /// Whether a file of `bytes` can be made here, executed, and mapped for as long as a process
+    /// likes.
     pub fn can_hold_code(&self, bytes: u64) -> bool {
         let mut raw = [0u64; 15];
         // SAFETY: a terminated name; the buffer has the size of struct statfs.
@@ -251,8 +255,9 @@ impl CacheDir {
         }
     }
 
-    /// Makes room for `bytes` more of the files that have `mark` in their names: while they are more than `largest`,
-    /// the oldest goes. What is younger than `rest_ns` stays, so that files of no lasting use are not made all the time.
+    /// Makes room for `bytes` more of the files that have `mark` in their names: while they are
+    /// more than `largest`, the oldest goes. What is younger than `rest_ns` stays, so that files of
+    /// no lasting use are not made all the time.
     pub fn make_room(&self, mark: &[u8], bytes: u64, largest: u64, rest_ns: u64) -> bool {
         loop {
             let mut total = bytes;
@@ -299,8 +304,8 @@ fn write_pieces(fd: i32, pieces: &[&[u8]]) -> Result<()> {
     Ok(())
 }
 
-/// Dates what was written and waits until it is on the medium: else, after a crash, a file of the right length might have no
-/// contents.
+/// Dates what was written and waits until it is on the medium: else, after a crash, a file of the
+/// right length might have no contents.
 fn settle(fd: i32, lasting: Lasting) -> Result<()> {
     let Lasting::Dated { ns } = lasting else { return Ok(()) };
     let time = [ns / 1_000_000_000, ns % 1_000_000_000];

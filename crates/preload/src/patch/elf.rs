@@ -1,11 +1,14 @@
-//! What the patcher needs to know of an ELF object: its segments, its identity and the bounds of its functions.
+//! What the patcher needs to know of an ELF object: its segments, its identity and the bounds of
+//! its functions.
 //!
-//! An object is looked at in one of two ways: as it lies in memory (objects that are there when uzswap
-//! starts, the vDSO) or as a file (objects that the loader is mapping right now, of which only the text is in place). Both
-//! are asked by virtual address, so that everything above this file knows one kind.
+//! An object is looked at in one of two ways: as it lies in memory (objects that are there when
+//! uzswap starts, the vDSO) or as a file (objects that the loader is mapping right now, of which
+//! only the text is in place). Both are asked by virtual address, so that everything above this
+//! file knows one kind.
 //!
-//! Function bounds come from `.eh_frame_hdr`, the sorted table by which unwinders find their entries: every object
-//! that a C compiler made for x86-64 has it, stripped or not, and no symbol table is needed.
+//! Function bounds come from `.eh_frame_hdr`, the sorted table by which unwinders find their
+//! entries: every object that a C compiler made for x86-64 has it, stripped or not, and no symbol
+//! table is needed.
 //!
 //! Nothing here trusts the object: every read is bounds-checked, and nonsense yields `None`.
 //!
@@ -139,7 +142,8 @@ impl<'a> Image<'a> {
         match self.bytes {
             Bytes::Memory { bias } => {
                 let start = bias.wrapping_add(vaddr) as *const u8;
-                // SAFETY: `of_memory` was promised that the object's segments are mapped and stay unwritten.
+                // SAFETY: `of_memory` was promised that the object's segments are mapped and stay
+                // unwritten.
                 Some(unsafe { core::slice::from_raw_parts(start, left as usize) })
             }
             Bytes::File(file) => {
@@ -193,7 +197,8 @@ impl<'a> Image<'a> {
         self.note(b"GNU\0", NT_GNU_BUILD_ID).filter(|id| (8..=64).contains(&id.len()))
     }
 
-    /// Whether Go's linker made it. Its functions run on stacks too small for a hook and have no entries in the table of functions.
+    /// Whether Go's linker made it. Its functions run on stacks too small for a hook and have no
+    /// entries in the table of functions.
     pub fn is_go(&self) -> bool {
         self.note(b"Go\0\0", 4).is_some()
     }

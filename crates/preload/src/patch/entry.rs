@@ -14,33 +14,37 @@
 //!                                                             CLONE_THREAD: the instruction runs here, see below
 //! ```
 //!
-//! A system call changes rax, rcx and r11 and nothing else, and compilers rely on it: vector registers, the
-//! x87 and mask registers, mxcsr and the 128 bytes below rsp live on. So all of that is kept here; only
-//! the arithmetic flags are not (every compiler assumes that a system call overwrites them). AMX tiles and
-//! protection keys are left alone: nothing of ours touches them.
+//! A system call changes rax, rcx and r11 and nothing else, and compilers rely on it: vector
+//! registers, the x87 and mask registers, mxcsr and the 128 bytes below rsp live on. So all of that
+//! is kept here; only the arithmetic flags are not (every compiler assumes that a system call
+//! overwrites them). AMX tiles and protection keys are left alone: nothing of ours touches them.
 //!
 //! # CLONE_THREAD
-//! The child of a `clone` with a new stack starts with our instruction pointer and its own stack, which may be
-//! memory that is not there at the moment. So the child touches nothing of it: it finds its [`ThreadStart`] in
-//! r9 (no clone call has a sixth argument), changes to that block's stack, and is set up there before
-//! it goes on in the program. The parent goes through [`Hooks::clone_parent`].
+//! The child of a `clone` with a new stack starts with our instruction pointer and its own stack,
+//! which may be memory that is not there at the moment. So the child touches nothing of it: it
+//! finds its [`ThreadStart`] in r9 (no clone call has a sixth argument), changes to that block's
+//! stack, and is set up there before it goes on in the program. The parent goes through
+//! [`Hooks::clone_parent`].
 //!
 //! # The hook stack
-//! Go's functions run on stacks with room for a few hundred bytes, and musl's threads unmap the stack that they are on. For such
-//! objects the slow path is `uzswap_patch_slow_own`: the frame lies on a stack of the thread's block, and nothing of
-//! the program's is touched. A handler of the program that comes in the middle of a hook may make calls, too: so that stack has
-//! *pieces*, each hook takes the next one. Taking and giving back are single instructions each, so a handler in between finds
-//! them whole. Where no piece is left, or the thread has no block yet, the program's stack has to do.
+//! Go's functions run on stacks with room for a few hundred bytes, and musl's threads unmap the
+//! stack that they are on. For such objects the slow path is `uzswap_patch_slow_own`: the frame
+//! lies on a stack of the thread's block, and nothing of the program's is touched. A handler of the
+//! program that comes in the middle of a hook may make calls, too: so that stack has *pieces*, each
+//! hook takes the next one. Taking and giving back are single instructions each, so a handler in
+//! between finds them whole. Where no piece is left, or the thread has no block yet, the program's
+//! stack has to do.
 //!
 //! # Unwinding
-//! Every stage has call-frame information, because glibc cancels threads by unwinding out of a signal handler
-//! through the interrupted system call; without it, cleanup handlers would silently not run.
+//! Every stage has call-frame information, because glibc cancels threads by unwinding out of a
+//! signal handler through the interrupted system call; without it, cleanup handlers would silently
+//! not run.
 //!
 //! # Safety charter
-//! The assembly runs between two arbitrary instructions of the program. It may use the stack below the red zone,
-//! rcx, r11 and the flags, and must leave everything else as it was. `HookFrame` is only
-//! ever built by it; hooks get exclusive access to it for the time of the call. The thread slot
-//! is `thread_slot.rs`'s.
+//! The assembly runs between two arbitrary instructions of the program. It may use the stack below
+//! the red zone, rcx, r11 and the flags, and must leave everything else as it was. `HookFrame` is
+//! only ever built by it; hooks get exclusive access to it for the time of the call. The thread
+//! slot is `thread_slot.rs`'s.
 #![allow(unsafe_code)]
 
 use core::arch::global_asm;
@@ -57,15 +61,17 @@ pub const CLASS_COUNT: usize = 512;
 pub const CLASS_INLINE: u8 = 0;
 /// The hook is called with all vector state saved (some 90 ns).
 pub const CLASS_HOOK: u8 = 1;
-/// The hook is called with xmm0-15 saved, nothing more (some 10 ns). Baseline x86-64 code, which is what Rust compiles here,
-/// touches no more than that, and `mem.rs` sees to it that it calls nothing that does. Floating point, codecs
-/// and whatever else is compiled for or dispatches on newer processors run under [`call_on_stack_saving_vectors`].
+/// The hook is called with xmm0-15 saved, nothing more (some 10 ns). Baseline x86-64 code, which is
+/// what Rust compiles here, touches no more than that, and `mem.rs` sees to it that it calls
+/// nothing that does. Floating point, codecs and whatever else is compiled for or dispatches on
+/// newer processors run under [`call_on_stack_saving_vectors`].
 pub const CLASS_LIGHT_HOOK: u8 = 2;
 
 /// One byte per system-call number, a `CLASS_`, read by every patched call.
 pub static CLASS_TABLE: [AtomicU8; CLASS_COUNT] = [const { AtomicU8::new(0) }; CLASS_COUNT];
 
-/// The program's registers at a system call, on the program's stack (below its red zone) or on the hook stack.
+/// The program's registers at a system call, on the program's stack (below its red zone) or on the
+/// hook stack.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub struct HookFrame {
@@ -83,8 +89,8 @@ pub struct HookFrame {
     pub r13: u64,
     pub r14: u64,
     pub r15: u64,
-    /// The address after the system-call instruction: in the program's text where the instruction stayed
-    /// there, else in a slot. The instruction itself is at `ret - 2`.
+    /// The address after the system-call instruction: in the program's text where the instruction
+    /// stayed there, else in a slot. The instruction itself is at `ret - 2`.
     pub ret: u64,
     /// The program's stack pointer, for information.
     pub rsp: u64,
@@ -94,8 +100,8 @@ pub struct HookFrame {
     pub hook_stack: *const ThreadStart,
 }
 
-/// The hook has done the call; its result is in `frame.rax`. Edited argument registers reach the program, which
-/// does not expect them to change: put them back.
+/// The hook has done the call; its result is in `frame.rax`. Edited argument registers reach the
+/// program, which does not expect them to change: put them back.
 pub const ACTION_RETURN: u64 = 0;
 /// Restore everything and let the instruction run in its place, with no frame of ours on the stack.
 pub const ACTION_INLINE: u64 = 1;
@@ -107,8 +113,8 @@ pub const ACTION_CLONE_THREAD: u64 = 2;
 #[repr(C)]
 #[derive(Debug)]
 pub struct ThreadStart {
-    /// The upper end of a stack that is never evicted, on which [`Hooks::thread_start`] runs (16 KiB suffice for the
-    /// stub's own needs several times over).
+    /// The upper end of a stack that is never evicted, on which [`Hooks::thread_start`] runs (16
+    /// KiB suffice for the stub's own needs several times over).
     pub stack_top: usize,
     program_r9: u64,
     program_rsp: u64,
@@ -138,8 +144,8 @@ impl ThreadStart {
         self.hook_pieces.store(HOOK_PIECES, Ordering::Relaxed);
     }
 
-    /// Gives the piece of the hook that runs now back before it returns, or takes it again: an exec of a child that shares this
-    /// memory never returns.
+    /// Gives the piece of the hook that runs now back before it returns, or takes it again: an exec
+    /// of a child that shares this memory never returns.
     pub fn lend_piece(&self, back: bool) {
         let (bytes, pieces) = if back { (PIECE_BYTES, 1) } else { (PIECE_BYTES.wrapping_neg(), usize::MAX) };
         self.hook_bottom.fetch_add(bytes, Ordering::Relaxed);
@@ -164,7 +170,8 @@ impl ThreadStart {
     }
 }
 
-/// Hooks that can be under way at a time in one thread: one, and one for each handler in whose middle another came.
+/// Hooks that can be under way at a time in one thread: one, and one for each handler in whose
+/// middle another came.
 const HOOK_PIECES: usize = 4;
 /// What one hook may need of stack: the same as it finds at least on a stack of a thread of libc.
 const PIECE_BYTES: usize = 32 << 10;
@@ -177,7 +184,8 @@ const HOOK_FRAME_BYTES: usize = size_of::<HookFrame>().next_multiple_of(64);
 pub type Hook = extern "C" fn(*mut HookFrame) -> u64;
 /// Called in a new thread, on the stack of its block, before the thread continues in the program.
 pub type ThreadStartFn = extern "C" fn(*mut ThreadStart);
-/// Called in the thread that made a new one, with the result of the clone (negative: there is no child).
+/// Called in the thread that made a new one, with the result of the clone (negative: there is no
+/// child).
 pub type CloneParentFn = extern "C" fn(*mut ThreadStart, isize);
 
 extern "C" fn inline_hook(_: *mut HookFrame) -> u64 {
@@ -208,7 +216,8 @@ pub fn set_hooks(hooks: Hooks) {
 
 // ---- vector state ------------------------------------------------------------------------------------------
 
-/// x87, SSE, AVX, and the three parts of AVX-512. Nothing else can be touched by compiled Rust here.
+/// x87, SSE, AVX, and the three parts of AVX-512. Nothing else can be touched by compiled Rust
+/// here.
 const WANTED_STATE: u32 = 0b1110_0111;
 
 const BY_FXSAVE: u32 = 0;
@@ -253,7 +262,8 @@ fn measure_vector_state() {
     SAVE_METHOD.store(if compact { BY_XSAVEC } else { BY_XSAVE }, Ordering::Relaxed);
 }
 
-/// Uses an older way to save vectors than this machine has, for tests: 0 `fxsave` (SSE only), 1 `xsave`.
+/// Uses an older way to save vectors than this machine has, for tests: 0 `fxsave` (SSE only), 1
+/// `xsave`.
 #[doc(hidden)]
 pub fn force_save_method(method: u32) {
     if method < SAVE_METHOD.load(Ordering::Relaxed) {
@@ -609,21 +619,23 @@ global_asm!(
     in_gs = sym SLOT_IN_GS,
 );
 
-/// Where `ThreadStart` has what gives a piece of the hook stack back: `bottom += PIECE`, `pieces += 1`.
+/// Where `ThreadStart` has what gives a piece of the hook stack back: `bottom += PIECE`, `pieces +=
+/// 1`.
 pub const PIECE_GIVEN_BACK: (usize, usize, usize) =
     (offset_of!(ThreadStart, hook_bottom), offset_of!(ThreadStart, hook_pieces), PIECE_BYTES);
 
 /// Runs `f(arg)` on the stack that ends at `top`.
 ///
 /// # Safety
-/// The stack must be large enough, in nobody else's use until `f` returns, and `f` must be sound to call with
-/// `arg`; it must return normally (nothing unwinds or jumps out of it).
+/// The stack must be large enough, in nobody else's use until `f` returns, and `f` must be sound to
+/// call with `arg`; it must return normally (nothing unwinds or jumps out of it).
 pub unsafe fn call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8) {
     // SAFETY: an ordinary call but for the stack, for which the caller vouches.
     unsafe { uzswap_call_on_stack(top, f, arg) }
 }
 
-/// [`call_on_stack`] with the vector state kept, for hooks of [`CLASS_LIGHT_HOOK`]: `f` may use what the processor has.
+/// [`call_on_stack`] with the vector state kept, for hooks of [`CLASS_LIGHT_HOOK`]: `f` may use
+/// what the processor has.
 ///
 /// # Safety
 /// As for `call_on_stack`; the stack also holds [`vector_state_bytes`] and 64 more.

@@ -50,8 +50,8 @@ impl Maps {
         self.list()
     }
 
-    /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away. Rather below than
-    /// above: behind an executable its heap grows.
+    /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away.
+    /// Rather below than above: behind an executable its heap grows.
     pub fn map_near(&mut self, start: usize, end: usize, len: usize, reach: usize) -> Option<usize> {
         let lowest = end.saturating_sub(reach).max(LOWEST).next_multiple_of(PAGE_SIZE);
         let highest = start.checked_add(reach)?.checked_sub(len)?;
@@ -102,8 +102,9 @@ impl Pagemap {
         Some(Pagemap { fd, entries: vec![0; READ_BYTES] })
     }
 
-    /// Whether the pages of a private mapping of a file are all as they are in the file: none was written, neither by the
-    /// process nor by a debugger. Where the kernel does not tell, the answer is no.
+    /// Whether the pages of a private mapping of a file are all as they are in the file: none was
+    /// written, neither by the process nor by a debugger. Where the kernel does not tell, the
+    /// answer is no.
     pub fn is_unwritten(&mut self, start: usize, end: usize) -> bool {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;

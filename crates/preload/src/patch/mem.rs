@@ -1,13 +1,14 @@
 //! `memcpy` and its kin, for this library alone.
 //!
-//! Compilers call these six functions for copies, fills and comparisons wherever they like. libc's would do, but:
-//! libc's text is not executable for the moment in which it is patched, and libc's use the widest vectors
-//! that the processor has, which a light hook (see `entry.rs`) has not saved. These use xmm0-7 and nothing of
-//! libc. They are hidden: the linker binds every call from inside the library to them, codecs in C included,
-//! and the program keeps its own.
+//! Compilers call these six functions for copies, fills and comparisons wherever they like. libc's
+//! would do, but: libc's text is not executable for the moment in which it is patched, and libc's
+//! use the widest vectors that the processor has, which a light hook (see `entry.rs`) has not
+//! saved. These use xmm0-7 and nothing of libc. They are hidden: the linker binds every call from
+//! inside the library to them, codecs in C included, and the program keeps its own.
 //!
-//! Up to 128 bytes are loaded completely before a byte is stored, which is fast and makes overlap harmless; so `memcpy` is
-//! `memmove`. Long copies forward use `rep movsb`, which processors of the last ten years do by cache lines.
+//! Up to 128 bytes are loaded completely before a byte is stored, which is fast and makes overlap
+//! harmless; so `memcpy` is `memmove`. Long copies forward use `rep movsb`, which processors of the
+//! last ten years do by cache lines.
 //!
 //! # Safety charter
 //! Assembly with the contracts of the C functions; reads and writes only within the given lengths.

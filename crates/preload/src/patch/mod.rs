@@ -1,10 +1,11 @@
 //! Interception: every `syscall` instruction that the program can reach goes through uzswap.
 //!
-//! Programs enter the kernel by one two-byte instruction that sits some hundred times in libc, in the dynamic
-//! loader, in the vDSO's fallbacks and now and then elsewhere. Each is replaced, in memory, by a jump into a
-//! *slot*, which looks up the *class* of the system-call number: class 0 runs the instruction with nothing
-//! around it, the others call the *hook*. No symbol is interposed and libc is not asked, so calls that libc
-//! makes for itself (stdio, malloc, threads) are seen like all others.
+//! Programs enter the kernel by one two-byte instruction that sits some hundred times in libc, in
+//! the dynamic loader, in the vDSO's fallbacks and now and then elsewhere. Each is replaced, in
+//! memory, by a jump into a *slot*, which looks up the *class* of the system-call number: class 0
+//! runs the instruction with nothing around it, the others call the *hook*. No symbol is interposed
+//! and libc is not asked, so calls that libc makes for itself (stdio, malloc, threads) are seen
+//! like all others.
 //!
 //! ```text
 //!  maps.rs     what is mapped where
@@ -22,17 +23,21 @@
 //!  mem.rs      memcpy and its kin, so that they are not libc's
 //! ```
 //!
-//! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its plan; *unpatched*
-//! sites are known to exist, were left as they are, and are counted: calls made there are not seen.
+//! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its
+//! plan; *unpatched* sites are known to exist, were left as they are, and are counted: calls made
+//! there are not seen.
 //!
-//! What is there at start is patched by [`patch_all_loaded`], before any other code of the program runs; what
-//! the loader maps later by [`patch_file_mapping`], from the hook of `mmap`, before anything in it can run.
+//! What is there at start is patched by [`patch_all_loaded`], before any other code of the program
+//! runs; what the loader maps later by [`patch_file_mapping`], from the hook of `mmap`, before
+//! anything in it can run.
 //!
-//! Lock order: `PATCHER` (taken by these two), then the allocator's. Nothing is called under them but this module.
+//! Lock order: `PATCHER` (taken by these two), then the allocator's. Nothing is called under them
+//! but this module.
 //!
 //! # Safety charter
-//! This file's own unsafe code reads headers of mapped objects and maps files read-only; the promises that
-//! `apply` asks for (nobody executes the text that is changed) are the callers' and stated there.
+//! This file's own unsafe code reads headers of mapped objects and maps files read-only; the
+//! promises that `apply` asks for (nobody executes the text that is changed) are the callers' and
+//! stated there.
 #![allow(unsafe_code)]
 
 pub mod alloc;
@@ -122,8 +127,8 @@ impl Report {
     }
 }
 
-/// Holds this module's lock over a fork, so that the child can go on using it. Followed by one [`after_fork`] in
-/// the parent and one in the child.
+/// Holds this module's lock over a fork, so that the child can go on using it. Followed by one
+/// [`after_fork`] in the parent and one in the child.
 pub fn before_fork() {
     let patcher = PATCHER.lock();
     *FORKING.lock() = Some(patcher);
@@ -145,11 +150,13 @@ pub fn trampoline_range() -> Range<usize> {
     slot::slot_range()
 }
 
-/// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch tables and texts are
-/// kept, made if missing; without it, or if it cannot be trusted, every object is analysed anew.
+/// Patches everything that is mapped now, except this library itself. `cache_dir` is where patch
+/// tables and texts are kept, made if missing; without it, or if it cannot be trusted, every object
+/// is analysed anew.
 ///
 /// # Safety
-/// The calling thread must be the only one of the process, as it is while the loader runs constructors.
+/// The calling thread must be the only one of the process, as it is while the loader runs
+/// constructors.
 pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     let mut patcher = PATCHER.lock();
     patcher.cache_path = cache_dir.unwrap_or_default().into();
@@ -160,7 +167,8 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     let own = list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
     let own = own.map(|m| (m.device, m.inode));
     let mut report = Report::default();
-    // What is private takes the first slots that are free, so what is shared comes first: it needs those at its distance.
+    // What is private takes the first slots that are free, so what is shared comes first: it needs
+    // those at its distance.
     let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) = list.iter().rev().partition(|m| m.name == b"[vdso]");
     for m in files.into_iter().chain(vdso) {
         let is_vdso = m.name == b"[vdso]";
@@ -172,7 +180,8 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         let same_file = |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
         let header = list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
         let Some(header) = header else { continue };
-        // SAFETY: the header's mapping is readable; that the rest is there is checked before it is used.
+        // SAFETY: the header's mapping is readable; that the rest is there is checked before it is
+        // used.
         let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) }) else {
             continue;
         };
@@ -211,12 +220,12 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     report
 }
 
-/// Patches an object that was just mapped: `len` bytes of `fd` from `offset`, at `addr`, executable with `prot`.
-/// Its other segments need not be there yet. What is no ELF object is left alone.
+/// Patches an object that was just mapped: `len` bytes of `fd` from `offset`, at `addr`, executable
+/// with `prot`. Its other segments need not be there yet. What is no ELF object is left alone.
 ///
 /// # Safety
-/// The mapping must be as described, and nobody may be executing it: to be called after the `mmap` succeeded and
-/// before its address is known to the program.
+/// The mapping must be as described, and nobody may be executing it: to be called after the `mmap`
+/// succeeded and before its address is known to the program.
 pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize, prot: usize) -> Report {
     let mut report = Report::default();
     let Some(file) = FileBytes::map(fd) else { return report };
@@ -229,7 +238,8 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     });
     let Some(s) = segment else { return report };
     let bias = (addr as u64).wrapping_sub(from).wrapping_add(s.offset).wrapping_sub(s.vaddr);
-    // The loader may have mapped the whole span like its first segment; what lies behind the segment is not text.
+    // The loader may have mapped the whole span like its first segment; what lies behind the
+    // segment is not text.
     let end = (s.offset + s.file_bytes).next_multiple_of(PAGE_SIZE as u64).min(to);
     let text = Text { start: addr, end: addr + (end - from) as usize, prot };
     let mut patcher = PATCHER.lock();
@@ -251,8 +261,8 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     report
 }
 
-/// Whether calls of an object may find no room on the stack that they are made on: Go's, and all of a program without libc's
-/// loader (musl's threads unmap the stack that they are on).
+/// Whether calls of an object may find no room on the stack that they are made on: Go's, and all of
+/// a program without libc's loader (musl's threads unmap the stack that they are on).
 fn needs_hook_stack(image: &Image) -> bool {
     are_slots_in_gs() || image.is_go()
 }
@@ -318,7 +328,8 @@ impl FileBytes {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as self lives. (Whoever cuts a library while it is loaded kills its users.)
+        // SAFETY: mapped for as long as self lives. (Whoever cuts a library while it is loaded
+        // kills its users.)
         unsafe { core::slice::from_raw_parts(self.addr as *const u8, self.len) }
     }
 }

@@ -1,9 +1,11 @@
-//! Texts that processes share: the pages of an object with the jumps in it, and its slots, as a file.
+//! Texts that processes share: the pages of an object with the jumps in it, and its slots, as a
+//! file.
 //!
-//! To write jumps into a library costs each process a copy of every page that has one, and of the slots: for libc
-//! 320 KiB, most of what a small process pays. But the pages are the same in all processes in which text and slots lie
-//! at the same distance. So the first process that has an object at a distance writes the result to
-//! the cache directory, and it and those that come after it map that over the object:
+//! To write jumps into a library costs each process a copy of every page that has one, and of the
+//! slots: for libc 320 KiB, most of what a small process pays. But the pages are the same in all
+//! processes in which text and slots lie at the same distance. So the first process that has an
+//! object at a distance writes the result to the cache directory, and it and those that come after
+//! it map that over the object:
 //!
 //! ```text
 //!  file                  head  |  slots  |  text, as long as the object's executable mapping
@@ -13,29 +15,35 @@
 //!                  (array of slots)  <- distance ->
 //! ```
 //!
-//! The head takes a page, and so do the links, the one page that is the process's own. Where objects lie is random. The slots'
-//! place is chosen such that the distance is, in most processes, a multiple of 2 MiB (`Slots::place_for`): a handful of files
-//! serves all programs.
+//! The head takes a page, and so do the links, the one page that is the process's own. Where
+//! objects lie is random. The slots' place is chosen such that the distance is, in most processes,
+//! a multiple of 2 MiB (`Slots::place_for`): a handful of files serves all programs.
 //!
 //! # When a file is used
-//! - Its head names everything that its bytes depend on, the *key*: the distance, the object's file (its place, length,
-//!   times, as `stat` and as the mapping says; the name has its build id), and the build of this library.
-//! - It is as long as the head says and has the time of modification that the head says: whoever changes it changes that.
-//! - Its slots and its text have the sum that the head says. Whoever maps it first after a start of the machine finds
-//!   out, and notes it in a file beside it, with the time of the last change to the file, which nobody can put back.
-//! - The text in memory is as it is in its file: who has written into it, a debugger for instance, keeps his bytes.
+//! - Its head names everything that its bytes depend on, the *key*: the distance, the object's file
+//!   (its place, length, times, as `stat` and as the mapping says; the name has its build id), and
+//!   the build of this library.
+//! - It is as long as the head says and has the time of modification that the head says: whoever
+//!   changes it changes that.
+//! - Its slots and its text have the sum that the head says. Whoever maps it first after a start of
+//!   the machine finds out, and notes it in a file beside it, with the time of the last change to
+//!   the file, which nobody can put back.
+//! - The text in memory is as it is in its file: who has written into it, a debugger for instance,
+//!   keeps his bytes.
 //!
 //! # While it is used
-//! The kernel keeps a program's file from being written while it runs, but not a file that is only mapped. Who cut one
-//! short, or wrote into it, would kill all that run it. So the files are read-only (0400): `cp` and `rsync --inplace` of
-//! an ordinary user fail, or make a new file. For root nothing is read-only; its backups are kept away by a CACHEDIR.TAG.
+//! The kernel keeps a program's file from being written while it runs, but not a file that is only
+//! mapped. Who cut one short, or wrote into it, would kill all that run it. So the files are
+//! read-only (0400): `cp` and `rsync --inplace` of an ordinary user fail, or make a new file. For
+//! root nothing is read-only; its backups are kept away by a CACHEDIR.TAG.
 //!
-//! Everything else (a kernel that does not tell, a file system without execution, a limit reached) leads to what
-//! `apply.rs` does: private copies. So do objects that the loader maps later: where they lie follows no rule.
+//! Everything else (a kernel that does not tell, a file system without execution, a limit reached)
+//! leads to what `apply.rs` does: private copies. So do objects that the loader maps later: where
+//! they lie follows no rule.
 //!
 //! # Safety charter
-//! Maps over an object's text, as `apply` writes into it: while nobody executes it, the same bytes but for the jumps; and over
-//! pages of the slots' array that no object has.
+//! Maps over an object's text, as `apply` writes into it: while nobody executes it, the same bytes
+//! but for the jumps; and over pages of the slots' array that no object has.
 #![allow(unsafe_code)]
 
 use std::vec;
@@ -136,11 +144,12 @@ impl<'a> Shared<'a> {
         Some(Shared { cache, name, key, object, text, place, sites: counts.sites })
     }
 
-    /// Gives the process the shared text, made if it has to be, and notes the slots as the object's. False: it has its own still.
+    /// Gives the process the shared text, made if it has to be, and notes the slots as the
+    /// object's. False: it has its own still.
     ///
     /// # Safety
-    /// Nobody may be executing the text or about to, it must be mapped as `new` was told, and `source` must be what
-    /// is mapped there.
+    /// Nobody may be executing the text or about to, it must be mapped as `new` was told, and
+    /// `source` must be what is mapped there.
     pub unsafe fn serve<'t>(
         &self,
         slots: &mut Slots,
@@ -209,8 +218,8 @@ impl<'a> Shared<'a> {
         outcome
     }
 
-    /// Whether slots and text have the sum that they should have: as was noted since the machine has started, or by a look
-    /// at all of them.
+    /// Whether slots and text have the sum that they should have: as was noted since the machine
+    /// has started, or by a look at all of them.
     fn is_right(&self, fd: i32, stat: &Stat, contents: u64) -> bool {
         let mut name = self.name.clone();
         name.extend_from_slice(SEEN);

@@ -12,19 +12,20 @@
 //!  120  how far from here the original instruction is
 //! ```
 //!
-//! All slots lie in one array in this library's own .bss, made executable page by page as they are filled, and the
-//! array is covered by a single entry of call-frame information: it says that whoever is found in a
-//! slot is, as far as the stack goes, where the slot's last word says. So an unwinder that meets an
-//! interrupted system call, which for glibc is how a thread is cancelled, finds its way back into the function
-//! that made it.
+//! All slots lie in one array in this library's own .bss, made executable page by page as they are
+//! filled, and the array is covered by a single entry of call-frame information: it says that
+//! whoever is found in a slot is, as far as the stack goes, where the slot's last word says. So an
+//! unwinder that meets an interrupted system call, which for glibc is how a thread is cancelled,
+//! finds its way back into the function that made it.
 //!
-//! What a slot needs of this library it finds by two addresses, its [`Links`], and the rest it names by distance. So the slots of
-//! a near object are the same in all processes where object, slots and links lie at the same distances: pages of
-//! a file (`shared.rs`), for which `place_for` chooses the place in the array.
+//! What a slot needs of this library it finds by two addresses, its [`Links`], and the rest it
+//! names by distance. So the slots of a near object are the same in all processes where object,
+//! slots and links lie at the same distances: pages of a file (`shared.rs`), for which `place_for`
+//! chooses the place in the array.
 //!
 //! # Safety charter
-//! Each object has pages of its own in the array. They are filled before a jump leads to them, and written again only
-//! when the object's text is not mapped any more, so that nobody can be in them.
+//! Each object has pages of its own in the array. They are filled before a jump leads to them, and
+//! written again only when the object's text is not mapped any more, so that nobody can be in them.
 #![allow(unsafe_code)]
 
 use core::arch::global_asm;
@@ -47,9 +48,11 @@ const ORIGIN_AT: usize = 120;
 const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
 /// Somewhat less than 2 MiB, so that nowhere a huge page fits in.
 const SLOT_PAGES: usize = 448;
-/// Between shared texts and their slots lie multiples of this: 2 MiB, as kernels align large objects, this library among them.
+/// Between shared texts and their slots lie multiples of this: 2 MiB, as kernels align large
+/// objects, this library among them.
 const STEP_PAGES: usize = 512;
-/// How many places a shared text's slots have to choose from, where the first is taken or not in the array.
+/// How many places a shared text's slots have to choose from, where the first is taken or not in
+/// the array.
 const PLACES: usize = 8;
 const ARRAY_BYTES: usize = SLOT_PAGES * PAGE_SIZE;
 
@@ -64,8 +67,9 @@ global_asm!(
     "    .cfi_startproc",
     "    .cfi_signal_frame",
     "    .cfi_def_cfa rsp, 0",
-    // The return address (column 16) is the value of: slot + [slot + 120], where slot is rip & -128.
-    // DW_CFA_val_expression 16, 10 bytes: breg16 0, const1s -128, and, dup, plus_uconst 120, deref, plus
+    // The return address (column 16) is the value of: slot + [slot + 120], where slot is rip
+    // & -128. DW_CFA_val_expression 16, 10 bytes: breg16 0, const1s -128, and, dup, plus_uconst
+    // 120, deref, plus
     "    .cfi_escape 0x16, 0x10, 0x0a, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x12, 0x23, {origin}, 0x06, 0x22",
     "    .zero {bytes}",
     "    .cfi_endproc",
@@ -174,8 +178,9 @@ impl Slots {
         Some((at, pages))
     }
 
-    /// Where the slots of a text are to lie so that what leads from one to the other is the same in most processes: at a
-    /// distance that is a multiple of the step, or some pages more where that is taken. Never used before.
+    /// Where the slots of a text are to lie so that what leads from one to the other is the same in
+    /// most processes: at a distance that is a multiple of the step, or some pages more where that
+    /// is taken. Never used before.
     pub fn place_for(&self, text: &Text, pages: usize) -> Option<usize> {
         let array = slot_range().start;
         let same = (text.start.wrapping_sub(array) / PAGE_SIZE) % STEP_PAGES;
@@ -185,7 +190,8 @@ impl Slots {
         first.next().map(|first| array + first * PAGE_SIZE)
     }
 
-    /// Notes whose the pages are, until the text has gone. `stubs`: address and length, 0 where there are none.
+    /// Notes whose the pages are, until the text has gone. `stubs`: address and length, 0 where
+    /// there are none.
     pub fn assign(&mut self, text: Text, (slots, pages): (usize, usize), stubs: (usize, usize)) {
         set_bits(&mut self.used, page_of(slots), pages, true);
         set_bits(&mut self.filled, page_of(slots), pages, true);
@@ -287,8 +293,8 @@ impl Assembler {
     }
 }
 
-/// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach between them. `links`: where
-/// its links are, near the slot.
+/// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach
+/// between them. `links`: where its links are, near the slot.
 pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool, links: usize) -> [u8; SLOT_BYTES] {
     let mut a = Assembler { at: slot, code: [0xcc; SLOT_BYTES], len: 0 };
     let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;

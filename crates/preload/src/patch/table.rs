@@ -1,15 +1,15 @@
 //! The patch table of an object, and its cache on disk.
 //!
-//! Analysing libc takes tens of milliseconds, which every short process of a build or a shell script would pay.
-//! So the result is kept in a file per object, named by the linker's fingerprint (or, where there is none, by
-//! the file's identity), in the cache directory (`cache.rs`):
+//! Analysing libc takes tens of milliseconds, which every short process of a build or a shell
+//! script would pay. So the result is kept in a file per object, named by the linker's fingerprint
+//! (or, where there is none, by the file's identity), in the cache directory (`cache.rs`):
 //!
 //! ```text
 //!  magic  format  sites  unpatchable  sum   then 88 bytes for each site, 8 for each unpatchable address
 //! ```
 //!
-//! The file is trusted only as far as it must be: the sum must fit, and each site carries the bytes that it was made
-//! for, which are compared with the text before a byte is changed.
+//! The file is trusted only as far as it must be: the sum must fit, and each site carries the bytes
+//! that it was made for, which are compared with the text before a byte is changed.
 #![forbid(unsafe_code)]
 
 use std::vec;
@@ -35,7 +35,8 @@ pub enum Tail {
     None,
     /// Ends with a jump to this address.
     Jump(u64),
-    /// Ends with a branch on this condition (the low nibble of its opcode) to this address, else goes on.
+    /// Ends with a branch on this condition (the low nibble of its opcode) to this address, else
+    /// goes on.
     Branch(u8, u64),
 }
 
@@ -50,7 +51,8 @@ pub struct Site {
     pub len: u8,
     /// Where the instruction is, from `start`. Equal to `len`: it stays in place.
     pub syscall: u8,
-    /// How many of the overwritten bytes are copied to the slot as they are (all but a branch at the end).
+    /// How many of the overwritten bytes are copied to the slot as they are (all but a branch at
+    /// the end).
     pub copied: u8,
     pub number: u16,
     /// Offsets of 32-bit distances in the copied bytes that must be corrected for the move.
@@ -197,7 +199,8 @@ impl Analysis {
 
 // ---- in the cache ------------------------------------------------------------------------------------------
 
-/// How many system-call instructions an object has: what one need know of it when its text is shared.
+/// How many system-call instructions an object has: what one need know of it when its text is
+/// shared.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
     pub sites: usize,
@@ -214,8 +217,8 @@ pub fn load(cache: &CacheDir, name: &[u8]) -> Option<Analysis> {
     if whole { Analysis::from_bytes(&bytes) } else { None }
 }
 
-/// What the table kept under `name` says of itself, for the price of its head. A hint, but that there is nothing at all in
-/// an object is certain.
+/// What the table kept under `name` says of itself, for the price of its head. A hint, but that
+/// there is nothing at all in an object is certain.
 pub fn counts(cache: &CacheDir, name: &[u8]) -> Option<Counts> {
     let (fd, stat) = cache.open_file(name)?;
     let mut head = [0; HEADER_BYTES];

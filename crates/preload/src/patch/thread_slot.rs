@@ -1,12 +1,14 @@
-//! The thread slot: one word for each thread, in which the runtime keeps the address of the thread's block.
+//! The thread slot: one word for each thread, in which the runtime keeps the address of the
+//! thread's block.
 //!
-//! In a program for glibc it is a word of this library's static TLS block. A program that the library has mapped itself
-//! (`boot`) has no such block, and sets its thread pointer when it likes. There the word is the base of gs, a register that programs for
-//! x86-64 Linux leave alone (Wine does not), and that a new thread inherits until it has a block of its own.
+//! In a program for glibc it is a word of this library's static TLS block. A program that the
+//! library has mapped itself (`boot`) has no such block, and sets its thread pointer when it likes.
+//! There the word is the base of gs, a register that programs for x86-64 Linux leave alone (Wine
+//! does not), and that a new thread inherits until it has a block of its own.
 //!
 //! # Safety charter
-//! The static word exists in every thread that libc made. gs is used where the kernel says that user code may (AT_HWCAP2), and
-//! nothing is ever read through it.
+//! The static word exists in every thread that libc made. gs is used where the kernel says that
+//! user code may (AT_HWCAP2), and nothing is ever read through it.
 #![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
@@ -37,7 +39,8 @@ pub fn are_slots_in_gs() -> bool {
     SLOT_IN_GS.load(Ordering::Relaxed)
 }
 
-/// This thread's word, 0 in a new thread. A clone that does not set up thread-local storage shares it with its parent.
+/// This thread's word, 0 in a new thread. A clone that does not set up thread-local storage shares
+/// it with its parent.
 #[inline(always)]
 pub fn thread_slot_get() -> usize {
     let value: usize;
@@ -78,7 +81,8 @@ pub fn thread_slot_set(value: usize) {
     }
 }
 
-/// Where the word of a thread with this thread pointer (fs base) is: below it. In memory there is none if it is in gs.
+/// Where the word of a thread with this thread pointer (fs base) is: below it. In memory there is
+/// none if it is in gs.
 pub fn thread_slot_of(pointer: usize) -> Option<usize> {
     if are_slots_in_gs() {
         return None;

@@ -1,7 +1,8 @@
-//! System calls with buffers, once paging is on: every buffer is resident before the call and held until it returns.
+//! System calls with buffers, once paging is on: every buffer is resident before the call and held
+//! until it returns.
 //!
-//! The shapes of the arguments are in `calls/`; here they are held. Retry on EFAULT is the safety net, not the plan:
-//! some calls have consumed their data by then.
+//! The shapes of the arguments are in `calls/`; here they are held. Retry on EFAULT is the safety
+//! net, not the plan: some calls have consumed their data by then.
 #![allow(unsafe_code)]
 
 use core::hint::black_box;
@@ -139,7 +140,8 @@ fn transfer(number: usize, ours: usize, theirs: usize, len: usize) -> isize {
     let pid = uzswap::sys::getpid();
     with_own_words(|| {
         for at in [ours, ours + len.max(1) - 1] {
-            // SAFETY: a byte of ours: its page is there afterwards, to be written where the kernel will write.
+            // SAFETY: a byte of ours: its page is there afterwards, to be written where the kernel
+            // will write.
             unsafe {
                 let byte = (at as *const u8).read_volatile();
                 if number == nr::PROCESS_VM_READV {
@@ -213,8 +215,8 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     r
 }
 
-/// Keeps for good what the kernel will use after this call (robust list, rseq, the word cleared at thread exit), also
-/// while dormant: paging may be switched on later.
+/// Keeps for good what the kernel will use after this call (robust list, rseq, the word cleared at
+/// thread exit), also while dormant: paging may be switched on later.
 pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
     struct Keeper(Holder);
     impl Visit for Keeper {
@@ -234,8 +236,9 @@ pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
     walk(number, a, &mut Keeper(Holder { t, sp: &raw const here as usize }));
 }
 
-/// A thread ends: the kernel will walk its list of robust mutexes and mark those it died with, skipping silently what is
-/// missing. Holds the list's entries and their words until the thread is gone.
+/// A thread ends: the kernel will walk its list of robust mutexes and mark those it died with,
+/// skipping silently what is missing. Holds the list's entries and their words until the thread is
+/// gone.
 pub(super) fn hold_robust_list(t: &'static ThreadBlock) {
     const ENTRIES_MAX: usize = 2048;
     let (mut head, mut len) = (0usize, 0usize);
@@ -295,7 +298,8 @@ pub(super) fn with_held<R>(t: &'static ThreadBlock, number: usize, a: &Args, f: 
     r
 }
 
-/// Holds the stack around the caller's frames for the duration of `f`, which may have words there for the kernel to read or write.
+/// Holds the stack around the caller's frames for the duration of `f`, which may have words there
+/// for the kernel to read or write.
 pub(super) fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
     /// What `f` has below this frame, and where words of its callers lie above it.
     const BELOW_BYTES: usize = 4 << 10;
@@ -464,7 +468,8 @@ fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
     done as isize
 }
 
-/// The length of a buffer of which a call may fill less, cut to what can be held; the arguments with it.
+/// The length of a buffer of which a call may fill less, cut to what can be held; the arguments
+/// with it.
 pub(super) fn clamp_length(number: usize, mut a: Args) -> Args {
     const MSG_WAITALL: usize = 0x100;
     /// No datagram is longer than a receive buffer can be set without privilege, many times over.
@@ -490,7 +495,8 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
         nr::IO_URING_SETUP | nr::IO_URING_ENTER | nr::IO_URING_REGISTER => {
             Some(Answer::Result(Errno::ENOSYS.as_return()))
         }
-        // A page lent to a pipe is not pinned: taken out, it would be recycled under the reader. Copy instead.
+        // A page lent to a pipe is not pinned: taken out, it would be recycled under the reader.
+        // Copy instead.
         nr::VMSPLICE if ACTIVE.load(Ordering::Acquire) => {
             let n = [a[0], a[1], a[2], 0, 0, 0];
             match piecewise(t, nr::WRITEV, n) {

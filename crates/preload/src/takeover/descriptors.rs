@@ -1,8 +1,10 @@
-//! Our descriptors are hidden: the program can neither close nor replace them, and they take no room from it.
+//! Our descriptors are hidden: the program can neither close nor replace them, and they take no
+//! room from it.
 //!
-//! They lie above its soft limit where the hard limit allows, so that a program whose table is full can still fork (the
-//! child opens descriptors of ours). Therefore the kernel keeps the hard limit that the program started with, and a
-//! lower one that the program sets is only remembered, until it execs.
+//! They lie above its soft limit where the hard limit allows, so that a program whose table is full
+//! can still fork (the child opens descriptors of ours). Therefore the kernel keeps the hard limit
+//! that the program started with, and a lower one that the program sets is only remembered, until
+//! it execs.
 #![allow(unsafe_code)]
 
 use core::hint::black_box;
@@ -15,8 +17,8 @@ use uzswap::sys::{Errno, nr};
 use super::thread::ThreadBlock;
 use super::{Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words};
 
-/// The descriptors of the run: the counters', and the settings'. What they are of is checked once, at the start: from
-/// then on nobody but us can close or replace them.
+/// The descriptors of the run: the counters', and the settings'. What they are of is checked once,
+/// at the start: from then on nobody but us can close or replace them.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 static SETTINGS_FD: AtomicI32 = AtomicI32::new(-1);
 static INODES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -148,7 +150,8 @@ fn close_range(a: Args) -> Option<Answer> {
 type Limits = [u64; 2];
 
 const RLIMIT_NOFILE: usize = 7;
-/// What the soft limit is raised to while descriptors of ours are opened. A table has 8 bytes for each number.
+/// What the soft limit is raised to while descriptors of ours are opened. A table has 8 bytes for
+/// each number.
 const ROOMY: u64 = 4096;
 
 /// The hard limit that the program has set, if lower than the kernel's.
@@ -166,7 +169,8 @@ fn kernel_limits(new: Option<Limits>) -> Result<Limits, isize> {
     if r == 0 { Ok(old) } else { Err(r) }
 }
 
-/// Raises the soft limit so that descriptors of ours can be opened, above those of the program; to be given back.
+/// Raises the soft limit so that descriptors of ours can be opened, above those of the program; to
+/// be given back.
 pub fn make_room() -> Option<Limits> {
     let limits = kernel_limits(None).ok()?;
     let roomy = limits[1].min(ROOMY);
@@ -220,7 +224,8 @@ fn limits(t: &'static ThreadBlock, new_at: usize, old_at: usize) -> Result<(), i
             return Err(Errno::EINVAL.as_return());
         }
         if new_hard > hard && hard < kernel_hard {
-            // The kernel would allow what the program has given up, so it is asked for more than that.
+            // The kernel would allow what the program has given up, so it is asked for more than
+            // that.
             kernel_limits(Some([soft, kernel_hard + 1]))?;
         }
         kernel_limits(Some([new_soft, new_hard.max(kernel_hard)]))?;

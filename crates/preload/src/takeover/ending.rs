@@ -1,7 +1,8 @@
-//! Paging ends for good in this process, which goes on: all its memory is brought in (`core/fault/ending.rs`).
+//! Paging ends for good in this process, which goes on: all its memory is brought in
+//! (`core/fault/ending.rs`).
 //!
-//! Called where something that paging needs is about to go. More memory than the limit is said, once; a program that
-//! dies of it would be worse.
+//! Called where something that paging needs is about to go. More memory than the limit is said,
+//! once; a program that dies of it would be worse.
 
 use core::sync::atomic::Ordering;
 
@@ -42,7 +43,8 @@ fn forget() {
     super::set_classes(false);
 }
 
-/// Before the process has another thread, or another process in its memory: some ways of paging allow none.
+/// Before the process has another thread, or another process in its memory: some ways of paging
+/// allow none.
 pub fn before_company() {
     if PAGER.active().is_some_and(|a| a.mechanism.needs_to_be_alone()) {
         end_paging(Notice::PagingEnded, 0);

@@ -1,15 +1,18 @@
 //! The evictor: one thread of ours beside the program's, that keeps free memory ready.
 //!
-//! It is made with a bare clone, so libc knows nothing of it; it has a stack, a thread-local area and a block of its
-//! own, blocks every signal, and never touches managed memory. It also keeps time: the kernel's count of
-//! the process's anonymous memory, what relatives share (`relatives.rs`), the gauges.
+//! It is made with a bare clone, so libc knows nothing of it; it has a stack, a thread-local area
+//! and a block of its own, blocks every signal, and never touches managed memory. It also keeps
+//! time: the kernel's count of the process's anonymous memory, what relatives share
+//! (`relatives.rs`), the gauges.
 //!
-//! A dormant process that could hold much has it, too, asleep without end until somebody outside wants something of the process
-//! (`control/orders.rs`): less memory than it may have had so far, or some of it back.
+//! A dormant process that could hold much has it, too, asleep without end until somebody outside
+//! wants something of the process (`control/orders.rs`): less memory than it may have had so far,
+//! or some of it back.
 #![allow(unsafe_code)]
 // # Safety charter
-// The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its thread-local area
-// is zero but for the self pointer and the stack guard that compiled C code reads.
+// The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its
+// thread-local area is zero but for the self pointer and the stack guard that compiled C code
+// reads.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
@@ -25,13 +28,15 @@ const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
 const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
-/// A dormant process that could hold so many pages listens to orders; what others could give is not worth a thread.
+/// A dormant process that could hold so many pages listens to orders; what others could give is not
+/// worth a thread.
 const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
 /// How long the dead count, so that each relative has had a tick.
 const NOTICE_NS: u64 = 2 * TICK_NS;
-/// The pause between two looks, in ticks, while the process waits for its turn and has nothing more to give.
+/// The pause between two looks, in ticks, while the process waits for its turn and has nothing more
+/// to give.
 const DRAINED_TICKS: u64 = 5;
 /// How often a process that waits for its turn gives back what little it did meanwhile has taken.
 const REST_NS: u64 = 100_000_000;
@@ -53,8 +58,8 @@ pub fn listen_from(pages: i64) {
     }
 }
 
-/// Starts the thread if it does not run; one that listens notices that paging is on. Called with all signals blocked, so that
-/// it inherits that.
+/// Starts the thread if it does not run; one that listens notices that paging is on. Called with
+/// all signals blocked, so that it inherits that.
 pub fn start() {
     if !is_allowed() {
         // One that listens sees that by itself, and ends.
@@ -124,7 +129,8 @@ pub fn is_running() -> bool {
     RUNNING.load(Ordering::Acquire)
 }
 
-/// Ends the thread, if it runs, and waits until it has. Without the pager's lock, which the thread may need to get there.
+/// Ends the thread, if it runs, and waits until it has. Without the pager's lock, which the thread
+/// may need to get there.
 pub fn stop() {
     if !is_running() {
         return;
@@ -157,7 +163,8 @@ pub fn tid() -> u32 {
     TID.load(Ordering::Relaxed)
 }
 
-/// Whether the calling thread is the evictor: by its thread-local area, whose address is there in it.
+/// Whether the calling thread is the evictor: by its thread-local area, whose address is there in
+/// it.
 pub fn is_caller() -> bool {
     if patch::are_slots_in_gs() {
         return patch::thread_slot_get() == 0 && tid() == uzswap::sys::gettid();
@@ -252,7 +259,8 @@ fn grow_up() {
     memory::grown(&mut s);
 }
 
-/// One round of a dormant process's listening: whether paging must be switched on after all, and sleep.
+/// One round of a dormant process's listening: whether paging must be switched on after all, and
+/// sleep.
 fn listen() {
     let orders = &PAGER.slot().orders;
     let rung = orders.rung();
@@ -317,8 +325,9 @@ fn obey(work: &mut Option<(u32, Work)>) -> bool {
     false
 }
 
-/// What the evictor reads again and again, opened once by a thread of the program: a descriptor that came and went beside the
-/// program would now and then take the number that the program expects for its own.
+/// What the evictor reads again and again, opened once by a thread of the program: a descriptor
+/// that came and went beside the program would now and then take the number that the program
+/// expects for its own.
 static FILES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
 /// Opens the files for this process; in the child of a fork the inherited ones speak of the parent.
@@ -368,12 +377,14 @@ fn tick() {
     relatives::stay_alive();
 }
 
-/// What the kernel itself needs for a process, in pages, as memory groups count it: page tables, the stacks and descriptors of two
-/// threads. Of a build by 24 compilers, 74 processes at a time, 60 pages each. For one process the default of `--memory` leaves a
-/// margin that is large enough; for many of them it is not, and the OOM killer came.
+/// What the kernel itself needs for a process, in pages, as memory groups count it: page tables,
+/// the stacks and descriptors of two threads. Of a build by 24 compilers, 74 processes at a time,
+/// 60 pages each. For one process the default of `--memory` leaves a margin that is large enough;
+/// for many of them it is not, and the OOM killer came.
 const KERNEL_PAGES: i64 = 48;
 
-/// Tells the pager what the process has beside managed memory. Returns its anonymous memory, in pages.
+/// Tells the pager what the process has beside managed memory. Returns its anonymous memory, in
+/// pages.
 pub fn look_outside() -> Option<i64> {
     let pages = anonymous_pages()?;
     PAGER.set_outside(pages + KERNEL_PAGES);
@@ -405,8 +416,8 @@ fn anonymous_pages() -> Option<i64> {
     Some(resident - shared)
 }
 
-/// The most anonymous memory that this process had, in pages: its peak less what of it is file memory now. For a dormant process,
-/// asked by a thread of the program when it ends.
+/// The most anonymous memory that this process had, in pages: its peak less what of it is file
+/// memory now. For a dormant process, asked by a thread of the program when it ends.
 pub fn peak_anonymous_pages() -> Option<i64> {
     let file = fd::open_read(c"/proc/self/status").ok()?;
     let mut text = [0u8; 4096];

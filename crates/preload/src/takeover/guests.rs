@@ -1,8 +1,9 @@
-//! Processes that share this one's memory and run beside it (`clone(CLONE_VM)` without a thread-local area of their own), and stop its
-//! threads to look at it, as LeakSanitizer does.
+//! Processes that share this one's memory and run beside it (`clone(CLONE_VM)` without a
+//! thread-local area of their own), and stop its threads to look at it, as LeakSanitizer does.
 //!
-//! They fault like any thread, each on a block of its own (`thread.rs`). A thread that is stopped with one of the pager's locks in
-//! its hands would never let it go while they wait for it. So none is stopped but while the one who stops it has all of them.
+//! They fault like any thread, each on a block of its own (`thread.rs`). A thread that is stopped
+//! with one of the pager's locks in its hands would never let it go while they wait for it. So none
+//! is stopped but while the one who stops it has all of them.
 
 use uzswap::sys::{Errno, nr};
 

@@ -1,12 +1,14 @@
-//! Calls that change what the calling thread is to the kernel: its user, groups and capabilities, its namespaces.
+//! Calls that change what the calling thread is to the kernel: its user, groups and capabilities,
+//! its namespaces.
 //!
-//! The evictor is a thread that the program knows nothing of, and it is in the way of both kinds. A user namespace is refused to a
-//! process of several threads. And libc makes the calls of the first kind for every thread that it knows: the evictor would go
-//! on with rights that the program has given up. So it ends, and starts again from the thread that made the call, as
-//! what that thread is now.
+//! The evictor is a thread that the program knows nothing of, and it is in the way of both kinds. A
+//! user namespace is refused to a process of several threads. And libc makes the calls of the first
+//! kind for every thread that it knows: the evictor would go on with rights that the program has
+//! given up. So it ends, and starts again from the thread that made the call, as what that thread
+//! is now.
 //!
-//! Not under a seccomp filter that the program has installed: the old thread has none, a new one would inherit it, and what the
-//! evictor needs may kill it there.
+//! Not under a seccomp filter that the program has installed: the old thread has none, a new one
+//! would inherit it, and what the evictor needs may kill it there.
 #![allow(unsafe_code)]
 // # Safety charter
 // One call: the lock is freed in a forked child, where its holder does not exist.
@@ -36,7 +38,8 @@ const RIGHTS: [usize; 10] = [
     nr::CAPSET,
 ];
 
-/// How often a call is tried again after the evictor has ended: the kernel counts a thread for a moment longer.
+/// How often a call is tried again after the evictor has ended: the kernel counts a thread for a
+/// moment longer.
 const TRIES: u32 = 1000;
 
 /// One thread at a time ends and starts the evictor.
@@ -100,7 +103,8 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
                         }
                         uzswap::sys::yield_now();
                     }
-                    // Refused where new threads belong to another process namespace: then evictions are direct.
+                    // Refused where new threads belong to another process namespace: then evictions
+                    // are direct.
                     evictor::start();
                 }
             } else if r >= 0 {

@@ -1,12 +1,14 @@
 //! System calls that other threads are inside of when paging is switched on.
 //!
-//! While dormant, calls with buffers run in place and hold nothing. A thread may sit in such a call, or in the kernel's
-//! restart of it, for hours; when its page goes missing meanwhile, the call fails and may lose its data. So before any page can
-//! go missing, the kernel is asked where every thread is (/proc/self/task/TID/syscall: number and arguments of a blocked
-//! call), and the buffers are held until the thread is found elsewhere.
+//! While dormant, calls with buffers run in place and hold nothing. A thread may sit in such a
+//! call, or in the kernel's restart of it, for hours; when its page goes missing meanwhile, the
+//! call fails and may lose its data. So before any page can go missing, the kernel is asked where
+//! every thread is (/proc/self/task/TID/syscall: number and arguments of a blocked call), and the
+//! buffers are held until the thread is found elsewhere.
 //!
-//! From the moment that the classes are set, new calls are hooked. A thread that is "running" then is in the program,
-//! in a hooked call, or in the last instants of a call that does not block: those get a little time.
+//! From the moment that the classes are set, new calls are hooked. A thread that is "running" then
+//! is in the program, in a hooked call, or in the last instants of a call that does not block:
+//! those get a little time.
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
@@ -89,8 +91,8 @@ impl Visit for Collector<'_> {
     }
 }
 
-/// Finds the blocked calls and holds their buffers. With the pager's lock held, after the classes were set and before any
-/// range is attached.
+/// Finds the blocked calls and holds their buffers. With the pager's lock held, after the classes
+/// were set and before any range is attached.
 pub fn hold_all() {
     let me = uzswap::sys::gettid();
     let mut f = INFLIGHT.lock();
@@ -140,7 +142,8 @@ pub fn release_finished() {
         }
     }
     drop(f);
-    // Lock order: the pager's before this one. Ranges of several calls may overlap: start over with those that remain.
+    // Lock order: the pager's before this one. Ranges of several calls may overlap: start over with
+    // those that remain.
     let guard = PAGER.lock();
     let mut f = INFLIGHT.lock();
     PAGER.holds.forget_inflight();

@@ -1,7 +1,8 @@
 //! The program's mapping calls: made by the kernel, noted by the pager, under one hold of the lock.
 //!
-//! Memory stays where the kernel puts it. A dormant process only keeps the list; every call that adds memory
-//! asks whether the process could now exceed the limit, and if so paging is switched on.
+//! Memory stays where the kernel puts it. A dormant process only keeps the list; every call that
+//! adds memory asks whether the process could now exceed the limit, and if so paging is switched
+//! on.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -107,7 +108,8 @@ fn added_pages(number: usize, a: Args) -> i64 {
     bytes.div_ceil(PAGE_SIZE) as i64
 }
 
-/// Waits for the turn of this dormant process before it has more memory. No other thread: it touches nothing meanwhile.
+/// Waits for the turn of this dormant process before it has more memory. No other thread: it
+/// touches nothing meanwhile.
 fn wait_for_turn(t: &'static ThreadBlock) {
     let mask = signals::block_all();
     runtime(t, move || {
@@ -118,7 +120,8 @@ fn wait_for_turn(t: &'static ThreadBlock) {
     signals::restore(mask);
 }
 
-/// A process that could hold so many pages is watched, if somebody watches (`fault/watch.rs`); smaller ones are left alone anyway.
+/// A process that could hold so many pages is watched, if somebody watches (`fault/watch.rs`);
+/// smaller ones are left alone anyway.
 const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
 
 /// Asks, after memory was added, whether the process may exceed the limit now.
@@ -134,9 +137,10 @@ pub fn grown(s: &mut Locked<'_>) {
     }
 }
 
-/// A child of a dormant process counts all that it inherits from before it exists ([`relatives::expect_child`]): it could write to it faster
-/// than anybody would notice. Where that does not fit, paging is on before they are two: then what they share is counted as it is
-/// written to.
+/// A child of a dormant process counts all that it inherits from before it exists
+/// ([`relatives::expect_child`]): it could write to it faster than anybody would notice. Where that
+/// does not fit, paging is on before they are two: then what they share is counted as it is written
+/// to.
 pub fn before_fork() {
     if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
         return;
@@ -146,15 +150,17 @@ pub fn before_fork() {
     }
 }
 
-/// What a child of this dormant process counts, in pages. None: so little that paging many of them would take as much. Most such
-/// children exec, and in a build that fills its memory each shell would page.
+/// What a child of this dormant process counts, in pages. None: so little that paging many of them
+/// would take as much. Most such children exec, and in a build that fills its memory each shell
+/// would page.
 pub fn inherited_pages() -> Option<i64> {
     const LEAST_PAGES: i64 = (16 << 20) / PAGE_SIZE as i64;
     let limit = PAGER.tree().limit();
     Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
 }
 
-/// What a dormant process could hold at most, in pages; of what it has reserved, until it is looked at again.
+/// What a dormant process could hold at most, in pages; of what it has reserved, until it is looked
+/// at again.
 pub fn dormant_pages() -> i64 {
     let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
     accessible - reserved::uncounted_pages() + PAGER.outside_pages()
@@ -255,7 +261,8 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     r
 }
 
-/// Dormant, the kernel maps what is touched: in huge pages, if those are wanted everywhere, so that they are there when paging begins.
+/// Dormant, the kernel maps what is touched: in huge pages, if those are wanted everywhere, so that
+/// they are there when paging begins.
 fn want_huge_pages(start: usize, end: usize) {
     let always = start::settings().huge_pages == uzswap::control::HugePages::Always as u32;
     if always && end - start >= uzswap::sys::HUGE_BYTES {
@@ -375,7 +382,8 @@ fn brk(wanted: usize) -> isize {
 fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
     let mut s = PAGER.lock_range(start, end);
-    // What is resident must stay so until the rest is: the kernel stops at a missing page, with the mapping locked.
+    // What is resident must stay so until the rest is: the kernel stops at a missing page, with the
+    // mapping locked.
     let mark = t.holds().mark();
     if number != nr::MUNLOCK {
         t.holds().push(start, end, &raw const s as usize);

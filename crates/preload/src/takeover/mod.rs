@@ -9,16 +9,18 @@
 //! ```
 //!
 //! # Where code runs
-//! - The hook runs on the program's stack, which may itself be managed memory. It may fault there like the program,
-//!   so it holds no lock. It uses no wide vector registers (they are not saved for it).
-//! - Whatever needs the pager's lock runs inside [`runtime`]: all signals blocked but the fault signal,
-//!   on the thread's own runtime stack, with values moved in and out, so that nothing it touches can be missing.
+//! - The hook runs on the program's stack, which may itself be managed memory. It may fault there
+//!   like the program, so it holds no lock. It uses no wide vector registers (they are not saved
+//!   for it).
+//! - Whatever needs the pager's lock runs inside [`runtime`]: all signals blocked but the fault
+//!   signal, on the thread's own runtime stack, with values moved in and out, so that nothing it
+//!   touches can be missing.
 //! - The fault handler runs on the thread's own alternate stack with all signals blocked.
 //!
 //! # Safety charter
-//! The hook receives the program's registers and acts for the kernel: addresses in arguments are the program's
-//! and are touched only by the kernel (system calls) or through the pager. References to `ThreadBlock` are to
-//! mappings of our own that are reused but never unmapped.
+//! The hook receives the program's registers and acts for the kernel: addresses in arguments are
+//! the program's and are touched only by the kernel (system calls) or through the pager. References
+//! to `ThreadBlock` are to mappings of our own that are reused but never unmapped.
 #![allow(unsafe_code)]
 
 mod buffers;
@@ -58,8 +60,8 @@ use thread::ThreadBlock;
 /// The one pager of this process.
 pub static PAGER: Pager = Pager::new();
 
-/// What was decided for the run: set once by `start`, never freed. Not behind a lock: a vfork child and a signal
-/// handler that execs read it on top of anything.
+/// What was decided for the run: set once by `start`, never freed. Not behind a lock: a vfork child
+/// and a signal handler that execs read it on top of anything.
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(core::ptr::null_mut());
 
 /// This process's id, to recognise a child that shares our memory (vfork).
@@ -105,7 +107,8 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let f = unsafe { &mut *frame };
     let number = f.rax as u32 as usize;
     let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
-    // Without memory for a block the kernel decides alone: it is what the program would have without us.
+    // Without memory for a block the kernel decides alone: it is what the program would have
+    // without us.
     let Some(t) = thread::find() else { return ACTION_INLINE };
     if f.hook_stack.is_null() {
         t.forget_abandoned_hooks(f.rsp as usize);
@@ -127,11 +130,13 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     }
 }
 
-/// Makes a call that reads or writes words of ours on the program's stack, which may be paged out between `attempt`'s
-/// touching them and the kernel's: a bad address is one that stays bad. `attempt` writes the words anew each time.
+/// Makes a call that reads or writes words of ours on the program's stack, which may be paged out
+/// between `attempt`'s touching them and the kernel's: a bad address is one that stays bad.
+/// `attempt` writes the words anew each time.
 ///
-/// Trying again is not enough. In a process that waits for its turn each touch waits until a signal comes, whose handler then runs before
-/// the call is made, while the evictor takes all that there is: no number of tries would do. So the stack around the words is held.
+/// Trying again is not enough. In a process that waits for its turn each touch waits until a signal
+/// comes, whose handler then runs before the call is made, while the evictor takes all that there
+/// is: no number of tries would do. So the stack around the words is held.
 fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
     const TRIES: u32 = 2;
     for _ in 0..TRIES {
@@ -143,7 +148,8 @@ fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
     buffers::with_stack_held(attempt)
 }
 
-/// Calls that read or set the limit on descriptors, which the program sees as if ours did not exist.
+/// Calls that read or set the limit on descriptors, which the program sees as if ours did not
+/// exist.
 const LIMITS: [usize; 3] = [nr::GETRLIMIT, nr::SETRLIMIT, nr::PRLIMIT64];
 
 /// Calls that name memory which the kernel goes on using.
@@ -197,8 +203,8 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
     }
 }
 
-/// Writes which calls pass the hook: those that change mappings, signals, processes and descriptors always, those
-/// with buffers once paging is on.
+/// Writes which calls pass the hook: those that change mappings, signals, processes and descriptors
+/// always, those with buffers once paging is on.
 pub(crate) fn set_classes(active: bool) {
     for (number, class) in CLASS_TABLE.iter().enumerate().take(CLASS_COUNT.min(nr::COUNT)) {
         let hooked = match disposition(number) {
@@ -227,8 +233,9 @@ fn set_no_classes() {
     CLASS_TABLE.iter().for_each(|class| class.store(CLASS_INLINE, Ordering::Release));
 }
 
-/// Runs `f` where the pager's lock may be taken: signals blocked, on this thread's runtime stack. `f` and
-/// its result are moved, so it must capture by value: nothing on the program's stack may be touched inside.
+/// Runs `f` where the pager's lock may be taken: signals blocked, on this thread's runtime stack.
+/// `f` and its result are moved, so it must capture by value: nothing on the program's stack may be
+/// touched inside.
 pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
     struct Job<F, R> {
         f: Option<F>,
@@ -236,7 +243,8 @@ pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
     }
     extern "C" fn run<F: FnOnce() -> R, R>(job: *mut u8) {
         let job = job.cast::<Job<F, R>>();
-        // Both moves happen on this stack while no lock is held: the program's stack may fault here.
+        // Both moves happen on this stack while no lock is held: the program's stack may fault
+        // here.
         // SAFETY: the job lives on the caller's stack until we return.
         let f = unsafe { (*job).f.take() }.expect("a job runs once");
         let result = f();
@@ -250,7 +258,8 @@ pub(crate) fn runtime<R>(t: &'static ThreadBlock, f: impl FnOnce() -> R) -> R {
     if t.on_own_stack() {
         run_here(p, run_of(&job));
     } else {
-        // SAFETY: the runtime stack is ours, and signals are blocked: nobody else uses it meanwhile.
+        // SAFETY: the runtime stack is ours, and signals are blocked: nobody else uses it
+        // meanwhile.
         unsafe { patch::call_on_stack_saving_vectors(t.runtime_stack_top(), run_of(&job), p) };
     }
     t.is_busy.store(was_busy, Ordering::Relaxed);
@@ -269,7 +278,8 @@ pub(crate) fn count(c: Counter, n: u64) {
     PAGER.add(c, n);
 }
 
-/// Prints numbers on stderr when the run was started with UZSWAP_DEBUG: for finding errors in uzswap itself.
+/// Prints numbers on stderr when the run was started with UZSWAP_DEBUG: for finding errors in
+/// uzswap itself.
 pub(crate) fn debug(values: &[(&str, u64)]) {
     if !DEBUG.load(Ordering::Relaxed) {
         return;

@@ -1,4 +1,5 @@
-//! Calls of a program that was booted which name its own executable file by `/proc/self/exe`, of which the kernel has the library's.
+//! Calls of a program that was booted which name its own executable file by `/proc/self/exe`, of
+//! which the kernel has the library's.
 #![allow(unsafe_code)]
 
 use uzswap::sys::{Errno, PAGE_SIZE, nr};

@@ -1,9 +1,11 @@
-//! Calls after which the kernel, or a device, may write the program's memory without asking the page tables.
+//! Calls after which the kernel, or a device, may write the program's memory without asking the
+//! page tables.
 //!
-//! While such a call lasts its buffers are held like any other's. These let the kernel go on afterwards: asynchronous reads past the page cache,
-//! memory registered with a network card, a graphics processor or a virtual device. A page that is pinned is one that the kernel refuses to move, so from
-//! then on all pages leave by being moved. What a request of ioctl does is known for those that every program makes; the others are
-//! taken to pin.
+//! While such a call lasts its buffers are held like any other's. These let the kernel go on
+//! afterwards: asynchronous reads past the page cache, memory registered with a network card, a
+//! graphics processor or a virtual device. A page that is pinned is one that the kernel refuses to
+//! move, so from then on all pages leave by being moved. What a request of ioctl does is known for
+//! those that every program makes; the others are taken to pin.
 
 use uzswap::sys::nr;
 
@@ -12,8 +14,8 @@ use super::{Args, PAGER};
 /// Calls that are looked at whether or not paging is on.
 pub(super) const PINNING: [usize; 3] = [nr::IO_SETUP, nr::IOCTL, nr::SETSOCKOPT];
 
-/// Types of requests that pin nothing: FIBMAP and its kin, block devices, perf, file systems, terminals and descriptors,
-/// freezing, sockets, copying files, namespaces.
+/// Types of requests that pin nothing: FIBMAP and its kin, block devices, perf, file systems,
+/// terminals and descriptors, freezing, sockets, copying files, namespaces.
 const HARMLESS: [u8; 9] = [0x00, 0x12, b'$', b'f', b'T', b'X', 0x89, 0x94, 0xb7];
 
 /// Notes a call if it may pin memory for longer than it lasts.
@@ -40,7 +42,8 @@ mod tests {
     #[test]
     fn everyday_requests_pin_nothing() {
         let ioctl = |request| may_pin(nr::IOCTL, &[3, request, 0x1000, 0, 0, 0]);
-        // TCGETS, FIONREAD, FIONBIO, SIOCGIFCONF, BLKGETSIZE64, FICLONE, FS_IOC_GETFLAGS, with rubbish in the upper half.
+        // TCGETS, FIONREAD, FIONBIO, SIOCGIFCONF, BLKGETSIZE64, FICLONE, FS_IOC_GETFLAGS, with
+        // rubbish in the upper half.
         for request in [0x5401, 0x541b, 0x5421, 0x8912, 0x8008_1272, 0x4004_9409, 0xffff_ffff_8008_6601] {
             assert!(!ioctl(request), "{request:#x}");
         }

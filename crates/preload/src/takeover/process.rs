@@ -1,9 +1,11 @@
 //! fork, threads, exec and exit.
 //!
-//! - **fork**: with the lock held and nothing half done; the child re-registers every range before it runs.
-//! - **thread**: its block is made by the parent; it starts on the block's stack, because the stack that the program
-//!   gave it may be missing memory.
-//! - **vfork** and what shares memory with a waiting parent run in place, with no frame of ours on the stack.
+//! - **fork**: with the lock held and nothing half done; the child re-registers every range before
+//!   it runs.
+//! - **thread**: its block is made by the parent; it starts on the block's stack, because the stack
+//!   that the program gave it may be missing memory.
+//! - **vfork** and what shares memory with a waiting parent run in place, with no frame of ours on
+//!   the stack.
 //! - **exec** starts afresh; the environment carries us into the new program, and only there.
 #![allow(unsafe_code)]
 
@@ -61,7 +63,8 @@ pub(super) fn is_shared_child() -> bool {
 fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     let [flags, stack, ..] = a;
     if flags & CLONE_VM == 0 {
-        // A shared descriptor table would have the child close the parent's descriptors of ours when it makes its own.
+        // A shared descriptor table would have the child close the parent's descriptors of ours
+        // when it makes its own.
         let mut b = a;
         b[0] &= !CLONE_FILES;
         if stack == 0 {
@@ -71,7 +74,8 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         b[1] = 0;
         let r = fork(t, nr::CLONE, b);
         if r == 0 {
-            // SAFETY: we are the child, alone; the frame's registers and the given stack are what it expects.
+            // SAFETY: we are the child, alone; the frame's registers and the given stack are what
+            // it expects.
             unsafe { resume_on(f, stack) }
         }
         return Answer::Result(r);
@@ -81,12 +85,13 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         t.expect_guest(true);
         return Answer::Inline;
     }
-    // A process beside us that has our thread-local area is found by its id. A thread that sets it by itself has its word
-    // in gs: Go's.
+    // A process beside us that has our thread-local area is found by its id. A thread that sets it
+    // by itself has its word in gs: Go's.
     let has_own_word = flags & CLONE_SETTLS != 0 || flags & CLONE_THREAD != 0 && patch::are_slots_in_gs();
     let is_guest = !has_own_word;
-    // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the robust list in its
-    // control block; and we our own word below it. A program may have put all of it into managed memory.
+    // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the
+    // robust list in its control block; and we our own word below it. A program may have put all of
+    // it into managed memory.
     if flags & CLONE_CHILD_CLEARTID != 0 {
         buffers::keep(t, a[3], 4);
     }
@@ -241,8 +246,8 @@ fn thread_exit(t: &'static ThreadBlock) {
     if ACTIVE.load(Ordering::Acquire) {
         buffers::hold_robust_list(t);
     }
-    // A process ends with its last thread, and that must not be ours: not every program ends by exit_group, what clone(2) of
-    // libc starts as a process does not.
+    // A process ends with its last thread, and that must not be ours: not every program ends by
+    // exit_group, what clone(2) of libc starts as a process does not.
     let is_own = t.tid.load(Ordering::Relaxed) == uzswap::sys::gettid();
     if is_own && thread::went() && evictor::is_running() {
         runtime(t, || {
@@ -341,7 +346,8 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
 /// Looks at the program that is to be executed. `None`: there is no memory for that.
 fn look(t: &'static ThreadBlock, number: usize, a: &Args) -> Option<target::Target> {
     let buffer = scratch(t, target::BUFFER_BYTES)? as *mut [u8; target::BUFFER_BYTES];
-    // SAFETY: memory of ours of that size, which nobody else has; the environment is built in it only after this.
+    // SAFETY: memory of ours of that size, which nobody else has; the environment is built in it
+    // only after this.
     Some(target::look(number, a, unsafe { &mut *buffer }))
 }
 
@@ -352,21 +358,23 @@ struct Carried {
     library: usize,
 }
 
-/// Builds the environment of the new program: the program's, plus the two variables that bring us there. `first`: what has
-/// to be loaded before us, or nothing.
+/// Builds the environment of the new program: the program's, plus the two variables that bring us
+/// there. `first`: what has to be loaded before us, or nothing.
 fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) -> Option<Carried> {
     const PRELOAD: &[u8] = b"LD_PRELOAD=";
     let own = start::preload();
     let program = if let Way::Boot(path) = way { Some(path) } else { None };
     let mut n = 0;
     let (mut preload_at, mut is_booting) = (None, false);
-    // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in libc.
+    // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in
+    // libc.
     let word = |i: usize| unsafe { ((environment + i * 8) as *const usize).read_unaligned() };
     while environment != 0 && word(n) != 0 {
         if program.is_none() && starts_with(word(n), PRELOAD) {
             preload_at = Some(n);
         }
-        // A run in this one executes its library to boot a program: that needs to know of this run, and no more.
+        // A run in this one executes its library to boot a program: that needs to know of this run,
+        // and no more.
         is_booting |= starts_with(word(n), PROGRAM_ENV.as_bytes());
         n += 1;
     }
@@ -454,7 +462,8 @@ fn c_len(at: usize) -> usize {
 }
 
 fn starts_with(at: usize, prefix: &[u8]) -> bool {
-    // SAFETY: a C string of the program; reading stops at the first difference, at the latest at its end.
+    // SAFETY: a C string of the program; reading stops at the first difference, at the latest at
+    // its end.
     prefix.iter().enumerate().all(|(i, b)| unsafe { *((at + i) as *const u8) } == *b)
 }
 

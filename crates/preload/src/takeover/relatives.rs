@@ -1,11 +1,13 @@
-//! The other processes of the run: which of them are alive, and what memory is shared with those that are relatives by fork.
+//! The other processes of the run: which of them are alive, and what memory is shared with those
+//! that are relatives by fork.
 //!
-//! **Alive.** Each process locks a byte of the control block's file. The kernel gives the lock back after it has freed the process's
-//! memory, whatever ended it, before its parent has waited for it and in any pid namespace. So a share goes back
-//! to the tree neither before there is memory to be had for it nor much later. Whoever looks takes the slot away.
+//! **Alive.** Each process locks a byte of the control block's file. The kernel gives the lock back
+//! after it has freed the process's memory, whatever ended it, before its parent has waited for it
+//! and in any pid namespace. So a share goes back to the tree neither before there is memory to be
+//! had for it nor much later. Whoever looks takes the slot away.
 //!
-//! **Shared.** The kernel knows each process's proportional part of what relatives have in common; asking takes
-//! milliseconds, so it is asked now and then, and at once when one of them is gone.
+//! **Shared.** The kernel knows each process's proportional part of what relatives have in common;
+//! asking takes milliseconds, so it is asked now and then, and at once when one of them is gone.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,7 +20,8 @@ use super::{ACTIVE, PAGER, PID, evictor, memory, start, thread};
 /// The least time between two questions after the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
 
-/// Relatives by fork may share memory with this process: ticks left until it is believed that none does.
+/// Relatives by fork may share memory with this process: ticks left until it is believed that none
+/// does.
 static RELATIVES: AtomicU32 = AtomicU32::new(0);
 /// Ticks for which a process with nothing shared goes on looking.
 const RELATIVES_TICKS: u32 = 100;
@@ -36,8 +39,8 @@ pub fn may_share() -> bool {
     RELATIVES.load(Ordering::Acquire) != 0
 }
 
-/// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when a relative may have
-/// gone.
+/// Asks the kernel for this process's share of memory, as often as that is cheap, and at once when
+/// a relative may have gone.
 pub fn correct_share(at_once: bool) {
     let left = RELATIVES.load(Ordering::Acquire);
     if left == 0 {
@@ -62,7 +65,8 @@ pub fn correct_share(at_once: bool) {
     }
 }
 
-/// Takes a slot of the tree: what `claim` gives, now or after those that are gone have given theirs back.
+/// Takes a slot of the tree: what `claim` gives, now or after those that are gone have given theirs
+/// back.
 fn claim_by(tree: &'static Tree, claim: impl Fn() -> Option<&'static Slot>) -> Option<&'static Slot> {
     let slot = claim().or_else(|| {
         reap(tree);
@@ -74,8 +78,8 @@ fn claim_by(tree: &'static Tree, claim: impl Fn() -> Option<&'static Slot>) -> O
     slot
 }
 
-/// A slot for this process, or one outside the tree where there is none: its counters are lost then, nothing else. What it had
-/// before it exec'd it gives up.
+/// A slot for this process, or one outside the tree where there is none: its counters are lost
+/// then, nothing else. What it had before it exec'd it gives up.
 pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
     let control = CONTROL_FD.load(Ordering::Relaxed);
     tree.leave_former(pid, |s| {
@@ -88,7 +92,8 @@ pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
 /// The slot of a child to come, and its id.
 pub type Expected = Option<(&'static Slot, u32)>;
 
-/// Before fork: a slot for the child, in which what it will inherit counts already. Where paging is on, the pager counts for both.
+/// Before fork: a slot for the child, in which what it will inherit counts already. Where paging is
+/// on, the pager counts for both.
 pub fn expect_child() -> Expected {
     let (tree, me) = (PAGER.tree(), PID.load(Ordering::Relaxed));
     let slot = claim_by(tree, || tree.claim_for_child(me))?;
@@ -98,7 +103,8 @@ pub fn expect_child() -> Expected {
     Some((slot, slot.id()))
 }
 
-/// After fork, in the parent: `child` as `expect_child` gave it. A negative process id: there is none.
+/// After fork, in the parent: `child` as `expect_child` gave it. A negative process id: there is
+/// none.
 pub fn child_born(child: Expected, parent: u32, pid: isize) {
     let (tree, Some((slot, id))) = (PAGER.tree(), child) else { return };
     match u32::try_from(pid) {
@@ -123,8 +129,8 @@ pub fn come_alive() {
     }
 }
 
-/// From a thread that stays as long as the process does: the lock belongs to a table of descriptors, and the program may
-/// have moved to another one (unshare).
+/// From a thread that stays as long as the process does: the lock belongs to a table of
+/// descriptors, and the program may have moved to another one (unshare).
 pub fn stay_alive() {
     if let Some(at) = PAGER.tree().lock_offset(PAGER.slot()) {
         let _ = fd::lock_byte(CONTROL_FD.load(Ordering::Relaxed), at);
@@ -140,7 +146,8 @@ fn is_gone(tree: &Tree, s: &Slot) -> bool {
 /// When the process last heard that another is gone.
 static HEARD_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether another has gone since this was last asked. One process of the tree looks for all, once in `notice_ns`.
+/// Whether another has gone since this was last asked. One process of the tree looks for all, once
+/// in `notice_ns`.
 pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
     let tree = PAGER.tree();
     tree.look_for_gone(now_ns, notice_ns, |s| is_gone(tree, s));
@@ -158,7 +165,8 @@ pub fn reap(tree: &'static Tree) {
     }
 }
 
-/// Reserves so many pages for this dormant process, if they fit beside what the others hold or have reserved.
+/// Reserves so many pages for this dormant process, if they fit beside what the others hold or have
+/// reserved.
 pub fn reserve(pages: i64) -> bool {
     PAGER.try_reserve(pages) || {
         reap(PAGER.tree());
@@ -166,7 +174,8 @@ pub fn reserve(pages: i64) -> bool {
     }
 }
 
-/// Whether what the processes hold, or have reserved, is more than the limit. Those that are gone hold nothing.
+/// Whether what the processes hold, or have reserved, is more than the limit. Those that are gone
+/// hold nothing.
 pub fn is_tree_full() -> bool {
     !has_room(0)
 }
@@ -181,8 +190,8 @@ pub fn has_room(pages: i64) -> bool {
     }
 }
 
-/// The process ends. If it was paging, its memory is not free yet, and other threads may wait for their turn still: its share counts until
-/// somebody sees that it has gone.
+/// The process ends. If it was paging, its memory is not free yet, and other threads may wait for
+/// their turn still: its share counts until somebody sees that it has gone.
 pub fn leave() {
     let me = PAGER.slot();
     let ends_slowly = PAGER.active().is_some() || !thread::is_only_one();

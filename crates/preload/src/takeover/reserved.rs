@@ -1,7 +1,8 @@
-//! What a dormant process has reserved and perhaps never touches: allocators and runtimes map gigabytes at their start (bun 9 GiB,
-//! mimalloc 1 GiB at a time, sanitizers terabytes).
+//! What a dormant process has reserved and perhaps never touches: allocators and runtimes map
+//! gigabytes at their start (bun 9 GiB, mimalloc 1 GiB at a time, sanitizers terabytes).
 //!
-//! Such memory counts by what the process holds by the kernel's count, and so much more as it may touch until the evictor looks again:
+//! Such memory counts by what the process holds by the kernel's count, and so much more as it may
+//! touch until the evictor looks again:
 //!
 //! ```text
 //!   held            ahead
@@ -9,8 +10,9 @@
 //!                   ^ looked at, eight times in the time in which `ahead` can be touched
 //! ```
 //!
-//! `ahead` is a part of what the tree has free, and at least what can be touched in some 60 ms: where that is not free paging begins,
-//! so a small limit is held as if all counted. All other memory counts whole, from when it is mapped.
+//! `ahead` is a part of what the tree has free, and at least what can be touched in some 60 ms:
+//! where that is not free paging begins, so a small limit is held as if all counted. All other
+//! memory counts whole, from when it is mapped.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,10 +23,12 @@ use super::{ACTIVE, Args, PAGER, descriptors, evictor};
 
 /// Smaller mappings are soon used: an arena, an array.
 const LEAST_BYTES: usize = 64 << 20;
-/// The part of the free memory that a process may touch until it is looked at again, and the most of it.
+/// The part of the free memory that a process may touch until it is looked at again, and the most
+/// of it.
 const AHEAD_PART: i64 = 4;
 const AHEAD_MOST: i64 = pages_of(1 << 30);
-/// The evictor looks so many times while that much can be touched: where many programs run it does not run at once.
+/// The evictor looks so many times while that much can be touched: where many programs run it does
+/// not run at once.
 const LOOKS: i64 = 8;
 
 /// How fast memory can be touched for the first time.
@@ -67,8 +71,8 @@ fn find_pace() {
     ARE_ALWAYS_HUGE.store(is_always, Ordering::Relaxed);
 }
 
-/// Whether a mapping of `len` bytes is one to be touched bit by bit. `is_reserve`: it was mapped with MAP_NORESERVE, or without any
-/// access first.
+/// Whether a mapping of `len` bytes is one to be touched bit by bit. `is_reserve`: it was mapped
+/// with MAP_NORESERVE, or without any access first.
 pub fn is_one(len: usize, is_reserve: bool) -> bool {
     is_reserve && len >= LEAST_BYTES
 }

@@ -1,9 +1,10 @@
 //! The program puts itself under a seccomp filter, which holds for our calls, too.
 //!
-//! The filter is read first, and its program run on each call that the runtime may make (`sys/seccomp.rs`). If it lets them pass nothing
-//! changes. If not, uzswap leaves the process for good before the filter comes: all memory is brought in, paging ends, signals are as the
-//! program set them, and its calls are the kernel's alone. From then on nothing is called that the program does not call
-//! itself, not even at its end. So it is too where the kernel's strict mode comes.
+//! The filter is read first, and its program run on each call that the runtime may make
+//! (`sys/seccomp.rs`). If it lets them pass nothing changes. If not, uzswap leaves the process for
+//! good before the filter comes: all memory is brought in, paging ends, signals are as the program
+//! set them, and its calls are the kernel's alone. From then on nothing is called that the program
+//! does not call itself, not even at its end. So it is too where the kernel's strict mode comes.
 
 #![allow(unsafe_code)]
 // # Safety charter
@@ -19,7 +20,8 @@ use uzswap::sys::{nr, userfaultfd};
 use super::thread::ThreadBlock;
 use super::{Args, PAGER, buffers, call, ending, process, runtime, signals, start};
 
-/// A filter is installed; a forked child may open the mechanism's files; a program that is executed may load us.
+/// A filter is installed; a forked child may open the mechanism's files; a program that is executed
+/// may load us.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 static MAY_OPEN: AtomicBool = AtomicBool::new(true);
 static MAY_START: AtomicBool = AtomicBool::new(true);
@@ -77,14 +79,16 @@ const OPTIONAL: [usize; 28] = [
 /// Calls that a child or another thread of ours makes before it is as its parent.
 const TO_OPEN: [usize; 6] = [nr::USERFAULTFD, nr::OPENAT, nr::IO_SETUP, nr::PIPE2, nr::UNLINKAT, nr::STAT];
 
-/// Calls of a program that loads us which a running one does not make any more. (What the loader itself needs is not our business.)
+/// Calls of a program that loads us which a running one does not make any more. (What the loader
+/// itself needs is not our business.)
 const TO_START: [usize; 5] = [nr::OPENAT, nr::READ, nr::FSTAT, nr::FCNTL, nr::BRK];
 
 pub(super) fn is_filtered() -> bool {
     FILTERED.load(Ordering::Relaxed)
 }
 
-/// Whether a forked child may try to open files of its own. Under a filter that would end it, it may not.
+/// Whether a forked child may try to open files of its own. Under a filter that would end it, it
+/// may not.
 pub(super) fn may_open_again() -> bool {
     MAY_OPEN.load(Ordering::Relaxed)
 }
@@ -123,8 +127,8 @@ pub(super) fn note(t: &'static ThreadBlock, number: usize, a: &Args) {
     }
 }
 
-/// Whether all that is needed passes the filter at `program` (`struct sock_fprog`). None: there is no such filter, which the
-/// kernel will say.
+/// Whether all that is needed passes the filter at `program` (`struct sock_fprog`). None: there is
+/// no such filter, which the kernel will say.
 fn judge(t: &'static ThreadBlock, program: usize) -> Option<bool> {
     const BYTES: usize = INSTRUCTIONS_MAX * size_of::<Instruction>();
     let mut head = [0u8; 16];
@@ -176,7 +180,8 @@ fn leave(t: &'static ThreadBlock) {
         ending::end_paging(Notice::Sandboxed, 0);
     });
     if PAGER.active().is_some() {
-        // Not all could be taken off: what is missing must go on being served, or the program sees zeros.
+        // Not all could be taken off: what is missing must go on being served, or the program sees
+        // zeros.
         return;
     }
     signals::give_back(t);

@@ -1,10 +1,11 @@
 //! Signals: ours for faults, and the program's exactly as it asked for.
 //!
-//! The kernel delivers every handled signal on the thread's own alternate stack, to `entry` below, with all signals
-//! blocked: a frame cannot be pushed on a stack whose page is missing. For a signal of the program
-//! the frame is then *moved* to where the kernel would have put it (the program's stack, or the alternate stack that it
-//! asked for), made resident first, and the program's handler runs there with the mask that it asked for. So handlers see
-//! their own stack, may switch away from it, and conservative collectors find what they scan.
+//! The kernel delivers every handled signal on the thread's own alternate stack, to `entry` below,
+//! with all signals blocked: a frame cannot be pushed on a stack whose page is missing. For a
+//! signal of the program the frame is then *moved* to where the kernel would have put it (the
+//! program's stack, or the alternate stack that it asked for), made resident first, and the
+//! program's handler runs there with the mask that it asked for. So handlers see their own stack,
+//! may switch away from it, and conservative collectors find what they scan.
 //!
 //! ```text
 //!   our alternate stack                 program's stack
@@ -16,12 +17,14 @@
 //!  +--------------------+             +--------------------+
 //! ```
 //!
-//! The fault signal (SIGBUS, or SIGSEGV for protection faults) can be neither blocked nor ignored by the program: the
-//! kernel would kill. Masks are edited on their way in and corrected on their way out.
+//! The fault signal (SIGBUS, or SIGSEGV for protection faults) can be neither blocked nor ignored
+//! by the program: the kernel would kill. Masks are edited on their way in and corrected on their
+//! way out.
 //!
 //! # Safety charter
-//! The entry gets the kernel's own frame. The frame is copied to program memory with the pager's lock held, after
-//! making it resident, or with plain stores where the stack is not managed. Everything else is plain data.
+//! The entry gets the kernel's own frame. The frame is copied to program memory with the pager's
+//! lock held, after making it resident, or with plain stores where the stack is not managed.
+//! Everything else is plain data.
 #![allow(unsafe_code)]
 
 mod calls;
@@ -119,12 +122,13 @@ unsafe extern "C" {
     ) -> !;
 }
 
-// The restorers. The second is for frames that the kernel must not read where they are (see `managed_return`).
-// Exceptions and backtraces pass through them: their unwind information says, as libc's does, that the registers are
-// in the ucontext that the stack pointer points to. It begins a byte early, since unwinders look up the byte before
-// a return address.
+// The restorers. The second is for frames that the kernel must not read where they are (see
+// `managed_return`). Exceptions and backtraces pass through them: their unwind information says, as
+// libc's does, that the registers are in the ucontext that the stack pointer points to. It begins a
+// byte early, since unwinders look up the byte before a return address.
 core::arch::global_asm!(
-    // Where the registers are, with the ucontext at a register: DW_OP_breg3 (rbx) or DW_OP_breg7 (rsp).
+    // Where the registers are, with the ucontext at a register: DW_OP_breg3 (rbx) or DW_OP_breg7
+    // (rsp).
     ".macro uzswap_in_ucontext dwarf, offset, breg",
     "    .cfi_escape 0x10, \\dwarf, 3, \\breg, 0x80 | (\\offset & 0x7f), \\offset >> 7",
     ".endm",
@@ -179,8 +183,8 @@ core::arch::global_asm!(
     ".cfi_endproc",
     ".purgem uzswap_registers_at",
     ".purgem uzswap_in_ucontext",
-    // uzswap_enter_handler(frame, handler, sig, info, context, mask): on the frame's stack with the mask, as
-    // the kernel would have entered the handler.
+    // uzswap_enter_handler(frame, handler, sig, info, context, mask): on the frame's stack with the
+    // mask, as the kernel would have entered the handler.
     ".globl uzswap_enter_handler",
     ".hidden uzswap_enter_handler",
     "uzswap_enter_handler:",
@@ -206,10 +210,12 @@ core::arch::global_asm!(
     managed_return = sym managed_return,
 );
 
-/// Blocks all signals but the fault signal; returns the mask before. Handlers come until it has, as many as like.
+/// Blocks all signals but the fault signal; returns the mask before. Handlers come until it has, as
+/// many as like.
 pub fn block_all() -> u64 {
-    // The kernel reads and writes the masks in memory that cannot be missing: the program's stack can. A handler that comes
-    // before the call is made leaves the first word as it is, and the second is written after it.
+    // The kernel reads and writes the masks in memory that cannot be missing: the program's stack
+    // can. A handler that comes before the call is made leaves the first word as it is, and the
+    // second is written after it.
     let Some(t) = thread::existing() else {
         let (all, mut old) = (!fault_bit(), 0u64);
         let _ = call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const all, &raw mut old, 8);
@@ -241,7 +247,8 @@ fn kernel_action(sig: i32, new: Option<&KernelAction>, old: Option<&mut KernelAc
         if r != Errno::EFAULT.as_return() {
             return r;
         }
-        // The caller's frame was paged out since it was written. Setting an action twice is harmless.
+        // The caller's frame was paged out since it was written. Setting an action twice is
+        // harmless.
         for at in [n, o].into_iter().filter(|at| *at != 0) {
             // SAFETY: both are live, aligned structs of the caller.
             unsafe { (at as *mut u64).write_volatile((at as *const u64).read_volatile()) };
@@ -285,8 +292,8 @@ pub fn start(fault_signal: i32) {
     let _ = call!(nr::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const bit, 0, 8);
 }
 
-/// The process is left to itself: its signals are as it has set them, and so are mask and alternate stack of the calling thread.
-/// Other threads keep our alternate stack, which is none the worse.
+/// The process is left to itself: its signals are as it has set them, and so are mask and alternate
+/// stack of the calling thread. Other threads keep our alternate stack, which is none the worse.
 pub fn give_back(t: &'static ThreadBlock) {
     let mask = block_all();
     for sig in 1..SIGNALS as i32 {
@@ -303,7 +310,8 @@ pub fn give_back(t: &'static ThreadBlock) {
 }
 
 fn read_u64(addr: usize) -> u64 {
-    // SAFETY: a word of the kernel's frame, or of the program's memory read as the program would (it may fault).
+    // SAFETY: a word of the kernel's frame, or of the program's memory read as the program would
+    // (it may fault).
     unsafe { (addr as *const u64).read_unaligned() }
 }
 
@@ -380,8 +388,9 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         }
         if !fault_signal {
             dump::prepare(sig);
-            // It was under way when another thread took its handler away: what the kernel does with it now is right,
-            // unless it would come here again (a handler that only a vfork child knew of).
+            // It was under way when another thread took its handler away: what the kernel does with
+            // it now is right, unless it would come here again (a handler that only a vfork child
+            // knew of).
             let mut now = KernelAction::default();
             let _ = kernel_action(sig, None, Some(&mut now));
             if now.handler == entry as *const () as usize && !is_handler(recorded.get().handler) {
@@ -431,14 +440,15 @@ fn deliver_default(sig: i32, si_code: i32) {
     super::debug(&[("default action of signal", sig as u64), ("code", si_code as u64)]);
     dump::prepare(sig);
     let _ = kernel_action(sig, Some(&KernelAction::default()), None);
-    // A fault happens again when we return and then kills with the right context; a sent signal is sent again, and so
-    // is one that stands for another (a lost page, by protection faults).
+    // A fault happens again when we return and then kills with the right context; a sent signal is
+    // sent again, and so is one that stands for another (a lost page, by protection faults).
     if si_code <= 0 || sig != FAULT_SIGNAL.load(Ordering::Relaxed) {
         let _ = call!(nr::TKILL, uzswap::sys::gettid(), sig);
     }
 }
 
-/// In the child after fork the thread's view is inherited; in a new thread the program's stack is not.
+/// In the child after fork the thread's view is inherited; in a new thread the program's stack is
+/// not.
 pub fn inherit(from: &ThreadBlock, to: &ThreadBlock) {
     to.fault_signal_blocked.store(from.fault_signal_blocked.load(Ordering::Relaxed), Ordering::Relaxed);
 }

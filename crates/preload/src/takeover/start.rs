@@ -1,13 +1,14 @@
 //! Start of a process: the loader runs this before any code of the program.
 //!
-//! Without the control variable in the environment the library does nothing at all. With it: check the descriptors that it
-//! names (`core/control/handles.rs`), read the settings, take a slot in the tree, note what memory there is already, hide
-//! ourselves from the environment, take the signals over, and redirect the system calls. Paging itself is switched on
-//! later, when the process could exceed the limit.
+//! Without the control variable in the environment the library does nothing at all. With it: check
+//! the descriptors that it names (`core/control/handles.rs`), read the settings, take a slot in the
+//! tree, note what memory there is already, hide ourselves from the environment, take the signals
+//! over, and redirect the system calls. Paging itself is switched on later, when the process could
+//! exceed the limit.
 #![allow(unsafe_code)]
 // # Safety charter
-// Runs once, on one thread. The environment array is the one the loader passes; it is edited in place, as `unsetenv`
-// would. The control block is mapped shared and lives for ever.
+// Runs once, on one thread. The environment array is the one the loader passes; it is edited in
+// place, as `unsetenv` would. The control block is mapped shared and lives for ever.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -29,7 +30,8 @@ use super::thread::{self, ThreadBlock};
 use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals, target};
 use crate::patch;
 
-/// Mappings from before us that are worth managing: small ones hold what the loader and the kernel use.
+/// Mappings from before us that are worth managing: small ones hold what the loader and the kernel
+/// use.
 const EARLY_MIN_BYTES: usize = 1 << 20;
 
 /// The settings of the run.
@@ -38,8 +40,8 @@ pub fn settings() -> &'static Settings {
     unsafe { &*SETTINGS.load(Ordering::Acquire) }
 }
 
-/// Where the loader found this library: the entry of LD_PRELOAD, which loads it into the programs that this one
-/// executes. In memory of the process's own, since it decides what they execute.
+/// Where the loader found this library: the entry of LD_PRELOAD, which loads it into the programs
+/// that this one executes. In memory of the process's own, since it decides what they execute.
 static PRELOAD: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The entry of LD_PRELOAD by which the library came; empty: it came otherwise.
@@ -69,8 +71,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     take_over(&handles, |own_file| unsafe { take_preload(envp, own_file) });
 }
 
-/// Takes the process over: one thread, before any code of the program runs. `hide` is called with the path of the
-/// library's file, empty if that is not known, when it is time to hide the library from the program.
+/// Takes the process over: one thread, before any code of the program runs. `hide` is called with
+/// the path of the library's file, empty if that is not known, when it is time to hide the library
+/// from the program.
 pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     let Some((mut settings, map)) = open(handles) else { return hide(b"") };
     // SAFETY: the mapping is as large as the block and is never unmapped; Tree consists of atomics.
@@ -155,7 +158,8 @@ fn record(control: i32) {
     let map = call!(nr::MMAP, 0, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, control, RING_OFFSET);
     match check(map) {
         Ok(map) => {
-            // SAFETY: the mapping is as large as the ring and is never unmapped; Ring consists of atomics.
+            // SAFETY: the mapping is as large as the ring and is never unmapped; Ring consists of
+            // atomics.
             PAGER.record_to(unsafe { &*(map as *const Ring) });
             PAGER.trace_process(Kind::Began);
         }
@@ -175,7 +179,8 @@ fn resolve(wanted: u32) -> Mechanism {
     }
 }
 
-/// Takes our variable out of the environment: the program sees what it would see without us. What it said.
+/// Takes our variable out of the environment: the program sees what it would see without us. What
+/// it said.
 ///
 /// # Safety
 /// `envp` must be the process's environment array.
@@ -198,7 +203,8 @@ unsafe fn take_handles(envp: *mut *mut u8) -> Option<Handles> {
     found
 }
 
-/// Takes our entry out of LD_PRELOAD, which is the one that is the library's own file, or else the first; and notes it.
+/// Takes our entry out of LD_PRELOAD, which is the one that is the library's own file, or else the
+/// first; and notes it.
 ///
 /// # Safety
 /// As for `take_handles`.
@@ -265,9 +271,10 @@ unsafe fn starts_with(s: *mut u8, prefix: &[u8]) -> bool {
     prefix.iter().enumerate().all(|(i, b)| unsafe { *s.add(i) } == *b)
 }
 
-/// Removes from a list like LD_PRELOAD's the entry that is `own_file`, or the first where there is none (`uzswap run`
-/// and every exec put ours first), those at once after it that are the same (a run in a run), and a sanitizer's runtime
-/// at once before it, which was put there with it (`target.rs`). Which entry that was, and whether anything is left.
+/// Removes from a list like LD_PRELOAD's the entry that is `own_file`, or the first where there is
+/// none (`uzswap run` and every exec put ours first), those at once after it that are the same (a
+/// run in a run), and a sanitizer's runtime at once before it, which was put there with it
+/// (`target.rs`). Which entry that was, and whether anything is left.
 ///
 /// # Safety
 /// `list` is a C string, ours to edit.
@@ -299,10 +306,12 @@ unsafe fn take_entry(list: *mut u8, own_file: &[u8]) -> (Option<Vec<u8>>, bool) 
     ((!own.is_empty()).then_some(own), left > 0)
 }
 
-/// Large anonymous memory from before us: the program's .bss. The heap is managed from its next growth on.
+/// Large anonymous memory from before us: the program's .bss. The heap is managed from its next
+/// growth on.
 ///
-/// Where the loader has put the main thread's control block right behind a .bss, the kernel shows both as one. The kernel
-/// writes to that block by itself (rseq), and kills the process if it cannot: it and what follows are left alone.
+/// Where the loader has put the main thread's control block right behind a .bss, the kernel shows
+/// both as one. The kernel writes to that block by itself (rseq), and kills the process if it
+/// cannot: it and what follows are left alone.
 ///
 /// Returns the path of this library's file, empty if it is not known: the same list has it.
 fn note_early_memory() -> Vec<u8> {

@@ -1,21 +1,25 @@
 //! What a program is that is about to be executed, as far as that decides what it is given of ours.
 //!
-//! - One that *gains rights* by it (setuid, setgid, capabilities of its file) is given nothing: the loader would ignore
-//!   LD_PRELOAD, and what of ours is left would be in a program with other rights than ours. So it has the program's own
-//!   environment, and no descriptor of ours.
-//! - One that has no loader (static), and one for another loader than glibc's (musl's), is booted by the library
-//!   (`boot`), where that can be executed in its place and nothing of the call is lost. Where it cannot, a static one is
-//!   given all nevertheless: what it starts can be taken over. Another loader would complain, or give up: its program is
-//!   given nothing. That it runs unmanaged is counted and said.
-//! - One for another processor, and one that will not find the library (after a chroot), is given nothing.
-//! - One that wants to have a sanitizer's runtime loaded first gets it first: the runtime looks who comes before it, and
-//!   gives up if anybody does. Our constructor runs before all others wherever we are in the list.
+//! - One that *gains rights* by it (setuid, setgid, capabilities of its file) is given nothing: the
+//!   loader would ignore LD_PRELOAD, and what of ours is left would be in a program with other
+//!   rights than ours. So it has the program's own environment, and no descriptor of ours.
+//! - One that has no loader (static), and one for another loader than glibc's (musl's), is booted
+//!   by the library (`boot`), where that can be executed in its place and nothing of the call is
+//!   lost. Where it cannot, a static one is given all nevertheless: what it starts can be taken
+//!   over. Another loader would complain, or give up: its program is given nothing. That it runs
+//!   unmanaged is counted and said.
+//! - One for another processor, and one that will not find the library (after a chroot), is given
+//!   nothing.
+//! - One that wants to have a sanitizer's runtime loaded first gets it first: the runtime looks who
+//!   comes before it, and gives up if anybody does. Our constructor runs before all others wherever
+//!   we are in the list.
 //!
-//! Nobody is told what cannot be found out: a program that we may not read is taken for an ordinary one.
+//! Nobody is told what cannot be found out: a program that we may not read is taken for an ordinary
+//! one.
 #![allow(unsafe_code)]
 // # Safety charter
-// Paths are the program's C strings, read by the kernel alone. Everything else is in a buffer of the caller's, which is
-// memory of ours.
+// Paths are the program's C strings, read by the kernel alone. Everything else is in a buffer of
+// the caller's, which is memory of ours.
 
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK};
 use uzswap::sys::{Errno, Result, check, fd, file, nr};
@@ -46,7 +50,8 @@ pub struct Target {
     has_other_loader: bool,
     /// It is for another processor, or will not find the library.
     is_foreign: bool,
-    /// It is executed by a path that means the same to the library, which may boot it: the address of that.
+    /// It is executed by a path that means the same to the library, which may boot it: the address
+    /// of that.
     boots_by: Option<usize>,
     name: [u8; NAME_BYTES],
     name_len: usize,
@@ -75,7 +80,8 @@ impl Target {
 pub enum Way {
     /// Its loader loads the library.
     Preload,
-    /// The library is executed, and boots the program of this path (the address of a C string of the caller's).
+    /// The library is executed, and boots the program of this path (the address of a C string of
+    /// the caller's).
     Boot(usize),
     /// It is unmanaged, with all that the programs need which it starts.
     Through,
@@ -146,7 +152,8 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
     target
 }
 
-/// Whether the kernel would execute the program, and executes the library, which can boot programs here.
+/// Whether the kernel would execute the program, and executes the library, which can boot programs
+/// here.
 fn is_to_be_executed(program: usize, library: &[u8], buffer: &mut [u8; BUFFER_BYTES]) -> bool {
     const X_OK: usize = 1;
     const AT_EACCESS: usize = 0x200;
@@ -166,7 +173,8 @@ fn is_to_be_executed(program: usize, library: &[u8], buffer: &mut [u8; BUFFER_BY
     may(buffer.as_ptr() as usize) && may_use_gs(buffer)
 }
 
-/// Whether user code may use the base of gs, where a program that is booted has its thread slots (AT_HWCAP2).
+/// Whether user code may use the base of gs, where a program that is booted has its thread slots
+/// (AT_HWCAP2).
 fn may_use_gs(buffer: &mut [u8; BUFFER_BYTES]) -> bool {
     const AT_HWCAP2: u64 = 26;
     const HWCAP2_FSGSBASE: u64 = 2;
@@ -256,7 +264,8 @@ fn interpreter(text: &mut [u8]) -> Option<usize> {
     (end > start).then_some(start)
 }
 
-/// Looks for a loader, and for the first library that is needed. `n`: what the buffer holds of the file's beginning.
+/// Looks for a loader, and for the first library that is needed. `n`: what the buffer holds of the
+/// file's beginning.
 fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: &mut Target) {
     const PT_LOAD: u32 = 1;
     const PT_DYNAMIC: u32 = 2;
@@ -304,8 +313,8 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     }
 }
 
-/// Whether a program's loader is glibc's, which has one name everywhere. Where something else answers to it (Alpine's
-/// gcompat), it is a link. What cannot be read is taken for glibc's.
+/// Whether a program's loader is glibc's, which has one name everywhere. Where something else
+/// answers to it (Alpine's gcompat), it is a link. What cannot be read is taken for glibc's.
 fn is_glibcs(program: i32, at: u64, bytes: u64) -> bool {
     const PATH_BYTES: usize = 256;
     let mut path = [0u8; PATH_BYTES];
@@ -318,8 +327,8 @@ fn is_glibcs(program: i32, at: u64, bytes: u64) -> bool {
     end == 0 || path[..end].ends_with(b"/ld-linux-x86-64.so.2") && !names(b"musl") && !names(b"gcompat")
 }
 
-/// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. It is the first always: that is
-/// what the runtime insists on.
+/// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. It is
+/// the first always: that is what the runtime insists on.
 fn note_first_library(
     program: i32,
     at: u64,

@@ -1,14 +1,16 @@
-//! What the runtime keeps for each thread of the program: two stacks of its own, its holds, its view of signals.
+//! What the runtime keeps for each thread of the program: two stacks of its own, its holds, its
+//! view of signals.
 //!
 //! ```text
 //!  | guard | alternate signal stack | guard | runtime stack | block |
 //! ```
-//! Blocks are made by the parent before a thread exists (the new thread may have nothing but missing
-//! memory under its feet) and reused when their thread is gone; they are never unmapped.
+//! Blocks are made by the parent before a thread exists (the new thread may have nothing but
+//! missing memory under its feet) and reused when their thread is gone; they are never unmapped.
 //!
 //! # Safety charter
-//! A block is reached through the thread slot (a TLS word of our own) by its thread only; `alternate stack` and `runtime stack` are
-//! used by its thread only. Fields shared with others are atomics.
+//! A block is reached through the thread slot (a TLS word of our own) by its thread only;
+//! `alternate stack` and `runtime stack` are used by its thread only. Fields shared with others are
+//! atomics.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -22,10 +24,11 @@ use uzswap::sys::{PAGE_SIZE, nr};
 use super::{PAGER, call, evictor};
 use crate::patch::{HOOK_STACK_BYTES, ThreadStart, thread_slot_get, thread_slot_set};
 
-/// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the fault path.
+/// The alternate stack holds a kernel signal frame (up to 11 KiB with all vector state) and the
+/// fault path.
 const ALTERNATE_BYTES: usize = 128 << 10;
-/// The runtime stack holds the pager under a hook, codecs included, and the making of the cache. Untouched, it costs
-/// nothing.
+/// The runtime stack holds the pager under a hook, codecs included, and the making of the cache.
+/// Untouched, it costs nothing.
 const RUNTIME_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = PAGE_SIZE;
 const TOTAL_BYTES: usize = 2 * PAGE_SIZE + ALTERNATE_BYTES + HOOK_STACK_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
@@ -66,14 +69,16 @@ pub struct ThreadBlock {
     pub block_words: [AtomicU64; 2],
     /// The mask with which a handler is entered. Signals are blocked until the kernel has read it.
     pub handler_mask: AtomicU64,
-    /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest. Only calls of the program take a place, so
-    /// that one is still there when the kernel reads it: as many handlers as there are places would have to come in between, and make such calls.
+    /// Masks handed to the kernel in place of the program's: a small ring, since handlers nest.
+    /// Only calls of the program take a place, so that one is still there when the kernel reads it:
+    /// as many handlers as there are places would have to come in between, and make such calls.
     masks: [AtomicU64; 16],
     masks_next: AtomicUsize,
     /// Memory for the environment of an exec, kept for the next (a vfork child cannot free it).
     pub exec_scratch: AtomicUsize,
     pub exec_scratch_len: AtomicUsize,
-    /// Whether others use this thread's thread-local area, and with it the word that leads here: [`ALONE`], [`VFORKED`] or [`SHARED`].
+    /// Whether others use this thread's thread-local area, and with it the word that leads here:
+    /// [`ALONE`], [`VFORKED`] or [`SHARED`].
     company: AtomicU32,
     /// 1: of a process that shares the thread-local area of another's thread.
     pub is_guest: AtomicU32,
@@ -86,7 +91,8 @@ pub struct ThreadBlock {
 const ALONE: u32 = 0;
 /// A child of vfork may, as long as the thread itself waits.
 const VFORKED: u32 = 1;
-/// Processes that share memory and run beside the thread may: each has a block of its own, found by its thread id.
+/// Processes that share memory and run beside the thread may: each has a block of its own, found by
+/// its thread id.
 const SHARED: u32 = 2;
 
 // SAFETY: the cells are used by the owning thread only (charter).
@@ -96,7 +102,8 @@ unsafe impl Sync for ThreadBlock {}
 static BLOCKS: AtomicPtr<ThreadBlock> = AtomicPtr::new(core::ptr::null_mut());
 
 impl ThreadBlock {
-    /// A block for a thread to come, with a place for its holds: a dead thread's, or a new one. None: there is no memory.
+    /// A block for a thread to come, with a place for its holds: a dead thread's, or a new one.
+    /// None: there is no memory.
     pub fn allocate() -> Option<&'static ThreadBlock> {
         let block = Self::find_or_make()?;
         match PAGER.holds.register(COMING) {
@@ -198,8 +205,8 @@ impl ThreadBlock {
         self.arm_alternate_stack();
     }
 
-    /// Makes this the block of the calling process, which shares the thread-local area of the thread that made it: not by the word
-    /// there, but by its id.
+    /// Makes this the block of the calling process, which shares the thread-local area of the
+    /// thread that made it: not by the word there, but by its id.
     pub fn adopt_guest(&'static self, tid: u32) {
         // Whoever had the number before is gone.
         each_block(|b| _ = b.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed));
@@ -211,7 +218,8 @@ impl ThreadBlock {
         self.arm_alternate_stack();
     }
 
-    /// The thread is about to make a process that shares its thread-local area. `waits`: until that has ended or executed a program.
+    /// The thread is about to make a process that shares its thread-local area. `waits`: until that
+    /// has ended or executed a program.
     pub fn expect_guest(&self, waits: bool) {
         self.company.fetch_max(if waits { VFORKED } else { SHARED }, Ordering::AcqRel);
     }
@@ -248,7 +256,8 @@ impl ThreadBlock {
         sp >= self.base && sp < self.base + TOTAL_BYTES
     }
 
-    /// Whether this code runs on one of the block's stacks now that have room for all that the runtime does.
+    /// Whether this code runs on one of the block's stacks now that have room for all that the
+    /// runtime does.
     #[inline]
     pub fn on_own_stack(&self) -> bool {
         let here = &raw const self as usize;
@@ -261,8 +270,8 @@ impl ThreadBlock {
         end - HOOK_STACK_BYTES..end
     }
 
-    /// Where the program's stack is that a signal interrupted at `sp`: below the hook's caller if it came in a hook that
-    /// has a stack of its own.
+    /// Where the program's stack is that a signal interrupted at `sp`: below the hook's caller if
+    /// it came in a hook that has a stack of its own.
     pub fn program_stack_pointer(&self, sp: usize) -> usize {
         if self.hook_stack().contains(&sp) {
             // SAFETY: the owning thread asks.
@@ -272,8 +281,9 @@ impl ThreadBlock {
         }
     }
 
-    /// A hook runs on the program's stack because no piece of the hook stack is left. Those whose callers have been left without
-    /// returning (longjmp out of a handler) are free again, if that is true of all.
+    /// A hook runs on the program's stack because no piece of the hook stack is left. Those whose
+    /// callers have been left without returning (longjmp out of a handler) are free again, if that
+    /// is true of all.
     pub fn forget_abandoned_hooks(&self, sp: usize) {
         let alternate = self.alternate_range();
         // SAFETY: the owning thread asks.
@@ -323,7 +333,8 @@ pub fn current() -> &'static ThreadBlock {
     find().unwrap_or_else(|| super::fatal("a thread without a block got past the hook"))
 }
 
-/// The block of the calling thread; made now for a thread that came in a way we did not see. None: there is no memory for it.
+/// The block of the calling thread; made now for a thread that came in a way we did not see. None:
+/// there is no memory for it.
 #[inline]
 pub fn find() -> Option<&'static ThreadBlock> {
     existing().or_else(adopt_unknown)
@@ -378,7 +389,8 @@ pub fn id_for_locks() -> u32 {
     }
 }
 
-/// A lock is held for a long time by thread `owner`. Where that is gone nobody will ever free it: says so, and ends the process.
+/// A lock is held for a long time by thread `owner`. Where that is gone nobody will ever free it:
+/// says so, and ends the process.
 pub fn look_after(owner: u32) {
     if is_gone(owner) {
         super::fatal(

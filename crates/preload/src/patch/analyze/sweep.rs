@@ -1,8 +1,9 @@
 //! Calls in code of which no table says where functions begin: Go's, musl's, hand-written.
 //!
-//! x86 code that is decoded from a wrong byte falls into step with the right one after a few instructions. So the bytes before a
-//! call are decoded from each of their addresses at once, and each decoding *votes* for the instructions that it comes to; where nearly
-//! all agree, that is how the processor reads them.
+//! x86 code that is decoded from a wrong byte falls into step with the right one after a few
+//! instructions. So the bytes before a call are decoded from each of their addresses at once, and
+//! each decoding *votes* for the instructions that it comes to; where nearly all agree, that is how
+//! the processor reads them.
 //!
 //! ```text
 //!        CONVERGE_BYTES           AROUND_BYTES            AROUND_BYTES
@@ -10,17 +11,20 @@
 //!                          ^ the window: a body, for `plan` as if it were a function
 //! ```
 //!
-//! Data falls into step as well, so votes do not tell it from code. What does is a number that is loaded into eax just before; where the
-//! number comes in a register, only objects without any table of functions are believed, and only code that looks like a compiler's.
+//! Data falls into step as well, so votes do not tell it from code. What does is a number that is
+//! loaded into eax just before; where the number comes in a register, only objects without any
+//! table of functions are believed, and only code that looks like a compiler's.
 //!
-//! Ways into the middle of what a jump replaces: short branches are in the window, long ones are looked for in the whole text by
-//! `far_branches_into`; here are the others, addresses in data, in instructions and in jump tables (`References`).
+//! Ways into the middle of what a jump replaces: short branches are in the window, long ones are
+//! looked for in the whole text by `far_branches_into`; here are the others, addresses in data, in
+//! instructions and in jump tables (`References`).
 
 use uzswap::sys::PAGE_SIZE;
 
 use super::*;
 
-/// Where decodings begin, before the window. Nearly all are in step at its beginning: the last begins so many bytes before.
+/// Where decodings begin, before the window. Nearly all are in step at its beginning: the last
+/// begins so many bytes before.
 const CONVERGE_BYTES: u64 = 160;
 const LAST_BEGINS_BYTES: usize = 40;
 /// How many windows are tried for a call, and how much earlier each begins than the last.
@@ -47,7 +51,8 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
     if candidates.is_empty() {
         return swept;
     }
-    // Go keeps its text free of data, and so does who compiles all of it, or nearly all, without tables.
+    // Go keeps its text free of data, and so does who compiles all of it, or nearly all, without
+    // tables.
     let is_all_code = image.is_go() || functions.is_none_or(|f| knows_little(f, image));
     let references = References::collect(image, candidates);
     for (vaddr, text) in image.texts() {
@@ -89,14 +94,16 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
     swept
 }
 
-/// Whether a table of functions has less than half of the text: that of musl has what is written by hand.
+/// Whether a table of functions has less than half of the text: that of musl has what is written by
+/// hand.
 fn knows_little(functions: &Functions, image: &Image) -> bool {
     let text: u64 = image.texts().map(|(_, bytes)| bytes.len() as u64).sum();
     let each = (0..functions.len()).filter_map(|n| functions.get(n)).map(|f| f.end - f.start);
     each.sum::<u64>() < text / 2
 }
 
-/// Whether the last instructions are such as compilers make before a call whose number is in a register.
+/// Whether the last instructions are such as compilers make before a call whose number is in a
+/// register.
 fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
     let last = &before[before.len().saturating_sub(LOOKED_AT)..];
     let is_usual = |i: &Instruction| {
@@ -175,7 +182,8 @@ fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
     last.len() >= 3 && last.iter().all(is_usual)
 }
 
-/// A piece of text, and how many decodings come to each of its bytes as the beginning of an instruction.
+/// A piece of text, and how many decodings come to each of its bytes as the beginning of an
+/// instruction.
 struct Window<'a> {
     vaddr: u64,
     bytes: &'a [u8],
@@ -274,7 +282,8 @@ impl References {
                 note(word.wrapping_sub(bias));
             }
         }
-        // Only code at fixed addresses names them; where they begin at 0 many a small number looks like one.
+        // Only code at fixed addresses names them; where they begin at 0 many a small number looks
+        // like one.
         let is_fixed = image.segments.iter().all(|s| s.vaddr >= PAGE_SIZE as u64);
         for (vaddr, text) in image.texts() {
             for (at, w) in text.windows(7).enumerate() {
@@ -315,7 +324,8 @@ impl References {
     }
 }
 
-/// The targets of a jump table that may be at `address`: distances from there to text, as long as they are.
+/// The targets of a jump table that may be at `address`: distances from there to text, as long as
+/// they are.
 fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
     let is_data = |s: &&super::super::elf::Segment| s.readable && !s.executable;
     let holds = |s: &super::super::elf::Segment| address.wrapping_sub(s.vaddr) < s.file_bytes;
@@ -344,8 +354,8 @@ mod tests {
         maps.split_whitespace().find(|w| w.contains(name)).unwrap().into()
     }
 
-    /// The table of functions tells what is right; without it the same calls are found, and replaced without hitting anything that
-    /// a branch of any function leads to.
+    /// The table of functions tells what is right; without it the same calls are found, and
+    /// replaced without hitting anything that a branch of any function leads to.
     #[test]
     fn without_a_table_the_same_calls_are_found() {
         for name in ["/libc.so", "/ld-linux"] {
@@ -391,7 +401,8 @@ mod tests {
 
     #[test]
     fn data_is_not_code() {
-        // Numbers, text and zeros with the bytes of a call in them: nothing loads a number before it.
+        // Numbers, text and zeros with the bytes of a call in them: nothing loads a number before
+        // it.
         let mut x = 1u64;
         let mut noise = |mask: u64| {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -1,7 +1,9 @@
-//! The program's signal calls, and those that take a mask: it sees the actions, masks and stacks that it asked for, not ours.
+//! The program's signal calls, and those that take a mask: it sees the actions, masks and stacks
+//! that it asked for, not ours.
 //!
 //! # Safety charter
-//! As for [`super`]: what the program points to is copied in and out by `buffers`, which refuses what is not there.
+//! As for [`super`]: what the program points to is copied in and out by `buffers`, which refuses
+//! what is not there.
 #![allow(unsafe_code)]
 
 use uzswap::sys::{Errno, nr};
@@ -155,7 +157,8 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
         },
     };
     let bit = fault_bit();
-    // In one call the kernel would leave the mask from before where handlers that come with the new one find it, and use the place.
+    // In one call the kernel would leave the mask from before where handlers that come with the new
+    // one find it, and use the place.
     let believed = if t.fault_signal_blocked.load(Ordering::Relaxed) != 0 { bit } else { 0 };
     let old = block_all() | believed;
     let new = match (how, asked) {
@@ -175,7 +178,8 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
     0
 }
 
-/// The program's alternate stack is only recorded: the kernel knows ours. `sp`: the program's stack pointer.
+/// The program's alternate stack is only recorded: the kernel knows ours. `sp`: the program's stack
+/// pointer.
 pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usize) -> isize {
     const MIN_BYTES: usize = 2048;
     // SAFETY: this thread's own cell.

@@ -1,10 +1,12 @@
 //! Core dumps: before a signal ends the program with one, all of its memory comes in.
 //!
-//! The kernel writes zeros where a page is out, and a zero is a plausible value. So while paging is on and there is a limit
-//! for core dumps above zero (ulimit -c), the signals whose default action is a dump come here first: what is out is
-//! brought in, as far as the limit and the machine leave room, and the signal goes on its way. What is missing is said.
+//! The kernel writes zeros where a page is out, and a zero is a plausible value. So while paging is
+//! on and there is a limit for core dumps above zero (ulimit -c), the signals whose default action
+//! is a dump come here first: what is out is brought in, as far as the limit and the machine leave
+//! room, and the signal goes on its way. What is missing is said.
 //!
-//! A signal that a thread has blocked when its own access raises it ends the program without coming here.
+//! A signal that a thread has blocked when its own access raises it ends the program without coming
+//! here.
 //!
 //! # Safety charter
 //! As for [`super`]: plain integers for the kernel, and lines of our own for it to write.
@@ -18,7 +20,8 @@ use super::super::process::decimal;
 use super::super::{ACTIVE, PAGER, call};
 use super::*;
 
-/// Signals whose default action is a core dump: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
+/// Signals whose default action is a core dump: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ,
+/// SYS.
 const DUMPING: [i32; 10] = [3, 4, 5, 6, SIGBUS, 8, SIGSEGV, 24, 25, 31];
 /// Of what the machine has left a dump leaves this part to others.
 const LEFT_PART: u64 = 8;

@@ -1,8 +1,9 @@
-//! Frames: the kernel's, on our alternate stack, becomes the program's, on its own; and back when its handler returns.
+//! Frames: the kernel's, on our alternate stack, becomes the program's, on its own; and back when
+//! its handler returns.
 //!
 //! # Safety charter
-//! As for [`super`]: sources are frames that the kernel made, or the program's memory read as the program would; destinations are made
-//! resident under the pager's lock, or are our own.
+//! As for [`super`]: sources are frames that the kernel made, or the program's memory read as the
+//! program would; destinations are made resident under the pager's lock, or are our own.
 #![allow(unsafe_code)]
 
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
@@ -35,7 +36,8 @@ fn vector_bytes(fpstate: usize) -> usize {
     }
 }
 
-/// Copies the kernel's frame to where the program expects it and returns its address; `None` if there is no room.
+/// Copies the kernel's frame to where the program expects it and returns its address; `None` if
+/// there is no room.
 pub(super) fn move_frame(
     t: &'static ThreadBlock,
     action: &KernelAction,
@@ -71,7 +73,8 @@ pub(super) fn move_frame(
         write_stack(context + UC_STACK, asked);
     }
     let copy = move || {
-        // SAFETY: source is the kernel's frame on our stack; the destination is the program's stack, resident.
+        // SAFETY: source is the kernel's frame on our stack; the destination is the program's
+        // stack, resident.
         unsafe {
             if vector > 0 {
                 raw_copy(new_fpstate, fpstate, vector);
@@ -81,7 +84,8 @@ pub(super) fn move_frame(
         }
     };
     if managed {
-        // A frame may lie on two pages: held, or making room for the one takes the other, again and again where memory is short.
+        // A frame may lie on two pages: held, or making room for the one takes the other, again and
+        // again where memory is short.
         let mark = t.holds().mark();
         t.holds().push(page_floor(frame), page_ceil(top), (&raw const mark).addr());
         let is_copied = copy_resident(frame, top, copy);
@@ -98,7 +102,8 @@ pub(super) fn move_frame(
     Some(frame)
 }
 
-/// Calls `copy` with the held pages of `[start, end)` resident and writable; false if they cannot be.
+/// Calls `copy` with the held pages of `[start, end)` resident and writable; false if they cannot
+/// be.
 fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
     // More than one: a fork may protect them in between.
     const TRIES: u32 = 1000;
@@ -143,19 +148,21 @@ fn all_writable(start: usize, end: usize) -> bool {
         })
 }
 
-/// A handler on a managed or self-disarming stack has returned; `context` is its ucontext. Copies the frame to our own memory, where the
-/// kernel can read it whatever is evicted, and returns the new place.
+/// A handler on a managed or self-disarming stack has returned; `context` is its ucontext. Copies
+/// the frame to our own memory, where the kernel can read it whatever is evicted, and returns the
+/// new place.
 pub(super) extern "C" fn managed_return(context: usize) -> usize {
     let t = thread::current();
     block_all();
-    // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A fault while we read
-    // the program's frame uses its upper end; the copy lies well below.
+    // The alternate stack is free: nothing of the program runs on it, and signals are blocked. A
+    // fault while we read the program's frame uses its upper end; the copy lies well below.
     let fpstate = read_u64(context + UC_FPSTATE) as usize;
     let vector = vector_bytes(fpstate);
     let low = t.runtime_stack_top() - (96 << 10);
     let new_context = low + 16;
     let new_fpstate = (new_context + UCONTEXT_BYTES + SIGINFO_BYTES + 63) & !63;
-    // SAFETY: from the program's stack (it may fault, no lock is held) to the lower part of our runtime stack.
+    // SAFETY: from the program's stack (it may fault, no lock is held) to the lower part of our
+    // runtime stack.
     unsafe {
         raw_copy(new_context, context, UCONTEXT_BYTES + SIGINFO_BYTES);
         if vector > 0 {
