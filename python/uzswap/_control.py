@@ -172,7 +172,7 @@ def status() -> Optional[Status]:
         run=run["run"],
         command=tuple(run["command"]),
         limit=run["limit_bytes"],
-        used=run["used_bytes"],
+        used=sum(p["used_bytes"] for p in run["processes"]),
         seconds=run["seconds"],
         processes=tuple(_process(p) for p in run["processes"]),
     )

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //!   all threads run, the mechanism works     end_paging:      serve what is missing, then take the ranges off
+//!   of these a part                          end_paging_of:   likewise, and the pager goes on elsewhere
 //!   one thread, and it does not (a child)    end_in_child:    plain copies, nobody looks on
 //! ```
 //!
@@ -52,9 +53,12 @@ impl Pager {
             let mut next = Some(first);
             while let Some((page, end)) = next {
                 let range = self.ranges.find(page).expect("a page that is out has a range");
-                let served;
-                (s, served) = self.bring_for_good(s, active, range, page, (end - page) >> PAGE_SHIFT);
-                next = self.next_missing(page + served * PAGE_SIZE);
+                let settled;
+                (s, settled) = self.bring_for_good(s, active, range, page, (end - page) >> PAGE_SHIFT);
+                if settled.is_none() {
+                    self.give_up(&mut s, page);
+                }
+                next = self.next_missing(page + settled.unwrap_or(1) * PAGE_SIZE);
             }
             // What threads were bringing themselves is there now, or missing after all.
             drop(s);
@@ -71,6 +75,40 @@ impl Pager {
             self.forget_paging(&mut s, active);
         }
         (s, all)
+    }
+
+    /// Ends paging of `[start, end)` in a process that goes on paging: all of it is brought in, and
+    /// is the program's and the kernel's alone from then on, as memory that was never managed.
+    /// False: some of it cannot be brought in or taken off now. It goes on being served, and none
+    /// of it leaves.
+    pub fn end_paging_of(&self, start: usize, end: usize) -> bool {
+        let mut s = self.lock_range(start, end);
+        // Nothing of it leaves from here on.
+        self.note_flag(start, end, RangeFlags::LOCKED, true);
+        let mut all = true;
+        if let Some(active) = self.active() {
+            while let Some((page, run_end)) = self.next_missing(start).filter(|run| run.0 < end) {
+                let range = self.ranges.find(page).expect("a page that is out has a range");
+                let pages = (run_end.min(end) - page) >> PAGE_SHIFT;
+                let settled;
+                (s, settled) = self.bring_for_good(s, active, range, page, pages);
+                if settled.is_none() {
+                    return false;
+                }
+            }
+            // A claim that began meanwhile brings a page that is missing no more.
+            drop(s);
+            s = self.lock_range(start, end);
+            self.wait_for_copies();
+            // Where an attachment failed part of it may have been made, so each range is taken off.
+            self.ranges.for_each(start, end, |r| {
+                all &= active.mechanism.release(r.start, r.len(), r.prot).is_ok();
+            });
+        }
+        if all {
+            self.note_unmapped(&mut s, start, end);
+        }
+        all
     }
 
     /// Ends paging in the child of a fork, before anything else runs there, because it cannot have
@@ -124,6 +162,7 @@ impl Pager {
     }
 
     /// Brings `pages` pages from `page` on in, or as many as go at once: how many are settled.
+    /// `None`: the first cannot be had.
     fn bring_for_good<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -131,31 +170,31 @@ impl Pager {
         range: Range,
         page: usize,
         pages: usize,
-    ) -> (Locked<'a>, usize) {
+    ) -> (Locked<'a>, Option<usize>) {
         for tries in 0..TRIES_MAX {
             if !self.is_free(&s, page) {
                 // Another thread brings it.
                 self.wait_for_claim(&mut s);
-                return (s, 0);
+                return (s, Some(0));
             }
             match self.serve(&mut s, active, range, page, pages.min(self.batch_pages()), tries, true) {
-                Serve::Done(n, _) => return (s, n.max(1)),
+                Serve::Done(n, _) => return (s, Some(n.max(1))),
                 Serve::Lost(why) => {
                     self.note_lost(why);
                     break;
                 }
                 // Somebody else may have brought it, or changed the range, meanwhile.
-                Serve::Changed => return (s, 0),
+                Serve::Changed => return (s, Some(0)),
+                Serve::NeedRoom(pages) if !self.is_ending() => s = self.make_room(s, active, pages),
                 Serve::Again | Serve::NeedRoom(_) => {
                     s.unlocked(crate::sys::yield_now);
                     if !self.table.get(page).is_some_and(is_out) {
-                        return (s, 0);
+                        return (s, Some(0));
                     }
                 }
             }
         }
-        self.give_up(&mut s, page);
-        (s, 1)
+        (s, None)
     }
 
     /// Copies a page's contents to where they belong, writable memory that nobody looks at.

@@ -97,6 +97,8 @@ pub fn argument(request: u32) -> Arg {
         // PIO_FONT, GIO_FONT: 256 characters of 32 lines
         0x4b60 | 0x4b61 => Out(Fixed(8192)),
 
+        // UFFDIO_COPY
+        0xc028_aa03 => Record(Id::UffdCopy),
         // Packet filters: PPPIOCSPASS, PPPIOCSACTIVE, TUNATTACHFILTER, TUNDETACHFILTER
         0x4010_7447 | 0x4010_7446 | 0x4010_54d5 | 0x4010_54d6 => Record(Id::Fprog),
         // PERF_EVENT_IOC_SET_FILTER: a string

@@ -137,6 +137,8 @@ records! {
     SgIo Out 88 [
         Ptr(16, Out(Len(U32(12)))), Ptr(16, Iov(Kind::Out, U16(10))), Ptr(24, In(Len(U8(8)))), Ptr(32, Out(Len(U8(9)))),
     ]
+    /// uffdio_copy: destination, source, length, mode, copied.
+    UffdCopy Out 40 [Ptr(8, In(Len(U64(16))))]
     /// unimapdesc: count, entries.
     Unimap Out 16 [Ptr(8, Out(Array(4, U16(0))))]
     /// consolefontdesc: 512 characters of 32 lines at most.

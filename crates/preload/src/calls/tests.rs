@@ -479,6 +479,8 @@ fn requests_of_ioctl() {
         &[0, 0xc020_660b, A],
         &[(A, 32, OUT), (A + 32, 168, OUT)],
     );
+    // UFFDIO_COPY of 8192 bytes.
+    memory().words(A, &[B, C, 8192]).expect(nr::IOCTL, &[0, 0xc028_aa03, A], &[(A, 40, OUT), (C, 8192, IN)]);
     // SG_IO: 6 bytes of command, 32 of sense, data once flat and once in an iovec.
     let sg = |iovecs: usize, bytes: usize| {
         [0x0000_0000_0000_0053, 6 | 32 << 8 | iovecs << 16 | bytes << 32, B, C, D]

@@ -32,6 +32,7 @@ mod identity;
 mod inflight;
 mod memory;
 mod own_exe;
+mod own_userfaultfd;
 mod pins;
 mod process;
 mod relatives;
@@ -165,6 +166,7 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
         return Answer::Result(Errno::EBADF.as_return());
     }
     pins::note(number, &args);
+    own_userfaultfd::note(t, number, &args);
     identity::note(number, &args);
     sandbox::note(t, number, &args);
     if number == nr::PTRACE && guests::stops_us(&args) {

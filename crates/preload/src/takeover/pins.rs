@@ -15,8 +15,8 @@ use super::{Args, PAGER};
 pub(super) const PINNING: [usize; 3] = [nr::IO_SETUP, nr::IOCTL, nr::SETSOCKOPT];
 
 /// Types of requests that pin nothing: FIBMAP and its kin, block devices, perf, file systems,
-/// terminals and descriptors, freezing, sockets, copying files, namespaces.
-const HARMLESS: [u8; 9] = [0x00, 0x12, b'$', b'f', b'T', b'X', 0x89, 0x94, 0xb7];
+/// terminals and descriptors, freezing, sockets, copying files, userfaultfd, namespaces.
+const HARMLESS: [u8; 10] = [0x00, 0x12, b'$', b'f', b'T', b'X', 0x89, 0x94, 0xaa, 0xb7];
 
 /// Notes a call if it may pin memory for longer than it lasts.
 pub(super) fn note(number: usize, args: &Args) {

@@ -260,6 +260,15 @@ impl Model<'_> {
                 self.world.unmap(self.first + page, len);
                 self.pages[page..page + len].fill(UNMAPPED);
             }
+            // The program has another use for it, which is not the pager's business.
+            2 if all_mapped => {
+                // A kernel without memory, or a store that fails, may keep it under the pager.
+                if !self.world.end_paging_of(self.first + page, len) {
+                    self.calm_down();
+                    assert!(self.world.end_paging_of(self.first + page, len));
+                }
+                (page..page + len).for_each(|page| self.touch_page(page, None, false));
+            }
             3 if all_mapped => {
                 self.world.protect(self.first + page, len, prot);
                 self.pages[page..page + len].iter_mut().for_each(|p| p.prot = prot);

@@ -234,6 +234,14 @@ impl World {
         assert!(self.pager.active().is_none());
     }
 
+    /// Paging of a stretch ends.
+    pub fn end_paging_of(&self, page: usize, pages: usize) -> bool {
+        let (start, len) = self.stretch(page, pages);
+        let is_let_go = self.pager.end_paging_of(start, start + len);
+        assert_ne!(is_let_go, self.pager.ranges.overlaps(start, start + len));
+        is_let_go
+    }
+
     /// Asserts what must hold while no thread is in the pager, and that the kernel has what the
     /// words say.
     pub fn check(&self) {
