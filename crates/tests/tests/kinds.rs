@@ -16,8 +16,27 @@ fn main() -> ExitCode {
         let w = workshop.clone();
         suite.add(format!("a_userfaultfd_of_the_programs_own::{mechanism}"), move || served(&w, mechanism));
     }
+    let w = workshop.clone();
+    suite.add("written_pages_of_a_private_file_are_counted", move || private_file(&w));
     drop(workshop);
     suite.main()
+}
+
+/// What a program writes to a private mapping of a file is not paged, but counts: ordinary memory
+/// makes room for it.
+fn private_file(w: &Workshop) -> Result<Verdict, String> {
+    let path = w.dir().join("zeros");
+    let file = std::fs::File::create(&path).map_err(|e| e.to_string())?;
+    file.set_len(PROGRAM_MIB * MIB).map_err(|e| e.to_string())?;
+    let argv =
+        [w.program("kinds").into_os_string(), PROGRAM_MIB.to_string().into(), "file".into(), path.into()];
+    let memory_bytes = PROGRAM_MIB * MIB * 3 / 2;
+    let managed = Managed { memory_bytes: Some(memory_bytes), options: vec![] };
+    let run = Job::new(&argv).managed(managed).run(w)?;
+    let is_right = run.succeeded() && run.stdout.ends_with("ok\n");
+    let is_within = run.peaks.tree_bytes <= memory_bytes + memory_bytes / 20 + 16 * MIB;
+    let makes_room = run.stat("evictions").unwrap_or(0) > PROGRAM_MIB / 3 * MIB / 4096;
+    Ok(Verdict::check(is_right && is_within && makes_room, || run.report()))
 }
 
 /// Memory under a userfaultfd of the program's own is the program's to serve. It was paged before,

@@ -201,7 +201,7 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     walk(number, &a, &mut holder);
     let mut r = raw(number, a);
     let mut tries = 0;
-    while r == Errno::EFAULT.as_return() && tries < 3 {
+    while r == Errno::EFAULT.as_return() && tries < 3 && !is_of_another(number, &a) {
         let before = t.holds().mark();
         scan(number, &a, &mut holder);
         if t.holds().mark() == before {
@@ -213,6 +213,13 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     }
     t.holds().pop_to(mark);
     r
+}
+
+/// Whether it may be another process's memory that a call does not find: to look for more of ours
+/// that it could have meant would be in vain, and takes milliseconds.
+fn is_of_another(number: usize, a: &Args) -> bool {
+    let names_one = matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV);
+    names_one && a[0] as u32 != PID.load(Ordering::Relaxed)
 }
 
 /// Keeps for good what the kernel will use after this call (robust list, rseq, the word cleared at

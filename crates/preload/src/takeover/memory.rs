@@ -15,8 +15,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, inflight, raw, relatives, reserved,
-    runtime,
+    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, file_memory, inflight, raw, relatives,
+    reserved, runtime,
     signals::{self, dump},
     start,
 };
@@ -70,11 +70,14 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
     }
     let r = match number {
         nr::MMAP => return mmap(t, a),
-        nr::MUNMAP if overlaps(a[0], a[1]) => runtime(t, move || munmap(a)),
+        nr::MUNMAP if overlaps(a[0], a[1]) || file_memory::overlaps(a[0], a[1]) => {
+            runtime(t, move || munmap(a))
+        }
         nr::MPROTECT | nr::PKEY_MPROTECT if overlaps(a[0], a[1]) => runtime(t, move || mprotect(number, a)),
         nr::MREMAP if overlaps(a[0], a[1].max(1)) || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) => {
             runtime(t, move || mremap(a))
         }
+        nr::MREMAP if file_memory::overlaps(a[0], a[1].max(1)) => runtime(t, move || remap_file(a)),
         nr::MADVISE if overlaps(a[0], a[1]) => return Some(advise::one(t, a)),
         nr::PROCESS_MADVISE => return advise::several(t, a),
         nr::BRK => runtime(t, move || brk(a[0])),
@@ -99,6 +102,7 @@ fn added_pages(number: usize, a: Args) -> i64 {
     let private = MAP_ANONYMOUS | MAP_PRIVATE;
     let bytes = match number {
         nr::MMAP if reserved::is_mapping(a) => 0,
+        nr::MMAP if file_memory::is_mapping(&a) && !reserved::is_one(a[1], true) => a[1],
         nr::MMAP if a[3] & (MAP_ANONYMOUS | MAP_TYPE) == private && a[2] & ACCESSIBLE != 0 => a[1],
         nr::MPROTECT | nr::PKEY_MPROTECT if a[2] & ACCESSIBLE != 0 && overlaps(a[0], a[1]) => a[1],
         nr::MREMAP => a[2].saturating_sub(a[1]),
@@ -163,7 +167,7 @@ pub fn inherited_pages() -> Option<i64> {
 /// at again.
 pub fn dormant_pages() -> i64 {
     let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
-    accessible - reserved::uncounted_pages() + PAGER.outside_pages()
+    accessible + file_memory::pages() - reserved::uncounted_pages() + PAGER.outside_pages()
 }
 
 /// Switches paging on.
@@ -203,8 +207,8 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
         && flags & (MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB) == 0
         && len > 0;
     let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
-    let over = fixed && overlaps(addr, len);
-    if anonymous || over {
+    let over = fixed && (overlaps(addr, len) || file_memory::overlaps(addr, len));
+    if anonymous || over || file_memory::is_mapping(&a) {
         return Some(Answer::Result(runtime(t, move || mmap_noted(a, anonymous))));
     }
     if prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 && flags & MAP_TYPE == MAP_PRIVATE {
@@ -240,8 +244,13 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     let r = raw(nr::MMAP, b);
     let Ok(start) = check(r) else { return r };
     let end = start + page_ceil(len);
+    file_memory::forget(&s, start, end);
     if !anonymous {
         PAGER.note_unmapped(&mut s, start, end);
+        if file_memory::is_mapping(&a) {
+            file_memory::note(&s, start, end);
+            grown(&mut s);
+        }
         return r;
     }
     debug_assert!(flags & MAP_FIXED == 0 || start == addr);
@@ -276,6 +285,19 @@ fn munmap(a: Args) -> isize {
     let r = raw(nr::MUNMAP, a);
     if r == 0 {
         PAGER.note_unmapped(&mut s, a[0], a[0] + page_ceil(a[1]));
+        file_memory::forget(&s, a[0], a[0] + page_ceil(a[1]));
+    }
+    r
+}
+
+/// mremap of a private mapping of a file, which stays one.
+fn remap_file(a: Args) -> isize {
+    let mut s = PAGER.enter();
+    let r = raw(nr::MREMAP, a);
+    if let Ok(start) = check(r) {
+        file_memory::forget(&s, a[0], a[0] + page_ceil(a[1]));
+        file_memory::note(&s, start, start + page_ceil(a[2]));
+        grown(&mut s);
     }
     r
 }

@@ -27,6 +27,7 @@ mod buffers;
 mod descriptors;
 mod ending;
 mod evictor;
+mod file_memory;
 mod guests;
 mod identity;
 mod inflight;

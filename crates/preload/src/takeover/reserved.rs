@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use uzswap::region::RangeFlags;
 use uzswap::sys::{PAGE_SIZE, fd};
 
-use super::{ACTIVE, Args, PAGER, descriptors, evictor};
+use super::{ACTIVE, Args, PAGER, descriptors, evictor, file_memory};
 
 /// Smaller mappings are soon used: an arena, an array.
 const LEAST_BYTES: usize = 64 << 20;
@@ -80,6 +80,11 @@ pub fn is_one(len: usize, is_reserve: bool) -> bool {
 /// `[start, end)` was mapped so, or is accessible from now on and was not.
 pub fn note(start: usize, end: usize) {
     PAGER.note_flag(start, end, RangeFlags::RESERVED, true);
+    begin_to_look();
+}
+
+/// From now on the evictor looks at what a dormant process holds.
+pub fn begin_to_look() {
     if ACTIVE.load(Ordering::Acquire) {
         return;
     }
@@ -92,13 +97,17 @@ pub fn note(start: usize, end: usize) {
     evictor::start();
 }
 
+fn reserved_bytes() -> usize {
+    PAGER.ranges.reserved_bytes() + file_memory::reserved_bytes()
+}
+
 /// What the process has reserved, in pages.
 fn reserved_pages() -> i64 {
-    (PAGER.ranges.reserved_bytes() / PAGE_SIZE) as i64
+    (reserved_bytes() / PAGE_SIZE) as i64
 }
 
 pub fn has_any() -> bool {
-    PAGER.ranges.reserved_bytes() > 0
+    reserved_bytes() > 0
 }
 
 fn ahead_pages(held: i64) -> i64 {
