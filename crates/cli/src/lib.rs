@@ -50,8 +50,6 @@ pub mod process;
 pub mod procfs;
 pub mod program;
 mod progress;
-#[cfg(test)]
-mod readme;
 mod report;
 mod run;
 mod settings;
@@ -59,6 +57,8 @@ pub mod simulate;
 pub mod size;
 pub mod statistics;
 mod supervise;
+#[cfg(test)]
+mod tables;
 mod trace;
 
 pub use failure::Failure;

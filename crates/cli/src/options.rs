@@ -1,8 +1,8 @@
 //! The options of `uzswap run`: one list, from which everything else derives.
 //!
 //! An option is given on the command line (`--memory 1G`) or by its variable (`UZSWAP_MEMORY=1G`);
-//! the command line wins. The arguments clap accepts, the text of `--help`, the table in the README
-//! and the names in error messages are all made from [`OPTIONS`].
+//! the command line wins. The arguments clap accepts, the text of `--help`, the table in
+//! docs/options.md and the names in error messages are all made from [`OPTIONS`].
 
 use std::ffi::OsString;
 use std::time::Duration;
