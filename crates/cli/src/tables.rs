@@ -1,5 +1,5 @@
-//! The tables of options and statistics in `docs`, made from the lists that the command itself uses,
-//! and a test that they are up to date.
+//! The tables of options and statistics in `docs`, made from the lists that the command itself
+//! uses, and a test that they are up to date.
 
 use std::fs;
 

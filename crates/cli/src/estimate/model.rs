@@ -27,7 +27,7 @@ use super::density::Density;
 use super::watch::Observation;
 use super::within::Refaults;
 
-/// What a process that pages takes for uzswap itself (`docs/performance.md`).
+/// What a process that pages takes for uzswap itself (`docs/experiments/builds.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
 /// Part of what follows a page used a moment ago that comes by windows: seen at some watched pages,
