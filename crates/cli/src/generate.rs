@@ -16,7 +16,7 @@ use clap_complete::Shell;
 use crate::Failure;
 use crate::program::reason;
 
-/// What to make.
+/// The thing to make.
 #[derive(clap::Subcommand, Debug)]
 pub enum GenerateCommand {
     /// Man pages: one of the command, and one of each subcommand

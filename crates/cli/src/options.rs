@@ -16,9 +16,9 @@ pub struct OptionSpec {
     pub flag: &'static str,
     /// The environment variable that gives the same.
     pub variable: &'static str,
-    /// What the value is called in help texts; `None` for a switch.
+    /// The value's name in help texts; `None` for a switch.
     pub value: Option<&'static str>,
-    /// What it does, with the unit of the value.
+    /// Its effect, with the unit of the value.
     pub what: &'static str,
     pub default: &'static str,
     /// Which values are accepted.

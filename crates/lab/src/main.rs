@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     ExitCode::from(code as u8)
 }
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(clap::Subcommand, Debug)]
 enum BenchCommand {
     /// What a page costs that comes back, beside zswap, zram and swap of the kernel

@@ -180,7 +180,7 @@ fn unquoted(json: &str) -> &str {
     json.trim_matches('"')
 }
 
-/// What the codecs make of each program's pages.
+/// Time and size of each codec, on each program's pages.
 fn codecs(lines: &[&Value]) -> Result<String, String> {
     const SIZES: [&str; 4] = ["cpython", "g++", "node", "redis"];
     let line = arm(lines, "codecs").ok_or("a measurement of codecs without the arm 'codecs'")?;
@@ -217,7 +217,7 @@ const SHOWN: [(&str, &str, f64, &str); 6] = [
     ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
 ];
 
-/// What makes measurements of one benchmark different ones: the settings but how often it ran.
+/// The kind of a measurement of a benchmark: the settings but how often it ran.
 fn kind_of(line: &Value) -> String {
     let settings = line["settings"].as_object().into_iter().flatten();
     let mut kind: Vec<String> = settings

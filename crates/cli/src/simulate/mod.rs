@@ -60,7 +60,7 @@ pub struct SimulateArguments {
     json: Option<PathBuf>,
 }
 
-/// What the trace tells of a size.
+/// The trace's word on a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     Wholly,
