@@ -89,7 +89,7 @@ enum Command {
     Simulate(simulate::SimulateArguments),
     /// Show the programs that run under uzswap, and what they hold
     Ps(control::PsArguments),
-    /// The same as a screen that is kept up to date
+    /// Show them on a screen that is kept up to date
     Top(control::TopArguments),
     /// Change the limit of a run
     Set(control::SetArguments),

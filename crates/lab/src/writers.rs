@@ -48,7 +48,7 @@ pub struct WriterArguments {
     /// itself
     #[arg(long, value_name = "WHEN")]
     pub huge: Option<Huge>,
-    /// What is written into a page: one word of eight bytes, or all of it anew, made up like a heap
+    /// Contents of a page: one word of eight bytes, or all of it anew, made up like a heap
     #[arg(long, value_name = "WHAT", default_value = "word")]
     pub content: Content,
 }

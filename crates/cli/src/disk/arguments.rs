@@ -21,7 +21,7 @@ pub struct DiskArguments {
     /// How large the disk is (512M, 4G), the name of one that is served, or ls for all of them
     #[arg(value_name = "SIZE|NAME|ls", allow_hyphen_values = true)]
     first: String,
-    /// What the disk of that name is to do or say
+    /// An order to the disk of that name, or a question
     #[arg(value_name = "ORDER")]
     order: Vec<String>,
     /// Its name, for orders and as an export

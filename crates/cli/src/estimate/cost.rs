@@ -55,7 +55,7 @@ pub struct Costs {
     pub load_ns: f64,
     pub load_least_ns: f64,
     pub load_most_ns: f64,
-    /// The same in order, in the mean of reading and writing.
+    /// A load in order, in the mean of reading and writing.
     pub load_in_order_ns: f64,
     /// The time that one at random takes longer after other work, and for how much of that, in
     /// nanoseconds, two thirds of it.

@@ -217,8 +217,8 @@ fn settled_percent(borders: impl Fn(u32) -> Borders) -> u32 {
     percent
 }
 
-/// The same from outside: no fewer than with more of it, since what a larger memory misses a
-/// smaller one does, too, and looks are too far apart for small memories to show all that they
+/// Refaults as seen from outside: no fewer than with more of it, since what a larger memory misses
+/// a smaller one does, too, and looks are too far apart for small memories to show all that they
 /// miss.
 fn refaults_outside(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
     let with = |times: &f64| curve::refaults(&seen.steps, &|anonymous| resident(anonymous) * times);

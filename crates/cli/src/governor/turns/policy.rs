@@ -48,8 +48,8 @@ const LEAST_USE: f64 = 0.2;
 /// The time over which pressure is averaged, and after which what a change has brought is believed.
 const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
-/// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those
-/// that run fill it by themselves.
+/// Memory that processes that wait keep free ahead of those that run: a part of the limit. With
+/// less, those that run fill it by themselves.
 const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
 /// A turn in times of what it costs to bring the memory back, and its bounds: of processor time,
 /// and the last of time as well.
