@@ -1,3 +1,4 @@
+//! The fuzz target 'decompress': its events are in `src/lib.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| uzswap_fuzz::decompress(data));

@@ -18,7 +18,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What must stay free beside the managed memory, in bytes: see [`margin_bytes`].
+/// Memory that must stay free beside the managed, in bytes: see [`margin_bytes`].
 const MARGIN_MIN_BYTES: u64 = 12 << 20;
 const MARGIN_PERCENT: u64 = 6;
 
@@ -45,7 +45,8 @@ pub struct GroupLimit {
     /// The directory whose limit it is.
     pub directory: PathBuf,
     pub limit_bytes: u64,
-    /// What the group may still take: limit less usage, plus the file cache that can be dropped.
+    /// Memory that the group may still take: limit less usage, plus the file cache that can be
+    /// dropped.
     pub available_bytes: u64,
 }
 
@@ -76,12 +77,12 @@ impl Budget {
         Ok(Budget { group: find_group(root), ram_bytes, ram_available_bytes })
     }
 
-    /// What a percentage is one of: the group's limit, or all RAM.
+    /// The whole of a percentage: the group's limit, or all RAM.
     pub fn whole_bytes(&self) -> u64 {
         self.group.as_ref().map_or(self.ram_bytes, |g| g.limit_bytes.min(self.ram_bytes))
     }
 
-    /// What can be taken now.
+    /// Memory that can be taken now.
     pub fn available_bytes(&self) -> u64 {
         self.group
             .as_ref()

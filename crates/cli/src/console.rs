@@ -1,4 +1,4 @@
-//! What the command says beside its results.
+//! Words of the command beside its results.
 
 use std::io::Write;
 

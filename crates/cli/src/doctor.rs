@@ -39,7 +39,7 @@ struct Check {
     name: &'static str,
     verdict: Verdict,
     found: String,
-    /// What to do about it.
+    /// The remedy.
     remedy: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a command ends with that could not do its work.
+//! The end of a command that could not do its work.
 
 /// A command that could not do its work: what it says, and the exit code.
 #[derive(Debug)]

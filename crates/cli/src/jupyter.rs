@@ -23,7 +23,7 @@ use crate::{Failure, duration};
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 const SPEC: &str = "kernel.json";
-/// What names of kernels that are ours begin with.
+/// The beginning of names of kernels that are ours.
 const OURS: &str = "uzswap-";
 
 /// Arguments of `uzswap jupyter`.

@@ -16,7 +16,7 @@ const NAME: &str = "uzswap-bench";
 /// Arguments of `uzswap bench`: the laboratory's.
 #[derive(clap::Args, Debug)]
 pub struct BenchArguments {
-    /// What to measure, and how (see 'uzswap bench --help')
+    /// A benchmark and its options (see 'uzswap bench --help')
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }

@@ -34,6 +34,7 @@ mod doctor;
 mod duration;
 pub mod estimate;
 mod failure;
+mod generate;
 mod governor;
 mod jupyter;
 mod laboratory;
@@ -50,8 +51,6 @@ pub mod process;
 pub mod procfs;
 pub mod program;
 mod progress;
-#[cfg(test)]
-mod readme;
 mod report;
 mod run;
 mod settings;
@@ -59,6 +58,8 @@ pub mod simulate;
 pub mod size;
 pub mod statistics;
 mod supervise;
+#[cfg(test)]
+mod tables;
 mod trace;
 
 pub use failure::Failure;
@@ -66,7 +67,7 @@ pub use failure::Failure;
 use std::io::Write;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Any program in less memory: cold pages are compressed in RAM, the coldest go to disk. No root,
 /// no change to the program.
@@ -88,7 +89,7 @@ enum Command {
     Simulate(simulate::SimulateArguments),
     /// Show the programs that run under uzswap, and what they hold
     Ps(control::PsArguments),
-    /// The same as a screen that is kept up to date
+    /// Show them on a screen that is kept up to date
     Top(control::TopArguments),
     /// Change the limit of a run
     Set(control::SetArguments),
@@ -111,6 +112,12 @@ enum Command {
     /// The process that measures what a fault costs, for 'estimate' and the laboratory
     #[command(hide = true)]
     Worker(estimate::worker::WorkerArguments),
+    /// Make man pages, or completions for a shell
+    #[command(hide = true)]
+    Generate {
+        #[command(subcommand)]
+        what: generate::GenerateCommand,
+    },
     /// Explain a command, the statistics ('help stats') or the compressors ('help compressors')
     Help {
         /// run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, jupyter, doctor, bench,
@@ -146,6 +153,7 @@ pub fn main_of_command() -> i32 {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => laboratory::run(arguments),
         Command::Worker(arguments) => estimate::worker::run(arguments),
+        Command::Generate { what } => generate::run(what, Arguments::command()),
         Command::Help { topic } => return help(topic.as_deref()),
     };
     result.map_or_else(fail, i32::from)
@@ -173,7 +181,6 @@ pub fn one_line(error: &clap::Error, remedy: &str) -> String {
 }
 
 fn help(topic: Option<&str>) -> i32 {
-    use clap::CommandFactory;
     let mut command = Arguments::command();
     command.build();
     match topic {
@@ -204,7 +211,6 @@ fn compressors_help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -15,7 +15,7 @@ use uzswap::sys::userfaultfd::{self as uffd, Userfaultfd};
 
 use crate::os::ForbiddenPage;
 
-/// What the kernel and the sandbox allow.
+/// Mechanisms that the kernel and the sandbox allow.
 #[derive(Debug)]
 pub struct Probe {
     /// The feature bits of userfaultfd, or why there is none.
@@ -73,7 +73,7 @@ impl Probe {
         }
     }
 
-    /// What `auto` takes: the first that works, fastest first.
+    /// The choice of `auto`: the first that works, fastest first.
     pub fn choose(&self) -> Result<Mechanism, Refusal> {
         let works = |m: &Mechanism| self.check(*m).is_ok();
         let fastest_first = [Mechanism::Userfaultfd, Mechanism::UserfaultfdCopy, Mechanism::Protect];

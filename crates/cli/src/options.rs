@@ -1,8 +1,8 @@
 //! The options of `uzswap run`: one list, from which everything else derives.
 //!
 //! An option is given on the command line (`--memory 1G`) or by its variable (`UZSWAP_MEMORY=1G`);
-//! the command line wins. The arguments clap accepts, the text of `--help`, the table in the README
-//! and the names in error messages are all made from [`OPTIONS`].
+//! the command line wins. The arguments clap accepts, the text of `--help`, the table in
+//! docs/options.md and the names in error messages are all made from [`OPTIONS`].
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -16,9 +16,9 @@ pub struct OptionSpec {
     pub flag: &'static str,
     /// The environment variable that gives the same.
     pub variable: &'static str,
-    /// What the value is called in help texts; `None` for a switch.
+    /// The value's name in help texts; `None` for a switch.
     pub value: Option<&'static str>,
-    /// What it does, with the unit of the value.
+    /// Its effect, with the unit of the value.
     pub what: &'static str,
     pub default: &'static str,
     /// Which values are accepted.

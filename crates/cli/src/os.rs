@@ -54,7 +54,7 @@ pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
 
 // ---------------------------------------------------------------- the control block
 
-/// What the processes of one run share, and what they are told, see `uzswap::control`.
+/// Memory that the processes of one run share, and what they are told, see `uzswap::control`.
 pub struct ControlBlock {
     addr: *mut u8,
     counters: OwnedFd,
@@ -110,7 +110,7 @@ impl ControlBlock {
         self.counters.as_raw_fd()
     }
 
-    /// What the program is told in its environment: the descriptors, and which files they are of.
+    /// Variables of the program's environment: the descriptors, and which files they are of.
     pub fn variable(&self) -> String {
         let handle = |fd: &OwnedFd| {
             // It is open; a number that is no inode's would only make the program run unmanaged.
@@ -448,7 +448,7 @@ pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<P
     Ok(Pid(pid))
 }
 
-/// What happened to a child.
+/// A change of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Exited(c_int),
@@ -625,7 +625,7 @@ pub fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), null_mut(), 0) > 0 }
 }
 
-/// Who we are, and whether an exec may change that.
+/// Our identity, and whether an exec may change that.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     pub user: u32,
@@ -690,8 +690,8 @@ impl Drop for ForbiddenPage {
     }
 }
 
-/// What /proc/PID/stat says of a process behind its name: state, parent, group and so on; none if
-/// it has gone.
+/// The words of /proc/PID/stat on a process behind its name: state, parent, group and so on; none
+/// if it has gone.
 pub fn stat_of(pid: u32) -> Option<Vec<String>> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the name in parentheses and may contain anything.

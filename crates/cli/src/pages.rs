@@ -1,4 +1,4 @@
-//! What the worker writes into its pages: made up like a heap, or taken from a file.
+//! Contents that the worker writes into its pages: made up like a heap, or taken from a file.
 //!
 //! The made-up page is a row of small objects as runtimes keep them: a type pointer out of few, a
 //! reference count, lengths, pointers to neighbours, a hash, a short text. LZ4 makes it about a

@@ -17,7 +17,7 @@ type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 // ---------------------------------------------------------------- the store
 
-/// What a directory offers for the backing store.
+/// The fitness of a directory for the backing store.
 #[derive(Clone, Copy, Debug)]
 pub struct StorePlace {
     pub file_system: FileSystem,

@@ -26,7 +26,7 @@ pub struct Fault {
     pub is_foreign: bool,
 }
 
-/// Who else may do what in a directory, as bits of its mode that must not be set.
+/// Rights of others in a directory, as bits of its mode that must not be set.
 #[derive(Clone, Copy)]
 pub enum Closed {
     /// Nobody else may enter.

@@ -54,7 +54,7 @@ impl Running {
         self.0.id()
     }
 
-    /// What it reads and what it writes, if both were piped.
+    /// Its input and output, if both were piped.
     pub fn pipes(&mut self) -> (ChildStdin, BufReader<ChildStdout>) {
         let child = &mut self.0;
         (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")))

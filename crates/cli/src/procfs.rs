@@ -1,4 +1,4 @@
-//! What the kernel's files say of processes and of the machine.
+//! The kernel's files on processes and of the machine.
 
 use std::fs;
 

@@ -239,7 +239,7 @@ fn gains(mode: u32, owner: u32, group: u32, identity: Identity, capabilities: bo
     }
 }
 
-/// What an executable file is.
+/// The kind of an executable file.
 #[derive(Debug, PartialEq, Eq)]
 enum Format {
     /// x86-64 ELF, with its dynamic linker if it has one, and a sanitizer's runtime if it needs

@@ -1,4 +1,4 @@
-//! What is said at the end of a run: one line for people, warnings, and JSON with every counter.
+//! The words at the end of a run: one line for people, warnings, and JSON with every counter.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -33,11 +33,11 @@ pub struct Outcome<'a> {
     pub started_at: SystemTime,
     pub wall_time: Duration,
     pub pid: i32,
-    /// What was sampled, if a report is wanted.
+    /// Samples, if a report is wanted.
     pub series: Option<&'a Series>,
 }
 
-/// What was said of the run, for the report to say again.
+/// Warnings of the run, for the report to say again.
 pub struct Told {
     pub summary: String,
     pub warnings: Vec<String>,
@@ -117,7 +117,7 @@ impl Numbers {
         }
     }
 
-    /// What the figures do not have.
+    /// Programs that the figures do not have.
     fn besides(&self) -> String {
         match self.unmanaged {
             0 => String::new(),

@@ -135,7 +135,7 @@ fn become_program(company: Company, program: Prepared, given: &[std::os::fd::Raw
     }
 }
 
-/// What is beside a program while it runs.
+/// Threads and files beside a program while it runs.
 struct Company<'a> {
     settings: RunSettings,
     /// None: it runs unmanaged.
@@ -208,7 +208,7 @@ fn environment(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Ve
         return variables;
     }
     let mut ours = OsString::new();
-    // What has to be loaded before us.
+    // Libraries that have to be loaded before us.
     if let Some(first) = &program.first_library {
         ours.push(first);
         ours.push(":");

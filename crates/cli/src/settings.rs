@@ -25,7 +25,7 @@ use crate::trace::recorder::TraceFile;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// What `uzswap run` will do.
+/// The settings of `uzswap run`, resolved.
 #[derive(Debug)]
 pub struct RunSettings {
     pub memory_bytes: u64,
@@ -143,7 +143,7 @@ impl RunSettings {
         })
     }
 
-    /// The same for the runtime, as plain bytes.
+    /// The settings for the runtime, as plain bytes.
     pub fn for_runtime(&self) -> Result<Settings, Failure> {
         let mut plain = Settings {
             memory_bytes: self.memory_bytes,

@@ -75,7 +75,7 @@ pub struct Slot {
     /// Process ids would not do, which two processes in namespaces of their own have in common.
     /// Claimed by compare-and-swap.
     pub id: AtomicU32,
-    /// The [`Mechanism`] in use, 0 while dormant; and [`LEAVING`].
+    /// The [`Mechanism`] in use, 0 while dormant.
     pub mechanism: AtomicU32,
     /// Pages that this process counts in `Tree::used_pages`.
     pub used_pages: AtomicI64,

@@ -32,7 +32,7 @@ use uzswap_cli::pages::PAGE_BYTES;
 pub use uzswap_cli::place::own_path;
 use uzswap_cli::size::{self, Size, human};
 
-/// What every bench with arms can be told.
+/// The arguments of every bench with arms.
 #[derive(clap::Args, Debug)]
 pub struct ArmArguments {
     /// Compare with swap of the kernel (as root): a list of zswap, zram and swap, or none
@@ -124,7 +124,7 @@ pub enum Backing {
     },
 }
 
-/// What the work came to: its figures, or why there are none. Only an interrupt is a failure.
+/// The outcome of the work: its figures, or why there are none. Only an interrupt is a failure.
 pub type Outcome = Result<Result<Value, String>, Failure>;
 
 /// Runs programs in arms.
@@ -421,7 +421,7 @@ pub fn hear_worker(command: &mut Command, interrupt: &Interrupt, look: &mut dyn 
 /// The limit at which limit plus pool are `memory`, when a run under `memory` had a pool of
 /// `pool_bytes`.
 fn limit_with_pool(size: u64, memory: u64, pool_bytes: u64) -> u64 {
-    // What is out is compressed by one ratio: limit + share * (size - limit) = memory.
+    // Pages that are out are compressed by one ratio: limit + share * (size - limit) = memory.
     let share = pool_bytes as f64 / size.saturating_sub(memory).max(1) as f64;
     let limit = (memory as f64 - share * size as f64) / (1.0 - share);
     let least = memory / 8;

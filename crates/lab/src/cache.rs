@@ -130,7 +130,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 quartiles[0],
                 quartiles[1]
             );
-            // What is promised is promised of lz4, the fastest; with others the cache is a smaller
+            // Promises are of lz4, the fastest; with others the cache is a smaller
             // part.
             comparison.aim(
                 &format!("{text}: {way}, cache to bare"),

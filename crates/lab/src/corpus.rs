@@ -351,7 +351,7 @@ impl Corpora {
         runs.into_iter().flat_map(|(_, run)| run).copied().collect()
     }
 
-    /// What a record says of the corpora.
+    /// A record's words on the corpora.
     pub fn describe(&self) -> Value {
         let of = |(name, pages): (&str, &[PageBytes])| {
             (name.to_string(), json!({"pages": pages.len(), "same_filled": same_filled_share(pages)}))

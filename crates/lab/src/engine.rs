@@ -1,4 +1,5 @@
-//! What the benches of the engine (codecs, cache, same-filled, streams, pools, store) share.
+//! The parts that the benches of the engine (codecs, cache, same-filled, streams, pools, store)
+//! share.
 //!
 //! *Arms* are measured in turn, another one first in each round, so that a machine that is slow for
 //! a while is slow for all of them. A time is the median over rounds; a ratio of two arms is the

@@ -46,7 +46,7 @@ pub struct EstimateArguments {
     out: Out,
 }
 
-/// What an estimate has to be: within a tenth of the ratio, and a factor of one and a half of the
+/// The aim of an estimate: within a tenth of the ratio, and a factor of one and a half of the
 /// time.
 const RATIO_WITHIN: f64 = 1.1;
 const TIME_WITHIN: f64 = 1.5;
@@ -159,7 +159,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a run came to, if it said what it says when it is free.
+/// The outcome of a run, if it said what it says when it is free.
 fn outcome(run: Result<Run, String>, first: &Run) -> Value {
     run.and_then(|run| run.like(first)).unwrap_or_else(|why| json!({"error": why}))
 }
@@ -174,7 +174,7 @@ fn read(path: &Path) -> Value {
 /// All pages of a run, taken out now and then.
 struct Taken {
     last: Instant,
-    /// What the pages were and what they became, in bytes, summed up.
+    /// The pages' sizes before and after, in bytes, summed up.
     pages: f64,
     compressed: f64,
 }

@@ -72,10 +72,10 @@ fn main() -> ExitCode {
     ExitCode::from(code as u8)
 }
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(clap::Subcommand, Debug)]
 enum BenchCommand {
-    /// What a page costs that comes back, beside zswap, zram and swap of the kernel
+    /// The cost of a page that comes back, beside zswap, zram and swap of the kernel
     Faults(faults::FaultsArguments),
     /// Several processes that write more than there is memory for, beside zswap, zram and swap of
     /// the kernel
@@ -83,22 +83,22 @@ enum BenchCommand {
     /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the
     /// kernel
     Programs(programs::ProgramsArguments),
-    /// What 'uzswap estimate' says of real programs, beside what then happens
+    /// The estimates of real programs, beside what then happens
     Estimate(estimate::EstimateArguments),
     /// How many pages other policies of replacement would bring back, by traces of real programs
     Policies(policies::PoliciesArguments),
     /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the
     /// kernel
     Build(build::BuildArguments),
-    /// What uzswap costs a program that fits its limit
+    /// The cost of uzswap to a program that fits its limit
     Overhead(overhead::OverheadArguments),
     /// Make page corpora from the heaps of CPython, g++, node and redis, for the benches below
     Corpus(corpus::CorpusArguments),
     /// Speed and density of every compressor on pages
     Codecs(engine::EngineArguments),
-    /// What the cache costs over the bare compressor
+    /// The cost of the cache over the bare compressor
     Cache(engine::EngineArguments),
-    /// What pages of one repeated word cost, and what looking for them costs the others
+    /// The cost of pages of one repeated word, and of looking for them to the others
     SameFilled(engine::EngineArguments),
     /// Compressing from one, two and many threads
     Streams(engine::EngineArguments),

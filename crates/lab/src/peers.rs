@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// What a peer is switched on with.
+/// The settings that a peer is switched on with.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     pub kind: Kind,
@@ -212,7 +212,7 @@ pub fn pool_is_charged(kind: Kind) -> bool {
 
 type Step = Box<dyn FnMut() -> io::Result<()>>;
 
-/// What must be done to have the machine as it was.
+/// The steps to have the machine as it was.
 #[derive(Default)]
 struct UndoList(Vec<(String, Step)>);
 
@@ -361,8 +361,8 @@ mod tests {
         Plan { kind, page_cluster: 1, limit_bytes: 64 * MIB, swap_bytes: 16 * MIB, directory }
     }
 
-    /// What switching on changes, as the machine shows it. Other programs' swap devices are left
-    /// out.
+    /// The changes of switching on, as the machine shows them. Other programs' swap devices are
+    /// left out.
     fn state(own: &str) -> Vec<String> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let mut state: Vec<String> =
@@ -415,7 +415,7 @@ mod tests {
             peer.put_back().unwrap();
             assert_eq!(state(own), before, "{kind:?}");
 
-            // The same without a word, as when a run fails.
+            // Switched off without a word, as when a run fails.
             drop(Peer::switch_on(&lock, plan(kind, directory)).unwrap());
             assert_eq!(state(own), before, "{kind:?}");
         }

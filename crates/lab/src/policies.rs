@@ -118,7 +118,7 @@ fn over_programs(parts: &[u32], programs: &Map<String, Value>) -> Value {
     Value::Object(parts.iter().enumerate().map(of_part).collect())
 }
 
-/// What `over_programs` found; none if no program could tell.
+/// The result of `over_programs`; none if no program could tell.
 fn median_of(by_own: &Value, part: u32, policy: Policy) -> Option<f64> {
     by_own[part.to_string()][policy.name()]["median"].as_f64()
 }

@@ -31,7 +31,7 @@ pub struct PoolsArguments {
     classes: bool,
 }
 
-/// What one round saw of one pool.
+/// One round of one pool.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     density: f64,

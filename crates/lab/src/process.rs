@@ -33,7 +33,7 @@ impl Tree {
         self.0.id()
     }
 
-    /// What it writes, if that was piped.
+    /// Its output, if that was piped.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }
@@ -113,7 +113,7 @@ mod tests {
         assert!(tree.anonymous_bytes() > 4096);
         assert_eq!(tree.end(), None);
         drop(tree);
-        // Whoever adopted it reaps it, sooner or later.
+        // The process that adopted it reaps it, sooner or later.
         let state = || fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or(") Z ".to_string());
         let started = Instant::now();
         while !state().contains(") Z ") {

@@ -115,12 +115,12 @@ fn machine(machine: &Value) -> String {
 
 // ---------------------------------------------------------------- figures
 
-/// What one metric came to.
+/// The outcome of one metric.
 #[derive(Debug)]
 enum Figure {
     /// A value for each run.
     Runs(Vec<f64>),
-    /// What a benchmark says itself: median, quartiles, number of runs.
+    /// A benchmark's own summary: median, quartiles, number of runs.
     Known([Option<f64>; 3], u64),
 }
 
@@ -248,7 +248,7 @@ impl Figures {
         self.add(arm, "", "huge_share", huge());
     }
 
-    /// What is in the summary only.
+    /// Figures that are in the summary only.
     fn add_summary(&mut self, benchmark: &str, record: &Value) {
         let summary = &record["summary"];
         let rounds = record["settings"]["rounds"].as_u64().unwrap_or(1);

@@ -124,8 +124,8 @@ impl Written {
             load(entries);
             let elapsed = started.elapsed().as_secs_f64();
             let after = self.cache.counters();
-            // What is still in memory was never read, and what had to be read again is not decoding
-            // alone.
+            // A page that is still in memory was never read, and what had to be read again is not
+            // decoding alone.
             if after.read_ahead_hits - before.read_ahead_hits == entries.len() as u64
                 && after.store_reads == before.store_reads
             {
@@ -192,7 +192,7 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
             let places = order.iter().cycle().skip(round * loads % order.len()).take(loads);
             places.map(|&i| written.entries[i as usize]).collect()
         };
-        // What one random load reads, for fio to do the same.
+        // The bytes that one random load reads, for fio to do the same.
         let (_, grown) = written.load(&random_part(&written, 0));
         let mean_blocks = grown.store_read_bytes as f64 / grown.store_reads as f64 / PAGE_BYTES as f64;
         let two_blocks = ((mean_blocks - 1.0) * 100.0).round().clamp(0.0, 100.0) as u32;

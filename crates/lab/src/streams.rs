@@ -35,7 +35,7 @@ use uzswap_cli::pages::{PAGE_BYTES, PageBytes};
 const MANY: usize = 64;
 const OUT_BYTES: usize = 2 * PAGE_BYTES;
 
-/// What one run was like.
+/// One run.
 #[derive(Clone, Copy, Default)]
 struct Run {
     pages_per_s: f64,

@@ -4,8 +4,10 @@
 //!
 //! ```text
 //!  faults DATE [DATE]   time by touch, peers' by uzswap's; in brackets of the second measurement
-//!  threads DATE         the same of several threads
+//!  threads DATE         ratios of the touches of several threads
 //!  build DATE           I/O and time of a build, by jobs
+//!  summary DATE...      programs and faults of one machine and one commit, for README
+//!  codecs DATE          time and size of each codec
 //!  newest               of each benchmark and machine the newest measurement, every arm
 //! ```
 //!
@@ -42,10 +44,13 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
             ratios(&measured("faults", date, lines)?, &measured("faults", other, lines)?)
         }
         ("build", [date]) => build(&measured("build", date, lines)?),
+        ("summary", [_, ..]) => summary(&dates, lines),
+        ("codecs", [date]) => codecs(&measured("codecs", date, lines)?),
         ("newest", []) => Ok(newest(lines)),
-        _ => {
-            Err(format!("no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, newest"))
-        }
+        _ => Err(format!(
+            "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary DATE..., \
+             codecs DATE, newest"
+        )),
     }
 }
 
@@ -130,6 +135,76 @@ fn build(lines: &[&Value]) -> Result<String, String> {
     Ok(text)
 }
 
+// ---------------------------------------------------------------- README's
+
+/// Programs at a part of their need, and ways to touch memory: a row for each case, a column for
+/// each arm. All measurements must be of one machine and one commit, which the table's end names.
+fn summary(dates: &[&str], lines: &[Value]) -> Result<String, String> {
+    const ARMS: [(&str, &str); 4] =
+        [("uzswap", "uzswap"), ("zswap pc0", "zswap"), ("zram pc0", "zram"), ("free", "all its memory")];
+    let mut text = head("", &ARMS.map(|(_, title)| title));
+    let mut origins = Vec::new();
+    for date in dates {
+        let own: Vec<&Value> = lines.iter().filter(|line| line["date"] == *date).collect();
+        let (metric, factor) = match own.first().and_then(|line| line["benchmark"].as_str()) {
+            Some("programs") => ("wall_seconds", 1.0),
+            Some("faults") => ("touch_ns", 1e-3),
+            other => return Err(format!("a summary has programs and faults, {date} is of {other:?}")),
+        };
+        origins.extend(own.iter().map(|line| (line["machine"].to_string(), line["commit"].to_string())));
+        let cases = arm(&own, "uzswap").map_or(Vec::new(), |line| cases(&[line]));
+        for case in cases {
+            let (program, part) = case.split_once(' ').unwrap_or((&case, ""));
+            let (title, free) = match metric {
+                "wall_seconds" => (format!("{program}, {part} %, s"), program),
+                _ => (format!("{case}, us"), ""),
+            };
+            let cell = |(name, _): (&str, &str)| {
+                let line = arm(&own, name)?;
+                shown(line, if name == "free" { free } else { &case }, metric, factor)
+            };
+            let cells = ARMS.map(|arm| cell(arm).unwrap_or_default());
+            text += &row([title].into_iter().chain(cells));
+        }
+    }
+    origins.dedup();
+    let [(machine, commit)] = &origins[..] else {
+        return Err(format!("a summary is of one machine and commit, not of {origins:?}"));
+    };
+    let dates = dates.iter().map(|date| format!("`{date}`")).collect::<Vec<_>>().join(", ");
+    let origin = format!("{}, commit {}; measurements {dates}.", unquoted(machine), unquoted(commit));
+    Ok(text + wrapped(&origin).trim_end() + "\n")
+}
+
+fn unquoted(json: &str) -> &str {
+    json.trim_matches('"')
+}
+
+/// Time and size of each codec, on each program's pages.
+fn codecs(lines: &[&Value]) -> Result<String, String> {
+    const SIZES: [&str; 4] = ["cpython", "g++", "node", "redis"];
+    let line = arm(lines, "codecs").ok_or("a measurement of codecs without the arm 'codecs'")?;
+    let mut text = head(
+        "`--compressor`",
+        &["compress us", "decompress us", "size %", "CPython", "g++", "node", "redis"],
+    );
+    for codec in cases(&[line]).iter().filter(|case| !case.contains('/')) {
+        let figure = |case: &str, metric: &str, factor: f64, digits: usize| {
+            middle(line, case, metric).map_or("-".to_string(), |value| format!("{:.digits$}", value * factor))
+        };
+        let each = format!("{codec}/size_of_each");
+        let mut cells = vec![
+            codec.clone(),
+            figure(codec, "compress_us", 1.0, 1),
+            figure(codec, "decompress_us", 1.0, 2),
+            figure(codec, "size", 100.0, 1),
+        ];
+        cells.extend(SIZES.map(|name| figure(&each, name, 100.0, 1)));
+        text += &row(cells);
+    }
+    Ok(text)
+}
+
 // ---------------------------------------------------------------- the newest of each
 
 /// The metric by which a benchmark is shown, its factor and unit, and what its table says.
@@ -142,7 +217,7 @@ const SHOWN: [(&str, &str, f64, &str); 6] = [
     ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
 ];
 
-/// What makes measurements of one benchmark different ones: the settings but how often it ran.
+/// The kind of a measurement of a benchmark: the settings but how often it ran.
 fn kind_of(line: &Value) -> String {
     let settings = line["settings"].as_object().into_iter().flatten();
     let mut kind: Vec<String> = settings
@@ -196,6 +271,15 @@ fn wrapped(words: &str) -> String {
     text + "\n\n"
 }
 
+/// A figure of three digits or more, or that all runs failed.
+fn shown(line: &Value, case: &str, metric: &str, factor: f64) -> Option<String> {
+    match middle(line, case, metric) {
+        Some(value) if value * factor < 100.0 => Some(format!("{:.2}", value * factor)),
+        Some(value) => Some(format!("{:.0}", value * factor)),
+        None => line["figures"][case]["failed_runs"].is_array().then(|| "failed".to_string()),
+    }
+}
+
 fn arms(lines: &[&Value], metric: &str, factor: f64) -> String {
     let arms = names(lines);
     let mut cases = cases(lines);
@@ -204,12 +288,7 @@ fn arms(lines: &[&Value], metric: &str, factor: f64) -> String {
     }
     let mut text = head("", &arms);
     for case in cases.iter().filter(|case| lines.iter().any(|line| middle(line, case, metric).is_some())) {
-        let cell = |line: &&Value| match middle(line, case, metric) {
-            Some(value) if value * factor < 100.0 => format!("{:.2}", value * factor),
-            Some(value) => format!("{:.0}", value * factor),
-            None if line["figures"][case]["failed_runs"].is_array() => "failed".to_string(),
-            None => "-".to_string(),
-        };
+        let cell = |line: &&Value| shown(line, case, metric, factor).unwrap_or_else(|| "-".to_string());
         text += &row([case.clone()].into_iter().chain(lines.iter().map(cell)));
     }
     text
@@ -218,6 +297,7 @@ fn arms(lines: &[&Value], metric: &str, factor: f64) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::{Path, PathBuf};
 
     use serde_json::json;
 
@@ -277,16 +357,35 @@ mod tests {
         document.match_indices('T').filter_map(|(at, _)| of(at)).collect()
     }
 
+    fn collect_documents(folder: &Path, documents: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match entry.is_dir() {
+                true => collect_documents(&entry, documents),
+                false => documents.extend(Some(entry).filter(|path| path.extension() == Some("md".as_ref()))),
+            }
+        }
+    }
+
+    #[test]
+    fn a_summary_is_of_one_machine_and_commit() {
+        let mut lines = vec![line("uzswap", 4.0), line("zram pc0", 10.0)];
+        let text = summary(&["2026-01-02T030405"], &lines).unwrap();
+        assert!(text.contains("| random read, us | 4.00 | | 10.00 | |\n"), "{text}");
+        assert!(text.ends_with("\nM, commit c; measurements `2026-01-02T030405`.\n"), "{text}");
+        lines[1]["commit"] = "d".into();
+        assert!(summary(&["2026-01-02T030405"], &lines).unwrap_err().contains("one machine and commit"));
+    }
+
     #[test]
     fn the_documents_are_up_to_date_and_name_no_measurement_without_lines() {
         let text = fs::read_to_string(format!("{ROOT}/docs/results.jsonl")).unwrap();
         let lines = results::read(&text).unwrap();
-        let documents = fs::read_dir(format!("{ROOT}/docs")).unwrap().map(|entry| entry.unwrap().path());
-        let documents = documents.filter(|path| path.extension().is_some_and(|end| end == "md"));
-        let top =
-            ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| format!("{ROOT}/{name}").into());
+        let mut documents: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"]
+            .map(|name| format!("{ROOT}/{name}").into())
+            .into();
+        collect_documents(format!("{ROOT}/docs").as_ref(), &mut documents);
         let mut seen = 0;
-        for path in documents.chain(top) {
+        for path in documents {
             let document = fs::read_to_string(&path).unwrap();
             for date in dates(&document) {
                 let is_there = |line: &Value| line["date"].as_str().is_some_and(|own| own.ends_with(&date));

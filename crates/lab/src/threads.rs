@@ -17,7 +17,7 @@ use uzswap_cli::Failure;
 use uzswap_cli::pages::PAGE_BYTES;
 use uzswap_cli::size::human;
 
-/// What `bench faults` was told, as far as threads are concerned.
+/// The arguments of `bench faults`, as far as threads are concerned.
 pub struct Threads {
     pub arms: ArmArguments,
     pub memory: u64,

@@ -49,7 +49,7 @@ pub fn run(arguments: ToucherArguments) -> Result<u8, Failure> {
     let mut results = Vec::new();
     for threads in &arguments.threads {
         for write in [false, true] {
-            // What the measurement before left in memory was chosen for other touches.
+            // The pages that the measurement before left in memory were chosen for other touches.
             heap.touch(*threads, u64::from(arguments.pages) / 2, write, &mut draws)?;
             let mut result = heap.touch(*threads, touches, write, &mut draws)?.to_json();
             result["threads"] = json!(threads);

@@ -32,7 +32,7 @@ use uzswap_cli::program::reason;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// What is written, and how the kernel is asked to keep it.
+/// The contents that are written, and how the kernel is asked to keep it.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WriterArguments {
     /// Processes that write
@@ -48,7 +48,7 @@ pub struct WriterArguments {
     /// itself
     #[arg(long, value_name = "WHEN")]
     pub huge: Option<Huge>,
-    /// What is written into a page: one word of eight bytes, or all of it anew, made up like a heap
+    /// Contents of a page: one word of eight bytes, or all of it anew, made up like a heap
     #[arg(long, value_name = "WHAT", default_value = "word")]
     pub content: Content,
 }
@@ -66,7 +66,7 @@ pub enum Content {
 }
 
 impl WriterArguments {
-    /// The same as a command line.
+    /// The settings as a command line.
     pub fn add_to(&self, command: &mut Command) {
         command.args(["--processes", &self.processes.to_string(), "--size", &self.size.to_string()]);
         command.args(["--rounds-of-writing", &self.rounds_of_writing.to_string()]);
@@ -77,7 +77,7 @@ impl WriterArguments {
     }
 }
 
-/// What the user calls it.
+/// The user's name for it.
 pub fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().expect("none is skipped").get_name().to_string()
 }
@@ -257,7 +257,7 @@ impl Source {
         Ok(Source(patterns))
     }
 
-    /// What the page is to be in that round, another one in each.
+    /// The page's contents in that round, another one in each.
     fn pattern(&self, page: usize, round: u32) -> Option<&PageBytes> {
         const STEP: usize = 31;
         match self.0.len() {

@@ -1,3 +1,4 @@
+// java: maps, lists, strings, arrays and threads, hashed at the end.
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Arrays;

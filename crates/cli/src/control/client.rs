@@ -26,7 +26,7 @@ pub struct Runs {
     pub foreign: Vec<String>,
 }
 
-/// What a request is for.
+/// The target of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     pub run: u32,

@@ -96,7 +96,7 @@ fn print_ps(arguments: &PsArguments, runs: &Runs, rates: &HashMap<(u32, u32), u6
     }
 }
 
-/// What `ps --json` shows: the states, with what follows from them.
+/// The document of `ps --json`: the states, with what follows from them.
 #[derive(Serialize)]
 struct Shown<'a> {
     runs: Vec<ShownRun<'a>>,

@@ -48,8 +48,8 @@ pub fn open(env: Env) -> Result<PathBuf, String> {
     in_first(env, |directory| Ok(directory.path().to_path_buf())).map_err(|fault| fault.text)
 }
 
-/// What `f` makes in the first directory that will do, made if it is not there. The fault is that
-/// of all.
+/// The thing that `f` makes in the first directory that will do, made if it is not there. The fault
+/// is that of all.
 fn in_first<T>(env: Env, f: impl Fn(Private) -> Result<T, Fault>) -> Result<T, Fault> {
     let user = os::identity().user;
     let mut all = Fault { text: String::new(), is_foreign: false };
@@ -96,7 +96,7 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
     if UnixStream::connect(directory.at(&name)).is_ok() {
         return Err(fault("is in use"));
     }
-    // Whoever lists removes a socket on which nobody listens, so it gets its name when we do.
+    // A client that lists removes a socket on which nobody listens, so it gets its name when we do.
     let unnamed = directory.at(&format!("{run}{NEW_SUFFIX}"));
     let _ = fs::remove_file(&unnamed);
     let listener = UnixListener::bind(&unnamed).map_err(|e| fault(&reason(&e)))?;
@@ -107,7 +107,7 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
     Ok(Named { listener, directory, name })
 }
 
-/// What was found: the runs of the user that are there, and where somebody else keeps runs from
+/// The runs found: those of the user that are there, and where somebody else keeps runs from
 /// being seen.
 #[derive(Default)]
 pub struct Found {

@@ -10,7 +10,7 @@
 //! Sizes go over as the user wrote them: a percentage is one of what the run may have where it
 //! runs.
 //!
-//! Who connects is the user, or root, but perhaps not a program of ours: whatever comes is a
+//! A client is the user's, or root's, but perhaps not a program of ours: whatever comes is a
 //! request, or is answered by an error. A line has a largest length and must be there in time.
 
 use std::io::{self, ErrorKind, Read};
@@ -32,13 +32,13 @@ pub const REPLY_BYTES: usize = 4 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// What the run and its processes hold; the answer is a `RunState`.
+    /// Memory that the run and its processes hold; the answer is a `RunState`.
     List,
     /// A new limit for the run; the answer is a `LimitSet`.
     Set { memory: String },
     /// Memory back, from one process or from all; the answer is a list of `Reclaimed`.
     Reclaim { pid: Option<u32>, amount: String },
-    /// What is out comes in, of one process or of all; the answer is a list of `BroughtIn`.
+    /// Pages that are out come in, of one process or of all; the answer is a list of `BroughtIn`.
     BringIn { pid: Option<u32> },
 }
 
@@ -48,11 +48,11 @@ pub struct LimitSet {
     pub run: u32,
     pub before_bytes: u64,
     pub limit_bytes: u64,
-    /// What the user should know of how the limit came to be.
+    /// A remark for the user on how the limit came to be.
     pub remarks: Vec<String>,
 }
 
-/// What a reclaim came to in one process.
+/// The outcome of a reclaim in one process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reclaimed {
     pub pid: u32,
@@ -63,7 +63,7 @@ pub struct Reclaimed {
     pub fault: Option<String>,
 }
 
-/// What bringing in came to in one process.
+/// The outcome of bringing in, in one process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BroughtIn {
     pub pid: u32,
@@ -76,7 +76,7 @@ pub struct BroughtIn {
     pub fault: Option<String>,
 }
 
-/// What a run answers: what was asked for, or one line for the user.
+/// A run's answer: what was asked for, or one line for the user.
 #[derive(Serialize, Deserialize)]
 enum Reply<T> {
     #[serde(rename = "ok")]

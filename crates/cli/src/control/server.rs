@@ -241,7 +241,7 @@ fn accept(run: &Arc<Run>, named: &Named) {
         };
         CONNECTIONS.fetch_add(1, Ordering::AcqRel);
         let place = Place;
-        // Who is turned away is not even told why: nothing may wait here.
+        // A client that is turned away is not even told why: nothing may wait here.
         if CONNECTIONS.load(Ordering::Acquire) > CONNECTIONS_MAX || !is_allowed(&stream) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What can be seen of a process from outside: which one it is, whether it waits, how long it ran.
+//! A process, seen from outside: which one it is, whether it waits, how long it ran.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use uzswap::control::Slot;
 /// Process id and the slot's count of claims: one program of one process.
 pub type Key = (u32, u64);
 
-/// What tells a process from all others.
+/// The identity of a process among all others.
 pub fn key(pid: u32, slot: &Slot) -> Key {
     (pid, slot.claims.load(Ordering::Relaxed))
 }

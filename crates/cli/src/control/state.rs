@@ -1,4 +1,4 @@
-//! What a run and its processes hold now, as `ps` and `top` show it.
+//! Memory that a run and its processes hold now, as `ps` and `top` show it.
 //!
 //! Two sources. The kernel says what anonymous memory a process has. An active process's slot says
 //! the rest: what of that is compressed, what was written, how many faults it had. Of a dormant
@@ -18,7 +18,7 @@ use crate::size::{grouped, human};
 
 pub use crate::report::PAGE_BYTES;
 
-/// What a process is doing, as far as paging is concerned.
+/// The state of a process, as far as paging is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {
@@ -58,9 +58,9 @@ pub struct ProcessState {
     pub kept_bytes: u64,
     /// Written to the store so far.
     pub written_bytes: u64,
-    /// What counts against the limit.
+    /// Memory that counts against the limit.
     pub used_bytes: u64,
-    /// What it would hold without uzswap.
+    /// Memory that it would hold without uzswap.
     pub needed_bytes: u64,
     /// Faults served so far.
     pub faults: u64,
@@ -125,7 +125,7 @@ impl ProcessState {
         if self.used_bytes == 0 { 1.0 } else { self.needed_bytes as f64 / self.used_bytes as f64 }
     }
 
-    /// What `ps` and `top` both show of it, in this order; `rate`: faults in a second.
+    /// The columns that `ps` and `top` both show of it, in this order; `rate`: faults in a second.
     pub fn cells(&self, rate: u64) -> [String; 8] {
         [
             self.pid.to_string(),

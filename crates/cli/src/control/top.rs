@@ -28,7 +28,7 @@ use crate::size::human;
 use crate::{Failure, program::reason};
 
 const KEPT: usize = 512;
-/// How often keys and signals are looked for.
+/// The time between two looks for keys and signals.
 const POLL: Duration = Duration::from_millis(100);
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
 /// Lines of a graph.
@@ -42,7 +42,7 @@ pub struct TopArguments {
     delay: String,
 }
 
-/// What is shown.
+/// The picture that is shown.
 #[derive(Default)]
 struct Screen {
     runs: Vec<RunState>,

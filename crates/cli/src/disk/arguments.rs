@@ -1,4 +1,4 @@
-//! What the words of `uzswap disk` mean: a new disk, an order to one that is there, or their list.
+//! The words of `uzswap disk`: a new disk, an order to one that is there, or their list.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub struct DiskArguments {
     /// How large the disk is (512M, 4G), the name of one that is served, or ls for all of them
     #[arg(value_name = "SIZE|NAME|ls", allow_hyphen_values = true)]
     first: String,
-    /// What the disk of that name is to do or say
+    /// An order to the disk of that name, or a question
     #[arg(value_name = "ORDER")]
     order: Vec<String>,
     /// Its name, for orders and as an export
@@ -70,7 +70,7 @@ pub struct DiskArguments {
     command: Vec<OsString>,
 }
 
-/// What a command line of `uzswap disk` means.
+/// A command line of `uzswap disk`.
 pub enum Meaning {
     List { json: bool },
     Order { name: String, words: Vec<String> },
@@ -113,7 +113,7 @@ fn disk_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What so many bytes take at most: as they are, and a little more for the records of each page.
+/// The most that so many bytes take: as they are, and a little more for the records of each page.
 fn incompressible_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 50).saturating_add(8 << 20)
 }

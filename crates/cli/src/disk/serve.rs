@@ -80,7 +80,7 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     let orders = blocking(&sockets.orders).map_err(failed("no socket"))?;
     server.listen_for_orders(orders).map_err(failed("no thread"))?;
     server.listen(sockets.clients_fd).map_err(failed("no thread"))?;
-    // Who was started on a socket is not talked to.
+    // A server that was started on a socket is not talked to.
     if sockets.clients.is_some() && settings.command.is_empty() {
         let sizes = [settings.config.bytes, settings.config.memory_bytes].map(human);
         console::say(&format!(
@@ -243,7 +243,7 @@ fn escaped(path: &OsStr) -> String {
     text
 }
 
-/// The same socket for threads that wait in it.
+/// A second descriptor of the socket, for threads that wait in it.
 fn blocking(listener: &address::Listener) -> io::Result<Listener> {
     Ok(match listener {
         address::Listener::Tcp(listener) => {

@@ -10,7 +10,7 @@ use crate::report::PAGE_BYTES;
 use crate::size::human;
 use crate::{Failure, columns, console};
 
-/// What a disk says of itself.
+/// A disk's word on itself.
 struct Shown {
     name: String,
     values: HashMap<String, u64>,

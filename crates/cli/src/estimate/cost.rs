@@ -1,4 +1,4 @@
-//! What a fault costs here and now: the engine itself, at work on the sampled pages.
+//! The cost of a fault here and now: the engine itself, at work on the sampled pages.
 //!
 //! Three runs of a small process that touches 64 MiB of such pages, in order and at random
 //! (`worker.rs`): free, with room for two fifths of them beside the compressed rest, and with
@@ -55,15 +55,15 @@ pub struct Costs {
     pub load_ns: f64,
     pub load_least_ns: f64,
     pub load_most_ns: f64,
-    /// The same in order, in the mean of reading and writing.
+    /// A load in order, in the mean of reading and writing.
     pub load_in_order_ns: f64,
-    /// What one at random takes longer after other work, and for how much of that, in nanoseconds,
-    /// two thirds of it.
+    /// The time that one at random takes longer after other work, and for how much of that, in
+    /// nanoseconds, two thirds of it.
     pub load_cold_ns: f64,
     pub cold_after_ns: f64,
-    /// What of it is the signal's, in and out, before and after the handler.
+    /// The signal's part of it, in and out, before and after the handler.
     pub signal_ns: f64,
-    /// What a first touch takes without uzswap: of a page by itself, of one that comes with 2 MiB.
+    /// The time of a first touch without uzswap: of a page by itself, of one that comes with 2 MiB.
     pub first_ns: [f64; 2],
     /// From the disk: at random, and in order.
     pub store_load_ns: f64,
@@ -133,7 +133,7 @@ impl Costs {
         };
         let fill_ns =
             |run: &Value, free: &Value| number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
-        // What comes on top of the handlers: signals, in and out. First touches were faults in the
+        // The part on top of the handlers: signals, in and out. First touches were faults in the
         // free run, too.
         let signal_ns = |run: &Value, free: &Value, pages: u64| {
             let phases = free["phases"].as_object().into_iter().flatten();
@@ -164,7 +164,7 @@ impl Costs {
             load_in_order_ns,
             load_cold_ns: (mean(at_random(cold, cold_free)) - load_ns).max(0.0),
             cold_after_ns: (COLD_AFTER * between_ns).max(1.0),
-            // Who is watched has few faults.
+            // A program that is watched has few faults.
             signal_ns: signal_ns(cold, cold_free, COLD_PAGES).max(warm_signal_ns),
             first_ns,
             store_load_ns: by_store(mean(at_random(stored, free)), load_ns),
@@ -172,7 +172,8 @@ impl Costs {
         }
     }
 
-    /// What loads at random take longer for a program that works so long between two of them.
+    /// The time that loads at random take longer for a program that works so long between two of
+    /// them.
     pub fn colder_ns(&self, own_ns: f64) -> f64 {
         self.load_cold_ns * (1.0 - (-own_ns / self.cold_after_ns).exp())
     }
@@ -196,7 +197,7 @@ impl Costs {
     }
 }
 
-/// What the worker is to do.
+/// The worker's task.
 struct Work {
     pages: u64,
     passes: u32,
@@ -214,7 +215,7 @@ struct Calibration<'a> {
 }
 
 impl Calibration<'_> {
-    /// What the worker says, with the statistics of the run under uzswap.
+    /// The worker's answer, with the statistics of the run under uzswap.
     fn run(&self, work: &Work, options: Option<&[&str]>) -> Result<Value, Failure> {
         let own = own_path()?;
         let mut command = Command::new(&own);
@@ -242,7 +243,7 @@ impl Calibration<'_> {
     }
 }
 
-/// What the worker fills its memory with. In memory only: these are somebody's data.
+/// The worker's contents. In memory only: these are somebody's data.
 fn corpus(pages: &[Arc<PageBytes>]) -> Result<Option<File>, Failure> {
     if pages.chunk_by(Arc::ptr_eq).count() < SAMPLE_LEAST {
         return Ok(None);

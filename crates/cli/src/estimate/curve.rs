@@ -25,7 +25,7 @@
 //! pages would still be there; one that begins above M a lower bound, since pages that were touched
 //! in the epoch may have been put out since. So a program that stops wanting its memory is seen to.
 
-/// What was seen between two looks. Pages are of 4 KiB.
+/// Touches seen between two looks. Pages are of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     pub seconds: f64,
@@ -53,7 +53,7 @@ const AROUND: usize = 40;
 const HALF_AFTER: f64 = 6.0;
 /// Where none crosses M, one that came to e times M or that part counts exp(-1 / NEAR).
 const NEAR: f64 = 0.2;
-/// What is said of an M from far away is at most so many times the rate there.
+/// The word of an epoch on an M from far away is at most so many times the rate there.
 const MOST_TIMES: f64 = 4.0;
 
 impl Step {
@@ -69,7 +69,7 @@ impl Step {
         self.touched_before_pages <= resident && resident <= self.touched_pages
     }
 
-    /// What it says of the rate with so many pages resident, and how far that is from what it saw
+    /// Its word on the rate with so many pages resident, and how far that is from what it saw
     /// (0 to 1).
     fn rate_at(&self, resident: f64) -> (f64, f64) {
         if self.crosses(resident) {
@@ -148,7 +148,7 @@ mod tests {
         faults
     }
 
-    /// What would be seen of the trace: as `watch` looks, a touch every 10 us.
+    /// The trace as it would be seen: as `watch` looks, a touch every 10 us.
     fn seen(trace: &[u32]) -> Vec<Step> {
         let mut steps = Vec::new();
         let (mut ever, mut epoch): (HashSet<u32>, HashSet<u32>) = Default::default();

@@ -20,12 +20,12 @@ use crate::pages::{PAGE_BYTES, PageBytes};
 
 /// Pages that are put in, at least: 80 MiB.
 const PAGES_LEAST: usize = 20_000;
-/// What one page costs in tables: its entry, and its word in the page table (`region/table.rs`).
+/// The cost of one page in tables: its entry, and its word in the page table (`region/table.rs`).
 const TABLE_BYTES: f64 = 32.0;
 /// Of a normal distribution, 95 % are so many standard deviations around its mean.
 const CONFIDENT: f64 = 1.96;
 
-/// What pages come to in the cache.
+/// The size of pages in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Density {
     /// Different ones.
@@ -37,7 +37,7 @@ pub struct Density {
     /// sample leaves that open.
     pub stored: f64,
     pub stored_error: f64,
-    /// What the cache takes besides: buffers, working memory of the codecs.
+    /// Memory that the cache takes besides: buffers, working memory of the codecs.
     pub buffer_bytes: f64,
     /// Of putting one page in and taking it out, as measured here.
     pub page_ns: f64,

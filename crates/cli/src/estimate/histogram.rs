@@ -14,7 +14,7 @@ const SUB_BITS: u32 = 4;
 const SUBS: usize = 1 << SUB_BITS;
 const BUCKETS: usize = (64 - SUB_BITS as usize + 1) * SUBS;
 
-/// How often touches took how long.
+/// Counts of touches by the time that they took.
 pub struct Histogram {
     counts: Vec<u32>,
     touches: u64,

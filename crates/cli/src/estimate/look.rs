@@ -84,7 +84,7 @@ fn header(line: &str) -> Option<Area> {
     is_managed.then_some(Area { start, end, ..Area::default() })
 }
 
-/// What was touched again between two looks.
+/// Pages that were touched again between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Again {
     pub kib: u64,
@@ -127,7 +127,7 @@ pub fn permit(pid: u32) -> Result<(), String> {
             _ => format!("{what} is not ours: do it as the user that it belongs to, or as root"),
         },
         ErrorKind::NotFound => format!("there is no process {pid}: it has just ended"),
-        // What the kernel says of its own threads.
+        // The kernel's word on its own threads.
         _ if e.raw_os_error() == Some(libc::ESRCH) => no_memory(&what),
         _ => format!("{what}: {}", reason(e)),
     };

@@ -1,4 +1,4 @@
-//! What a clearing costs the program that is watched.
+//! The cost of a clearing to the program that is watched.
 //!
 //! After it the processor marks each page anew, at its next touch: a walk of the page tables, and a
 //! write into them. On a virtual machine that takes a quarter of a microsecond, ten times as long

@@ -1,4 +1,4 @@
-//! What a limit would mean: who gets the memory, what has to be brought back, what that costs.
+//! The meaning of a limit: who gets the memory, which pages come back, what that costs.
 //!
 //! ```text
 //!  limit - what uzswap itself takes:   | resident pages |  compressed pages  |      and the rest on the disk
@@ -27,7 +27,7 @@ use super::density::Density;
 use super::watch::Observation;
 use super::within::Refaults;
 
-/// What a process that pages takes for uzswap itself (`docs/performance.md`).
+/// Memory that a process that pages takes for uzswap itself (`docs/experiments/builds.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = 4096.0;
 /// Part of what follows a page used a moment ago that comes by windows: seen at some watched pages,
@@ -43,7 +43,7 @@ const SHARE_STEPS: usize = 16;
 /// (`fault/balance.rs`).
 const KEPT: f64 = 1.0 / 8.0;
 
-/// What a program would be at a limit.
+/// A program at a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     pub memory_bytes: u64,
@@ -92,7 +92,7 @@ impl Division {
 /// Larger memories that are asked, in times of the one in question.
 const LARGER: [f64; 5] = [1.0, 1.5, 2.0, 3.0, 4.5];
 
-/// What is expected at a limit of `memory_bytes`.
+/// The forecast for a limit of `memory_bytes`.
 pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, memory_bytes: u64) -> Forecast {
     let own_bytes = PROCESS_BYTES * f64::from(seen.large_processes.max(1));
     let memory = (memory_bytes as f64 - own_bytes).max(PROCESS_BYTES) / PAGE_BYTES;
@@ -104,7 +104,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         step.new_pages * (costs.first_touch_most_ns - own_ns).max(costs.first_touch_ns)
     };
     let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
-    // What was in huge pages comes in units, from the disk as it lies there.
+    // Memory that was in huge pages comes in units, from the disk as it lies there.
     let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
     // Pages that come back, with so many more resident.
     let loads_of = |density: &Density, pool_percent: u32, more: f64| {
@@ -128,9 +128,9 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
         let loads = loads_of(density, pool_percent, 0.0);
         let from_store = store_loads_of(density, pool_percent);
-        // What does not compress is not in the pool, however often it is used.
+        // A page that does not compress is not in the pool, however often it is used.
         let from_store = from_store.max(loads.pages * density.incompressible).min(loads.pages);
-        // What is read in order comes by windows, from the disk too.
+        // A page that is read in order comes by windows, from the disk too.
         let in_order = BY_WINDOWS * loads.in_order / loads.pages.max(1.0);
         let store_in_order = in_order.max(in_units);
         let store_load_ns =
@@ -154,7 +154,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
             is_dense,
         }
     };
-    // What a little more memory would save, as the engine sees it.
+    // The saving of a little more memory, as the engine sees it.
     let limbo = limbo_target(memory as i64, usize::MAX) as f64;
     let hits_of =
         |pool_percent: u32, loads: f64| (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0);
@@ -181,7 +181,7 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         let division = Division::of(peak, memory, fast, percent);
         let loads = loads_of(fast, percent, 0.0).pages;
         let store_loads = store_loads_of(fast, percent).min(loads);
-        // What a little more pool would have had, by all that is stored: in a sample too few pages
+        // The hits of a little more pool, by all that is stored: in a sample too few pages
         // lie so near the border.
         Borders {
             near_loads: store_loads as u64,
@@ -217,8 +217,8 @@ fn settled_percent(borders: impl Fn(u32) -> Borders) -> u32 {
     percent
 }
 
-/// The same from outside: no fewer than with more of it, since what a larger memory misses a
-/// smaller one does, too, and looks are too far apart for small memories to show all that they
+/// Refaults as seen from outside: no fewer than with more of it, since what a larger memory misses
+/// a smaller one does, too, and looks are too far apart for small memories to show all that they
 /// miss.
 fn refaults_outside(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
     let with = |times: &f64| curve::refaults(&seen.steps, &|anonymous| resident(anonymous) * times);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::pages::Random;
 
-    /// The same with a list.
+    /// A naive model of it: a list.
     #[derive(Default)]
     struct Model(Vec<Page>);
 

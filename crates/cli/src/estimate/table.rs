@@ -1,4 +1,4 @@
-//! What is said in the end: a few lines and a table for people, and the same as JSON.
+//! The words at the end: a few lines and a table for people, and the same as JSON.
 
 use serde_json::{Value, json};
 

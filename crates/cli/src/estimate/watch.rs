@@ -61,7 +61,7 @@ const FAULTS_MOST: f64 = 0.95;
 /// took that.
 const TIMES_MEAN: f64 = 4.0;
 
-/// What was seen of a program.
+/// A program as it was seen.
 pub struct Observation {
     pub seconds: f64,
     pub steps: Vec<Step>,
@@ -75,7 +75,7 @@ pub struct Observation {
     /// Taken by looks, and of that by clearings.
     pub look_seconds: f64,
     pub clear_seconds: f64,
-    /// What the program took longer for them, and is no more in `seconds` and steps.
+    /// The time that the program took longer for them, and is no more in `seconds` and steps.
     pub mark_seconds: f64,
     /// From within: how often pages were used again.
     pub touches: Option<Touches>,
@@ -84,7 +84,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// The same without the time that faults took, by what they and first touches cost. Of several
+    /// The time without that which faults took, by what they and first touches cost. Of several
     /// processors at work one waits for each.
     pub fn without_faults(self, costs: &Costs) -> Observation {
         let processors = self.processors.max(1.0);
@@ -95,7 +95,7 @@ impl Observation {
         })
     }
 
-    /// The same without the time in which pages were marked anew after clearings.
+    /// The time without that in which pages were marked anew after clearings.
     pub fn without_marks(self, mark_ns: f64) -> Observation {
         self.without(MARKS_MOST, |step| step.marks * mark_ns / 1e9)
     }
@@ -112,7 +112,7 @@ impl Observation {
     }
 }
 
-/// What uzswap has counted in all processes.
+/// Counts of uzswap in all processes.
 #[derive(Clone, Copy, Default)]
 struct Counted {
     first_touches: u64,
@@ -153,7 +153,7 @@ pub struct Watch {
     /// at the last look.
     kind: usize,
     spent: [Duration; EPOCHS.len()],
-    /// What looks are owed for.
+    /// The processes for which looks are owed.
     counted_seconds: f64,
     epoch_began: Instant,
     looked: Instant,
@@ -252,7 +252,7 @@ impl Watch {
         self.kind = (0..EPOCHS.len()).min_by_key(|kind| self.spent[*kind]).expect("some");
         let (began, spent) = (Instant::now(), own_time());
         for (pid, known) in &mut self.processes {
-            // Who has gone is found out by the next look.
+            // A process that has gone is found out by the next look.
             let _ = look::clear(*pid);
             known.areas.iter_mut().for_each(|area| area.referenced_kib = 0);
         }
@@ -341,7 +341,7 @@ impl Watch {
         let pids = with_descendants(self.root);
         self.processes.retain(|pid, _| pids.contains(pid));
         for pid in pids {
-            // What a process did before we came is not counted; all that one does that started
+            // The work of a process before we came is not counted; all that one does that started
             // while we watch is.
             let minor_faults = if is_first { minor_faults(pid) } else { 0 };
             self.processes.entry(pid).or_insert_with(|| Known { minor_faults, ..Known::default() });

@@ -141,8 +141,8 @@ pub struct Refaults {
     pub in_order: f64,
 }
 
-/// How often pages were used again, by how many others were used in between, and how much memory
-/// there was: what is watched, counted.
+/// Counts of pages that were used again, by how many others were used in between, and how much
+/// memory there was: what is watched, counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Touches {
     /// By the powers of [`STEP`] of how many pages there were, and of the distance; and whether the
@@ -169,7 +169,7 @@ impl Touches {
         (self.peak << LOG2_FIRST) as f64 * PAGE_BYTES as f64
     }
 
-    /// The same as [`Self::refaults`], if as many stayed resident, or a little less, or more: where
+    /// As [`Self::refaults`], if as many stayed resident, or a little less, or more: where
     /// all of a loop fits or none of it does, the truth is between the two.
     pub fn refaults_about(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let with = |times: &f64| {
@@ -216,7 +216,7 @@ impl Touches {
 /// and threads it has several.
 const HEADS: usize = 8;
 
-/// What becomes of watched pages, as the records say.
+/// The fate of watched pages, as the records say.
 struct Touched {
     /// log2 of how many pages there are to one that is watched now.
     log2: u32,
@@ -267,7 +267,7 @@ impl Touched {
         self.records += u64::from(record.kind.is_touch());
         let (pid, first, last) = (record.pid, record.page, record.page + u64::from(record.pages));
         match record.kind {
-            // What is not watched any more may still be on its way.
+            // A page that is not watched any more may still be on its way.
             kind if kind.is_touch() && !is_watched(first, self.log2) => {}
             kind if kind.is_touch() => {
                 let times = self.log2 - LOG2_FIRST;
@@ -275,8 +275,8 @@ impl Touched {
                 let page = (pid, first);
                 let in_order = self.is_in_order(page);
                 let distance = self.recency.touch(page);
-                // What is there for the first time, or once more as zeros, need not be brought
-                // back.
+                // A page that is there for the first time, or once more as zeros, need not be
+                // brought back.
                 let is_back = matches!(kind, Kind::LimboHit | Kind::PoolLoad | Kind::StoreLoad);
                 if let (true, Some(distance)) = (is_back, distance) {
                     let key = (power(memory), power(distance << times), in_order);
@@ -367,7 +367,7 @@ mod tests {
             }
             for page in &pages {
                 let kind = if round == 0 { Kind::FirstTouch } else { Kind::PoolLoad };
-                // What comes too late is not counted; nor is what is used again at once.
+                // A use that comes too late is not counted; nor is one that follows at once.
                 touched.add(&record(kind, 1, *page, 1));
                 if random.below(2) == 0 {
                     touched.add(&record(Kind::LimboHit, 1, *page, 1));

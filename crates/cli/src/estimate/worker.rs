@@ -112,7 +112,7 @@ struct Worker {
     /// Page numbers in the order in which they are touched.
     order: Vec<u32>,
     pages: Pages,
-    /// How often every page was written since it was filled.
+    /// The number of times that every page was written since it was filled.
     version: u64,
     between: Option<Between>,
 }

@@ -1,4 +1,4 @@
-//! What paging costs a process, roughly, and rather too little than too much.
+//! The cost of paging to a process, roughly, and rather too little than too much.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const ALONG: Duration = Duration::from_micros(1);
 const HIT: Duration = Duration::from_micros(4);
 const READ: Duration = Duration::from_micros(100);
 
-/// What bringing pages back has cost so far, without first touches.
+/// The cost of bringing pages back so far, without first touches.
 pub fn of(slot: &Slot) -> Duration {
     times(HIT, slot.get(Counter::LimboHits)) + of_loads(slot)
 }

@@ -1,5 +1,5 @@
-//! What the dormant processes of a run hold. They have reserved what they could hold and do not
-//! look themselves, so the peak of a run needs somebody who does, from outside: by the kernel's
+//! Memory that the dormant processes of a run hold. They have reserved what they could hold and do
+//! not look themselves, so the peak of a run needs somebody who does, from outside: by the kernel's
 //! count, now and then.
 //!
 //! The kernel counts memory that is shared since a fork for each who has it. Where that can matter

@@ -44,7 +44,7 @@ pub fn start(run: Arc<Run>, idle_after: Duration) {
 
 fn look(run: &Run, idle_after: Duration, seen: &mut HashMap<u32, Watch>) {
     let mut there = HashMap::new();
-    // Who waits for a turn has something to do.
+    // A process that waits for a turn has something to do.
     for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !waits_for_turn(slot)) {
         let Some(activity) = Activity::of(pid, slot) else { continue };
         let now = Instant::now();
@@ -57,7 +57,7 @@ fn look(run: &Run, idle_after: Duration, seen: &mut HashMap<u32, Watch>) {
     *seen = there;
 }
 
-/// What a process has done so far.
+/// A process's work so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Activity {
     faults: u64,

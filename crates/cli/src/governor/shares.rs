@@ -1,6 +1,6 @@
 //! Shares: of the tree's memory each process has what it gains most by.
 //!
-//! What a page more is *worth* to a process is the paging that it would save, and shows at two
+//! The *worth* of a page more to a process is the paging that it would save, and shows at two
 //! places: what lies outside, in pool and store, and comes back (a loop through more than there
 //! is), and limbo, whose pages are the next to go (a set that nearly fits). The larger of the two
 //! counts, as paging time per second and page:
@@ -38,11 +38,11 @@ const LOOK: Duration = Duration::from_millis(100);
 const GIVEN_PART: u64 = 8;
 /// Paging of a process that is worth anybody's memory: a part of the time.
 const TAKES_FROM: u32 = 100;
-/// Who gives begins when a page is worth so many times more to another, and ends when it is worth
-/// only so many times more.
+/// A process begins to give when a page is worth so many times more to another, and ends when it is
+/// worth only so many times more.
 const BEGIN: f64 = 4.0;
 const END: f64 = 2.0;
-/// Who holds fewer pages, besides those compressed, has nothing to give.
+/// A process that holds fewer pages, besides those compressed, has nothing to give.
 const LEAST_PAGES: u64 = 1024;
 /// Few pages outside or in limbo are taken for so many: a handful that comes back says nothing.
 const LEAST_BASE_PAGES: u64 = 256;
@@ -52,7 +52,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 const HALF_LIFE: Duration = Duration::from_secs(4);
 /// How long a bound lasts without news.
 const BOUND: Duration = Duration::from_secs(1);
-/// Who had a processor for less than this part of the time sleeps.
+/// A process that had a processor for less than this part of the time sleeps.
 const ASLEEP: u32 = 50;
 
 /// Watches the processes of a run. Without a thread for it they keep what they have, that is all.
@@ -69,7 +69,7 @@ pub fn start(run: Arc<Run>) {
 fn look(run: &Run, policy: &mut Policy) {
     let live: Vec<(u32, &Slot)> = run.live().collect();
     let room = run.room();
-    // What is given ahead and not yet taken does not mean that nobody wants it.
+    // Memory that is given ahead and not yet taken does not mean that nobody wants it.
     let is_short = room.free_pages <= room.limit_pages / GIVEN_AHEAD as u64 * 2;
     let pages = live.iter().any(|(_, slot)| slot.mechanism().is_some());
     if live.len() < 2 || !is_short || !pages {
@@ -88,11 +88,11 @@ fn look(run: &Run, policy: &mut Policy) {
     }
 }
 
-/// What is seen of a process.
+/// A process as the governor sees it.
 #[derive(Clone, Debug)]
 struct Sight {
     key: Key,
-    /// What paging has cost so far; loads alone, and what loads would have cost instead of hits in
+    /// The cost of paging so far; loads alone, and what loads would have cost instead of hits in
     /// limbo.
     paging: Duration,
     loads: Duration,
@@ -100,7 +100,7 @@ struct Sight {
     outside_pages: u64,
     /// In limbo, or as good as.
     edge_pages: u64,
-    /// What it could give.
+    /// Pages that it could give.
     held_pages: u64,
     /// Processor time so far; None: not known.
     processor: Option<Duration>,
@@ -120,7 +120,7 @@ impl Sight {
             key: key(pid, slot),
             paging: cost::of(slot),
             loads: cost::of_loads(slot),
-            // What left unseen and was back at once counts as what was still in limbo.
+            // A page that left unseen and was back at once counts as one that was still in limbo.
             hits: cost::times(cost::LOAD, slot.get(Counter::LimboHits) + slot.get(Counter::QuickReturns)),
             outside_pages: slot.get(Counter::StoredPages),
             edge_pages: slot.get(Counter::EdgePages),
@@ -136,7 +136,7 @@ impl Sight {
 struct Share {
     seen: Sight,
     since: Instant,
-    /// What a page more is worth to it, in seconds of paging per second.
+    /// The worth of a page more to it, in seconds of paging per second.
     worth: f64,
     gives: bool,
 }
@@ -148,7 +148,7 @@ struct Policy {
 }
 
 impl Policy {
-    /// What a process may have until the next look, in pages, if it has too much.
+    /// Memory that a process may have until the next look, in pages, if it has too much.
     fn bound(&self, key: Key) -> Option<u64> {
         self.shares.get(&key).filter(|s| s.gives).map(|s| s.seen.held_pages - s.seen.held_pages / GIVEN_PART)
     }
@@ -191,7 +191,7 @@ impl Policy {
 }
 
 impl Share {
-    /// What has happened since the last look. Good news for the others is believed slowly.
+    /// Events since the last look. Good news for the others is believed slowly.
     fn learn(&mut self, now: &Sight, passed: Duration) {
         let seconds = passed.as_secs_f64();
         if seconds <= 0.0 {

@@ -112,7 +112,7 @@ fn exposed(counter: Counter, prefix: &str) -> (String, &'static str, u64) {
     }
 }
 
-/// What the counter counts, without the unit where it has become bytes.
+/// The counter's meaning, without the unit where it has become bytes.
 fn help(counter: Counter) -> &'static str {
     counter.doc().trim_end_matches(" (4 KiB pages)").trim_end_matches(" (bytes)")
 }
@@ -307,7 +307,7 @@ mod tests {
             assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
         }
         assert!(text.contains(&format!("uzswap_process_faults_total{{{labels}")), "{text}");
-        // What ended still counts, and what is missed for a moment is said again.
+        // A process that ended still counts, and one that is missed for a moment is said again.
         block.tree().retire(slot, slot.id());
         slot.counters[Counter::Faults as usize].store(0, Ordering::Relaxed);
         block.tree().totals[Counter::Faults as usize].store(1, Ordering::Relaxed);

@@ -34,7 +34,7 @@ use sampler::{Sampler, Series};
 /// Enough for what these threads do; the default would be address space for nothing.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What of the run there is to watch.
+/// The parts of the run that can be watched.
 #[derive(Clone, Copy)]
 pub struct Watched<'a> {
     /// None: it is unmanaged.

@@ -149,7 +149,7 @@ function overTime(id, series, kind, format) {
   }, (i) => x(seconds[i]));
 }
 
-// What a total grew by in a second, at each sample since the one before.
+// The growth of a total in a second, at each sample since the one before.
 function rate(totals) {
   return totals.map((total, i) => {
     const span = i ? seconds[i] - seconds[i - 1] : 0;
@@ -220,7 +220,7 @@ function draw() {
   ], 'bytes', bytes);
   overTime('ratio', [
     { name: 'needed by used', colour: 'needed', 
-      // What fits needs what it uses: reservations are no use.
+      // A run that fits needs what it uses: reservations are no use.
       values: s.needed_pages.map((n, i) => Math.max(1, n / Math.max(s.used_pages[i], 1))) },
     { name: 'stored pages by pool', colour: 'pool', dashed: true,
       values: s.stored_pages.map((n, i) => (s.pool_pages[i] ? n / s.pool_pages[i] : 0)) },

@@ -6,9 +6,9 @@
 //!   page.css, page.js ───────────┘         the plots are drawn by page.js where the page is read
 //! ```
 //!
-//! What comes from the program (names, arguments) is escaped in the text and in the data; a policy
-//! in the head forbids everything from outside. Without scripts the figures and tables are there,
-//! the plots are not.
+//! Text that comes from the program (names, arguments) is escaped in the text and in the data; a
+//! policy in the head forbids everything from outside. Without scripts the figures and tables are
+//! there, the plots are not.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -265,7 +265,7 @@ fn details(html: &mut String, outcome: &Outcome) {
     }
 }
 
-/// What page.js draws: columns, which are shorter than rows.
+/// Data that page.js draws: columns, which are shorter than rows.
 fn data(series: &Series, latency: &[Histogram; 4]) -> Value {
     let column = |of: fn(&Sample) -> u64| series.samples.iter().map(of).collect::<Vec<u64>>();
     let by_kind = |of: &dyn Fn(FaultKind) -> Vec<u64>| -> Value {

@@ -8,7 +8,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The longest head of a request that is read, in bytes.
 pub const HEAD_MAX: usize = 8 << 10;
 
-/// What to do with what has been read so far.
+/// The next step after what has been read so far.
 pub enum Request {
     /// More must come.
     Incomplete,

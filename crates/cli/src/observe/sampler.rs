@@ -63,7 +63,7 @@ pub struct Seen {
     pub evictions: u64,
 }
 
-/// What was seen of a run.
+/// Samples of a run.
 #[derive(Default)]
 pub struct Series {
     pub samples: Vec<Sample>,

@@ -6,7 +6,7 @@
 //!                                                                               └─ own: the parts that the pager goes by
 //! ```
 //!
-//! What it is *not*: time. It counts pages that come back. And a trace has only the touches that
+//! *Not* simulated is time: pages that come back are counted. And a trace has only the touches that
 //! faulted: it is filtered by the memory that it was recorded with. Puzak's theorem says that
 //! nothing is lost by that for sizes larger than the filter; for smaller ones the trace does not
 //! tell, and so no figures are given.
@@ -42,7 +42,7 @@ use crate::{console, plot, program::reason, report};
                   they are, without compressed ones. A load is a page that comes back; first touches are no loads."
 )]
 pub struct SimulateArguments {
-    /// What 'uzswap run --trace' has recorded
+    /// File that 'uzswap run --trace' has recorded
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Sizes of the memory, or parts of what the program needed at most
@@ -60,7 +60,7 @@ pub struct SimulateArguments {
     json: Option<PathBuf>,
 }
 
-/// What the trace tells of a size.
+/// The trace's word on a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     Wholly,

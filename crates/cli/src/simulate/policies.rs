@@ -373,7 +373,7 @@ mod tests {
             let mut last = [u64::MAX; 2];
             for pages in [1, 2, 5, 17, 60, 200, 400, sequence.peak_pages as usize] {
                 let optimum = replay.loads(Kind::Optimum, pages, |_| ());
-                // What the pager keeps in limbo at least needs some memory.
+                // The least that the pager keeps in limbo needs some memory.
                 for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Uzswap || pages >= 60) {
                     let loads = replay.loads(kind, pages, |_| ());
                     assert!(loads >= optimum, "seed {seed}, {pages} pages, {kind:?}: {loads} < {optimum}");

@@ -21,7 +21,7 @@ const EVENTS_MAX: usize = 1 << 29;
 /// A fault that brings more than this is none.
 const TOUCHED_MAX: u32 = 1 << 16;
 
-/// What happens to a page.
+/// An event of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Touch(u32),

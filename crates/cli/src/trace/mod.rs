@@ -55,7 +55,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The limit at the beginning (4 KiB pages).
@@ -300,7 +300,7 @@ pub mod tests {
                     break;
                 }
             }
-            // What does read is a beginning of what was written.
+            // The part that does read is a beginning of what was written.
             if let Ok((got, _)) = Reader::new(&bytes[..]).and_then(|_| read(&bytes)) {
                 assert_eq!(got, records[..got.len()]);
             }

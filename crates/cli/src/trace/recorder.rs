@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const MEASURE_EVERY: Duration = Duration::from_millis(50);
 /// How long a record may be taken and not be there: its writer was killed, or has no processor.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The same for all that are not there when the program has ended.
+/// Time for all others that are not there when the program has ended.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The file of `--trace`, opened before the program starts.

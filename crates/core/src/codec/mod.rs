@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Architecture invariant: this module knows slices only: nothing of pages, pools, entries,
-//! threads. The exceptions are [`same_filled`] and `sparse`, which are about pages and cheaper than
+//! threads. The exceptions are `same_filled` and `sparse`, which are about pages and cheaper than
 //! any codec.
 //!
 //! Architecture invariant: a compressed form is trusted no more than a file: `decompress` stays

@@ -14,7 +14,7 @@ use super::source::{Objects, Source};
 use uzswap_cli::Failure;
 use uzswap_cli::program::reason;
 
-/// What a build came to.
+/// The outcome of a build.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     pub wall: Duration,

@@ -27,7 +27,7 @@ const SHA256: &str = "c58da92c378df4a986ca33266897a7397e86c22ee266a284d8c2432c39
 const TREE: &str = "git-2.39.5";
 /// Where to ask if apt has nothing to say.
 const DEBIAN: &str = "http://deb.debian.org/debian";
-/// What is left out needs libraries that few have.
+/// Programs that are left out need libraries that few have.
 const WITHOUT: [&str; 7] =
     ["NO_CURL=1", "NO_EXPAT=1", "NO_OPENSSL=1", "NO_GETTEXT=1", "NO_TCLTK=1", "NO_PYTHON=1", "NO_PERL=1"];
 
@@ -42,7 +42,7 @@ pub struct Source {
     flags: String,
 }
 
-/// What a build has made.
+/// The objects of a build.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Objects {
     pub count: usize,

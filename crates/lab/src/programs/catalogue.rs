@@ -64,7 +64,7 @@ static PROGRAMS: [Program; 21] = [
 /// The values of `--programs` that mean several.
 const SETS: [(&str, Range<usize>); 2] = [("all", 0..PROGRAMS.len()), ("classic", 0..5)];
 
-/// What `--programs` names: programs, and sets of them.
+/// The values of `--programs`: programs, and sets of them.
 #[derive(Clone, Debug)]
 pub struct Chosen(pub Vec<&'static Program>);
 

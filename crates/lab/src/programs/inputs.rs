@@ -1,4 +1,4 @@
-//! What the real programs work on: made up, and alike on every machine.
+//! Inputs of the real programs: made up, and alike on every machine.
 
 use std::io::{self, Write};
 

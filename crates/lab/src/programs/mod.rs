@@ -93,7 +93,7 @@ struct Measuring<'a> {
     scratch: Scratch,
 }
 
-/// What a program is without a limit.
+/// A program without a limit.
 #[derive(Clone, Copy, Debug)]
 struct Free {
     need_bytes: u64,

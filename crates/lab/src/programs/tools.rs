@@ -45,7 +45,7 @@ pub fn lld(scratch: &Scratch) -> Result<Line, String> {
     Ok(line)
 }
 
-/// What `git repack -adf` runs. One thread, since several share out the work by chance.
+/// The command that `git repack -adf` runs. One thread, since several share out the work by chance.
 pub fn git(scratch: &Scratch) -> Result<Line, String> {
     let git = installed("git", "git")?;
     let repository = scratch.path().join("repository");

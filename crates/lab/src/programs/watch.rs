@@ -21,7 +21,7 @@ use super::redis;
 use uzswap_cli::Failure;
 use uzswap_cli::program::reason;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub wall: Duration,

@@ -32,7 +32,7 @@ use policy::{Policy, Sight, Supply};
 /// How often it is looked: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(20);
 const CALM_LOOK: Duration = Duration::from_millis(50);
-/// Who asks waits for others who do, and are answered with it.
+/// A process that asks waits for others that do, and are answered with it.
 const OTHERS: Duration = Duration::from_millis(1);
 /// How long a pause lasts without news.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -72,7 +72,7 @@ fn look(run: &Run, policy: &mut Policy, processors: &mut Processors) {
     let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
     for (pid, slot) in &live {
         let key = key(*pid, slot);
-        // Who asks since it was seen has rung, and is answered by the next look.
+        // A process that asks since it was seen has rung, and is answered by the next look.
         let has_just_asked = slot.turn.is_waiting() && competes(slot) && !waited.contains(&key);
         match policy.may_run(key) {
             true if has_just_asked => {}
@@ -89,7 +89,7 @@ fn competes(slot: &Slot) -> bool {
         && slot.counted_by.load(Ordering::Acquire) == 0
 }
 
-/// What it would hold of managed memory if it could; of one that is dormant, all that it could
+/// Managed memory that it would hold if it could; of one that is dormant, all that it could
 /// hold.
 fn needed_pages(slot: &Slot) -> u64 {
     match slot.mechanism() {
@@ -119,7 +119,7 @@ fn sight(pid: u32, slot: &Slot) -> Sight {
     }
 }
 
-/// What the machine's processors did until the last look, in ticks: idle, and all.
+/// Work of the machine's processors until the last look, in ticks: idle, and all.
 #[derive(Default)]
 struct Processors {
     seen: (u64, u64),

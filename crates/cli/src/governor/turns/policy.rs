@@ -1,4 +1,4 @@
-//! Who runs: how many at a time, and for how long.
+//! Processes that run: how many at a time, and for how long.
 //!
 //! **When.** *Pressure* is what paging costs of the processor time that the processes have. Above a
 //! quarter there are turns. Better is not to get there: where memory is about to be full, or
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crate::control::run::Room;
 use crate::control::sight::Key;
 
-/// What there is for all: memory, and the part of the machine's processors that was idle since the
+/// Resources of all: memory, and the part of the machine's processors that was idle since the
 /// last look.
 #[derive(Clone, Copy, Debug)]
 pub struct Supply {
@@ -32,7 +32,7 @@ pub struct Supply {
     pub idle: f64,
 }
 
-/// What it costs to bring a page of a process's memory back at the beginning of its turn, and to
+/// The cost of bringing a page of a process's memory back at the beginning of its turn, and to
 /// take it out at the end.
 const RELOAD_COST: Duration = Duration::from_micros(12);
 /// Pressure at which turns begin, and between which the number of those that run stays.
@@ -42,14 +42,14 @@ const LITTLE: f64 = 0.08;
 /// Pressure at which it is better to leave a processor idle than to let as many run as there are
 /// processors.
 const SEVERE: f64 = 0.75;
-/// What the processes are taken to use of the processors at least: less, and they wait for each
-/// other or a disk.
+/// The part of the processors that the processes are taken to use at least: less, and they wait for
+/// each other or a disk.
 const LEAST_USE: f64 = 0.2;
 /// The time over which pressure is averaged, and after which what a change has brought is believed.
 const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
-/// What is kept free ahead of those that run, by who waits: a part of the limit. With less, those
-/// that run fill it by themselves.
+/// Memory that processes that wait keep free ahead of those that run: a part of the limit. With
+/// less, those that run fill it by themselves.
 const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
 /// A turn in times of what it costs to bring the memory back, and its bounds: of processor time,
 /// and the last of time as well.
@@ -69,11 +69,11 @@ const ASLEEP: Duration = Duration::from_millis(200);
 /// A process that has not paged for so long does not take part in what is counted.
 const AWAY: Duration = Duration::from_secs(1);
 
-/// What is seen of a process.
+/// A process as the policy sees it.
 #[derive(Clone, Debug)]
 pub struct Sight {
     pub key: Key,
-    /// What bringing pages back has cost so far.
+    /// The cost of bringing pages back so far.
     pub paging: Duration,
     /// Pages that it would hold if it could, and those it holds.
     pub needed_pages: u64,
@@ -133,7 +133,7 @@ impl Contender {
         (self.since, self.ran_at) = (now, now);
     }
 
-    /// Who comes first is first in turn.
+    /// The process that comes first is first in turn.
     fn place(&self) -> (Instant, Key) {
         (self.since, self.seen.key)
     }
@@ -148,7 +148,7 @@ pub struct Policy {
     /// Pages by which memory in use grows, in a second.
     filling: f64,
     idle: f64,
-    /// What processes came to that have ended, in pages.
+    /// The size that processes came to that have ended, in pages.
     typical: Option<f64>,
     /// How many may run at a time; None: all.
     allowed: Option<usize>,
@@ -224,7 +224,8 @@ impl Policy {
             if pages {
                 c.paged_at = now;
             }
-            // Who cannot be seen is taken to run; who has its turn and waits on has been stopped.
+            // A process that cannot be seen is taken to run; one that has its turn and waits on was
+            // stopped.
             let would_run = s.is_waiting && c.turn.is_none();
             if !paging.is_zero() || would_run || s.processor.is_none() || !processor.is_zero() {
                 c.ran_at = now;
@@ -261,7 +262,8 @@ impl Policy {
         let fitting = self.fitting(now, room);
         let least = if self.pressure > SEVERE { 1 } else { self.cores as usize };
         let Some(allowed) = self.allowed else {
-            // Who has never paged is no part of the pressure: it has only just come, or sleeps.
+            // A process that has never paged is no part of the pressure: it has only just come, or
+            // sleeps.
             let pages = |c: &&Contender| c.contends(now) && c.is_awake(now) && !c.seen.paging.is_zero();
             let paging = self.contenders.values().filter(pages).count();
             let begin = if fitting == 0 {
@@ -620,7 +622,7 @@ mod tests {
         b
     }
 
-    /// What runs grows, and takes of what is free.
+    /// Processes that run grow, and take of what is free.
     fn grow(b: &mut Build, pages: u64) {
         let running = b.running();
         for s in b.sights.iter_mut().filter(|s| running.contains(&s.key)) {
@@ -657,7 +659,7 @@ mod tests {
         while b.running().len() == 24 {
             grow(&mut b, PAGES / 128);
         }
-        // What one that ended came to is what others will.
+        // The size that one came to that ended is the size that others will.
         b.sights[0].needed_pages = PAGES;
         b.look();
         b.sights.remove(0);

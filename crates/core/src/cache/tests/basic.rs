@@ -1,3 +1,5 @@
+//! What a cache is for: pages come back from every place that they can be in.
+
 use super::*;
 use crate::codec::Training;
 use crate::testing::object;

@@ -1,5 +1,5 @@
-//! The tables of the README, made from the lists that the command itself uses, and a test that they
-//! are up to date.
+//! The tables of options and statistics in `docs`, made from the lists that the command itself
+//! uses, and a test that they are up to date.
 
 use std::fs;
 
@@ -35,23 +35,28 @@ fn statistics() -> String {
 }
 
 /// Replaces what stands between `<!-- name -->` and `<!-- end -->`.
-fn with_table(readme: &str, name: &str, table: &str) -> String {
+fn with_table(document: &str, name: &str, table: &str) -> String {
     let begin = format!("<!-- {name}: made by the tests of crates/cli -->\n");
     let (before, rest) =
-        readme.split_once(&begin).unwrap_or_else(|| panic!("the README has no place for {name}"));
+        document.split_once(&begin).unwrap_or_else(|| panic!("docs/{name}.md has no place for its table"));
     let (_, after) = rest.split_once("<!-- end -->").expect("the place ends");
     format!("{before}{begin}{table}<!-- end -->{after}")
 }
 
-/// To bring the tables up to date: `UPDATE_README=1 cargo test -p uzswap-cli readme`.
+/// To bring the tables up to date: `UPDATE_README=1 cargo test -p uzswap-cli tables`.
 #[test]
 fn the_tables_are_up_to_date() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-    let readme = fs::read_to_string(path).unwrap();
-    let current = with_table(&with_table(&readme, "options", &options()), "statistics", &statistics());
-    if std::env::var_os("UPDATE_README").is_some() {
-        fs::write(path, &current).unwrap();
-    } else {
-        assert!(readme == current, "the tables are old: UPDATE_README=1 cargo test -p uzswap-cli readme");
+    for (name, table) in [("options", options()), ("statistics", statistics())] {
+        let path = format!("{}/../../docs/{name}.md", env!("CARGO_MANIFEST_DIR"));
+        let document = fs::read_to_string(&path).unwrap();
+        let current = with_table(&document, name, &table);
+        if std::env::var_os("UPDATE_README").is_some() {
+            fs::write(path, &current).unwrap();
+        } else {
+            assert!(
+                document == current,
+                "docs/{name}.md is old: UPDATE_README=1 cargo test -p uzswap-cli tables"
+            );
+        }
     }
 }

@@ -1,0 +1,322 @@
+//! The style that a machine can see: which folder may import which, how files begin, how long
+//! functions are, what may lie in the tree. Quick, without root, and without running anything.
+//!
+//! Widths are `.ci/width`'s; where `unsafe` may stand, the compiler's (`unsafe_code = "deny"`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// A folder of a crate's `src`, and the folders beside it that it may import. An arrow and the one
+/// back are not both in here, nor longer circles: `no_circle_is_allowed` sees to that.
+const IMPORTS: [(&str, &str, &[&str]); 21] = [
+    // The engine: from the fault down to the bytes outside of memory.
+    ("core", "sys", &[]),
+    ("core", "codec", &["sys"]),
+    ("core", "pool", &["sys"]),
+    ("core", "store", &["sys"]),
+    ("core", "region", &["sys"]),
+    ("core", "cache", &["codec", "pool", "store", "sys"]),
+    ("core", "policy", &["region", "sys"]),
+    ("core", "control", &["sys"]),
+    ("core", "fault", &["cache", "codec", "control", "policy", "region", "store", "sys"]),
+    // The library: `takeover` drives the two others.
+    ("preload", "calls", &[]),
+    ("preload", "patch", &[]),
+    ("preload", "takeover", &["calls", "patch"]),
+    ("preload", "boot", &["takeover", "patch"]),
+    // The command.
+    ("cli", "os", &[]),
+    ("cli", "trace", &[]),
+    ("cli", "control", &["os"]),
+    ("cli", "observe", &["os"]),
+    ("cli", "governor", &["control"]),
+    ("cli", "simulate", &["trace"]),
+    ("cli", "estimate", &["observe", "os", "trace"]),
+    ("cli", "disk", &["control", "observe", "os"]),
+];
+
+/// Imports against the direction, each with its reason.
+const IMPORTS_BACK: [(&str, &str, &str); 4] = [
+    ("core/src/sys/mechanism/mod.rs", "control", "the name of a mechanism is also what a run reports"),
+    ("core/src/sys/words.rs", "codec", "the form that its vectors make is the codec's"),
+    ("core/src/region/page.rs", "policy", "a page's word has its heat, whose values are policy's"),
+    ("preload/src/takeover/own_exe.rs", "boot", "the name of a booted program, for /proc/self/exe"),
+];
+
+/// A function is read in one sitting.
+const LINES_MOST: usize = 70;
+
+/// Longer functions, and why they are not cut. Tests, models and checks are stories told in order,
+/// and are not asked.
+const LONG: [(&str, &str, &str); 23] = [
+    ("core/src/codec/lzo.rs", "decompress", "a format's one state machine"),
+    ("core/src/codec/words.rs", "compress_lines", "one loop, whose state stays in registers"),
+    ("core/src/sys/words.rs", "compress_avx512", "one loop, whose state stays in registers"),
+    ("core/src/fault/behind.rs", "serve_unit", "one unit from claim to end, with what it holds"),
+    ("core/src/fault/resolve.rs", "serve", "the ways that a fault can go, one arm each"),
+    ("core/src/fault/resolve.rs", "make_resident", "the loop around those ways"),
+    ("core/src/fault/sweep.rs", "pick_in", "the ways that a page can leave, one arm each"),
+    ("preload/src/calls/ioctl.rs", "argument", "a table, as a match"),
+    ("preload/src/patch/analyze/sweep.rs", "is_compiled", "a table of instructions, as a match"),
+    ("preload/src/patch/slot.rs", "check_slot", "a layout that is held against its bytes in order"),
+    ("preload/src/takeover/memory/advise.rs", "note", "a table of advice, as a match"),
+    ("preload/src/takeover/process.rs", "carry", "an environment, copied in order"),
+    ("preload/src/takeover/signals.rs", "uzswap_enter_handler", "assembly"),
+    ("cli/src/estimate/cost.rs", "of", "a measurement, told in order"),
+    ("cli/src/estimate/model.rs", "forecast", "a model's equations, in order"),
+    ("cli/src/estimate/table.rs", "text", "a table, line by line"),
+    ("cli/src/settings.rs", "resolve", "one line an option"),
+    ("lab/src/cache.rs", "run", "a measurement, told in order"),
+    ("lab/src/plot.rs", "faults", "a picture, drawn in order"),
+    ("lab/src/same_filled.rs", "run", "a measurement, told in order"),
+    ("lab/src/store.rs", "run", "a measurement, told in order"),
+    ("lab/src/streams.rs", "run", "a measurement, told in order"),
+    ("core/src/cache/check.rs", "check", "every equation of the cache, in order"),
+];
+
+/// Larger files are data, and belong outside of the tree; the lines of results are what is kept.
+const BYTES_MOST: u64 = 128 * 1024;
+const LARGE: [(&str, u64); 1] = [("docs/results.jsonl", 512 * 1024)];
+
+/// README fits one page.
+const README_LINES_MOST: usize = 150;
+
+// ---------------------------------------------------------------- the tree
+
+/// Files of the checkout, by their paths in it.
+fn files() -> Option<Vec<PathBuf>> {
+    let listed = Command::new("git").arg("-C").arg(ROOT).args(["ls-files"]).output();
+    match listed {
+        Ok(output) if output.status.success() => {
+            let names = String::from_utf8(output.stdout).expect("names are text");
+            let all = names.lines().map(PathBuf::from);
+            Some(all.filter(|path| in_tree(path).is_file()).collect())
+        }
+        _ => {
+            println!("SKIPPED: no git checkout, so which files are sources is not known");
+            None
+        }
+    }
+}
+
+fn in_tree(path: &Path) -> PathBuf {
+    Path::new(ROOT).join(path)
+}
+
+fn text_of(path: &Path) -> String {
+    fs::read_to_string(in_tree(path)).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+}
+
+fn has_suffix(path: &Path, suffixes: &[&str]) -> bool {
+    path.extension().is_some_and(|own| suffixes.iter().any(|suffix| own == *suffix))
+}
+
+/// Sources of Rust, by their paths in `crates`.
+fn rust_files() -> Vec<(String, String)> {
+    let all = files().unwrap_or_default();
+    let rust = all.iter().filter(|path| has_suffix(path, &["rs"]));
+    rust.filter_map(|path| {
+        let name = path.strip_prefix("crates").ok()?.to_str()?.to_string();
+        Some((name, text_of(path)))
+    })
+    .collect()
+}
+
+/// Tests, and the naive models beside which they run the engine.
+fn is_test(name: &str) -> bool {
+    let is_model = name.starts_with("core/") && (name.ends_with("/model.rs") || name.contains("/model/"));
+    is_model || name.split('/').any(|part| part == "tests" || part == "tests.rs")
+}
+
+// ---------------------------------------------------------------- imports
+
+/// The code of a file, without comments and without its tests.
+fn code_of(text: &str) -> String {
+    let (code, _) = text.split_once("#[cfg(test)]\nmod tests {").unwrap_or((text, ""));
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.fold(String::new(), |all, line| all + line + "\n")
+}
+
+/// The names that follow `crate::`, also in braces.
+fn imports(code: &str) -> Vec<&str> {
+    let word = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let mut names = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => names.push(&rest[..word(rest)]),
+            Some(list) => {
+                let list = &list[..list.find(';').unwrap_or(list.len())];
+                names.extend(list.split(',').map(str::trim_start).map(|name| &name[..word(name)]));
+            }
+        }
+    }
+    names
+}
+
+fn allowed(krate: &str, folder: &str) -> Option<&'static [&'static str]> {
+    let row = IMPORTS.iter().find(|(of, name, _)| (*of, *name) == (krate, folder));
+    row.map(|(_, _, others)| *others)
+}
+
+#[test]
+fn folders_import_in_one_direction() {
+    let mut wrong = Vec::new();
+    let mut arrows = 0;
+    for (name, text) in rust_files() {
+        let Some((krate, rest)) = name.split_once("/src/") else { continue };
+        let folder = rest.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        let Some(may) = allowed(krate, folder) else { continue };
+        if is_test(&name) {
+            continue;
+        }
+        for other in imports(&code_of(&text)) {
+            let is_folder = allowed(krate, other).is_some() && other != folder;
+            let is_back = IMPORTS_BACK.iter().any(|(file, to, _)| (*file, *to) == (name.as_str(), other));
+            arrows += usize::from(is_folder);
+            if is_folder && !may.contains(&other) && !is_back {
+                wrong.push(format!("{name} imports {other}, and {folder} may import {may:?} only"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(arrows > 100 || files().is_none(), "only {arrows} imports: have they another form now?");
+}
+
+#[test]
+fn no_circle_is_allowed() {
+    // Whatever can be reached from a folder by the table must not reach it.
+    for (krate, folder, others) in IMPORTS {
+        let mut reached: Vec<&str> = others.to_vec();
+        let mut next = 0;
+        while next < reached.len() {
+            for further in allowed(krate, reached[next]).expect("a folder of the table") {
+                if !reached.contains(further) {
+                    reached.push(further);
+                }
+            }
+            next += 1;
+        }
+        assert!(!reached.contains(&folder), "{krate}/{folder} reaches itself");
+    }
+}
+
+#[test]
+fn imports_are_found_in_all_their_forms() {
+    let text = "// use crate::no;\nuse crate::sys::{a, b};\nuse crate::{pool::x, store};\n\
+                let y = crate::codec::f();\n#[cfg(test)]\nmod tests {\nuse crate::fault;\n}";
+    assert_eq!(imports(&code_of(text)), ["sys", "pool", "store", "codec"]);
+}
+
+// ---------------------------------------------------------------- heads
+
+#[test]
+fn each_source_begins_with_what_it_is() {
+    let mut wrong = Vec::new();
+    for path in files().unwrap_or_default() {
+        let is_source = has_suffix(&path, &["rs", "c", "h", "cpp", "py", "sh", "java", "js", "pl"]);
+        if !is_source && !path.starts_with(".ci") {
+            continue;
+        }
+        let text = text_of(&path);
+        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+        let first = lines.next().unwrap_or_default();
+        let is_script = first.starts_with("#!") && !first.starts_with("#![");
+        let head = if is_script { lines.next().unwrap_or_default() } else { first };
+        if !["//", "/*", "# ", "\"\"\""].iter().any(|mark| head.starts_with(mark)) {
+            wrong.push(format!("{} begins with: {head}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+// ---------------------------------------------------------------- lengths
+
+/// The name of a function that begins in this line.
+fn function(line: &str) -> Option<&str> {
+    const BEFORE: [&str; 6] = ["pub", "const", "async", "unsafe", "extern", "\"C\""];
+    let (before, after) = line.trim_start().split_once("fn ")?;
+    let is_head = before.split_whitespace().all(|word| BEFORE.contains(&word) || word.starts_with("pub("));
+    let end = after.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    (is_head && end > 0).then(|| &after[..end])
+}
+
+/// Functions with their lines, from `fn` to the brace under it.
+fn lengths(text: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut all = Vec::new();
+    for (i, line) in lines.iter().enumerate() {
+        let Some(name) = function(line) else { continue };
+        let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
+        if line.ends_with(['}', ';']) {
+            continue;
+        }
+        let length = lines[i..].iter().position(|line| *line == end).map_or(0, |to| to + 1);
+        all.push((name, length));
+    }
+    all
+}
+
+#[test]
+fn no_function_is_longer_than_a_sitting() {
+    let mut wrong = Vec::new();
+    let mut unused: Vec<(&str, &str)> = LONG.iter().map(|(file, name, _)| (*file, *name)).collect();
+    for (file, text) in rust_files() {
+        if is_test(&file) {
+            continue;
+        }
+        for (name, length) in lengths(&text) {
+            if length <= LINES_MOST {
+                continue;
+            }
+            unused.retain(|known| *known != (file.as_str(), name));
+            if !LONG.iter().any(|(of, known, _)| (*of, *known) == (file.as_str(), name)) {
+                wrong.push(format!("{file}: {name} has {length} lines, {LINES_MOST} are the most"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(unused.is_empty() || files().is_none(), "short by now, and still excepted: {unused:?}");
+}
+
+#[test]
+fn a_function_is_counted_from_its_head_to_its_brace() {
+    let text = "impl A {\n    pub(crate) const fn one(\n        a: u8,\n    ) -> u8 {\n        a\n    }\n}\n\
+                fn two() {}\n// fn no() {\nlet x = \"fn no\";\nunsafe extern \"C\" fn three() {\n}\n";
+    assert_eq!(lengths(text), [("one", 5), ("three", 2)]);
+}
+
+// ---------------------------------------------------------------- sizes and links
+
+#[test]
+fn no_raw_data_is_in_the_tree() {
+    for path in files().unwrap_or_default() {
+        let bytes = fs::metadata(in_tree(&path)).unwrap().len();
+        let known = LARGE.iter().find(|(name, _)| path == Path::new(name));
+        let most = known.map_or(BYTES_MOST, |(_, most)| *most);
+        assert!(bytes <= most, "{} has {bytes} bytes, {most} are the most", path.display());
+    }
+}
+
+#[test]
+fn readme_is_one_page_and_links_lead_somewhere() {
+    let lines = text_of(Path::new("README.md")).lines().count();
+    assert!(lines <= README_LINES_MOST, "README.md has {lines} lines, {README_LINES_MOST} are the most");
+    let mut seen = 0;
+    for path in files().unwrap_or_default().iter().filter(|path| has_suffix(path, &["md"])) {
+        let text = text_of(path);
+        for (at, _) in text.match_indices("](") {
+            let link = text[at + 2..].split([')', '#']).next().unwrap_or_default();
+            if link.is_empty() || link.contains("://") {
+                continue;
+            }
+            let target = in_tree(path).parent().expect("a file is in a folder").join(link);
+            assert!(target.exists(), "{}: {link} is not there", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 20 || files().is_none(), "only {seen} links: have they another form now?");
+}
