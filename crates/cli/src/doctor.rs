@@ -20,6 +20,7 @@ use crate::options::{self, MIN_MEMORY_BYTES, RawOptions};
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, reason};
+use crate::remote::{self, Exports, address, device};
 use crate::settings::describe;
 use crate::size::human;
 
@@ -29,6 +30,10 @@ pub struct DoctorArguments {
     /// Say it as JSON
     #[arg(long)]
     json: bool,
+    /// Try this store, a directory, a device or the exports of servers, instead of the one that a
+    /// run would take
+    #[arg(long, value_name = "DIR|URL,...")]
+    store: Option<OsString>,
     /// Also say whether this program can be taken over
     program: Option<OsString>,
 }
@@ -89,10 +94,9 @@ pub fn run(arguments: DoctorArguments) -> Result<u8, Failure> {
         huge_pages(),
         debugger(&probe),
         memory(&budget),
-        store(&env),
-        cache(&env),
-        library(&preload),
     ]);
+    checks.extend(stores(arguments.store, &env));
+    checks.extend([cache(&env), library(&preload)]);
     if let Ok(library) = &preload {
         checks.push(trial(library));
     }
@@ -284,11 +288,80 @@ fn memory(budget: &Budget) -> Check {
     }
 }
 
-fn store(env: &dyn Fn(&str) -> Option<OsString>) -> Check {
-    const NAME: &str = "store";
+fn stores(named: Option<OsString>, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<Check> {
     let given = RawOptions::default().text(&options::STORE, env);
+    let named = named.map(|value| options::Given { value, origin: "--store".to_string() });
+    let given = named.or(given);
+    match given.as_ref().and_then(|g| g.value.to_str()).filter(|text| address::is_one(text)) {
+        Some(text) => servers(text),
+        None => match given.as_ref().map(|g| Path::new(&g.value)).filter(|path| device::is_one(path)) {
+            Some(path) => vec![measured(Exports::device(path), false)],
+            None => vec![store(given, env)],
+        },
+    }
+}
+
+/// How often each measurement is made.
+const ROUNDS: usize = 100;
+
+/// One line for each server.
+fn servers(text: &str) -> Vec<Check> {
+    const NAME: &str = "store";
+    let addresses = match remote::addresses(text) {
+        Ok(addresses) => addresses,
+        Err(why) => return vec![bad(NAME, why, REMEDY)],
+    };
+    let open = |one: &address::Address| Exports::open(std::slice::from_ref(one), 1);
+    addresses.iter().map(|one| measured(open(one), one.is_local())).collect()
+}
+
+const REMEDY: &str = "see docs/remote.md";
+
+/// One export, or one device, tried.
+fn measured(exports: Result<Exports, String>, takes_memory: bool) -> Check {
+    const NAME: &str = "store";
+    let try_it = || -> Result<Check, String> {
+        let mut exports = exports?;
+        exports.claim()?;
+        let claim = &mut exports.claims[0];
+        let [block, cluster, write] = claim.measure(ROUNDS)?;
+        let megabytes = |ns: u64| (64 << 10) * 1000 / ns.max(1);
+        let trims = claim.traits().can_trim;
+        let found = format!(
+            "{}: {}, {} extents of {}; 4 KiB in {} us, 64 KiB in {} us ({} MB/s), written in {} us ({} MB/s); so a load \
+             takes about {} us, and one of many in a row {} us",
+            claim.shown,
+            human(claim.traits().bytes),
+            claim.server.extents,
+            human(exports.geometry.extent_bytes),
+            block / 1000,
+            cluster / 1000,
+            megabytes(cluster),
+            write / 1000,
+            megabytes(write),
+            block / 1000 + LOAD_US,
+            cluster / 1000 / PAGES_IN_CLUSTER + LOAD_US,
+        );
+        Ok(if !trims {
+            note(NAME, found, "it does not know TRIM, and keeps what is not needed any more")
+        } else if takes_memory {
+            note(NAME, found, "it is on this machine, and takes of its memory")
+        } else {
+            good(NAME, found)
+        })
+    };
+    try_it().unwrap_or_else(|why| bad(NAME, why, REMEDY))
+}
+
+/// What a load takes beside the read: the fault, the seal and the codec.
+const LOAD_US: u64 = 5;
+/// Pages of one cluster, at a ratio of two.
+const PAGES_IN_CLUSTER: u64 = 32;
+
+fn store(given: Option<options::Given<OsString>>, env: &dyn Fn(&str) -> Option<OsString>) -> Check {
+    const NAME: &str = "store";
     let directory = match &given {
-        Some(given) if given.value == "none" => return good(NAME, "none, as UZSWAP_STORE says"),
+        Some(given) if given.value == "none" => return good(NAME, format!("none, as {} says", given.origin)),
         Some(given) => PathBuf::from(&given.value),
         None => match place::default_store(env) {
             Ok(directory) => directory,
@@ -320,7 +393,11 @@ fn store(env: &dyn Fn(&str) -> Option<OsString>) -> Check {
         }
         Err(e) => bad(
             NAME,
-            format!("{}: {shown}: {}", options::STORE.variable, place::store_fault(&e)),
+            format!(
+                "{}: {shown}: {}",
+                given.as_ref().map_or(options::STORE.variable, |g| g.origin.as_str()),
+                place::store_fault(&e)
+            ),
             "name a writable directory on a disk",
         ),
     }

@@ -51,6 +51,7 @@ pub mod process;
 pub mod procfs;
 pub mod program;
 mod progress;
+mod remote;
 mod report;
 mod run;
 mod settings;

@@ -100,11 +100,23 @@ pub const HUGE_PAGES: OptionSpec = OptionSpec {
 pub const STORE: OptionSpec = OptionSpec {
     flag: "store",
     variable: "UZSWAP_STORE",
-    value: Some("DIR|none"),
-    what: "directory on a disk for the pages that find no room in memory, in a file without a name",
+    value: Some("DIR|DEVICE|URL,...|none"),
+    what: "where pages go that find no room in memory: a directory on a disk, in a file without a name; a block device; or the \
+           exports of NBD servers, nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH",
     default: "first disk directory of $TMPDIR, /var/tmp, /tmp",
-    bounds: "a writable directory",
+    bounds: "a writable directory, an empty device, or at most 4 empty exports",
     reason: "with none, compressed pages are all there is, and what does not fit stays in the program",
+    hidden: false,
+};
+
+pub const COPIES: OptionSpec = OptionSpec {
+    flag: "copies",
+    variable: "UZSWAP_COPIES",
+    value: Some("1|2"),
+    what: "on how many servers of --store each page is that was written: with 2, one of them may fail",
+    default: "1",
+    bounds: "no more than there are servers",
+    reason: "a page whose only server is gone ends the program that needs it",
     hidden: false,
 };
 
@@ -268,6 +280,7 @@ pub const OPTIONS: &[&OptionSpec] = &[
     &RECOMPRESSOR,
     &HUGE_PAGES,
     &STORE,
+    &COPIES,
     &STATS,
     &METRICS,
     &REPORT,

@@ -15,7 +15,7 @@ use crate::observe::sampler::Series;
 use crate::options;
 use crate::os;
 use crate::program::reason;
-use crate::settings::RunSettings;
+use crate::settings::{Backing, RunSettings};
 use crate::size::{grouped, human};
 use crate::supervise::{End, How};
 
@@ -208,7 +208,7 @@ fn explain_over(over: Option<&Over>, settings: &RunSettings) -> String {
             "choose a directory with --store, or give it more with --memory",
         ),
         Some(store) => (
-            format!("neither the pool nor the disk in {} took more pages", store.display()),
+            format!("neither the pool nor the store in {} took more pages", store.shown()),
             "free space there, choose another directory with --store, or give it more with --memory",
         ),
     };
@@ -225,7 +225,7 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
         Notice::StoreFailed => format!(
             "the backing store in {} failed{because}; nothing was lost, but pages stayed in memory from then on: \
              free space there or choose another directory with --store",
-            settings.store.as_ref().map_or("(none)".into(), |s| s.display().to_string())
+            settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
         Notice::NoMechanism => {
             format!("no way to page the program was found{because}, it ran unmanaged: see 'uzswap doctor'")
@@ -256,6 +256,11 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
             "a page could not be read back{because}: something, a sandbox say, refuses the program's reads of the \
              backing store, and it was stopped by SIGBUS: run it with --store none"
         ),
+        Notice::RemoteLost => format!(
+            "a page was on a server that did not answer any more, and the program was stopped by SIGBUS: see to {}, and \
+             name two servers with --copies 2",
+            settings.store.as_ref().map_or("(none)".into(), Backing::shown)
+        ),
         Notice::NotTraced => {
             format!("a process had no room for --trace{because}: the trace does not have it; raise its limit on address space (ulimit -v)")
         }
@@ -274,6 +279,7 @@ fn notice_name(notice: Notice) -> &'static str {
         Notice::PagingEnded => "paging_ended",
         Notice::Sandboxed => "sandboxed",
         Notice::LoadRefused => "load_refused",
+        Notice::RemoteLost => "remote_lost",
     }
 }
 
@@ -306,7 +312,7 @@ pub fn settings_json(settings: &RunSettings) -> Value {
         "huge_pages": settings.huge_pages.name(),
         "idle_after_seconds": settings.idle_after.map(|d| d.as_secs_f64()),
         "turns": settings.takes_turns,
-        "store": path(&settings.store),
+        "store": settings.store.as_ref().map(Backing::shown),
         "mechanism": settings.mechanism.name(),
         "encrypt": settings.encrypt,
         "cache": path(&settings.cache),
@@ -376,7 +382,7 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ),
     (
         "notices",
-        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced, paging_ended, sandboxed, load_refused",
+        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced, paging_ended, sandboxed, load_refused, remote_lost",
     ),
     (
         "fault_latency",
@@ -464,7 +470,7 @@ mod tests {
             compressor: "lz4".to_string(),
             recompressor: "zstd:level=-1".to_string(),
             huge_pages: HugePages::Madvise,
-            store: Some("/var/tmp".into()),
+            store: Some(Backing::Directory("/var/tmp".into())),
             stats: None,
             metrics: None,
             report: None,

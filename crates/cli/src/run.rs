@@ -32,8 +32,9 @@ use crate::os::apart::Side;
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, Way, reason};
+use crate::remote::Keeper;
 use crate::report::{self, Outcome, PAGE_BYTES};
-use crate::settings::RunSettings;
+use crate::settings::{Backing, RunSettings};
 use crate::supervise::{self, End};
 use crate::trace::Header;
 use crate::trace::recorder::{self, Recorder};
@@ -100,6 +101,9 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let block = managed.as_ref().map(|(_, block)| block);
     if let Some(block) = block {
         begin(block, &ticks, settings.memory_bytes);
+        if let Some(Backing::Exports(Some(exports), _)) = &mut settings.store {
+            exports.claim().map_err(|why| Failure::environment(format!("--store: {why}")))?;
+        }
     }
     let watched = Watched {
         tree: block.map(ControlBlock::tree),
@@ -159,6 +163,10 @@ impl Company<'_> {
                 started: self.watched.started,
             })
         });
+        let keeper = run.clone().and_then(|run| match &mut self.settings.store {
+            Some(Backing::Exports(exports, _)) => Keeper::start(exports.take()?, run),
+            _ => None,
+        });
         let mut server = run.clone().and_then(|run| serve(run, &self.settings));
         let listener = self.settings.metrics.take();
         let recorder = record(&mut self.settings, self.block, self.watched.started_at);
@@ -179,6 +187,9 @@ impl Company<'_> {
             pid: end.pid,
             series: series.as_ref(),
         });
+        if let Some(left) = keeper.and_then(Keeper::finish).filter(|_| !self.settings.quiet) {
+            console::say(&left);
+        }
         while server.is_some() && run.as_ref().is_some_and(|run| run.live().next().is_some()) {
             std::thread::sleep(LOOK_AGAIN);
         }

@@ -20,6 +20,7 @@ use crate::observe::page;
 use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
 use crate::place;
 use crate::program::reason;
+use crate::remote::{self, Exports, address, device};
 use crate::size;
 use crate::trace::recorder::TraceFile;
 
@@ -37,7 +38,7 @@ pub struct RunSettings {
     /// `none`: nothing is compressed again.
     pub recompressor: String,
     pub huge_pages: HugePages,
-    pub store: Option<PathBuf>,
+    pub store: Option<Backing>,
     pub stats: Option<StatsFile>,
     /// Where `--metrics` listens: taken out when it begins.
     pub metrics: Option<Listener>,
@@ -59,6 +60,31 @@ pub struct RunSettings {
     pub takes_turns: bool,
     /// Lines worth saying before the program starts.
     pub remarks: Vec<String>,
+}
+
+/// Where pages go that find no room in memory.
+#[derive(Debug)]
+pub enum Backing {
+    Directory(PathBuf),
+    /// Of servers, or a block device. Taken out when the program starts; how they are called stays.
+    Exports(Option<Exports>, String),
+}
+
+impl Backing {
+    /// For messages and documents.
+    pub fn shown(&self) -> String {
+        match self {
+            Backing::Directory(path) => path.to_string_lossy().into_owned(),
+            Backing::Exports(_, shown) => shown.clone(),
+        }
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        match self {
+            Backing::Directory(path) => Some(path),
+            Backing::Exports(..) => None,
+        }
+    }
 }
 
 /// The file of `--stats`, opened.
@@ -107,7 +133,11 @@ impl RunSettings {
             None => HugePages::Madvise,
             Some(given) => huge_pages(&given).map_err(wrong)?,
         };
-        let store = store(raw, env, &mut remarks)?;
+        let copies = match text(&options::COPIES)? {
+            None => None,
+            Some(given) => Some((copies(&given).map_err(wrong)?, given.origin)),
+        };
+        let store = store(raw, env, copies, &mut remarks)?;
         let cache = match raw.text(&options::CACHE, env) {
             None => place::default_cache(env, &mut remarks),
             Some(given) if given.value == "none" => None,
@@ -156,12 +186,15 @@ impl RunSettings {
             trace: self.trace.is_some() as u32,
             ..Settings::new()
         };
-        let bytes =
-            |path: &Option<PathBuf>| path.as_ref().map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
         plain.compressor_len = put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
         let recompressor = if self.recompressor == "none" { "" } else { &self.recompressor };
         plain.recompressor_len = put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
-        plain.store_dir_len = put(&mut plain.store_dir, &bytes(&self.store), "the store directory")?;
+        let directory = self.store.as_ref().and_then(Backing::directory);
+        let directory = directory.map_or(&[][..], |path| path.as_os_str().as_bytes());
+        plain.store_dir_len = put(&mut plain.store_dir, directory, "the store directory")?;
+        if let Some(Backing::Exports(Some(exports), _)) = &self.store {
+            exports.put(&mut plain);
+        }
         put_cache(&mut plain, self.cache.as_deref())?;
         Ok(plain)
     }
@@ -302,10 +335,35 @@ fn absolute(given: &Given<OsString>) -> Result<PathBuf, Failure> {
         .map_err(|e| Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e))))
 }
 
-fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option<PathBuf>, Failure> {
-    let Some(given) = raw.text(&options::STORE, env) else {
+fn copies(given: &Given<String>) -> Result<usize, String> {
+    match given.value.trim() {
+        "1" => Ok(1),
+        "2" => Ok(2),
+        other => Err(format!("{}: '{other}' is neither 1 nor 2", given.origin)),
+    }
+}
+
+fn store(
+    raw: &RawOptions,
+    env: Env,
+    copies: Option<(usize, String)>,
+    remarks: &mut Vec<String>,
+) -> Result<Option<Backing>, Failure> {
+    let given = raw.text(&options::STORE, env);
+    if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| address::is_one(t)) {
+        let origin = &given.as_ref().expect("looked at").origin;
+        return servers(text, copies.map_or(1, |(n, _)| n), remarks)
+            .map(Some)
+            .map_err(|why| Failure::usage(format!("{origin}: {why}")));
+    }
+    if let Some((2, origin)) = copies {
+        return Err(Failure::usage(format!(
+            "{origin}: two copies are for servers: --store nbd://A/X,nbd://B/Y"
+        )));
+    }
+    let Some(given) = given else {
         return match place::default_store(env) {
-            Ok(directory) => Ok(Some(directory)),
+            Ok(directory) => Ok(Some(Backing::Directory(directory))),
             Err(why) => {
                 remarks.push(format!(
                     "no directory for the backing store ({why}): pages stay compressed in memory; \
@@ -319,6 +377,12 @@ fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option
         return Ok(None);
     }
     let directory = absolute(&given)?;
+    if device::is_one(&directory) {
+        let exports = Exports::device(&directory);
+        let exports = exports.map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
+        let shown = exports.shown();
+        return Ok(Some(Backing::Exports(Some(exports), shown)));
+    }
     match place::try_store(&directory) {
         Ok(place) => {
             if place.file_system.is_memory() {
@@ -329,7 +393,7 @@ fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option
                     place.file_system.name()
                 ));
             }
-            Ok(Some(directory))
+            Ok(Some(Backing::Directory(directory)))
         }
         Err(e) => Err(Failure::usage(format!(
             "{}: {}: {}",
@@ -338,6 +402,17 @@ fn store(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option
             place::store_fault(&e)
         ))),
     }
+}
+
+/// The exports of a store on servers.
+fn servers(text: &str, copies: usize, remarks: &mut Vec<String>) -> Result<Backing, String> {
+    let addresses = remote::addresses(text)?;
+    let exports = Exports::open(&addresses, copies)?;
+    for claim in exports.claims.iter().filter(|c| !c.traits().can_trim) {
+        remarks.push(format!("{} keeps what is not needed any more: it does not know TRIM", claim.shown));
+    }
+    let shown = exports.shown();
+    Ok(Backing::Exports(Some(exports), shown))
 }
 
 fn report(raw: &RawOptions, env: Env) -> Result<Option<PathBuf>, Failure> {

@@ -37,6 +37,7 @@ pub use settings::{HugePages, Mechanism, PATH_BYTES, Settings};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::latency::{FaultKind, Histogram, Latency};
+use crate::store::extents::Leases;
 use crate::sys::{fd, thread_exists};
 use orders::Orders;
 use room::Room;
@@ -111,6 +112,9 @@ pub struct Slot {
     pub counters: [AtomicU64; Counter::COUNT],
     /// How long the faults of this process took.
     pub latency: Latency,
+    /// Whose extents this process may read beside its own: those of the processes that it was
+    /// forked by, each by another. By the ids of their slots; 0: no more.
+    reads: [AtomicU32; ANCESTORS],
     /// How often the slot was claimed: tells a process from the next one in it, which may have the
     /// same id after an exec.
     pub claims: AtomicU64,
@@ -135,6 +139,11 @@ impl Slot {
     /// Who has the slot now, for [`Tree::retire`].
     pub fn id(&self) -> u32 {
         self.id.load(Ordering::Acquire)
+    }
+
+    /// Who has the slot, as its extents name it.
+    pub fn lease_owner(&self) -> u32 {
+        self.id() & (ID_END - 1)
     }
 
     #[inline]
@@ -212,6 +221,11 @@ pub struct Tree {
     /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not
     /// known, faults are not timed.
     pub tick_ns_q32: AtomicU64,
+    /// Who has which extent, where the store is on servers; see `store/extents.rs`.
+    pub leases: Leases,
+    /// 1: there may be processes without a slot that read extents, so none is taken back.
+    pub keeps_leases: AtomicU32,
+    pad: AtomicU32,
     /// Counters of processes that ended.
     pub totals: [AtomicU64; Counter::COUNT],
     /// How long the faults of processes that ended took.
@@ -225,6 +239,10 @@ pub const CONTROL_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
 /// What a count of pages is at most, in pages: 2^40, more than any address space has (2^35), and so
 /// little that sums of some thousands of them do not overflow. A larger one is somebody's scribble.
 const MOST_PAGES: i64 = 1 << 40;
+
+/// Forks one after the other, none of which has exec'd, whose extents a process may read. A longer
+/// line of them has the extents of the run kept to its end.
+const ANCESTORS: usize = 16;
 
 /// Things that happened once in some process and that the user must hear of, as bits of
 /// `Tree::notices`. The runtime cannot print (the program owns its descriptors), so `uzswap run`
@@ -253,10 +271,12 @@ pub enum Notice {
     Sandboxed = 8,
     /// A page could not be read back because the system refused the call; the program got SIGBUS.
     LoadRefused = 9,
+    /// A page was on a server that did not answer; the program got SIGBUS.
+    RemoteLost = 10,
 }
 
 impl Notice {
-    pub const ALL: [Notice; 10] = [
+    pub const ALL: [Notice; 11] = [
         Notice::StoreFailed,
         Notice::NoMechanism,
         Notice::OverLimit,
@@ -267,6 +287,7 @@ impl Notice {
         Notice::PagingEnded,
         Notice::Sandboxed,
         Notice::LoadRefused,
+        Notice::RemoteLost,
     ];
 }
 
@@ -296,6 +317,7 @@ impl Tree {
                 s.claims.fetch_add(1, Ordering::AcqRel);
                 // Threads of the last one may have waited when they were killed.
                 s.turn.clear();
+                s.reads.iter().for_each(|r| r.store(0, Ordering::Release));
                 s.whose.store(whose(crate::sys::pid_namespace(), pid), Ordering::Release);
                 s.claimed_at_ns.store(crate::sys::now_ns(), Ordering::Release);
                 s.id.store(state | id, Ordering::Release);
@@ -405,6 +427,29 @@ impl Tree {
                 s.seen.store(u64::from(id) << 32 | u64::from(pid), Ordering::Release);
             }
         }
+    }
+
+    /// Before a fork: the child may read what the parent has written, and what the parent may read.
+    pub fn inherit_leases(&self, parent: &Slot, child: Option<&Slot>) {
+        let Some(child) = child else { return self.keeps_leases.store(1, Ordering::Release) };
+        let own = parent.lease_owner();
+        let inherited = parent.reads.iter().map(|r| r.load(Ordering::Relaxed)).filter(|id| *id != 0);
+        let mut places = child.reads.iter();
+        for id in inherited.chain([own]) {
+            match places.next() {
+                Some(place) => place.store(id, Ordering::Release),
+                None => self.keeps_leases.store(1, Ordering::Release),
+            }
+        }
+    }
+
+    /// Whether somebody who `is_there` may still read, or write, the extents of the process that
+    /// had this id.
+    pub fn is_lease_wanted(&self, owner: u32, is_there: impl Fn(&Slot) -> bool) -> bool {
+        let may_use =
+            |s: &Slot| s.lease_owner() == owner || s.reads.iter().any(|r| r.load(Ordering::Acquire) == owner);
+        let keeps = self.keeps_leases.load(Ordering::Acquire) != 0;
+        self.live_slots().any(|s| (keeps || may_use(s)) && is_there(s))
     }
 
     /// Where in the control block's file the lock of a slot's process lies: behind its end, one
@@ -703,6 +748,39 @@ pub(crate) mod tests {
         assert!(std::ptr::eq(s, again) && again.id() != former);
         t.retire(again, former);
         assert_eq!(again.process(), Some(1));
+    }
+
+    #[test]
+    fn extents_are_wanted_as_long_as_their_process_or_whom_it_forked_lives() {
+        let t = tree();
+        let is_wanted = |owner| t.is_lease_wanted(owner, |_| true);
+        let parent = t.claim(1).unwrap();
+        let owner = parent.lease_owner();
+        let child = t.claim_for_child(1).unwrap();
+        t.inherit_leases(parent, Some(child));
+        let grandchild = t.claim_for_child(2).unwrap();
+        t.inherit_leases(child, Some(grandchild));
+        let second = child.lease_owner();
+        t.retire(parent, parent.id());
+        t.retire(child, child.id());
+        assert!(is_wanted(owner) && is_wanted(second));
+        t.retire(grandchild, grandchild.id());
+        assert!(!is_wanted(owner) && !is_wanted(second));
+        let next = t.claim(3).unwrap();
+        assert!(std::ptr::eq(next, parent) && !is_wanted(owner), "a slot begins anew");
+        // A line of forks that is too long to be noted, and a child that found no slot.
+        let mut last = next;
+        for pid in 4..4 + ANCESTORS as u32 {
+            let child = t.claim_for_child(pid).unwrap();
+            t.inherit_leases(last, Some(child));
+            assert!(!is_wanted(owner));
+            last = child;
+        }
+        t.inherit_leases(last, Some(t.claim(99).unwrap()));
+        assert!(is_wanted(owner));
+        t.keeps_leases.store(0, Ordering::Release);
+        t.inherit_leases(last, None);
+        assert!(is_wanted(owner) && !t.is_lease_wanted(owner, |_| false));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod codec;
 pub mod control;
 pub mod fault;
 pub mod latency;
+pub mod nbd;
 pub mod policy;
 pub mod pool;
 pub mod region;

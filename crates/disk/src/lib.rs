@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - *Disk* (`disk.rs`): bytes to whoever uses it, pages to the cache. Nothing in it knows of NBD.
-//! - *Protocol* (`protocol.rs`): the numbers of NBD and the two forms of a reply.
+//! - *Protocol* (`uzswap::nbd`, which the client has, too): the numbers of NBD and the two forms of
+//!   a reply.
 //! - *Channel* (`channel.rs`): two buffers of fixed size beside a socket. What a client says of
 //!   lengths makes nobody allocate.
 //! - *Handshake*, *session*: the two halves of a connection.
@@ -28,7 +29,6 @@ pub mod disk;
 pub mod handshake;
 pub mod keeper;
 pub mod orders;
-pub mod protocol;
 pub mod server;
 pub mod session;
 pub mod stats;
@@ -39,3 +39,4 @@ mod tests;
 
 pub use disk::{Disk, DiskConfig};
 pub use handshake::Export;
+use uzswap::nbd as protocol;

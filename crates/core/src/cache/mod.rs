@@ -72,6 +72,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::codec::{CodecSpec, Codecs, Streams, Training, fill, same_filled};
 use crate::pool::PoolKind;
 use crate::store::cluster::Clusters;
+use crate::store::remote::RemoteCounts;
 use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
 use crate::sys::sync::{Mutex, MutexGuard};
@@ -432,6 +433,11 @@ impl<S: Store> SwapCache<S> {
             self.harvest(&mut w, false);
         }
         self.state.lock().clusters.failure()
+    }
+
+    /// What happened so far, where the store is on other machines.
+    pub fn remote_counts(&self) -> RemoteCounts {
+        self.state.lock().clusters.remote_counts()
     }
 
     /// Tries the store again, after somebody has made room on the disk.

@@ -97,6 +97,20 @@ impl Reader {
         Ok(self.valid.len() * BLOCK_BYTES)
     }
 
+    /// The same of one copy, which is read again.
+    fn fetch_copy<S: Store>(
+        &mut self,
+        source: &Source<S>,
+        copy: usize,
+        bytes: &Range<usize>,
+    ) -> Result<usize> {
+        let want = blocks_of(bytes);
+        self.valid = 0..0;
+        source.read_copy(copy, want.clone(), self.blocks.buffer(0))?;
+        self.valid = want;
+        Ok(self.valid.len() * BLOCK_BYTES)
+    }
+
     /// Starts reading the whole of a cluster, unless it is here or on its way; says how many bytes.
     fn read_ahead<S: Store>(&mut self, source: &Source<S>) -> usize {
         let all = 0..source.blocks;
@@ -152,15 +166,23 @@ impl Reader {
         place: Place,
         bytes: &Range<usize>,
     ) -> Option<&[u8]> {
+        self.opens(source, place, bytes).then(|| &self.object.as_slice()[..bytes.len() - TAG_BYTES])
+    }
+
+    /// Whether it opens; it is in `object` then.
+    fn opens<S: Store>(&mut self, source: &Source<S>, place: Place, bytes: &Range<usize>) -> bool {
+        let blocks = blocks_of(bytes);
+        if !(self.valid.start <= blocks.start && blocks.end <= self.valid.end) {
+            return false;
+        }
         let first = self.valid.start * BLOCK_BYTES;
         let sealed = &mut self.object.as_mut_slice()[..bytes.len()];
         sealed.copy_from_slice(&self.blocks.buffer(0)[bytes.start - first..bytes.end - first]);
         let opened = source.open(place.offset, sealed).is_ok();
         if !opened {
             self.valid = 0..0;
-            return None;
         }
-        Some(&self.object.as_slice()[..bytes.len() - TAG_BYTES])
+        opened
     }
 }
 
@@ -377,8 +399,16 @@ impl<S: Store> SwapCache<S> {
     ) -> core::result::Result<usize, LoadError> {
         let bytes = sealed_range(place.offset, usize::from(e.len));
         let mut reader = self.reader_of(source).lock();
-        let read_bytes = reader.fetch(source, &bytes, all).map_err(LoadError::Io)?;
-        let object = reader.open(source, place, &bytes).ok_or(LoadError::Corrupt)?;
+        let mut read_bytes = reader.fetch(source, &bytes, all).map_err(LoadError::Io)?;
+        // Of whichever copy this was: what is wrong with it need not be wrong with another. Unless
+        // the cluster has died meanwhile, and its place is another's.
+        let mut copies = 0..source.copies();
+        while !reader.opens(source, place, &bytes) {
+            let is_still = || self.state.lock().clusters.is_source(place.cluster, source);
+            let copy = copies.next().filter(|_| is_still()).ok_or(LoadError::Corrupt)?;
+            read_bytes += reader.fetch_copy(source, copy, &bytes).unwrap_or(0);
+        }
+        let object = &reader.object.as_slice()[..bytes.len() - TAG_BYTES];
         self.streams.with(|stream| self.unpack(e.codec, &mut stream.scratch, object, page))?;
         Ok(read_bytes)
     }

@@ -226,7 +226,10 @@ impl<S: Store> SwapCache<S> {
 
     /// Ends the flushes whose results have come in; with `wait`, at least one if there is any.
     pub(super) fn harvest(&self, w: &mut Writer<S>, wait: bool) {
-        w.queue.reap(wait);
+        // Any of them: they are all of one store.
+        if let Some(flush) = w.flushes.iter().flatten().next() {
+            flush.collect(&mut w.queue, wait);
+        }
         for slot in 0..QUEUE_BUFFERS {
             if let Some(result) = w.queue.take_result(slot) {
                 let flush = w.flushes[slot].take().expect("a result is of a flush");

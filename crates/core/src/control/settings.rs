@@ -7,7 +7,10 @@
 //! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or
 //! allocated: texts are bytes with a length, choices numbers.
 
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap02");
+use crate::store::extents::EXTENT_LEAST_BYTES;
+use crate::store::remote::{COPIES_MOST, SERVERS_MOST, Server};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap03");
 /// Longest path of the store directory, in bytes.
 pub const PATH_BYTES: usize = 3072;
 
@@ -76,6 +79,8 @@ pub struct Settings {
     pub magic: u64,
     /// Bytes that the tree may hold in memory (anonymous memory, ours included).
     pub memory_bytes: u64,
+    /// Bytes of an extent, where the store is on servers.
+    pub extent_bytes: u64,
     /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: as it turns out
     /// best.
     pub pool_percent: u32,
@@ -101,12 +106,17 @@ pub struct Settings {
     pub trace: u32,
     /// 1: pages are watched, one in 2^[`Tree::watch_log2`](super::Tree), see `fault/watch.rs`.
     pub watch: u32,
+    /// How many of `servers` there are; 0: the store is in a directory, or there is none.
+    pub servers_len: u32,
+    /// On how many servers each page is that was written.
+    pub copies: u32,
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
     /// The same for what has not been asked for in a while.
     pub recompressor: [u8; 128],
     pub store_dir: [u8; PATH_BYTES],
     pub cache_dir: [u8; 1024],
+    pub servers: [Server; SERVERS_MOST],
 }
 
 impl Settings {
@@ -114,6 +124,7 @@ impl Settings {
         Settings {
             magic: MAGIC,
             memory_bytes: 0,
+            extent_bytes: EXTENT_LEAST_BYTES,
             pool_percent: 0,
             mechanism: 0,
             compressor_len: 0,
@@ -126,10 +137,13 @@ impl Settings {
             huge_pages: HugePages::Madvise as u32,
             trace: 0,
             watch: 0,
+            servers_len: 0,
+            copies: 1,
             compressor: [0; 128],
             recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],
             cache_dir: [0; 1024],
+            servers: [Server::NONE; SERVERS_MOST],
         }
     }
 
@@ -140,6 +154,11 @@ impl Settings {
             && self.recompressor_len as usize <= self.recompressor.len()
             && self.store_dir_len as usize <= self.store_dir.len()
             && self.cache_dir_len as usize <= self.cache_dir.len()
+            && self.servers_len as usize <= SERVERS_MOST
+            && self.servers().iter().all(Server::is_valid)
+            && (1..=COPIES_MOST as u32).contains(&self.copies)
+            && self.extent_bytes >= EXTENT_LEAST_BYTES
+            && self.extent_bytes.is_power_of_two()
     }
 
     pub fn compressor(&self) -> &[u8] {
@@ -150,6 +169,17 @@ impl Settings {
     }
     pub fn store_dir(&self) -> &[u8] {
         &self.store_dir[..self.store_dir_len as usize]
+    }
+    pub fn servers(&self) -> &[Server] {
+        &self.servers[..self.servers_len as usize]
+    }
+    /// The block device that the store is on.
+    pub fn device(&self) -> Option<&Server> {
+        self.servers().first().filter(|server| server.is_device != 0)
+    }
+    /// Whether the store is on other machines.
+    pub fn is_remote(&self) -> bool {
+        self.servers_len > 0 && self.device().is_none()
     }
     pub fn cache_dir(&self) -> &[u8] {
         &self.cache_dir[..self.cache_dir_len as usize]

@@ -7,8 +7,10 @@ use crate::control::{HugePages, Mechanism as Kind, Settings};
 use crate::policy::limbo::BLOCKS_MAX;
 use crate::policy::limbo_slots;
 use crate::region::LOAD_SLOTS_MAX;
-use crate::store::FileStore;
+use crate::store::extents::{Geometry, Leases};
+use crate::store::remote::{Remote, RemoteStore};
 use crate::store::seal::Encryption;
+use crate::store::{AnyStore, DeviceStore, FileStore};
 use crate::sys::mechanism::Mechanism;
 use crate::sys::{Errno, HUGE_PAGES, PAGE_SIZE, Result};
 
@@ -16,10 +18,7 @@ use crate::sys::{Errno, HUGE_PAGES, PAGE_SIZE, Result};
 const BLOCKS_MIN: usize = 2;
 
 /// Where a pager's cache writes to.
-#[cfg(not(any(test, feature = "testing")))]
-pub type PagerStore = FileStore;
-#[cfg(any(test, feature = "testing"))]
-pub type PagerStore = crate::store::testing::AnyStore;
+pub type PagerStore = AnyStore;
 
 /// The mechanism and the cache of an active pager.
 pub struct Active {
@@ -38,8 +37,8 @@ pub struct Active {
 
 impl Active {
     /// Opens both. Allocates: called once, outside any fault. `is_alone`: the process has one
-    /// thread.
-    pub fn open(settings: &Settings, is_alone: bool) -> Result<Active> {
+    /// thread. `leases`: of the run, for a store on other machines.
+    pub fn open(settings: &Settings, is_alone: bool, leases: &'static Leases) -> Result<Active> {
         let limit_pages = settings.memory_bytes as usize / PAGE_SIZE;
         let slots = limbo_slots(limit_pages).min(LOAD_SLOTS_MAX);
         let huge_pages = HugePages::from_u32(settings.huge_pages).unwrap_or(HugePages::Never);
@@ -49,11 +48,7 @@ impl Active {
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
         let mechanism = Mechanism::open(wanted, slots, blocks, is_alone)?;
         let codec = |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
-        let has_directory = settings.store_dir_len > 0;
-        // A store that cannot be opened any more (its directory went away) is as good as none.
-        let store = has_directory.then(|| FileStore::open(settings.store_dir()).ok()).flatten();
-        #[cfg(any(test, feature = "testing"))]
-        let store = store.map(PagerStore::from);
+        let store = open_store(settings, leases);
         let config = CacheConfig {
             codec: codec(settings.compressor()).unwrap_or_default(),
             recompressor: codec(settings.recompressor()),
@@ -73,4 +68,20 @@ impl Active {
     pub fn probe(wanted: Kind) -> Result<Kind> {
         Mechanism::open(wanted, 1, 0, false).map(|m| m.kind())
     }
+}
+
+/// A store that cannot be opened any more (its directory went away, no server answers) is as good
+/// as none.
+fn open_store(settings: &Settings, leases: &'static Leases) -> Option<PagerStore> {
+    if let Some(device) = settings.device() {
+        let geometry = Geometry::cut(settings.extent_bytes, [device.extents as usize].into_iter());
+        return DeviceStore::open(device.export(), geometry, leases).ok().map(PagerStore::from);
+    }
+    if settings.is_remote() {
+        let copies = settings.copies as usize;
+        let remote = Remote::new(settings.servers(), copies, settings.extent_bytes, leases);
+        return RemoteStore::open(remote).ok().map(PagerStore::from);
+    }
+    let has_directory = settings.store_dir_len > 0;
+    has_directory.then(|| FileStore::open(settings.store_dir()).ok()).flatten().map(PagerStore::from)
 }

@@ -75,6 +75,7 @@ use crate::policy::WINDOW_LOCKED_PAGES;
 use crate::policy::limbo::Limbo;
 use crate::policy::trail::Trail;
 use crate::region::{PageTable, Ranges};
+use crate::store::extents::set_owner;
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
@@ -276,6 +277,7 @@ impl Pager {
     pub fn connect(&self, tree: &'static Tree, slot: &'static Slot) {
         self.tree.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Release);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        set_owner(slot.lease_owner());
     }
 
     pub fn tree(&self) -> &'static Tree {
@@ -435,6 +437,11 @@ impl Pager {
             for (i, (counter, count)) in cache_events(&c).into_iter().enumerate() {
                 s.set(counter, count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)));
             }
+            let remote = a.cache.remote_counts();
+            s.set(Counter::RemoteLoads, remote.loads);
+            s.set(Counter::RemoteTimeouts, remote.timeouts);
+            s.set(Counter::RemoteSecondCopies, remote.second_copies);
+            s.set(Counter::RemoteLoneCopies, remote.lone_copies);
             if let Some(e) = a.cache.store_failure() {
                 self.tree().notice(Notice::StoreFailed, e.0);
             }

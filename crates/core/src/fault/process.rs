@@ -18,6 +18,7 @@ use crate::cache::ForkGuard;
 use crate::control::trace::Kind;
 use crate::control::{Counter, Slot};
 use crate::region::{ADDRESS_END, Mapped, PageState, Range, RangeFlags};
+use crate::store::extents::set_owner;
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
 impl Pager {
@@ -153,6 +154,7 @@ impl Pager {
         }
         let parent = self.slot().own_pid();
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        set_owner(slot.lease_owner());
         self.trace_fork(parent);
         self.holds.after_fork_child(mine, tid);
         self.evictor_word.store(0, Ordering::Relaxed);

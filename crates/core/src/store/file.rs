@@ -6,6 +6,7 @@
 //! keep. Where it does not, each write is pushed out and dropped from the page cache soon
 //! afterwards.
 
+use super::remote::DESCRIPTORS;
 use super::{Progress, Queue, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
@@ -137,7 +138,19 @@ impl Store for FileStore {
         file::close(self.file);
     }
 
-    fn descriptors(self) -> [i32; 2] {
-        [self.file, self.directory]
+    fn end(self) {
+        file::close(self.directory);
+    }
+
+    fn is_inherited(self) -> bool {
+        true
+    }
+
+    fn descriptor(self) -> Fd {
+        self.file
+    }
+
+    fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
+        core::array::from_fn(|i| if i == 0 { self.directory } else { -1 })
     }
 }

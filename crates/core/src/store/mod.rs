@@ -5,26 +5,35 @@
 //!     |        packed together by 64 KiB: what is evicted together is written together
 //!   cluster  a 64 KiB place in a file, known by a sequence number that never comes back
 //!     |        each object sealed (encrypted and authenticated) by its cluster's number and its offset
-//!   Store    seven methods: read, read_ahead, write, discard, fresh, close, descriptors
+//!   Store    read, write, discard; fork and descriptors
 //!     |
 //!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
+//!   device   extents of a block device
+//!   remote   extents of the exports of NBD servers, on one or two of them
 //! ```
 //!
 //! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages,
-//! of compression or of encryption, so a twin that fails on demand stands in for it in tests, and a
-//! device or a remote one can stand in for it later.
+//! of compression or of encryption, so a twin that fails on demand stands in for it in tests.
 
+mod any;
 pub mod cluster;
+mod device;
+pub mod extents;
 mod file;
+pub mod remote;
 pub mod seal;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use any::AnyStore;
 pub use cluster::{CLUSTER_BYTES, Clusters};
+pub use device::DeviceStore;
 pub use file::{FileStore, PageCache};
 
 use crate::sys::Result;
 use crate::sys::aio::AioQueue;
+use crate::sys::file::Fd;
+use remote::{DESCRIPTORS, RemoteCounts};
 
 /// Reads and writes start at a multiple of this, and so do their lengths and their buffers'
 /// addresses.
@@ -67,6 +76,23 @@ pub trait Store: Copy + Send + Sync {
     /// Gives the space of a range back. The contents are undefined afterwards. Best effort.
     fn discard(self, at: u64, len: u64);
 
+    /// Collects the results of writes that have come; with `waits`, of one at least if any is under
+    /// way.
+    fn collect(self, queue: &mut Queue, waits: bool) {
+        queue.reap(waits);
+    }
+
+    /// Copies that can be asked for by themselves; 0: `read` is all there is.
+    fn copies(self) -> usize {
+        0
+    }
+
+    /// Reads from the copy of that number: for whoever finds that what `read` gave is not what was
+    /// written.
+    fn read_copy(self, _copy: usize, at: u64, buf: &mut [u8]) -> Result<()> {
+        self.read(at, buf)
+    }
+
     /// A new, empty store of the same kind in the same place: for the child after fork, which
     /// shares this one with its parent and must not write to it.
     fn fresh(self) -> Result<Self>;
@@ -74,7 +100,24 @@ pub trait Store: Copy + Send + Sync {
     /// Gives all its space back. `fresh` still works afterwards, nothing else does.
     fn close(self);
 
-    /// The descriptors that the program must not be able to close, -1 for none: the one that
-    /// `close` closes, and the one that `fresh` needs.
-    fn descriptors(self) -> [i32; 2];
+    /// Gives back what `fresh` needs. The last call of all.
+    fn end(self);
+
+    /// In the child after fork, once for all stores of a kind. `is_needed`: there is something in
+    /// them that the child may read.
+    fn in_child(self, _is_needed: bool) {}
+
+    /// Whether a child after fork reads its parent's bytes here, not a copy of them.
+    fn is_inherited(self) -> bool;
+
+    /// The descriptor that `close` closes, which the program must not be able to; -1: none.
+    fn descriptor(self) -> Fd;
+
+    /// Those that all stores of the kind have in common; -1: none.
+    fn shared_descriptors(self) -> [Fd; DESCRIPTORS];
+
+    /// What happened so far, of a store on other machines.
+    fn remote_counts(self) -> RemoteCounts {
+        RemoteCounts::default()
+    }
 }

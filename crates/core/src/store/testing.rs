@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{BLOCK_BYTES, FileStore, Progress, Queue, ReadQueue, Store};
+use super::remote::DESCRIPTORS;
+use super::{BLOCK_BYTES, Progress, Queue, ReadQueue, Store};
 use crate::sys::{Errno, Result};
 
 /// What goes wrong.
@@ -151,8 +152,19 @@ impl Store for MemoryStore {
         *self.0.bytes.lock().unwrap() = Vec::new();
     }
 
-    fn descriptors(self) -> [i32; 2] {
-        [-1; 2]
+    fn end(self) {}
+
+    /// It lives in memory, which fork copies.
+    fn is_inherited(self) -> bool {
+        false
+    }
+
+    fn descriptor(self) -> i32 {
+        -1
+    }
+
+    fn shared_descriptors(self) -> [i32; DESCRIPTORS] {
+        [-1; DESCRIPTORS]
     }
 }
 
@@ -179,64 +191,5 @@ impl MemoryStore {
         }
         bytes[at as usize..end].copy_from_slice(buf);
         Ok(())
-    }
-}
-
-/// The store of a pager in tests: a file, as in the product, or one in memory.
-#[derive(Clone, Copy)]
-pub enum AnyStore {
-    File(FileStore),
-    Memory(MemoryStore),
-}
-
-impl From<FileStore> for AnyStore {
-    fn from(store: FileStore) -> AnyStore {
-        AnyStore::File(store)
-    }
-}
-
-impl From<MemoryStore> for AnyStore {
-    fn from(store: MemoryStore) -> AnyStore {
-        AnyStore::Memory(store)
-    }
-}
-
-/// Calls a method of whichever it is.
-macro_rules! either {
-    ($self:ident, $store:ident => $call:expr) => {
-        match $self {
-            AnyStore::File($store) => $call,
-            AnyStore::Memory($store) => $call,
-        }
-    };
-}
-
-impl Store for AnyStore {
-    fn read(self, at: u64, buf: &mut [u8]) -> Result<()> {
-        either!(self, s => s.read(at, buf))
-    }
-
-    fn read_ahead(self, queue: &mut ReadQueue, at: u64, len: usize) -> bool {
-        either!(self, s => s.read_ahead(queue, at, len))
-    }
-
-    fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress {
-        either!(self, s => s.write(queue, slot, at, len))
-    }
-
-    fn discard(self, at: u64, len: u64) {
-        either!(self, s => s.discard(at, len))
-    }
-
-    fn fresh(self) -> Result<AnyStore> {
-        either!(self, s => s.fresh().map(AnyStore::from))
-    }
-
-    fn close(self) {
-        either!(self, s => s.close())
-    }
-
-    fn descriptors(self) -> [i32; 2] {
-        either!(self, s => s.descriptors())
     }
 }

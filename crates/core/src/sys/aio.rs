@@ -61,6 +61,8 @@ enum State {
         short: Errno,
     },
     Done(Result<()>),
+    /// In somebody else's hands, who gives the buffer back with the result.
+    Lent,
     /// Will be done when somebody waits for it (tests).
     #[cfg(any(test, feature = "testing"))]
     Promised,
@@ -212,6 +214,24 @@ impl<const N: usize> AioQueue<N> {
         let State::Done(result) = self.slots[slot].state else { return None };
         self.slots[slot].state = State::Idle;
         Some(result)
+    }
+
+    /// The idle slot's buffer is on its way by other means: until it is given back with the result.
+    pub fn lend(&mut self, slot: usize) {
+        assert!(self.slots[slot].state == State::Idle);
+        self.slots[slot].state = State::Lent;
+    }
+
+    /// What a slot that is lent holds.
+    pub fn lent(&self, slot: usize) -> &[u8] {
+        assert!(self.slots[slot].state == State::Lent, "it was lent");
+        self.slots[slot].buffer.as_slice()
+    }
+
+    /// Ends what `lend` began.
+    pub fn give_back(&mut self, slot: usize, result: Result<()>) {
+        assert!(self.slots[slot].state == State::Lent, "it was lent");
+        self.slots[slot].state = State::Done(result);
     }
 
     /// In the child after fork: the kernel's side belongs to the parent, and only its ring is here,

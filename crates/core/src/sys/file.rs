@@ -52,6 +52,40 @@ pub fn open_directory(path: &[u8]) -> Result<Fd> {
     Ok(move_high(fd as Fd))
 }
 
+/// Opens a block device for reading and writing around the page cache. What is no block device is
+/// refused: whoever could put a file in its place must not have it written to.
+pub fn open_device(path: &[u8]) -> Result<Fd> {
+    const S_IFMT: u32 = 0o170000;
+    const S_IFBLK: u32 = 0o060000;
+    let mut z = [0u8; 4096];
+    if path.len() >= z.len() || path.contains(&0) {
+        return Err(Errno::EINVAL);
+    }
+    z[..path.len()].copy_from_slice(path);
+    let flags = O_RDWR | O_DIRECT | O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    let fd = unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, z.as_ptr(), flags, 0) }? as Fd;
+    // struct stat is 144 bytes on x86-64; st_mode is at 24.
+    let mut stat = [0u64; 18];
+    // SAFETY: the buffer has the size of struct stat.
+    let asked = unsafe { uz_syscall!(nr::FSTAT, fd, stat.as_mut_ptr()) };
+    if asked.is_err() || stat[3] as u32 & S_IFMT != S_IFBLK {
+        close(fd);
+        return Err(Errno(15 /* ENOTBLK */));
+    }
+    Ok(move_high(fd))
+}
+
+/// The command of ioctl by which it is done.
+pub const BLKDISCARD: usize = 0x1277;
+
+/// Tells a device that a range is not needed any more. Best effort: some cannot be told.
+pub fn discard_of_device(fd: Fd, at: u64, len: u64) {
+    let range = [at, len];
+    // SAFETY: the kernel reads two words.
+    let _ = unsafe { uz_syscall!(nr::IOCTL, fd, BLKDISCARD, range.as_ptr()) };
+}
+
 /// A new, empty file that has no name, readable and writable by its owner only.
 pub fn open_unlinked(directory: Fd) -> Result<Fd> {
     let flags = O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC;
@@ -285,6 +319,17 @@ pub mod testing {
                 }
                 pid => pid as i32,
             }
+        }
+    }
+
+    /// A value of zeros that this process shares with those that it forks.
+    pub fn shared<T: crate::sys::mem::Zeroable>() -> &'static T {
+        use crate::sys::mem::{MAP_ANONYMOUS, MAP_SHARED, PROT_READ, PROT_WRITE};
+        let (prot, flags) = (PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
+        // SAFETY: a new mapping, as long as the value, that stays for ever; zeros are a value.
+        unsafe {
+            let at = uz_syscall!(nr::MMAP, 0, size_of::<T>(), prot, flags, usize::MAX, 0).unwrap();
+            &*(at as *const T)
         }
     }
 

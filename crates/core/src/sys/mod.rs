@@ -26,6 +26,7 @@ pub mod seccomp;
 pub mod secret;
 pub mod simd;
 pub mod slot;
+pub mod socket;
 pub mod sync;
 pub mod tsc;
 pub mod userfaultfd;

@@ -49,7 +49,7 @@ pub fn start(mechanism: Mechanism, memory_bytes: u64, huge_pages: HugePages) -> 
     };
     settings.store_dir[..4].copy_from_slice(b"/tmp");
     settings.store_dir_len = 4;
-    let active = match Active::open(&settings, false) {
+    let active = match Active::open(&settings, false, &tree.leases) {
         Ok(a) => Box::leak(Box::new(a)),
         Err(e) => {
             println!("SKIPPED: {} is not available: {e}", mechanism.name());

@@ -176,7 +176,7 @@ pub fn activate(s: &mut Locked<'_>) {
         return;
     }
     let room = descriptors::make_room();
-    let opened = Active::open(start::settings(), thread::is_only_one())
+    let opened = Active::open(start::settings(), thread::is_only_one(), &PAGER.tree().leases)
         .and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
     if let Err(e) = opened {
         descriptors::give_back(room);

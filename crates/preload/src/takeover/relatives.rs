@@ -96,7 +96,9 @@ pub type Expected = Option<(&'static Slot, u32)>;
 /// on, the pager counts for both.
 pub fn expect_child() -> Expected {
     let (tree, me) = (PAGER.tree(), PID.load(Ordering::Relaxed));
-    let slot = claim_by(tree, || tree.claim_for_child(me))?;
+    let slot = claim_by(tree, || tree.claim_for_child(me));
+    tree.inherit_leases(PAGER.slot(), slot);
+    let slot = slot?;
     if !ACTIVE.load(Ordering::Acquire) {
         memory::inherited_pages().inspect(|pages| tree.reserve(slot, *pages));
     }

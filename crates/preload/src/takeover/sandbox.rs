@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use uzswap::control::{Mechanism, Notice};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::seccomp::{Call, INSTRUCTIONS_MAX, Instruction, Verdict, verdict};
-use uzswap::sys::{nr, userfaultfd};
+use uzswap::sys::{file, nr, userfaultfd};
 
 use super::thread::ThreadBlock;
 use super::{Args, PAGER, buffers, call, ending, process, runtime, signals, start};
@@ -78,6 +78,11 @@ const OPTIONAL: [usize; 28] = [
 
 /// Calls that a child or another thread of ours makes before it is as its parent.
 const TO_OPEN: [usize; 6] = [nr::USERFAULTFD, nr::OPENAT, nr::IO_SETUP, nr::PIPE2, nr::UNLINKAT, nr::STAT];
+
+/// The same where the store is on servers: calls that bring a page back, and those that connect
+/// again.
+const NEEDED_REMOTE: [usize; 3] = [nr::SENDTO, nr::RECVFROM, nr::POLL];
+const OPTIONAL_REMOTE: [usize; 5] = [nr::SOCKET, nr::CONNECT, nr::SETSOCKOPT, nr::DUP3, nr::SHUTDOWN];
 
 /// Calls of a program that loads us which a running one does not make any more. (What the loader
 /// itself needs is not our business.)
@@ -161,7 +166,13 @@ fn passes(filter: &[Instruction]) -> bool {
     let by_protection = start::settings().mechanism == Mechanism::Protect as u32;
     let needs = NEEDED.iter().all(|n| at_most(Verdict::Allowed, *n))
         && (by_protection || commands().all(|v| v == Verdict::Allowed));
-    let survives = OPTIONAL.iter().all(|n| at_most(Verdict::Refused, *n));
+    let is_remote = start::settings().is_remote();
+    let needs = needs && (!is_remote || NEEDED_REMOTE.iter().all(|n| at_most(Verdict::Allowed, *n)));
+    let discards = || verdict(filter, &Call::with_command(nr::IOCTL, file::BLKDISCARD));
+    let is_on_device = start::settings().device().is_some();
+    let survives = OPTIONAL.iter().all(|n| at_most(Verdict::Refused, *n))
+        && (!is_on_device || discards() <= Verdict::Refused)
+        && (!is_remote || OPTIONAL_REMOTE.iter().all(|n| at_most(Verdict::Refused, *n)));
     let may_open = survives && TO_OPEN.iter().all(|n| at_most(Verdict::Refused, *n));
     if !may_open {
         MAY_OPEN.store(false, Ordering::Relaxed);

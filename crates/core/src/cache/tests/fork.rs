@@ -41,7 +41,7 @@ impl World {
 }
 
 /// Forks the cache; `child` gets it as the child has it.
-fn fork<S: Store>(cache: &SwapCache<S>, child: impl FnOnce() -> bool) -> i32 {
+pub(super) fn fork<S: Store>(cache: &SwapCache<S>, child: impl FnOnce() -> bool) -> i32 {
     let mut guard = Some(cache.prepare_fork());
     let pid = testing::fork(|| {
         cache.after_fork_child(guard.take().unwrap());

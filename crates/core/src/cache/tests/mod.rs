@@ -7,6 +7,7 @@ mod keyed;
 mod limits;
 mod model;
 mod races;
+mod remote;
 mod store;
 mod windows;
 

@@ -23,7 +23,7 @@ fn the_file_has_no_name_and_is_for_its_owner_only() {
     assert_eq!((meta.nlink(), meta.mode() & 0o777), (0, 0o600));
     let mut descriptors = Vec::new();
     cache.for_each_descriptor(|fd| descriptors.push(fd));
-    assert_eq!(descriptors.len(), 3, "file, directory, directory");
+    assert_eq!(descriptors.len(), 2, "file, directory");
 }
 
 #[test]

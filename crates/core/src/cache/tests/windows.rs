@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::store::remote::DESCRIPTORS;
 use crate::store::testing::{Fault, MemoryStore};
 use crate::store::{Progress, Queue, ReadQueue};
 
@@ -81,8 +82,18 @@ impl Store for HookedStore {
     fn close(self) {
         self.0.close();
     }
-    fn descriptors(self) -> [i32; 2] {
-        [-1; 2]
+    fn end(self) {}
+
+    fn is_inherited(self) -> bool {
+        false
+    }
+
+    fn descriptor(self) -> i32 {
+        -1
+    }
+
+    fn shared_descriptors(self) -> [i32; DESCRIPTORS] {
+        [-1; DESCRIPTORS]
     }
 }
 

@@ -36,6 +36,11 @@ impl<S: Store> Flush<S> {
         self.store.write(queue, slot, self.at, self.bytes())
     }
 
+    /// Collects the results that have come, of this flush and others.
+    pub fn collect(&self, queue: &mut Queue, waits: bool) {
+        self.store.collect(queue, waits);
+    }
+
     /// What is written.
     pub fn bytes(&self) -> usize {
         self.used.next_multiple_of(BLOCK_BYTES)

@@ -3,6 +3,7 @@
 use super::Clusters;
 use super::record::{Cluster, ListName};
 use crate::store::Store;
+use crate::store::remote::DESCRIPTORS;
 use crate::sys::file::{self, Fd};
 
 /// Forks whose children may still read our file. With more than that, what was written before the
@@ -84,10 +85,10 @@ impl<S: Store> Clusters<S> {
     /// children that did not exec, and thus all who could read them, are gone.
     pub fn prepare_fork(&mut self) -> Leash {
         self.poll_snapshots();
-        let readable = self.own.and_then(|i| self.files[i].as_ref()).is_some_and(|f| {
-            // A store without descriptors lives in memory, which fork copies.
-            f.live_clusters > 0 && f.store.descriptors()[0] >= 0
-        });
+        let readable = self
+            .own
+            .and_then(|i| self.files[i].as_ref())
+            .is_some_and(|f| f.live_clusters > 0 && f.store.is_inherited());
         let ends = if readable && self.snapshots.len < MAX_SNAPSHOTS { file::pipe().ok() } else { None };
         Leash { ends, missing: readable && ends.is_none() }
     }
@@ -128,6 +129,9 @@ impl<S: Store> Clusters<S> {
         {
             self.close_file(i);
         }
+        if let Some(origin) = self.origin {
+            origin.in_child(self.live_bytes > 0);
+        }
         (self.disk_blocks, self.written_blocks, self.written_bytes) = (0, 0, 0);
         // What failed was the parent's file. A full disk will be found full again.
         self.failure = None;
@@ -144,13 +148,9 @@ impl<S: Store> Clusters<S> {
 
     /// All descriptors that the program must not be able to close.
     pub fn descriptors(&self) -> impl Iterator<Item = Fd> {
-        let files = self.files.iter().flatten().flat_map(|f| {
-            let [a, b] = f.store.descriptors();
-            [a, b, f.leash.unwrap_or(-1)]
-        });
+        let files = self.files.iter().flatten().flat_map(|f| [f.store.descriptor(), f.leash.unwrap_or(-1)]);
         let snapshots = self.snapshots.list().iter().map(|s| s.read_end);
-        let origin = self.origin.map_or([-1; 2], |o| o.descriptors());
-        // The origin's file may have been closed; its directory is open.
-        files.chain(snapshots).chain([origin[1]]).filter(|&fd| fd >= 0)
+        let shared = self.origin.map_or([-1; DESCRIPTORS], |o| o.shared_descriptors());
+        files.chain(snapshots).chain(shared).filter(|&fd| fd >= 0)
     }
 }

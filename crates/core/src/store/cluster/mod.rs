@@ -45,6 +45,7 @@ pub use flush::Flush;
 pub use fork::Leash;
 pub use places::Discard;
 
+use super::remote::RemoteCounts;
 pub use super::seal::MAX_OBJECT_BYTES;
 use super::seal::{Encryption, NotAuthentic, Seal, TAG_BYTES, Use};
 use super::{BLOCK_BYTES, QUEUE_BUFFERS, ReadQueue, Store};
@@ -169,6 +170,17 @@ impl<S: Store> Source<S> {
     pub fn read(&self, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
         let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
         self.store.read(at, &mut buf[..blocks.len() * BLOCK_BYTES])
+    }
+
+    /// Copies of the cluster that can be asked for by themselves.
+    pub fn copies(&self) -> usize {
+        self.store.copies()
+    }
+
+    /// The same as `read`, of one copy.
+    pub fn read_copy(&self, copy: usize, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
+        let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
+        self.store.read_copy(copy, at, &mut buf[..blocks.len() * BLOCK_BYTES])
     }
 
     /// Starts reading all of the cluster's blocks; false if it cannot be done ahead.
@@ -384,6 +396,11 @@ impl<S: Store> Clusters<S> {
 
     // ---- Accounts
 
+    /// What happened so far, of a store on other machines.
+    pub fn remote_counts(&self) -> RemoteCounts {
+        self.origin.map_or(RemoteCounts::default(), Store::remote_counts)
+    }
+
     pub fn stats(&self) -> ClusterStats {
         ClusterStats {
             live_clusters: self.files.iter().flatten().map(|f| u64::from(f.live_clusters)).sum(),
@@ -442,10 +459,8 @@ impl<S: Store> Drop for Clusters<S> {
         for i in 0..MAX_FILES {
             self.close_file(i);
         }
-        // The origin's file is closed, its directory is not: dropping a cache is rare, and no
-        // method is worth it.
-        if let Some(directory) = self.origin.map(|o| o.descriptors()[1]).filter(|&fd| fd >= 0) {
-            file::close(directory);
+        if let Some(origin) = self.origin {
+            origin.end();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! NBD's numbers, and requests and replies as bytes. All of them are big-endian.
 //!
 //! The document is <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; names are
-//! its.
+//! its. The server (`uzswap disk`) and the client (`store/remote`) both go by this file.
 
 /// The server's greeting: "NBDMAGIC", and "IHAVEOPT", which also begins each option.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -26,7 +26,9 @@ pub const REP_SERVER: u32 = 2;
 pub const REP_INFO: u32 = 3;
 pub const REP_META_CONTEXT: u32 = 4;
 pub const REP_ERR_UNSUP: u32 = 0x8000_0001;
+pub const REP_ERR_POLICY: u32 = 0x8000_0002;
 pub const REP_ERR_INVALID: u32 = 0x8000_0003;
+pub const REP_ERR_TLS_REQD: u32 = 0x8000_0005;
 pub const REP_ERR_UNKNOWN: u32 = 0x8000_0006;
 
 pub const INFO_EXPORT: u16 = 0;
@@ -135,6 +137,18 @@ impl Request {
         (magic == REQUEST_MAGIC).then_some(request)
     }
 
+    /// The request as it goes out.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
     /// The first byte after what it asks for, if that is on a disk of `bytes`.
     pub fn end_within(&self, bytes: u64) -> Option<u64> {
         self.offset.checked_add(u64::from(self.len)).filter(|end| *end <= bytes)
@@ -176,8 +190,10 @@ impl<'a> Fields<'a> {
     }
 }
 
-pub fn simple_reply(error: u32, cookie: u64) -> [u8; 16] {
-    let mut bytes = [0; 16];
+pub const SIMPLE_REPLY_BYTES: usize = 16;
+
+pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_BYTES] {
+    let mut bytes = [0; SIMPLE_REPLY_BYTES];
     bytes[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
     bytes[4..8].copy_from_slice(&error.to_be_bytes());
     bytes[8..].copy_from_slice(&cookie.to_be_bytes());

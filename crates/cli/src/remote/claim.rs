@@ -1,0 +1,406 @@
+//! What says that an export, or a device, is a run's: the first bytes of it.
+//!
+//! NBD knows no owners. So `uzswap run` writes into the export that it has it, and counts there
+//! every second while it lives. Who finds such a claim looks whether it still counts: then the
+//! export is in use; else it was left by somebody who was killed, and is taken over. A run that
+//! ends makes it zero again. An export in which there is anything else is not touched.
+//!
+//! Two runs that start at the same moment both write; who reads another's claim back gives way.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use uzswap::nbd::{CMD_TRIM, CMD_WRITE};
+use uzswap::store::extents::{CLAIM_BYTES, EXTENT_LEAST_BYTES};
+use uzswap::store::remote::{Export, Failure as Refused, Link, Server};
+use uzswap::sys::socket::Patience;
+use uzswap::sys::{Errno, Result as Outcome};
+
+use super::device::Device;
+
+/// The block that has the claim.
+const RECORD_BYTES: usize = 4096;
+const MAGIC: &str = "uzswap store, in use by a run\n";
+const LEFT: &str = "uzswap store, in use by processes that a run left behind\n";
+
+/// Between two counts.
+pub const BEAT: Duration = Duration::from_secs(1);
+/// A claim that has not counted for so long is nobody's: two counts may be lost.
+const SILENCE: Duration = Duration::from_millis(3500);
+/// In which two who write at the same time see each other.
+const SETTLES: Duration = Duration::from_millis(100);
+/// For each request of ours, before the program starts; and while it runs, when others wait behind
+/// it whose counts must go on.
+const PATIENCE_NS: u64 = 5_000_000_000;
+const HURRY_NS: u64 = 500_000_000;
+/// After a request that came to nothing the server is left alone for so long.
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+/// Looked at for contents: partition tables and file systems begin within the first 128 KiB.
+const LOOKED_AT_BYTES: u64 = 128 << 10;
+/// The most that one TRIM is for: servers need not take more.
+const TRIM_BYTES: u64 = 32 << 20;
+
+/// By what it is read and written.
+enum Channel {
+    Nbd(Link),
+    Device(Device),
+}
+
+/// What there is to know of it.
+#[derive(Clone, Copy)]
+pub struct Traits {
+    pub bytes: u64,
+    pub can_trim: bool,
+}
+
+/// A connection of `uzswap run` to one export, of which it may be the owner.
+pub struct Claimed {
+    /// For messages.
+    pub shown: String,
+    pub server: Server,
+    channel: Channel,
+    /// What this run writes; empty while it has no claim.
+    id: String,
+    beats: u64,
+    patience_ns: u64,
+    /// Since when it is left alone.
+    failed_at: Option<Instant>,
+}
+
+impl std::fmt::Debug for Claimed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Claimed").field(&self.shown).finish()
+    }
+}
+
+/// What the first bytes say.
+#[derive(PartialEq, Eq, Debug)]
+enum Record {
+    Blank,
+    /// By whom, and the count.
+    Used(String, u64),
+    Left,
+    /// Something else.
+    Foreign,
+}
+
+impl Record {
+    fn of(bytes: &[u8]) -> Record {
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        let text = String::from_utf8_lossy(&bytes[..end]);
+        if bytes[end..].iter().any(|b| *b != 0) {
+            // Many a file system leaves the first bytes as they are, and begins after them.
+            return Record::Foreign;
+        }
+        if end == 0 {
+            return Record::Blank;
+        }
+        if text.starts_with(LEFT) {
+            return Record::Left;
+        }
+        let used = || {
+            let (by, count) = text.strip_prefix(MAGIC)?.split_once('\n')?;
+            Some(Record::Used(by.to_string(), count.trim_end().parse().ok()?))
+        };
+        used().unwrap_or(Record::Foreign)
+    }
+}
+
+impl Claimed {
+    /// Connects, and asks what the export is like.
+    pub fn connect(shown: &str, server: Server) -> Result<Claimed, String> {
+        let mut link = Link::new();
+        link.open(&server, &mut Patience::new(PATIENCE_NS)).map_err(|e| in_words(shown, e))?;
+        check(shown, link.export())?;
+        Ok(Self::over(shown, server, Channel::Nbd(link)))
+    }
+
+    /// A block device, which nobody else has.
+    pub fn device(path: &Path) -> Result<Claimed, String> {
+        let device = Device::open(path)?;
+        let shown = path.display().to_string();
+        enough(&shown, device.bytes)?;
+        Ok(Self::over(&shown, Device::server(path)?, Channel::Device(device)))
+    }
+
+    fn over(shown: &str, server: Server, channel: Channel) -> Claimed {
+        Claimed {
+            shown: shown.to_string(),
+            server,
+            channel,
+            id: String::new(),
+            beats: 0,
+            patience_ns: PATIENCE_NS,
+            failed_at: None,
+        }
+    }
+
+    pub fn traits(&self) -> Traits {
+        match &self.channel {
+            Channel::Nbd(link) => Traits { bytes: link.export().bytes, can_trim: link.export().can_trim() },
+            Channel::Device(device) => Traits { bytes: device.bytes, can_trim: true },
+        }
+    }
+
+    /// The program runs: nobody is to wait for this server for long.
+    pub fn hurry(&mut self) {
+        self.patience_ns = HURRY_NS;
+    }
+
+    fn read(&mut self, at: u64, buf: &mut [u8]) -> Outcome<()> {
+        match &self.channel {
+            Channel::Device(device) => device.read(at, buf),
+            Channel::Nbd(_) => self.request(|link, patience| link.read(at, buf, patience)),
+        }
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Outcome<()> {
+        match &self.channel {
+            Channel::Device(device) => device.write(at, bytes),
+            Channel::Nbd(_) => {
+                self.request(|link, patience| link.ask(CMD_WRITE, at, bytes.len(), bytes, patience))
+            }
+        }
+    }
+
+    /// A request; once more where the connection turns out to be broken. One that has just come to
+    /// nothing is not followed by another.
+    fn request(
+        &mut self,
+        mut ask: impl FnMut(&mut Link, &mut Patience) -> Result<(), Refused>,
+    ) -> Outcome<()> {
+        if self.failed_at.is_some_and(|at| at.elapsed() < LEFT_ALONE) {
+            return Err(Errno::ETIMEDOUT);
+        }
+        let Channel::Nbd(link) = &mut self.channel else { unreachable!("a device is not asked") };
+        let mut patience = Patience::new(self.patience_ns);
+        let was_open = link.is_open();
+        let mut once = || {
+            link.open(&self.server, &mut patience).map_err(Refused::Broken)?;
+            ask(link, &mut patience)
+        };
+        let mut answer = once();
+        if was_open && matches!(answer, Err(Refused::Broken(_))) {
+            answer = once();
+        }
+        self.failed_at = matches!(answer, Err(Refused::Broken(_))).then(Instant::now);
+        answer.map_err(Refused::errno)
+    }
+
+    /// Reads and writes a little, timed: (4 KiB read, 64 KiB read, 64 KiB written), in nanoseconds.
+    /// Only on an export that is claimed. `rounds` of each; the median counts.
+    pub fn measure(&mut self, rounds: usize) -> Result<[u64; 3], String> {
+        let mut buf = vec![0x5a; 64 << 10];
+        let mut medians = [0; 3];
+        for (i, median) in medians.iter_mut().enumerate() {
+            let mut times: Vec<u64> = Vec::new();
+            for _ in 0..rounds {
+                let before = std::time::Instant::now();
+                let done = match i {
+                    0 => self.read(CLAIM_BYTES, &mut buf[..4096]),
+                    1 => self.read(CLAIM_BYTES, &mut buf),
+                    _ => self.write(CLAIM_BYTES, &buf),
+                };
+                done.map_err(|e| in_words(&self.shown, e))?;
+                times.push(before.elapsed().as_nanos() as u64);
+            }
+            times.sort_unstable();
+            *median = times[times.len() / 2];
+        }
+        self.trim(CLAIM_BYTES, 64 << 10).map_err(|e| in_words(&self.shown, e))?;
+        Ok(medians)
+    }
+
+    fn record(&mut self) -> Result<Record, String> {
+        let mut all = vec![0; CLAIM_BYTES as usize];
+        self.read(0, &mut all).map_err(|e| in_words(&self.shown, e))?;
+        Ok(Record::of(&all))
+    }
+
+    /// Whether the export is free, or what is the matter. Waits to see whether a claim that is
+    /// there still counts. True: somebody has left it as it was.
+    pub fn look(&mut self) -> Result<bool, String> {
+        let shown = self.shown.clone();
+        match self.record()? {
+            Record::Blank => self.is_blank().map(|()| false),
+            Record::Left => Err(format!(
+                "{shown} is used by processes that a run left behind: when they have gone, start the server anew \
+                 or make its first 4096 bytes zero"
+            )),
+            Record::Foreign => Err(format!("{shown} holds something that is not uzswap's: {REMEDY}")),
+            Record::Used(by, count) => {
+                thread::sleep(SILENCE);
+                match self.record()? {
+                    Record::Used(still, now) if (&still, now) != (&by, count) => {
+                        Err(format!("{shown} is used by another run, {still}: name another export"))
+                    }
+                    _ => Ok(true),
+                }
+            }
+        }
+    }
+
+    fn is_blank(&mut self) -> Result<(), String> {
+        let mut bytes = vec![0; LOOKED_AT_BYTES as usize];
+        for at in self.looked_at() {
+            self.read(at, &mut bytes).map_err(|e| in_words(&self.shown, e))?;
+            if let Some(first) = bytes.iter().position(|b| *b != 0) {
+                let first = at + first as u64;
+                return Err(format!("{} holds something, from byte {first} on: {REMEDY}", self.shown));
+            }
+        }
+        Ok(())
+    }
+
+    /// The beginnings of what is looked at: the first bytes, and the last whole blocks.
+    fn looked_at(&self) -> [u64; 2] {
+        [0, (self.traits().bytes - LOOKED_AT_BYTES) / RECORD_BYTES as u64 * RECORD_BYTES as u64]
+    }
+
+    /// Takes the export. `by`: this run, in words that no other has.
+    pub fn claim(&mut self, by: &str) -> Result<(), String> {
+        let is_left = self.look()?;
+        self.id = by.to_string();
+        self.beat().map_err(|e| in_words(&self.shown, e))?;
+        thread::sleep(SETTLES);
+        match self.record()? {
+            Record::Used(whose, _) if whose == by => {
+                if is_left {
+                    let bytes = self.traits().bytes - CLAIM_BYTES;
+                    self.trim(CLAIM_BYTES, bytes / 4096 * 4096).map_err(|e| in_words(&self.shown, e))?;
+                }
+                Ok(())
+            }
+            _ => {
+                self.id = String::new();
+                Err(format!("{} was taken by another run just now: name another export", self.shown))
+            }
+        }
+    }
+
+    /// Counts.
+    pub fn beat(&mut self) -> Outcome<()> {
+        self.beats += 1;
+        let text = format!("{MAGIC}{}\n{}\n", self.id, self.beats);
+        self.put(&text)
+    }
+
+    fn put(&mut self, text: &str) -> Outcome<()> {
+        let mut block = [0; RECORD_BYTES];
+        let n = text.len().min(RECORD_BYTES - 1);
+        block[..n].copy_from_slice(&text.as_bytes()[..n]);
+        self.write(0, &block)
+    }
+
+    /// Gives the space of a range back to the server, if it knows how.
+    pub fn trim(&mut self, at: u64, len: u64) -> Outcome<()> {
+        if let Channel::Device(device) = &self.channel {
+            device.discard(at, len);
+            return Ok(());
+        }
+        if !self.traits().can_trim {
+            return Ok(());
+        }
+        for part in (at..at + len).step_by(TRIM_BYTES as usize) {
+            let n = TRIM_BYTES.min(at + len - part) as usize;
+            self.request(|link, patience| link.ask(CMD_TRIM, part, n, &[], patience))?;
+        }
+        Ok(())
+    }
+
+    /// The export is the run's no more. `is_used`: but processes are left that use it.
+    pub fn release(&mut self, is_used: bool) -> Outcome<()> {
+        if self.id.is_empty() {
+            return Ok(());
+        }
+        self.id = String::new();
+        if is_used {
+            return self.put(LEFT);
+        }
+        // Pages were there, trimmed or not, and the next run would take them for somebody's. The
+        // claim goes last.
+        let zeros = vec![0; LOOKED_AT_BYTES as usize];
+        self.looked_at().into_iter().rev().try_for_each(|at| self.write(at, &zeros))
+    }
+}
+
+/// A program that could not be started after all has no use for its claim.
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let _ = self.release(false);
+        if let Channel::Nbd(link) = &mut self.channel {
+            link.close();
+        }
+    }
+}
+
+const REMEDY: &str = "name an empty one, or make its first and last 128 KiB zero";
+
+fn enough(shown: &str, bytes: u64) -> Result<(), String> {
+    let least = CLAIM_BYTES + EXTENT_LEAST_BYTES;
+    match bytes < least {
+        true => Err(format!("{shown} has {bytes} bytes, and {least} is the least that works")),
+        false => Ok(()),
+    }
+}
+
+/// Whether an export can be a store.
+fn check(shown: &str, export: &Export) -> Result<(), String> {
+    enough(shown, export.bytes)?;
+    match () {
+        () if export.is_read_only() => Err(format!("{shown} is read-only")),
+        () if export.block_bytes > 4096 => {
+            Err(format!("{shown} wants requests of {} bytes at least, 4096 are sent", export.block_bytes))
+        }
+        () if !export.is_multi_conn() => Err(format!(
+            "{shown} does not promise that one connection sees what another has written (multi-conn): start its server \
+             so that it does (qemu-nbd --shared=64, nbdkit --filter=multi-conn), or take 'uzswap disk'"
+        )),
+        () => Ok(()),
+    }
+}
+
+/// Why a server cannot be used.
+pub fn in_words(shown: &str, error: Errno) -> String {
+    let why = match error {
+        Errno::ENOENT => "there is no such export, or no such socket".to_string(),
+        Errno::EOPNOTSUPP => "its server is too old (it does not know NBD_OPT_GO)".to_string(),
+        Errno::EACCES => "its server does not let us".to_string(),
+        Errno::ETIMEDOUT => "it does not answer".to_string(),
+        uzswap::store::remote::ENOKEY => "its server wants TLS, which is not spoken here".to_string(),
+        uzswap::store::remote::EPROTO => "what answers there is no NBD server".to_string(),
+        Errno(number) => crate::program::reason(&std::io::Error::from_raw_os_error(number)),
+    };
+    format!("{shown}: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_known() {
+        let block = |text: &str| {
+            let mut block = vec![0; CLAIM_BYTES as usize];
+            block[..text.len()].copy_from_slice(text.as_bytes());
+            Record::of(&block)
+        };
+        assert_eq!(block(""), Record::Blank);
+        assert_eq!(block(LEFT), Record::Left);
+        assert_eq!(block(&format!("{MAGIC}me\n17\n")), Record::Used("me".to_string(), 17));
+        for foreign in ["x", "uzswap", MAGIC, "\u{7f}ELF"] {
+            assert_eq!(block(foreign), Record::Foreign, "{foreign:?}");
+        }
+        assert_eq!(Record::of(&[0xff; RECORD_BYTES]), Record::Foreign);
+        // A file system that was made over a claim, and left that as it was.
+        for at in [1024, 4096, 65_000] {
+            let mut block = vec![0; CLAIM_BYTES as usize];
+            block[..MAGIC.len()].copy_from_slice(MAGIC.as_bytes());
+            block[MAGIC.len()..MAGIC.len() + 5].copy_from_slice(b"me\n1\n");
+            assert!(matches!(Record::of(&block), Record::Used(..)));
+            block[at] = 1;
+            assert_eq!(Record::of(&block), Record::Foreign);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The cache over servers that do their work, and over such as do it wrong. Whatever they do, a
+//! page is as it was or is not had.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+
+use super::fork::fork;
+use super::*;
+use crate::store::extents::{Geometry, Leases, set_owner};
+use crate::store::remote::hostile::{ALL_WRONG, Hostile, Mode};
+use crate::store::remote::{Remote, RemoteStore, Server};
+use crate::sys::file::{self, testing};
+
+const EXPORT_BYTES: usize = 32 << 20;
+const PAGES: u64 = 600;
+/// In place of ten seconds.
+const PATIENCE_NS: u64 = 300_000_000;
+
+struct World {
+    servers: Vec<Hostile>,
+    cache: SwapCache<RemoteStore>,
+    leases: &'static Leases,
+    pages: Vec<(SwapEntry, Page)>,
+}
+
+fn path() -> PathBuf {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let n = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("uzswap-hostile-{}-{n}", std::process::id()))
+}
+
+fn world(servers: usize, copies: usize) -> World {
+    set_owner(1);
+    let paths: Vec<_> = (0..servers).map(|_| path()).collect();
+    let hostile: Vec<_> = paths.iter().map(|p| Hostile::start(p, EXPORT_BYTES)).collect();
+    let geometry = Geometry::of(&vec![EXPORT_BYTES as u64; servers]);
+    let plain: Vec<_> = paths
+        .iter()
+        .enumerate()
+        .map(|(i, path)| {
+            let address = [&[1, 0], path.as_os_str().as_encoded_bytes(), &[0]].concat();
+            let mut server = Server::new(&address, b"x").unwrap();
+            server.extents = geometry.extents_of(i).len() as u32;
+            server
+        })
+        .collect();
+    // As in a run: a process sees what those that it forked have leased.
+    let leases: &'static Leases = testing::shared();
+    let remote = Remote::new(&plain, copies, geometry.extent_bytes, leases).with_patience(PATIENCE_NS);
+    let cache = over(RemoteStore::open(remote).unwrap(), 64 << 10);
+    World { servers: hostile, cache, leases, pages: Vec::new() }
+}
+
+impl World {
+    /// Puts so many pages in, and nearly all of them out to the servers.
+    fn fill(&mut self, tag: u64) {
+        for i in 0..PAGES {
+            let page = any_page(tag * PAGES + i);
+            if let Ok(entry) = self.cache.swap_out(&page) {
+                self.pages.push((entry, page));
+            }
+        }
+        self.cache.shrink(1 << 20);
+    }
+
+    /// Loads every page: how many came, and how many could not be had. None is wrong.
+    fn load(&self) -> (u64, u64) {
+        let (mut came, mut lost) = (0, 0);
+        for (entry, page) in &self.pages {
+            let mut loaded = [0xee; PAGE_SIZE];
+            match self.cache.swap_in(*entry, &mut loaded) {
+                Ok(()) => {
+                    assert!(loaded == *page, "wrong bytes");
+                    came += 1;
+                }
+                Err(LoadError::NotFound) => panic!("it is there"),
+                Err(_) => lost += 1,
+            }
+        }
+        (came, lost)
+    }
+
+    /// Drops all, and what is in the readers' buffers is of no cluster any more.
+    fn drop_all(&mut self) {
+        self.pages.drain(..).for_each(|(entry, _)| self.cache.free(entry));
+    }
+}
+
+#[test]
+fn pages_come_back_from_servers_and_space_goes_back_to_them() {
+    for (servers, copies) in [(1, 1), (3, 1), (3, 2)] {
+        let mut w = world(servers, copies);
+        w.fill(1);
+        assert_eq!(w.load(), (PAGES, 0));
+        let c = w.cache.remote_counts();
+        assert!(c.loads > 10 && (c.timeouts, c.second_copies, c.lone_copies) == (0, 0, 0), "{c:?}");
+        // Nothing that a page has in clear is there.
+        let all = w.servers[0].contents();
+        let (_, page) = &w.pages[3];
+        assert!(!all.windows(32).any(|bytes| bytes == &page[1000..1032]));
+        // More than is kept to be written to soon.
+        for _ in 0..2 {
+            for round in 2..14 {
+                w.fill(round);
+            }
+            assert_eq!(w.load().1, 0);
+            w.drop_all();
+        }
+        w.cache.check();
+        assert!(w.servers.iter().all(|s| s.requests() > 0), "every server has its part");
+        assert!(w.servers.iter().map(Hostile::trimmed).sum::<u64>() > 0);
+        assert!(w.leases.iter().any(|l| l.load(Ordering::Relaxed) == 1));
+    }
+}
+
+#[test]
+fn of_two_copies_one_may_be_wrong_in_any_way() {
+    for mode in ALL_WRONG {
+        for bad in 0..2 {
+            let mut w = world(2, 2);
+            w.fill(1);
+            w.servers.iter().for_each(Hostile::remember);
+            w.drop_all();
+            w.fill(2);
+            w.servers[bad].set(mode);
+            assert_eq!(w.load(), (PAGES, 0), "{mode:?} of server {bad}");
+            // What is written now one of them has at least.
+            w.fill(3);
+            assert_eq!(w.cache.store_failure(), None, "{mode:?} of server {bad}");
+            assert_eq!(w.load(), (2 * PAGES, 0), "{mode:?} of server {bad}");
+            let c = w.cache.remote_counts();
+            let is_seen = if mode == Mode::Full { c.lone_copies > 0 } else { c.second_copies > 0 };
+            assert!(is_seen, "{mode:?} of server {bad}: {c:?}");
+        }
+    }
+}
+
+#[test]
+fn without_another_copy_a_page_is_lost_and_never_wrong() {
+    for mode in ALL_WRONG {
+        let mut w = world(1, 1);
+        w.fill(1);
+        w.servers[0].remember();
+        w.drop_all();
+        w.fill(2);
+        w.pages.truncate(8);
+        w.servers[0].set(mode);
+        let (came, lost) = w.load();
+        assert_eq!(came + lost, 8);
+        assert!((lost > 0) != (mode == Mode::Full), "{mode:?}: {lost} lost");
+        w.servers[0].set(Mode::Honest);
+        assert_eq!(w.load(), (8, 0), "the entries are as they were ({mode:?})");
+    }
+}
+
+#[test]
+fn a_server_that_lost_everything_is_found_out() {
+    let mut w = world(2, 2);
+    w.fill(1);
+    w.servers[0].lose_everything();
+    assert_eq!(w.load(), (PAGES, 0));
+    assert!(w.cache.remote_counts().second_copies > 0);
+    // New pages go to both again.
+    let before = w.cache.remote_counts().lone_copies;
+    w.fill(2);
+    assert_eq!((w.load(), w.cache.remote_counts().lone_copies), ((2 * PAGES, 0), before));
+    w.servers[1].lose_everything();
+    let (came, lost) = w.load();
+    assert!(came >= PAGES && lost > 0 && came + lost == 2 * PAGES, "{came} came, {lost} are lost");
+}
+
+#[test]
+fn connections_that_break_are_made_again() {
+    let mut w = world(1, 1);
+    for round in 1..6 {
+        w.fill(round);
+        w.servers[0].hang_up();
+    }
+    assert_eq!(w.cache.store_failure(), None);
+    assert_eq!(w.load(), (5 * PAGES, 0));
+    assert!(w.cache.remote_counts().timeouts > 0);
+}
+
+#[test]
+fn a_full_server_ends_writing_and_loses_nothing() {
+    let mut w = world(1, 1);
+    w.fill(1);
+    w.servers[0].set(Mode::Full);
+    w.fill(2);
+    assert_eq!(w.cache.store_failure(), Some(crate::sys::Errno::ENOSPC));
+    assert_eq!(w.load(), (w.pages.len() as u64, 0));
+    // As does one whose extents are all leased.
+    let mut w = world(1, 1);
+    w.leases.iter().for_each(|lease| lease.store(2, Ordering::Relaxed));
+    w.fill(1);
+    assert_eq!(w.cache.store_failure(), Some(crate::sys::Errno::ENOSPC));
+    assert_eq!(w.load(), (w.pages.len() as u64, 0));
+}
+
+#[test]
+fn a_forked_child_reads_by_connections_of_its_own() {
+    let mut w = world(2, 2);
+    w.fill(1);
+    let (read, write) = file::pipe().unwrap();
+    let World { cache, pages, .. } = &w;
+    let load = |own: &(SwapEntry, Page)| {
+        let mut loaded = [0xee; PAGE_SIZE];
+        cache.swap_in(own.0, &mut loaded).is_ok() && loaded == own.1
+    };
+    let child = fork(cache, || {
+        set_owner(2);
+        file::close(write);
+        let ok = pages.iter().all(load);
+        // What it writes goes to extents of its own.
+        let mut written = [(pages[0].0, 0u64); 64];
+        for (i, (entry, tag)) in written.iter_mut().enumerate() {
+            *tag = 10_000 + i as u64;
+            let Ok(new) = cache.swap_out(&any_page(*tag)) else { return false };
+            *entry = new;
+        }
+        cache.shrink(1 << 20);
+        // Not before the parent has written over what the child does not hold.
+        while file::hung_up(&[read]) == 0 {
+            std::thread::yield_now();
+        }
+        let right = |(entry, tag): &(SwapEntry, u64)| {
+            let mut loaded = [0; PAGE_SIZE];
+            cache.swap_in(*entry, &mut loaded).is_ok() && loaded == any_page(*tag)
+        };
+        ok && written.iter().all(right) && pages.iter().all(load) && cache.remote_counts().loads > 0
+    });
+    w.drop_all();
+    for round in 2..5 {
+        w.fill(round);
+        assert_eq!(w.load(), (PAGES, 0));
+        w.drop_all();
+    }
+    file::close(write);
+    assert_eq!(testing::wait(child), 0);
+    let owners = |id: u32| w.leases.iter().filter(|l| l.load(Ordering::Relaxed) == id).count();
+    assert!(owners(1) > 0);
+    w.fill(6);
+    assert_eq!(w.load(), (PAGES, 0));
+    w.cache.check();
+}

@@ -1,0 +1,266 @@
+//! Stream sockets whose every wait has an end: for the connections to a store on another machine.
+//!
+//! Nothing here blocks but `poll`, and that in short stretches: what was waited is the sum of
+//! these, not the time on the clock. So a program that is stopped (Ctrl-Z) or a machine that sleeps
+//! in the middle of an exchange finds its patience as it was.
+//!
+//! # Safety charter
+//! The kernel reads and writes slices handed in by safe borrow, and structures on this file's own
+//! stack, for the time of the call. A wrong descriptor number makes a call fail.
+#![allow(unsafe_code)]
+
+use super::fd::{close, move_high};
+use super::file::Fd;
+use super::open::{O_CLOEXEC, O_NONBLOCK};
+use super::{Errno, Result, nr};
+
+const SOCK_STREAM: usize = 1;
+const AF_UNIX: u16 = 1;
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+const SOL_SOCKET: usize = 1;
+const SO_ERROR: usize = 4;
+const IPPROTO_TCP: usize = 6;
+const TCP_NODELAY: usize = 1;
+const MSG_DONTWAIT: usize = 0x40;
+const MSG_NOSIGNAL: usize = 0x4000;
+const POLLIN: i16 = 1;
+const POLLOUT: i16 = 4;
+const EINPROGRESS: Errno = Errno(115);
+const ECONNRESET: Errno = Errno(104);
+const EAFNOSUPPORT: Errno = Errno(97);
+
+/// The longest single wait: what a stop in the middle of one costs of the patience at most.
+const STRETCH_NS: u64 = 50_000_000;
+/// Between two tries to connect to a Unix socket whose queue is full (the kernel does not wait for
+/// that without blocking).
+const FULL_QUEUE_NS: u64 = 1_000_000;
+
+/// How much waiting is left to somebody, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    left_ns: u64,
+}
+
+impl Patience {
+    pub const fn new(ns: u64) -> Patience {
+        Patience { left_ns: ns }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.left_ns == 0
+    }
+
+    pub fn left_ns(&self) -> u64 {
+        self.left_ns
+    }
+
+    /// A part of what is left: what it spends is to be given back to `spend`.
+    pub fn at_most(&self, ns: u64) -> Patience {
+        Patience { left_ns: self.left_ns.min(ns) }
+    }
+
+    pub fn spend(&mut self, ns: u64) {
+        self.left_ns = self.left_ns.saturating_sub(ns);
+    }
+
+    /// Sleeps, for a stretch at most.
+    pub fn sleep(&mut self, ns: u64) {
+        let ns = ns.min(STRETCH_NS).min(self.left_ns);
+        super::sleep_ns(ns);
+        self.spend(ns);
+    }
+
+    /// Waits, for a stretch at most, until the descriptor can be read or written.
+    fn wait(&mut self, fd: Fd, events: i16) -> Result<()> {
+        if self.is_over() {
+            return Err(Errno::ETIMEDOUT);
+        }
+        let stretch_ns = self.left_ns.min(STRETCH_NS);
+        let before = super::now_ns();
+        let result = poll(fd, events, stretch_ns.div_ceil(1_000_000) as usize);
+        // At least something: time may stand still, patience may not.
+        self.spend((super::now_ns() - before).clamp(1000, stretch_ns));
+        result.map(drop)
+    }
+}
+
+/// Whether the descriptor is ready within so many milliseconds. Interrupted: not yet.
+fn poll(fd: Fd, events: i16, timeout_ms: usize) -> Result<bool> {
+    #[repr(C)]
+    struct PollFd {
+        fd: i32,
+        events: i16,
+        revents: i16,
+    }
+    let mut one = PollFd { fd, events, revents: 0 };
+    // SAFETY: one structure.
+    match unsafe { uz_syscall!(nr::POLL, &raw mut one, 1, timeout_ms) } {
+        Ok(n) => Ok(n > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether something has come (or the end), asked without waiting.
+pub fn is_readable(fd: Fd) -> bool {
+    poll(fd, POLLIN, 0).unwrap_or(true)
+}
+
+/// A socket that is connected to nothing, to keep a descriptor's number.
+pub fn unconnected() -> Result<Fd> {
+    // SAFETY: touches no memory.
+    let fd = unsafe { uz_syscall!(nr::SOCKET, AF_UNIX, SOCK_STREAM | O_NONBLOCK | O_CLOEXEC, 0) }?;
+    Ok(move_high(fd as Fd))
+}
+
+/// Gives the number of `old` to `new`: what had it is closed.
+pub fn replace(old: Fd, new: Fd) -> Result<()> {
+    // SAFETY: touches no memory; both are the caller's.
+    let replaced = unsafe { uz_syscall!(nr::DUP3, new, old, O_CLOEXEC) };
+    close(new);
+    replaced.map(drop)
+}
+
+/// Ends a connection, also for those who have a copy of the descriptor. It stays open.
+pub fn shut_down(fd: Fd) {
+    const BOTH: usize = 2;
+    // SAFETY: touches no memory.
+    let _ = unsafe { uz_syscall!(nr::SHUTDOWN, fd, BOTH) };
+}
+
+/// Connects to an address as the kernel has it (`struct sockaddr_un`, `_in` or `_in6`).
+pub fn connect(address: &[u8], patience: &mut Patience) -> Result<Fd> {
+    let family = address.first_chunk().map_or(0, |f| u16::from_ne_bytes(*f));
+    if !matches!(family, AF_UNIX | AF_INET | AF_INET6) {
+        return Err(EAFNOSUPPORT);
+    }
+    let kind = SOCK_STREAM | O_NONBLOCK | O_CLOEXEC;
+    // SAFETY: touches no memory.
+    let fd = move_high(unsafe { uz_syscall!(nr::SOCKET, family, kind, 0) }? as Fd);
+    match connect_to(fd, address, patience) {
+        Ok(()) => {
+            if family != AF_UNIX {
+                let one = 1i32;
+                // SAFETY: the kernel reads four bytes. Without it requests only leave later.
+                let _ =
+                    unsafe { uz_syscall!(nr::SETSOCKOPT, fd, IPPROTO_TCP, TCP_NODELAY, &raw const one, 4) };
+            }
+            Ok(fd)
+        }
+        Err(e) => {
+            close(fd);
+            Err(e)
+        }
+    }
+}
+
+fn connect_to(fd: Fd, address: &[u8], patience: &mut Patience) -> Result<()> {
+    loop {
+        // SAFETY: the kernel reads the address for its length.
+        match unsafe { uz_syscall!(nr::CONNECT, fd, address.as_ptr(), address.len()) } {
+            Ok(_) => return Ok(()),
+            Err(EINPROGRESS | Errno::EINTR) => break,
+            Err(Errno::EAGAIN) if !patience.is_over() => patience.sleep(FULL_QUEUE_NS),
+            Err(e) => return Err(e),
+        }
+    }
+    while !poll(fd, POLLOUT, 0)? {
+        patience.wait(fd, POLLOUT)?;
+    }
+    let (mut error, mut len) = (0i32, 4u32);
+    // SAFETY: the kernel writes four bytes and their number.
+    unsafe { uz_syscall!(nr::GETSOCKOPT, fd, SOL_SOCKET, SO_ERROR, &raw mut error, &raw mut len) }?;
+    if error == 0 { Ok(()) } else { Err(Errno(error)) }
+}
+
+/// Sends all of it.
+pub fn send(fd: Fd, mut bytes: &[u8], patience: &mut Patience) -> Result<()> {
+    while !bytes.is_empty() {
+        let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+        // SAFETY: the slice is borrowed and readable for its length.
+        match unsafe { uz_syscall!(nr::SENDTO, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) } {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::EAGAIN | Errno::EINTR) => patience.wait(fd, POLLOUT)?,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Receives exactly so many bytes. The end of the stream before that is an error.
+pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()> {
+    while !buf.is_empty() {
+        // SAFETY: the slice is exclusively borrowed and writable for its length.
+        match unsafe { uz_syscall!(nr::RECVFROM, fd, buf.as_mut_ptr(), buf.len(), MSG_DONTWAIT, 0, 0) } {
+            Ok(0) => return Err(ECONNRESET),
+            Ok(n) => buf = &mut buf[n..],
+            Err(Errno::EAGAIN | Errno::EINTR) => patience.wait(fd, POLLIN)?,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::UnixListener;
+
+    const SOON: Patience = Patience::new(20_000_000);
+    const LATER: Patience = Patience::new(20_000_000_000);
+
+    fn unix_address(path: &std::path::Path) -> Vec<u8> {
+        let mut address = AF_UNIX.to_ne_bytes().to_vec();
+        address.extend(path.as_os_str().as_bytes());
+        address.push(0);
+        address
+    }
+
+    #[test]
+    fn bytes_go_both_ways_and_silence_has_an_end() {
+        let path = std::env::temp_dir().join(format!("uzswap-socket-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let fd = connect(&unix_address(&path), &mut LATER.clone()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        let mut buf = [0u8; 5];
+        assert_eq!(receive(fd, &mut buf, &mut SOON.clone()), Err(Errno::ETIMEDOUT));
+        assert!(!is_readable(fd));
+        other.write_all(b"abc").unwrap();
+        assert!(is_readable(fd));
+        // A part comes, the rest never: what has come is of no use.
+        assert_eq!(receive(fd, &mut buf, &mut SOON.clone()), Err(Errno::ETIMEDOUT));
+        // More than the kernel's buffer takes, to somebody who does not read at first.
+        let many = vec![7u8; 4 << 20];
+        assert_eq!(send(fd, &many, &mut SOON.clone()), Err(Errno::ETIMEDOUT));
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            other.read_to_end(&mut all).unwrap();
+            all.len()
+        });
+        send(fd, &many, &mut LATER.clone()).unwrap();
+        close(fd);
+        assert!(reader.join().unwrap() > many.len());
+        drop(listener);
+        assert_eq!(connect(&unix_address(&path), &mut SOON.clone()), Err(Errno(111)));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(connect(&unix_address(&path), &mut SOON.clone()), Err(Errno::ENOENT));
+        assert_eq!(connect(b"\x63\x00abc", &mut SOON.clone()), Err(EAFNOSUPPORT));
+    }
+
+    #[test]
+    fn the_other_side_may_end_at_any_time() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut address = AF_INET.to_ne_bytes().to_vec();
+        address.extend(listener.local_addr().unwrap().port().to_be_bytes());
+        address.extend([127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let fd = connect(&address, &mut LATER.clone()).unwrap();
+        drop(listener.accept().unwrap());
+        assert_eq!(receive(fd, &mut [0], &mut LATER.clone()), Err(ECONNRESET));
+        // No SIGPIPE: the test lives on.
+        while send(fd, &[1], &mut LATER.clone()).is_ok() {}
+        close(fd);
+    }
+}
