@@ -20,7 +20,7 @@ const IMPORTS: [(&str, &str, &[&str]); 21] = [
     ("core", "region", &["sys"]),
     ("core", "cache", &["codec", "pool", "store", "sys"]),
     ("core", "policy", &["region", "sys"]),
-    ("core", "control", &["sys"]),
+    ("core", "control", &["store", "sys"]),
     ("core", "fault", &["cache", "codec", "control", "policy", "region", "store", "sys"]),
     // The library: `takeover` drives the two others.
     ("preload", "calls", &[]),
