@@ -32,8 +32,10 @@ nbdcopy "$NBD_URI" - | cmp data -
 # All of it trimmed: the memory is back.
 nbdsh -u "$NBD_URI" -c 'h.trim(h.get_size(), 0)'
 [ "$(stat stored_pages)" = 0 ]
+# The allocator keeps an arena for each connection's thread that there was: 0.6 MiB of the 28 that
+# were stored.
 for _ in $(seq 100); do
-    [ "$(resident)" -le $((start + start / 20 + 512)) ] && exit 0
+    [ "$(resident)" -le $((start + start / 20 + 1024)) ] && exit 0
     sleep 0.1
 done
 echo "resident: $start kB at first, $(resident) kB after a trim of everything"
