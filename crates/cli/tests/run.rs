@@ -363,7 +363,7 @@ fn commands_and_help() {
             "UZSWAP_MEMORY",
             "at least 16M",
             "--if-possible",
-            "--store <DIR|DEVICE|",
+            "--store <DIR|DEVICE|URL,...|none>",
         ] {
             assert!(text.contains(word), "no {word} in {text}");
         }

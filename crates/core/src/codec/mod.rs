@@ -183,18 +183,29 @@ impl Codecs {
             Algorithm::Lzo => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V0)?),
             Algorithm::LzoRle => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V1)?),
             Algorithm::Ibm842 => done(FORMAT_842, ibm842::compress(scratch.ibm842()?, src, dst)?),
-            Algorithm::Zstd => {
-                let mut dictionary = None;
-                if spec.wants_dictionary() && src.len() <= dictionary::MAX_INPUT_BYTES {
-                    self.dictionaries.see(src);
-                    dictionary = self.dictionaries.in_force(spec.level());
-                }
-                let number = dictionary.map_or(0, |d| d.number() as CodecId);
-                let context = scratch.zstd(spec.level(), src.len())?;
-                done(FORMAT_ZSTD | number << DICTIONARY_SHIFT, context.compress(dictionary, src, dst)?)
-            }
+            Algorithm::Zstd => self.compress_by_zstd(spec, scratch, src, dst),
             Algorithm::Deflate => done(FORMAT_DEFLATE, scratch.deflate(spec.level())?.compress(src, dst)?),
         }
+    }
+
+    /// By itself, so that what it has on the stack is not there below the other codecs.
+    #[inline(never)]
+    fn compress_by_zstd(
+        &self,
+        spec: CodecSpec,
+        scratch: &mut Scratch,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Result<Compressed, CompressError> {
+        let mut dictionary = None;
+        if spec.wants_dictionary() && src.len() <= dictionary::MAX_INPUT_BYTES {
+            self.dictionaries.see(src);
+            dictionary = self.dictionaries.in_force(spec.level());
+        }
+        let number = dictionary.map_or(0, |d| d.number() as CodecId);
+        let context = scratch.zstd(spec.level(), src.len())?;
+        let len = context.compress(dictionary, src, dst)?;
+        Ok(Compressed { codec: FORMAT_ZSTD | number << DICTIONARY_SHIFT, len })
     }
 
     /// Whether [`train`](Self::train) has something to do: samples enough for a dictionary.
