@@ -133,11 +133,7 @@ impl RunSettings {
             None => HugePages::Madvise,
             Some(given) => huge_pages(&given).map_err(wrong)?,
         };
-        let copies = match text(&options::COPIES)? {
-            None => None,
-            Some(given) => Some((copies(&given).map_err(wrong)?, given.origin)),
-        };
-        let store = store(raw, env, copies, &mut remarks)?;
+        let store = store(raw, env, text(&options::COPIES)?, &mut remarks)?;
         let cache = match raw.text(&options::CACHE, env) {
             None => place::default_cache(env, &mut remarks),
             Some(given) if given.value == "none" => None,
@@ -346,20 +342,21 @@ fn copies(given: &Given<String>) -> Result<usize, String> {
 fn store(
     raw: &RawOptions,
     env: Env,
-    copies: Option<(usize, String)>,
+    wanted: Option<Given<String>>,
     remarks: &mut Vec<String>,
 ) -> Result<Option<Backing>, Failure> {
+    let wrong = Failure::usage;
+    let copies = wanted.as_ref().map_or(Ok(1), copies).map_err(wrong)?;
     let given = raw.text(&options::STORE, env);
     if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| address::is_one(t)) {
         let origin = &given.as_ref().expect("looked at").origin;
-        return servers(text, copies.map_or(1, |(n, _)| n), remarks)
+        return servers(text, copies, remarks)
             .map(Some)
             .map_err(|why| Failure::usage(format!("{origin}: {why}")));
     }
-    if let Some((2, origin)) = copies {
-        return Err(Failure::usage(format!(
-            "{origin}: two copies are for servers: --store nbd://A/X,nbd://B/Y"
-        )));
+    if let Some(wanted) = wanted.filter(|_| copies == 2) {
+        let origin = wanted.origin;
+        return Err(wrong(format!("{origin}: two copies are for servers: --store nbd://A/X,nbd://B/Y")));
     }
     let Some(given) = given else {
         return match place::default_store(env) {

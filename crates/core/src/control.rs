@@ -22,6 +22,7 @@
 
 mod counters;
 pub mod handles;
+mod leases;
 pub mod orders;
 mod recount;
 pub mod room;
@@ -39,6 +40,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::latency::{FaultKind, Histogram, Latency};
 use crate::store::extents::Leases;
 use crate::sys::{fd, thread_exists};
+use leases::ANCESTORS;
 use orders::Orders;
 use room::Room;
 use share::Share;
@@ -141,11 +143,6 @@ impl Slot {
         self.id.load(Ordering::Acquire)
     }
 
-    /// Who has the slot, as its extents name it.
-    pub fn lease_owner(&self) -> u32 {
-        self.id() & (ID_END - 1)
-    }
-
     #[inline]
     pub fn add(&self, c: Counter, n: u64) {
         self.counters[c as usize].fetch_add(n, Ordering::Relaxed);
@@ -221,7 +218,7 @@ pub struct Tree {
     /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not
     /// known, faults are not timed.
     pub tick_ns_q32: AtomicU64,
-    /// Who has which extent, where the store is on servers; see `store/extents.rs`.
+    /// The extents of a store on servers or on a device, by owner; see `store/extents.rs`.
     pub leases: Leases,
     /// 1: there may be processes without a slot that read extents, so none is taken back.
     pub keeps_leases: AtomicU32,
@@ -239,10 +236,6 @@ pub const CONTROL_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
 /// What a count of pages is at most, in pages: 2^40, more than any address space has (2^35), and so
 /// little that sums of some thousands of them do not overflow. A larger one is somebody's scribble.
 const MOST_PAGES: i64 = 1 << 40;
-
-/// Forks one after the other, none of which has exec'd, whose extents a process may read. A longer
-/// line of them has the extents of the run kept to its end.
-const ANCESTORS: usize = 16;
 
 /// Things that happened once in some process and that the user must hear of, as bits of
 /// `Tree::notices`. The runtime cannot print (the program owns its descriptors), so `uzswap run`
@@ -427,29 +420,6 @@ impl Tree {
                 s.seen.store(u64::from(id) << 32 | u64::from(pid), Ordering::Release);
             }
         }
-    }
-
-    /// Before a fork: the child may read what the parent has written, and what the parent may read.
-    pub fn inherit_leases(&self, parent: &Slot, child: Option<&Slot>) {
-        let Some(child) = child else { return self.keeps_leases.store(1, Ordering::Release) };
-        let own = parent.lease_owner();
-        let inherited = parent.reads.iter().map(|r| r.load(Ordering::Relaxed)).filter(|id| *id != 0);
-        let mut places = child.reads.iter();
-        for id in inherited.chain([own]) {
-            match places.next() {
-                Some(place) => place.store(id, Ordering::Release),
-                None => self.keeps_leases.store(1, Ordering::Release),
-            }
-        }
-    }
-
-    /// Whether somebody who `is_there` may still read, or write, the extents of the process that
-    /// had this id.
-    pub fn is_lease_wanted(&self, owner: u32, is_there: impl Fn(&Slot) -> bool) -> bool {
-        let may_use =
-            |s: &Slot| s.lease_owner() == owner || s.reads.iter().any(|r| r.load(Ordering::Acquire) == owner);
-        let keeps = self.keeps_leases.load(Ordering::Acquire) != 0;
-        self.live_slots().any(|s| (keeps || may_use(s)) && is_there(s))
     }
 
     /// Where in the control block's file the lock of a slot's process lies: behind its end, one
@@ -748,39 +718,6 @@ pub(crate) mod tests {
         assert!(std::ptr::eq(s, again) && again.id() != former);
         t.retire(again, former);
         assert_eq!(again.process(), Some(1));
-    }
-
-    #[test]
-    fn extents_are_wanted_as_long_as_their_process_or_whom_it_forked_lives() {
-        let t = tree();
-        let is_wanted = |owner| t.is_lease_wanted(owner, |_| true);
-        let parent = t.claim(1).unwrap();
-        let owner = parent.lease_owner();
-        let child = t.claim_for_child(1).unwrap();
-        t.inherit_leases(parent, Some(child));
-        let grandchild = t.claim_for_child(2).unwrap();
-        t.inherit_leases(child, Some(grandchild));
-        let second = child.lease_owner();
-        t.retire(parent, parent.id());
-        t.retire(child, child.id());
-        assert!(is_wanted(owner) && is_wanted(second));
-        t.retire(grandchild, grandchild.id());
-        assert!(!is_wanted(owner) && !is_wanted(second));
-        let next = t.claim(3).unwrap();
-        assert!(std::ptr::eq(next, parent) && !is_wanted(owner), "a slot begins anew");
-        // A line of forks that is too long to be noted, and a child that found no slot.
-        let mut last = next;
-        for pid in 4..4 + ANCESTORS as u32 {
-            let child = t.claim_for_child(pid).unwrap();
-            t.inherit_leases(last, Some(child));
-            assert!(!is_wanted(owner));
-            last = child;
-        }
-        t.inherit_leases(last, Some(t.claim(99).unwrap()));
-        assert!(is_wanted(owner));
-        t.keeps_leases.store(0, Ordering::Release);
-        t.inherit_leases(last, None);
-        assert!(is_wanted(owner) && !t.is_lease_wanted(owner, |_| false));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! ends with the right sum, or by SIGBUS with a word of explanation where its last copy is gone; it
 //! never sees another byte.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         ("uzswap_run_is_killed", run_killed),
         ("an_export_is_one_runs", claims),
         ("a_block_device", device),
+        ("extents_are_leased_again", leased_again),
     ] {
         let w = workshop.clone();
         suite.add(name, move || case(&w));
@@ -336,6 +338,22 @@ fn claims(workshop: &Workshop) -> Result<Verdict, String> {
         && says(&fourth, "no such export")
         && run(&a.url(), &["true"]).status.success();
     Ok(Verdict::check(ok, || format!("{third:?}\n{fourth:?}")))
+}
+
+/// Two processes, one after the other, have what only one of them fits into.
+fn leased_again(workshop: &Workshop) -> Result<Verdict, String> {
+    let path = socket("la");
+    let server = Hostile::start(&path, 72 << 20);
+    let alone = rungs(workshop).run(workshop)?;
+    let argv = ["sh", "-c", "\"$0\" $1; sleep 6; \"$0\" $1"].map(OsString::from);
+    let argv = argv.into_iter().chain([workshop.program("rungs").into(), RUNGS_MIB.into()]);
+    let job = Job::new(argv).managed(managed(RUNGS_LIMIT_MIB, &[url("x", &path)]));
+    let run = job.run(workshop)?;
+    let is_trimmed = server.trimmed() > 0;
+    let (left, sums) = (server.contents().iter().filter(|b| **b != 0).count(), alone.stdout.repeat(2));
+    let ok = is_right(&run, &sums) && is_trimmed && left == 0 && run.stat("store_errors") == Some(0);
+    let written = run.stat("written_back_pages").unwrap_or(0);
+    Ok(Verdict::check(ok, || format!("{left} bytes left, {written} pages written\n{}", run.report())))
 }
 
 /// A loop device, until it is dropped.

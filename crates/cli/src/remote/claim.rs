@@ -1,4 +1,4 @@
-//! What says that an export, or a device, is a run's: the first bytes of it.
+//! The claim of a run on an export, or a device: its first bytes.
 //!
 //! NBD knows no owners. So `uzswap run` writes into the export that it has it, and counts there
 //! every second while it lives. Who finds such a claim looks whether it still counts: then the

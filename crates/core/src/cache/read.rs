@@ -97,7 +97,7 @@ impl Reader {
         Ok(self.valid.len() * BLOCK_BYTES)
     }
 
-    /// The same of one copy, which is read again.
+    /// Fetches one copy, which is read again.
     fn fetch_copy<S: Store>(
         &mut self,
         source: &Source<S>,

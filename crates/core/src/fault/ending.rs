@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering;
 
 use super::resolve::{Fault, Serve, swap_entry};
 use super::{Active, FaultStream, Locked, Pager};
-use crate::region::{PageEntry, PageState, Range, RangeFlags};
+use crate::region::{ADDRESS_END, PageEntry, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE, program};
 
 /// How long the wait for pages that other threads have in hand sleeps between two looks.
@@ -49,20 +49,11 @@ impl Pager {
             crate::sys::sleep_ns(WAIT_NS);
             s = self.lock();
         }
-        while let Some(first) = self.next_missing(0) {
-            let mut next = Some(first);
-            while let Some((page, end)) = next {
-                let range = self.ranges.find(page).expect("a page that is out has a range");
-                let settled;
-                (s, settled) = self.bring_for_good(s, active, range, page, (end - page) >> PAGE_SHIFT);
-                if settled.is_none() {
-                    self.give_up(&mut s, page);
-                }
-                next = self.next_missing(page + settled.unwrap_or(1) * PAGE_SIZE);
-            }
-            // What threads were bringing themselves is there now, or missing after all.
-            drop(s);
-            s = self.lock();
+        loop {
+            let lost;
+            (s, lost) = self.bring_all_for_good(s, active, 0, ADDRESS_END);
+            let Some(page) = lost else { break };
+            self.give_up(&mut s, page);
         }
         self.wait_for_copies();
         let mut all = true;
@@ -87,18 +78,11 @@ impl Pager {
         self.note_flag(start, end, RangeFlags::LOCKED, true);
         let mut all = true;
         if let Some(active) = self.active() {
-            while let Some((page, run_end)) = self.next_missing(start).filter(|run| run.0 < end) {
-                let range = self.ranges.find(page).expect("a page that is out has a range");
-                let pages = (run_end.min(end) - page) >> PAGE_SHIFT;
-                let settled;
-                (s, settled) = self.bring_for_good(s, active, range, page, pages);
-                if settled.is_none() {
-                    return false;
-                }
+            let lost;
+            (s, lost) = self.bring_all_for_good(s, active, start, end);
+            if lost.is_some() {
+                return false;
             }
-            // A claim that began meanwhile brings a page that is missing no more.
-            drop(s);
-            s = self.lock_range(start, end);
             self.wait_for_copies();
             // Where an attachment failed part of it may have been made, so each range is taken off.
             self.ranges.for_each(start, end, |r| {
@@ -137,7 +121,7 @@ impl Pager {
         self.table.for_each_occupied(0, usize::MAX, |_, _, e| self.free_entry(e.take_copy()));
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
         active.cache.rest();
-        self.note_flag(0, crate::region::ADDRESS_END, RangeFlags::UNREGISTERED, true);
+        self.note_flag(0, ADDRESS_END, RangeFlags::UNREGISTERED, true);
         self.ended.store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     }
 
@@ -159,6 +143,33 @@ impl Pager {
             Err(crate::sys::Errno::EINTR)
         });
         first
+    }
+
+    /// Brings in what is missing of `[start, end)`, where nothing leaves any more. Answers with the
+    /// lock, while no page of it is claimed; or with a page that cannot be had.
+    fn bring_all_for_good<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        start: usize,
+        end: usize,
+    ) -> (Locked<'a>, Option<usize>) {
+        let missing_from = |page: usize| self.next_missing(page).filter(|run| run.0 < end);
+        while let Some(first) = missing_from(start) {
+            let mut next = Some(first);
+            while let Some((page, run_end)) = next {
+                let range = self.ranges.find(page).expect("a page that is out has a range");
+                let pages = (run_end.min(end) - page) >> PAGE_SHIFT;
+                let settled;
+                (s, settled) = self.bring_for_good(s, active, range, page, pages);
+                let Some(settled) = settled else { return (s, Some(page)) };
+                next = missing_from(page + settled * PAGE_SIZE);
+            }
+            // What threads were bringing themselves is there now, or missing after all.
+            drop(s);
+            s = self.lock_range(start, end);
+        }
+        (s, None)
     }
 
     /// Brings `pages` pages from `page` on in, or as many as go at once: how many are settled.

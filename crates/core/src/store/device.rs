@@ -79,10 +79,6 @@ impl Store for DeviceStore {
         true
     }
 
-    fn descriptor(self) -> Fd {
-        -1
-    }
-
     fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
         core::array::from_fn(|i| if i == 0 { self.device.fd } else { -1 })
     }

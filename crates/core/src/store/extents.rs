@@ -1,4 +1,4 @@
-//! Who has which part of a device, or of the exports of servers.
+//! Extents: the parts of a device, or of the exports of servers, that processes lease.
 //!
 //! Either is one flat array, and all processes of a run use it. So it is cut into extents: a
 //! process leases one when it has filled those that it has, in a table that the run's processes
@@ -13,9 +13,9 @@
 //!   server 1:   | claim | extent 3 | extent 4 | extent 5 | (with --copies 2: one on each of two)
 //! ```
 //!
-//! Who scribbles over the table has processes write over each other's extents: what they read back
-//! does not open then (`store/seal.rs`) and is lost. So could whoever reaches the server or the
-//! device.
+//! A process that scribbles over the table has others write over each other's extents: what they
+//! read back does not open then (`store/seal.rs`) and is lost. So could whoever reaches the server
+//! or the device.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,7 +33,7 @@ pub const CLAIM_BYTES: u64 = CLUSTER_BYTES as u64;
 /// Spaces that a process can have: its own, and those of its ancestors that it still reads from.
 pub const SPACES: usize = 17;
 
-/// Who has leased an extent: the id of a process in its run, 0: nobody.
+/// The lessee of each extent: the id of a process in its run, 0: nobody.
 pub type Leases = [AtomicU32; EXTENTS_MOST];
 
 /// The id by which this process leases extents; 0: it has none.
@@ -146,7 +146,7 @@ impl Extents {
         self.spots(entry, at % self.geometry.extent_bytes)
     }
 
-    /// The same for a place that is to be written: leases extents for it if there are none yet, as
+    /// Finds a place that is to be written: leases extents for it if there are none yet, as
     /// many as `copies`, on servers that `may_use`. For one thread at a time in a space.
     pub fn find_or_lease(
         &self,

@@ -101,7 +101,7 @@ pub trait Store: Copy + Send + Sync {
     fn close(self);
 
     /// Gives back what `fresh` needs. The last call of all.
-    fn end(self);
+    fn end(self) {}
 
     /// In the child after fork, once for all stores of a kind. `is_needed`: there is something in
     /// them that the child may read.
@@ -111,10 +111,14 @@ pub trait Store: Copy + Send + Sync {
     fn is_inherited(self) -> bool;
 
     /// The descriptor that `close` closes, which the program must not be able to; -1: none.
-    fn descriptor(self) -> Fd;
+    fn descriptor(self) -> Fd {
+        -1
+    }
 
     /// Those that all stores of the kind have in common; -1: none.
-    fn shared_descriptors(self) -> [Fd; DESCRIPTORS];
+    fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
+        [-1; DESCRIPTORS]
+    }
 
     /// What happened so far, of a store on other machines.
     fn remote_counts(self) -> RemoteCounts {

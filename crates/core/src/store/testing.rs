@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::remote::DESCRIPTORS;
 use super::{BLOCK_BYTES, Progress, Queue, ReadQueue, Store};
 use crate::sys::{Errno, Result};
 
@@ -152,19 +151,9 @@ impl Store for MemoryStore {
         *self.0.bytes.lock().unwrap() = Vec::new();
     }
 
-    fn end(self) {}
-
     /// It lives in memory, which fork copies.
     fn is_inherited(self) -> bool {
         false
-    }
-
-    fn descriptor(self) -> i32 {
-        -1
-    }
-
-    fn shared_descriptors(self) -> [i32; DESCRIPTORS] {
-        [-1; DESCRIPTORS]
     }
 }
 

@@ -77,10 +77,10 @@ const fn ior(number: usize, size: usize) -> usize {
     (2 << 30) | (size << 16) | (0xAA << 8) | number
 }
 const IOCTL_API: usize = iowr(0x3F, size_of::<Api>());
-const IOCTL_REGISTER: usize = iowr(0x00, size_of::<Register>());
+pub const IOCTL_REGISTER: usize = iowr(0x00, size_of::<Register>());
 const IOCTL_UNREGISTER: usize = ior(0x01, size_of::<RangeArg>());
 const IOCTL_COPY: usize = iowr(0x03, size_of::<Copy>());
-const IOCTL_MOVE: usize = iowr(0x05, size_of::<Move>());
+pub const IOCTL_MOVE: usize = iowr(0x05, size_of::<Move>());
 const IOCTL_WRITEPROTECT: usize = iowr(0x06, size_of::<WriteProtect>());
 const _: () = assert!(IOCTL_API == 0xC018_AA3F && IOCTL_REGISTER == 0xC020_AA00);
 const _: () = assert!(IOCTL_COPY == 0xC028_AA03 && IOCTL_MOVE == 0xC028_AA05);

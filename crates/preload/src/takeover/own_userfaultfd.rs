@@ -9,12 +9,11 @@
 
 use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::nr;
+use uzswap::sys::userfaultfd::{IOCTL_MOVE, IOCTL_REGISTER};
 
 use super::thread::ThreadBlock;
 use super::{Args, PAGER, buffers, runtime};
 
-const UFFDIO_REGISTER: u32 = 0xc020_aa00;
-const UFFDIO_MOVE: u32 = 0xc028_aa05;
 /// struct uffdio_register begins with the start and the length, struct uffdio_move with the
 /// destination, the source and the length.
 const LONGEST_BYTES: usize = 24;
@@ -24,9 +23,9 @@ pub(super) fn note(t: &'static ThreadBlock, number: usize, args: &Args) {
     if number != nr::IOCTL {
         return;
     }
-    let (words, range_at) = match args[1] as u32 {
-        UFFDIO_REGISTER => (2, 0),
-        UFFDIO_MOVE => (3, 1),
+    let (words, range_at) = match args[1] as u32 as usize {
+        IOCTL_REGISTER => (2, 0),
+        IOCTL_MOVE => (3, 1),
         _ => return,
     };
     let mut bytes = [0u8; LONGEST_BYTES];

@@ -79,8 +79,7 @@ const OPTIONAL: [usize; 28] = [
 /// Calls that a child or another thread of ours makes before it is as its parent.
 const TO_OPEN: [usize; 6] = [nr::USERFAULTFD, nr::OPENAT, nr::IO_SETUP, nr::PIPE2, nr::UNLINKAT, nr::STAT];
 
-/// The same where the store is on servers: calls that bring a page back, and those that connect
-/// again.
+/// Where the store is on servers: calls that bring a page back, and calls that connect again.
 const NEEDED_REMOTE: [usize; 3] = [nr::SENDTO, nr::RECVFROM, nr::POLL];
 const OPTIONAL_REMOTE: [usize; 5] = [nr::SOCKET, nr::CONNECT, nr::SETSOCKOPT, nr::DUP3, nr::SHUTDOWN];
 
@@ -164,15 +163,13 @@ fn passes(filter: &[Instruction]) -> bool {
     let commands =
         || userfaultfd::COMMANDS.iter().map(|c| verdict(filter, &Call::with_command(nr::IOCTL, *c)));
     let by_protection = start::settings().mechanism == Mechanism::Protect as u32;
-    let needs = NEEDED.iter().all(|n| at_most(Verdict::Allowed, *n))
+    let (needed_remote, optional_remote): (&[usize], &[usize]) =
+        if start::settings().is_remote() { (&NEEDED_REMOTE, &OPTIONAL_REMOTE) } else { (&[], &[]) };
+    let needs = NEEDED.iter().chain(needed_remote).all(|n| at_most(Verdict::Allowed, *n))
         && (by_protection || commands().all(|v| v == Verdict::Allowed));
-    let is_remote = start::settings().is_remote();
-    let needs = needs && (!is_remote || NEEDED_REMOTE.iter().all(|n| at_most(Verdict::Allowed, *n)));
     let discards = || verdict(filter, &Call::with_command(nr::IOCTL, file::BLKDISCARD));
-    let is_on_device = start::settings().device().is_some();
-    let survives = OPTIONAL.iter().all(|n| at_most(Verdict::Refused, *n))
-        && (!is_on_device || discards() <= Verdict::Refused)
-        && (!is_remote || OPTIONAL_REMOTE.iter().all(|n| at_most(Verdict::Refused, *n)));
+    let survives = OPTIONAL.iter().chain(optional_remote).all(|n| at_most(Verdict::Refused, *n))
+        && (start::settings().device().is_none() || discards() <= Verdict::Refused);
     let may_open = survives && TO_OPEN.iter().all(|n| at_most(Verdict::Refused, *n));
     if !may_open {
         MAY_OPEN.store(false, Ordering::Relaxed);

@@ -11,7 +11,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::store::remote::DESCRIPTORS;
 use crate::store::testing::{Fault, MemoryStore};
 use crate::store::{Progress, Queue, ReadQueue};
 
@@ -82,18 +81,8 @@ impl Store for HookedStore {
     fn close(self) {
         self.0.close();
     }
-    fn end(self) {}
-
     fn is_inherited(self) -> bool {
         false
-    }
-
-    fn descriptor(self) -> i32 {
-        -1
-    }
-
-    fn shared_descriptors(self) -> [i32; DESCRIPTORS] {
-        [-1; DESCRIPTORS]
     }
 }
 

@@ -177,7 +177,7 @@ impl<S: Store> Source<S> {
         self.store.copies()
     }
 
-    /// The same as `read`, of one copy.
+    /// Reads one copy, as `read` does.
     pub fn read_copy(&self, copy: usize, blocks: Range<usize>, buf: &mut [u8]) -> Result<()> {
         let at = self.at + (blocks.start * BLOCK_BYTES) as u64;
         self.store.read_copy(copy, at, &mut buf[..blocks.len() * BLOCK_BYTES])

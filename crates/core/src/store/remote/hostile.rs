@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What is wrong with a server.
+/// A way in which a server is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Honest,

@@ -27,7 +27,7 @@ const OPTION_REPLIES_MOST: usize = 64;
 /// discard are under way at most.
 const RESULTS: usize = 4;
 
-/// What the server says of the export.
+/// An export, as its server describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Export {
     pub bytes: u64,
@@ -70,7 +70,7 @@ impl Failure {
 
 type Answer<T> = core::result::Result<T, Failure>;
 
-/// What a request is known by, on one link.
+/// The name of a request on one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     cookie: u64,

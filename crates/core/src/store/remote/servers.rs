@@ -1,0 +1,388 @@
+//! The servers of a run, as one process deals with them: which are believed to answer, reads of one
+//! copy or the other, and writes of both.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use super::link::{Failure, Link, Ticket};
+use super::{COPIES_MOST, NO_ANSWER, PATIENCE_NS, SERVERS_MOST, Server};
+use crate::nbd::{CMD_TRIM, CMD_WRITE};
+use crate::store::extents::{CLAIM_BYTES, Extents, Geometry, Leases, Spot, Spots};
+use crate::store::{CLUSTER_BYTES, QUEUE_BUFFERS};
+use crate::sys::socket::Patience;
+use crate::sys::sync::Mutex;
+use crate::sys::{Errno, Result};
+
+/// How long a server is waited for where there is another copy: some hundred times what a load
+/// takes, and little enough to wait for once.
+const HURRY_NS: u64 = 500_000_000;
+/// How long a server that did not answer is asked last, and given nothing to write; twice as long
+/// each time that it still does not, up to 32 times. Each time costs somebody half a second.
+const DOWN_NS: u64 = 1_000_000_000;
+const DOWN_LOG2_MOST: u32 = 5;
+/// Between two tries where no server answers.
+const AGAIN_NS: u64 = 50_000_000;
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) loads: AtomicU64,
+    pub(super) timeouts: AtomicU64,
+    pub(super) second_copies: AtomicU64,
+    pub(super) lone_copies: AtomicU64,
+}
+
+/// A server, and how it is with it.
+pub(super) struct Peer {
+    pub(super) server: Server,
+    pub(super) reads: Mutex<Link>,
+    pub(super) writes: Mutex<Link>,
+    /// The numbers of the links' descriptors, for whoever asks without their locks.
+    pub(super) descriptors: [AtomicI32; 2],
+    /// Until when it is believed not to answer, and how often it has not, one time after the other.
+    pub(super) down_until_ns: AtomicU64,
+    pub(super) downs: AtomicU32,
+}
+
+/// One cluster on its way, and its copies.
+#[derive(Clone, Copy)]
+pub(super) struct Flight {
+    copies: [Option<Sent>; COPIES_MOST],
+    len: usize,
+    /// What is left for sending it again.
+    patience: Patience,
+}
+
+/// Where one goes, and what came of it.
+#[derive(Clone, Copy)]
+struct Sent {
+    spot: Spot,
+    sent: core::result::Result<Ticket, Errno>,
+    result: Option<Result<()>>,
+    is_again: bool,
+}
+
+/// The servers of a run, for one process.
+pub struct Remote {
+    pub(super) peers: [Peer; SERVERS_MOST],
+    pub(super) servers: usize,
+    pub(super) copies: usize,
+    pub(super) patience_ns: u64,
+    pub(super) hurry_ns: u64,
+    /// When a page was last given up, 0: never. Who comes soon after that need not wait as long.
+    pub(super) lost_at_ns: AtomicU64,
+    pub(super) extents: Extents,
+    pub(super) flights: Mutex<[Option<Flight>; QUEUE_BUFFERS]>,
+    pub(super) counts: Counts,
+}
+
+impl Peer {
+    pub(super) fn new(server: Server) -> Peer {
+        Peer {
+            server,
+            reads: Mutex::new(Link::new()),
+            writes: Mutex::new(Link::new()),
+            descriptors: [const { AtomicI32::new(-1) }; 2],
+            down_until_ns: AtomicU64::new(0),
+            downs: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        let until = self.down_until_ns.load(Ordering::Relaxed);
+        until != 0 && crate::sys::now_ns() < until
+    }
+
+    pub(super) fn is_up(&self) {
+        if self.down_until_ns.load(Ordering::Relaxed) != 0 {
+            self.down_until_ns.store(0, Ordering::Relaxed);
+            self.downs.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn goes_down(&self) {
+        // Who was already on the way when it went down says nothing new.
+        if !self.is_down() {
+            let log2 = self.downs.fetch_add(1, Ordering::Relaxed).min(DOWN_LOG2_MOST);
+            self.down_until_ns.store(crate::sys::now_ns() + (DOWN_NS << log2), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn links(&self) -> [&Mutex<Link>; 2] {
+        [&self.reads, &self.writes]
+    }
+
+    /// Takes numbers for the connections, of which none is there any more.
+    pub(super) fn reserve(&self) -> Result<()> {
+        for (link, number) in self.links().into_iter().zip(&self.descriptors) {
+            let mut link = link.lock();
+            link.reserve()?;
+            number.store(link.descriptor(), Ordering::Release);
+        }
+        self.down_until_ns.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The bytes that the extents need must still be there: a server that was started again may
+    /// have a smaller export.
+    pub(super) fn open(&self, link: &mut Link, end: u64, patience: &mut Patience) -> Result<()> {
+        link.open(&self.server, patience)?;
+        if link.export().bytes < end {
+            return Err(Errno::EIO);
+        }
+        Ok(())
+    }
+}
+
+impl Remote {
+    /// For the processes of a run. Connects to nothing yet.
+    pub fn new(servers: &[Server], copies: usize, extent_bytes: u64, leases: &'static Leases) -> Remote {
+        let server = |i: usize| servers.get(i).copied().unwrap_or(Server::NONE);
+        let geometry = Geometry::cut(extent_bytes, servers.iter().map(|s| s.extents as usize));
+        Remote {
+            peers: core::array::from_fn(|i| Peer::new(server(i))),
+            servers: servers.len().min(SERVERS_MOST),
+            copies: copies.clamp(1, COPIES_MOST),
+            patience_ns: PATIENCE_NS,
+            hurry_ns: HURRY_NS,
+            lost_at_ns: AtomicU64::new(0),
+            extents: Extents::new(geometry, leases),
+            flights: Mutex::new([None; QUEUE_BUFFERS]),
+            counts: Counts::default(),
+        }
+    }
+
+    /// With another patience than ten seconds, for tests.
+    #[cfg(test)]
+    pub fn with_patience(self, patience_ns: u64) -> Remote {
+        Remote { patience_ns, hurry_ns: patience_ns / 4, ..self }
+    }
+
+    pub(super) fn peers(&self) -> &[Peer] {
+        &self.peers[..self.servers]
+    }
+
+    /// Notes what came to nothing.
+    pub(super) fn failed(&self, peer: &Peer, why: Failure) -> Errno {
+        if let Failure::Broken(_) = why {
+            self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
+            peer.goes_down();
+        }
+        why.errno()
+    }
+
+    /// Reads from one copy. A connection that turns out to be broken is made again, once.
+    pub(super) fn read_from(&self, spot: Spot, buf: &mut [u8], patience: &mut Patience) -> Result<()> {
+        let peer = &self.peers[spot.server];
+        let mut link = peer.reads.lock();
+        let end = spot.at + buf.len() as u64;
+        let mut is_again = !link.is_open();
+        loop {
+            let read = match peer.open(&mut link, end, patience) {
+                Ok(()) => link.read(spot.at, buf, patience),
+                Err(e) => Err(Failure::Broken(e)),
+            };
+            match read {
+                Ok(()) => {
+                    self.counts.loads.fetch_add(1, Ordering::Relaxed);
+                    peer.is_up();
+                    return Ok(());
+                }
+                Err(Failure::Broken(_)) if !is_again && !patience.is_over() => {
+                    is_again = true;
+                    self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(why) => return Err(self.failed(peer, why)),
+            }
+        }
+    }
+
+    pub(super) fn read(&self, spots: Spots, buf: &mut [u8]) -> Result<()> {
+        let is_down = |spot: &Option<Spot>| spot.is_none_or(|s| self.peers[s.server].is_down());
+        // By turns, so that the servers have equal parts of the work.
+        let is_odd = |spot: Spot| spot.at / CLUSTER_BYTES as u64 % 2 == 1;
+        let mut spots = spots;
+        if spots[0].is_some_and(is_odd) && spots[1].is_some() {
+            spots.swap(0, 1);
+        }
+        if is_down(&spots[0]) {
+            spots.swap(0, 1);
+        }
+        let has_two = spots.iter().all(Option::is_some);
+        let lost_at = self.lost_at_ns.load(Ordering::Relaxed);
+        let is_lost = lost_at != 0 && crate::sys::now_ns().wrapping_sub(lost_at) < self.patience_ns;
+        let mut patience = Patience::new(if is_lost { self.hurry_ns } else { self.patience_ns });
+        let mut hurries = has_two;
+        if spots == [None; COPIES_MOST] {
+            return Err(Errno::EIO);
+        }
+        loop {
+            for (i, spot) in spots.iter().enumerate() {
+                let Some(spot) = spot else { continue };
+                // The second one has what the first one leaves, and that is not nothing.
+                let most = if has_two && i == 0 { patience.left_ns() / 2 } else { patience.left_ns() };
+                let mut part = patience.at_most(if hurries { self.hurry_ns.min(most) } else { most });
+                let before = part.left_ns();
+                let read = self.read_from(*spot, buf, &mut part);
+                patience.spend(before - part.left_ns());
+                if read.is_ok() {
+                    self.counts.second_copies.fetch_add(u64::from(i > 0), Ordering::Relaxed);
+                    return Ok(());
+                }
+            }
+            if patience.is_over() {
+                self.lost_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
+                return Err(NO_ANSWER);
+            }
+            hurries = has_two && patience.left_ns() > self.patience_ns / 2;
+            patience.sleep(AGAIN_NS);
+        }
+    }
+
+    /// Starts to write one copy. A connection that turns out to be broken is made again; if that
+    /// fails, again, while there is patience and `persists`.
+    fn write_to(
+        &self,
+        spot: Spot,
+        bytes: &[u8],
+        persists: bool,
+        patience: &mut Patience,
+    ) -> core::result::Result<Ticket, Errno> {
+        let peer = &self.peers[spot.server];
+        let mut link = peer.writes.lock();
+        let end = spot.at + bytes.len() as u64;
+        let mut is_again = !link.is_open();
+        loop {
+            let sent = match peer.open(&mut link, end, patience) {
+                Ok(()) => link.send(CMD_WRITE, spot.at, bytes.len(), bytes, patience),
+                Err(e) => Err(Failure::Broken(e)),
+            };
+            match sent {
+                Ok(ticket) => return Ok(ticket),
+                Err(_) if !is_again => is_again = true,
+                Err(why) if patience.is_over() || !persists => return Err(self.failed(peer, why)),
+                Err(_) => patience.sleep(AGAIN_NS),
+            }
+        }
+    }
+
+    pub(super) fn write(&self, spots: Spots, bytes: &[u8]) -> Result<Flight> {
+        let has_two = spots.iter().all(Option::is_some);
+        let patience = Patience::new(self.patience_ns);
+        let mut flight = Flight { copies: [None; COPIES_MOST], len: bytes.len(), patience };
+        let is_down = |spot: &Spot| self.peers[spot.server].is_down();
+        let all_down = spots.iter().flatten().all(is_down);
+        for (copy, spot) in flight.copies.iter_mut().zip(spots) {
+            let Some(spot) = spot else { continue };
+            let mut part = patience.at_most(if has_two { self.hurry_ns } else { self.patience_ns });
+            // For one that does not answer nobody waits, if there is another.
+            let skips = is_down(&spot) && !all_down;
+            let sent = if skips { Err(NO_ANSWER) } else { self.write_to(spot, bytes, !has_two, &mut part) };
+            *copy = Some(Sent { spot, sent, result: None, is_again: false });
+        }
+        let is_sent = flight.copies.iter().flatten().any(|copy| copy.sent.is_ok());
+        if is_sent { Ok(flight) } else { Err(NO_ANSWER) }
+    }
+
+    /// What came of a cluster, if it is known by now; with `waits`, it is waited for.
+    pub(super) fn land(&self, flight: &mut Flight, bytes: &[u8], waits: bool) -> Option<Result<()>> {
+        let bytes = &bytes[..flight.len];
+        for i in 0..COPIES_MOST {
+            // Written, or on its way.
+            let is_other_there = flight.copies.iter().enumerate().any(|(j, other)| {
+                j != i && other.is_some_and(|o| o.sent.is_ok() && !matches!(o.result, Some(Err(_))))
+            });
+            if let Some(copy) = &mut flight.copies[i]
+                && copy.result.is_none()
+            {
+                self.land_copy(copy, bytes, &mut flight.patience, is_other_there, waits);
+            }
+        }
+        let results = || flight.copies.iter().flatten().map(|copy| copy.result);
+        if results().any(|result| result.is_none()) {
+            return None;
+        }
+        let written = results().filter(|result| *result == Some(Ok(()))).count();
+        if written == 0 {
+            // That there is no room says more than that somebody is gone.
+            let is_full = results().any(|result| result == Some(Err(Errno::ENOSPC)));
+            return Some(Err(if is_full { Errno::ENOSPC } else { NO_ANSWER }));
+        }
+        self.counts.lone_copies.fetch_add(u64::from(written < self.copies), Ordering::Relaxed);
+        Some(Ok(()))
+    }
+
+    /// What came of one copy. Where the connection broke on the way it is sent again: once, or, if
+    /// there is no other, as long as there is patience.
+    fn land_copy(
+        &self,
+        copy: &mut Sent,
+        bytes: &[u8],
+        patience: &mut Patience,
+        is_other_there: bool,
+        waits: bool,
+    ) {
+        let peer = &self.peers[copy.spot.server];
+        loop {
+            let ns = if is_other_there { self.hurry_ns } else { self.patience_ns };
+            let mut part = patience.at_most(ns);
+            let before = part.left_ns();
+            let answer = match copy.sent {
+                Ok(ticket) => peer.writes.lock().result(ticket, waits, &mut part),
+                Err(e) => Some(Err(Failure::Refused(e))),
+            };
+            if let Some(Err(Failure::Broken(_))) = answer
+                && !part.is_over()
+                && (!copy.is_again || !is_other_there)
+            {
+                copy.is_again = true;
+                self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
+                copy.sent = self.write_to(copy.spot, bytes, !is_other_there, &mut part);
+                patience.spend(before - part.left_ns());
+                continue;
+            }
+            patience.spend(before - part.left_ns());
+            if answer == Some(Ok(())) {
+                peer.is_up();
+            }
+            copy.result = answer.map(|result| result.map_err(|why| self.failed(peer, why)));
+            return;
+        }
+    }
+
+    pub(super) fn trim(&self, spot: Spot, len: u64) {
+        let peer = &self.peers[spot.server];
+        let mut link = peer.writes.lock();
+        if peer.is_down() || !link.is_open() || !link.export().can_trim() {
+            return;
+        }
+        let trimmed = link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(self.hurry_ns));
+        if let Err(why) = trimmed {
+            self.failed(peer, why);
+        }
+    }
+
+    /// Connects to every server, as far as they answer; the last error if none does.
+    pub(super) fn connect(&self, ns: u64) -> Result<()> {
+        let mut connected = Err(NO_ANSWER);
+        for peer in self.peers() {
+            for link in peer.links() {
+                let end = CLAIM_BYTES + u64::from(peer.server.extents) * self.extents.extent_bytes();
+                let opened = peer.open(&mut link.lock(), end, &mut Patience::new(ns));
+                match opened {
+                    Ok(()) => connected = Ok(()),
+                    Err(e) => {
+                        let why = self.failed(peer, Failure::Broken(e));
+                        connected = connected.or(Err(why));
+                        break;
+                    }
+                }
+            }
+        }
+        connected
+    }
+}
+
+impl Counts {
+    pub(super) fn all(&self) -> [&AtomicU64; 4] {
+        [&self.loads, &self.timeouts, &self.second_copies, &self.lone_copies]
+    }
+}
