@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Eight words are a *line*. Bases lie in lines before, never in the same one, so that the words of
-//! a line do not wait for each other: a line is one vector, both ways (`sys/words.rs`; without
-//! AVX-512 the loops here do the same, word by word, there compiled for the bit instructions that
-//! the processor has). An input is cut into *blocks* of a page, each for itself:
+//! a line do not wait for each other: a line is one vector, or two, both ways (`sys/words`; without
+//! AVX2 the loops here do it word by word). An input is cut into *blocks* of a page, each for
+//! itself:
 //!
 //! ```text
 //!   | lines with a code: 64 bits | bytes of the literals: 16 | literals | codes: 4 bits a word | distances | rest of a line |
@@ -42,7 +42,7 @@ pub const CODE_BYTES: usize = LINE_WORDS / 2;
 const DISTANCE_MAX: usize = 255;
 
 /// Low bytes that each code replaces.
-const LITERALS: [u8; 16] = [0, 1, 2, 4, 5, 6, 8, 0, 1, 2, 3, 4, 6, 0, 1, 2];
+pub const LITERALS: [u8; 16] = [0, 1, 2, 4, 5, 6, 8, 0, 1, 2, 3, 4, 6, 0, 1, 2];
 /// The first code with the word a line before for its base, and the first with a distance.
 pub const FIRST_ABOVE: u8 = 7;
 pub const FIRST_DISTANT: u8 = 13;
@@ -616,7 +616,7 @@ mod tests {
     #[test]
     fn with_what_the_processor_has_the_bytes_are_those_that_are_said() {
         for (level, seed) in
-            [(vector::Level::Plain, 11), (vector::Level::Bits, 12), (vector::Level::Vectors, 11)]
+            [(vector::Level::Plain, 11), (vector::Level::Avx2, 12), (vector::Level::Avx512, 11)]
         {
             match vector::loops().at(level) {
                 Some(loops) => compare(loops, seed),

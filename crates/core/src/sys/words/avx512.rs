@@ -1,5 +1,4 @@
-//! The loops of `codec/words.rs` for what the processor has: a line of eight words at a time, with
-//! AVX-512, or else those that are there, compiled for its bit instructions.
+//! A line is one vector.
 //!
 //! ```text
 //!   compress    what differs from each base: vplzcntq of an exclusive or
@@ -10,19 +9,17 @@
 //! ```
 //!
 //! # Safety charter
-//! Functions compiled for CPU features are called after the features were found. Loads and stores
-//! of vectors go through slices or arrays of at least that length, or through masks that leave out
-//! what lies beyond. What gathers read is inside its array: positions come from tables whose
-//! entries are below `BLOCK_WORDS` (and 0 at first), and of a block only those in front of the line
-//! are taken; hashes are below `TABLE_WORDS`; distances are cut to what lies before.
-#![allow(unsafe_code)]
+//! Loads and stores of vectors go through slices or arrays of at least that length, or through
+//! masks that leave out what lies beyond. What gathers read is inside its array: positions come
+//! from tables whose entries are below `BLOCK_WORDS` (and 0 at first), and of a block only those in
+//! front of the line are taken; hashes are below `TABLE_WORDS`; distances are cut to what lies
+//! before.
 
 use core::arch::x86_64::*;
-use std::arch::is_x86_feature_detected;
 
 use crate::codec::words::{
-    self, BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE,
-    LINE_BYTES, Lines, MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES,
+    BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE, LINE_BYTES, Lines,
+    MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES,
 };
 
 /// One byte of every code in a word.
@@ -31,111 +28,6 @@ const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
 const ABOVE: u64 = 0x0001_0203_0405_0607;
 /// Leaves the lowest byte of each word to a table, and makes zero of the others.
 const LOWEST_BYTE: i64 = 0x8080_8080_8080_8000_u64 as i64;
-
-/// What a processor can do of this.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Level {
-    Plain,
-    /// Instructions that count and shift bits as the loops want it.
-    Bits,
-    /// AVX-512, with VBMI2.
-    Vectors,
-}
-
-/// A level that this processor has. There is none of any other: only [`loops`] makes them.
-#[derive(Clone, Copy)]
-pub struct Loops(Level);
-
-/// The best that this processor has.
-#[inline]
-pub fn loops() -> Loops {
-    let has_bits = is_x86_feature_detected!("lzcnt")
-        && is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("popcnt")
-        && is_x86_feature_detected!("avx2");
-    let has_vectors = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512cd")
-        && is_x86_feature_detected!("avx512vbmi2");
-    Loops(match (has_bits, has_vectors) {
-        (false, _) => Level::Plain,
-        (true, false) => Level::Bits,
-        (true, true) => Level::Vectors,
-    })
-}
-
-impl Loops {
-    pub fn level(self) -> Level {
-        self.0
-    }
-
-    /// Those of a lower level, or of this one.
-    #[cfg(test)]
-    pub fn at(self, level: Level) -> Option<Loops> {
-        (level <= self.0).then_some(Loops(level))
-    }
-
-    /// Writes the literals of a block to the start of `literals`, and the rest to `found`. False:
-    /// there is no room, or words make nothing of it.
-    #[inline]
-    pub fn compress(
-        self,
-        tables: &mut [u8; TABLES_BYTES],
-        lines: &[[u8; LINE_BYTES]],
-        literals: &mut [u8],
-        found: &mut Lines,
-    ) -> bool {
-        assert!(lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
-        // SAFETY: the features of the level were found, and there are no more lines than a block
-        // has.
-        unsafe {
-            match self.0 {
-                Level::Plain => compress_plainly(tables, lines, literals, found),
-                Level::Bits => compress_by_bits(tables, lines, literals, found),
-                Level::Vectors => compress_avx512(tables, lines, literals, found),
-            }
-        }
-    }
-
-    /// Restores the lines of a block. Says how many distances there were; `None`: that is no block.
-    #[inline]
-    pub fn decompress(self, block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-        assert!(lines.len() * LINE_BYTES <= BLOCK_WORDS * 8);
-        // SAFETY: as above.
-        unsafe {
-            match self.0 {
-                Level::Plain => decompress_plainly(block, lines),
-                Level::Bits => decompress_by_bits(block, lines),
-                Level::Vectors => decompress_avx512(block, lines),
-            }
-        }
-    }
-}
-
-/// The loops of `codec/words.rs`, compiled in one way or another. In frames of their own: who calls
-/// them for another codec has not that much stack.
-macro_rules! compiled {
-    ($compress:ident, $decompress:ident, $how:meta) => {
-        #[$how]
-        fn $compress(
-            tables: &mut [u8; TABLES_BYTES],
-            lines: &[[u8; LINE_BYTES]],
-            literals: &mut [u8],
-            found: &mut Lines,
-        ) -> bool {
-            words::compress_lines(tables, lines, literals, found)
-        }
-
-        #[$how]
-        fn $decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-            words::decompress_lines(block, lines)
-        }
-    };
-}
-compiled!(compress_plainly, decompress_plainly, inline(never));
-compiled!(compress_by_bits, decompress_by_bits, target_feature(enable = "lzcnt,bmi1,bmi2,popcnt,avx2"));
 
 /// A mask of the first `count` bytes of a line.
 #[inline]
@@ -173,7 +65,7 @@ fn places<const SHIFT: u32>(words: __m512i) -> __m512i {
 /// # Safety
 /// The caller has found the features, and `lines` are a block at most.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512cd,avx512vbmi2,bmi2,popcnt")]
-unsafe fn compress_avx512(
+pub unsafe fn compress(
     tables: &mut [u8; TABLES_BYTES],
     lines: &[[u8; LINE_BYTES]],
     literals: &mut [u8],
@@ -261,7 +153,7 @@ unsafe fn compress_avx512(
 /// # Safety
 /// The caller has found the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,bmi2,popcnt")]
-unsafe fn decompress_avx512(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
+pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
     // SAFETY: the tables have the 16 bytes of the loads.
     let (replaced, has_distance) =
         unsafe { (_mm_loadu_si128(REPLACED.as_ptr().cast()), _mm_loadu_si128(HAS_DISTANCE.as_ptr().cast())) };
