@@ -64,6 +64,11 @@ impl Reclaimed {
     }
 }
 
+/// Whether so many pages come in as a window.
+fn is_window(pages: i64) -> bool {
+    (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages)
+}
+
 impl Pager {
     /// Pages that limbo holds when memory is short.
     pub fn limbo_target(&self) -> i64 {
@@ -126,6 +131,9 @@ impl Pager {
             let (mut s, r) = self.reclaim(s, active, short.max(0) as usize, None);
             let is_fruitless = r.is_fruitless() && !self.give_frame_back(&mut s, active);
             drop(s);
+            if r.freed > 0 {
+                self.room.has_grown();
+            }
             sum.taken += r.taken;
             sum.freed += r.freed;
             sum.refused += r.refused;
@@ -139,6 +147,7 @@ impl Pager {
             }
             self.publish(false);
         }
+        self.room.is_plenty();
         sum
     }
 
@@ -164,33 +173,55 @@ impl Pager {
         left == 0
     }
 
-    /// Frees memory until `pages` more fit, or nothing can be freed any more.
-    pub(super) fn make_room<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
+    /// Frees memory until `pages` more fit, or nothing can be freed any more; or waits until others
+    /// have (`room.rs`).
+    pub(super) fn make_room<'a>(&'a self, s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
+        // Looked for once: what can go may be in other hands.
+        let wants_stock = is_window(pages) && self.is_nearly_full();
+        if self.has_room(&s, pages, wants_stock) {
+            return s;
+        }
+        if self.rests() {
+            self.end_rest();
+        }
+        let (mut s, evicts) = self.enter_room(s, |s| self.has_room(s, pages, false));
+        if evicts {
+            s = self.evict_for(s, active, pages, wants_stock);
+            self.leave_room();
+            s.unlocked(|| self.room.has_grown());
+        }
+        s
+    }
+
+    /// Whether `pages` more fit. `wants_stock`: as frames that are ready for a window.
+    fn has_room(&self, s: &Locked<'_>, pages: i64, wants_stock: bool) -> bool {
+        self.excess(pages) <= 0 && !wants_stock
+            || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
+            || is_window(pages) && s.limbo.has_stock() && self.excess(0) <= 0
+    }
+
+    /// Evicts until `pages` more fit, or nothing can be freed any more.
+    fn evict_for<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        pages: i64,
+        mut wants_stock: bool,
+    ) -> Locked<'a> {
         let (mut fruitless, mut waits) = (0, 0);
         let fruitless_max = match () {
             () if self.tolerates() => FRUITLESS_AGAIN,
             () if self.is_alone() => FRUITLESS_MAX,
             () => FRUITLESS_IN_TREE,
         };
-        let is_window = (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages);
-        // Looked for once: what can go may be in other hands.
-        let mut wants_stock = is_window && self.is_nearly_full();
-        let has_room = |s: &Locked<'_>, wants_stock: bool| {
-            self.excess(pages) <= 0 && !wants_stock
-                || pages == HUGE_PAGES as i64 && self.has_room_for_huge(s)
-                || is_window && s.limbo.has_stock() && self.excess(0) <= 0
-        };
-        if self.rests() && !has_room(&s, wants_stock) {
-            self.end_rest();
-        }
-        while !has_room(&s, wants_stock) {
+        while !self.has_room(&s, pages, wants_stock) {
             if self.is_pool_too_large() {
                 drop(s);
                 self.shrink_pool(active);
                 s = self.enter();
             }
             let r;
-            let batch = if is_window { self.batch_pages() } else { DIRECT_PAGES };
+            let batch = if is_window(pages) { self.batch_pages() } else { DIRECT_PAGES };
             (s, r) = self.reclaim(s, active, self.excess(pages).max(8) as usize, Some(batch));
             if core::mem::take(&mut wants_stock) && self.excess(pages) <= 0 {
                 continue;
@@ -258,7 +289,7 @@ impl Pager {
         let batch = direct.unwrap_or(most);
         let is_large = batch == most;
         if sweeps_first(s.limbo.ready(), self.limbo_target_now(&s)) {
-            let wants_lone = direct.is_none() && self.look_for_lone(&mut s, active);
+            let wants_lone = self.look_for_lone(&mut s, active);
             let mut victims = Victims::new(wants_lone);
             let swept = self.sweep(&mut s, active, &mut victims, batch.max(SWEEP_PAGES));
             (r.taken, r.freed) = (swept.taken, swept.dropped);

@@ -45,6 +45,7 @@ mod process;
 mod reclaim;
 mod refusal;
 mod resolve;
+mod room;
 mod shared;
 mod size;
 mod stream;
@@ -84,6 +85,7 @@ use balance::Balance;
 use claim::Claims;
 use hold::Holds;
 use refusal::Refusals;
+use room::Room;
 use shared::Sharing;
 use together::Lone;
 use units::Units;
@@ -196,6 +198,7 @@ pub struct Pager {
     sharing: Sharing,
     refusals: Refusals,
     balance: Balance,
+    room: Room,
     /// Wakes the evictor: bumped, then futex-woken.
     pub evictor_word: AtomicU32,
     evictor_asked: AtomicBool,
@@ -261,6 +264,7 @@ impl Pager {
             sharing: Sharing::new(),
             refusals: Refusals::new(),
             balance: Balance::new(),
+            room: Room::new(),
             evictor_word: AtomicU32::new(0),
             evictor_asked: AtomicBool::new(false),
             size: AtomicI64::new(0),
@@ -308,6 +312,7 @@ impl Pager {
         s.bounce = Some(Mapping::new(WINDOW_LOCKED_PAGES * PAGE_SIZE)?);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
         crate::sys::tsc::ask();
+        self.room.begin();
         self.add(Counter::Activations, 1);
         self.balance.begin(active.pool_percent, active.has_store);
         self.limit_pool(active);

@@ -159,6 +159,7 @@ impl Pager {
         self.holds.after_fork_child(mine, tid);
         self.evictor_word.store(0, Ordering::Relaxed);
         self.evictor_asked.store(false, Ordering::Relaxed);
+        self.room.after_fork_child();
         (s.ahead, s.coming) = (Ahead::NOTHING, Ahead::NOTHING);
         s.claims.after_fork_child();
         let dropped = |r: &crate::region::Range| r.flags.has(RangeFlags::DONTFORK);
