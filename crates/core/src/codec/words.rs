@@ -139,6 +139,15 @@ impl Lines {
         done == TRIED_LINES && room < lines * LINE_BYTES && bytes > TRIED_LINES * LINE_BYTES * 15 / 16
     }
 
+    /// Adds the codes of a line, if it has some.
+    #[inline(always)]
+    pub fn put_codes(&mut self, number: usize, codes: u32) {
+        let is_coded = codes != 0;
+        self.codes[self.code_bytes..][..CODE_BYTES].copy_from_slice(&codes.to_le_bytes());
+        self.code_bytes += CODE_BYTES * usize::from(is_coded);
+        self.with_code |= u64::from(is_coded) << number;
+    }
+
     const fn new() -> Lines {
         Lines {
             with_code: 0,
@@ -280,6 +289,18 @@ fn parts(src: &[u8], lines: usize) -> Option<Block<'_>> {
     is_within.then_some(Block { with_code, literals, codes, distances })
 }
 
+/// The first bytes of some; behind the last of them those of `spare`, which are zero.
+#[inline(always)]
+pub fn first<'a, const N: usize>(bytes: &'a [u8], spare: &'a mut [u8; N]) -> &'a [u8; N] {
+    match bytes.first_chunk() {
+        Some(first) => first,
+        None => {
+            spare[..bytes.len()].copy_from_slice(bytes);
+            spare
+        }
+    }
+}
+
 fn line_words(line: &[u8; LINE_BYTES]) -> [u64; LINE_WORDS] {
     let (words, _) = line.as_chunks::<8>();
     core::array::from_fn(|i| u64::from_le_bytes(words[i]))
@@ -370,11 +391,7 @@ pub fn compress_lines(
             first[usize::from(places[0][i])] = ((start + i) as u32).to_le_bytes();
             second[usize::from(places[1][i])] = ((start + i) as u32).to_le_bytes();
         }
-        if codes != 0 {
-            found.with_code |= 1 << number;
-            found.codes[found.code_bytes..][..CODE_BYTES].copy_from_slice(&codes.to_le_bytes());
-            found.code_bytes += CODE_BYTES;
-        }
+        found.put_codes(number, codes);
     }
     true
 }
@@ -393,18 +410,12 @@ pub fn decompress_lines(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option
             above = [0; LINE_WORDS];
             continue;
         }
-        let (first, more) = codes.split_first()?;
-        let line_codes = u32::from_le_bytes(*first);
+        let (line_codes, more) = codes.split_first()?;
+        let line_codes = u32::from_le_bytes(*line_codes);
         codes = more;
         // Whole words are read, so the last lines of a block need something behind them.
         let mut tail = [0; WINDOW];
-        let low = match literals.first_chunk::<WINDOW>() {
-            Some(low) => low,
-            None => {
-                tail[..literals.len()].copy_from_slice(literals);
-                &tail
-            }
-        };
+        let low = first(literals, &mut tail);
         let mut count = 0;
         for (i, above) in above.iter_mut().enumerate() {
             let code = (line_codes >> (4 * i)) as usize & 15;

@@ -16,48 +16,37 @@
 
 use core::arch::x86_64::*;
 
+use super::ABOVE;
 use crate::codec::words::{
     BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, FIRST_DISTANT, LINE_BYTES,
-    LITERALS, Lines, MULTIPLIER, PRODUCT_SHIFT, SHIFTS, TABLE_WORDS, TABLES_BYTES,
+    LITERALS, Lines, MULTIPLIER, PRODUCT_SHIFT, SHIFTS, TABLE_WORDS, TABLES_BYTES, first,
 };
 
 /// The bits that a nibble uses; and those that a byte uses whose upper nibble it is.
 const BITS: [u8; 16] = [0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4];
 const BITS_UPPER: [u8; 16] = [0, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 8, 8, 8, 8];
-/// Distances of the words of a line from those a line before.
-const ABOVE: u64 = 0x0001_0203_0405_0607;
 /// The least that a code with a distance costs, as tables of choices say it.
 const LEAST_DISTANT: u8 = BY_DISTANT[0];
 /// What `vpshufb` makes a zero of.
 const NOTHING: u8 = 0x80;
 
-/// For each mask of eight bytes: those that it has, moved together.
-static TOGETHER: [[u8; 8]; 256] = {
-    let mut table = [[NOTHING; 8]; 256];
-    let mut mask = 0;
-    while mask < 256 {
-        let (mut byte, mut count) = (0, 0);
-        while byte < 8 {
-            if mask >> byte & 1 != 0 {
-                table[mask][count] = byte as u8;
-                count += 1;
-            }
-            byte += 1;
-        }
-        mask += 1;
-    }
-    table
-};
+/// Bytes for `vpshufb`, for each mask of eight bytes.
+type ByMask = [[u8; 8]; 256];
 
-/// For each mask of eight bytes: the first bytes, moved to those that it has.
-static APART: [[u8; 8]; 256] = {
+/// The bytes that the mask has, moved together.
+static TOGETHER: ByMask = by_masks(false);
+/// The first bytes, moved to those that the mask has.
+static APART: ByMask = by_masks(true);
+
+const fn by_masks(is_apart: bool) -> ByMask {
     let mut table = [[NOTHING; 8]; 256];
     let mut mask = 0;
     while mask < 256 {
         let (mut byte, mut count) = (0, 0);
         while byte < 8 {
             if mask >> byte & 1 != 0 {
-                table[mask][byte] = count;
+                let (from, to) = if is_apart { (count, byte) } else { (byte, count) };
+                table[mask][to] = from as u8;
                 count += 1;
             }
             byte += 1;
@@ -65,7 +54,7 @@ static APART: [[u8; 8]; 256] = {
         mask += 1;
     }
     table
-};
+}
 
 /// For each pair of codes: where the bytes of their words are among the literals.
 static PAIRS: [[u8; 16]; 256] = {
@@ -109,7 +98,7 @@ fn loaded(table: &[u8; 16]) -> __m128i {
 /// A table of eight bytes for `vpshufb`, chosen by a mask.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn by_mask(tables: &[[u8; 8]; 256], mask: u8) -> __m128i {
+fn by_mask(tables: &ByMask, mask: u8) -> __m128i {
     _mm_cvtsi64_si128(i64::from_le_bytes(tables[usize::from(mask)]))
 }
 
@@ -314,11 +303,7 @@ fn put_distances(found: &mut Lines, best: __m128i, distances: __m128i) {
 fn put_codes(found: &mut Lines, number: usize, codes: __m128i) {
     // Each second one times 16.
     let pairs = _mm_maddubs_epi16(codes, _mm_set1_epi16(0x1001));
-    let packed = _mm_cvtsi128_si32(_mm_packus_epi16(pairs, pairs));
-    let is_coded = packed != 0;
-    found.codes[found.code_bytes..][..CODE_BYTES].copy_from_slice(&packed.to_le_bytes());
-    found.code_bytes += CODE_BYTES * usize::from(is_coded);
-    found.with_code |= u64::from(is_coded) << number;
+    found.put_codes(number, _mm_cvtsi128_si32(_mm_packus_epi16(pairs, pairs)) as u32);
 }
 
 /// Adds the literals of a line. False: there is no room.
@@ -345,39 +330,6 @@ fn put_literals(found: &mut Lines, literals: &mut [u8], line: &[u8; LINE_BYTES],
     }
     // The end of the room: not a byte too many.
     out.get_mut(..count).map(|out| out.copy_from_slice(&some[..count])).is_some()
-}
-
-/// Literals that are still to be read. Whole vectors are read, so the last ones need something
-/// behind them.
-struct Literals<'a> {
-    rest: &'a [u8],
-    tail: [u8; 2 * LINE_BYTES],
-    is_tail: bool,
-    /// How far they are read in the tail.
-    at: usize,
-}
-
-impl Literals<'_> {
-    /// At least 64 bytes, of which the first are the next literals.
-    #[inline(always)]
-    fn next(&mut self) -> *const u8 {
-        if self.rest.len() >= LINE_BYTES {
-            return self.rest.as_ptr();
-        }
-        if !self.is_tail {
-            self.is_tail = true;
-            self.tail[..self.rest.len()].copy_from_slice(self.rest);
-        }
-        self.tail[self.at..][..LINE_BYTES].as_ptr()
-    }
-
-    /// So many were used, 64 at most. `None`: there were not as many.
-    #[inline(always)]
-    fn used(&mut self, count: usize) -> Option<()> {
-        self.rest = self.rest.get(count..)?;
-        self.at += if self.is_tail { count } else { 0 };
-        Some(())
-    }
 }
 
 /// The bases of words some of which have distances. `None`: some distance is too far.
@@ -416,8 +368,7 @@ fn distant_bases(
 /// The caller has found the features.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    let (mut codes, mut distances) = (block.codes, block.distances);
-    let mut literals = Literals { rest: block.literals, tail: [0; 2 * LINE_BYTES], is_tail: false, at: 0 };
+    let (mut codes, mut literals, mut distances) = (block.codes, block.literals, block.distances);
     let mut above = [_mm_setzero_si128(); 4];
     for number in 0..lines.len() {
         if block.with_code >> number & 1 == 0 {
@@ -425,9 +376,9 @@ pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Optio
             above = [_mm_setzero_si128(); 4];
             continue;
         }
-        let (first, more) = codes.split_first_chunk::<CODE_BYTES>()?;
+        let (pairs, more) = codes.split_first_chunk::<CODE_BYTES>()?;
         codes = more;
-        let packed = _mm_cvtsi32_si128(i32::from_le_bytes(*first));
+        let packed = _mm_cvtsi32_si128(i32::from_le_bytes(*pairs));
         let nibble = _mm_set1_epi8(15);
         let upper = _mm_and_si128(_mm_srli_epi16::<4>(packed), nibble);
         let each = _mm_unpacklo_epi8(_mm_and_si128(packed, nibble), upper);
@@ -435,16 +386,15 @@ pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Optio
         let is_distant = at_least(FIRST_DISTANT);
         let distant = _mm_movemask_epi8(is_distant) as u8;
         if distant != 0 {
-            let next = match distances.first_chunk::<8>() {
-                Some(next) => u64::from_le_bytes(*next),
-                None => distances.iter().rev().fold(0, |next, byte| next << 8 | u64::from(*byte)),
-            };
+            let next = u64::from_le_bytes(*first(distances, &mut [0; 8]));
             distances = distances.get(distant.count_ones() as usize..)?;
             above = distant_bases(lines, number, is_distant, next)?;
         }
         let mut based = at_least(FIRST_ABOVE);
-        let (from, mut count) = (literals.next(), 0);
-        for (i, pair) in first.iter().enumerate() {
+        // Whole vectors are read, so the last lines of a block need something behind them.
+        let mut tail = [0; LINE_BYTES];
+        let (from, mut count) = (first(literals, &mut tail).as_ptr(), 0);
+        for (i, pair) in pairs.iter().enumerate() {
             let bytes = loaded(&PAIRS[usize::from(*pair)]);
             // SAFETY: of 64 bytes the pairs before this one have used 16 each at most.
             let low = unsafe { _mm_loadu_si128(from.add(count).cast()) };
@@ -455,7 +405,7 @@ pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Optio
             // SAFETY: a line has room for the four pairs.
             unsafe { _mm_storeu_si128(lines[number].as_mut_ptr().add(16 * i).cast(), above[i]) };
         }
-        literals.used(count)?;
+        literals = literals.get(count..)?;
     }
-    literals.rest.is_empty().then_some(block.distances.len() - distances.len())
+    literals.is_empty().then_some(block.distances.len() - distances.len())
 }

@@ -17,15 +17,14 @@
 
 use core::arch::x86_64::*;
 
+use super::ABOVE;
 use crate::codec::words::{
     BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE, LINE_BYTES, Lines,
-    MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES,
+    MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES, first,
 };
 
 /// One byte of every code in a word.
 const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-/// Distances of the words of a line from those a line before.
-const ABOVE: u64 = 0x0001_0203_0405_0607;
 /// Leaves the lowest byte of each word to a table, and makes zero of the others.
 const LOWEST_BYTE: i64 = 0x8080_8080_8080_8000_u64 as i64;
 
@@ -123,10 +122,7 @@ pub unsafe fn compress(
         here = _mm512_add_epi64(here, _mm512_set1_epi64(8));
         let codes = _mm_and_si128(_mm512_cvtepi64_epi8(best), _mm_set1_epi8(15));
         let packed_codes = _pext_u64(_mm_cvtsi128_si64(codes) as u64, NIBBLES) as u32;
-        let is_coded = packed_codes != 0;
-        found.codes[found.code_bytes..][..CODE_BYTES].copy_from_slice(&packed_codes.to_le_bytes());
-        found.code_bytes += CODE_BYTES * usize::from(is_coded);
-        found.with_code |= u64::from(is_coded) << number;
+        found.put_codes(number, packed_codes);
         let mask = _mm_cvtsi128_si64(_mm_shuffle_epi8(replaced, codes)) as u64;
         let count = mask.count_ones() as usize;
         let Some(out) = literals.get_mut(found.literal_bytes..found.literal_bytes + count) else {
@@ -162,8 +158,8 @@ pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Optio
     for number in 0..lines.len() {
         let mut line_codes = 0;
         if block.with_code >> number & 1 != 0 {
-            let (first, more) = codes.split_first_chunk::<CODE_BYTES>()?;
-            (line_codes, codes) = (u32::from_le_bytes(*first), more);
+            let (these, more) = codes.split_first_chunk::<CODE_BYTES>()?;
+            (line_codes, codes) = (u32::from_le_bytes(*these), more);
         }
         let codes = _mm_cvtsi64_si128(_pdep_u64(line_codes.into(), NIBBLES) as i64);
         let mask = _mm_cvtsi128_si64(_mm_shuffle_epi8(replaced, codes)) as u64;
@@ -174,10 +170,7 @@ pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Optio
         let low = unsafe { _mm512_maskz_loadu_epi8(first_bytes(count), low.as_ptr().cast()) };
         let low = _mm512_maskz_expand_epi8(mask, low);
         let distant = _mm_cvtsi128_si64(_mm_shuffle_epi8(has_distance, codes)) as u64;
-        let next = match distances.first_chunk::<8>() {
-            Some(next) => u64::from_le_bytes(*next),
-            None => distances.iter().rev().fold(0, |next, byte| next << 8 | u64::from(*byte)),
-        };
+        let next = u64::from_le_bytes(*first(distances, &mut [0; 8]));
         distances = distances.get(distant.count_ones() as usize / 8..)?;
         let mut line = low;
         // The first line has nothing before it: its words above are zero.

@@ -12,6 +12,9 @@ use std::arch::is_x86_feature_detected;
 
 use crate::codec::words::{self, BLOCK_WORDS, Block, LINE_BYTES, Lines, TABLES_BYTES};
 
+/// Distances of the words of a line from those a line before.
+const ABOVE: u64 = 0x0001_0203_0405_0607;
+
 /// Loops that a processor can have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
