@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The evictor keeps free pages above a mark; a faulting thread that finds no room does the same
-//! steps. Which pages a step takes is in `sweep.rs`, what becomes of those in limbo in
-//! `age_out.rs`, and the rules of it in `policy/`.
+//! steps, or waits for those that do (`room.rs`). Which pages a step takes is in `sweep.rs`, what
+//! becomes of those in limbo in `age_out.rs`, and the rules of it in `policy/`.
 
 use core::sync::atomic::Ordering;
 
@@ -64,7 +64,7 @@ impl Reclaimed {
     }
 }
 
-/// Whether so many pages come in as a window.
+/// Whether so many pages that come in are a window.
 fn is_window(pages: i64) -> bool {
     (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages)
 }
@@ -132,7 +132,7 @@ impl Pager {
             let is_fruitless = r.is_fruitless() && !self.give_frame_back(&mut s, active);
             drop(s);
             if r.freed > 0 {
-                self.room.has_grown();
+                self.room.wake_some();
             }
             sum.taken += r.taken;
             sum.freed += r.freed;
@@ -147,7 +147,7 @@ impl Pager {
             }
             self.publish(false);
         }
-        self.room.is_plenty();
+        self.room.wake_all();
         sum
     }
 
@@ -187,8 +187,7 @@ impl Pager {
         let (mut s, evicts) = self.enter_room(s, |s| self.has_room(s, pages, false));
         if evicts {
             s = self.evict_for(s, active, pages, wants_stock);
-            self.leave_room();
-            s.unlocked(|| self.room.has_grown());
+            self.leave_room(&mut s);
         }
         s
     }

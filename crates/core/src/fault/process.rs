@@ -145,7 +145,7 @@ impl Pager {
         self.has_asked.store(false, Ordering::Relaxed);
         // Of pinned pages the child has copies, which are not.
         self.pins.store(false, Ordering::Relaxed);
-        // The evictor that may be at it is the parent's.
+        // The threads that may be at it are the parent's.
         self.copying.store(0, Ordering::Relaxed);
         // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees
         // entries.

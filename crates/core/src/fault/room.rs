@@ -20,7 +20,8 @@ const VAIN_MAX: u32 = 8;
 
 /// Threads without room.
 pub(super) struct Room {
-    /// Threads that may evict beside the evictor; 0: not asked yet.
+    /// Threads that may evict beside the evictor: one until it is known how many processors there
+    /// are.
     most: AtomicU32,
     /// Threads that evict.
     evicting: AtomicU32,
@@ -33,7 +34,7 @@ pub(super) struct Room {
 impl Room {
     pub const fn new() -> Room {
         Room {
-            most: AtomicU32::new(0),
+            most: AtomicU32::new(1),
             evicting: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             freed: AtomicU32::new(0),
@@ -53,7 +54,7 @@ impl Room {
 
     /// Counts the calling thread among those that evict. False: there are enough.
     fn enter(&self) -> bool {
-        let most = self.most.load(Ordering::Relaxed).max(1);
+        let most = self.most.load(Ordering::Relaxed);
         let next = |n: u32| (n < most).then_some(n + 1);
         self.evicting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
@@ -62,20 +63,25 @@ impl Room {
         self.evicting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Pages have been freed: as many threads look again as there are processors for. Those find
-    /// room again and again, and do not crowd out who frees pages.
-    pub fn has_grown(&self) {
-        self.wake(self.most.load(Ordering::Relaxed).max(1));
+    /// Pages have been freed: as many threads look again as may evict. Those find room again and
+    /// again, and do not crowd out a thread that frees pages.
+    pub fn wake_some(&self) {
+        self.wake(self.most.load(Ordering::Relaxed));
     }
 
-    /// There is room for all.
-    pub fn is_plenty(&self) {
+    /// The evictor has done what it can.
+    pub fn wake_all(&self) {
         self.wake(i32::MAX as u32);
     }
 
-    fn wake(&self, most: u32) {
+    fn is_awaited(&self) -> bool {
+        // Against the count of a thread that looks for room before it sleeps.
         fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn wake(&self, most: u32) {
+        if self.is_awaited() {
             self.freed.fetch_add(1, Ordering::Release);
             futex_wake(&self.freed, most);
         }
@@ -117,8 +123,12 @@ impl Pager {
         (s, true)
     }
 
-    pub(super) fn leave_room(&self) {
+    /// The thread evicts no more.
+    pub(super) fn leave_room(&self, s: &mut Locked<'_>) {
         self.room.leave();
+        if self.room.is_awaited() {
+            s.unlocked(|| self.room.wake_some());
+        }
     }
 }
 
@@ -140,7 +150,7 @@ mod tests {
         assert!(room.enter() && room.enter() && !room.enter());
         room.leave();
         assert!(room.enter() && !room.enter());
-        // A process that does not know how many there are has one thread that may.
+        // Until the processors are counted there may be one.
         let room = Room::new();
         assert!(room.enter() && !room.enter());
         room.after_fork_child();
@@ -148,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_wakes_few_and_plenty_wakes_all() {
+    fn a_batch_wakes_few_and_the_end_of_the_work_all() {
         const SLEEPERS: u32 = 4;
         let room = Arc::new(room(1));
         let woken = Arc::new(AtomicU32::new(0));
@@ -174,9 +184,9 @@ mod tests {
         until(&|| room.waiting.load(Ordering::SeqCst) == SLEEPERS);
         // Asleep, and not on their way to it.
         std::thread::sleep(Duration::from_millis(20));
-        room.has_grown();
+        room.wake_some();
         until(&|| woken.load(Ordering::Acquire) >= 1);
-        room.is_plenty();
+        room.wake_all();
         sleepers.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((woken.load(Ordering::Relaxed), room.waiting.load(Ordering::Relaxed)), (SLEEPERS, 0));
     }

@@ -29,8 +29,9 @@
 //! So memory is not moved (mremap takes it from the mechanism for that) while pages are being
 //! copied: other memory may come to lie where they were.
 //!
-//! The evictor does this, nobody else: a thread of the program may be forbidden the calls that it
-//! takes.
+//! The evictor does this, or a thread that makes room for itself; one of them at a time. A filter
+//! of the program's may refuse the calls that it takes: nothing leaves then, and pages are moved.
+//! A filter that would kill for them ends paging before it comes (decision 30).
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -44,6 +45,7 @@ use crate::policy::SWEEP_MOST_PAGES;
 use crate::region::{Range, RangeFlags};
 use crate::sys::mechanism::Next;
 use crate::sys::mem::Mapping;
+use crate::sys::sync::look_for_abandoned;
 use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 
 /// Pages side by side that count as lying alone: a copy of each is cheaper than a flush.
@@ -69,7 +71,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// `is_wanted`: the sweep is the evictor's, and looks for them.
+    /// `is_wanted`: the sweep looks for them.
     pub fn new(is_wanted: bool) -> Found {
         Found { is_wanted, pages: Leaving::new(), behind: false }
     }
@@ -158,7 +160,7 @@ impl Pager {
 
     /// Whether the next sweep is to look for pages that lie alone, to let them leave together.
     pub(super) fn look_for_lone(&self, s: &mut Locked<'_>, active: &Active) -> bool {
-        // There is one stretch, and one evictor, but for tests that play it.
+        // There is one stretch.
         !s.lone.are_leaving()
             && s.lone.is_time()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
@@ -237,8 +239,15 @@ impl Pager {
     /// to before the lock is free.
     pub(super) fn wait_for_copies(&self) {
         const MOMENT_NS: u64 = 20_000;
+        // Some seconds: a process that shares this memory may have been killed while it copied.
+        const ABANDONED_MOMENTS: u32 = 50_000;
+        let mut moments = 0;
         while self.copying.load(Ordering::Acquire) > 0 {
             crate::sys::sleep_ns(MOMENT_NS);
+            moments += 1;
+            if moments % ABANDONED_MOMENTS == 0 {
+                look_for_abandoned();
+            }
         }
     }
 
