@@ -50,7 +50,8 @@ fn standalone() -> PathBuf {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     let object = out.join("standalone.o");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let made = Command::new(&compiler).args(FLAGS).arg("standalone.c").arg("-o").arg(&object).status();
+    let made =
+        Command::new(&compiler).args(FLAGS).arg("standalone.c").arg("-o").arg(&object).status();
     assert!(made.is_ok_and(|s| s.success()), "{} cannot compile standalone.c", compiler.display());
     println!("cargo:rerun-if-changed=standalone.c");
     println!("cargo:rerun-if-env-changed=CC");

@@ -240,10 +240,12 @@ fn limit_v2(root: &Path, directory: &Path) -> Option<GroupLimit> {
     let here = below(root, directory);
     // Above memory.high the kernel slows a group down until it stands still, so for us it is a
     // limit too. Both files say `max` where there is none.
-    let limit_bytes = ["memory.max", "memory.high"].iter().filter_map(|f| read_number(here.join(f))).min()?;
+    let limit_bytes =
+        ["memory.max", "memory.high"].iter().filter_map(|f| read_number(here.join(f))).min()?;
     let used = read_number(here.join("memory.current")).unwrap_or(0);
     let stat = fs::read_to_string(here.join("memory.stat")).unwrap_or_default();
-    let cache: u64 = stat_fields(&stat, &["inactive_file", "active_file", "slab_reclaimable"]).sum();
+    let cache: u64 =
+        stat_fields(&stat, &["inactive_file", "active_file", "slab_reclaimable"]).sum();
     Some(GroupLimit {
         version: Version::V2,
         directory: directory.to_path_buf(),
@@ -263,10 +265,14 @@ mod tests {
 
     impl Fixture {
         fn new(name: &str) -> Fixture {
-            let root = std::env::temp_dir().join(format!("uzswap-budget-{name}-{}", std::process::id()));
+            let root =
+                std::env::temp_dir().join(format!("uzswap-budget-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&root);
             let fixture = Fixture(root);
-            fixture.file("proc/meminfo", "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 4194304 kB\n");
+            fixture.file(
+                "proc/meminfo",
+                "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 4194304 kB\n",
+            );
             fixture
         }
 
@@ -277,7 +283,14 @@ mod tests {
             self
         }
 
-        fn v1(&self, directory: &str, limit: u64, used: u64, hierarchical: u64, cache: u64) -> &Fixture {
+        fn v1(
+            &self,
+            directory: &str,
+            limit: u64,
+            used: u64,
+            hierarchical: u64,
+            cache: u64,
+        ) -> &Fixture {
             self.file(&format!("{directory}/memory.limit_in_bytes"), &format!("{limit}\n"))
                 .file(&format!("{directory}/memory.usage_in_bytes"), &format!("{used}\n"))
                 .file(
@@ -320,7 +333,8 @@ mod tests {
     const V1_MOUNT: &str = "22 27 0:21 / /proc rw - proc proc rw\n\
                             35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
                             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-    const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+    const V2_MOUNT: &str =
+        "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
     #[test]
     fn v1_takes_the_level_that_leaves_least() {
@@ -420,7 +434,10 @@ mod tests {
         for (own, mount_root) in [("/../sibling", "/"), ("/", "/../.."), ("/a/b", "/other")] {
             let f = Fixture::new("outside");
             f.file("proc/self/cgroup", &format!("0::{own}\n"))
-                .file("proc/self/mountinfo", &V2_MOUNT.replacen("0:26 /", &format!("0:26 {mount_root}"), 1))
+                .file(
+                    "proc/self/mountinfo",
+                    &V2_MOUNT.replacen("0:26 /", &format!("0:26 {mount_root}"), 1),
+                )
                 .v2("sys/fs/sibling", "1", "1", 0, 0)
                 .v2("sys/fs/cgroup", "67108864", "max", 0, 0);
             let group = f.group();

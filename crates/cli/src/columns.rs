@@ -6,10 +6,11 @@ pub fn aligned<const N: usize>(rows: &[[String; N]], is_right: [bool; N]) -> Str
         std::array::from_fn(|i| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().zip(widths).zip(is_right).map(|((cell, width), right)| match right {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
-        });
+        let cells =
+            row.iter().zip(widths).zip(is_right).map(|((cell, width), right)| match right {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }

@@ -106,7 +106,10 @@ pub fn run(arguments: DoctorArguments) -> Result<u8, Failure> {
     let works = checks.iter().all(|c| c.verdict != Verdict::Bad);
     if arguments.json {
         let mechanism = probe.choose().ok().map(Mechanism::name);
-        crate::print(&format!("{:#}\n", as_json(&checks, works, mechanism, budget.default_memory_bytes())));
+        crate::print(&format!(
+            "{:#}\n",
+            as_json(&checks, works, mechanism, budget.default_memory_bytes())
+        ));
     } else {
         crate::print(&as_text(&checks, works));
     }
@@ -157,7 +160,8 @@ fn architecture() -> Check {
 
 fn kernel() -> Check {
     let release = read_line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_string());
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     match version {
         (6, 8..) | (7.., _) => good("kernel", format!("Linux {release}")),
@@ -166,7 +170,11 @@ fn kernel() -> Check {
             format!("Linux {release}: pages are copied, not moved"),
             "6.8 and later are faster",
         ),
-        _ => note("kernel", format!("Linux {release}: protection faults only"), "6.8 and later are faster"),
+        _ => note(
+            "kernel",
+            format!("Linux {release}: protection faults only"),
+            "6.8 and later are faster",
+        ),
     }
 }
 
@@ -193,7 +201,9 @@ fn mechanisms(probe: &Probe) -> Vec<Check> {
         Ok(Mechanism::UserfaultfdCopy) => {
             good("mechanism", "auto takes userfaultfd-copy: this userfaultfd cannot move pages")
         }
-        Ok(other) => good("mechanism", format!("auto takes {}: userfaultfd cannot be used", other.name())),
+        Ok(other) => {
+            good("mechanism", format!("auto takes {}: userfaultfd cannot be used", other.name()))
+        }
         Err(Refusal { cause, remedy }) => bad("mechanism", cause, remedy),
     });
     checks
@@ -221,7 +231,9 @@ fn overcommit() -> Check {
             "strict: the kernel refuses mappings beyond its commit limit, whatever uzswap could hold",
             "sysctl vm.overcommit_memory=1",
         ),
-        Some("0") => good(NAME, "heuristic: a single mapping larger than all RAM and swap is refused"),
+        Some("0") => {
+            good(NAME, "heuristic: a single mapping larger than all RAM and swap is refused")
+        }
         Some(_) => good(NAME, "unlimited"),
         None => note(NAME, "unknown", "mount /proc"),
     }
@@ -282,9 +294,11 @@ fn memory(budget: &Budget) -> Check {
     );
     match bytes >= MIN_MEMORY_BYTES {
         true => good(NAME, found),
-        false => {
-            bad(NAME, found, format!("the least that works is {}: raise the limit", human(MIN_MEMORY_BYTES)))
-        }
+        false => bad(
+            NAME,
+            found,
+            format!("the least that works is {}: raise the limit", human(MIN_MEMORY_BYTES)),
+        ),
     }
 }
 
@@ -294,10 +308,12 @@ fn stores(named: Option<OsString>, env: &dyn Fn(&str) -> Option<OsString>) -> Ve
     let given = named.or(given);
     match given.as_ref().and_then(|g| g.value.to_str()).filter(|text| address::is_one(text)) {
         Some(text) => servers(text),
-        None => match given.as_ref().map(|g| Path::new(&g.value)).filter(|path| device::is_one(path)) {
-            Some(path) => vec![measured(Exports::device(path), false)],
-            None => vec![store(given, env)],
-        },
+        None => {
+            match given.as_ref().map(|g| Path::new(&g.value)).filter(|path| device::is_one(path)) {
+                Some(path) => vec![measured(Exports::device(path), false)],
+                None => vec![store(given, env)],
+            }
+        }
     }
 }
 
@@ -361,7 +377,9 @@ const PAGES_IN_CLUSTER: u64 = 32;
 fn store(given: Option<options::Given<OsString>>, env: &dyn Fn(&str) -> Option<OsString>) -> Check {
     const NAME: &str = "store";
     let directory = match &given {
-        Some(given) if given.value == "none" => return good(NAME, format!("none, as {} says", given.origin)),
+        Some(given) if given.value == "none" => {
+            return good(NAME, format!("none, as {} says", given.origin));
+        }
         Some(given) => PathBuf::from(&given.value),
         None => match place::default_store(env) {
             Ok(directory) => directory,
@@ -381,7 +399,11 @@ fn store(given: Option<options::Given<OsString>>, env: &dyn Fn(&str) -> Option<O
                 "{shown} on {}, {} free, O_DIRECT {}",
                 place.file_system.name(),
                 human(place.file_system.free_bytes),
-                if place.direct_io { "works" } else { "is refused: writes pass through the page cache" }
+                if place.direct_io {
+                    "works"
+                } else {
+                    "is refused: writes pass through the page cache"
+                }
             );
             if place.file_system.is_memory() {
                 note(NAME, found, "this is memory: name a directory on a disk")
@@ -491,8 +513,11 @@ mod tests {
 
     #[test]
     fn findings_are_shown_with_their_remedies() {
-        let checks =
-            [good("one", "fine"), note("two", "so so", "do this"), bad("three", "broken", "do that")];
+        let checks = [
+            good("one", "fine"),
+            note("two", "so so", "do this"),
+            bad("three", "broken", "do that"),
+        ];
         let text = as_text(&checks, false);
         assert!(text.contains("ok    one") && text.contains("FAIL  three"), "{text}");
         assert!(text.contains("-> do that") && text.ends_with("does not work here\n"), "{text}");
@@ -506,7 +531,8 @@ mod tests {
 
     #[test]
     fn too_little_memory_is_a_failure() {
-        let budget = |mib: u64| Budget { group: None, ram_bytes: 1 << 30, ram_available_bytes: mib << 20 };
+        let budget =
+            |mib: u64| Budget { group: None, ram_bytes: 1 << 30, ram_available_bytes: mib << 20 };
         assert_eq!(memory(&budget(512)).verdict, Verdict::Good);
         assert_eq!(memory(&budget(70)).verdict, Verdict::Bad);
     }

@@ -7,9 +7,11 @@ const MOST_SECONDS: f64 = 100.0 * 365.0 * 86400.0;
 
 /// Reads a time. The error says what is wrong with `text`, without naming the option.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = |why: &str| Err(format!("'{text}' {why}: write 30s, 10m, 2h or a number of seconds"));
+    let wrong =
+        |why: &str| Err(format!("'{text}' {why}: write 30s, 10m, 2h or a number of seconds"));
     let trimmed = text.trim();
-    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let digits_end =
+        trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits_end);
     let seconds = match unit.trim_start() {
         "ms" => 0.001,

@@ -133,8 +133,10 @@ fn check_name(name: &str) -> Result<(), String> {
 fn data_directories(uzswap: &Path, env: Env) -> Vec<PathBuf> {
     let share = |prefix: PathBuf| prefix.join("share/jupyter");
     let own = uzswap.parent().and_then(Path::parent).map(Path::to_path_buf);
-    let told = env("JUPYTER_PATH").map_or(Vec::new(), |list| std::env::split_paths(&list).collect());
-    let prefixes = [own, env("VIRTUAL_ENV").map(PathBuf::from), env("CONDA_PREFIX").map(PathBuf::from)];
+    let told =
+        env("JUPYTER_PATH").map_or(Vec::new(), |list| std::env::split_paths(&list).collect());
+    let prefixes =
+        [own, env("VIRTUAL_ENV").map(PathBuf::from), env("CONDA_PREFIX").map(PathBuf::from)];
     let home = env("HOME").map(PathBuf::from);
     let user = env("JUPYTER_DATA_DIR")
         .map(PathBuf::from)
@@ -164,7 +166,9 @@ fn find(kernel: &str, data: &[PathBuf]) -> Result<PathBuf, Failure> {
         names.sort();
         names.dedup();
         let remedy = match names.is_empty() {
-            true => "install one (pip install ipykernel), or say where with JUPYTER_PATH".to_string(),
+            true => {
+                "install one (pip install ipykernel), or say where with JUPYTER_PATH".to_string()
+            }
             false => format!("there are {}", names.join(", ")),
         };
         Failure::usage(format!("there is no kernel '{kernel}': {remedy}"))
@@ -172,8 +176,8 @@ fn find(kernel: &str, data: &[PathBuf]) -> Result<PathBuf, Failure> {
 }
 
 fn read(path: &Path) -> Result<Value, Failure> {
-    let text =
-        fs::read(path).map_err(|e| Failure::environment(format!("{}: {}", path.display(), reason(&e))))?;
+    let text = fs::read(path)
+        .map_err(|e| Failure::environment(format!("{}: {}", path.display(), reason(&e))))?;
     serde_json::from_slice(&text)
         .map_err(|e| Failure::environment(format!("{}: is no JSON: {e}", path.display())))
 }
@@ -185,7 +189,10 @@ fn command_line(spec: &Value, directory: &Path) -> Result<Vec<String>, Failure> 
     let words = spec["argv"].as_array().filter(|words| !words.is_empty());
     let words = words.and_then(|w| w.iter().map(|w| w.as_str().map(String::from)).collect());
     let Some(mut words): Option<Vec<String>> = words else {
-        return Err(Failure::environment(format!("{}: its 'argv' is no command line", at.display())));
+        return Err(Failure::environment(format!(
+            "{}: its 'argv' is no command line",
+            at.display()
+        )));
     };
     if is_ours(spec) {
         return Err(Failure::usage(format!(

@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn it_is_found_beside_the_command_or_by_name() {
-        let directory = std::env::temp_dir().join(format!("uzswap-laboratory-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("uzswap-laboratory-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let own = directory.join("uzswap");
         assert_eq!(find(&own), PathBuf::from(NAME));

@@ -191,14 +191,17 @@ fn help(topic: Option<&str>) -> i32 {
         Some("bench") => laboratory::help().map_or_else(fail, i32::from),
         Some(topic) => match command.find_subcommand_mut(topic) {
             Some(command) => print(&command.render_long_help().to_string()),
-            None => fail(Failure::usage(format!("there is no help on '{topic}' (see 'uzswap --help')"))),
+            None => {
+                fail(Failure::usage(format!("there is no help on '{topic}' (see 'uzswap --help')")))
+            }
         },
     }
 }
 
 fn compressors_help() -> String {
-    let mut text =
-        String::from("--compressor takes one of these, with parameters after a colon (zstd:level=3):\n\n");
+    let mut text = String::from(
+        "--compressor takes one of these, with parameters after a colon (zstd:level=3):\n\n",
+    );
     for codec in uzswap::codec::list() {
         let usage = match codec.parameters {
             "" => codec.name.to_string(),

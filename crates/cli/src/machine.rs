@@ -8,7 +8,8 @@ use crate::procfs::kib_of;
 
 /// The machine, as far as times depend on it.
 pub fn machine() -> Value {
-    let read = |path: &str| fs::read_to_string(path).map_or(String::new(), |text| text.trim().to_string());
+    let read =
+        |path: &str| fs::read_to_string(path).map_or(String::new(), |text| text.trim().to_string());
     let cpuinfo = read("/proc/cpuinfo");
     let cpu = |key: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(key));

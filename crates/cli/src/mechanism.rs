@@ -38,8 +38,14 @@ impl Probe {
     pub fn run() -> Probe {
         Probe {
             // A filter may end whoever asks.
-            userfaultfd: if is_filtered() { Userfaultfd::probe_in_child() } else { Userfaultfd::probe() }
-                .map_err(|errno| explain_userfaultfd(&io::Error::from_raw_os_error(errno.0), is_filtered())),
+            userfaultfd: if is_filtered() {
+                Userfaultfd::probe_in_child()
+            } else {
+                Userfaultfd::probe()
+            }
+            .map_err(|errno| {
+                explain_userfaultfd(&io::Error::from_raw_os_error(errno.0), is_filtered())
+            }),
             proc_self_mem: try_proc_self_mem().map_err(|e| Refusal {
                 cause: format!("/proc/self/mem cannot write behind a protection: {e}"),
                 remedy: "mount /proc in the container, and start the kernel without \
@@ -76,7 +82,8 @@ impl Probe {
     /// The choice of `auto`: the first that works, fastest first.
     pub fn choose(&self) -> Result<Mechanism, Refusal> {
         let works = |m: &Mechanism| self.check(*m).is_ok();
-        let fastest_first = [Mechanism::Userfaultfd, Mechanism::UserfaultfdCopy, Mechanism::Protect];
+        let fastest_first =
+            [Mechanism::Userfaultfd, Mechanism::UserfaultfdCopy, Mechanism::Protect];
         fastest_first.into_iter().find(works).ok_or_else(|| {
             let cause = |r: Option<&Refusal>| r.map_or(String::new(), |r| r.cause.clone());
             Refusal {
@@ -92,8 +99,10 @@ impl Probe {
 }
 
 fn explain_userfaultfd(error: &io::Error, is_filtered: bool) -> Refusal {
-    let refusal =
-        |cause: &str, remedy: &str| Refusal { cause: cause.to_string(), remedy: remedy.to_string() };
+    let refusal = |cause: &str, remedy: &str| Refusal {
+        cause: cause.to_string(),
+        remedy: remedy.to_string(),
+    };
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) if is_filtered => refusal(
             "userfaultfd is refused by a seccomp filter, as in a default container",
@@ -110,7 +119,9 @@ fn explain_userfaultfd(error: &io::Error, is_filtered: bool) -> Refusal {
         Some(libc::ENOSYS) => {
             refusal("this kernel has no userfaultfd", "use a kernel with CONFIG_USERFAULTFD")
         }
-        Some(libc::EINVAL) => refusal("this kernel has userfaultfd for root only", "use Linux 5.11 or later"),
+        Some(libc::EINVAL) => {
+            refusal("this kernel has userfaultfd for root only", "use Linux 5.11 or later")
+        }
         _ => refusal(&format!("userfaultfd fails: {error}"), "free descriptors or memory"),
     }
 }
@@ -144,7 +155,8 @@ pub fn feature_names(features: u64) -> String {
         (uffd::FEATURE_WP_UNPOPULATED, "WP_UNPOPULATED"),
         (uffd::FEATURE_PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),
     ];
-    let names: Vec<&str> = NAMES.iter().filter(|(bit, _)| features & bit != 0).map(|(_, n)| *n).collect();
+    let names: Vec<&str> =
+        NAMES.iter().filter(|(bit, _)| features & bit != 0).map(|(_, n)| *n).collect();
     names.join(", ")
 }
 
@@ -181,7 +193,8 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        let explain = |errno, filtered| explain_userfaultfd(&io::Error::from_raw_os_error(errno), filtered);
+        let explain =
+            |errno, filtered| explain_userfaultfd(&io::Error::from_raw_os_error(errno), filtered);
         assert!(explain(libc::EPERM, true).cause.contains("seccomp"));
         assert!(explain(libc::EPERM, false).cause.contains("policy"));
         assert!(explain(libc::ENOSYS, false).remedy.contains("CONFIG_USERFAULTFD"));

@@ -49,7 +49,8 @@ fn check(result: c_int) -> io::Result<c_int> {
 
 /// A C string of a path or argument.
 pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
-    CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "contains a zero byte"))
+    CString::new(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "contains a zero byte"))
 }
 
 // ---------------------------------------------------------------- the control block
@@ -69,7 +70,10 @@ impl ControlBlock {
         let sealed = memory_file(c"uzswap-settings")?;
         // SAFETY: plain numbers and bytes without padding between them, read for their length.
         let bytes = unsafe {
-            std::slice::from_raw_parts(std::ptr::from_ref(settings).cast::<u8>(), size_of::<Settings>())
+            std::slice::from_raw_parts(
+                std::ptr::from_ref(settings).cast::<u8>(),
+                size_of::<Settings>(),
+            )
         };
         File::from(sealed.try_clone()?).write_all_at(bytes, 0)?;
         add_seals(&sealed, SETTINGS_SEALS)?;
@@ -114,7 +118,8 @@ impl ControlBlock {
     pub fn variable(&self) -> String {
         let handle = |fd: &OwnedFd| {
             // It is open; a number that is no inode's would only make the program run unmanaged.
-            let inode = uzswap::sys::fd::inode_and_bytes(fd.as_raw_fd()).map_or(0, |(inode, _)| inode);
+            let inode =
+                uzswap::sys::fd::inode_and_bytes(fd.as_raw_fd()).map_or(0, |(inode, _)| inode);
             Handle { fd: fd.as_raw_fd(), inode }
         };
         let all = Handles { counters: handle(&self.counters), settings: handle(&self.settings) };
@@ -225,7 +230,8 @@ pub fn take_signals() -> InheritedSignals {
     // SAFETY: structures are locals; SIGCHLD gets the default action because inherited "ignore"
     // would have the kernel reap the program before we learn how it ended.
     unsafe {
-        let mut inherited = InheritedSignals { mask: std::mem::zeroed(), child_action: std::mem::zeroed() };
+        let mut inherited =
+            InheritedSignals { mask: std::mem::zeroed(), child_action: std::mem::zeroed() };
         libc::sigprocmask(libc::SIG_SETMASK, &all_signals(), &mut inherited.mask);
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
@@ -306,7 +312,9 @@ pub fn suffer(signal: c_int) {
 pub fn inherited_socket() -> Option<OwnedFd> {
     const FIRST: RawFd = 3;
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    if number("LISTEN_PID") != Some(std::process::id()) || number("LISTEN_FDS").is_none_or(|n| n == 0) {
+    if number("LISTEN_PID") != Some(std::process::id())
+        || number("LISTEN_FDS").is_none_or(|n| n == 0)
+    {
         return None;
     }
     // SAFETY: plain calls; the descriptor is ours by the protocol, and nobody else takes it.
@@ -362,9 +370,9 @@ pub fn is_session_leader() -> bool {
 /// The name of a signal: `SIGTERM`.
 pub fn signal_name(signal: c_int) -> String {
     const NAMES: [&str; 32] = [
-        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
-        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU",
-        "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV",
+        "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU",
+        "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
     ];
     match NAMES.get(signal as usize) {
         Some(name) if signal > 0 => format!("SIG{name}"),
@@ -417,7 +425,8 @@ pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<P
     // SAFETY: fills the local.
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     // SAFETY: both ends were just opened.
-    let (from_child, to_parent) = unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
+    let (from_child, to_parent) =
+        unsafe { (OwnedFd::from_raw_fd(pipe[0]), OwnedFd::from_raw_fd(pipe[1])) };
     // SAFETY: the child calls async-signal-safe functions only, on memory made before the fork, and
     // leaves by exec or _exit.
     let pid = unsafe {
@@ -439,7 +448,8 @@ pub fn start(program: &Executable, inherited: &InheritedSignals) -> io::Result<P
     drop(to_parent);
     let mut errno: c_int = 0;
     // SAFETY: reads at most the size of the local; end of file means that the exec worked.
-    let read = unsafe { libc::read(from_child.as_raw_fd(), (&raw mut errno).cast(), size_of::<c_int>()) };
+    let read =
+        unsafe { libc::read(from_child.as_raw_fd(), (&raw mut errno).cast(), size_of::<c_int>()) };
     if read == size_of::<c_int>() as isize {
         // SAFETY: our own child, which is ending.
         unsafe { libc::waitpid(pid, null_mut(), 0) };
@@ -462,7 +472,9 @@ pub enum Change {
 pub fn next_change() -> Option<(Pid, Change)> {
     let mut status = 0;
     // SAFETY: fills the local.
-    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
+    let pid = unsafe {
+        libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)
+    };
     if pid <= 0 {
         return None;
     }
@@ -485,7 +497,8 @@ pub fn has_news(program: Pid) -> bool {
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         let flags = news | libc::WNOHANG | libc::WNOWAIT;
-        libc::waitid(libc::P_PID, program.0 as libc::id_t, &mut info, flags) != 0 || info.si_pid() != 0
+        libc::waitid(libc::P_PID, program.0 as libc::id_t, &mut info, flags) != 0
+            || info.si_pid() != 0
     }
 }
 
@@ -593,7 +606,8 @@ impl FileSystem {
     pub fn is_memory(&self) -> bool {
         const RAMFS_MAGIC: u64 = 0x8584_58f6;
         const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-        self.magic == libc::TMPFS_MAGIC as u64 || matches!(self.magic, RAMFS_MAGIC | HUGETLBFS_MAGIC)
+        self.magic == libc::TMPFS_MAGIC as u64
+            || matches!(self.magic, RAMFS_MAGIC | HUGETLBFS_MAGIC)
     }
 
     pub fn name(&self) -> String {
@@ -725,7 +739,10 @@ mod tests {
         assert!(!handles.counters.is_there(SETTINGS_SEALS, CONTROL_BYTES), "they can be written");
         assert!(handles.settings.is_there(SETTINGS_SEALS, size_of::<Settings>()));
         let counters = File::from(block.counters.try_clone().unwrap());
-        assert!(counters.set_len(4096).is_err(), "sealed: a shorter file would kill us with SIGBUS");
+        assert!(
+            counters.set_len(4096).is_err(),
+            "sealed: a shorter file would kill us with SIGBUS"
+        );
         counters.write_all_at(&[0], 0).unwrap();
 
         let sealed = File::from(block.settings.try_clone().unwrap());
@@ -738,7 +755,9 @@ mod tests {
         assert_eq!(&before[..8], b"uzswap03");
         assert_eq!(before[8..16], (77u64 << 20).to_le_bytes());
         assert!(
-            sealed.write_at(&[1], 0).is_err() && sealed.set_len(0).is_err() && sealed.set_len(9999).is_err()
+            sealed.write_at(&[1], 0).is_err()
+                && sealed.set_len(0).is_err()
+                && sealed.set_len(9999).is_err()
         );
         let fd = sealed.as_raw_fd();
         // SAFETY: plain calls on our descriptor; a new mapping, of which nothing comes.
@@ -746,7 +765,10 @@ mod tests {
             let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             assert_eq!(libc::fallocate(fd, hole, 0, 4096), -1);
             let prot = libc::PROT_READ | libc::PROT_WRITE;
-            assert_eq!(libc::mmap(null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0), libc::MAP_FAILED);
+            assert_eq!(
+                libc::mmap(null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0),
+                libc::MAP_FAILED
+            );
         }
         // By a descriptor of its own, opened anew.
         let path = format!("/proc/self/fd/{fd}");

@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn pages_of_a_file_come_round() {
         let path = std::env::temp_dir().join(format!("uzswap-corpus-{}", std::process::id()));
-        let mut content: Vec<u8> = (0..3 * PAGE_BYTES).map(|i| (i / PAGE_BYTES) as u8 + 7).collect();
+        let mut content: Vec<u8> =
+            (0..3 * PAGE_BYTES).map(|i| (i / PAGE_BYTES) as u8 + 7).collect();
         content.extend([9; 100]);
         std::fs::write(&path, &content).unwrap();
         let pages = Pages::from_file(&path).unwrap();

@@ -42,28 +42,41 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
     let file = match open(0) {
         // File systems without O_TMPFILE (overlay on old kernels, NFS, 9p) can make a file and
         // unlink it.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {
+        Err(e)
+            if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) =>
+        {
             let path = directory.join(format!(".uzswap-{}", std::process::id()));
-            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
             fs::remove_file(&path)?;
             file
         }
         other => other?,
     };
     file.write_all_at(&[0xa5; 65536], 0)?;
-    Ok(StorePlace { file_system: FileSystem::of(directory)?, direct_io: open(libc::O_DIRECT).is_ok() })
+    Ok(StorePlace {
+        file_system: FileSystem::of(directory)?,
+        direct_io: open(libc::O_DIRECT).is_ok(),
+    })
 }
 
 /// Where the store goes when nobody said: the first directory on a disk that works, or why there is
 /// none.
 pub fn default_store(env: Env) -> Result<PathBuf, String> {
-    let candidates = [env("TMPDIR").map(PathBuf::from), Some("/var/tmp".into()), Some("/tmp".into())];
+    let candidates =
+        [env("TMPDIR").map(PathBuf::from), Some("/var/tmp".into()), Some("/tmp".into())];
     let mut faults = Vec::new();
     for directory in candidates.into_iter().flatten().filter(|d| d.is_absolute()) {
         match try_store(&directory) {
-            Ok(place) if place.file_system.is_memory() => {
-                faults.push(format!("{} is a {} (memory)", directory.display(), place.file_system.name()))
-            }
+            Ok(place) if place.file_system.is_memory() => faults.push(format!(
+                "{} is a {} (memory)",
+                directory.display(),
+                place.file_system.name()
+            )),
             Ok(_) => return Ok(directory),
             Err(e) => faults.push(format!("{}: {}", directory.display(), store_fault(&e))),
         }
@@ -97,7 +110,10 @@ const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
 pub fn private_directory(path: &Path) -> Result<(), Fault> {
     let directory = Private::make(path, os::identity().user, Closed::ToWriters)?;
     if os::c_string(path.as_os_str().as_bytes()).is_err() {
-        return Err(Fault { text: format!("{}: contains a zero byte", path.display()), is_foreign: false });
+        return Err(Fault {
+            text: format!("{}: contains a zero byte", path.display()),
+            is_foreign: false,
+        });
     }
     // Without it the cache works as well.
     if let Ok(mut file) = OpenOptions::new().write(true).create_new(true).open(directory.at(TAG)) {
@@ -116,13 +132,14 @@ pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
         .map(|base| base.join("uzswap"));
     let shared = PathBuf::from(format!("/tmp/uzswap-{}", os::identity().user));
     let mut foreign = Vec::new();
-    let found = [base, Some(shared)].into_iter().flatten().find(|path| match private_directory(path) {
-        Ok(()) => true,
-        Err(fault) => {
-            foreign.extend(fault.is_foreign.then_some(fault.text));
-            false
-        }
-    });
+    let found =
+        [base, Some(shared)].into_iter().flatten().find(|path| match private_directory(path) {
+            Ok(()) => true,
+            Err(fault) => {
+                foreign.extend(fault.is_foreign.then_some(fault.text));
+                false
+            }
+        });
     if !foreign.is_empty() {
         let instead = match &found {
             Some(path) => format!("the cache is in {}", path.display()),
@@ -155,7 +172,8 @@ pub fn find_preload(env: Env) -> Result<PathBuf, String> {
         None => {
             let own = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
             let own_directory = own.parent().unwrap_or(Path::new("/"));
-            let candidates = [own_directory.join(LIBRARY), own_directory.join("../lib/uzswap").join(LIBRARY)];
+            let candidates =
+                [own_directory.join(LIBRARY), own_directory.join("../lib/uzswap").join(LIBRARY)];
             let found = candidates.iter().find_map(|c| fs::canonicalize(c).ok());
             found.ok_or_else(|| {
                 format!(
@@ -195,8 +213,14 @@ mod tests {
     fn a_store_directory_is_really_tried() {
         let place = try_store(&std::env::temp_dir()).unwrap();
         assert!(place.file_system.free_bytes > 0);
-        assert_eq!(try_store(Path::new("/does/not/exist")).unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(try_store(Path::new("/etc/passwd")).unwrap_err().kind(), ErrorKind::NotADirectory);
+        assert_eq!(
+            try_store(Path::new("/does/not/exist")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        assert_eq!(
+            try_store(Path::new("/etc/passwd")).unwrap_err().kind(),
+            ErrorKind::NotADirectory
+        );
         assert!(try_store(Path::new("/proc")).is_err());
     }
 
@@ -214,7 +238,11 @@ mod tests {
         let path = std::env::temp_dir().join(format!("uzswap-cache-{}", std::process::id()));
         private_directory(&path.join("uzswap")).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        assert!(fs::read_to_string(path.join("uzswap/CACHEDIR.TAG")).unwrap().starts_with("Signature: 8a47"));
+        assert!(
+            fs::read_to_string(path.join("uzswap/CACHEDIR.TAG"))
+                .unwrap()
+                .starts_with("Signature: 8a47")
+        );
         let found = || {
             let env = |name: &str| (name == "XDG_CACHE_HOME").then(|| path.clone().into());
             let mut remarks = Vec::new();
@@ -224,7 +252,9 @@ mod tests {
         fs::set_permissions(path.join("uzswap"), fs::Permissions::from_mode(0o777)).unwrap();
         let (other, remarks) = found();
         assert_ne!(other, Some(path.join("uzswap")));
-        assert!(remarks[0].contains("written by others (mode 777)") && remarks[0].contains("--cache"));
+        assert!(
+            remarks[0].contains("written by others (mode 777)") && remarks[0].contains("--cache")
+        );
         fs::remove_dir_all(&path).unwrap();
     }
 

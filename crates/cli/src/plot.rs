@@ -70,7 +70,8 @@ mod tests {
             let bars = ["a", "b<"].map(str::to_string).into_iter().zip(values).collect();
             (name.to_string(), bars)
         };
-        let svg = bars("title", "unit", &[group("one", [50.0, 100.0]), group("two", [25.0, f64::NAN])]);
+        let svg =
+            bars("title", "unit", &[group("one", [50.0, 100.0]), group("two", [25.0, f64::NAN])]);
         for width in ["width=\"600.0\"", "width=\"300.0\"", "width=\"150.0\"", "width=\"0.0\""] {
             assert!(svg.contains(width), "{svg}");
         }

@@ -55,21 +55,23 @@ impl Private {
     /// Opens a directory that is there.
     pub fn open(path: &Path, user: u32, closed: Closed) -> Result<Private, Fault> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let directory = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| {
-            // The kernel says the same of a link and of a file.
-            match fs::symlink_metadata(path) {
-                Ok(m) if m.is_symlink() => foreign_fault(path, "is a symbolic link"),
-                Ok(m) if !m.is_dir() => foreign_fault(path, "is not a directory"),
-                _ => own_fault(path, &reason(&e)),
-            }
-        })?;
+        let directory =
+            OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| {
+                // The kernel says the same of a link and of a file.
+                match fs::symlink_metadata(path) {
+                    Ok(m) if m.is_symlink() => foreign_fault(path, "is a symbolic link"),
+                    Ok(m) if !m.is_dir() => foreign_fault(path, "is not a directory"),
+                    _ => own_fault(path, &reason(&e)),
+                }
+            })?;
         let metadata = directory.metadata().map_err(|e| own_fault(path, &reason(&e)))?;
         let others = metadata.mode() & closed as u32;
         if metadata.uid() != user {
             return Err(foreign_fault(path, &format!("belongs to user {}", metadata.uid())));
         }
         if others != 0 {
-            let can = if others & 0o022 != 0 { "can be written by others" } else { "is open to others" };
+            let can =
+                if others & 0o022 != 0 { "can be written by others" } else { "is open to others" };
             let text = format!("{can} (mode {:o})", metadata.mode() & 0o777);
             return Err(foreign_fault(path, &text));
         }
@@ -108,7 +110,8 @@ fn may_make(path: &Path, user: u32) -> Result<(), Fault> {
         match fs::metadata(above) {
             Ok(m) if m.uid() == user || is_everybodys(&m) => return Ok(()),
             Ok(m) => {
-                let text = format!("{}: {} belongs to user {}", path.display(), above.display(), m.uid());
+                let text =
+                    format!("{}: {} belongs to user {}", path.display(), above.display(), m.uid());
                 return Err(Fault { text, is_foreign: false });
             }
             Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -131,7 +134,8 @@ mod tests {
         fn new() -> Scratch {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let n = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("uzswap-private-{}-{n}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("uzswap-private-{}-{n}", std::process::id()));
             fs::create_dir(&path).unwrap();
             Scratch(path)
         }
@@ -161,7 +165,10 @@ mod tests {
         let s = Scratch::new();
         let refused = |path: &Path, user, closed, word: &str| {
             let fault = Private::open(path, user, closed).unwrap_err();
-            assert!(fault.text.contains(word) && fault.text.contains(path.to_str().unwrap()), "{fault:?}");
+            assert!(
+                fault.text.contains(word) && fault.text.contains(path.to_str().unwrap()),
+                "{fault:?}"
+            );
             assert_eq!(fault.is_foreign, word != "no such", "{fault:?}");
         };
         let (open, file, link) = (s.0.join("open"), s.0.join("file"), s.0.join("link"));
@@ -188,13 +195,18 @@ mod tests {
         fs::create_dir(&home).unwrap();
         // As if we were somebody else: /tmp is everybody's, what is in it is not.
         let stranger = user() + 1;
-        let fault = Private::make(&home.join(".cache/uzswap"), stranger, Closed::ToAll).unwrap_err();
+        let fault =
+            Private::make(&home.join(".cache/uzswap"), stranger, Closed::ToAll).unwrap_err();
         assert!(fault.text.contains("belongs to user") && !fault.is_foreign, "{fault:?}");
         assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
         if user() == 0 {
             chown(&home, Some(65534), None).unwrap();
             Private::make(&home.join(".cache/uzswap"), 0, Closed::ToAll).unwrap_err();
-            assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "root makes nothing in a user's home");
+            assert_eq!(
+                fs::read_dir(&home).unwrap().count(),
+                0,
+                "root makes nothing in a user's home"
+            );
         }
     }
 

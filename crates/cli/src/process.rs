@@ -76,8 +76,11 @@ impl Drop for Running {
         let patience = Instant::now();
         while self.is_alive() {
             // `uzswap run` hands SIGTERM on to its program; SIGKILL would leave the program alone.
-            let signal =
-                if patience.elapsed() < Duration::from_secs(5) { Signal::SIGTERM } else { Signal::SIGKILL };
+            let signal = if patience.elapsed() < Duration::from_secs(5) {
+                Signal::SIGTERM
+            } else {
+                Signal::SIGKILL
+            };
             let _ = kill(Pid::from_raw(self.pid() as i32), signal);
             thread::sleep(Duration::from_millis(20));
         }
@@ -133,7 +136,9 @@ pub fn one_line(
     let end = child.wait();
     let _ = reader.join();
     interrupt.check()?;
-    Ok(end.and_then(|()| if line.ends_with('\n') { Ok(line) } else { Err("said nothing".to_string()) }))
+    Ok(end.and_then(
+        |()| if line.ends_with('\n') { Ok(line) } else { Err("said nothing".to_string()) },
+    ))
 }
 
 #[cfg(test)]

@@ -83,8 +83,11 @@ fn locate(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, Failur
     let mut denied = None;
     for directory in std::env::split_paths(&search_path) {
         // An empty element is the current directory.
-        let path =
-            if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
+        let path = if directory.as_os_str().is_empty() {
+            Path::new(".").join(name)
+        } else {
+            directory.join(name)
+        };
         match executable(&path) {
             Ok(()) => return Ok(path),
             // Not there, or in a directory that is closed to us, as far as we can know.
@@ -93,7 +96,9 @@ fn locate(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, Failur
         }
     }
     match denied {
-        Some((path, e)) => Err(Failure::not_executable(format!("{}: {}", path.display(), reason(&e)))),
+        Some((path, e)) => {
+            Err(Failure::not_executable(format!("{}: {}", path.display(), reason(&e))))
+        }
         None => Err(Failure::not_found(format!("{shown}: no such program in PATH"))),
     }
 }
@@ -123,7 +128,11 @@ pub fn reason(error: &io::Error) -> String {
             let text = error.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
             // The C library's texts begin with a capital letter.
-            if error.raw_os_error().is_some() { text.to_ascii_lowercase() } else { text.to_string() }
+            if error.raw_os_error().is_some() {
+                text.to_ascii_lowercase()
+            } else {
+                text.to_string()
+            }
         }
     }
 }
@@ -157,7 +166,8 @@ fn judge(path: &Path, depth: u32) -> Result<Result<Way, Refusal>, Failure> {
     match format {
         Format::Script { interpreter } => {
             if let Err(e) = executable(&interpreter) {
-                let message = format!("{shown}: its interpreter {}: {}", interpreter.display(), reason(&e));
+                let message =
+                    format!("{shown}: its interpreter {}: {}", interpreter.display(), reason(&e));
                 return Err(if is_missing(&e) {
                     Failure::not_found(message)
                 } else {
@@ -171,17 +181,22 @@ fn judge(path: &Path, depth: u32) -> Result<Result<Way, Refusal>, Failure> {
         }
         Format::Elf { linker: None, .. } => {
             let cause = format!("{shown} is statically linked");
-            Ok(privileges(path).and_then(|()| bootable(cause, "use a dynamically linked build of it")))
+            Ok(privileges(path)
+                .and_then(|()| bootable(cause, "use a dynamically linked build of it")))
         }
         Format::Elf { linker: Some(linker), .. } => {
             if let Err(e) = fs::metadata(&linker) {
-                let message = format!("{shown}: its dynamic linker {}: {}", linker.display(), reason(&e));
+                let message =
+                    format!("{shown}: its dynamic linker {}: {}", linker.display(), reason(&e));
                 return Err(Failure::not_found(message));
             }
             let name = linker.file_name().unwrap_or_default();
             if !name.as_bytes().starts_with(b"ld-linux-x86-64") {
-                let cause = format!("{shown} uses {} and not glibc's dynamic linker", linker.display());
-                return Ok(privileges(path).and_then(|()| bootable(cause, "use a build of it for glibc")));
+                let cause =
+                    format!("{shown} uses {} and not glibc's dynamic linker", linker.display());
+                return Ok(
+                    privileges(path).and_then(|()| bootable(cause, "use a build of it for glibc"))
+                );
             }
             Ok(privileges(path).map(|()| Way::Preload))
         }
@@ -203,7 +218,10 @@ fn bootable(cause: String, remedy: &str) -> Result<Way, Refusal> {
     if os::auxiliary(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 {
         Ok(Way::Boot)
     } else {
-        refuse(format!("{cause}, and this machine does not let programs use the base of gs"), remedy)
+        refuse(
+            format!("{cause}, and this machine does not let programs use the base of gs"),
+            remedy,
+        )
     }
 }
 
@@ -214,17 +232,32 @@ fn privileges(path: &Path) -> Result<(), Refusal> {
     if identity.no_new_privileges || FileSystem::of(path).is_ok_and(|f| f.no_setuid) {
         return Ok(());
     }
-    let gained = gains(metadata.mode(), metadata.uid(), metadata.gid(), identity, os::has_capabilities(path));
+    let gained = gains(
+        metadata.mode(),
+        metadata.uid(),
+        metadata.gid(),
+        identity,
+        os::has_capabilities(path),
+    );
     match gained {
         None => Ok(()),
         Some(what) => refuse(
-            format!("{} is {what}: the dynamic linker loads nothing foreign into it", path.display()),
+            format!(
+                "{} is {what}: the dynamic linker loads nothing foreign into it",
+                path.display()
+            ),
             "run it as the user it changes to, or use a copy without that",
         ),
     }
 }
 
-fn gains(mode: u32, owner: u32, group: u32, identity: Identity, capabilities: bool) -> Option<&'static str> {
+fn gains(
+    mode: u32,
+    owner: u32,
+    group: u32,
+    identity: Identity,
+    capabilities: bool,
+) -> Option<&'static str> {
     // Set-group-ID without group execution is an old mark for locking.
     if mode & libc::S_ISUID != 0 && owner != identity.user {
         Some("setuid")
@@ -270,7 +303,8 @@ impl Format {
         Ok(match head.strip_prefix(b"#!") {
             Some(line) => {
                 let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii();
-                let interpreter = line.split(|b| matches!(b, b' ' | b'\t')).next().unwrap_or_default();
+                let interpreter =
+                    line.split(|b| matches!(b, b' ' | b'\t')).next().unwrap_or_default();
                 Format::Script { interpreter: PathBuf::from(OsStr::from_bytes(interpreter)) }
             }
             None => Format::Other(head),
@@ -326,7 +360,8 @@ fn elf(file: &File, head: &[u8]) -> io::Result<Format> {
     let segments: Vec<Segment> = table
         .chunks_exact(PHDR_BYTES)
         .map(|header| {
-            let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+            let word =
+                |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
             let kind = u32::from_le_bytes(header[..4].try_into().expect("4 bytes"));
             Segment { kind, offset: word(8), address: word(16), bytes: word(32) }
         })
@@ -362,11 +397,13 @@ fn runtime(file: &File, segments: &[Segment]) -> Option<String> {
     file.read_exact_at(&mut table, dynamic.offset).ok()?;
     let (words, _) = table.as_chunks::<8>();
     let value = |tag| {
-        let mut entries = words.chunks_exact(2).map(|e| (u64::from_le_bytes(e[0]), u64::from_le_bytes(e[1])));
+        let mut entries =
+            words.chunks_exact(2).map(|e| (u64::from_le_bytes(e[0]), u64::from_le_bytes(e[1])));
         entries.find(|e| e.0 == tag).map(|e| e.1)
     };
     let (name, strings) = (value(DT_NEEDED)?, value(DT_STRTAB)?);
-    let in_file = |s: &&Segment| s.kind == PT_LOAD && strings >= s.address && strings - s.address < s.bytes;
+    let in_file =
+        |s: &&Segment| s.kind == PT_LOAD && strings >= s.address && strings - s.address < s.bytes;
     let load = segments.iter().find(in_file)?;
     let mut text = [0; LONGEST_NAME];
     let at = (strings - load.address).checked_add(load.offset)?.checked_add(name)?;
@@ -398,7 +435,8 @@ mod tests {
     #[test]
     fn this_test_is_a_dynamic_program() {
         let own = std::env::current_exe().unwrap();
-        let Format::Elf { linker: Some(linker), first_library: None } = Format::of(&own).unwrap() else {
+        let Format::Elf { linker: Some(linker), first_library: None } = Format::of(&own).unwrap()
+        else {
             panic!("no linker")
         };
         assert!(linker.to_str().unwrap().contains("ld-linux-x86-64"));

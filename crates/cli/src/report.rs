@@ -63,7 +63,8 @@ pub fn finish(outcome: &Outcome) {
         }
     }
     let numbers = outcome.tree.map(Numbers::of);
-    let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes, outcome.tree.map(limit_bytes));
+    let summary =
+        summary(numbers.as_ref(), outcome.settings.memory_bytes, outcome.tree.map(limit_bytes));
     if !outcome.settings.quiet {
         console::say(&summary);
     }
@@ -83,7 +84,9 @@ pub fn finish(outcome: &Outcome) {
             ratio: numbers.ratio(),
         };
         let none = Series::default();
-        if let Err(e) = page::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none))) {
+        if let Err(e) =
+            page::write(path, &page::render(outcome, &told, outcome.series.unwrap_or(&none)))
+        {
             console::say(&format!("--report: {}: {}", path.display(), reason(&e)));
         }
     }
@@ -103,7 +106,8 @@ struct Numbers {
 
 impl Numbers {
     fn of(tree: &Tree) -> Numbers {
-        let peak = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
+        let peak =
+            |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
         let peak_used_bytes = peak(&tree.peak_used_pages);
         Numbers {
             processes: tree.total(Counter::Processes),
@@ -142,10 +146,11 @@ fn limit_bytes(tree: &Tree) -> u64 {
 
 /// `last_bytes`: the limit at the end, which `uzswap set` may have changed.
 fn summary(numbers: Option<&Numbers>, memory_bytes: u64, last_bytes: Option<u64>) -> String {
-    let memory = match last_bytes.filter(|l| *l != 0 && *l / PAGE_BYTES != memory_bytes / PAGE_BYTES) {
-        None => human(memory_bytes),
-        Some(last) => format!("{} (set to {} while it ran)", human(memory_bytes), human(last)),
-    };
+    let memory =
+        match last_bytes.filter(|l| *l != 0 && *l / PAGE_BYTES != memory_bytes / PAGE_BYTES) {
+            None => human(memory_bytes),
+            Some(last) => format!("{} (set to {} while it ran)", human(memory_bytes), human(last)),
+        };
     let most_bytes = memory_bytes.max(last_bytes.unwrap_or(0));
     match numbers {
         None => "ran unmanaged".to_string(),
@@ -204,7 +209,8 @@ fn explain_over(over: Option<&Over>, settings: &RunSettings) -> String {
             ("what must stay in memory is larger".to_string(), "give it more with --memory")
         }
         None => (
-            "there are pages that do not compress, or no longer fit into the pool, and no disk".to_string(),
+            "there are pages that do not compress, or no longer fit into the pool, and no disk"
+                .to_string(),
             "choose a directory with --store, or give it more with --memory",
         ),
         Some(store) => (
@@ -212,7 +218,11 @@ fn explain_over(over: Option<&Over>, settings: &RunSettings) -> String {
             "free space there, choose another directory with --store, or give it more with --memory",
         ),
     };
-    format!("the limit of {} could not be held{}: {why}; {how}", human(settings.memory_bytes), Over::by(over))
+    format!(
+        "the limit of {} could not be held{}: {why}; {how}",
+        human(settings.memory_bytes),
+        Over::by(over)
+    )
 }
 
 /// A notice in one line, with what helps.
@@ -299,7 +309,8 @@ fn latency_json(histogram: &Histogram) -> Value {
 
 /// The options as they were resolved.
 pub fn settings_json(settings: &RunSettings) -> Value {
-    let path = |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
+    let path =
+        |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
     json!({
         "memory_bytes": settings.memory_bytes,
         "memory_from": settings.memory_origin,
@@ -329,10 +340,14 @@ fn statistics(outcome: &Outcome) -> Value {
     };
     let counters: Map<String, Value> = match outcome.tree {
         None => Map::new(),
-        Some(tree) => Counter::ALL.iter().map(|c| (c.name().to_string(), tree.total(*c).into())).collect(),
+        Some(tree) => {
+            Counter::ALL.iter().map(|c| (c.name().to_string(), tree.total(*c).into())).collect()
+        }
     };
-    let mechanisms: Vec<&str> =
-        outcome.tree.map(|t| t.mechanisms_used().map(Mechanism::name).collect()).unwrap_or_default();
+    let mechanisms: Vec<&str> = outcome
+        .tree
+        .map(|t| t.mechanisms_used().map(Mechanism::name).collect())
+        .unwrap_or_default();
     let latency: Map<String, Value> = match outcome.tree {
         None => Map::new(),
         Some(tree) => {
@@ -340,7 +355,8 @@ fn statistics(outcome: &Outcome) -> Value {
             FaultKind::ALL.into_iter().map(of).collect()
         }
     };
-    let names: Vec<&str> = outcome.tree.map(|t| notices(t).map(notice_name).collect()).unwrap_or_default();
+    let names: Vec<&str> =
+        outcome.tree.map(|t| notices(t).map(notice_name).collect()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "command": outcome.command.iter().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>(),
@@ -374,7 +390,10 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
         "peak_used_bytes",
         "largest memory of all its processes together that was counted against the limit (bytes)",
     ),
-    ("peak_needed_bytes", "largest memory that they would have needed together without uzswap (bytes)"),
+    (
+        "peak_needed_bytes",
+        "largest memory that they would have needed together without uzswap (bytes)",
+    ),
     ("ratio", "peak_needed_bytes by peak_used_bytes"),
     (
         "settings",
@@ -449,16 +468,26 @@ mod tests {
             "fitted: peak 498 MiB of 512 MiB (set to 1.0 GiB while it ran)"
         );
         n.processes = 0;
-        assert!(summary(Some(&n), 512 * MIB, None).starts_with("ran unmanaged: the preload library"));
+        assert!(
+            summary(Some(&n), 512 * MIB, None).starts_with("ran unmanaged: the preload library")
+        );
         assert_eq!(summary(None, 512 * MIB, None), "ran unmanaged");
-        let n = Numbers { processes: 2, peak_used_bytes: 600 * MIB, unmanaged: 2, ..Default::default() };
+        let n = Numbers {
+            processes: 2,
+            peak_used_bytes: 600 * MIB,
+            unmanaged: 2,
+            ..Default::default()
+        };
         assert_eq!(
             summary(Some(&n), 512 * MIB, Some(256 * MIB)),
             "passed the limit: peak 600 MiB of 512 MiB (set to 256 MiB while it ran), without 2 programs \
              that ran unmanaged"
         );
         let n = Numbers { activations: 1, unmanaged: 1, ..n };
-        assert!(summary(Some(&n), 512 * MIB, None).ends_with("back, without a program that ran unmanaged"));
+        assert!(
+            summary(Some(&n), 512 * MIB, None)
+                .ends_with("back, without a program that ran unmanaged")
+        );
         assert_eq!(Numbers::default().ratio(), 1.0);
     }
 
@@ -548,10 +577,12 @@ mod tests {
         let over = Over { bytes: 138 * MIB, is_refused: true };
         let line = explain(Notice::OverLimit, 0, &settings, Some(&over));
         assert!(
-            line.contains("could not be held, by 138 MiB at most: neither") && line.contains("/var/tmp"),
+            line.contains("could not be held, by 138 MiB at most: neither")
+                && line.contains("/var/tmp"),
             "{line}"
         );
-        let line = explain(Notice::OverLimit, 0, &RunSettings { store: None, ..settings }, Some(&over));
+        let line =
+            explain(Notice::OverLimit, 0, &RunSettings { store: None, ..settings }, Some(&over));
         assert!(line.contains("by 138 MiB at most") && line.contains("no disk"), "{line}");
     }
 }

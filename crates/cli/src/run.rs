@@ -78,13 +78,15 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
             let library = place::find_preload(&env).map_err(Failure::environment)?;
             if let (Way::Boot, Err(e)) = (way, os::may_execute(&library)) {
                 let shown = library.display();
-                let message = format!("{shown} has to start {}: {}", program.path.display(), reason(&e));
+                let message =
+                    format!("{shown} has to start {}: {}", program.path.display(), reason(&e));
                 return Err(Failure::environment(format!(
                     "{message}: make it executable (chmod +x {shown})"
                 )));
             }
-            let block = ControlBlock::create(&settings.for_runtime()?)
-                .map_err(|e| Failure::environment(format!("cannot make shared memory: {}", reason(&e))))?;
+            let block = ControlBlock::create(&settings.for_runtime()?).map_err(|e| {
+                Failure::environment(format!("cannot make shared memory: {}", reason(&e)))
+            })?;
             Some((library, block))
         }
         Err(refusal) => {
@@ -112,7 +114,11 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         started_at: SystemTime::now(),
     };
     if settings.in_place {
-        return become_program(Company { settings, block, arguments: &arguments, watched }, program, &given);
+        return become_program(
+            Company { settings, block, arguments: &arguments, watched },
+            program,
+            &given,
+        );
     }
     let (shown, inherited) = (program.shown, os::take_signals());
     let pid = os::start(&program.executable, &inherited).map_err(|e| refused(&shown, &e))?;
@@ -125,11 +131,18 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
 }
 
 /// `--in-place`: this process is the program from here on, and another one supervises it.
-fn become_program(company: Company, program: Prepared, given: &[std::os::fd::RawFd]) -> Result<u8, Failure> {
-    let side = os::apart::split(os::take_signals(), given)
-        .map_err(|e| Failure::environment(format!("--in-place: cannot make a process: {}", reason(&e))))?;
+fn become_program(
+    company: Company,
+    program: Prepared,
+    given: &[std::os::fd::RawFd],
+) -> Result<u8, Failure> {
+    let side = os::apart::split(os::take_signals(), given).map_err(|e| {
+        Failure::environment(format!("--in-place: cannot make a process: {}", reason(&e)))
+    })?;
     match side {
-        Side::Program(becoming) => Err(refused(&program.shown, &becoming.exec(&program.executable))),
+        Side::Program(becoming) => {
+            Err(refused(&program.shown, &becoming.exec(&program.executable)))
+        }
         Side::Supervisor(mut other) => {
             if other.has_begun() {
                 let _ = company.attend(other.pid(), true, || other.wait());
@@ -170,7 +183,8 @@ impl Company<'_> {
         let mut server = run.clone().and_then(|run| serve(run, &self.settings));
         let listener = self.settings.metrics.take();
         let recorder = record(&mut self.settings, self.block, self.watched.started_at);
-        let (end, series) = observe::during(self.watched, listener, self.settings.report.is_some(), wait);
+        let (end, series) =
+            observe::during(self.watched, listener, self.settings.report.is_some(), wait);
         if !lingers {
             server = None;
         }
@@ -209,7 +223,10 @@ pub fn begin(block: &ControlBlock, ticks: &TickWatch, memory_bytes: u64) {
 }
 
 /// Our environment, with what the runtime needs, which it hides from the program again.
-fn environment(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Vec<(OsString, OsString)> {
+fn environment(
+    program: &Program,
+    managed: Option<(&Path, &ControlBlock)>,
+) -> Vec<(OsString, OsString)> {
     let is_ours = |name: &OsString| name == CONTROL_FD_ENV || name == PROGRAM_ENV;
     let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let Some((library, block)) = managed else { return variables };
@@ -274,7 +291,10 @@ fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
             // That there is no place for it is how some containers are; that somebody else has
             // taken it is not.
             if settings.debug || fault.is_foreign && !settings.quiet {
-                console::say(&format!("ps, top, set and reclaim will not see this run: {}", fault.text));
+                console::say(&format!(
+                    "ps, top, set and reclaim will not see this run: {}",
+                    fault.text
+                ));
             }
             None
         }
@@ -283,7 +303,10 @@ fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
 
 /// Starts the program, managed by a library and a control block or not. From here on our signals
 /// are its.
-pub fn launch(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Result<os::Pid, Failure> {
+pub fn launch(
+    program: &Program,
+    managed: Option<(&Path, &ControlBlock)>,
+) -> Result<os::Pid, Failure> {
     let program = prepare(program, managed)?;
     let inherited = os::take_signals();
     os::start(&program.executable, &inherited).map_err(|e| refused(&program.shown, &e))
@@ -295,7 +318,10 @@ struct Prepared {
     shown: String,
 }
 
-fn prepare(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Result<Prepared, Failure> {
+fn prepare(
+    program: &Program,
+    managed: Option<(&Path, &ControlBlock)>,
+) -> Result<Prepared, Failure> {
     let shown = program.path.display().to_string();
     let each = |bytes: &[u8]| os::c_string(bytes).map_err(|e| refused(&shown, &e));
     let file = match managed {
@@ -303,8 +329,11 @@ fn prepare(program: &Program, managed: Option<(&Path, &ControlBlock)>) -> Result
         _ => &program.path,
     };
     let path = each(file.as_os_str().as_bytes())?;
-    let arguments =
-        program.arguments.iter().map(|a| each(a.as_bytes())).collect::<Result<Vec<CString>, _>>()?;
+    let arguments = program
+        .arguments
+        .iter()
+        .map(|a| each(a.as_bytes()))
+        .collect::<Result<Vec<CString>, _>>()?;
     let environment = environment(program, managed)
         .into_iter()
         .map(|(mut name, value)| {

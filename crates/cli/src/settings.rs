@@ -182,9 +182,11 @@ impl RunSettings {
             trace: self.trace.is_some() as u32,
             ..Settings::new()
         };
-        plain.compressor_len = put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
+        plain.compressor_len =
+            put(&mut plain.compressor, self.compressor.as_bytes(), "the compressor")?;
         let recompressor = if self.recompressor == "none" { "" } else { &self.recompressor };
-        plain.recompressor_len = put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
+        plain.recompressor_len =
+            put(&mut plain.recompressor, recompressor.as_bytes(), "the recompressor")?;
         let directory = self.store.as_ref().and_then(Backing::directory);
         let directory = directory.map_or(&[][..], |path| path.as_os_str().as_bytes());
         plain.store_dir_len = put(&mut plain.store_dir, directory, "the store directory")?;
@@ -206,14 +208,20 @@ pub fn put_cache(plain: &mut Settings, cache: Option<&Path>) -> Result<(), Failu
 /// Copies a string into a field and returns its length.
 fn put(field: &mut [u8], bytes: &[u8], what: &str) -> Result<u32, Failure> {
     let Some(room) = field.get_mut(..bytes.len()) else {
-        return Err(Failure::usage(format!("the name of {what} is too long ({} bytes)", bytes.len())));
+        return Err(Failure::usage(format!(
+            "the name of {what} is too long ({} bytes)",
+            bytes.len()
+        )));
     };
     room.copy_from_slice(bytes);
     Ok(bytes.len() as u32)
 }
 
 /// The limit as somebody wants it, checked against what there is here, and where it came from.
-pub fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result<(u64, String), Failure> {
+pub fn memory(
+    given: Option<Given<String>>,
+    remarks: &mut Vec<String>,
+) -> Result<(u64, String), Failure> {
     let budget = Budget::read().map_err(Failure::environment)?;
     let least = size::human(MIN_MEMORY_BYTES);
     let Some(given) = given else {
@@ -227,10 +235,13 @@ pub fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result
                 size::human(budget.margin_bytes())
             )));
         }
-        return Ok((bytes, format!("{source}, less a margin of {}", size::human(budget.margin_bytes()))));
+        return Ok((
+            bytes,
+            format!("{source}, less a margin of {}", size::human(budget.margin_bytes())),
+        ));
     };
-    let parsed =
-        size::parse(&given.value).map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
+    let parsed = size::parse(&given.value)
+        .map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
     let bytes = parsed.of(budget.whole_bytes());
     if bytes < MIN_MEMORY_BYTES {
         let is = match parsed {
@@ -294,7 +305,8 @@ fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> 
     let Some(given) = given.filter(|g| g.value.trim() != options::IDLE_AFTER_DEFAULT) else {
         return Ok(None);
     };
-    let duration = duration::parse(&given.value).map_err(|why| format!("{}: {why}", given.origin))?;
+    let duration =
+        duration::parse(&given.value).map_err(|why| format!("{}: {why}", given.origin))?;
     if duration < options::IDLE_AFTER_LEAST {
         return Err(format!(
             "{}: '{}' is less than a second, the least that works",
@@ -307,15 +319,19 @@ fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> 
 fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
     let names: Vec<&str> = Mechanism::ALL.iter().map(|m| m.name()).collect();
     Mechanism::ALL.into_iter().find(|m| m.name() == given.value).ok_or_else(|| {
-        format!("{}: there is no mechanism '{}': take one of {}", given.origin, given.value, names.join(", "))
+        format!(
+            "{}: there is no mechanism '{}': take one of {}",
+            given.origin,
+            given.value,
+            names.join(", ")
+        )
     })
 }
 
 fn huge_pages(given: &Given<String>) -> Result<HugePages, String> {
-    HugePages::ALL
-        .into_iter()
-        .find(|h| h.name() == given.value)
-        .ok_or_else(|| format!("{}: '{}' is none of always, madvise and never", given.origin, given.value))
+    HugePages::ALL.into_iter().find(|h| h.name() == given.value).ok_or_else(|| {
+        format!("{}: '{}' is none of always, madvise and never", given.origin, given.value)
+    })
 }
 
 /// The compressor with its parameters, all said.
@@ -327,8 +343,9 @@ fn compressor(given: &Given<String>) -> Result<String, String> {
 }
 
 fn absolute(given: &Given<OsString>) -> Result<PathBuf, Failure> {
-    std::path::absolute(&given.value)
-        .map_err(|e| Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e))))
+    std::path::absolute(&given.value).map_err(|e| {
+        Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e)))
+    })
 }
 
 fn copies(given: &Given<String>) -> Result<usize, String> {
@@ -348,7 +365,8 @@ fn store(
     let wrong = Failure::usage;
     let copies = wanted.as_ref().map_or(Ok(1), copies).map_err(wrong)?;
     let given = raw.text(&options::STORE, env);
-    if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| address::is_one(t)) {
+    if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| address::is_one(t))
+    {
         let origin = &given.as_ref().expect("looked at").origin;
         return servers(text, copies, remarks)
             .map(Some)
@@ -356,7 +374,9 @@ fn store(
     }
     if let Some(wanted) = wanted.filter(|_| copies == 2) {
         let origin = wanted.origin;
-        return Err(wrong(format!("{origin}: two copies are for servers: --store nbd://A/X,nbd://B/Y")));
+        return Err(wrong(format!(
+            "{origin}: two copies are for servers: --store nbd://A/X,nbd://B/Y"
+        )));
     }
     let Some(given) = given else {
         return match place::default_store(env) {
@@ -406,7 +426,10 @@ fn servers(text: &str, copies: usize, remarks: &mut Vec<String>) -> Result<Backi
     let addresses = remote::addresses(text)?;
     let exports = Exports::open(&addresses, copies)?;
     for claim in exports.claims.iter().filter(|c| !c.traits().can_trim) {
-        remarks.push(format!("{} keeps what is not needed any more: it does not know TRIM", claim.shown));
+        remarks.push(format!(
+            "{} keeps what is not needed any more: it does not know TRIM",
+            claim.shown
+        ));
     }
     let shown = exports.shown();
     Ok(Backing::Exports(Some(exports), shown))
@@ -417,14 +440,20 @@ fn report(raw: &RawOptions, env: Env) -> Result<Option<PathBuf>, Failure> {
     let path = absolute(&given)?;
     match page::try_path(&path) {
         Ok(()) => Ok(Some(path)),
-        Err(e) => Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e)))),
+        Err(e) => {
+            Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e))))
+        }
     }
 }
 
-fn metrics(raw: &RawOptions, env: Env, remarks: &mut Vec<String>) -> Result<Option<Listener>, Failure> {
+fn metrics(
+    raw: &RawOptions,
+    env: Env,
+    remarks: &mut Vec<String>,
+) -> Result<Option<Listener>, Failure> {
     let Some(given) = raw.text(&options::METRICS, env) else { return Ok(None) };
-    let listener =
-        Listener::open(&given.value).map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
+    let listener = Listener::open(&given.value)
+        .map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
     // Nobody knows a port that the kernel has chosen.
     if given.value == "0" || given.value.as_bytes().ends_with(b":0") {
         remarks.push(format!("metrics at {}", listener.name()));
@@ -456,7 +485,9 @@ fn create(given: &Given<OsString>) -> Result<(PathBuf, File), Failure> {
     let path = PathBuf::from(&given.value);
     match File::create(&path) {
         Ok(file) => Ok((path, file)),
-        Err(e) => Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e)))),
+        Err(e) => {
+            Err(Failure::usage(format!("{}: {}: {}", given.origin, path.display(), file_fault(&e))))
+        }
     }
 }
 
@@ -499,7 +530,10 @@ mod tests {
         assert_eq!(compressor(&given("lz4")), Ok("lz4".to_string()));
         assert_eq!(compressor(&given("zstd:3")), Ok("zstd:level=3".to_string()));
         let error = compressor(&given("gzip")).unwrap_err();
-        assert!(error.contains("--x") && error.contains("gzip") && error.contains("lzo-rle"), "{error}");
+        assert!(
+            error.contains("--x") && error.contains("gzip") && error.contains("lzo-rle"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -23,7 +23,9 @@ impl Size {
 
 /// Reads a size. The error says what is wrong with `text`, without naming the option.
 pub fn parse(text: &str) -> Result<Size, String> {
-    let wrong = |why: &str| Err(format!("'{text}' {why}: write 512M, 1.5G, 1GiB, a number of bytes, or 50%"));
+    let wrong = |why: &str| {
+        Err(format!("'{text}' {why}: write 512M, 1.5G, 1GiB, a number of bytes, or 50%"))
+    };
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return wrong("is empty");
@@ -31,7 +33,8 @@ pub fn parse(text: &str) -> Result<Size, String> {
     if trimmed.starts_with('-') {
         return wrong("is negative");
     }
-    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let digits_end =
+        trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits_end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {

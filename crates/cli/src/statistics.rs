@@ -16,7 +16,8 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 pub fn quartiles(values: impl Iterator<Item = f64>) -> [f64; 2] {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    let at = |quarters: usize| values.get((values.len().saturating_sub(1) * quarters + 2) / 4).copied();
+    let at =
+        |quarters: usize| values.get((values.len().saturating_sub(1) * quarters + 2) / 4).copied();
     [at(1).unwrap_or(f64::NAN), at(3).unwrap_or(f64::NAN)]
 }
 

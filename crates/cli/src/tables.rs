@@ -15,7 +15,8 @@ fn options() -> String {
             Some(value) => format!("--{} {}", option.flag, value.replace('|', "\\|")),
             None => format!("--{}", option.flag),
         };
-        let bounds = if option.bounds.is_empty() { String::new() } else { format!(" ({})", option.bounds) };
+        let bounds =
+            if option.bounds.is_empty() { String::new() } else { format!(" ({})", option.bounds) };
         let (variable, default, what) = (option.variable, option.default, option.what);
         table += &format!("| `{usage}` | `{variable}` | {default} | {what}{bounds} |\n");
     }
@@ -29,7 +30,12 @@ fn statistics() -> String {
     }
     text += "\n| counter | over processes | |\n|---|---|---|\n";
     for counter in Counter::ALL {
-        text += &format!("| `{}` | {} | {} |\n", counter.name(), fold_word(counter.fold()), counter.doc());
+        text += &format!(
+            "| `{}` | {} | {} |\n",
+            counter.name(),
+            fold_word(counter.fold()),
+            counter.doc()
+        );
     }
     text
 }
@@ -37,8 +43,9 @@ fn statistics() -> String {
 /// Replaces what stands between `<!-- name -->` and `<!-- end -->`.
 fn with_table(document: &str, name: &str, table: &str) -> String {
     let begin = format!("<!-- {name}: made by the tests of crates/cli -->\n");
-    let (before, rest) =
-        document.split_once(&begin).unwrap_or_else(|| panic!("docs/{name}.md has no place for its table"));
+    let (before, rest) = document
+        .split_once(&begin)
+        .unwrap_or_else(|| panic!("docs/{name}.md has no place for its table"));
     let (_, after) = rest.split_once("<!-- end -->").expect("the place ends");
     format!("{before}{begin}{table}<!-- end -->{after}")
 }

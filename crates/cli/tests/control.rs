@@ -45,7 +45,8 @@ fn a_run_is_listed_while_it_runs() {
 #[test]
 fn what_is_refused() {
     let scratch = Scratch::new();
-    let refused = |arguments: &[&str], words: &[&str]| assert_refused(&output(&scratch, arguments), 2, words);
+    let refused =
+        |arguments: &[&str], words: &[&str]| assert_refused(&output(&scratch, arguments), 2, words);
     refused(&["set", "nobody", "--memory", "64M"], &["'nobody'", "uzswap ps"]);
     refused(&["set", "nobody", "--memory", "-1"], &["--memory: '-1' is negative"]);
     refused(&["set", "4194999", "--memory", "64M"], &["there is no process 4194999"]);
@@ -54,7 +55,10 @@ fn what_is_refused() {
     refused(&["reclaim", "nobody"], &["SIZE|PERCENT|all"]);
     refused(&["top"], &["needs a terminal"]);
     refused(&["top", "--delay", "soon"], &["--delay: 'soon' is no time"]);
-    refused(&["run", "--idle-after", "0.1s", "--", "true"], &["--idle-after: '0.1s' is less than a second"]);
+    refused(
+        &["run", "--idle-after", "0.1s", "--", "true"],
+        &["--idle-after: '0.1s' is less than a second"],
+    );
 }
 
 #[test]

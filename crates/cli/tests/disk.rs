@@ -26,7 +26,8 @@ fn served(scratch: &Scratch, arguments: &[&str]) -> Child {
 #[test]
 fn what_is_refused() {
     let scratch = Scratch::new();
-    let refused = |arguments: &[&str], words: &[&str]| assert_refused(&output(&scratch, arguments), 2, words);
+    let refused =
+        |arguments: &[&str], words: &[&str]| assert_refused(&output(&scratch, arguments), 2, words);
     refused(&["0"], &["'0'", "no bytes"]);
     refused(&["50%"], &["'50%'", "512M"]);
     refused(&["17T"], &["'17T'", "16 TiB"]);
@@ -79,10 +80,14 @@ fn a_disk_is_listed_and_goes_with_its_sockets() {
 fn a_command_has_the_disk_and_its_end_is_the_disks() {
     let scratch = Scratch::new();
     let run = |script: &str| output(&scratch, &["1M", "--name", "two", "--", "sh", "-c", script]);
-    let said = run("echo $NBD_URI; echo $UZSWAP_DISK; test -S ${NBD_URI#*socket=}; exit $((7 + $?))");
+    let said =
+        run("echo $NBD_URI; echo $UZSWAP_DISK; test -S ${NBD_URI#*socket=}; exit $((7 + $?))");
     assert_eq!(said.status.code(), Some(7));
     let text = stdout(&said);
-    assert!(text.starts_with("nbd+unix:///two?socket=/") && text.ends_with("/disk-two.nbd\ntwo\n"), "{text}");
+    assert!(
+        text.starts_with("nbd+unix:///two?socket=/") && text.ends_with("/disk-two.nbd\ntwo\n"),
+        "{text}"
+    );
     assert_eq!(run("kill -KILL $$").status.code(), Some(137));
     let missing = output(&scratch, &["1M", "--", "/no/such/command"]);
     assert_refused(&missing, 127, &["/no/such/command"]);

@@ -33,7 +33,9 @@ fn text_and_json_agree_with_the_exit_code() {
         assert!(entry["verdict"] == "ok" || entry["remedy"].is_string(), "{entry}");
     }
     assert_eq!(works, report["checks"].as_array().unwrap().iter().all(|c| c["verdict"] != "fail"));
-    for name in ["kernel", "userfaultfd", "/proc/self/mem", "mechanism", "memory", "store", "library"] {
+    for name in
+        ["kernel", "userfaultfd", "/proc/self/mem", "mechanism", "memory", "store", "library"]
+    {
         check(&report, name);
     }
     assert!(report["default_memory_bytes"].as_u64().unwrap() > 0);
@@ -41,13 +43,17 @@ fn text_and_json_agree_with_the_exit_code() {
 
 #[test]
 fn a_library_that_is_not_the_runtime_is_found_out() {
-    let output =
-        uzswap().args(["doctor", "--json"]).env("UZSWAP_PRELOAD", harmless_library()).output().unwrap();
+    let output = uzswap()
+        .args(["doctor", "--json"])
+        .env("UZSWAP_PRELOAD", harmless_library())
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let report = json(&output);
     assert_eq!(check(&report, "library")["verdict"], "ok");
     assert_eq!(check(&report, "trial run")["verdict"], "fail");
-    let output = uzswap().args(["doctor", "--json"]).env("UZSWAP_PRELOAD", "/no/such.so").output().unwrap();
+    let output =
+        uzswap().args(["doctor", "--json"]).env("UZSWAP_PRELOAD", "/no/such.so").output().unwrap();
     assert_eq!(check(&json(&output), "library")["verdict"], "fail");
     // A file that is no library: ld.so complains and goes on, so the runtime does not start.
     let scratch = Scratch::new();
@@ -81,7 +87,8 @@ fn limits_are_seen() {
 #[test]
 fn the_store_is_tried() {
     let store = |value: &str| {
-        let output = uzswap().args(["doctor", "--json"]).env("UZSWAP_STORE", value).output().unwrap();
+        let output =
+            uzswap().args(["doctor", "--json"]).env("UZSWAP_STORE", value).output().unwrap();
         check(&json(&output), "store").clone()
     };
     let scratch = Scratch::new();
@@ -91,7 +98,11 @@ fn the_store_is_tried() {
     assert_eq!(entry["verdict"], "fail");
     assert!(entry["found"].as_str().unwrap().contains("no such directory"), "{entry}");
     assert_eq!(store("none")["verdict"], "ok");
-    assert_eq!(fs::read_dir(scratch.directory()).unwrap().count(), 0, "the trial leaves nothing behind");
+    assert_eq!(
+        fs::read_dir(scratch.directory()).unwrap().count(),
+        0,
+        "the trial leaves nothing behind"
+    );
 }
 
 #[test]

@@ -25,8 +25,11 @@ fn managed(scratch: &Scratch, command: &[&str]) -> Option<(Output, String)> {
 
 /// Compiles `int main` with a compiler that may be missing.
 fn compiled(scratch: &Scratch, name: &str, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
-    let source =
-        scratch.file("main.c", "#include <stdio.h>\nint main(void){puts(\"started\");return 7;}\n", 0o644);
+    let source = scratch.file(
+        "main.c",
+        "#include <stdio.h>\nint main(void){puts(\"started\");return 7;}\n",
+        0o644,
+    );
     let program = scratch.path(name);
     let made = Command::new(compiler).args(flags).arg("-o").arg(&program).arg(source).output();
     match made {
@@ -50,7 +53,11 @@ fn programs_for_other_loaders_start_as_alone() {
         let Some(program) = program else { continue };
         let command = format!("{}; echo $?", program.display());
         let Some((output, stats)) = managed(&scratch, &["bash", "-c", &command]) else { return };
-        assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("started\n7\n", ""), "{command}");
+        assert_eq!(
+            (stdout(&output).as_str(), stderr(&output).as_str()),
+            ("started\n7\n", ""),
+            "{command}"
+        );
         assert!(stats.contains(&format!("\"unmanaged_execs\": {unmanaged},")), "{stats}");
     }
 }
@@ -76,12 +83,15 @@ fn a_program_in_a_chroot_without_the_library_starts_as_alone() {
     }
     let root = scratch.path("root");
     let list = Command::new("ldd").arg("/bin/echo").output().unwrap();
-    for path in stdout(&list).split_whitespace().filter(|w| w.starts_with('/')).chain(["/bin/echo"]) {
+    for path in stdout(&list).split_whitespace().filter(|w| w.starts_with('/')).chain(["/bin/echo"])
+    {
         let to = root.join(path.trim_start_matches('/'));
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(path, to).unwrap();
     }
     let root = root.to_str().unwrap();
-    let Some((output, _)) = managed(&scratch, &["chroot", root, "/bin/echo", "started"]) else { return };
+    let Some((output, _)) = managed(&scratch, &["chroot", root, "/bin/echo", "started"]) else {
+        return;
+    };
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("started\n", ""));
 }

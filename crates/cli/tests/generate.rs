@@ -52,7 +52,8 @@ fn a_shell_completes_commands_and_options() {
         let scratch = Scratch::new();
         let file = scratch.file("completions", &made.stdout, 0o644);
         let input = fs::File::open(file).unwrap();
-        let bash = Command::new("bash").args(["-c", script, "bash"]).args(words).stdin(input).output();
+        let bash =
+            Command::new("bash").args(["-c", script, "bash"]).args(words).stdin(input).output();
         let bash = bash.expect("bash is installed");
         assert_eq!(stderr(&bash), "");
         stdout(&bash).trim().to_string()

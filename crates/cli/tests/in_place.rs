@@ -24,9 +24,14 @@ fn output(scratch: &Scratch, arguments: &[&str]) -> Output {
 
 /// The runs of a test: not those of whoever else works on this machine.
 fn runs(scratch: &Scratch) -> Vec<serde_json::Value> {
-    let ps = uzswap().args(["ps", "--json"]).env("XDG_RUNTIME_DIR", scratch.directory()).output().unwrap();
+    let ps = uzswap()
+        .args(["ps", "--json"])
+        .env("XDG_RUNTIME_DIR", scratch.directory())
+        .output()
+        .unwrap();
     let all: serde_json::Value = serde_json::from_slice(&ps.stdout).unwrap();
-    let is_own = |run: &&serde_json::Value| scratch.path(&format!("uzswap/{}.sock", run["run"])).exists();
+    let is_own =
+        |run: &&serde_json::Value| scratch.path(&format!("uzswap/{}.sock", run["run"])).exists();
     all["runs"].as_array().unwrap().iter().filter(is_own).cloned().collect()
 }
 
@@ -61,7 +66,12 @@ fn the_program_is_what_was_started() {
 fn it_has_no_child_that_it_does_not_know() {
     let scratch = Scratch::new();
     let output = output(&scratch, &["--", "cat", "/proc/thread-self/children"]);
-    assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(0)), "{}", stderr(&output));
+    assert_eq!(
+        (stdout(&output).as_str(), output.status.code()),
+        ("", Some(0)),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -74,7 +84,10 @@ fn a_death_by_signal_is_seen_by_both() {
     kill(child.id(), libc::SIGKILL);
     // A zombie tells it on every kernel.
     let seen = statistics(&stats);
-    assert_eq!((&seen["signal"], &seen["exit_code"]), (&"SIGKILL".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&seen["signal"], &seen["exit_code"]),
+        (&"SIGKILL".into(), &serde_json::Value::Null)
+    );
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     eventually("no run", || runs(&scratch).is_empty());
 }

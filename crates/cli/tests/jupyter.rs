@@ -32,7 +32,9 @@ impl Kernels {
         for variable in ["VIRTUAL_ENV", "CONDA_PREFIX", "JUPYTER_DATA_DIR", "XDG_DATA_HOME"] {
             command.env_remove(variable);
         }
-        command.env("HOME", self.0.directory()).env("JUPYTER_PATH", self.0.path("prefix/share/jupyter"));
+        command
+            .env("HOME", self.0.directory())
+            .env("JUPYTER_PATH", self.0.path("prefix/share/jupyter"));
         command
     }
 
@@ -63,7 +65,8 @@ fn a_kernel_is_the_old_one_under_uzswap() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).starts_with("kernel uzswap-shell: A shell (8 GiB, compressed), in "));
     let spec = kernels.spec("uzswap-shell");
-    let words: Vec<&str> = spec["argv"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
+    let words: Vec<&str> =
+        spec["argv"].as_array().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
     assert!(Path::new(words[0]).is_absolute() && words[0].ends_with("/uzswap"));
     let rest = "run --in-place --quiet --memory 8G --idle-after 10m -- /bin/sh -c";
     assert_eq!(words[1..words.len() - 1].join(" "), rest);
@@ -102,7 +105,8 @@ fn what_cannot_be_installed_is_said() {
         ("narrow", json!({"argv": [narrow.to_str().unwrap()], "display_name": "Narrow"})),
         ("broken", json!({"argv": "words", "display_name": "Broken"})),
     ]);
-    let refused = |arguments: &[&str], words: &[&str]| assert_refused(&kernels.install(arguments), 2, words);
+    let refused =
+        |arguments: &[&str], words: &[&str]| assert_refused(&kernels.install(arguments), 2, words);
     refused(&["julia"], &["no kernel 'julia'", "there are", "narrow", "shell"]);
     refused(&["--memory", "much", "shell"], &["--memory: 'much'"]);
     refused(&["--idle-after", "soon", "shell"], &["--idle-after: 'soon'"]);

@@ -56,12 +56,17 @@ fn same_as_without(given: &str, program: &str) -> String {
     let shell = |prefix: &str| {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{given}exec {prefix} {program}")]);
-        let output = command.env("UZSWAP_PRELOAD", library()).env("UZSWAP_QUIET", "1").output().unwrap();
+        let output =
+            command.env("UZSWAP_PRELOAD", library()).env("UZSWAP_QUIET", "1").output().unwrap();
         assert!(output.status.success(), "{given}{prefix}: {}", stderr(&output));
         stdout(&output)
     };
     let without = shell("");
-    assert_eq!(shell(&format!("{} run --", env!("CARGO_BIN_EXE_uzswap"))), without, "after: {given}");
+    assert_eq!(
+        shell(&format!("{} run --", env!("CARGO_BIN_EXE_uzswap"))),
+        without,
+        "after: {given}"
+    );
     without
 }
 
@@ -80,9 +85,14 @@ fn ignored_and_blocked_signals_are_inherited() {
         stdout(&with)
     };
     let plain = seen(&[]);
-    for signal in [libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD, libc::SIGINT, libc::SIGTSTP, libc::SIGUSR1, 40]
+    for signal in
+        [libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD, libc::SIGINT, libc::SIGTSTP, libc::SIGUSR1, 40]
     {
-        assert_ne!(seen(&[signal]), plain, "signal {signal} was not ignored, so this shows nothing");
+        assert_ne!(
+            seen(&[signal]),
+            plain,
+            "signal {signal} was not ignored, so this shows nothing"
+        );
     }
 }
 
@@ -152,7 +162,11 @@ fn the_runtime_is_told_by_two_variables() {
         .env("UZSWAP_CONTROL_FD", "5")
         .output()
         .unwrap();
-    assert!(stdout(&output).starts_with(&format!("{}:{other}\n", real.display())), "{}", stdout(&output));
+    assert!(
+        stdout(&output).starts_with(&format!("{}:{other}\n", real.display())),
+        "{}",
+        stdout(&output)
+    );
     assert!(stdout(&output).contains("\n700:"));
 }
 
@@ -178,7 +192,11 @@ fn uzswap_itself_is_small() {
 #[test]
 fn a_program_that_is_not_there_is_127() {
     let scratch = Scratch::new();
-    assert_refused(&run(["--", "no-such-program-anywhere"]), 127, &["no-such-program-anywhere", "PATH"]);
+    assert_refused(
+        &run(["--", "no-such-program-anywhere"]),
+        127,
+        &["no-such-program-anywhere", "PATH"],
+    );
     assert_refused(&run(["--", "/no/such/program"]), 127, &["/no/such/program", "no such file"]);
     assert_refused(&run(["--", "/etc/passwd/x"]), 127, &["not a directory"]);
     assert_refused(&run(["--", ""]), 127, &["empty"]);
@@ -230,7 +248,9 @@ fn programs_that_cannot_be_taken_over_are_refused_or_run_unmanaged() {
     if let Ok(alone) = Command::new(&narrow).status() {
         let output = run(["--if-possible", "--", narrow.to_str().unwrap()]);
         assert_eq!((alone.code(), output.status.code()), (Some(42), Some(42)));
-        assert!(stderr(&output).contains("runs unmanaged") && stderr(&output).contains("32-bit x86"));
+        assert!(
+            stderr(&output).contains("runs unmanaged") && stderr(&output).contains("32-bit x86")
+        );
         let output = run(["--if-possible", "--quiet", "--", narrow.to_str().unwrap()]);
         assert_eq!((output.status.code(), stderr(&output)), (Some(42), String::new()));
     } else {
@@ -304,7 +324,10 @@ fn wrong_options_are_one_line_each() {
         (&["--compressor", "", "--", "true"], &["--compressor"]),
         (&["--compressor", "gzip", "--", "true"], &["--compressor", "'gzip'", "lz4", "zstd"]),
         (&["--compressor", "zstd:level=99", "--", "true"], &["--compressor", "99"]),
-        (&["--stats", "/no/such/directory/file", "--", "true"], &["--stats", "directory does not exist"]),
+        (
+            &["--stats", "/no/such/directory/file", "--", "true"],
+            &["--stats", "directory does not exist"],
+        ),
         (&["--stats", "/", "--", "true"], &["--stats", "is a directory"]),
         (
             &["--store", "/no/such/directory", "--", "true"],
@@ -334,7 +357,11 @@ fn wrong_variables_are_named() {
         ("UZSWAP_PRELOAD", "/no/such/library.so", &["UZSWAP_PRELOAD", "no such file"]),
         ("UZSWAP_PRELOAD", "/", &["UZSWAP_PRELOAD", "not a file"]),
     ] {
-        assert_refused(&uzswap().args(["run", "true"]).env(variable, value).output().unwrap(), 2, words);
+        assert_refused(
+            &uzswap().args(["run", "true"]).env(variable, value).output().unwrap(),
+            2,
+            words,
+        );
     }
     // An empty variable is none, and the command line wins.
     let output = uzswap()
@@ -386,7 +413,13 @@ fn a_store_that_cannot_be_written() {
     if is_root() {
         // Permissions do not stop root: try as somebody else.
         let output = Command::new("setpriv")
-            .args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_uzswap"), "run"])
+            .args([
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                env!("CARGO_BIN_EXE_uzswap"),
+                "run",
+            ])
             .args(["--store", directory.to_str().unwrap(), "--", "true"])
             .env("UZSWAP_PRELOAD", harmless_library())
             .output();
@@ -409,7 +442,10 @@ fn a_store_on_a_full_disk() {
         env!("CARGO_BIN_EXE_uzswap")
     );
     let unshare = |script: &str| {
-        Command::new("unshare").args(["-rm", "sh", "-c", script]).env("UZSWAP_PRELOAD", library()).output()
+        Command::new("unshare")
+            .args(["-rm", "sh", "-c", script])
+            .env("UZSWAP_PRELOAD", library())
+            .output()
     };
     if !unshare("true").is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: this sandbox has no user namespaces");
@@ -432,7 +468,8 @@ fn a_store_in_memory_is_said_and_not_taken_by_default() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
     assert_ne!(json["settings"]["store"], "/dev/shm");
 }
 
@@ -476,7 +513,8 @@ fn a_percentage_is_one_of_the_limit() {
     let bytes = |percent: &str| {
         let path = scratch.path("stats.json");
         run(["--quiet", "--memory", percent, "--stats", path.to_str().unwrap(), "true"]);
-        let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
         json["settings"]["memory_bytes"].as_u64().unwrap()
     };
     let (half, quarter) = (bytes("50%"), bytes("25%"));
@@ -486,7 +524,10 @@ fn a_percentage_is_one_of_the_limit() {
 #[test]
 fn a_closed_stderr_disturbs_nobody() {
     let output = Command::new("sh")
-        .args(["-c", &format!("exec 2>&-; exec {} run -- sh -c 'exit 9'", env!("CARGO_BIN_EXE_uzswap"))])
+        .args([
+            "-c",
+            &format!("exec 2>&-; exec {} run -- sh -c 'exit 9'", env!("CARGO_BIN_EXE_uzswap")),
+        ])
         .env("UZSWAP_PRELOAD", library())
         .output()
         .unwrap();
@@ -499,9 +540,11 @@ fn a_closed_stderr_disturbs_nobody() {
         env!("CARGO_BIN_EXE_uzswap"),
         stats.display()
     );
-    let output = Command::new("sh").args(["-c", &script]).env("UZSWAP_PRELOAD", library()).output().unwrap();
+    let output =
+        Command::new("sh").args(["-c", &script]).env("UZSWAP_PRELOAD", library()).output().unwrap();
     assert_eq!(output.status.code(), Some(9));
-    let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
     assert_eq!(json["exit_code"], 9);
     // A reader that has gone away must not kill us before we can return the exit code.
     let output = Command::new("sh")

@@ -8,7 +8,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::system::{Terminal, count_signal, kill, kill_group, queue, signals_counted, with_alarm};
+use common::system::{
+    Terminal, count_signal, kill, kill_group, queue, signals_counted, with_alarm,
+};
 use common::*;
 
 /// The variable that makes this test binary the program below.
@@ -101,7 +103,8 @@ fn has_pending_signals(pid: u32) -> bool {
 
 #[test]
 fn a_death_by_signal_is_ours_too() {
-    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGPIPE, 40]
+    for signal in
+        [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGPIPE, 40]
     {
         let output = run(["--quiet", "--", "sh", "-c", &format!("kill -{signal} $$")]);
         assert_eq!(output.status.signal(), Some(signal));
@@ -123,12 +126,12 @@ fn a_death_by_signal_is_ours_too() {
 #[test]
 fn signals_sent_to_us_reach_the_program() {
     use libc::{
-        SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGURG, SIGUSR1, SIGUSR2,
-        SIGWINCH,
+        SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGURG, SIGUSR1,
+        SIGUSR2, SIGWINCH,
     };
     for signal in [
-        SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGCONT, SIGTSTP, SIGPIPE,
-        SIGURG, 40,
+        SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGCONT, SIGTSTP,
+        SIGPIPE, SIGURG, 40,
     ] {
         let mut program = Running::command(counting(signal));
         for round in 1..=3 {
@@ -262,7 +265,14 @@ fn we_stop_with_the_program_and_go_on_with_it() {
 fn as_the_first_process_of_a_container() {
     let script_with = |options: &[&str], program: &str| {
         Command::new("unshare")
-            .args(["-rfp", "--kill-child", "--mount-proc", env!("CARGO_BIN_EXE_uzswap"), "run", "--quiet"])
+            .args([
+                "-rfp",
+                "--kill-child",
+                "--mount-proc",
+                env!("CARGO_BIN_EXE_uzswap"),
+                "run",
+                "--quiet",
+            ])
             .args(options)
             .args(["--", "sh", "-c", program])
             .env("UZSWAP_PRELOAD", library())
@@ -270,7 +280,8 @@ fn as_the_first_process_of_a_container() {
             .env("UZSWAP_CACHE", "none")
             .output()
     };
-    let tried = Command::new("unshare").args(["-rfp", "--kill-child", "--mount-proc", "true"]).output();
+    let tried =
+        Command::new("unshare").args(["-rfp", "--kill-child", "--mount-proc", "true"]).output();
     if !tried.is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: this sandbox has no user namespaces");
         return;
@@ -285,7 +296,12 @@ fn as_the_first_process_of_a_container() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     // In place the program is process 1 itself.
     let output = script_with(&["--in-place"], "echo $$; exit 3").unwrap();
-    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "1\n"), "{}", stderr(&output));
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(3), "1\n"),
+        "{}",
+        stderr(&output)
+    );
     let managed = "grep -c uzswap-control /proc/self/maps";
     let output = script_with(&["--in-place"], managed).unwrap();
     let is_real = library().contains("uzswap_preload");
@@ -350,10 +366,13 @@ fn a_hang_up_reaches_the_program() {
         "trap 'echo hung up > {}; exit' HUP; echo ready; while :; do sleep 0.05; done",
         note.display()
     );
-    let mut terminal = Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", &program]));
+    let mut terminal =
+        Terminal::start(command.args(["run", "--quiet", "--", "sh", "-c", &program]));
     terminal.expect("ready");
     terminal.hang_up();
-    eventually("the program hears of it", || fs::read_to_string(&note).is_ok_and(|t| t == "hung up\n"));
+    eventually("the program hears of it", || {
+        fs::read_to_string(&note).is_ok_and(|t| t == "hung up\n")
+    });
     terminal.wait();
 }
 
@@ -375,7 +394,9 @@ fn shell() -> Terminal {
 #[test]
 fn control_z_stops_and_fg_goes_on() {
     let mut terminal = shell();
-    terminal.press("$UZ run -- sh -c 'echo re''ady; while read line; do echo \"[$line]\"; done; exit 6'\n");
+    terminal.press(
+        "$UZ run -- sh -c 'echo re''ady; while read line; do echo \"[$line]\"; done; exit 6'\n",
+    );
     terminal.expect("ready");
     let uzswap = child_of(terminal.pid());
     for round in 0..3 {

@@ -173,7 +173,8 @@ impl Slot {
 
     /// How the process is paged; `None` while it is dormant.
     pub fn mechanism(&self) -> Option<Mechanism> {
-        Mechanism::from_u32(self.mechanism.load(Ordering::Relaxed)).filter(|m| *m != Mechanism::Auto)
+        Mechanism::from_u32(self.mechanism.load(Ordering::Relaxed))
+            .filter(|m| *m != Mechanism::Auto)
     }
 }
 
@@ -331,13 +332,15 @@ impl Tree {
             let whose = s.whose.load(Ordering::Acquire);
             // Without a lock the namespace decides, as far as it is known.
             let is_locked = s.is_locked.load(Ordering::Acquire) != 0;
-            let is_former = if is_locked { whose as u32 == pid && is_free(s) } else { whose == mine };
+            let is_former =
+                if is_locked { whose as u32 == pid && is_free(s) } else { whose == mine };
             if id & (DEPARTED | UNBORN) != 0 || !is_former {
                 continue;
             }
             if s.charged_pages.load(Ordering::Acquire) > 0 {
                 s.is_locked.store(0, Ordering::Release);
-                let _ = s.id.compare_exchange(id, DEPARTED | id, Ordering::AcqRel, Ordering::Relaxed);
+                let _ =
+                    s.id.compare_exchange(id, DEPARTED | id, Ordering::AcqRel, Ordering::Relaxed);
             } else {
                 self.retire(s, id);
             }
@@ -374,7 +377,8 @@ impl Tree {
         s.orders.clear();
         s.turn.clear();
         s.share.unbound();
-        self.mechanisms.fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
+        self.mechanisms
+            .fetch_or(1 << (s.mechanism.swap(0, Ordering::AcqRel) & 31), Ordering::AcqRel);
         s.id.store(0, Ordering::Release);
     }
 
@@ -410,7 +414,8 @@ impl Tree {
         for s in self.live_slots() {
             let id = s.id();
             let is_known = (s.seen.load(Ordering::Acquire) >> 32) as u32 == id;
-            if is_known || id & (DEPARTED | UNBORN) != 0 || s.is_locked.load(Ordering::Acquire) == 0 {
+            if is_known || id & (DEPARTED | UNBORN) != 0 || s.is_locked.load(Ordering::Acquire) == 0
+            {
                 continue;
             }
             if let Some(at) = self.lock_offset(s)
@@ -575,7 +580,11 @@ impl Tree {
     /// this moment may be missing, but counts nowhere twice: the ended ones are looked at first.
     pub fn total(&self, c: Counter) -> u64 {
         let ended = self.totals[c as usize].load(Ordering::Acquire);
-        let live = self.used_slots().iter().filter(|s| s.id.load(Ordering::Relaxed) != 0).map(|s| s.get(c));
+        let live = self
+            .used_slots()
+            .iter()
+            .filter(|s| s.id.load(Ordering::Relaxed) != 0)
+            .map(|s| s.get(c));
         match c.fold() {
             Fold::Max => live.fold(ended, u64::max),
             Fold::Sum | Fold::Gauge => live.fold(ended, u64::wrapping_add),
@@ -592,10 +601,13 @@ impl Tree {
 
     /// The mechanisms that were used in this run, by processes ended or alive.
     pub fn mechanisms_used(&self) -> impl Iterator<Item = Mechanism> {
-        let live = self.used_slots().iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
+        let live =
+            self.used_slots().iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
         let bits = live.fold(self.mechanisms.load(Ordering::Acquire), |all: u32, one| all | one);
         // Zero is a process that stayed dormant.
-        Mechanism::ALL.into_iter().filter(move |m| *m != Mechanism::Auto && bits & 1 << *m as u32 != 0)
+        Mechanism::ALL
+            .into_iter()
+            .filter(move |m| *m != Mechanism::Auto && bits & 1 << *m as u32 != 0)
     }
 
     /// Sets a notice bit; true for the first who does.
@@ -758,7 +770,10 @@ pub(crate) mod tests {
         let (a, b) = (t.claim(10).unwrap(), t.claim(11).unwrap());
         t.limit_pages.store(100, Ordering::Relaxed);
         assert!(
-            t.try_reserve(a, 60) && t.try_reserve(a, 70) && !t.try_reserve(b, 31) && t.try_reserve(b, 30)
+            t.try_reserve(a, 60)
+                && t.try_reserve(a, 70)
+                && !t.try_reserve(b, 31)
+                && t.try_reserve(b, 30)
         );
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 100);
         t.limit_pages.store(50, Ordering::Relaxed);

@@ -189,7 +189,10 @@ mod tests {
         let mut low = 0;
         for index in 0..BUCKETS - 1 {
             let high = upper_ns(index).unwrap();
-            assert_eq!((bucket(low + 1), bucket(high), bucket(high + 1)), (index, index, index + 1));
+            assert_eq!(
+                (bucket(low + 1), bucket(high), bucket(high + 1)),
+                (index, index, index + 1)
+            );
             assert!(index == 0 || (high - low) * 4 <= low, "{index}: too wide");
             low = high;
         }

@@ -64,7 +64,8 @@ fn page(tag: u64) -> Page {
 fn nothing_is_allocated_after_construction() {
     let directory = std::env::temp_dir();
     let store = FileStore::open(directory.as_os_str().as_encoded_bytes()).unwrap();
-    let config = CacheConfig { max_pool_bytes: 1 << 20, store: Some(store), ..CacheConfig::default() };
+    let config =
+        CacheConfig { max_pool_bytes: 1 << 20, store: Some(store), ..CacheConfig::default() };
     let cache = SwapCache::new(config).unwrap();
     let mut entries: Vec<SwapEntry> = Vec::with_capacity(9000);
     FORBIDDEN.set(true);

@@ -40,7 +40,8 @@ fn groups_take_little_stack() {
     let store = FileStore::open(directory.as_os_str().as_encoded_bytes()).unwrap();
     let recompressor = CodecSpec::parse("zstd:level=-1").ok();
     let cache =
-        SwapCache::new(CacheConfig { store: Some(store), recompressor, ..CacheConfig::default() }).unwrap();
+        SwapCache::new(CacheConfig { store: Some(store), recompressor, ..CacheConfig::default() })
+            .unwrap();
     let (mut page, mut back) = (Box::new([0; 4096]), Box::new([0; 4096]));
     let run = || {
         let mut entries = Vec::with_capacity(2000);
@@ -72,7 +73,8 @@ fn groups_take_little_stack() {
 fn swapping_out_and_in_takes_little_stack() {
     let directory = std::env::temp_dir();
     let store = FileStore::open(directory.as_os_str().as_encoded_bytes()).unwrap();
-    let config = CacheConfig { max_pool_bytes: 1 << 20, store: Some(store), ..CacheConfig::default() };
+    let config =
+        CacheConfig { max_pool_bytes: 1 << 20, store: Some(store), ..CacheConfig::default() };
     let cache = SwapCache::new(config).unwrap();
     let (mut page, mut back) = (Box::new([0; 4096]), Box::new([0; 4096]));
     let mut entries = Vec::with_capacity(4000);

@@ -101,7 +101,8 @@ fn nothing_outside_is_touched() {
             for _ in 0..5 {
                 let noise = packed.bytes(random(300), at_end);
                 noise.iter_mut().for_each(|b| *b = random(256) as u8);
-                let _ = codecs.decompress(done.codec, &mut scratch, noise, output.bytes(len, at_end));
+                let _ =
+                    codecs.decompress(done.codec, &mut scratch, noise, output.bytes(len, at_end));
             }
         }
     }

@@ -10,7 +10,9 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use uzswap::codec::{CodecSpec, Codecs, Scratch, Stream, Streams, Training, fill, list, same_filled};
+use uzswap::codec::{
+    CodecSpec, Codecs, Scratch, Stream, Streams, Training, fill, list, same_filled,
+};
 
 thread_local! {
     /// Calls of this thread: the test harness has another one, which allocates when it likes. (A
@@ -114,7 +116,9 @@ fn no_codec_allocates() {
                 let Stream { scratch, out } = stream;
                 let limit = 3500;
                 if let Ok(done) = codecs.compress(scratch, src, &mut out.as_mut_slice()[..limit]) {
-                    codecs.decompress(done.codec, scratch, &out.as_slice()[..done.len], &mut back).unwrap();
+                    codecs
+                        .decompress(done.codec, scratch, &out.as_slice()[..done.len], &mut back)
+                        .unwrap();
                 }
                 let mut alone = Scratch::new();
                 let _ = codecs.decompress(3, &mut alone, src, &mut back);

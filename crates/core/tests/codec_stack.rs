@@ -15,7 +15,9 @@ fn inputs() -> Vec<Vec<u8>> {
         x ^= x << 17;
         x
     };
-    let words = (0..512).flat_map(|_| [0x5555_0000 + random() % 4096 * 16, random() % 7]).collect::<Vec<_>>();
+    let words = (0..512)
+        .flat_map(|_| [0x5555_0000 + random() % 4096 * 16, random() % 7])
+        .collect::<Vec<_>>();
     let text = (0..4096).map(|_| b"etaoin shrdlu"[random() as usize % 13]).collect();
     let noise = (0..4096).map(|_| random() as u8).collect();
     let pointers = words.iter().flat_map(|w| w.to_le_bytes()).take(4096).collect();
@@ -54,11 +56,14 @@ fn codecs_stay_within_their_stack() {
             for src in inputs() {
                 let (mut dst, mut back) = (vec![0; src.len() * 2], vec![0; src.len()]);
                 let mut done = None;
-                let depth = stack_bytes_of(|| done = codecs.compress(&mut scratch, &src, &mut dst).ok());
+                let depth =
+                    stack_bytes_of(|| done = codecs.compress(&mut scratch, &src, &mut dst).ok());
                 down = depth.max(down);
                 let done = done.unwrap();
                 let depth = stack_bytes_of(|| {
-                    codecs.decompress(done.codec, &mut scratch, &dst[..done.len], &mut back).unwrap();
+                    codecs
+                        .decompress(done.codec, &mut scratch, &dst[..done.len], &mut back)
+                        .unwrap();
                 });
                 up = depth.max(up);
             }

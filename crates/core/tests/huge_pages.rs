@@ -27,7 +27,11 @@ fn write(page: usize, value: u64) {
 fn is_right(page: usize, value: u64) {
     let mut seed = value | 1;
     for i in 0..64 {
-        assert_eq!(word(page + i * 8).load(Ordering::Relaxed), rnd(&mut seed), "page {page:#x}, word {i}");
+        assert_eq!(
+            word(page + i * 8).load(Ordering::Relaxed),
+            rnd(&mut seed),
+            "page {page:#x}, word {i}"
+        );
     }
 }
 
@@ -56,7 +60,9 @@ fn read_all(base: usize) {
 fn in_order(base: usize, passes_max: usize) {
     let mut seen = Vec::new();
     for _ in 0..passes_max {
-        seen.push(grown([Counter::Faults, Counter::HugeFaults, Counter::LimboHits], || read_all(base)));
+        seen.push(grown([Counter::Faults, Counter::HugeFaults, Counter::LimboHits], || {
+            read_all(base)
+        }));
         let [faults, huge, _] = seen[seen.len() - 1];
         // One in 8 may be a probe, and what did not go out needs not come in.
         if huge >= STRETCHES as u64 / 2 && faults < 8 * STRETCHES as u64 {
@@ -71,11 +77,18 @@ fn read_only(base: usize) {
     read_all(base);
     let stores = pool_stores();
     let [evictions, clean, huge] =
-        grown([Counter::Evictions, Counter::CleanEvictions, Counter::HugeEvictions], || read_all(base));
+        grown([Counter::Evictions, Counter::CleanEvictions, Counter::HugeEvictions], || {
+            read_all(base)
+        });
     let stored = pool_stores() - stores;
-    println!("read only: {evictions} evictions, {clean} of them clean; {huge} huge; {stored} stored anew");
+    println!(
+        "read only: {evictions} evictions, {clean} of them clean; {huge} huge; {stored} stored anew"
+    );
     assert!(huge >= STRETCHES as u64 / 2, "{huge}");
-    assert!(stored * 8 < evictions && clean * 8 > evictions * 7, "{clean} clean, {stored} stored anew");
+    assert!(
+        stored * 8 < evictions && clean * 8 > evictions * 7,
+        "{clean} clean, {stored} stored anew"
+    );
 }
 
 /// Single pages at random: soon one at a time.
@@ -88,9 +101,13 @@ fn at_random(base: usize) {
         });
     };
     touch(3000);
-    let [faults, loads, huge] = grown([Counter::Faults, Counter::Loads, Counter::HugeFaults], || touch(6000));
+    let [faults, loads, huge] =
+        grown([Counter::Faults, Counter::Loads, Counter::HugeFaults], || touch(6000));
     println!("at random: {faults} faults, {huge} of them huge, {loads} loads");
-    assert!(faults > 1000 && huge * 100 < faults && loads < 2 * faults, "{faults} faults, {huge}, {loads}");
+    assert!(
+        faults > 1000 && huge * 100 < faults && loads < 2 * faults,
+        "{faults} faults, {huge}, {loads}"
+    );
 }
 
 /// Two threads, each with a word of its own in every page, which it changes now and then just after
@@ -111,7 +128,9 @@ fn no_write_is_lost(base: usize) {
                         }
                     }
                 }
-                (0..PAGES).for_each(|i| assert_eq!(own(i).load(Ordering::Relaxed), values[i], "page {i}"));
+                (0..PAGES).for_each(|i| {
+                    assert_eq!(own(i).load(Ordering::Relaxed), values[i], "page {i}")
+                });
             });
         }
     });
@@ -122,7 +141,8 @@ fn sparse_first_touches() {
     const TOUCHED: usize = 4 * STRETCHES;
     let base = map(TOUCHED * HUGE_PAGES * P);
     let touch = |from: usize| {
-        (from..from + TOUCHED / 2).for_each(|i| write(base + i * HUGE_PAGES * P + i % 400 * P, i as u64));
+        (from..from + TOUCHED / 2)
+            .for_each(|i| write(base + i * HUGE_PAGES * P + i % 400 * P, i as u64));
     };
     let [first] = grown([Counter::HugeFaults], || touch(0));
     let [then] = grown([Counter::HugeFaults], || touch(TOUCHED / 2));
@@ -162,7 +182,8 @@ fn units_fit_the_use() {
     if !start(Mechanism::Userfaultfd, LIMIT, HugePages::Always) {
         return;
     }
-    let kernel = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let kernel =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if kernel.is_empty() || kernel.contains("[never]") {
         return println!("SKIPPED: this kernel makes no huge pages: {kernel}");
     }

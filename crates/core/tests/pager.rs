@@ -23,14 +23,19 @@ fn no_write_is_lost(base: usize, pages: usize) {
             std::thread::spawn(move || {
                 let mut seed = 0x8765_4321 + t as u64;
                 let mut added = vec![0u64; pages];
-                let first: Vec<u64> =
-                    (0..pages).map(|i| word(base + i * P + t * 8).load(Ordering::Relaxed)).collect();
+                let first: Vec<u64> = (0..pages)
+                    .map(|i| word(base + i * P + t * 8).load(Ordering::Relaxed))
+                    .collect();
                 for round in 0..4 {
                     for n in 0..pages {
                         // One pass in order, one at random, so that whole runs and single pages go.
                         let i = if round % 2 == 0 { n } else { rnd(&mut seed) as usize % pages };
                         let own = word(base + i * P + t * 8);
-                        assert_eq!(own.load(Ordering::Relaxed), first[i].wrapping_add(added[i]), "page {i}");
+                        assert_eq!(
+                            own.load(Ordering::Relaxed),
+                            first[i].wrapping_add(added[i]),
+                            "page {i}"
+                        );
                         if rnd(&mut seed).is_multiple_of(16) {
                             for _ in 0..rnd(&mut seed) % 400 {
                                 std::hint::spin_loop();
@@ -42,7 +47,11 @@ fn no_write_is_lost(base: usize, pages: usize) {
                 }
                 for i in 0..pages {
                     let want = first[i].wrapping_add(added[i]);
-                    assert_eq!(word(base + i * P + t * 8).load(Ordering::Relaxed), want, "page {i}");
+                    assert_eq!(
+                        word(base + i * P + t * 8).load(Ordering::Relaxed),
+                        want,
+                        "page {i}"
+                    );
                 }
             })
         })
@@ -101,11 +110,13 @@ fn windows_meet_changes(base: usize, pages: usize) {
                 unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
                 PAGER.note_discarded(&mut s, start, start + len);
                 drop(s);
-                changed.clone().for_each(|i| assert_eq!(word(base + i * P).load(Ordering::SeqCst), 0));
+                changed
+                    .clone()
+                    .for_each(|i| assert_eq!(word(base + i * P).load(Ordering::SeqCst), 0));
             }
-            changed
-                .clone()
-                .for_each(|i| fill(base + i * P, value(i, generations[i].load(Ordering::SeqCst) + 1)));
+            changed.clone().for_each(|i| {
+                fill(base + i * P, value(i, generations[i].load(Ordering::SeqCst) + 1))
+            });
             changed.for_each(|i| _ = generations[i].fetch_add(1, Ordering::SeqCst));
         }
         is_over.store(true, Ordering::Relaxed);
@@ -146,7 +157,8 @@ fn what_runs_through_memory_goes_first() {
 /// the kernel for it, and after the memory has moved.
 fn what_is_guarded_is_what_its_copy_says(pages: usize) {
     let counts = || {
-        [Counter::GuardedPages, Counter::GuardedEvictions, Counter::GuardFaults].map(|c| PAGER.slot().get(c))
+        [Counter::GuardedPages, Counter::GuardedEvictions, Counter::GuardFaults]
+            .map(|c| PAGER.slot().get(c))
     };
     let base = map(pages * P);
     let mut values: Vec<u64> = (0..pages as u64).map(|i| i * 77 + 5).collect();
@@ -202,7 +214,8 @@ fn what_is_guarded_is_what_its_copy_says(pages: usize) {
         assert!(there && !is_guarded(page) && kernel_writes(page) == P as isize);
         drop(s);
         read_at_random(base + (i + 1) * P, &values[i + 1..], pages.min(200).min(pages - i - 1));
-        (0..512).for_each(|w| assert_eq!(word(page + w * 8).load(Ordering::Relaxed), 0, "page {i}"));
+        (0..512)
+            .for_each(|w| assert_eq!(word(page + w * 8).load(Ordering::Relaxed), 0, "page {i}"));
         fill(page, values[i]);
     }
     enough(seen);
@@ -263,13 +276,20 @@ fn what_lies_alone_leaves_together(base: usize, pages: usize) {
                     let mut seed = 0x3141 + t as u64;
                     let mut added = vec![0u64; pages];
                     let own = |i: usize| word(base + i * P + (t + 1) * 8);
-                    let first: Vec<u64> = (0..pages).map(|i| own(i).load(Ordering::Relaxed)).collect();
+                    let first: Vec<u64> =
+                        (0..pages).map(|i| own(i).load(Ordering::Relaxed)).collect();
                     for _ in 0..3 * pages {
                         let i = rnd(&mut seed) as usize % pages;
-                        assert_eq!(own(i).fetch_add(1, Ordering::Relaxed), first[i] + added[i], "page {i}");
+                        assert_eq!(
+                            own(i).fetch_add(1, Ordering::Relaxed),
+                            first[i] + added[i],
+                            "page {i}"
+                        );
                         added[i] += 1;
                     }
-                    (0..pages).for_each(|i| assert_eq!(own(i).load(Ordering::Relaxed), first[i] + added[i]));
+                    (0..pages).for_each(|i| {
+                        assert_eq!(own(i).load(Ordering::Relaxed), first[i] + added[i])
+                    });
                 })
             })
             .collect();
@@ -295,7 +315,8 @@ fn what_lies_alone_leaves_together(base: usize, pages: usize) {
                 held.pop_to(mark);
             }
             let is_right = |i: &usize| {
-                written[*i] == 0 || word(base + i * P + KERNELS).load(Ordering::Relaxed) == written[*i]
+                written[*i] == 0
+                    || word(base + i * P + KERNELS).load(Ordering::Relaxed) == written[*i]
             };
             assert_eq!((0..pages).find(|i| !is_right(i)), None);
             println!("{at_once} writes of the kernel without the lock");
@@ -317,8 +338,10 @@ fn what_is_copied_is_not_moved(base: usize, pages: usize) {
     let value = |i: usize| i as u64 * 0x1357 + 1;
     (0..pages).for_each(|i| fill(base + i * P, value(i)));
     let (is_moved, was_moved) = (AtomicBool::new(false), AtomicBool::new(false));
-    let gone: Vec<usize> =
-        (0..pages).map(|i| base + i * P).filter(|p| !PAGER.table.get(*p).unwrap().is_resident()).collect();
+    let gone: Vec<usize> = (0..pages)
+        .map(|i| base + i * P)
+        .filter(|p| !PAGER.table.get(*p).unwrap().is_resident())
+        .collect();
     std::thread::scope(|scope| {
         let s = PAGER.lock();
         scope.spawn(|| {
@@ -396,9 +419,15 @@ fn on_demand(base: usize, pages: usize) {
     // Compressed, a page takes half of what it took.
     reclaim(pages as u64 / 8);
     let (warm, cold) = (at_hand(base, half), at_hand(half, base + pages * P));
-    assert!(warm > pages / 2 - 64 && cold <= pages * 3 / 8, "{warm} warm pages are there, {cold} cold ones");
+    assert!(
+        warm > pages / 2 - 64 && cold <= pages * 3 / 8,
+        "{warm} warm pages are there, {cold} cold ones"
+    );
     let now = PAGER.used_pages();
-    assert!(now <= used - pages as i64 / 8 && PAGER.resident_pages() > 64, "used {used}, then {now}");
+    assert!(
+        now <= used - pages as i64 / 8 && PAGER.resident_pages() > 64,
+        "used {used}, then {now}"
+    );
     all_are_right();
 }
 
@@ -437,7 +466,8 @@ fn life(mechanism: Mechanism) {
         .map(|t| {
             std::thread::spawn(move || {
                 let mut seed = 0x1234_5678 + t as u64;
-                let mut values: Vec<u64> = (0..PAGES / 4).map(|i| (i * 4 + t) as u64 * 7919).collect();
+                let mut values: Vec<u64> =
+                    (0..PAGES / 4).map(|i| (i * 4 + t) as u64 * 7919).collect();
                 for _ in 0..6000 {
                     let i = rnd(&mut seed) as usize % values.len();
                     check(base + (i * 4 + t) * P, values[i]);
@@ -471,7 +501,10 @@ fn life(mechanism: Mechanism) {
         let s = PAGER.lock();
         for i in (40..PAGES.min(2000)).step_by(80) {
             // SAFETY: the test's own mapping.
-            assert_eq!(unsafe { libc::madvise((base + i * P) as *mut _, 40 * P, libc::MADV_DONTDUMP) }, 0);
+            assert_eq!(
+                unsafe { libc::madvise((base + i * P) as *mut _, 40 * P, libc::MADV_DONTDUMP) },
+                0
+            );
         }
         drop(s);
         let pages = PAGES.min(2000);
@@ -531,7 +564,9 @@ fn life(mechanism: Mechanism) {
     }
     on_demand(to, 1000);
     let slot = PAGER.slot();
-    for c in [Counter::Faults, Counter::Evictions, Counter::Stores, Counter::Loads, Counter::LimboHits] {
+    for c in
+        [Counter::Faults, Counter::Evictions, Counter::Stores, Counter::Loads, Counter::LimboHits]
+    {
         println!("{} {}", c.name(), slot.get(c));
         assert!(c == Counter::LimboHits || slot.get(c) > 1000, "{}", c.name());
     }

@@ -25,7 +25,8 @@ const ONE: u32 = 7;
 
 /// Tries many schedules: random ones, and ones with few changes at unlikely places.
 fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
-    let number = std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let number =
+        std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
     let config = || {
         let mut config = Config::new();
         config.stack_size = 1 << 20;
@@ -64,7 +65,12 @@ fn load(cache: &SwapCache<MemoryStore>, k: u32, versions: &[u64]) -> Option<u64>
     match cache.load(key(k), &mut p) {
         Ok(()) => {
             let is_it = |v: &&u64| p == content(k, **v);
-            Some(*versions.iter().find(is_it).unwrap_or_else(|| panic!("key {k}: none of {versions:?}")))
+            Some(
+                *versions
+                    .iter()
+                    .find(is_it)
+                    .unwrap_or_else(|| panic!("key {k}: none of {versions:?}")),
+            )
         }
         Err(LoadError::NotFound) => None,
         Err(why) => panic!("key {k}: {why:?}"),
@@ -94,7 +100,11 @@ fn load_during_writeback() {
         store.set_late(true);
         let loads = spawn(&cache, |cache| {
             for k in [ONE, ONE + 1, ONE, 0] {
-                assert_eq!(load(cache, k, &[1, 2]), Some(1 + u64::from(k % 2)), "a page is always somewhere");
+                assert_eq!(
+                    load(cache, k, &[1, 2]),
+                    Some(1 + u64::from(k % 2)),
+                    "a page is always somewhere"
+                );
             }
         });
         let writeback = spawn(&cache, |cache| cache.shrink(1 << 30));

@@ -24,11 +24,13 @@ use uzswap::testing::{Random, page};
 /// Pages of the program.
 const PAGES: usize = 48;
 /// So many are more than the process keeps however short memory is.
-const SPEC: Spec = Spec { pages: PAGES, limit_pages: 4096, slots: 128, blocks: 0, has_store: false };
+const SPEC: Spec =
+    Spec { pages: PAGES, limit_pages: 4096, slots: 128, blocks: 0, has_store: false };
 
 /// Tries many schedules: random ones, and ones with few changes at unlikely places.
 fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
-    let number = std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let number =
+        std::env::var("UZSWAP_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let config = || {
         let mut config = Config::new();
         config.stack_size = 1 << 20;
@@ -49,7 +51,10 @@ fn alone(model: impl Fn() + Send + Sync + 'static) {
 
 type Shared = Arc<World>;
 
-fn spawn<R>(world: &Shared, work: impl FnOnce(&World) -> R + Send + 'static) -> thread::JoinHandle<()> {
+fn spawn<R>(
+    world: &Shared,
+    work: impl FnOnce(&World) -> R + Send + 'static,
+) -> thread::JoinHandle<()> {
     let world = world.clone();
     thread::spawn(move || {
         let _ = work(&world);
@@ -105,7 +110,10 @@ fn guarded() -> Shared {
 fn read(world: &World, pages: impl Iterator<Item = usize>) {
     let mut t = world.thread();
     for i in pages {
-        assert_eq!(t.access(world.at(i), false, |b| assert!(*b == content(i, 0), "page {i}")), Touch::Done);
+        assert_eq!(
+            t.access(world.at(i), false, |b| assert!(*b == content(i, 0), "page {i}")),
+            Touch::Done
+        );
     }
 }
 
@@ -131,7 +139,11 @@ fn calls(world: &World, first: usize, pages: usize) {
     let mut t = world.thread();
     for generation in 0..3 {
         let made = t.call(world.at(first), pages, true, |i, b| {
-            assert!(*b == content(first + i, generation), "page {} of a call {generation}", first + i);
+            assert!(
+                *b == content(first + i, generation),
+                "page {} of a call {generation}",
+                first + i
+            );
             *b = content(first + i, generation + 1);
         });
         assert!(made);
@@ -266,7 +278,8 @@ fn memory_moves_while_pages_leave_together() {
             w.map(0, PAGES / 2, READ_WRITE);
             let mut t = w.thread();
             for i in pages() {
-                let touch = t.access(w.at(PAGES + i), true, |b| assert!(*b == content(i, 0), "page {i}"));
+                let touch =
+                    t.access(w.at(PAGES + i), true, |b| assert!(*b == content(i, 0), "page {i}"));
                 assert_eq!(touch, Touch::Done);
             }
             (0..PAGES / 2).for_each(|i| _ = t.access(w.at(i), false, |b| assert!(*b == [0; 4096])));
@@ -294,7 +307,9 @@ fn faults_against_unmapping_and_mapping_anew() {
                 assert_eq!(touch, Touch::Done);
             });
             w.discard(6, 2);
-            (6..8).for_each(|i| _ = t.access(w.at(i), false, |b| assert!(*b == [0; 4096], "page {i}")));
+            (6..8).for_each(|i| {
+                _ = t.access(w.at(i), false, |b| assert!(*b == [0; 4096], "page {i}"))
+            });
         });
         let reads = spawn(&world, |w| {
             let mut t = w.thread();
@@ -399,7 +414,9 @@ fn programs_of_threads_with_parts_and_pages_in_common() {
             spawn(&world, move |w| run_part(w, part * 16, 16, &mut Random::new(part as u64), 12))
         });
         let words = [0, 1].map(|me| {
-            spawn(&world, move |w| count_in_words(w, 32..48, me, &mut Random::new(7 + me as u64), 10))
+            spawn(&world, move |w| {
+                count_in_words(w, 32..48, me, &mut Random::new(7 + me as u64), 10)
+            })
         });
         let evictor = spawn(&world, |w| evict(w, true, true));
         join(parts);

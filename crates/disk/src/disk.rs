@@ -127,7 +127,9 @@ impl Disk {
     pub fn new(config: &DiskConfig) -> io::Result<Disk> {
         assert!(config.bytes <= DISK_MOST_BYTES, "checked by whoever reads the size");
         let store = match &config.store {
-            Some(directory) => Some(FileStore::open(directory.as_os_str().as_bytes()).map_err(in_words)?),
+            Some(directory) => {
+                Some(FileStore::open(directory.as_os_str().as_bytes()).map_err(in_words)?)
+            }
             None => None,
         };
         let cache = SwapCache::new(CacheConfig {
@@ -221,7 +223,10 @@ impl Disk {
 
     /// Reads bytes, which are on the disk.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), DiskError> {
-        assert!(at.checked_add(to.len() as u64).is_some_and(|end| end <= self.bytes), "checked before");
+        assert!(
+            at.checked_add(to.len() as u64).is_some_and(|end| end <= self.bytes),
+            "checked before"
+        );
         let mut page: Page = [0; PAGE_BYTES as usize];
         for piece in pieces(at, to.len() as u64) {
             let to = &mut to[piece.from..piece.from + piece.len];
@@ -253,7 +258,10 @@ impl Disk {
 
     /// Writes bytes, which are on the disk. On an error those up to some page were written.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        assert!(at.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.bytes), "checked before");
+        assert!(
+            at.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.bytes),
+            "checked before"
+        );
         for piece in pieces(at, bytes.len() as u64) {
             let bytes = &bytes[piece.from..piece.from + piece.len];
             match <&Page>::try_from(bytes) {
@@ -337,7 +345,10 @@ impl Disk {
         if end - first <= DROPPED_SINGLY {
             for page in first..end {
                 let _stripe = self.stripe(page);
-                count(&self.traffic.dropped_pages, u64::from(self.cache.invalidate_page(key(page))));
+                count(
+                    &self.traffic.dropped_pages,
+                    u64::from(self.cache.invalidate_page(key(page))),
+                );
             }
             return;
         }
@@ -387,7 +398,9 @@ impl Disk {
         }
         match self.cache.store(key(page), bytes) {
             Ok(()) => Ok(()),
-            Err(SwapFull) if self.pack() => self.cache.store(key(page), bytes).map_err(|_| DiskError::Full),
+            Err(SwapFull) if self.pack() => {
+                self.cache.store(key(page), bytes).map_err(|_| DiskError::Full)
+            }
             Err(SwapFull) => Err(DiskError::Full),
         }
     }
@@ -440,8 +453,12 @@ fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
         let here = at + from;
         let in_page = here % PAGE_BYTES;
         let some = (len - from).min(PAGE_BYTES - in_page);
-        let piece =
-            Piece { page: page_of(here), at: in_page as usize, from: from as usize, len: some as usize };
+        let piece = Piece {
+            page: page_of(here),
+            at: in_page as usize,
+            from: from as usize,
+            len: some as usize,
+        };
         from += some;
         (some > 0).then_some(piece)
     })

@@ -148,7 +148,9 @@ fn answer<R: Read, W: Write>(
             agreement.structured = true;
             reply(channel, option, REP_ACK, &[])?;
         }
-        OPT_LIST | OPT_STRUCTURED_REPLY => refuse(channel, option, REP_ERR_INVALID, "it has no data")?,
+        OPT_LIST | OPT_STRUCTURED_REPLY => {
+            refuse(channel, option, REP_ERR_INVALID, "it has no data")?
+        }
         OPT_INFO | OPT_GO => {
             let is_there = inform(channel, export, option, data, agreement.structured)?;
             if is_there && option == OPT_GO {
@@ -201,7 +203,8 @@ fn inform<R: Read, W: Write>(
         reply(channel, option, REP_INFO, &[&kind(INFO_DESCRIPTION), text])?;
     }
     if has_sizes {
-        let sizes = [BLOCK_LEAST_BYTES, BLOCK_PREFERRED_BYTES, PAYLOAD_MOST_BYTES].map(u32::to_be_bytes);
+        let sizes =
+            [BLOCK_LEAST_BYTES, BLOCK_PREFERRED_BYTES, PAYLOAD_MOST_BYTES].map(u32::to_be_bytes);
         reply(channel, option, REP_INFO, &[&kind(INFO_BLOCK_SIZE), sizes.as_flattened()])?;
     }
     reply(channel, option, REP_ACK, &[])?;

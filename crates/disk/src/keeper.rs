@@ -153,7 +153,8 @@ fn warn(disk: &Disk, upkeep: &Upkeep, say: &impl Fn(&str)) {
     let is_above = |percent| u128::from(used) * 100 >= u128::from(all) * u128::from(percent);
     if !is_above(SAID_AGAIN_PERCENT) {
         upkeep.is_nearly_full.store(false, Ordering::Relaxed);
-    } else if is_above(NEARLY_FULL_PERCENT) && !upkeep.is_nearly_full.swap(true, Ordering::Relaxed) {
+    } else if is_above(NEARLY_FULL_PERCENT) && !upkeep.is_nearly_full.swap(true, Ordering::Relaxed)
+    {
         let mib = |bytes: u64| bytes >> 20;
         say(&format!(
             "{} of {} MiB of memory are used: when all are, writes fail for lack of space (ENOSPC); \

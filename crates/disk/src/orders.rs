@@ -41,7 +41,9 @@ pub fn run(line: &str, server: &Server) -> Answer {
         "mm_stat" => no_more(stats::mm_stat(disk)),
         "io_stat" => no_more(stats::io_stat(disk)),
         "bd_stat" => no_more(stats::bd_stat(disk)),
-        "stats" => no_more(stats::all(disk) + &upkeep.stats() + &format!("clients {}\n", server.clients())),
+        "stats" => {
+            no_more(stats::all(disk) + &upkeep.stats() + &format!("clients {}\n", server.clients()))
+        }
         "idle" => idle(&rest, disk),
         "writeback" => write_back(&rest, disk, upkeep),
         "recompress" => recompress(&rest, disk),
@@ -105,7 +107,8 @@ fn scope(words: &[&str], threshold: bool) -> Result<Scope, String> {
             ("type", "incompressible") if !threshold => scope.which.incompressible = true,
             ("max_pages", value) => scope.max_pages = number(name, value)?,
             ("threshold", value) if threshold => {
-                scope.which.least_bytes = usize::try_from(number(name, value)?).unwrap_or(usize::MAX);
+                scope.which.least_bytes =
+                    usize::try_from(number(name, value)?).unwrap_or(usize::MAX);
             }
             ("type", other) => return Err(format!("there are no pages of type '{other}'")),
             (other, _) => return Err(format!("there is no parameter '{other}'")),
@@ -160,7 +163,11 @@ fn set(words: &[&str], disk: &Disk, upkeep: &Upkeep) -> Answer {
 }
 
 /// Answers one line of a connection; says when the line is there and its work done.
-pub fn serve<S: Read + Write>(mut stream: S, server: &Server, is_done: impl FnOnce()) -> std::io::Result<()> {
+pub fn serve<S: Read + Write>(
+    mut stream: S,
+    server: &Server,
+    is_done: impl FnOnce(),
+) -> std::io::Result<()> {
     let mut line = Vec::new();
     BufReader::new((&mut stream).take(LINE_BYTES)).read_until(b'\n', &mut line)?;
     let answer = match std::str::from_utf8(&line) {

@@ -60,8 +60,12 @@ impl Listener {
 impl Stream {
     fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Unix(s) => s.set_read_timeout(patience).and_then(|()| s.set_write_timeout(patience)),
-            Stream::Tcp(s) => s.set_read_timeout(patience).and_then(|()| s.set_write_timeout(patience)),
+            Stream::Unix(s) => {
+                s.set_read_timeout(patience).and_then(|()| s.set_write_timeout(patience))
+            }
+            Stream::Tcp(s) => {
+                s.set_read_timeout(patience).and_then(|()| s.set_write_timeout(patience))
+            }
         }
     }
 }
@@ -202,7 +206,11 @@ impl Server {
                 });
             }
         };
-        thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES).spawn(accept).map(drop)
+        thread::Builder::new()
+            .name(name.to_string())
+            .stack_size(STACK_BYTES)
+            .spawn(accept)
+            .map(drop)
     }
 
     /// One connection from its first byte to its last. The error is for whoever looks for one: the
@@ -213,7 +221,9 @@ impl Server {
         let side = || Patient { stream, deadline: &deadline };
         let mut channel = Channel::new(side(), side())?;
         let export = Export { read_only: self.disk.is_read_only(), ..self.export.clone() };
-        let Some(agreement) = handshake::shake(&mut channel, &export, until)? else { return Ok(()) };
+        let Some(agreement) = handshake::shake(&mut channel, &export, until)? else {
+            return Ok(());
+        };
         deadline.set(None);
         stream.set_patience(None)?;
         Session { channel: &mut channel, disk: &self.disk, agreement }.serve()

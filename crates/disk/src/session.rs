@@ -121,7 +121,11 @@ impl<R: Read, W: Write> Session<'_, R, W> {
             return Err(Error::Invalid);
         }
         if request.command == CMD_FLUSH {
-            return if request.offset == 0 && request.len == 0 { Ok(()) } else { Err(Error::Invalid) };
+            return if request.offset == 0 && request.len == 0 {
+                Ok(())
+            } else {
+                Err(Error::Invalid)
+            };
         }
         let has_status = self.agreement.allocation || request.command != CMD_BLOCK_STATUS;
         if !is_known || !has_status || request.len == 0 {
@@ -312,7 +316,12 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         let flags = if is_last { REPLY_FLAG_DONE } else { 0 };
         let len = 8 + (end - at) as u32;
         let head = self.channel.at(begin);
-        head[..CHUNK_HEAD_BYTES].copy_from_slice(&chunk_head(flags, REPLY_OFFSET_DATA, cookie, len));
+        head[..CHUNK_HEAD_BYTES].copy_from_slice(&chunk_head(
+            flags,
+            REPLY_OFFSET_DATA,
+            cookie,
+            len,
+        ));
         head[CHUNK_HEAD_BYTES..CHUNK_HEAD_BYTES + 8].copy_from_slice(&at.to_be_bytes());
     }
 

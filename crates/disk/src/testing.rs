@@ -32,7 +32,12 @@ pub fn config(bytes: u64, memory_bytes: u64) -> DiskConfig {
 
 pub fn export(disk: &Disk) -> Export {
     let description = "a test's".to_string();
-    Export { name: "x".to_string(), description, bytes: disk.bytes(), read_only: disk.is_read_only() }
+    Export {
+        name: "x".to_string(),
+        description,
+        bytes: disk.bytes(),
+        read_only: disk.is_read_only(),
+    }
 }
 
 /// What must come of a request.
@@ -138,7 +143,9 @@ impl Client<'_> {
                 }
                 self.stream.extend(bytes);
             }
-            (12 | 13, None) => self.send(fua, CMD_WRITE_ZEROES, at, len, Expected::Fails(Error::NoSpace)),
+            (12 | 13, None) => {
+                self.send(fua, CMD_WRITE_ZEROES, at, len, Expected::Fails(Error::NoSpace))
+            }
             (12, Some(inside)) => {
                 self.model[inside].fill(0);
                 let flags = [0, CMD_FLAG_NO_HOLE, CMD_FLAG_FAST_ZERO][below(3) as usize] | fua;
@@ -147,7 +154,11 @@ impl Client<'_> {
             (13, Some(inside)) => {
                 // Ours leaves parts of pages alone, and the model says so.
                 let page = PAGE_BYTES as usize;
-                let end = if inside.end == self.model.len() { inside.end } else { inside.end / page * page };
+                let end = if inside.end == self.model.len() {
+                    inside.end
+                } else {
+                    inside.end / page * page
+                };
                 let first = inside.start.next_multiple_of(page);
                 if first < end {
                     self.model[first..end].fill(0);
@@ -223,7 +234,10 @@ fn check_chunks(from: &mut &[u8], cookie: u64, at: u64, bytes: &[u8], whole: boo
         let len = match kind {
             REPLY_OFFSET_DATA => {
                 let data = fields.0;
-                assert!(!data.is_empty() && data == &bytes[offset..offset + data.len()], "other bytes");
+                assert!(
+                    !data.is_empty() && data == &bytes[offset..offset + data.len()],
+                    "other bytes"
+                );
                 data.len()
             }
             REPLY_OFFSET_HOLE => {
@@ -282,14 +296,22 @@ fn check(from: &mut &[u8], cookie: u64, expected: &Expected) {
 
 /// Sends `requests` random ones in one session, and checks every reply. `model` is what the disk
 /// has.
-pub fn requests(disk: &Disk, model: &mut Vec<u8>, agreement: Agreement, requests: usize, below: &mut Below) {
+pub fn requests(
+    disk: &Disk,
+    model: &mut Vec<u8>,
+    agreement: Agreement,
+    requests: usize,
+    below: &mut Below,
+) {
     let mut client = Client { model, agreement, stream: Vec::new(), expected: Vec::new() };
     (0..requests).for_each(|_| client.add(below));
     let Client { mut stream, expected, .. } = client;
     stream.extend(request(0, CMD_DISC, 0, 0, 0));
     let mut replies = Vec::new();
     let mut channel = Channel::new(&stream[..], &mut replies).expect("memory");
-    Session { channel: &mut channel, disk, agreement }.serve().expect("all of it is by the protocol");
+    Session { channel: &mut channel, disk, agreement }
+        .serve()
+        .expect("all of it is by the protocol");
     drop(channel);
     let mut from = &replies[..];
     for (cookie, expected) in expected.iter().enumerate() {

@@ -409,7 +409,11 @@ pub fn uzswap() -> Result<PathBuf, Failure> {
 
 /// The work of a process that says one line of JSON while it still holds its memory, see
 /// [`process::one_line`]. The line becomes `worker`.
-pub fn hear_worker(command: &mut Command, interrupt: &Interrupt, look: &mut dyn FnMut()) -> Outcome {
+pub fn hear_worker(
+    command: &mut Command,
+    interrupt: &Interrupt,
+    look: &mut dyn FnMut(),
+) -> Outcome {
     let line = process::one_line(command, interrupt, look)?;
     let parse = |line: String| match serde_json::from_str::<Value>(&line) {
         Ok(worker) => Ok(Map::from_iter([("worker".to_string(), worker)]).into()),
@@ -448,7 +452,9 @@ fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Value 
 
 /// The runs of an arm that count: no calibrations, no failures.
 pub fn counted<'a>(runs: &'a [Value], arm: &Arm) -> Vec<&'a Value> {
-    runs.iter().filter(|run| run["arm"] == *arm.name && run["round"] != 0 && run["error"].is_null()).collect()
+    runs.iter()
+        .filter(|run| run["arm"] == *arm.name && run["round"] != 0 && run["error"].is_null())
+        .collect()
 }
 
 /// The memory that an arm held, in words, by its summary; `memory` is the limit that was asked for.
@@ -463,7 +469,9 @@ pub fn held(summary: &Value, memory: u64) -> String {
 /// An error if a run under uzswap failed, once all is written down.
 pub fn end(runs: &[Value]) -> Result<u8, Failure> {
     match runs.iter().find(|run| run["arm"] == "uzswap" && !run["error"].is_null()) {
-        Some(run) => Err(Failure::failed(format!("uzswap: {}", run["error"].as_str().unwrap_or_default()))),
+        Some(run) => {
+            Err(Failure::failed(format!("uzswap: {}", run["error"].as_str().unwrap_or_default())))
+        }
         None => Ok(0),
     }
 }
@@ -492,7 +500,8 @@ mod tests {
         assert_eq!((defaults.rounds, defaults.count_pool), (3, false));
         assert_eq!(defaults.page_cluster, [0, 3]);
         let given =
-            parse_line(&["--peers=zram,swap", "--rounds=7", "--page-cluster=2", "--count-pool"]).unwrap();
+            parse_line(&["--peers=zram,swap", "--rounds=7", "--page-cluster=2", "--count-pool"])
+                .unwrap();
         assert_eq!(given.peers, Peers(vec![Kind::Zram, Kind::Swap]));
         assert_eq!((given.rounds, given.count_pool), (7, true));
         assert_eq!(given.page_cluster, [2]);
@@ -527,7 +536,9 @@ mod tests {
         let mut arms = bench.arms(64 << 20);
         assert_eq!(arms.len(), 1);
         let mut runs = Vec::new();
-        bench.count_pool(&mut arms, 1 << 30, &mut runs, |arm| panic!("a run of {}", arm.name)).unwrap();
+        bench
+            .count_pool(&mut arms, 1 << 30, &mut runs, |arm| panic!("a run of {}", arm.name))
+            .unwrap();
         assert!(runs.is_empty());
     }
 

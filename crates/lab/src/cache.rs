@@ -38,7 +38,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let mut scratch = Scratch::new();
         let mut out = [0; MAX_COMPRESSED_BYTES];
         let shrinks = |page: &&PageBytes| {
-            same_filled(page).is_none() && codecs.compress(&mut scratch, &page[..], &mut out).is_ok()
+            same_filled(page).is_none()
+                && codecs.compress(&mut scratch, &page[..], &mut out).is_ok()
         };
         let pages: Vec<PageBytes> = comparison.mix.iter().filter(shrinks).copied().collect();
         let batches: Vec<&[PageBytes]> = pages.chunks_exact(BATCH_PAGES).collect();
@@ -49,7 +50,9 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let config: CacheConfig<FileStore> = CacheConfig { codec: spec, ..CacheConfig::default() };
         let cache = SwapCache::new(config).map_err(|e| Failure::environment(format!("{e:?}")))?;
         for page in &pages {
-            cache.swap_out(page).map_err(|_| Failure::environment("no memory for the cache".to_string()))?;
+            cache
+                .swap_out(page)
+                .map_err(|_| Failure::environment("no memory for the cache".to_string()))?;
         }
         let mut entries = Vec::with_capacity(BATCH_PAGES);
         let scratch = RefCell::new(Scratch::new());
@@ -58,8 +61,10 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let mut other_page = Box::new([0; PAGE_BYTES]);
         // The cache's batch of a round is stored, loaded and freed by its two arms in this order,
         // whichever comes first.
-        let forms: Vec<Forms> =
-            batches.iter().map(|batch| Forms::of(&codecs, &mut scratch.borrow_mut(), batch)).collect();
+        let forms: Vec<Forms> = batches
+            .iter()
+            .map(|batch| Forms::of(&codecs, &mut scratch.borrow_mut(), batch))
+            .collect();
         let mut arms = [
             arm("bare store", |round| {
                 let batch = batches[round % batches.len()];
@@ -78,7 +83,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 let batch = batches[round % batches.len()];
                 touch(batch);
                 let ns = ns_each(batch.len(), || {
-                    entries.extend(batch.iter().map(|page| cache.swap_out(page).expect("no limit")));
+                    entries
+                        .extend(batch.iter().map(|page| cache.swap_out(page).expect("no limit")));
                 });
                 entries.drain(..).for_each(|entry| cache.free(entry));
                 ns
@@ -96,7 +102,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 ns_each(BATCH_PAGES, || {
                     for (codec, form) in forms.each() {
                         out[..form.len()].copy_from_slice(form);
-                        let done = codecs.decompress(codec, scratch, &out[..form.len()], &mut page[..]);
+                        let done =
+                            codecs.decompress(codec, scratch, &out[..form.len()], &mut page[..]);
                         black_box(done).expect("what was compressed decompresses");
                     }
                 })
@@ -137,10 +144,14 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
                 times.ratio(&whole, &bare),
                 Aim::AtMost(MOST),
             );
-            bars.extend([(bare.clone(), times.median(&bare)), (whole.clone(), times.median(&whole))]);
+            bars.extend([
+                (bare.clone(), times.median(&bare)),
+                (whole.clone(), times.median(&whole)),
+            ]);
         }
         groups.push((text.to_string(), bars));
-        results.insert(text.to_string(), json!({"pages": pages.len(), "times_ns": times.to_json()}));
+        results
+            .insert(text.to_string(), json!({"pages": pages.len(), "times_ns": times.to_json()}));
     }
     let plot = plot::bars("The cache beside the bare compressor", "nanoseconds per page", &groups);
     comparison.end(results.into(), &plot)

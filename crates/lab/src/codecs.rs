@@ -66,7 +66,8 @@ impl Forms {
 
     /// Bytes that all pages take, in parts of what they were.
     fn share(&self) -> f64 {
-        let taken: usize = self.list.iter().map(|form| form.map_or(PAGE_BYTES, |(_, _, len)| len)).sum();
+        let taken: usize =
+            self.list.iter().map(|form| form.map_or(PAGE_BYTES, |(_, _, len)| len)).sum();
         taken as f64 / (self.list.len() * PAGE_BYTES) as f64
     }
 
@@ -134,9 +135,16 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     let mut results = Map::new();
     for (text, subject) in CODECS.iter().zip(&subjects) {
         let mut subject = subject.borrow_mut();
-        let us = ["compress", "decompress"].map(|way| times.median(&format!("{text} {way}")) / 1000.0);
+        let us =
+            ["compress", "decompress"].map(|way| times.median(&format!("{text} {way}")) / 1000.0);
         let (share, poor) = (subject.forms.share(), subject.forms.poor());
-        print!("{text:<24} {:>9.2} {:>9.2} {:>8.1} {:>7.1}", us[0], us[1], 100.0 * share, 100.0 * poor);
+        print!(
+            "{text:<24} {:>9.2} {:>9.2} {:>8.1} {:>7.1}",
+            us[0],
+            us[1],
+            100.0 * share,
+            100.0 * poor
+        );
         let mut shares = Map::new();
         for (name, all) in comparison.corpora.each() {
             let other: Vec<PageBytes> =
@@ -157,7 +165,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         );
     }
     let group = |heading: &str, key: &str, scale: f64| {
-        let bar = |text: &&str| (text.to_string(), results[*text][key].as_f64().unwrap_or(0.0) * scale);
+        let bar =
+            |text: &&str| (text.to_string(), results[*text][key].as_f64().unwrap_or(0.0) * scale);
         (heading.to_string(), CODECS.iter().map(bar).collect())
     };
     let plot = plot::bars(

@@ -56,9 +56,12 @@ pub fn run(arguments: CorpusArguments) -> Result<u8, Failure> {
     let directory = &arguments.directory;
     fs::create_dir_all(directory)
         .map_err(|e| Failure::usage(format!("{}: {}", directory.display(), reason(&e))))?;
-    let maker = Maker { directory, most: arguments.pages as usize, interrupt: Interrupt::install() };
+    let maker =
+        Maker { directory, most: arguments.pages as usize, interrupt: Interrupt::install() };
     let programs: [(&str, Make); 4] = [
-        ("cpython", &|| maker.script("cpython", "python3", &["-I", "-c", include_str!("corpus.py")])),
+        ("cpython", &|| {
+            maker.script("cpython", "python3", &["-I", "-c", include_str!("corpus.py")])
+        }),
         ("g++", &|| maker.compiler()),
         ("node", &|| maker.script("node", "node", &["-e", include_str!("corpus.js")])),
         ("redis", &|| maker.redis()),
@@ -140,7 +143,9 @@ impl Maker<'_> {
     fn redis(&self) -> Result<Made, Failure> {
         let socket = std::env::temp_dir().join(format!("uzswap-corpus-{}", std::process::id()));
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        command
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(&socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let made = Running::start(&mut command).and_then(|mut server| {
             let started = Instant::now();
@@ -236,9 +241,16 @@ fn fill_redis(mut stream: UnixStream) -> io::Result<()> {
     for i in 0..COMMANDS {
         let words: Vec<String> = match i % 5 {
             0 => vec!["SET".into(), format!("page:{i}"), line() + &line()],
-            1 => vec!["HSET".into(), format!("user:{}", i / 20), format!("field{}", i % 20), line()],
+            1 => {
+                vec!["HSET".into(), format!("user:{}", i / 20), format!("field{}", i % 20), line()]
+            }
             2 => vec!["RPUSH".into(), format!("list:{}", i / 500), line()],
-            3 => vec!["ZADD".into(), format!("rank:{}", i / 2000), (i * 7919 % 10007).to_string(), line()],
+            3 => vec![
+                "ZADD".into(),
+                format!("rank:{}", i / 2000),
+                (i * 7919 % 10007).to_string(),
+                line(),
+            ],
             _ => vec!["SADD".into(), format!("set:{}", i / 300), line()],
         };
         write!(batch, "*{}\r\n", words.len())?;
@@ -255,10 +267,12 @@ fn fill_redis(mut stream: UnixStream) -> io::Result<()> {
 
 /// The youngest child of a process, of all or of those with that program name (at most 15 bytes).
 fn child(parent: u32, program: Option<&str>) -> Result<u32, String> {
-    let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let text =
+        fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let children = text.split_whitespace().filter_map(|pid| pid.parse().ok());
-    let mut wanted = children.filter(|&pid| program.is_none_or(|program| name(pid).trim() == program));
+    let mut wanted =
+        children.filter(|&pid| program.is_none_or(|program| name(pid).trim() == program));
     wanted.next_back().ok_or("there is no such process".to_string())
 }
 
@@ -328,7 +342,9 @@ impl Corpora {
         all.retain(|(_, pages)| !pages.is_empty());
         all.sort_by(|a, b| a.0.cmp(&b.0));
         match all.is_empty() {
-            true => Err(Failure::usage(format!("--corpus: {} has none; {make}", directory.display()))),
+            true => {
+                Err(Failure::usage(format!("--corpus: {} has none; {make}", directory.display())))
+            }
             false => Ok(Corpora(all)),
         }
     }
@@ -354,7 +370,10 @@ impl Corpora {
     /// A record's words on the corpora.
     pub fn describe(&self) -> Value {
         let of = |(name, pages): (&str, &[PageBytes])| {
-            (name.to_string(), json!({"pages": pages.len(), "same_filled": same_filled_share(pages)}))
+            (
+                name.to_string(),
+                json!({"pages": pages.len(), "same_filled": same_filled_share(pages)}),
+            )
         };
         self.each().map(of).collect::<Map<_, _>>().into()
     }
@@ -366,7 +385,8 @@ mod tests {
 
     #[test]
     fn lines_of_maps() {
-        let heap = "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]";
+        let heap =
+            "55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]";
         assert_eq!(anonymous_range(heap), Some((0x55d0c0000000, 0x55d0c0021000)));
         for line in [
             "7f00-7f10 r--p 00000000 00:00 0",
@@ -398,7 +418,11 @@ mod tests {
             (0..65536u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5555).collect();
         let pages = anonymous_pages(std::process::id(), usize::MAX).unwrap();
         let wanted = marker[30_000].to_ne_bytes();
-        assert!(pages.iter().any(|page| page.as_chunks::<8>().0.contains(&wanted)), "{} pages", pages.len());
+        assert!(
+            pages.iter().any(|page| page.as_chunks::<8>().0.contains(&wanted)),
+            "{} pages",
+            pages.len()
+        );
         assert!(anonymous_pages(std::process::id(), 64).unwrap().len() <= 64);
     }
 

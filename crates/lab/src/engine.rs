@@ -48,12 +48,20 @@ impl Comparison {
         let record = Record::begin(&arguments.out, name)?;
         let mix = corpora.mix(arguments.pages as usize);
         let interrupt = Interrupt::install();
-        Ok(Comparison { record, interrupt, mix, corpora, rounds: arguments.rounds, aims: Vec::new() })
+        Ok(Comparison {
+            record,
+            interrupt,
+            mix,
+            corpora,
+            rounds: arguments.rounds,
+            aims: Vec::new(),
+        })
     }
 
     /// Measures every arm once per round. An arm answers with its figure of this round.
     pub fn in_turn(&self, rounds: u32, arms: &mut [Arm]) -> Result<Times, Failure> {
-        let mut times = Times { names: arms.iter().map(|arm| arm.0.clone()).collect(), rounds: Vec::new() };
+        let mut times =
+            Times { names: arms.iter().map(|arm| arm.0.clone()).collect(), rounds: Vec::new() };
         for round in 0..rounds as usize {
             let mut of_round = vec![f64::NAN; arms.len()];
             for i in 0..arms.len() {
@@ -139,7 +147,8 @@ impl Times {
     pub fn to_json(&self) -> Value {
         let of = |name: &String| {
             let column = self.column(name);
-            let all: Vec<String> = self.rounds.iter().map(|round| format!("{:.4}", round[column])).collect();
+            let all: Vec<String> =
+                self.rounds.iter().map(|round| format!("{:.4}", round[column])).collect();
             (name.clone(), json!({"median": self.median(name), "rounds": all.join(" ")}))
         };
         self.names.iter().map(of).collect::<Map<_, _>>().into()
@@ -162,7 +171,10 @@ pub fn processor_ns(clock: ClockId) -> f64 {
 
 /// Reads pages, so that the next who does finds them where the last one left them.
 pub fn touch(pages: &[PageBytes]) {
-    let sum = pages.iter().flat_map(|page| page.iter().step_by(64)).fold(0u8, |sum, b| sum.wrapping_add(*b));
+    let sum = pages
+        .iter()
+        .flat_map(|page| page.iter().step_by(64))
+        .fold(0u8, |sum, b| sum.wrapping_add(*b));
     std::hint::black_box(sum);
 }
 
@@ -173,7 +185,8 @@ mod tests {
     #[test]
     fn ratios_are_taken_round_by_round() {
         let names = ["a", "b"].map(str::to_string).to_vec();
-        let times = Times { names, rounds: vec![vec![1.0, 2.0], vec![10.0, 20.0], vec![300.0, 100.0]] };
+        let times =
+            Times { names, rounds: vec![vec![1.0, 2.0], vec![10.0, 20.0], vec![300.0, 100.0]] };
         assert_eq!(times.median("a"), 10.0);
         assert_eq!(times.ratio("a", "b"), 0.5);
         assert_eq!(times.quartiles("a", "b"), [0.5, 3.0]);

@@ -88,7 +88,12 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn program(&self, program: &Program, line: &Line, runs: &mut Vec<Value>) -> Result<Value, Failure> {
+    fn program(
+        &self,
+        program: &Program,
+        line: &Line,
+        runs: &mut Vec<Value>,
+    ) -> Result<Value, Failure> {
         let (mut need_bytes, mut first, first_of_all) = (0, None, runs.len());
         for round in 1..=self.arguments.rounds {
             console::say(&format!("{}: round {round} of {}", program.name, self.arguments.rounds));
@@ -133,10 +138,12 @@ impl Bench<'_> {
 
     fn estimate(&self, line: &Line, first: &Run) -> Result<Value, Failure> {
         let path = self.scratch.path().join("estimate.json");
-        let parts: Vec<String> = self.arguments.parts.iter().map(|part| format!("{part}%")).collect();
+        let parts: Vec<String> =
+            self.arguments.parts.iter().map(|part| format!("{part}%")).collect();
         let mut command = Command::new(&self.own);
         command.arg("estimate").arg("--json").arg(&path).args(["--memory", &parts.join(","), "--"]);
-        let run = watch(line.behind(command), line, patience(first.wall), &self.interrupt, &mut |_| ())?;
+        let run =
+            watch(line.behind(command), line, patience(first.wall), &self.interrupt, &mut |_| ())?;
         let mut figures = outcome(run, first);
         figures["estimate"] = read(&path);
         Ok(figures)
@@ -152,8 +159,10 @@ impl Bench<'_> {
         let stats = self.scratch.path().join("stats.json");
         let mut command = Command::new(&self.own);
         command.args(["run", "--quiet", "--stats"]).arg(&stats).args(options).arg("--");
-        let mut figures =
-            outcome(watch(line.behind(command), line, patience(first.wall), &self.interrupt, look)?, first);
+        let mut figures = outcome(
+            watch(line.behind(command), line, patience(first.wall), &self.interrupt, look)?,
+            first,
+        );
         figures["stats"] = read(&stats);
         Ok(figures)
     }
@@ -226,7 +235,8 @@ fn summarize(runs: &[Value], parts: &[u32], need_bytes: u64) -> Value {
         over("compressed", &|run| run["ratio"].as_f64()),
     );
     let of_part = |(index, part): (usize, &u32)| {
-        let expected = over("estimate", &|run| run["estimate"]["limits"][index]["slowdown"].as_f64());
+        let expected =
+            over("estimate", &|run| run["estimate"]["limits"][index]["slowdown"].as_f64());
         let kind = part.to_string();
         let measured = over(&kind, &wall).zip(free).map(|(wall, free)| wall / free);
         let failed: Vec<&Value> = (runs.iter())
@@ -260,7 +270,8 @@ fn table(program: &str, own: &Value) -> String {
     let seconds = own["free_seconds"].as_f64().unwrap_or(f64::NAN);
     let mut text = format!("\n{program}: needs {need}, takes {seconds:.2} s without a limit\n");
     text += &format!("  {:<12} {:>9} {:>9} {:>7}\n", "", "estimated", "measured", "off by");
-    let number = |value: &Value| value.as_f64().map_or("-".to_string(), |number| format!("{number:.2}"));
+    let number =
+        |value: &Value| value.as_f64().map_or("-".to_string(), |number| format!("{number:.2}"));
     let mut row = |name: &str, figures: &Value, within: f64| {
         let verdict = match figures["off_by"].as_f64() {
             Some(off) if off <= within => "",
@@ -305,10 +316,14 @@ mod tests {
         assert_eq!(own["times"]["50"]["estimated"], 1.5);
         assert_eq!(own["times"]["25"]["off_by"], Value::Null);
         let text = table("it", &own);
-        let row = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        let row =
+            |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
         assert!(row("ratio").ends_with("3.00      3.20    1.07"), "{text}");
         assert!(row("time at 50 %").ends_with("1.50      2.00    1.33"), "{text}");
-        assert!(row("time at 25 %").ends_with("9.00         -       -  1 failed: killed"), "{text}");
+        assert!(
+            row("time at 25 %").ends_with("9.00         -       -  1 failed: killed"),
+            "{text}"
+        );
         let off = summarize(&[wall("free", 1.0), wall("50", 9.0), estimate(1.0)], &[50], 0);
         assert!(table("it", &off).contains("9.00  MISSED"));
         assert_eq!(table("it", &json!({"not_measured": "why"})), "\nit: skipped: why\n");

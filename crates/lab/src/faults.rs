@@ -68,7 +68,9 @@ pub fn run(arguments: FaultsArguments) -> Result<u8, Failure> {
         .map_err(|_| Failure::usage("--size: more than 16 TiB".to_string()))?;
     let corpus = match &arguments.corpus {
         None => None,
-        Some(path) => Some(std::path::absolute(path).map_err(|e| Failure::usage(format!("--corpus: {e}")))?),
+        Some(path) => {
+            Some(std::path::absolute(path).map_err(|e| Failure::usage(format!("--corpus: {e}")))?)
+        }
     };
     let record = Record::begin(&arguments.arms.out, "faults")?;
     let bench = Bench::begin(&arguments.arms);
@@ -115,7 +117,8 @@ fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
     let mut summary = Map::new();
     for arm in arms {
         let own = counted(runs, arm);
-        let over_runs = |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
+        let over_runs =
+            |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
         let mut phases = Map::new();
         for phase in PHASES {
             let figure = |of: &dyn Fn(&Value) -> Option<f64>| {
@@ -171,13 +174,23 @@ fn headline(arguments: &FaultsArguments) -> String {
 }
 
 fn table(arguments: &FaultsArguments, arms: &[Arm], summary: &Value) -> String {
-    let us = |value: &Value| value.as_f64().map_or("-".to_string(), |ns| format!("{:.2}", ns / 1000.0));
-    let times = |value: &Value| value.as_f64().map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
+    let us =
+        |value: &Value| value.as_f64().map_or("-".to_string(), |ns| format!("{:.2}", ns / 1000.0));
+    let times =
+        |value: &Value| value.as_f64().map_or("-".to_string(), |ratio| format!("{ratio:.2}"));
     let mut text = format!("{}; times in us\n", headline(arguments));
     for phase in PHASES {
         text += &format!(
             "\n{:<17} {:>9} {:>8} {:>8} | {:>11} {:>8} {:>8} {:>8} {:>8}\n",
-            phase.name, "per touch", "x uzswap", "CPU", "per refault", "x uzswap", "p50", "p99", "p99.9"
+            phase.name,
+            "per touch",
+            "x uzswap",
+            "CPU",
+            "per refault",
+            "x uzswap",
+            "p50",
+            "p99",
+            "p99.9"
         );
         for arm in arms {
             let figures = &summary[&arm.name]["phases"][phase.name];
@@ -201,7 +214,11 @@ fn table(arguments: &FaultsArguments, arms: &[Arm], summary: &Value) -> String {
     for arm in arms {
         let own = &summary[&arm.name];
         let held = arms::held(own, arguments.memory);
-        text += &format!("  {:<9} {held}; {} us to fill a page\n", arm.name, us(&own["fill_ns_per_page"]));
+        text += &format!(
+            "  {:<9} {held}; {} us to fill a page\n",
+            arm.name,
+            us(&own["fill_ns_per_page"])
+        );
     }
     text
 }
@@ -228,7 +245,8 @@ mod tests {
     fn options() {
         let defaults = parse_line(&[]).unwrap();
         assert_eq!((defaults.memory, defaults.size, defaults.passes), (128 << 20, 256 << 20, 2));
-        let given = parse_line(&["--memory", "1.5G", "--size=4GiB", "--passes=7", "--peers=zram"]).unwrap();
+        let given =
+            parse_line(&["--memory", "1.5G", "--size=4GiB", "--passes=7", "--peers=zram"]).unwrap();
         assert_eq!((given.memory, given.size, given.passes), (3 << 29, 4 << 30, 7));
         assert_eq!(given.arms.peers, Peers(vec![Kind::Zram]));
         for (wrong, word) in [
@@ -266,7 +284,8 @@ mod tests {
             Arm { name: "zram pc0".to_string(), backing: kernel, counts_pool: false },
             Arm { name: "swap pc0".to_string(), backing: kernel, counts_pool: false },
         ];
-        let mut runs: Vec<Value> = [4.0, 100.0, 5.0].iter().map(|us| made_up_run("uzswap", 1, *us)).collect();
+        let mut runs: Vec<Value> =
+            [4.0, 100.0, 5.0].iter().map(|us| made_up_run("uzswap", 1, *us)).collect();
         runs.extend([10.0, 11.0].map(|us| made_up_run("zram pc0", 1, us)));
         runs.push(made_up_run("zram pc0", 0, 77.0)); // a calibration
         runs.push(json!({"arm": "swap pc0", "round": 1, "error": "killed"}));

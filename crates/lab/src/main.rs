@@ -54,7 +54,12 @@ use uzswap_cli::estimate::worker;
 
 /// Measure uzswap on this machine.
 #[derive(Parser, Debug)]
-#[command(name = "uzswap-bench", bin_name = "uzswap bench", version, disable_help_subcommand = true)]
+#[command(
+    name = "uzswap-bench",
+    bin_name = "uzswap bench",
+    version,
+    disable_help_subcommand = true
+)]
 struct Arguments {
     #[command(subcommand)]
     command: BenchCommand,
@@ -65,7 +70,9 @@ fn main() -> ExitCode {
         Ok(arguments) => run(arguments.command).map_or_else(uzswap_cli::fail, i32::from),
         Err(e) if !e.use_stderr() => uzswap_cli::print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            uzswap_cli::fail(Failure::usage("what to measure? (see 'uzswap bench --help')".to_string()))
+            uzswap_cli::fail(Failure::usage(
+                "what to measure? (see 'uzswap bench --help')".to_string(),
+            ))
         }
         Err(e) => uzswap_cli::fail(Failure::usage(uzswap_cli::one_line(&e, "uzswap bench --help"))),
     };

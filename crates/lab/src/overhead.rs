@@ -59,8 +59,11 @@ type Workload<'a> = &'a dyn Fn(Side) -> Result<Figures, String>;
 
 pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
     let record = Record::begin(&arguments.out, "overhead")?;
-    let bench =
-        Bench { arguments: &arguments, interrupt: Interrupt::install(), scratch: Scratch::new("overhead")? };
+    let bench = Bench {
+        arguments: &arguments,
+        interrupt: Interrupt::install(),
+        scratch: Scratch::new("overhead")?,
+    };
     let workloads: [(&str, u32, Workload); 4] = [
         ("start", arguments.starts, &|side| bench.start(side)),
         ("CPython", arguments.rounds, &|side| bench.python(side)),
@@ -115,8 +118,11 @@ impl Bench<'_> {
         let mut pairs = Vec::new();
         for round in 0..rounds {
             let mut pair = [Figures::new(), Figures::new()];
-            let order =
-                if round % 2 == 0 { [Side::Plain, Side::Managed] } else { [Side::Managed, Side::Plain] };
+            let order = if round % 2 == 0 {
+                [Side::Plain, Side::Managed]
+            } else {
+                [Side::Managed, Side::Plain]
+            };
             for side in order {
                 self.interrupt.check()?;
                 match workload(side).and_then(|figures| self.as_meant(side).map(|()| figures)) {
@@ -167,10 +173,11 @@ impl Bench<'_> {
     }
 
     fn python(&self, side: Side) -> Result<Figures, String> {
-        let output = (self.command(side, "python3")?.args(["-I", "-c", include_str!("overhead.py")]))
-            .stdout(Stdio::piped())
-            .output()
-            .map_err(|e| reason(&e))?;
+        let output =
+            (self.command(side, "python3")?.args(["-I", "-c", include_str!("overhead.py")]))
+                .stdout(Stdio::piped())
+                .output()
+                .map_err(|e| reason(&e))?;
         if !output.status.success() {
             return Err(format!("python3 ended with {}", output.status));
         }
@@ -189,7 +196,11 @@ impl Bench<'_> {
 
     fn sort(&self, side: Side) -> Result<Figures, String> {
         let lines = self.scratch.lines()?;
-        timed(self.command(side, "sort")?.args(["-S", "512M", "--parallel=1", "-o", "/dev/null"]).arg(lines))
+        timed(
+            self.command(side, "sort")?
+                .args(["-S", "512M", "--parallel=1", "-o", "/dev/null"])
+                .arg(lines),
+        )
     }
 
     fn redis(&self, side: Side) -> Result<Figures, String> {
@@ -198,7 +209,9 @@ impl Bench<'_> {
         let _ = fs::remove_file(&socket);
         let before = children_seconds();
         let mut server = self.command(side, "redis-server")?;
-        server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        server
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(&socket);
         let mut server = Running::start(server.current_dir(self.scratch.path()))?;
         let started = Instant::now();
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
@@ -208,7 +221,18 @@ impl Bench<'_> {
             thread::sleep(Duration::from_millis(10));
         }
         let output = (self.command(Side::Plain, "redis-benchmark")?)
-            .args(["-t", "set,get,lpush,hset", "-n", "100000", "-r", "50000", "-d", "200", "--csv", "-s"])
+            .args([
+                "-t",
+                "set,get,lpush,hset",
+                "-n",
+                "100000",
+                "-r",
+                "50000",
+                "-d",
+                "200",
+                "--csv",
+                "-s",
+            ])
             .arg(&socket)
             .stdout(Stdio::piped())
             .output()
@@ -262,12 +286,20 @@ fn summarize(pairs: &[Pair]) -> Map<String, Value> {
     let mut summary = Map::new();
     let mut logs: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();
     for name in pairs.first().map(|pair| pair[0].keys().collect::<Vec<_>>()).unwrap_or_default() {
-        let side =
-            |side: Side| median(pairs.iter().filter_map(|pair| pair[side as usize].get(name)).copied());
-        let (Some(plain), Some(managed)) = (side(Side::Plain), side(Side::Managed)) else { continue };
-        let ratios = pairs.iter().filter_map(|[plain, managed]| Some(managed.get(name)? / plain.get(name)?));
+        let side = |side: Side| {
+            median(pairs.iter().filter_map(|pair| pair[side as usize].get(name)).copied())
+        };
+        let (Some(plain), Some(managed)) = (side(Side::Plain), side(Side::Managed)) else {
+            continue;
+        };
+        let ratios =
+            pairs.iter().filter_map(|[plain, managed]| Some(managed.get(name)? / plain.get(name)?));
         let shortest = |side: Side| {
-            pairs.iter().filter_map(|pair| pair[side as usize].get(name)).copied().fold(f64::MAX, f64::min)
+            pairs
+                .iter()
+                .filter_map(|pair| pair[side as usize].get(name))
+                .copied()
+                .fold(f64::MAX, f64::min)
         };
         let least = shortest(Side::Managed) / shortest(Side::Plain);
         let kind = if name.ends_with("CPU") { "CPU" } else { "wall" };
@@ -286,7 +318,8 @@ fn summarize(pairs: &[Pair]) -> Map<String, Value> {
     }
     for (kind, logs) in logs {
         if logs.len() > 1 {
-            let mean = |i: usize| (logs.iter().map(|l| l[i]).sum::<f64>() / logs.len() as f64).exp();
+            let mean =
+                |i: usize| (logs.iter().map(|l| l[i]).sum::<f64>() / logs.len() as f64).exp();
             summary.insert(format!("mean {kind}"), json!({"ratio": mean(0), "least": mean(1)}));
         }
     }
@@ -302,7 +335,8 @@ fn table(workload: &str, summary: &Map<String, Value>) -> String {
             Some(s) if s.abs() < 1.0 => format!("{:.2} ms", s * 1e3),
             Some(s) => format!("{s:.3} s"),
         };
-        let ratio = |value: &Value| value.as_f64().map_or(String::new(), |ratio| format!("{ratio:.4}"));
+        let ratio =
+            |value: &Value| value.as_f64().map_or(String::new(), |ratio| format!("{ratio:.4}"));
         let quartiles = [ratio(&values["quartiles"][0]), ratio(&values["quartiles"][1])];
         text += &format!(
             "{:<24} {:>10} {:>10} {:>11} {:>8} {:>18} {:>8}\n",

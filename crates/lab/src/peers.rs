@@ -87,7 +87,8 @@ pub struct Lock(#[allow(dead_code)] File);
 impl Lock {
     pub fn take() -> Result<Lock, String> {
         let path = "/run/uzswap-bench.lock";
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
         let file = file.map_err(|e| format!("{path}: {}", reason(&e)))?;
         match file.try_lock() {
             Ok(()) => Ok(Lock(file)),
@@ -176,7 +177,9 @@ impl Fence {
         // The first is of cgroup v1, the second of v2, where the kernel counts swap.
         let file = ["memory.swappiness", "memory.swap.max"].map(|name| group.join(name));
         match file.iter().find(|file| file.exists()) {
-            Some(file) => fs::write(file, "0").map_err(|e| format!("{}: {}", file.display(), reason(&e)))?,
+            Some(file) => {
+                fs::write(file, "0").map_err(|e| format!("{}: {}", file.display(), reason(&e)))?
+            }
             None => return Err(format!("{} cannot be kept from swapping", group.display())),
         }
         Ok(Fence { undo, group })
@@ -247,7 +250,9 @@ impl UndoList {
         if before != value {
             fs::write(path, value).map_err(named)?;
             let path = path.to_string();
-            self.push(format!("setting {path} back to {before}"), move || fs::write(&path, &before));
+            self.push(format!("setting {path} back to {before}"), move || {
+                fs::write(&path, &before)
+            });
         }
         Ok(())
     }
@@ -270,7 +275,8 @@ fn zram(undo: &mut UndoList, bytes: u64) -> Result<PathBuf, String> {
         });
     }
     let add = format!("{ZRAM_CONTROL}/hot_add");
-    let number = fs::read_to_string(&add).map_err(|e| format!("{add}: {}", reason(&e)))?.trim().to_string();
+    let number =
+        fs::read_to_string(&add).map_err(|e| format!("{add}: {}", reason(&e)))?.trim().to_string();
     let block = PathBuf::from(format!("/sys/block/zram{number}"));
     let device = PathBuf::from(format!("/dev/zram{number}"));
     let reset = block.join("reset");
@@ -282,7 +288,8 @@ fn zram(undo: &mut UndoList, bytes: u64) -> Result<PathBuf, String> {
         let path = block.join(name);
         fs::write(&path, value).map_err(|e| format!("{}: {}", path.display(), reason(&e)))?;
     }
-    patiently(|| fs::metadata(&device)).map_err(|e| format!("{}: {}", device.display(), reason(&e)))?;
+    patiently(|| fs::metadata(&device))
+        .map_err(|e| format!("{}: {}", device.display(), reason(&e)))?;
     swap_on(undo, &device)?;
     Ok(block)
 }
@@ -291,7 +298,8 @@ fn zram(undo: &mut UndoList, bytes: u64) -> Result<PathBuf, String> {
 fn swap_file(undo: &mut UndoList, directory: &Path, bytes: u64) -> Result<(), String> {
     let path = directory.join(format!("uzswap-bench-{}.swap", std::process::id()));
     let named = |e: io::Error| format!("{}: {}", path.display(), reason(&e));
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(named)?;
+    let file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(named)?;
     let undone = path.clone();
     undo.push(format!("removing {}", path.display()), move || fs::remove_file(&undone));
     nix::fcntl::posix_fallocate(&file, 0, bytes as i64).map_err(|e| named(e.into()))?;
@@ -314,13 +322,16 @@ fn swap_on(undo: &mut UndoList, path: &Path) -> Result<(), String> {
 fn group(undo: &mut UndoList, limit_bytes: u64) -> Result<PathBuf, String> {
     let name = format!("uzswap-bench-{}", std::process::id());
     let v1 = Path::new(CGROUP_V1).join("memory.limit_in_bytes").exists();
-    let (root, limit) = if v1 { (CGROUP_V1, "memory.limit_in_bytes") } else { (CGROUP_V2, "memory.max") };
+    let (root, limit) =
+        if v1 { (CGROUP_V1, "memory.limit_in_bytes") } else { (CGROUP_V2, "memory.max") };
     let path = Path::new(root).join(name);
     let named = |path: &Path, e: io::Error| format!("{}: {}", path.display(), reason(&e));
     fs::create_dir(&path).map_err(|e| named(&path, e))?;
     let undone = path.clone();
     // A process that was reaped just now may still count as a member for a moment.
-    undo.push(format!("removing {}", path.display()), move || patiently(|| fs::remove_dir(&undone)));
+    undo.push(format!("removing {}", path.display()), move || {
+        patiently(|| fs::remove_dir(&undone))
+    });
     let limit = path.join(limit);
     fs::write(&limit, limit_bytes.to_string()).map_err(|e| named(&limit, e))?;
     Ok(path)
@@ -331,7 +342,9 @@ fn patiently<T>(mut action: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
     loop {
         match action() {
-            Err(_) if started.elapsed() < Duration::from_secs(3) => sleep(Duration::from_millis(10)),
+            Err(_) if started.elapsed() < Duration::from_secs(3) => {
+                sleep(Duration::from_millis(10))
+            }
             result => return result,
         }
     }
@@ -347,7 +360,9 @@ fn tool(name: &str, arguments: &[&Path]) -> Result<(), String> {
         .map_err(|e| format!("{name}: {}", reason(&e)))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or(name).to_string()),
+        false => {
+            Err(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or(name).to_string())
+        }
     }
 }
 
@@ -367,11 +382,14 @@ mod tests {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let mut state: Vec<String> =
             read("/proc/swaps").lines().filter(|l| l.contains(own)).map(String::from).collect();
-        for path in [PAGE_CLUSTER.to_string(), format!("{ZSWAP}/enabled"), format!("{ZSWAP}/compressor")] {
+        for path in
+            [PAGE_CLUSTER.to_string(), format!("{ZSWAP}/enabled"), format!("{ZSWAP}/compressor")]
+        {
             state.push(read(&path));
         }
         let groups = |root: &str| fs::read_dir(root).into_iter().flatten().flatten();
-        let is_ours = |name: &str| name.starts_with(&format!("uzswap-bench-{}", std::process::id()));
+        let is_ours =
+            |name: &str| name.starts_with(&format!("uzswap-bench-{}", std::process::id()));
         for entry in groups(CGROUP_V1).chain(groups(CGROUP_V2)).chain(groups("/var/tmp")) {
             let name = entry.file_name().to_string_lossy().into_owned();
             state.extend(is_ours(&name).then_some(name));
@@ -424,7 +442,8 @@ mod tests {
         let mut undo = UndoList::default();
         group(&mut undo, 64 * MIB).unwrap();
         let before = state("uzswap-bench");
-        let error = Peer::switch_on(&lock, plan(Kind::Swap, directory)).err().expect("the name is taken");
+        let error =
+            Peer::switch_on(&lock, plan(Kind::Swap, directory)).err().expect("the name is taken");
         assert!(error.contains("uzswap-bench"), "{error}");
         assert_eq!(state("uzswap-bench"), before);
     }

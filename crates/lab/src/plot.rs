@@ -62,10 +62,13 @@ pub fn faults(title: &str, arms: &[&str], summary: &Value) -> String {
                 LEFT - 8.0,
                 escape(arm)
             );
-            let figures =
-                ["refault_p50_ns", "refault_mean_ns", "refault_p99_ns"].map(|key| us(arm, phase.name, key));
+            let figures = ["refault_p50_ns", "refault_mean_ns", "refault_p99_ns"]
+                .map(|key| us(arm, phase.name, key));
             let [Some(p50), Some(mean), Some(p99)] = figures else {
-                let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{text:.1}\" fill=\"#999\">no result</text>");
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{LEFT}\" y=\"{text:.1}\" fill=\"#999\">no result</text>"
+                );
                 continue;
             };
             let colour = if *arm == "uzswap" { "#1f6fb2" } else { "#b9b9b9" };

@@ -61,8 +61,8 @@ pub fn run(arguments: PoliciesArguments) -> Result<u8, Failure> {
         "programs": of_programs,
     }))?;
     let title = "Pages brought back, by those of uzswap's policy, medians over programs";
-    let plot =
-        record.write("svg", &plot::bars(title, "less is better", &groups(&arguments.parts, &by_own)))?;
+    let plot = record
+        .write("svg", &plot::bars(title, "less is better", &groups(&arguments.parts, &by_own)))?;
     println!("\n{}\n{}", json.display(), plot.display());
     Ok(0)
 }
@@ -81,7 +81,13 @@ fn one(
     };
     let trace = scratch.path().join("trace");
     let mut command = Command::new(super::arms::uzswap()?);
-    command.args(["run", "--quiet", "--memory", &arguments.record_with.of(0).to_string(), "--trace"]);
+    command.args([
+        "run",
+        "--quiet",
+        "--memory",
+        &arguments.record_with.of(0).to_string(),
+        "--trace",
+    ]);
     command.arg(&trace).arg("--");
     console::say(&format!("{}: recording", program.name));
     if let Err(why) = watch(line.behind(command), &line, PATIENCE, interrupt, &mut |_| ())? {
@@ -102,7 +108,9 @@ fn one(
 fn over_programs(parts: &[u32], programs: &Map<String, Value>) -> Value {
     let of = |part: usize, policy: Policy| {
         let ratio = |program: &Value| {
-            let loads = |policy: Policy| program["sizes"][part]["policies"][policy.name()]["loads"].as_f64();
+            let loads = |policy: Policy| {
+                program["sizes"][part]["policies"][policy.name()]["loads"].as_f64()
+            };
             loads(policy)
                 .zip(loads(Policy::Uzswap))
                 .filter(|(_, own)| *own > 0.0)
@@ -124,7 +132,8 @@ fn median_of(by_own: &Value, part: u32, policy: Policy) -> Option<f64> {
 }
 
 fn conclusion(parts: &[u32], by_own: &Value) -> String {
-    let mut text = format!("\nloads by those of uzswap's policy, medians over programs\n  {:<9}", "");
+    let mut text =
+        format!("\nloads by those of uzswap's policy, medians over programs\n  {:<9}", "");
     parts.iter().for_each(|part| text += &format!(" {:>6}", format!("{part} %")));
     for policy in Policy::ALL {
         text += &format!("\n  {:<9}", policy.name());
@@ -142,7 +151,8 @@ fn groups(parts: &[u32], by_own: &Value) -> Vec<plot::Group> {
     let bar = |part: &u32, policy: Policy| {
         (policy.name().to_string(), median_of(by_own, *part, policy).unwrap_or(f64::NAN))
     };
-    let group = |part: &u32| (format!("{part} % of the need"), Policy::ALL.map(|p| bar(part, p)).to_vec());
+    let group =
+        |part: &u32| (format!("{part} % of the need"), Policy::ALL.map(|p| bar(part, p)).to_vec());
     parts.iter().map(group).collect()
 }
 
@@ -167,7 +177,9 @@ mod tests {
         assert_eq!(by_own["50"]["fifo"], json!({"programs": 3, "median": 1.1}));
         assert_eq!(by_own["50"]["lru"]["median"], Value::Null);
         let text = conclusion(&[50], &by_own);
-        let row = |name: &str| text.lines().find(|l| l.trim_start().starts_with(name)).unwrap().to_string();
+        let row = |name: &str| {
+            text.lines().find(|l| l.trim_start().starts_with(name)).unwrap().to_string()
+        };
         assert!(row("fifo").ends_with("1.10") && row("lru").ends_with(" -"), "{text}");
         assert_eq!(groups(&[50], &by_own)[0].1[1], ("uzswap".to_string(), 1.0));
     }

@@ -65,7 +65,9 @@ fn round(kind: PoolKind, objects: &[&[u8]], seed: u64, classes: &mut Vec<ClassSt
     Random(seed).shuffle(&mut order);
     let mut seen = Seen {
         store_ns: ns_each(objects.len(), || {
-            handles.extend(objects.iter().map(|object| pool.store(object).expect("memory for the pool")));
+            handles.extend(
+                objects.iter().map(|object| pool.store(object).expect("memory for the pool")),
+            );
         }),
         ..Seen::default()
     };
@@ -82,7 +84,8 @@ fn round(kind: PoolKind, objects: &[&[u8]], seed: u64, classes: &mut Vec<ClassSt
     });
     let (gone, kept) = order.split_at(order.len() / 10 * 9);
     let (before, bytes) = (resident_bytes(), pool.object_bytes());
-    seen.free_ns = ns_each(gone.len(), || gone.iter().for_each(|&i| pool.free(handles[i as usize])));
+    seen.free_ns =
+        ns_each(gone.len(), || gone.iter().for_each(|&i| pool.free(handles[i as usize])));
     seen.compact_ns = ns_each(gone.len(), || {
         while pool.compact(64) > 0 {}
         pool.release();
@@ -90,7 +93,8 @@ fn round(kind: PoolKind, objects: &[&[u8]], seed: u64, classes: &mut Vec<ClassSt
     seen.resident_fell_bytes = before - resident_bytes();
     seen.freed_bytes = (bytes - pool.object_bytes()) as f64;
     seen.density_after = density(&pool);
-    let right = kept.iter().all(|&i| pool.read(handles[i as usize], &mut scratch) == objects[i as usize]);
+    let right =
+        kept.iter().all(|&i| pool.read(handles[i as usize], &mut scratch) == objects[i as usize]);
     assert!(right, "an object is not what was stored");
     seen
 }
@@ -126,7 +130,11 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
     drop(arms);
 
     let bytes: usize = objects.iter().map(|object| object.len()).sum();
-    println!("{} objects, {bytes} bytes, {:.0} each", objects.len(), bytes as f64 / objects.len() as f64);
+    println!(
+        "{} objects, {bytes} bytes, {:.0} each",
+        objects.len(),
+        bytes as f64 / objects.len() as f64
+    );
     let columns: [(&str, Figure); 9] = [
         ("density", |seen| seen.density),
         ("metadata to objects", |seen| seen.metadata),
@@ -140,17 +148,28 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
     ];
     println!("{:<28} {:>12} {:>12}", "", PoolKind::ALL[0].name(), PoolKind::ALL[1].name());
     let mut medians = Map::new();
-    let figure = |kind: usize, of: Figure| median(seen[kind].borrow().0.iter().map(of)).unwrap_or(f64::NAN);
+    let figure =
+        |kind: usize, of: Figure| median(seen[kind].borrow().0.iter().map(of)).unwrap_or(f64::NAN);
     for (what, of) in columns {
         let both = [figure(0, of), figure(1, of)];
-        println!("{what:<28} {:>12.*} {:>12.*}", digits(both[0]), both[0], digits(both[1]), both[1]);
+        println!(
+            "{what:<28} {:>12.*} {:>12.*}",
+            digits(both[0]),
+            both[0],
+            digits(both[1]),
+            both[1]
+        );
         medians.insert(what.to_string(), json!({"zsmalloc": both[0], "zbud": both[1]}));
     }
     if arguments.classes {
         println!("\n{}", ClassStats::HEADER);
         seen[0].borrow().1.iter().for_each(|class| println!("{class}"));
     }
-    comparison.aim("zsmalloc: density of the mix", figure(0, |seen| seen.density), Aim::AtLeast(0.97));
+    comparison.aim(
+        "zsmalloc: density of the mix",
+        figure(0, |seen| seen.density),
+        Aim::AtLeast(0.97),
+    );
     let returned = figure(0, |seen| seen.resident_fell_bytes / seen.freed_bytes);
     comparison.aim("zsmalloc: fall of resident memory to bytes freed", returned, Aim::AtLeast(0.8));
     let group = |heading: &str, of: Figure, scale: f64| {
@@ -162,10 +181,17 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
         "percent",
         &[
             group("Density", |seen| seen.density, 100.0),
-            group("Fall of resident memory to bytes freed", |s| s.resident_fell_bytes / s.freed_bytes, 100.0),
+            group(
+                "Fall of resident memory to bytes freed",
+                |s| s.resident_fell_bytes / s.freed_bytes,
+                100.0,
+            ),
         ],
     );
-    comparison.end(json!({"objects": objects.len(), "medians": medians, "store_ns": times.to_json()}), &plot)
+    comparison.end(
+        json!({"objects": objects.len(), "medians": medians, "store_ns": times.to_json()}),
+        &plot,
+    )
 }
 
 fn digits(value: f64) -> usize {

@@ -40,7 +40,10 @@ impl Tree {
 
     /// How the first process ended, or `None` while it has not.
     pub fn end(&mut self) -> Option<Result<(), String>> {
-        self.0.try_wait().map_err(|e| reason(&e)).map_or_else(|e| Some(Err(e)), |end| end.map(verdict))
+        self.0
+            .try_wait()
+            .map_err(|e| reason(&e))
+            .map_or_else(|e| Some(Err(e)), |end| end.map(verdict))
     }
 
     /// Private anonymous memory of all its processes that is resident now.
@@ -86,7 +89,8 @@ pub fn find(program: &str) -> Result<PathBuf, String> {
 /// All files of that name, the system's own before those on the search path.
 pub fn all_named(program: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = ["/usr/bin".into(), "/bin".into()].into_iter().chain(std::env::split_paths(&path));
+    let directories =
+        ["/usr/bin".into(), "/bin".into()].into_iter().chain(std::env::split_paths(&path));
     let files = directories.map(|directory: PathBuf| directory.join(program));
     files.filter(|file| file.is_file()).collect()
 }
@@ -114,7 +118,8 @@ mod tests {
         assert_eq!(tree.end(), None);
         drop(tree);
         // The process that adopted it reaps it, sooner or later.
-        let state = || fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or(") Z ".to_string());
+        let state =
+            || fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or(") Z ".to_string());
         let started = Instant::now();
         while !state().contains(") Z ") {
             assert!(started.elapsed().as_secs() < 100, "still there: {}", state());

@@ -38,12 +38,16 @@ pub struct Out {
 
 impl Out {
     fn directory(&self) -> Result<PathBuf, Failure> {
-        let absolute =
-            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let state = || Some(absolute("XDG_STATE_HOME").unwrap_or(absolute("HOME")?.join(".local/state")));
+        let absolute = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let state =
+            || Some(absolute("XDG_STATE_HOME").unwrap_or(absolute("HOME")?.join(".local/state")));
         match self.out.clone().or_else(|| Some(state()?.join("uzswap/bench"))) {
             Some(directory) => Ok(directory),
-            None => Err(Failure::usage("--out: HOME is not set, say where the results go".to_string())),
+            None => {
+                Err(Failure::usage("--out: HOME is not set, say where the results go".to_string()))
+            }
         }
     }
 }
@@ -52,8 +56,9 @@ impl Record {
     /// Makes the directory, so that a wrong one is heard of before the work.
     pub fn begin(out: &Out, name: &str) -> Result<Record, Failure> {
         let directory = out.directory()?;
-        fs::create_dir_all(&directory)
-            .map_err(|e| Failure::usage(format!("--out: {}: {}", directory.display(), reason(&e))))?;
+        fs::create_dir_all(&directory).map_err(|e| {
+            Failure::usage(format!("--out: {}: {}", directory.display(), reason(&e)))
+        })?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let date = utc(now);
         let stem = directory.join(format!("{}-{name}", date.replace([':', 'Z'], "")));

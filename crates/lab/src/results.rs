@@ -64,8 +64,11 @@ pub fn keep(path: &Path, lines: Vec<Value>) -> Result<(), Failure> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         read => read.map_err(failed)?,
     };
-    let mut all = read(&text).map_err(|why| Failure::usage(format!("{}: {why}", path.display())))?;
-    let key = |line: &Value| ["date", "benchmark", "arm"].map(|key| line[key].as_str().map(str::to_string));
+    let mut all =
+        read(&text).map_err(|why| Failure::usage(format!("{}: {why}", path.display())))?;
+    let key = |line: &Value| {
+        ["date", "benchmark", "arm"].map(|key| line[key].as_str().map(str::to_string))
+    };
     for line in lines {
         all.retain(|old| key(old) != key(&line));
         all.push(line);
@@ -268,7 +271,8 @@ impl Figures {
             "build" => self.add_free("", &summary["free"]),
             "estimate" => self.add_estimates(summary, rounds),
             "policies" => {
-                for (part, policies) in record["loads_by_uzswap"].as_object().into_iter().flatten() {
+                for (part, policies) in record["loads_by_uzswap"].as_object().into_iter().flatten()
+                {
                     for (policy, figures) in policies.as_object().into_iter().flatten() {
                         let n = figures["programs"].as_u64().unwrap_or(0);
                         let loads = [figures["median"].as_f64(), None, None];
@@ -276,7 +280,10 @@ impl Figures {
                     }
                 }
             }
-            _ => self.add_tree("", &record[if benchmark == "overhead" { "workloads" } else { "results" }]),
+            _ => self.add_tree(
+                "",
+                &record[if benchmark == "overhead" { "workloads" } else { "results" }],
+            ),
         }
     }
 
@@ -327,7 +334,9 @@ impl Figures {
                     }
                 }
                 Value::Object(_) => self.add_tree(&here, node),
-                Value::Number(number) => self.know(arm, case, metric, [number.as_f64(), None, None], 1),
+                Value::Number(number) => {
+                    self.know(arm, case, metric, [number.as_f64(), None, None], 1)
+                }
                 _ => {}
             }
         }
@@ -353,7 +362,8 @@ mod tests {
     #[test]
     fn a_line_an_arm_with_medians_quartiles_and_the_number_of_runs() {
         let run = |arm: &str, round: u32, seconds: f64| json!({"arm": arm, "program": "sort", "part_percent": 50, "round": round, "wall_seconds": seconds});
-        let mut runs: Vec<Value> = (1..=3).map(|round| run("uzswap", round, f64::from(round))).collect();
+        let mut runs: Vec<Value> =
+            (1..=3).map(|round| run("uzswap", round, f64::from(round))).collect();
         runs.push(run("zram", 0, 77.0));
         runs.push(run("zram", 1, 2.0 / 3.0));
         runs.push(
@@ -394,7 +404,8 @@ mod tests {
 
     #[test]
     fn four_digits_are_kept() {
-        let values = [123_456.0, 0.000_123_456, 1.0, 0.0, 99_999.6, 134_217_000.0, f64::NAN].map(round);
+        let values =
+            [123_456.0, 0.000_123_456, 1.0, 0.0, 99_999.6, 134_217_000.0, f64::NAN].map(round);
         assert_eq!(
             values,
             [

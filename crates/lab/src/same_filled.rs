@@ -48,14 +48,22 @@ fn check(pages: &[PageBytes]) -> f64 {
 
 pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     let mut comparison = Comparison::begin(&arguments, "same-filled")?;
-    let kinds =
-        [("same-filled", pages(None)), ("last word", pages(Some(0))), ("last but one", pages(Some(1)))];
+    let kinds = [
+        ("same-filled", pages(None)),
+        ("last word", pages(Some(0))),
+        ("last but one", pages(Some(1))),
+    ];
     let config: CacheConfig<FileStore> = CacheConfig::default();
     let cache = SwapCache::new(config).map_err(|e| Failure::environment(format!("{e:?}")))?;
     let cache = &cache;
     // A real page's store, for scale: what the check is a part of most of the time.
-    let others: Vec<PageBytes> =
-        comparison.mix.iter().filter(|page| same_filled(page).is_none()).take(PAGES).copied().collect();
+    let others: Vec<PageBytes> = comparison
+        .mix
+        .iter()
+        .filter(|page| same_filled(page).is_none())
+        .take(PAGES)
+        .copied()
+        .collect();
     let mut arms = Vec::new();
     for (name, pages) in &kinds {
         arms.push(arm(&format!("{name}: check"), move |_| {
@@ -65,16 +73,20 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         arms.push(arm(&format!("{name}: store"), move |_| {
             touch(pages);
             let mut entries = Vec::with_capacity(PAGES);
-            let ns =
-                ns_each(PAGES, || entries.extend(pages.iter().map(|p| cache.swap_out(p).expect("no limit"))));
+            let ns = ns_each(PAGES, || {
+                entries.extend(pages.iter().map(|p| cache.swap_out(p).expect("no limit")))
+            });
             entries.into_iter().for_each(|entry| cache.free(entry));
             ns
         }));
         arms.push(arm(&format!("{name}: load"), move |_| {
-            let entries: Vec<_> = pages.iter().map(|page| cache.swap_out(page).expect("no limit")).collect();
+            let entries: Vec<_> =
+                pages.iter().map(|page| cache.swap_out(page).expect("no limit")).collect();
             let mut page = [0; PAGE_BYTES];
             let ns = ns_each(PAGES, || {
-                entries.iter().for_each(|entry| cache.swap_in(*entry, &mut page).expect("it is there"));
+                entries
+                    .iter()
+                    .for_each(|entry| cache.swap_in(*entry, &mut page).expect("it is there"));
             });
             entries.into_iter().for_each(|entry| cache.free(entry));
             ns
@@ -104,7 +116,12 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         let bars = [("check", check), ("store", store), ("load", load)];
         groups.push((name.to_string(), bars.map(|(what, ns)| (what.to_string(), ns)).into()));
     }
-    println!("{:<14} {:>10.1} {:>10.1}", "real", times.median("real: check"), times.median("real: store"));
+    println!(
+        "{:<14} {:>10.1} {:>10.1}",
+        "real",
+        times.median("real: check"),
+        times.median("real: store")
+    );
     let same = times.median("same-filled: store") + times.median("same-filled: load");
     let through = times.median("last word: store") + times.median("last word: load");
     comparison.aim("store and load, through lz4 to same-filled", through / same, Aim::AtLeast(5.0));

@@ -46,7 +46,8 @@ pub struct StoreArguments {
     loads: u32,
 }
 
-const ENCRYPTIONS: [(&str, Encryption); 2] = [("sealed", Encryption::On), ("plain", Encryption::Off)];
+const ENCRYPTIONS: [(&str, Encryption); 2] =
+    [("sealed", Encryption::On), ("plain", Encryption::Off)];
 const MIB: f64 = (1 << 20) as f64;
 /// Pages that are decoded in a round, at most.
 const MAX_DECODED: usize = 16384;
@@ -70,7 +71,8 @@ impl Written {
         pages: &[PageBytes],
     ) -> Result<Written, Failure> {
         let directory = arguments.directory.as_os_str().as_encoded_bytes();
-        let environment = |e| Failure::environment(format!("{}: {e:?}", arguments.directory.display()));
+        let environment =
+            |e| Failure::environment(format!("{}: {e:?}", arguments.directory.display()));
         let store = FileStore::open(directory).map_err(environment)?;
         let config = CacheConfig { store: Some(store), encryption, ..CacheConfig::default() };
         let cache = SwapCache::new(config).map_err(environment)?;
@@ -85,7 +87,12 @@ impl Written {
         if let Some(e) = cache.store_failure() {
             return Err(environment(e));
         }
-        Ok(Written { cache, entries, write_mib_per_s: written_bytes as f64 / MIB / seconds, written_bytes })
+        Ok(Written {
+            cache,
+            entries,
+            write_mib_per_s: written_bytes as f64 / MIB / seconds,
+            written_bytes,
+        })
     }
 
     /// Loads entries one after the other: MiB read from the file per second, and the counters'
@@ -169,14 +176,18 @@ fn fio(path: &str, way: &str, options: &[String]) -> Result<f64, String> {
     let from = text.find('{').ok_or("said nothing")?;
     let value: Value = serde_json::from_str(&text[from..]).map_err(|e| e.to_string())?;
     let side = if way.contains("read") { "read" } else { "write" };
-    value["jobs"][0][side]["bw_bytes"].as_f64().map(|bytes| bytes / MIB).ok_or("no figure".to_string())
+    value["jobs"][0][side]["bw_bytes"]
+        .as_f64()
+        .map(|bytes| bytes / MIB)
+        .ok_or("no figure".to_string())
 }
 
 pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
     let mut comparison = Comparison::begin(&arguments.engine, "store")?;
     let pages: Vec<PageBytes> =
         comparison.mix.iter().filter(|page| same_filled(page).is_none()).copied().collect();
-    let with_fio = Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success());
+    let with_fio =
+        Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success());
     if !with_fio {
         console::say("fio is not installed: rates without a comparison");
     }
@@ -194,7 +205,8 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
         };
         // The bytes that one random load reads, for fio to do the same.
         let (_, grown) = written.load(&random_part(&written, 0));
-        let mean_blocks = grown.store_read_bytes as f64 / grown.store_reads as f64 / PAGE_BYTES as f64;
+        let mean_blocks =
+            grown.store_read_bytes as f64 / grown.store_reads as f64 / PAGE_BYTES as f64;
         let two_blocks = ((mean_blocks - 1.0) * 100.0).round().clamp(0.0, 100.0) as u32;
         let data_bytes = written.written_bytes / CLUSTER_BYTES as u64 * CLUSTER_BYTES as u64;
 
@@ -282,7 +294,10 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
             bars.push((format!("uzswap {what}"), ours));
             if with_fio {
                 let theirs = format!("fio {what}");
-                println!("  {what:<16} {ours:>8.0} MiB/s, fio {:>8.0} MiB/s", times.median(&theirs));
+                println!(
+                    "  {what:<16} {ours:>8.0} MiB/s, fio {:>8.0} MiB/s",
+                    times.median(&theirs)
+                );
                 comparison.aim(
                     &format!("{name}: {what}, to fio"),
                     times.ratio(what, &theirs),
@@ -296,7 +311,8 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
         let decode = times.median("decode alone");
         println!("  {:<16} {decode:>8.0} MiB/s", "decode alone");
         bars.push(("decode alone".to_string(), decode));
-        let expansion = written.entries.len() as f64 * PAGE_BYTES as f64 / written.written_bytes as f64;
+        let expansion =
+            written.entries.len() as f64 * PAGE_BYTES as f64 / written.written_bytes as f64;
         println!("  pages in order   {:>8.0} MiB/s", times.median("read in order") * expansion);
         if with_fio {
             println!(

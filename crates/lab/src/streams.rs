@@ -100,7 +100,8 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     let cache = SwapCache::new(config).map_err(environment)?;
 
     let compress = |scratch: &mut Scratch, out: &mut [u8], page: &PageBytes| {
-        let _ = std::hint::black_box(codecs.compress(scratch, page, &mut out[..MAX_COMPRESSED_BYTES]));
+        let _ =
+            std::hint::black_box(codecs.compress(scratch, page, &mut out[..MAX_COMPRESSED_BYTES]));
     };
     let owned = |pages: &[PageBytes]| {
         let (mut scratch, mut out) = (Scratch::new(), vec![0; OUT_BYTES]);
@@ -161,14 +162,19 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     }
     let is_quiet = |round: &usize| noted.values().all(|runs| runs[*round].others < QUIET);
     let quiet: Vec<usize> = (0..comparison.rounds as usize).filter(is_quiet).collect();
-    let counted = if quiet.is_empty() { (0..comparison.rounds as usize).collect() } else { quiet.clone() };
+    let counted =
+        if quiet.is_empty() { (0..comparison.rounds as usize).collect() } else { quiet.clone() };
     let ratio = |name: &str, to: &str| {
         let of = |round: &usize| noted[name][*round].pages_per_s / noted[to][*round].pages_per_s;
         median(counted.iter().map(of)).unwrap_or(f64::NAN)
     };
     println!("{} of {} rounds were quiet", quiet.len(), comparison.rounds);
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
-    println!("{cores} processors, {} streams of {} bytes together", per_cpu.slots(), per_cpu.mapped_bytes());
+    println!(
+        "{cores} processors, {} streams of {} bytes together",
+        per_cpu.slots(),
+        per_cpu.mapped_bytes()
+    );
     // Without a quiet round the clock says what others did; nobody sleeps here, so processor time
     // says the same.
     let by_cpu = |threads: f64, name: &str, to: &str| {
@@ -176,14 +182,24 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         median((0..comparison.rounds as usize).map(of)).unwrap_or(f64::NAN)
     };
     let (one, two, by) = match quiet.is_empty() {
-        false => (ratio("1 threads", "owned"), ratio("2 threads", "1 threads"), "time, quiet rounds"),
-        true => (by_cpu(1.0, "1 threads", "owned"), by_cpu(2.0, "2 threads", "1 threads"), "processor time"),
+        false => {
+            (ratio("1 threads", "owned"), ratio("2 threads", "1 threads"), "time, quiet rounds")
+        }
+        true => (
+            by_cpu(1.0, "1 threads", "owned"),
+            by_cpu(2.0, "2 threads", "1 threads"),
+            "processor time",
+        ),
     };
     comparison.aim(&format!("one writer: 1 thread to owned, by {by}"), one, Aim::AtLeast(0.98));
     comparison.aim(&format!("two writers to one, by {by}"), two, Aim::AtLeast(1.8));
     comparison.aim("64 threads to two", ratio("64 threads", "2 threads"), Aim::AtLeast(1.0));
     let growth = per_cpu.mapped_bytes() as f64 / bytes_after_warming as f64;
-    comparison.aim("stream memory after all rounds to after the first use", growth, Aim::AtMost(1.0));
+    comparison.aim(
+        "stream memory after all rounds to after the first use",
+        growth,
+        Aim::AtMost(1.0),
+    );
     println!(
         "  two writers to two that share nothing: {:.3}; what the machine gives two: {:.3}",
         ratio("2 threads", "owned, 2 threads"),

@@ -35,7 +35,8 @@ pub struct SwapWSeqArguments {
 
 pub fn run(arguments: SwapWSeqArguments) -> Result<u8, Failure> {
     let writers = &arguments.writers;
-    let need_bytes = writers.size.checked_mul(writers.processes.into()).filter(|bytes| *bytes < 1 << 44);
+    let need_bytes =
+        writers.size.checked_mul(writers.processes.into()).filter(|bytes| *bytes < 1 << 44);
     let need_bytes = need_bytes.ok_or(Failure::usage(format!(
         "--size: {} for each of {} processes is more than 16 TiB, give less",
         human(writers.size),
@@ -72,7 +73,8 @@ pub fn run(arguments: SwapWSeqArguments) -> Result<u8, Failure> {
         "summary": summary,
         "runs": runs,
     }))?;
-    let plot = record.write("svg", &plot::bars(&headline(&arguments), "MiB/s", &groups(&arms, &summary)))?;
+    let plot = record
+        .write("svg", &plot::bars(&headline(&arguments), "MiB/s", &groups(&arms, &summary)))?;
     println!("\n{}\n{}", json.display(), plot.display());
     arms::end(&runs)
 }
@@ -85,7 +87,8 @@ fn summarize(arms: &[Arm], runs: &[Value], pages: u64) -> Map<String, Value> {
     let mut summary: Map<String, Value> = Map::new();
     for arm in arms {
         let own = counted(runs, arm);
-        let over_runs = |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
+        let over_runs =
+            |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
         let sum = |run: &Value, key: &str| {
             let writers = run["worker"]["writers"].as_array()?;
             writers.iter().map(|writer| writer[key].as_f64()).sum::<Option<f64>>()
@@ -93,7 +96,8 @@ fn summarize(arms: &[Arm], runs: &[Value], pages: u64) -> Map<String, Value> {
         let mib = (pages * PAGE_BYTES as u64) as f64 / f64::from(1 << 20);
         let speed = over_runs(&|run| Some(mib / (run["worker"]["wall_ns"].as_f64()? / 1e9)));
         let cpu = over_runs(&|run| Some(sum(run, "cpu_ns")? / pages as f64));
-        let huge = over_runs(&|run| Some(sum(run, "huge_bytes")? / sum(run, "resident_bytes")?.max(1.0)));
+        let huge =
+            over_runs(&|run| Some(sum(run, "huge_bytes")? / sum(run, "resident_bytes")?.max(1.0)));
         let of_uzswap = |key: &str, own: Option<f64>| match summary.get("uzswap") {
             None => own,
             Some(uzswap) => uzswap[key].as_f64(),
@@ -193,9 +197,13 @@ mod tests {
         assert_eq!((writers.processes, writers.size, writers.rounds_of_writing), (2, 128 << 20, 8));
         assert_eq!((writers.huge, writers.content), (None, writers::Content::Word));
         assert_eq!((defaults.memory, defaults.arms.rounds), (128 << 20, 3));
-        let given = ["--processes=4", "--size=1G", "--huge=never", "--content=heap", "--memory=1.5G"];
+        let given =
+            ["--processes=4", "--size=1G", "--huge=never", "--content=heap", "--memory=1.5G"];
         let given = parse_line(&given).unwrap();
-        assert_eq!((given.writers.processes, given.writers.size, given.memory), (4, 1 << 30, 3 << 29));
+        assert_eq!(
+            (given.writers.processes, given.writers.size, given.memory),
+            (4, 1 << 30, 3 << 29)
+        );
         assert_eq!(given.writers.huge, Some(writers::Huge::Never));
         assert_eq!(given.writers.content, writers::Content::Heap);
         for (wrong, word) in [
@@ -209,12 +217,15 @@ mod tests {
             assert!(error.contains(word), "{wrong}: {error}");
         }
         let far_too_much = parse_line(&["--processes=1000", "--size=1T"]).unwrap();
-        assert!(run(far_too_much).unwrap_err().message.starts_with("--size: 1.0 TiB for each of 1000"));
+        assert!(
+            run(far_too_much).unwrap_err().message.starts_with("--size: 1.0 TiB for each of 1000")
+        );
     }
 
     #[test]
     fn the_workers_command_line_is_the_users() {
-        let given = parse_line(&["--processes=3", "--size=7M", "--huge=always", "--content=heap"]).unwrap();
+        let given =
+            parse_line(&["--processes=3", "--size=7M", "--huge=always", "--content=heap"]).unwrap();
         let mut command = std::process::Command::new("x");
         given.writers.add_to(&mut command);
         let again: Vec<&str> = command.get_args().map(|word| word.to_str().unwrap()).collect();
@@ -225,11 +236,15 @@ mod tests {
     #[test]
     fn results_are_medians_and_ratios_of_them() {
         let kernel = Backing::Kernel { kind: Kind::Zram, page_cluster: 0, limit_bytes: 0 };
-        let arms =
-            [("uzswap", Backing::Uzswap { limit_bytes: 0 }), ("zram pc0", kernel), ("swap pc0", kernel)]
-                .map(|(name, backing)| Arm { name: name.to_string(), backing, counts_pool: false });
+        let arms = [
+            ("uzswap", Backing::Uzswap { limit_bytes: 0 }),
+            ("zram pc0", kernel),
+            ("swap pc0", kernel),
+        ]
+        .map(|(name, backing)| Arm { name: name.to_string(), backing, counts_pool: false });
         let run = |arm: &str, seconds: f64| {
-            let writer = json!({"cpu_ns": seconds * 4e9, "resident_bytes": 4096, "huge_bytes": 1024});
+            let writer =
+                json!({"cpu_ns": seconds * 4e9, "resident_bytes": 4096, "huge_bytes": 1024});
             json!({"arm": arm, "round": 1, "worker": {"wall_ns": seconds * 1e9, "writers": [writer, writer]}})
         };
         let mut runs: Vec<Value> = [1.0, 50.0, 2.0].iter().map(|s| run("uzswap", *s)).collect();

@@ -25,7 +25,8 @@ pub fn renewed(document: &str, lines: &[Value]) -> Result<String, String> {
     let mut rest = document;
     while let Some(at) = rest.find(BEGIN) {
         let (before, place) = rest.split_at(at);
-        let (head, after) = place.split_once(" -->\n").ok_or("a place for results without a head")?;
+        let (head, after) =
+            place.split_once(" -->\n").ok_or("a place for results without a head")?;
         let (_, after) =
             after.split_once("<!-- end -->").ok_or(format!("the place '{head}' does not end"))?;
         let table = table(head.trim_start_matches(BEGIN), lines)?;
@@ -56,8 +57,10 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
 
 /// The lines of one measurement.
 fn measured<'a>(benchmark: &str, date: &str, lines: &'a [Value]) -> Result<Vec<&'a Value>, String> {
-    let own: Vec<&Value> =
-        lines.iter().filter(|line| line["benchmark"] == benchmark && line["date"] == date).collect();
+    let own: Vec<&Value> = lines
+        .iter()
+        .filter(|line| line["benchmark"] == benchmark && line["date"] == date)
+        .collect();
     match own.is_empty() {
         true => Err(format!("no lines of {benchmark} {date}")),
         false => Ok(own),
@@ -109,7 +112,8 @@ fn ratios(lines: &[&Value], others: &[&Value]) -> Result<String, String> {
     let mut text = head("", &peers);
     for case in cases(lines) {
         let cell = |peer: &&str| {
-            let first = ratio(lines, peer, &case).map_or("-".to_string(), |ratio| format!("{ratio:.2}x"));
+            let first =
+                ratio(lines, peer, &case).map_or("-".to_string(), |ratio| format!("{ratio:.2}x"));
             match ratio(others, peer, &case) {
                 Some(second) => format!("{first} ({second:.2}x)"),
                 None => first,
@@ -140,8 +144,12 @@ fn build(lines: &[&Value]) -> Result<String, String> {
 /// Programs at a part of their need, and ways to touch memory: a row for each case, a column for
 /// each arm. All measurements must be of one machine and one commit, which the table's end names.
 fn summary(dates: &[&str], lines: &[Value]) -> Result<String, String> {
-    const ARMS: [(&str, &str); 4] =
-        [("uzswap", "uzswap"), ("zswap pc0", "zswap"), ("zram pc0", "zram"), ("free", "all its memory")];
+    const ARMS: [(&str, &str); 4] = [
+        ("uzswap", "uzswap"),
+        ("zswap pc0", "zswap"),
+        ("zram pc0", "zram"),
+        ("free", "all its memory"),
+    ];
     let mut text = head("", &ARMS.map(|(_, title)| title));
     let mut origins = Vec::new();
     for date in dates {
@@ -149,9 +157,13 @@ fn summary(dates: &[&str], lines: &[Value]) -> Result<String, String> {
         let (metric, factor) = match own.first().and_then(|line| line["benchmark"].as_str()) {
             Some("programs") => ("wall_seconds", 1.0),
             Some("faults") => ("touch_ns", 1e-3),
-            other => return Err(format!("a summary has programs and faults, {date} is of {other:?}")),
+            other => {
+                return Err(format!("a summary has programs and faults, {date} is of {other:?}"));
+            }
         };
-        origins.extend(own.iter().map(|line| (line["machine"].to_string(), line["commit"].to_string())));
+        origins.extend(
+            own.iter().map(|line| (line["machine"].to_string(), line["commit"].to_string())),
+        );
         let cases = arm(&own, "uzswap").map_or(Vec::new(), |line| cases(&[line]));
         for case in cases {
             let (program, part) = case.split_once(' ').unwrap_or((&case, ""));
@@ -172,7 +184,8 @@ fn summary(dates: &[&str], lines: &[Value]) -> Result<String, String> {
         return Err(format!("a summary is of one machine and commit, not of {origins:?}"));
     };
     let dates = dates.iter().map(|date| format!("`{date}`")).collect::<Vec<_>>().join(", ");
-    let origin = format!("{}, commit {}; measurements {dates}.", unquoted(machine), unquoted(commit));
+    let origin =
+        format!("{}, commit {}; measurements {dates}.", unquoted(machine), unquoted(commit));
     Ok(text + wrapped(&origin).trim_end() + "\n")
 }
 
@@ -190,7 +203,8 @@ fn codecs(lines: &[&Value]) -> Result<String, String> {
     );
     for codec in cases(&[line]).iter().filter(|case| !case.contains('/')) {
         let figure = |case: &str, metric: &str, factor: f64, digits: usize| {
-            middle(line, case, metric).map_or("-".to_string(), |value| format!("{:.digits$}", value * factor))
+            middle(line, case, metric)
+                .map_or("-".to_string(), |value| format!("{:.digits$}", value * factor))
         };
         let each = format!("{codec}/size_of_each");
         let mut cells = vec![
@@ -287,8 +301,11 @@ fn arms(lines: &[&Value], metric: &str, factor: f64) -> String {
         cases.push(String::new());
     }
     let mut text = head("", &arms);
-    for case in cases.iter().filter(|case| lines.iter().any(|line| middle(line, case, metric).is_some())) {
-        let cell = |line: &&Value| shown(line, case, metric, factor).unwrap_or_else(|| "-".to_string());
+    for case in
+        cases.iter().filter(|case| lines.iter().any(|line| middle(line, case, metric).is_some()))
+    {
+        let cell =
+            |line: &&Value| shown(line, case, metric, factor).unwrap_or_else(|| "-".to_string());
         text += &row([case.clone()].into_iter().chain(lines.iter().map(cell)));
     }
     text
@@ -320,14 +337,16 @@ mod tests {
         let lines = [line("uzswap", 4.0), line("zram pc0", 10.0)];
         let document = "a\n<!-- results: faults 2026-01-02T030405 -->\nold\n<!-- end -->\nb\n";
         let made = renewed(document, &lines).unwrap();
-        assert!(
-            made.starts_with("a\n<!-- results: faults 2026-01-02T030405 -->\n| | zram pc0 |\n|---|---|\n")
-        );
+        assert!(made.starts_with(
+            "a\n<!-- results: faults 2026-01-02T030405 -->\n| | zram pc0 |\n|---|---|\n"
+        ));
         assert!(made.ends_with("| random read | 2.50x |\n<!-- end -->\nb\n"), "{made}");
         assert_eq!(renewed(&made, &lines).unwrap(), made);
         let missing = renewed(&document.replace("030405", "030406"), &lines);
         assert_eq!(missing.unwrap_err(), "no lines of faults 2026-01-02T030406");
-        assert!(renewed(&document.replace("end", "and"), &lines).unwrap_err().contains("does not end"));
+        assert!(
+            renewed(&document.replace("end", "and"), &lines).unwrap_err().contains("does not end")
+        );
     }
 
     #[test]
@@ -361,7 +380,8 @@ mod tests {
         for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             match entry.is_dir() {
                 true => collect_documents(&entry, documents),
-                false => documents.extend(Some(entry).filter(|path| path.extension() == Some("md".as_ref()))),
+                false => documents
+                    .extend(Some(entry).filter(|path| path.extension() == Some("md".as_ref()))),
             }
         }
     }
@@ -373,7 +393,9 @@ mod tests {
         assert!(text.contains("| random read, us | 4.00 | | 10.00 | |\n"), "{text}");
         assert!(text.ends_with("\nM, commit c; measurements `2026-01-02T030405`.\n"), "{text}");
         lines[1]["commit"] = "d".into();
-        assert!(summary(&["2026-01-02T030405"], &lines).unwrap_err().contains("one machine and commit"));
+        assert!(
+            summary(&["2026-01-02T030405"], &lines).unwrap_err().contains("one machine and commit")
+        );
     }
 
     #[test]
@@ -388,12 +410,13 @@ mod tests {
         for path in documents {
             let document = fs::read_to_string(&path).unwrap();
             for date in dates(&document) {
-                let is_there = |line: &Value| line["date"].as_str().is_some_and(|own| own.ends_with(&date));
+                let is_there =
+                    |line: &Value| line["date"].as_str().is_some_and(|own| own.ends_with(&date));
                 assert!(lines.iter().any(is_there), "{}: no lines of {date}", path.display());
                 seen += 1;
             }
-            let current =
-                renewed(&document, &lines).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+            let current = renewed(&document, &lines)
+                .unwrap_or_else(|why| panic!("{}: {why}", path.display()));
             if std::env::var_os("UPDATE_README").is_some() {
                 fs::write(&path, &current).unwrap();
             } else {

@@ -67,7 +67,8 @@ pub fn run(told: Threads) -> Result<u8, Failure> {
             "summary": summary,
             "runs": runs,
         }))?;
-        let bars = plot::bars(&headline(&told), "touches a second", &groups(&told, &arms, &summary));
+        let bars =
+            plot::bars(&headline(&told), "touches a second", &groups(&told, &arms, &summary));
         let plot = record.write("svg", &bars)?;
         println!("\n{}\n{}", json.display(), plot.display());
     }
@@ -192,7 +193,8 @@ fn table(told: &Threads, arms: &[Arm], summary: &Value) -> String {
 }
 
 fn groups(told: &Threads, arms: &[Arm], summary: &Value) -> Vec<plot::Group> {
-    let measurements = KINDS.iter().flat_map(|(kind, _)| told.threads.iter().map(|n| name(kind, *n)));
+    let measurements =
+        KINDS.iter().flat_map(|(kind, _)| told.threads.iter().map(|n| name(kind, *n)));
     let group = |measurement: String| {
         let speed = |arm: &Arm| {
             let own = &summary[&arm.name]["measurements"][&measurement];
@@ -220,7 +222,9 @@ mod tests {
 
     fn made_up_run(arm: &str, round: u32, us: [f64; 2]) -> Value {
         let all: Vec<Value> = (KINDS.iter())
-            .flat_map(|(_, write)| [(1, us[0]), (2, us[1])].map(|(n, us)| measurement(n, *write, us)))
+            .flat_map(|(_, write)| {
+                [(1, us[0]), (2, us[1])].map(|(n, us)| measurement(n, *write, us))
+            })
             .collect();
         json!({"arm": arm, "round": round, "worker": {"measurements": all}, "limit_bytes": 4096})
     }
@@ -240,9 +244,15 @@ mod tests {
         let summary = summarize(&[1, 2], &arms, &runs);
         let own = &summary["uzswap"]["measurements"]["write 2"];
         assert_eq!(own["touches_per_second"], 400_000.0);
-        assert_eq!((&own["throughput_by_first"], &own["touch_by_uzswap"]), (&json!(2.0), &json!(1.0)));
+        assert_eq!(
+            (&own["throughput_by_first"], &own["touch_by_uzswap"]),
+            (&json!(2.0), &json!(1.0))
+        );
         let peer = &summary["zram pc0"]["measurements"]["read 2"];
-        assert_eq!((&peer["throughput_by_first"], &peer["touch_by_uzswap"]), (&json!(1.0), &json!(4.0)));
+        assert_eq!(
+            (&peer["throughput_by_first"], &peer["touch_by_uzswap"]),
+            (&json!(1.0), &json!(4.0))
+        );
         assert_eq!(summary["zram pc0 equal"]["measurements"]["read 1"]["touch_ns"], Value::Null);
     }
 }

@@ -101,7 +101,13 @@ impl Heap {
     }
 
     /// Touches pages from several threads, and waits for all of them.
-    fn touch(&self, threads: u32, touches: u64, write: bool, draws: &mut Random) -> Result<Touched, Failure> {
+    fn touch(
+        &self,
+        threads: u32,
+        touches: u64,
+        write: bool,
+        draws: &mut Random,
+    ) -> Result<Touched, Failure> {
         const STACK_BYTES: usize = 128 << 10;
         let budget = AtomicU64::new(touches);
         // The threads wait until it can be read, which is when all of them are there.

@@ -68,7 +68,12 @@ pub enum Content {
 impl WriterArguments {
     /// The settings as a command line.
     pub fn add_to(&self, command: &mut Command) {
-        command.args(["--processes", &self.processes.to_string(), "--size", &self.size.to_string()]);
+        command.args([
+            "--processes",
+            &self.processes.to_string(),
+            "--size",
+            &self.size.to_string(),
+        ]);
         command.args(["--rounds-of-writing", &self.rounds_of_writing.to_string()]);
         command.args(["--content", &name(self.content)]);
         if let Some(huge) = self.huge {
@@ -106,7 +111,8 @@ pub fn run_all(arguments: WriterArguments) -> Result<u8, Failure> {
     all(&mut writers, |writer| writer.hear())?;
     let reports: Vec<Value> = (reports.iter())
         .map(|line| {
-            serde_json::from_str(line).map_err(|e| Failure::failed(format!("a writer's answer: {e}")))
+            serde_json::from_str(line)
+                .map_err(|e| Failure::failed(format!("a writer's answer: {e}")))
         })
         .collect::<Result<_, _>>()?;
     say(&json!({"wall_ns": wall.as_nanos() as u64, "writers": reports}).to_string())?;
@@ -170,7 +176,8 @@ fn hear() -> Result<(), Failure> {
 /// Writes when it is told to.
 pub fn run_one(arguments: WriterArguments) -> Result<u8, Failure> {
     // A writer that was left alone would hold the memory that the next run wants.
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| failed("the end with the parent")(e.into()))?;
+    prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(|e| failed("the end with the parent")(e.into()))?;
     let mut writer = Writer::new(&arguments).map_err(failed("memory for the pages"))?;
     say("ready")?;
     hear()?;
@@ -235,7 +242,9 @@ impl Writer {
             let mut expected = *self.source.pattern(page, round).unwrap_or(&EMPTY);
             expected[..8].copy_from_slice(&word(page, round));
             if let Some(at) = (0..PAGE_BYTES).find(|at| found[*at] != expected[*at]) {
-                return Err(Failure::failed(format!("page {page} came back with a wrong byte at {at}")));
+                return Err(Failure::failed(format!(
+                    "page {page} came back with a wrong byte at {at}"
+                )));
             }
         }
         Ok(())
@@ -250,7 +259,8 @@ impl Source {
     fn new(content: Content) -> io::Result<Source> {
         // They stay in the processor's cache, and are no large part of the memory.
         const PATTERNS: usize = 256;
-        let mut patterns = vec![[0; PAGE_BYTES]; if content == Content::Heap { PATTERNS } else { 0 }];
+        let mut patterns =
+            vec![[0; PAGE_BYTES]; if content == Content::Heap { PATTERNS } else { 0 }];
         for (number, bytes) in patterns.iter_mut().enumerate() {
             Pages::Synthetic.make(number as u64, bytes)?;
         }
@@ -292,7 +302,8 @@ fn in_memory(smaps: &str, range: &Range<usize>) -> InMemory {
             "AnonHugePages:" if inside => sums.huge_bytes += kib() * 1024,
             _ => {
                 let hex = |text: &str| usize::from_str_radix(text, 16).ok();
-                let ends = first.split_once('-').and_then(|(from, to)| Some((hex(from)?, hex(to)?)));
+                let ends =
+                    first.split_once('-').and_then(|(from, to)| Some((hex(from)?, hex(to)?)));
                 if let Some((from, to)) = ends {
                     inside = from < range.end && range.start < to;
                 }
@@ -339,7 +350,9 @@ mod tests {
                      AnonHugePages:      2048 kB\nVmFlags: rd wr\n\
                      7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \nRss: 512 kB\nAnonHugePages: 0 kB\n\
                      7f0000300000-7f0000400000 rw-p 00000000 00:00 0  [heap]\nRss: 4 kB\nAnonHugePages: 0 kB\n";
-        let of = |from: usize, to: usize| in_memory(smaps, &(0x7f00_0000_0000 + from..0x7f00_0000_0000 + to));
+        let of = |from: usize, to: usize| {
+            in_memory(smaps, &(0x7f00_0000_0000 + from..0x7f00_0000_0000 + to))
+        };
         assert_eq!(of(0, 0x30_0000), InMemory { resident_bytes: 2560 << 10, huge_bytes: 2 << 20 });
         assert_eq!(of(0x20_0000, 0x20_1000), InMemory { resident_bytes: 512 << 10, huge_bytes: 0 });
         assert_eq!(of(0x40_0000, 0x50_0000), InMemory { resident_bytes: 0, huge_bytes: 0 });

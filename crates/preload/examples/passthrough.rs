@@ -23,8 +23,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use uzswap::sys::{nr, syscall};
 use uzswap_preload::patch::{
-    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE, CLASS_LIGHT_HOOK,
-    CLASS_TABLE, HOOK_STACK_BYTES, HookFrame, Hooks, ThreadStart,
+    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_HOOK, CLASS_INLINE,
+    CLASS_LIGHT_HOOK, CLASS_TABLE, HOOK_STACK_BYTES, HookFrame, Hooks, ThreadStart,
 };
 
 const CLONE_VM: u64 = 0x100;
@@ -127,8 +127,10 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
             ACTION_INLINE
         }
         nr::CLONE | nr::CLONE3 if flags & CLONE_THREAD != 0 => {
-            let stack =
-                raw(nr::MMAP, [0, BLOCK_BYTES + HOOK_STACK_BYTES + STACK_BYTES, 3, 0x22, usize::MAX, 0]);
+            let stack = raw(
+                nr::MMAP,
+                [0, BLOCK_BYTES + HOOK_STACK_BYTES + STACK_BYTES, 3, 0x22, usize::MAX, 0],
+            );
             if stack < 0 {
                 f.rax = stack as u64;
                 return ACTION_RETURN;
@@ -154,10 +156,15 @@ extern "C" fn hook(frame: *mut HookFrame) -> u64 {
             let args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
             let result = raw(number, args);
             f.rax = result as u64;
-            if number == nr::MMAP && result > 0 && f.rdx & PROT_EXEC != 0 && f.r10 & MAP_ANONYMOUS == 0 {
+            if number == nr::MMAP
+                && result > 0
+                && f.rdx & PROT_EXEC != 0
+                && f.r10 & MAP_ANONYMOUS == 0
+            {
                 let (addr, len, offset) = (result as usize, args[1], args[5]);
                 // SAFETY: just mapped like this, and nobody knows the address yet.
-                let r = unsafe { patch::patch_file_mapping(f.r8 as i32, addr, len, offset, args[2]) };
+                let r =
+                    unsafe { patch::patch_file_mapping(f.r8 as i32, addr, len, offset, args[2]) };
                 if r.sites > 0 {
                     log(format_args!("mapped sites {} patched {}\n", r.sites, r.patched));
                 }

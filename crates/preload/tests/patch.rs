@@ -20,7 +20,8 @@ fn same_with_hook(command: &[&str]) {
     assert!(native.status.success(), "natively: {command:?} {native:?}");
     let cache = scratch().join("cache");
     for mode in [Mode::Return, Mode::Inline, Mode::Light] {
-        for cache in [None, Some(cache.as_path())].into_iter().skip((mode != Mode::Return) as usize) {
+        for cache in [None, Some(cache.as_path())].into_iter().skip((mode != Mode::Return) as usize)
+        {
             let hooked = run(&mut under_hook(mode, cache, None, command));
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             assert_eq!(
@@ -46,7 +47,10 @@ fn all_registers_and_the_red_zone_survive() {
     for (method, only) in [("1", None), ("0", Some("SSE_ONLY"))] {
         let mut c = under_hook(Mode::Return, None, None, &[program.to_str().unwrap()]);
         let out = run(c.env("UZ_PASSTHROUGH_SAVE", method).envs(only.map(|o| (o, "1"))));
-        assert!(out.status.success() && out.stdout.ends_with(b"registers ok\n"), "{method}: {out:?}");
+        assert!(
+            out.status.success() && out.stdout.ends_with(b"registers ok\n"),
+            "{method}: {out:?}"
+        );
     }
 }
 
@@ -54,7 +58,8 @@ fn all_registers_and_the_red_zone_survive() {
 fn every_form_of_replacement_works_far_and_near() {
     own_program("forms.c", "forms", &[]);
     own_program("forms.c", "forms-fixed", &["-no-pie"]);
-    let lib = compile("forms.c", "libforms.so", &["-shared", "-fPIC", "-DNEAR", "-Dmain=forms_main"]);
+    let lib =
+        compile("forms.c", "libforms.so", &["-shared", "-fPIC", "-DNEAR", "-Dmain=forms_main"]);
     let main = scratch().join("forms-near.c");
     std::fs::write(&main, "int forms_main(void); int main(void) { return forms_main(); }").unwrap();
     let out = scratch().join("forms-near");
@@ -104,7 +109,8 @@ fn libraries_that_come_later_are_hooked() {
 
 /// Programs of this machine, if they are there.
 fn if_installed(command: &[&str]) {
-    let there = Command::new("sh").args(["-c", "command -v \"$1\" >/dev/null", "sh", command[0]]).status();
+    let there =
+        Command::new("sh").args(["-c", "command -v \"$1\" >/dev/null", "sh", command[0]]).status();
     if there.unwrap().success() {
         same_with_hook(command);
     } else {
@@ -222,14 +228,17 @@ fn nothing_is_left_out_and_the_cache_agrees() {
     for _ in 0..2 {
         let _ = std::fs::remove_file(&log);
         assert!(
-            run(&mut under_hook(Mode::Return, Some(&cache), Some(&log), &["/bin/true"])).status.success()
+            run(&mut under_hook(Mode::Return, Some(&cache), Some(&log), &["/bin/true"]))
+                .status
+                .success()
         );
         let text = std::fs::read_to_string(&log).unwrap();
         let counts: Vec<String> =
             text.lines().filter(|l| l.starts_with("object")).map(str::to_owned).collect();
         assert!(text.contains("unpatched 0 "), "{text}");
         assert!(
-            counts.iter().any(|l| l.contains("libc")) && counts.iter().any(|l| l.contains("[vdso]")),
+            counts.iter().any(|l| l.contains("libc"))
+                && counts.iter().any(|l| l.contains("[vdso]")),
             "{text}"
         );
         starts.push(counts);
@@ -242,7 +251,9 @@ fn nothing_is_left_out_and_the_cache_agrees() {
     // Without its shared text an object's table is read in full.
     let start_without_texts = || {
         listed().filter(|p| !is_table(p)).for_each(|p| std::fs::remove_file(p).unwrap());
-        assert!(run(&mut under_hook(Mode::Return, Some(&cache), None, &["/bin/true"])).status.success());
+        assert!(
+            run(&mut under_hook(Mode::Return, Some(&cache), None, &["/bin/true"])).status.success()
+        );
     };
 
     // Tables that cannot be trusted are made anew: damaged, then writable by others.
@@ -276,7 +287,10 @@ fn hooks_use_no_wide_vectors() {
     let imports = run(Command::new("nm").args(["-D", "--undefined-only"]).arg(&real));
     for line in String::from_utf8_lossy(&imports.stdout).lines() {
         let name = line.trim().trim_start_matches("U ").split('@').next().unwrap();
-        assert!(!matches!(name, "memcpy" | "memmove" | "memset" | "memcmp" | "bcmp" | "strlen"), "{line}");
+        assert!(
+            !matches!(name, "memcpy" | "memmove" | "memset" | "memcmp" | "bcmp" | "strlen"),
+            "{line}"
+        );
     }
     let out = run(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(&real));
     let text = String::from_utf8_lossy(&out.stdout);
@@ -286,8 +300,10 @@ fn hooks_use_no_wide_vectors() {
             function = line;
             seen += function.contains("uzswap_preload") as u32;
         }
-        let wide =
-            line.contains("%ymm") || line.contains("%zmm") || line.contains("%k1") || line.contains("%xmm16");
+        let wide = line.contains("%ymm")
+            || line.contains("%zmm")
+            || line.contains("%k1")
+            || line.contains("%xmm16");
         assert!(!(wide && function.contains("uzswap_preload")), "{function} {line}");
     }
     assert!(seen > 50);

@@ -24,7 +24,8 @@ fn fresh_cache(name: &str) -> PathBuf {
 /// system is one of those whose files stay.
 fn is_possible() -> bool {
     let kind = run(Command::new("stat").args(["-f", "-c", "%t"]).arg(scratch())).stdout;
-    let kinds = ["ef53", "58465342", "9123683e", "f2f52010", "ca451a4e", "2fc12fc1", "1021994", "794c7630"];
+    let kinds =
+        ["ef53", "58465342", "9123683e", "f2f52010", "ca451a4e", "2fc12fc1", "1021994", "794c7630"];
     let possible = kinds.contains(&String::from_utf8_lossy(&kind).trim())
         && std::fs::File::open("/proc/self/pagemap").is_ok();
     if !possible {
@@ -150,17 +151,22 @@ fn files_that_cannot_be_trusted_are_made_anew() {
             let mapped = smaps(&cache);
             assert_eq!(shared(&mapped).len(), 4, "{n} {mapped:?}");
             // All is as it was but the head, which has the time.
-            for (file, good) in shared(&mapped).into_iter().filter_map(|f| Some((f, good.get(f)?))) {
+            for (file, good) in shared(&mapped).into_iter().filter_map(|f| Some((f, good.get(f)?)))
+            {
                 assert!(std::fs::read(file).unwrap()[page..] == good[page..], "{n} {file:?}");
             }
         }
     }
     // What belongs to somebody else.
-    let changed = texts_in(&cache).keys().all(|f| std::os::unix::fs::chown(f, Some(12345), None).is_ok());
+    let changed =
+        texts_in(&cache).keys().all(|f| std::os::unix::fs::chown(f, Some(12345), None).is_ok());
     if changed {
         let mapped = smaps(&cache);
         use std::os::unix::fs::MetadataExt;
-        assert!(shared(&mapped).iter().all(|f| std::fs::metadata(f).unwrap().uid() != 12345), "{mapped:?}");
+        assert!(
+            shared(&mapped).iter().all(|f| std::fs::metadata(f).unwrap().uid() != 12345),
+            "{mapped:?}"
+        );
         std::os::unix::fs::chown(&cache, Some(12345), None).unwrap();
         assert_eq!(shared(&smaps(&cache)), Vec::<&Path>::new());
     }
@@ -230,7 +236,8 @@ fn an_upgraded_library_gets_another_text() {
     assert!(cc.status().unwrap().success());
     // What it answers, and whether its text is shared.
     let start = || {
-        let out = run(&mut under_hook(Mode::Light, Some(&cache), None, &[program.to_str().unwrap()]));
+        let out =
+            run(&mut under_hook(Mode::Light, Some(&cache), None, &[program.to_str().unwrap()]));
         assert!(out.status.success(), "{out:?}");
         let end = out.stdout.iter().position(|&b| b == b'\n').unwrap();
         let mapped = executable(&out.stdout[end + 1..]);
@@ -267,7 +274,10 @@ fn a_cache_that_cannot_hold_code_holds_tables() {
         return;
     }
     let mapped = executable(&out.stdout);
-    assert!(shared(&mapped).is_empty() && mapped.iter().any(|m| is_libc(m) && m.own_kib > 0), "{mapped:?}");
+    assert!(
+        shared(&mapped).is_empty() && mapped.iter().any(|m| is_libc(m) && m.own_kib > 0),
+        "{mapped:?}"
+    );
     let listed = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(listed.lines().count() >= 3 && !listed.contains(".text"), "{listed}");
     let said = std::fs::read_to_string(&log).unwrap();

@@ -22,7 +22,9 @@ pub fn scrape(socket: &Path) -> Result<String, String> {
     let io = |e: std::io::Error| format!("{}: {e}", socket.display());
     let mut stream = UnixStream::connect(socket).map_err(io)?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(io)?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n").map_err(io)?;
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
+        .map_err(io)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(io)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("no head")?;
@@ -107,9 +109,9 @@ impl Exposition {
         };
         let parsed = labels(inside)?;
         let of_family = match kind {
-            "histogram" => {
-                name.strip_prefix(family).is_some_and(|end| matches!(end, "_bucket" | "_sum" | "_count"))
-            }
+            "histogram" => name
+                .strip_prefix(family)
+                .is_some_and(|end| matches!(end, "_bucket" | "_sum" | "_count")),
             "counter" | "gauge" => name == family,
             _ => return Err(format!("a type that is none: {kind}")),
         };
@@ -131,13 +133,18 @@ impl Exposition {
 
     /// Buckets grow, the last is the count, and where there is a count there is a sum.
     fn check_histograms(&self) -> Result<(), String> {
-        for family in self.types.iter().filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name) {
+        for family in
+            self.types.iter().filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name)
+        {
             let mut buckets: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
             for (series, value) in self.of(&format!("{family}_bucket")) {
                 let inside = series.split_once('{').expect("it has le").1.trim_end_matches('}');
                 let (rest, le) = inside.rsplit_once("le=\"").expect("it has le");
                 let le = le.trim_end_matches('"').parse().map_err(|_| series.to_string())?;
-                buckets.entry(rest.trim_end_matches(',').to_string()).or_default().push((le, value));
+                buckets
+                    .entry(rest.trim_end_matches(',').to_string())
+                    .or_default()
+                    .push((le, value));
             }
             for (labels, mut ends) in buckets {
                 ends.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -160,8 +167,9 @@ impl Exposition {
 
     /// The samples of one name, with their labels.
     pub fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
-        let is_of =
-            move |series: &str| series.strip_prefix(name).is_some_and(|r| r.is_empty() || r.starts_with('{'));
+        let is_of = move |series: &str| {
+            series.strip_prefix(name).is_some_and(|r| r.is_empty() || r.starts_with('{'))
+        };
         self.samples
             .iter()
             .filter(move |(series, _)| is_of(series))

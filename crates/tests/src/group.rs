@@ -34,7 +34,8 @@ impl Group {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (root, version) = hierarchy()?;
         sweep(root);
-        let name = format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let group = Group { dir: Path::new(root).join(name), version };
         fs::create_dir(&group.dir).map_err(|e| format!("no cgroup can be made in {root}: {e}"))?;
         if let Some(limit) = limit_bytes {
@@ -144,7 +145,8 @@ fn hierarchy() -> Result<(&'static str, Version), String> {
         return Ok((V1_ROOT, Version::V1));
     }
     for root in V2_ROOTS {
-        let controllers = fs::read_to_string(Path::new(root).join("cgroup.controllers")).unwrap_or_default();
+        let controllers =
+            fs::read_to_string(Path::new(root).join("cgroup.controllers")).unwrap_or_default();
         if controllers.split_whitespace().any(|c| c == "memory") {
             // Fails where processes live at the top, as in a container; creating the limit then
             // says so.

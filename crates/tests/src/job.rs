@@ -158,7 +158,11 @@ impl Job {
             command.args(&managed.options).arg("--");
         }
         command.args(&self.argv);
-        command.env_clear().envs([("LANG", "C.UTF-8"), ("PYTHONHASHSEED", "0"), ("USER", "nobody")]);
+        command.env_clear().envs([
+            ("LANG", "C.UTF-8"),
+            ("PYTHONHASHSEED", "0"),
+            ("USER", "nobody"),
+        ]);
         command.env("PATH", std::env::var_os("PATH").unwrap_or("/usr/bin:/bin".into()));
         command.env("HOME", &dir.0).env("TMPDIR", &dir.0).current_dir(&dir.0);
         command.envs(self.env.iter().map(|(k, v)| (k, v)));

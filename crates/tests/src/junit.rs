@@ -19,7 +19,8 @@ pub fn read(path: &Path) -> Result<Results, String> {
             (_, name) => name.unwrap_or("?").to_owned(),
         };
         let has = |tag: &str| case.children().any(|n| n.has_tag_name(tag));
-        let result = ["error", "failure", "skipped"].into_iter().find(|tag| has(tag)).unwrap_or("passed");
+        let result =
+            ["error", "failure", "skipped"].into_iter().find(|tag| has(tag)).unwrap_or("passed");
         let rank = |r: &str| ["passed", "skipped", "failure", "error"].iter().position(|x| *x == r);
         let entry = results.entry(name).or_insert_with(|| result.to_owned());
         if rank(result) > rank(entry) {

@@ -53,7 +53,8 @@ impl Killer {
         let mut members = group.members();
         members.retain(|pid| {
             *pid != first
-                && status(*pid).is_some_and(|(name, parent)| parent != first && name != self.plan.spared)
+                && status(*pid)
+                    .is_some_and(|(name, parent)| parent != first && name != self.plan.spared)
         });
         if members.is_empty() {
             return;
@@ -61,7 +62,8 @@ impl Killer {
         let chosen = members[self.random() as usize % members.len()];
         let killed = Pid::from_raw(chosen as i32).map(|pid| kill_process(pid, Signal::KILL));
         self.done += u32::from(killed == Some(Ok(())));
-        self.next = Instant::now() + self.plan.pause.mul_f64(self.random() as f64 / u64::MAX as f64);
+        self.next =
+            Instant::now() + self.plan.pause.mul_f64(self.random() as f64 / u64::MAX as f64);
     }
 }
 

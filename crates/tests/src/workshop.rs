@@ -64,8 +64,14 @@ impl Workshop {
         open_to_all(&directory);
         let file = format!("lib{name}.so");
         let (pages_is, soname) = (format!("-DPAGES={pages}"), format!("-Wl,-soname,{file}"));
-        let all = ["-O2", "-fPIC", "-shared", &pages_is, &soname].into_iter().chain(options.iter().copied());
-        self.compile(name, &format!("{name}-{pages}/{file}"), &all.map(PathBuf::from).collect::<Vec<_>>())
+        let all = ["-O2", "-fPIC", "-shared", &pages_is, &soname]
+            .into_iter()
+            .chain(options.iter().copied());
+        self.compile(
+            name,
+            &format!("{name}-{pages}/{file}"),
+            &all.map(PathBuf::from).collect::<Vec<_>>(),
+        )
     }
 
     /// A path of the workshop; `make` is called the first time.
@@ -114,7 +120,10 @@ impl Workshop {
             for name in UZSWAP_FILES {
                 let (from, to) = (built.join(name), self.dir.join(name));
                 fs::copy(&from, &to).unwrap_or_else(|e| {
-                    panic!("{}: {e}; build it first: cargo build --workspace [--release]", from.display())
+                    panic!(
+                        "{}: {e}; build it first: cargo build --workspace [--release]",
+                        from.display()
+                    )
                 });
                 open_to_all(&to);
             }

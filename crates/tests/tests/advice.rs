@@ -38,7 +38,8 @@ fn advice_is_followed(
     let plain = Job::new([&program]).user(User::Ordinary).sandbox(sandbox).run(workshop)?;
     assert!(plain.status.success(), "{}", plain.report());
     let options = ["--mechanism", mechanism, "--huge-pages", huge_pages, "--store", "none"];
-    let managed = Managed { memory_bytes: Some(LIMIT), options: options.iter().map(|o| o.into()).collect() };
+    let managed =
+        Managed { memory_bytes: Some(LIMIT), options: options.iter().map(|o| o.into()).collect() };
     let run = Job::new([program.as_os_str(), "managed".as_ref()])
         .user(User::Ordinary)
         .sandbox(sandbox)

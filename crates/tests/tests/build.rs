@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzswap_tests::{Job, Kills, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, seed};
+use uzswap_tests::{
+    Job, Kills, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, seed,
+};
 
 const FILES: u32 = 24;
 /// Compilers at a time; each takes some 25 MiB.
@@ -53,7 +55,8 @@ fn main() -> ExitCode {
         let w = workshop.clone();
         suite.add(format!("objects::{}", sandbox.mechanism()), move || objects(&w, user, sandbox));
         let w = workshop.clone();
-        suite.add(format!("in_group::{}", sandbox.mechanism()), move || in_group(&w, user, sandbox));
+        suite
+            .add(format!("in_group::{}", sandbox.mechanism()), move || in_group(&w, user, sandbox));
         let w = workshop.clone();
         suite.add(format!("killed::{}", sandbox.mechanism()), move || killed(&w, user, sandbox));
     }
@@ -108,7 +111,12 @@ fn killed(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict, 
     });
     let (before, mut all) = (traces(&store), 0);
     for round in 0..builds {
-        let kills = Kills { count, pause: Duration::from_millis(200), seed: seed() + round, spared: "make" };
+        let kills = Kills {
+            count,
+            pause: Duration::from_millis(200),
+            seed: seed() + round,
+            spared: "make",
+        };
         let has_turns = round % 2 == 1;
         let mut options = vec!["--store".into(), store.clone().into()];
         options.extend((!has_turns).then(|| "--no-turns".into()));
@@ -164,8 +172,10 @@ fn managed(memory_mib: Option<u64>, options: Vec<std::ffi::OsString>) -> Managed
 
 /// The build of the tree by `JOBS` jobs, in the job's own directory.
 fn build(workshop: &Workshop) -> Job {
-    let sources = workshop.input("sources", |path| write_sources(path).expect("the workshop is ours"));
-    let script = workshop.input("build.sh", |path| fs::write(path, SCRIPT).expect("the workshop is ours"));
+    let sources =
+        workshop.input("sources", |path| write_sources(path).expect("the workshop is ours"));
+    let script =
+        workshop.input("build.sh", |path| fs::write(path, SCRIPT).expect("the workshop is ours"));
     let argv: [PathBuf; 4] = ["sh".into(), script, JOBS.to_string().into(), sources];
     Job::new(argv).hangs_after(Duration::from_secs(900))
 }

@@ -87,8 +87,10 @@ impl Live {
         }
         let script = workshop.script("idle.py");
         let argv = ["python3".into(), script, DATA_MIB.to_string().into(), dir.clone()];
-        let managed =
-            Managed { memory_bytes: Some(FIRST_LIMIT), options: options.iter().map(|o| o.into()).collect() };
+        let managed = Managed {
+            memory_bytes: Some(FIRST_LIMIT),
+            options: options.iter().map(|o| o.into()).collect(),
+        };
         let job = Job::new(&argv)
             .user(user)
             .sandbox(sandbox)
@@ -126,8 +128,10 @@ impl Live {
     }
 
     fn order(&self, text: &str) {
-        let mut orders =
-            fs::File::options().write(true).open(self.dir.join("orders")).expect("the program's fifo");
+        let mut orders = fs::File::options()
+            .write(true)
+            .open(self.dir.join("orders"))
+            .expect("the program's fifo");
         orders.write_all(text.as_bytes()).expect("it reads");
     }
 
@@ -184,7 +188,9 @@ impl Live {
     fn anonymous_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
-        line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(u64::MAX >> 10) * 1024
+        line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+            .unwrap_or(u64::MAX >> 10)
+            * 1024
     }
 
     fn falls_below(&self, bytes: u64) -> bool {
@@ -268,12 +274,18 @@ fn limit_and_reclaim(w: &Arc<Workshop>, sandbox: Sandbox, user: User) -> Result<
     let state = live.state().unwrap_or_default();
     require!(
         live,
-        state["limit_bytes"] == LOWER_LIMIT && state["processes"][0]["mechanism"] == sandbox.mechanism(),
+        state["limit_bytes"] == LOWER_LIMIT
+            && state["processes"][0]["mechanism"] == sandbox.mechanism(),
         "{state}"
     );
     require!(live, live.is_right(), "wrong bytes under the lower limit");
     let allowed = LOWER_LIMIT + LOWER_LIMIT / 20 + 16 * MIB;
-    require!(live, live.falls_below(allowed), "it does not hold: {} MiB", live.anonymous_bytes() / MIB);
+    require!(
+        live,
+        live.falls_below(allowed),
+        "it does not hold: {} MiB",
+        live.anonymous_bytes() / MIB
+    );
 
     let set = live.command(&["set", &live.pid(), "--memory", "512M"]);
     require!(live, set.status.success(), "{}", said(&set));
@@ -299,7 +311,9 @@ fn limit_and_reclaim(w: &Arc<Workshop>, sandbox: Sandbox, user: User) -> Result<
     let socket = live.socket();
     let verdict = finish(live);
     Ok(match verdict? {
-        Verdict::Passed => Verdict::check(!socket.exists(), || "the socket is still there".to_string()),
+        Verdict::Passed => {
+            Verdict::check(!socket.exists(), || "the socket is still there".to_string())
+        }
         other => other,
     })
 }
@@ -313,7 +327,8 @@ fn bring_in(w: &Arc<Workshop>, sandbox: Sandbox) -> Result<Verdict, String> {
     let allowed = LOWER_LIMIT + LOWER_LIMIT / 20 + 16 * MIB;
     require!(live, live.falls_below(allowed), "its memory does not follow");
     let part = live.command(&["bring-in", &live.pid()]);
-    let says_what = String::from_utf8_lossy(&part.stdout).contains("are not: the limit has no room");
+    let says_what =
+        String::from_utf8_lossy(&part.stdout).contains("are not: the limit has no room");
     require!(live, part.status.code() == Some(1) && says_what, "{}", said(&part));
     require!(live, live.anonymous_bytes() <= allowed, "{} MiB", live.anonymous_bytes() / MIB);
     let set = live.command(&["set", &live.run(), "--memory", "512M"]);
@@ -365,9 +380,11 @@ fn hostile_clients(w: &Arc<Workshop>) -> Result<Verdict, String> {
         .arg(&socket)
         .output()
         .expect("the jail starts");
-    let answered = String::from_utf8_lossy(&out.stdout).trim().parse::<usize>().is_ok_and(|n| n > 0);
+    let answered =
+        String::from_utf8_lossy(&out.stdout).trim().parse::<usize>().is_ok_and(|n| n > 0);
     require!(live, !answered, "a stranger got an answer: {}", said(&out));
-    fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o700)).expect("root may");
+    fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o700))
+        .expect("root may");
 
     // Root may. Noise of every kind, many connections that say nothing, and some that never read.
     let connect = || UnixStream::connect(&socket).expect("the run listens");
@@ -404,7 +421,9 @@ fn killed(w: &Arc<Workshop>) -> Result<Verdict, String> {
     let left = socket.exists();
     let out = live.command(&["ps"]);
     let ok = ended && left && !socket.exists() && out.status.success() && out.stdout.is_empty();
-    Ok(Verdict::check(ok, || format!("ended {ended}, left {left}, now {}: {}", socket.exists(), said(&out))))
+    Ok(Verdict::check(ok, || {
+        format!("ended {ended}, left {left}, now {}: {}", socket.exists(), said(&out))
+    }))
 }
 
 fn errors(w: &Arc<Workshop>) -> Result<Verdict, String> {

@@ -49,7 +49,12 @@ const CASES: &[Case] = &[
         needs: &["nbdcopy", "nbdsh", "python3"],
         disk: &["64M", "--memory", "80M", "--store", "STORE"],
     },
-    Case { name: "full", script: "full.sh", needs: &["nbdcopy", "nbdsh"], disk: &["64M", "--memory", "8M"] },
+    Case {
+        name: "full",
+        script: "full.sh",
+        needs: &["nbdcopy", "nbdsh"],
+        disk: &["64M", "--memory", "8M"],
+    },
 ];
 
 const MOUNTED: Case = Case {
@@ -82,7 +87,10 @@ fn disk(workshop: &Workshop, dir: &Path) -> Command {
     // Debian's Python has libnbd's bindings, another one first on the PATH has not.
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     command.current_dir(dir).env("XDG_RUNTIME_DIR", dir).env("UZSWAP", workshop.uzswap());
-    command.env("PROGRAMS", source("disk")).env("BASH_ENV", source("disk/common.sh")).stdin(Stdio::null());
+    command
+        .env("PROGRAMS", source("disk"))
+        .env("BASH_ENV", source("disk/common.sh"))
+        .stdin(Stdio::null());
     command
 }
 
@@ -115,7 +123,9 @@ fn judge(workshop: &Workshop, case: &Case) -> Result<Verdict, String> {
     let (is_right, said) = run(command, &dir);
     let is_left = socket.exists() || dir.join("uzswap").read_dir().is_ok_and(|d| d.count() > 0);
     let _ = fs::remove_dir_all(&dir);
-    Ok(Verdict::check(is_right && !is_left, || format!("{}: sockets left: {is_left}\n{said}", case.name)))
+    Ok(Verdict::check(is_right && !is_left, || {
+        format!("{}: sockets left: {is_left}\n{said}", case.name)
+    }))
 }
 
 fn mounted(workshop: &Workshop) -> Result<Verdict, String> {

@@ -56,11 +56,14 @@ fn documents() -> Vec<PathBuf> {
     let mut all = Vec::from(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(PathBuf::from));
     let mut folders = vec![PathBuf::from("docs")];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(Path::new(ROOT).join(&folder)).expect("the source tree is there") {
+        for entry in fs::read_dir(Path::new(ROOT).join(&folder)).expect("the source tree is there")
+        {
             let path = folder.join(entry.unwrap().file_name());
             match Path::new(ROOT).join(&path).is_dir() {
                 true => folders.push(path),
-                false => all.extend(Some(path).filter(|path| path.extension() == Some("md".as_ref()))),
+                false => {
+                    all.extend(Some(path).filter(|path| path.extension() == Some("md".as_ref())))
+                }
             }
         }
     }
@@ -107,7 +110,8 @@ fn reason(line: &str) -> Option<&'static (&'static str, &'static str)> {
 }
 
 fn no_stale_lines(documents: &[PathBuf]) -> Result<Verdict, String> {
-    let lines: Vec<String> = documents.iter().flat_map(|path| blocks(&text_of(path))).flatten().collect();
+    let lines: Vec<String> =
+        documents.iter().flat_map(|path| blocks(&text_of(path))).flatten().collect();
     let stale: Vec<&str> = NOT_RUN
         .iter()
         .filter(|entry| !lines.iter().any(|line| reason(line) == Some(entry)))
@@ -123,11 +127,13 @@ fn invocations(line: &str) -> Vec<Vec<String>> {
     let line = line.split_once(" # ").map_or(line, |(code, _)| code);
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_uzswap = |word: &str| word == "uzswap" || word.ends_with("/uzswap");
-    let ends = |word: &str| ["--", "|", "&&", "||", "]", "&"].contains(&word) || word.starts_with('>');
+    let ends =
+        |word: &str| ["--", "|", "&&", "||", "]", "&"].contains(&word) || word.starts_with('>');
     let mut all = Vec::new();
     for (i, word) in words.iter().enumerate() {
         let before = i.checked_sub(1).map_or("", |before| words[before]);
-        let is_command = ["", "|", "&&", "[", "exec", "sudo"].contains(&before) || before.contains('=');
+        let is_command =
+            ["", "|", "&&", "[", "exec", "sudo"].contains(&before) || before.contains('=');
         if is_uzswap(word.trim_start_matches("\"")) && is_command {
             let own = words[i + 1..].iter().take_while(|word| !ends(word));
             all.push(own.map(|word| word.trim_matches(['"', '\'']).to_string()).collect());
@@ -156,7 +162,9 @@ fn parses(bin: &Path, words: &[String]) -> Result<(), String> {
         // `run PROGRAM` without dashes: its words are the program's.
         _ => command.args(&words).arg("--help"),
     };
-    if words.first().is_some_and(|word| *word == "run") && !words.iter().any(|word| *word == "--help") {
+    if words.first().is_some_and(|word| *word == "run")
+        && !words.iter().any(|word| *word == "--help")
+    {
         let own: Vec<&String> = own_options(&words);
         command = Command::new(bin.join("uzswap"));
         command.args(own).arg("--help");
@@ -168,8 +176,15 @@ fn parses(bin: &Path, words: &[String]) -> Result<(), String> {
 
 /// `run`, its options and their values; a program that follows is left out.
 fn own_options<'a>(words: &[&'a String]) -> Vec<&'a String> {
-    const SWITCHES: [&str; 7] =
-        ["--quiet", "--no-turns", "--in-place", "--if-possible", "--no-encrypt", "--debug", "--help"];
+    const SWITCHES: [&str; 7] = [
+        "--quiet",
+        "--no-turns",
+        "--in-place",
+        "--if-possible",
+        "--no-encrypt",
+        "--debug",
+        "--help",
+    ];
     let mut own = vec![words[0]];
     let mut i = 1;
     while i < words.len() && words[i].starts_with("--") {
@@ -197,7 +212,8 @@ fn commands_work(document: &Path) -> Result<Verdict, String> {
     }
     let mut place: Option<Place> = None;
     for block in &blocks {
-        let run: Vec<&str> = block.iter().filter(|line| reason(line).is_none()).map(String::as_str).collect();
+        let run: Vec<&str> =
+            block.iter().filter(|line| reason(line).is_none()).map(String::as_str).collect();
         if run.is_empty() {
             continue;
         }
@@ -233,7 +249,10 @@ fn built() -> Result<PathBuf, String> {
         Some(given) => PathBuf::from(given),
         None => std::env::current_exe().unwrap().ancestors().nth(2).expect("target/PROFILE").into(),
     };
-    match ["uzswap", "uzswap-bench", "libuzswap_preload.so"].iter().find(|name| !bin.join(name).exists()) {
+    match ["uzswap", "uzswap-bench", "libuzswap_preload.so"]
+        .iter()
+        .find(|name| !bin.join(name).exists())
+    {
         Some(name) => Err(format!("{} is not built", bin.join(name).display())),
         None => Ok(bin),
     }
@@ -272,7 +291,8 @@ impl Place {
     fn command(directory: &Path, bin: &Path, program: &str) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("UZSWAP_"))
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("UZSWAP_"))
         {
             command.env_remove(name);
         }

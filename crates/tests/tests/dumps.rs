@@ -66,8 +66,10 @@ fn dump(
     }
     let run = job.run(workshop)?;
     let entries = fs::read_dir(run.file(".")).map_err(|e| e.to_string())?.flatten();
-    let core =
-        entries.filter(|e| e.file_name().to_string_lossy().starts_with("core")).map(|e| e.path()).next();
+    let core = entries
+        .filter(|e| e.file_name().to_string_lossy().starts_with("core"))
+        .map(|e| e.path())
+        .next();
     let core = core.and_then(|path| fs::read(path).ok()).unwrap_or_default();
     let mut seen = vec![false; PAGES];
     for page in core.chunks_exact(4096).filter(|page| page.starts_with(MARK)) {

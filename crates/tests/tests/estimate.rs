@@ -57,15 +57,22 @@ fn number(value: &Value, what: &str) -> Result<f64, String> {
 
 /// Half of each page is random: the ratio is nearly two, whoever compresses.
 fn ratio(workshop: &Workshop) -> Result<Verdict, String> {
-    let (estimated, stats) = (workshop.dir().join("estimate.json"), workshop.dir().join("half-stats.json"));
+    let (estimated, stats) =
+        (workshop.dir().join("estimate.json"), workshop.dir().join("half-stats.json"));
     let line = half(workshop, "128", "1")?;
     let watched = output(estimate(workshop).arg("--json").arg(&estimated).arg("--").args(&line))?;
     let said = String::from_utf8_lossy(&watched.stderr);
     if watched.status.code() != Some(7) || watched.stdout != b"held\n" {
-        return Ok(Verdict::Failed(format!("the program is another one: {:?}\n{said}", watched.status)));
+        return Ok(Verdict::Failed(format!(
+            "the program is another one: {:?}\n{said}",
+            watched.status
+        )));
     }
     let mut run = Command::new(workshop.uzswap());
-    run.args(["run", "--memory", "96M", "--store", "none", "--stats"]).arg(&stats).arg("--").args(&line);
+    run.args(["run", "--memory", "96M", "--store", "none", "--stats"])
+        .arg(&stats)
+        .arg("--")
+        .args(&line);
     if output(&mut run)?.status.code() != Some(7) {
         return Ok(Verdict::Failed("it did not run under uzswap".to_string()));
     }
@@ -89,7 +96,10 @@ fn uses(workshop: &Workshop) -> Result<Verdict, String> {
     const ROUNDS: u64 = 30;
     let python = command("python3")?;
     let line = |command: &mut Command| {
-        command.arg("-I").arg(workshop.script("rounds.py")).args([MIB, ROUNDS].map(|n| n.to_string()));
+        command
+            .arg("-I")
+            .arg(workshop.script("rounds.py"))
+            .args([MIB, ROUNDS].map(|n| n.to_string()));
     };
     let mut free = Command::new(&python);
     line(&mut free);
@@ -98,12 +108,20 @@ fn uses(workshop: &Workshop) -> Result<Verdict, String> {
     let mut loads = Vec::new();
     for how in [&[][..], &["--from-outside"]] {
         let mut watched = estimate(workshop);
-        watched.args(how).args(["--memory", "64M,300M", "--json"]).arg(&path).arg("--").arg(&python);
+        watched
+            .args(how)
+            .args(["--memory", "64M,300M", "--json"])
+            .arg(&path)
+            .arg("--")
+            .arg(&python);
         line(&mut watched);
         let watched = output(&mut watched)?;
         let said = String::from_utf8_lossy(&watched.stderr);
         if !watched.status.success() || watched.stdout != free.stdout {
-            return Ok(Verdict::Failed(format!("the program is another one: {:?}\n{said}", watched.status)));
+            return Ok(Verdict::Failed(format!(
+                "the program is another one: {:?}\n{said}",
+                watched.status
+            )));
         }
         let estimated = json(&path)?;
         println!("{said}");
@@ -117,7 +135,8 @@ fn uses(workshop: &Workshop) -> Result<Verdict, String> {
     let all = (MIB * 256 * ROUNDS) as f64;
     println!("{all} pages, estimated from within and from outside: {loads:?}");
     // From outside less can be said than that it pages.
-    let is_right = (0.75 * all..1.25 * all).contains(&loads[0][0]) && loads.iter().all(|l| l[1] == 0.0);
+    let is_right =
+        (0.75 * all..1.25 * all).contains(&loads[0][0]) && loads.iter().all(|l| l[1] == 0.0);
     Ok(Verdict::check(is_right, || format!("{loads:?} for {all}")))
 }
 
@@ -144,7 +163,8 @@ fn running(workshop: &Workshop) -> Result<Verdict, String> {
 fn managed_already(workshop: &Workshop) -> Result<Verdict, String> {
     let line = half(workshop, "48", "100")?;
     let mut run = Command::new(workshop.uzswap());
-    let mut run = run.args(["run", "--memory", "1G", "--"]).args(&line).spawn().map_err(|e| e.to_string())?;
+    let mut run =
+        run.args(["run", "--memory", "1G", "--"]).args(&line).spawn().map_err(|e| e.to_string())?;
     std::thread::sleep(std::time::Duration::from_secs(1));
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
     // The program is the first; the witness of signals comes after it.
@@ -172,8 +192,9 @@ fn refused(workshop: &Workshop) -> Result<Verdict, String> {
     ] {
         let refused = output(estimate(workshop).args(arguments))?;
         let said = String::from_utf8_lossy(&refused.stderr);
-        let is_right =
-            refused.status.code() == Some(code) && said.contains(words) && said.lines().count() == 1;
+        let is_right = refused.status.code() == Some(code)
+            && said.contains(words)
+            && said.lines().count() == 1;
         if !is_right {
             return Ok(Verdict::Failed(format!("{arguments:?}: {:?}, {said}", refused.status)));
         }

@@ -12,8 +12,9 @@ fn main() -> ExitCode {
     let w = workshop.clone();
     suite.add("group_kills_what_exceeds_it_and_spares_what_fits", move || {
         let touch = w.program("touch");
-        let run =
-            |mib: &str| Job::new([touch.as_os_str(), mib.as_ref(), "2".as_ref()]).limit(64 * MIB).run(&w);
+        let run = |mib: &str| {
+            Job::new([touch.as_os_str(), mib.as_ref(), "2".as_ref()]).limit(64 * MIB).run(&w)
+        };
         let (fits, exceeds) = (run("40")?, run("100")?);
         let ok = fits.succeeded() && !exceeds.succeeded() && exceeds.oom_kills > 0;
         Ok(Verdict::check(ok, || format!("fits: {}exceeds: {}", fits.report(), exceeds.report())))
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
                 move || {
                     // userfaultfd(UFFD_USER_MODE_ONLY) is system call 323 on x86-64.
                     let probe = "print syscall(323, 1) >= 0 ? 'given' : 'refused'";
-                    let run = Job::new(["perl", "-e", probe]).user(user).sandbox(sandbox).run(&w)?;
+                    let run =
+                        Job::new(["perl", "-e", probe]).user(user).sandbox(sandbox).run(&w)?;
                     let expected = if sandbox == Sandbox::Open { "given" } else { "refused" };
                     Ok(Verdict::check(run.succeeded() && run.stdout == expected, || run.report()))
                 },
@@ -64,11 +66,13 @@ fn main() -> ExitCode {
 
     let w = workshop.clone();
     suite.add("nothing_outlives_a_job", move || {
-        let run = Job::new(["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & echo $!"]).run(&w)?;
+        let run =
+            Job::new(["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & echo $!"]).run(&w)?;
         let left = run.stdout.trim().to_owned();
         // Dead is enough: whoever adopted it may take its time to reap it.
         let status = std::fs::read_to_string(format!("/proc/{left}/status")).unwrap_or_default();
-        let gone = status.is_empty() || status.contains("State:\tZ") || status.contains("State:\tX");
+        let gone =
+            status.is_empty() || status.contains("State:\tZ") || status.contains("State:\tX");
         Ok(Verdict::check(run.succeeded() && !left.is_empty() && gone, || run.report()))
     });
 

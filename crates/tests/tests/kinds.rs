@@ -14,7 +14,9 @@ fn main() -> ExitCode {
     let mut suite = Suite::new();
     for mechanism in ["userfaultfd", "userfaultfd-copy", "protect"] {
         let w = workshop.clone();
-        suite.add(format!("a_userfaultfd_of_the_programs_own::{mechanism}"), move || served(&w, mechanism));
+        suite.add(format!("a_userfaultfd_of_the_programs_own::{mechanism}"), move || {
+            served(&w, mechanism)
+        });
     }
     let w = workshop.clone();
     suite.add("written_pages_of_a_private_file_are_counted", move || private_file(&w));
@@ -28,8 +30,12 @@ fn private_file(w: &Workshop) -> Result<Verdict, String> {
     let path = w.dir().join("zeros");
     let file = std::fs::File::create(&path).map_err(|e| e.to_string())?;
     file.set_len(PROGRAM_MIB * MIB).map_err(|e| e.to_string())?;
-    let argv =
-        [w.program("kinds").into_os_string(), PROGRAM_MIB.to_string().into(), "file".into(), path.into()];
+    let argv = [
+        w.program("kinds").into_os_string(),
+        PROGRAM_MIB.to_string().into(),
+        "file".into(),
+        path.into(),
+    ];
     let memory_bytes = PROGRAM_MIB * MIB * 3 / 2;
     let managed = Managed { memory_bytes: Some(memory_bytes), options: vec![] };
     let run = Job::new(&argv).managed(managed).run(w)?;
@@ -38,8 +44,9 @@ fn private_file(w: &Workshop) -> Result<Verdict, String> {
     // runs; but at the end it has made room.
     let stat = |name: &str| run.stat(name).unwrap_or(u64::MAX);
     let pages = ["resident_pages", "limbo_pages", "outside_pages"].map(stat);
-    let held_bytes =
-        pages.into_iter().fold(stat("pool_bytes"), |sum, n| sum.saturating_add(n.saturating_mul(4096)));
+    let held_bytes = pages
+        .into_iter()
+        .fold(stat("pool_bytes"), |sum, n| sum.saturating_add(n.saturating_mul(4096)));
     let is_within = held_bytes <= memory_bytes + memory_bytes / 20 + 16 * MIB;
     let makes_room = run.stat("evictions").unwrap_or(0) > PROGRAM_MIB / 3 * MIB / 4096;
     Ok(Verdict::check(is_right && is_within && makes_room, || run.report()))
@@ -48,7 +55,8 @@ fn private_file(w: &Workshop) -> Result<Verdict, String> {
 /// Memory under a userfaultfd of the program's own is the program's to serve. It was paged before,
 /// and what is left goes on being paged.
 fn served(w: &Workshop, mechanism: &str) -> Result<Verdict, String> {
-    let argv = [w.program("kinds").into_os_string(), PROGRAM_MIB.to_string().into(), "served".into()];
+    let argv =
+        [w.program("kinds").into_os_string(), PROGRAM_MIB.to_string().into(), "served".into()];
     let options = vec!["--mechanism".into(), mechanism.into()];
     let managed = Managed { memory_bytes: Some(MEMORY_BYTES), options };
     let run = Job::new(&argv).managed(managed).run(w)?;

@@ -38,9 +38,11 @@ fn main() -> ExitCode {
 }
 
 fn climb(workshop: &Workshop, sandbox: Sandbox, mode: &str) -> Result<Verdict, String> {
-    let alone = Job::new([workshop.program("rungs").into_os_string(), PROGRAM_MIB.into()]).run(workshop)?;
+    let alone =
+        Job::new([workshop.program("rungs").into_os_string(), PROGRAM_MIB.into()]).run(workshop)?;
     let whole = rung(workshop, sandbox, if mode == "ever" { "ever" } else { "count" }, u64::MAX)?;
-    let calls = counted(&whole).ok_or_else(|| format!("nothing was counted: {}", whole.report()))?;
+    let calls =
+        counted(&whole).ok_or_else(|| format!("nothing was counted: {}", whole.report()))?;
     if !whole.succeeded() || !whole.stdout.contains(&alone.stdout) || calls == 0 {
         return Ok(Verdict::Failed(whole.report()));
     }
@@ -63,13 +65,22 @@ fn rungs(calls: u64) -> impl Iterator<Item = u64> {
     let start = START_CALLS.min(calls);
     // Odd steps, so that another number of calls does not always meet those of one kind.
     let first = (0..early).map(move |i| 1 + i * (start / early).max(1));
-    first.chain((1..=late).map(move |i| start + i * ((calls.saturating_sub(start) / (late + 1)) | 1)))
+    first.chain(
+        (1..=late).map(move |i| start + i * ((calls.saturating_sub(start) / (late + 1)) | 1)),
+    )
 }
 
 fn rung(workshop: &Workshop, sandbox: Sandbox, mode: &str, n: u64) -> Result<Outcome, String> {
     let program = workshop.program("rungs").into_os_string();
-    let mut argv: Vec<OsString> = vec![workshop.program("ladder").into(), mode.into(), n.to_string().into()];
-    argv.extend([workshop.uzswap().into(), "run".into(), "--memory".into(), MEMORY.into(), "--".into()]);
+    let mut argv: Vec<OsString> =
+        vec![workshop.program("ladder").into(), mode.into(), n.to_string().into()];
+    argv.extend([
+        workshop.uzswap().into(),
+        "run".into(),
+        "--memory".into(),
+        MEMORY.into(),
+        "--".into(),
+    ]);
     if mode == "kill" {
         // The other one lives on beside the one that is killed.
         argv.extend(["sh", "-c", "\"$0\" $1 & \"$0\" $1; wait"].map(OsString::from));

@@ -54,14 +54,17 @@ fn control_block(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, Strin
             println!("{pages} pages of .bss, then the control block");
             let run = job(pages, "run", LIMIT_MIB).run(workshop)?;
             let is_paged = run.stat("evictions").unwrap_or(0) > 0;
-            return Ok(Verdict::check(run.succeeded() && run.stdout == "right\n" && is_paged, || {
-                run.report()
-            }));
+            return Ok(Verdict::check(
+                run.succeeded() && run.stdout == "right\n" && is_paged,
+                || run.report(),
+            ));
         }
         if gap <= 0 {
             break;
         }
         pages += gap;
     }
-    Err(format!("this loader puts no control block behind a library's .bss: not behind {pages} pages"))
+    Err(format!(
+        "this loader puts no control block behind a library's .bss: not behind {pages} pages"
+    ))
 }

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzswap_tests::{Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, junit};
+use uzswap_tests::{
+    Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, junit,
+};
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -110,7 +112,8 @@ fn compare(
     sandbox: Sandbox,
     memory_mib: u64,
 ) -> Result<Verdict, String> {
-    let job = Job::new(argv).user(User::Ordinary).sandbox(sandbox).hangs_after(Duration::from_secs(1800));
+    let job =
+        Job::new(argv).user(User::Ordinary).sandbox(sandbox).hangs_after(Duration::from_secs(1800));
     let managed = Managed { memory_bytes: Some(memory_mib * MIB), ..Managed::default() };
     let job_managed = job.clone().managed(managed);
     let free = job.run(workshop)?;

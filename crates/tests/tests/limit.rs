@@ -37,9 +37,10 @@ fn main() -> ExitCode {
         // do.
         for (mib, children) in [(150, 1), (50, 8), (20, 16)] {
             let w = workshop.clone();
-            suite.add(format!("holds_for_{children}_children::{}", sandbox.mechanism()), move || {
-                holds_for_children(&w, sandbox, mib, children)
-            });
+            suite.add(
+                format!("holds_for_{children}_children::{}", sandbox.mechanism()),
+                move || holds_for_children(&w, sandbox, mib, children),
+            );
         }
     }
     for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
@@ -49,9 +50,10 @@ fn main() -> ExitCode {
                 reserved(&w, sandbox, how, 8, 512 * MIB)
             });
             let w = workshop.clone();
-            suite.add(format!("reserved_and_touched_holds::{how}::{}", sandbox.mechanism()), move || {
-                reserved(&w, sandbox, how, 960, 320 * MIB)
-            });
+            suite.add(
+                format!("reserved_and_touched_holds::{how}::{}", sandbox.mechanism()),
+                move || reserved(&w, sandbox, how, 960, 320 * MIB),
+            );
         }
     }
     // One that fits, two at a time, one that forks and whose children write to all, and one that
@@ -63,7 +65,9 @@ fn main() -> ExitCode {
         ("pages", "exec touch 192 1 2", MEMORY_MIB),
     ] {
         let w = workshop.clone();
-        suite.add(format!("the_peak_is_the_kernels::{name}"), move || accounts(&w, script, limit_mib * MIB));
+        suite.add(format!("the_peak_is_the_kernels::{name}"), move || {
+            accounts(&w, script, limit_mib * MIB)
+        });
     }
     drop(workshop);
     suite.main()
@@ -78,8 +82,11 @@ fn holds_for_children(
     children: u32,
 ) -> Result<Verdict, String> {
     const FAMILY_BYTES: u64 = 200 * MIB;
-    let argv =
-        [workshop.program("forks").into_os_string(), mib.to_string().into(), children.to_string().into()];
+    let argv = [
+        workshop.program("forks").into_os_string(),
+        mib.to_string().into(),
+        children.to_string().into(),
+    ];
     let job = Job::new(&argv).user(User::Ordinary).limit(allowed(FAMILY_BYTES));
     let free = job.clone().run(workshop)?;
     let run = job
@@ -116,7 +123,8 @@ fn reserved(
     touched_mib: u64,
     limit_bytes: u64,
 ) -> Result<Verdict, String> {
-    let argv = [workshop.program("reserve").into_os_string(), how.into(), touched_mib.to_string().into()];
+    let argv =
+        [workshop.program("reserve").into_os_string(), how.into(), touched_mib.to_string().into()];
     let free = Job::new(&argv).run(workshop)?;
     let run = Job::new(&argv)
         .user(User::Ordinary)
@@ -125,14 +133,21 @@ fn reserved(
         .managed(Managed { memory_bytes: Some(limit_bytes), options: vec![] })
         .run(workshop)?;
     let is_paged = run.stat("activations") == Some(1);
-    let is_right = run.succeeded() && run.hash == free.hash && is_paged == (touched_mib * MIB > limit_bytes);
+    let is_right =
+        run.succeeded() && run.hash == free.hash && is_paged == (touched_mib * MIB > limit_bytes);
     Ok(Verdict::check(is_right, || format!("{}{}", free.report(), run.report())))
 }
 
-fn holds(workshop: &Workshop, sandbox: Sandbox, threads: u32, huge: bool) -> Result<Verdict, String> {
+fn holds(
+    workshop: &Workshop,
+    sandbox: Sandbox,
+    threads: u32,
+    huge: bool,
+) -> Result<Verdict, String> {
     let rounds = if full() { "6" } else { "2" };
     let (size, threads) = ((3 * MEMORY_MIB).to_string(), threads.to_string());
-    let argv = [workshop.program("touch").into_os_string(), size.into(), threads.into(), rounds.into()];
+    let argv =
+        [workshop.program("touch").into_os_string(), size.into(), threads.into(), rounds.into()];
     let free = Job::new(&argv).run(workshop)?;
     let run = Job::new(&argv)
         .user(User::Ordinary)

@@ -22,9 +22,10 @@ fn main() -> ExitCode {
     let mut suite = Suite::new();
     for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
         let w = workshop.clone();
-        suite.add(format!("metrics_agree_with_the_statistics::{}", sandbox.mechanism()), move || {
-            agree(&w, sandbox)
-        });
+        suite.add(
+            format!("metrics_agree_with_the_statistics::{}", sandbox.mechanism()),
+            move || agree(&w, sandbox),
+        );
     }
     let w = workshop.clone();
     suite.add("what_cannot_be_is_said_before_the_program_starts", move || refused(&w));
@@ -86,7 +87,11 @@ fn report_or_pass(
 }
 
 /// Scrapes until `ready` exists, and once more: the last answer, and how many there were.
-fn watch(socket: &Path, ready: &Path, has_ended: &dyn Fn() -> bool) -> Result<(Exposition, u32), String> {
+fn watch(
+    socket: &Path,
+    ready: &Path,
+    has_ended: &dyn Fn() -> bool,
+) -> Result<(Exposition, u32), String> {
     let deadline = Instant::now() + HANGS_AFTER;
     let mut last: Option<Exposition> = None;
     let mut scrapes = 0;
@@ -154,7 +159,10 @@ fn compare(last: &Exposition, run: &uzswap_tests::Outcome) -> Result<(), String>
             of_kind["buckets"].as_array().into_iter().flatten().filter_map(|b| b[1].as_u64()).sum();
         let seen = last.get(&format!("uzswap_fault_duration_seconds_count{{kind=\"{kind}\"}}"));
         if of_kind["count"].as_u64() != Some(counted) || seen.is_nan() || seen > counted as f64 {
-            return Err(format!("{kind}: {seen} seen, {counted} in buckets, {} counted", of_kind["count"]));
+            return Err(format!(
+                "{kind}: {seen} seen, {counted} in buckets, {} counted",
+                of_kind["count"]
+            ));
         }
         let at = |key: &str| of_kind[key].as_u64().unwrap_or(u64::MAX);
         if !(at("p50_ns") <= at("p99_ns") && at("p99_ns") <= at("p999_ns")) {
@@ -178,7 +186,12 @@ fn compare(last: &Exposition, run: &uzswap_tests::Outcome) -> Result<(), String>
 /// `uzswap run` with these options and a program that would leave a trace.
 fn run(workshop: &Workshop, options: &[&str], program: &[&str]) -> Output {
     let mut command = Command::new(workshop.uzswap());
-    command.arg("run").args(["--memory", "64M", "--cache", "none"]).args(options).arg("--").args(program);
+    command
+        .arg("run")
+        .args(["--memory", "64M", "--cache", "none"])
+        .args(options)
+        .arg("--")
+        .args(program);
     command.stdin(Stdio::null()).output().expect("uzswap starts")
 }
 
@@ -232,7 +245,8 @@ fn interrupted(workshop: &Workshop) -> Result<Verdict, String> {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     let status = child.wait().expect("our child");
     let html = fs::read_to_string(&page).unwrap_or_default();
-    let ok = status.signal() == Some(15) && !socket.exists() && html.contains("was killed by SIGTERM");
+    let ok =
+        status.signal() == Some(15) && !socket.exists() && html.contains("was killed by SIGTERM");
     Ok(Verdict::check(ok, || {
         format!("{status:?}, socket: {}, page of {} bytes", socket.exists(), html.len())
     }))
@@ -261,8 +275,12 @@ const CATCH: &str = "<script>const errors = []; addEventListener('error', (e) =>
                      addEventListener('securitypolicyviolation', (e) => errors.push(e.blockedURI));</script>";
 
 fn browser() -> Result<PathBuf, String> {
-    let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome"];
-    names.iter().find_map(|name| command(name).ok()).ok_or("no browser (chromium) is installed".to_string())
+    let names =
+        ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome"];
+    names
+        .iter()
+        .find_map(|name| command(name).ok())
+        .ok_or("no browser (chromium) is installed".to_string())
 }
 
 fn in_a_browser(workshop: &Workshop, width: u32) -> Result<Verdict, String> {
@@ -277,8 +295,13 @@ fn in_a_browser(workshop: &Workshop, width: u32) -> Result<Verdict, String> {
     let out = run(workshop, &options, &["sh", "-c", &script, hostile, &long]);
     let html = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()));
     let Ok(html) = html else { return Ok(Verdict::Failed(format!("no page: {out:?}"))) };
-    if html.contains("<img") || html.contains("src=\"") || html.contains("http://") && html.contains("href") {
-        return Ok(Verdict::Failed("something in the page is not text, or is from outside".to_string()));
+    if html.contains("<img")
+        || html.contains("src=\"")
+        || html.contains("http://") && html.contains("href")
+    {
+        return Ok(Verdict::Failed(
+            "something in the page is not text, or is from outside".to_string(),
+        ));
     }
     let inspected = html.replacen("<head>", &format!("<head>{CATCH}"), 1).replacen(
         "</body>",
@@ -304,14 +327,19 @@ fn in_a_browser(workshop: &Workshop, width: u32) -> Result<Verdict, String> {
     let dom = String::from_utf8_lossy(&out.stdout);
     let verdict = dom.split_once("VERDICT{").and_then(|(_, rest)| rest.split_once("TCIDREV"));
     let Some((verdict, _)) = verdict.filter(|_| dom.contains("id=\"verdict\"")) else {
-        return Err(format!("the browser does not work here: {}", String::from_utf8_lossy(&out.stderr)));
+        return Err(format!(
+            "the browser does not work here: {}",
+            String::from_utf8_lossy(&out.stderr)
+        ));
     };
-    let text = format!("{{{}", verdict.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"));
+    let text =
+        format!("{{{}", verdict.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"));
     println!("{text}");
     let v: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("{e}: {text}"))?;
     let none = |key: &str| v[key].as_array().is_some_and(Vec::is_empty) || v[key] == 0;
     let has_plots = ["memory", "faults", "latency", "disk", "ratio"].iter().all(|id| {
-        let found = v["plots"].as_array().into_iter().flatten().filter_map(|p| p.as_str()?.split_once(':'));
+        let found =
+            v["plots"].as_array().into_iter().flatten().filter_map(|p| p.as_str()?.split_once(':'));
         found.into_iter().any(|(name, shapes)| name == *id && shapes != "0")
     });
     let ok = ["errors", "wide", "small", "resources", "images", "bad"].into_iter().all(none)

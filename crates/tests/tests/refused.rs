@@ -24,19 +24,26 @@ fn main() -> ExitCode {
     for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
         for (name, before, store) in CAUSES {
             let w = workshop.clone();
-            suite
-                .add(format!("{name}::{}", sandbox.mechanism()), move || goes_on(&w, sandbox, before, store));
+            suite.add(format!("{name}::{}", sandbox.mechanism()), move || {
+                goes_on(&w, sandbox, before, store)
+            });
         }
     }
     drop(workshop);
     suite.main()
 }
 
-fn goes_on(workshop: &Workshop, sandbox: Sandbox, before: &str, store: &str) -> Result<Verdict, String> {
+fn goes_on(
+    workshop: &Workshop,
+    sandbox: Sandbox,
+    before: &str,
+    store: &str,
+) -> Result<Verdict, String> {
     let argv = [workshop.program("refused").into_os_string(), "96".into(), "3".into()];
     let free = Job::new(&argv).run(workshop)?;
-    let script =
-        format!("{before} && exec \"$0\" run --memory 48M --store {store} --stats stats.json -- \"$@\"");
+    let script = format!(
+        "{before} && exec \"$0\" run --memory 48M --store {store} --stats stats.json -- \"$@\""
+    );
     // What is mounted goes with the namespace.
     let shell = ["unshare", "--mount", "sh", "-c", &script].map(Into::into);
     let job = shell.into_iter().chain([workshop.uzswap().into_os_string()]).chain(argv);

@@ -207,7 +207,8 @@ fn killed(workshop: &Workshop) -> Result<Verdict, String> {
     let (a, b) = (Disk::start(workshop, "ka"), Disk::start(workshop, "kb"));
     let (job, seconds) = churn(workshop);
     let job = job.managed(managed(CHURN_LIMIT_MIB, &[a.url(), b.url()]));
-    let run = run_and(workshop, &job, Duration::from_millis(seconds * 500), || a.signal(Signal::KILL))?;
+    let run =
+        run_and(workshop, &job, Duration::from_millis(seconds * 500), || a.signal(Signal::KILL))?;
     print!("{}", run.stdout);
     let ok = is_right(&run, "clean") && run.stat("remote_lone_copies").unwrap_or(0) > 0;
     let left = b.used_bytes();
@@ -350,10 +351,14 @@ fn leased_again(workshop: &Workshop) -> Result<Verdict, String> {
     let job = Job::new(argv).managed(managed(RUNGS_LIMIT_MIB, &[url("x", &path)]));
     let run = job.run(workshop)?;
     let is_trimmed = server.trimmed() > 0;
-    let (left, sums) = (server.contents().iter().filter(|b| **b != 0).count(), alone.stdout.repeat(2));
-    let ok = is_right(&run, &sums) && is_trimmed && left == 0 && run.stat("store_errors") == Some(0);
+    let (left, sums) =
+        (server.contents().iter().filter(|b| **b != 0).count(), alone.stdout.repeat(2));
+    let ok =
+        is_right(&run, &sums) && is_trimmed && left == 0 && run.stat("store_errors") == Some(0);
     let written = run.stat("written_back_pages").unwrap_or(0);
-    Ok(Verdict::check(ok, || format!("{left} bytes left, {written} pages written\n{}", run.report())))
+    Ok(Verdict::check(ok, || {
+        format!("{left} bytes left, {written} pages written\n{}", run.report())
+    }))
 }
 
 /// A loop device, until it is dropped.
@@ -365,9 +370,12 @@ struct Loop {
 impl Loop {
     fn new() -> Result<Loop, String> {
         let image = socket("image");
-        File::create(&image).and_then(|f| f.set_len((EXPORT_MIB << 20) as u64)).map_err(|e| e.to_string())?;
+        File::create(&image)
+            .and_then(|f| f.set_len((EXPORT_MIB << 20) as u64))
+            .map_err(|e| e.to_string())?;
         let made = Command::new("losetup").args(["-f", "--show"]).arg(&image).output();
-        let device = made.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default();
+        let device =
+            made.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default();
         let made = Loop { device, image };
         if made.device.is_empty() { Err("there are no loop devices".to_string()) } else { Ok(made) }
     }
@@ -402,7 +410,9 @@ fn device(workshop: &Workshop) -> Result<Verdict, String> {
     }
     let run = |argv: &[&str]| {
         let mut command = Command::new(workshop.uzswap());
-        command.args(["run", "--quiet", "--memory", "16M", "--store", &made.device, "--"]).args(argv);
+        command
+            .args(["run", "--quiet", "--memory", "16M", "--store", &made.device, "--"])
+            .args(argv);
         command.stdin(Stdio::null()).output().expect("uzswap starts")
     };
     let refused = |output: &std::process::Output, why: &str| {
@@ -422,7 +432,9 @@ fn device(workshop: &Workshop) -> Result<Verdict, String> {
         .map_err(|e| e.to_string())?;
     let third = run(&["true"]);
     let mut kept = vec![0; text.len()];
-    File::open(&made.device).and_then(|f| f.read_exact_at(&mut kept, 1024)).map_err(|e| e.to_string())?;
+    File::open(&made.device)
+        .and_then(|f| f.read_exact_at(&mut kept, 1024))
+        .map_err(|e| e.to_string())?;
     let ok = refused(&second, "otherwise in use")
         && first.status.success()
         && refused(&third, "holds something")

@@ -22,7 +22,11 @@ fn main() -> ExitCode {
         };
         for what in ["chroot", "setuid", "dumpable"] {
             // Where the store's directory cannot be reached any more, that is said.
-            add(&format!("a_child_lives_after::{what}"), &["drop", what], &["store_failed", "over_limit"]);
+            add(
+                &format!("a_child_lives_after::{what}"),
+                &["drop", what],
+                &["store_failed", "over_limit"],
+            );
         }
         for how in ["kill", "errno", "strict"] {
             add(&format!("under_a_filter::{how}"), &["jail", how], &["sandboxed"]);
@@ -31,9 +35,10 @@ fn main() -> ExitCode {
         add("threads_are_refused_with_an_errno", &["threads", "700"], &[]);
         add("a_guest_in_memory_sees_it", &["guest"], &[]);
         let w = workshop.clone();
-        suite.add(format!("killed_guests_do_not_hang_the_program::{}", sandbox.mechanism()), move || {
-            killed(&w, sandbox)
-        });
+        suite.add(
+            format!("killed_guests_do_not_hang_the_program::{}", sandbox.mechanism()),
+            move || killed(&w, sandbox),
+        );
         let w = workshop.clone();
         suite.add(format!("pid_namespaces_share_a_limit::{}", sandbox.mechanism()), move || {
             namespaces(&w, sandbox)
@@ -55,7 +60,9 @@ fn run(
     // The kernel has no strict mode for a process that is under a filter already, as the sandbox is
     // one.
     let (sandbox, options) = match (sandbox, arguments.contains("strict")) {
-        (Sandbox::NoUserfaultfd, true) => (Sandbox::Open, vec!["--mechanism".into(), "protect".into()]),
+        (Sandbox::NoUserfaultfd, true) => {
+            (Sandbox::Open, vec!["--mechanism".into(), "protect".into()])
+        }
         _ => (sandbox, vec![]),
     };
     let managed = Managed { memory_bytes: Some(memory_bytes), options };
@@ -68,20 +75,28 @@ fn notices(run: &Outcome) -> Vec<String> {
 }
 
 /// The program ends as it does alone, and of notices there are only these.
-fn lives(w: &Workshop, sandbox: Sandbox, arguments: &str, allowed: &[&str]) -> Result<Verdict, String> {
+fn lives(
+    w: &Workshop,
+    sandbox: Sandbox,
+    arguments: &str,
+    allowed: &[&str],
+) -> Result<Verdict, String> {
     let run = run(w, sandbox, PROGRAM_MIB, MEMORY_BYTES, arguments)?;
     let is_right = run.succeeded() && run.stdout.ends_with("ok\n");
     let said = notices(&run);
     let is_expected = said.iter().all(|n| allowed.contains(&n.as_str()));
     let is_said = !arguments.starts_with("jail") || said.iter().any(|n| n == "sandboxed");
-    Ok(Verdict::check(is_right && is_expected && is_said, || format!("notices {said:?}\n{}", run.report())))
+    Ok(Verdict::check(is_right && is_expected && is_said, || {
+        format!("notices {said:?}\n{}", run.report())
+    }))
 }
 
 /// It ends: rightly, or with a message where a guest was killed in the middle of a change.
 fn killed(w: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     let run = run(w, sandbox, PROGRAM_MIB, MEMORY_BYTES, "killed 20")?;
     let is_right = run.succeeded() && run.stdout.ends_with("ok\n");
-    let is_said = run.stderr.contains("shared this program's memory") && run.status.code() == Some(134);
+    let is_said =
+        run.stderr.contains("shared this program's memory") && run.status.code() == Some(134);
     Ok(Verdict::check(run.hung.is_none() && (is_right || is_said), || run.report()))
 }
 
@@ -90,6 +105,9 @@ fn namespaces(w: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     const LIMIT_BYTES: u64 = 100 * MIB;
     let allowed_bytes = LIMIT_BYTES + LIMIT_BYTES / 20 + 16 * MIB;
     let run = run(w, sandbox, 40, LIMIT_BYTES, "namespaces 5")?;
-    let is_right = run.succeeded() && run.stdout.ends_with("ok\n") && run.peaks.tree_bytes <= allowed_bytes;
-    Ok(Verdict::check(is_right, || format!("allowed {} MiB\n{}", allowed_bytes / MIB, run.report())))
+    let is_right =
+        run.succeeded() && run.stdout.ends_with("ok\n") && run.peaks.tree_bytes <= allowed_bytes;
+    Ok(Verdict::check(is_right, || {
+        format!("allowed {} MiB\n{}", allowed_bytes / MIB, run.report())
+    }))
 }

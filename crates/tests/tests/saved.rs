@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, OnceLock};
 
-use uzswap_tests::{Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, suite};
+use uzswap_tests::{
+    Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, suite,
+};
 
 /// A real program with its arguments, and the group that is too small for it.
 struct Program {
@@ -144,7 +146,12 @@ fn redis(w: &Workshop) -> Result<Vec<OsString>, String> {
 
 fn node(w: &Workshop) -> Result<Vec<OsString>, String> {
     // V8 sizes its heap by the group that it runs in, unless told.
-    Ok(line([&suite::command("node")?, &"--max-old-space-size=2000", &w.script("structures.js"), &"0.9"]))
+    Ok(line([
+        &suite::command("node")?,
+        &"--max-old-space-size=2000",
+        &w.script("structures.js"),
+        &"0.9",
+    ]))
 }
 
 fn java(w: &Workshop, collector: &str) -> Result<Vec<OsString>, String> {
@@ -152,7 +159,10 @@ fn java(w: &Workshop, collector: &str) -> Result<Vec<OsString>, String> {
     let classes = w.dir().join("classes");
     if !classes.exists() {
         let compiler = suite::command("javac")?;
-        let made = Command::new(compiler).arg("-d").args([&classes, &w.script("Structures.java")]).output();
+        let made = Command::new(compiler)
+            .arg("-d")
+            .args([&classes, &w.script("Structures.java")])
+            .output();
         let made = made.expect("javac starts");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
@@ -183,8 +193,11 @@ fn make_lines(path: &Path, count: u32) {
 /// Real text: the sources of Python's library, one after the other.
 fn make_sources(path: &Path, bytes: usize) {
     let mut text = Vec::new();
-    let mut left =
-        vec![PathBuf::from("/usr/lib/python3"), PathBuf::from("/usr/lib/python3.11"), "/usr/include".into()];
+    let mut left = vec![
+        PathBuf::from("/usr/lib/python3"),
+        PathBuf::from("/usr/lib/python3.11"),
+        "/usr/include".into(),
+    ];
     while text.len() < bytes {
         let Some(next) = left.pop() else { break };
         if next.is_dir() {
@@ -219,7 +232,11 @@ fn free<'a>(program: &Program, workshop: &Workshop, cell: &'a Free) -> Result<&'
     made.as_ref().map_err(|e| e.clone())
 }
 
-fn killed_unmanaged(program: &Program, workshop: &Workshop, cell: &Free) -> Result<Verdict, String> {
+fn killed_unmanaged(
+    program: &Program,
+    workshop: &Workshop,
+    cell: &Free,
+) -> Result<Verdict, String> {
     let needed_bytes = free(program, workshop, cell)?.peaks.group_bytes;
     let limit_bytes = program.limit_mib * MIB;
     if needed_bytes < 2 * limit_bytes {
@@ -230,7 +247,9 @@ fn killed_unmanaged(program: &Program, workshop: &Workshop, cell: &Free) -> Resu
         )));
     }
     let run = Job::new((program.argv)(workshop)?).limit(limit_bytes).run(workshop)?;
-    Ok(Verdict::check(run.oom_kills > 0 && !run.status.success(), || format!("not killed: {}", run.report())))
+    Ok(Verdict::check(run.oom_kills > 0 && !run.status.success(), || {
+        format!("not killed: {}", run.report())
+    }))
 }
 
 fn saved(
@@ -288,7 +307,9 @@ fn main() -> ExitCode {
         }
         let cell = Free::default();
         let (w, c) = (workshop.clone(), cell.clone());
-        suite.add(format!("{}::killed_unmanaged", program.name), move || killed_unmanaged(program, &w, &c));
+        suite.add(format!("{}::killed_unmanaged", program.name), move || {
+            killed_unmanaged(program, &w, &c)
+        });
         for user in [User::Ordinary, User::Root] {
             for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
                 // In CI the ordinary user has userfaultfd and root has not.
@@ -298,7 +319,8 @@ fn main() -> ExitCode {
                     continue;
                 }
                 let (w, c) = (workshop.clone(), cell.clone());
-                let name = format!("{}::saved::{}::{}", program.name, user.name(), sandbox.mechanism());
+                let name =
+                    format!("{}::saved::{}::{}", program.name, user.name(), sandbox.mechanism());
                 suite.add(name, move || saved(program, &w, &c, user, sandbox));
             }
         }

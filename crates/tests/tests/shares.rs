@@ -22,7 +22,9 @@ fn main() -> ExitCode {
     let mut suite = Suite::new();
     for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
         let w = workshop.clone();
-        suite.add(format!("who_came_first_gives::{}", sandbox.mechanism()), move || run(&w, sandbox));
+        suite.add(format!("who_came_first_gives::{}", sandbox.mechanism()), move || {
+            run(&w, sandbox)
+        });
     }
     let w = workshop.clone();
     suite.add("what_is_locked_stays", move || locked(&w));
@@ -60,7 +62,8 @@ fn run(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     suite::command("python3")?;
     let user = User::Ordinary;
     let free = job(workshop, 0).user(user).run(workshop)?;
-    let run = job(workshop, LEFT_KIB).user(user).sandbox(sandbox).managed(managed()).run(workshop)?;
+    let run =
+        job(workshop, LEFT_KIB).user(user).sandbox(sandbox).managed(managed()).run(workshop)?;
     println!("{}", run.stderr.lines().next().unwrap_or_default());
     let is_right = free.succeeded() && run.succeeded() && run.hash == free.hash;
     Ok(Verdict::check(is_right, || format!("{}{}", run.report(), free.report())))

@@ -26,7 +26,8 @@ fn main() -> ExitCode {
         let w = workshop.clone();
         suite.add(format!("churn::finds_a_spoiled_byte::{spoiled}"), move || {
             let run = churn(&w, CHURN_MIB, "20", spoiled, &["--spoil"]).run(&w)?;
-            let found = run.status.code() == Some(3) && run.stderr.contains(&format!("seed {spoiled}:"));
+            let found =
+                run.status.code() == Some(3) && run.stderr.contains(&format!("seed {spoiled}:"));
             Ok(Verdict::check(found, || run.report()))
         });
     }
@@ -64,7 +65,8 @@ fn main() -> ExitCode {
             .hangs_after(Duration::from_secs(seconds + 240))
             .run(&w)?;
         print!("{}", run.stdout);
-        let huge = run.stat("huge_faults").unwrap_or(0) > 0 && run.stat("huge_evictions").unwrap_or(0) > 0;
+        let huge =
+            run.stat("huge_faults").unwrap_or(0) > 0 && run.stat("huge_evictions").unwrap_or(0) > 0;
         Ok(Verdict::check(run.succeeded() && run.stdout.contains("clean") && huge, || run.report()))
     });
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
@@ -106,7 +108,8 @@ fn edge(workshop: &Workshop, case: &str, user: User, sandbox: Sandbox) -> Result
         .hangs_after(Duration::from_secs(300));
     let free = job.clone().run(workshop)?;
     // Huge pages need some room, and so do copies.
-    let limit_mib = if matches!(case, "huge" | "only_read") { 2 * EDGE_LIMIT_MIB } else { EDGE_LIMIT_MIB };
+    let limit_mib =
+        if matches!(case, "huge" | "only_read") { 2 * EDGE_LIMIT_MIB } else { EDGE_LIMIT_MIB };
     let run = job.managed(managed(limit_mib)).run(workshop)?;
     // What the case is about must happen, where it can.
     let subject = match case {

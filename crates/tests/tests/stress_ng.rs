@@ -42,10 +42,34 @@ const STRESSORS: &[Stressor] = &[
     },
     // The others work on many small, shared or file mappings: they show that nothing is confused,
     // in little memory.
-    Stressor { name: "madvise", options: "--madvise 2", memory_mib: 16, is_paged: false, seconds: 4 },
-    Stressor { name: "mmapfork", options: "--mmapfork 1", memory_mib: 16, is_paged: false, seconds: 4 },
-    Stressor { name: "stackmmap", options: "--stackmmap 2", memory_mib: 16, is_paged: false, seconds: 4 },
-    Stressor { name: "fork", options: "--fork 2 --fork-vm", memory_mib: 16, is_paged: false, seconds: 4 },
+    Stressor {
+        name: "madvise",
+        options: "--madvise 2",
+        memory_mib: 16,
+        is_paged: false,
+        seconds: 4,
+    },
+    Stressor {
+        name: "mmapfork",
+        options: "--mmapfork 1",
+        memory_mib: 16,
+        is_paged: false,
+        seconds: 4,
+    },
+    Stressor {
+        name: "stackmmap",
+        options: "--stackmmap 2",
+        memory_mib: 16,
+        is_paged: false,
+        seconds: 4,
+    },
+    Stressor {
+        name: "fork",
+        options: "--fork 2 --fork-vm",
+        memory_mib: 16,
+        is_paged: false,
+        seconds: 4,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -62,7 +86,12 @@ fn main() -> ExitCode {
     suite.main()
 }
 
-fn run(workshop: &Workshop, stressor: &Stressor, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
+fn run(
+    workshop: &Workshop,
+    stressor: &Stressor,
+    user: User,
+    sandbox: Sandbox,
+) -> Result<Verdict, String> {
     let seconds = if full() { 120 } else { stressor.seconds };
     let mut argv = vec![suite::command("stress-ng")?.into_os_string()];
     argv.extend(stressor.options.split(' ').map(Into::into));
@@ -76,8 +105,9 @@ fn run(workshop: &Workshop, stressor: &Stressor, user: User, sandbox: Sandbox) -
         .run(workshop)?;
     // It says "fail" where verification failed, and exits 2 when a stressor did.
     let output = format!("{}{}", run.stdout, run.stderr);
-    let complaint =
-        output.lines().find(|l| l.contains("fail:") || l.contains("error:") || l.contains("terminated"));
+    let complaint = output
+        .lines()
+        .find(|l| l.contains("fail:") || l.contains("error:") || l.contains("terminated"));
     let paged = run.stat("evictions").unwrap_or(0) > 0 || !stressor.is_paged;
     let ok = run.succeeded() && complaint.is_none() && output.contains("successful run") && paged;
     Ok(Verdict::check(ok, || run.report()))

@@ -40,7 +40,11 @@ const IMPORTS: [(&str, &str, &[&str]); 21] = [
 
 /// Imports against the direction, of a file or of a folder, each with its reason.
 const IMPORTS_BACK: [(&str, &str, &str); 4] = [
-    ("core/src/sys/mechanism/mod.rs", "control", "the name of a mechanism is also what a run reports"),
+    (
+        "core/src/sys/mechanism/mod.rs",
+        "control",
+        "the name of a mechanism is also what a run reports",
+    ),
     ("core/src/sys/words/", "codec", "the form that its vectors make is the codec's"),
     ("core/src/region/page.rs", "policy", "a page's word has its heat, whose values are policy's"),
     ("preload/src/takeover/own_exe.rs", "boot", "the name of a booted program, for /proc/self/exe"),
@@ -127,7 +131,8 @@ fn rust_files() -> Vec<(String, String)> {
 
 /// Tests, and the naive models beside which they run the engine.
 fn is_test(name: &str) -> bool {
-    let is_model = name.starts_with("core/") && (name.ends_with("/model.rs") || name.contains("/model/"));
+    let is_model =
+        name.starts_with("core/") && (name.ends_with("/model.rs") || name.contains("/model/"));
     is_model || name.split('/').any(|part| part == "tests" || part == "tests.rs")
 }
 
@@ -142,7 +147,8 @@ fn code_of(text: &str) -> String {
 
 /// The names that follow `crate::`, also in braces.
 fn imports(code: &str) -> Vec<&str> {
-    let word = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let word =
+        |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let mut names = Vec::new();
     for (at, _) in code.match_indices("crate::") {
         let rest = &code[at + "crate::".len()..];
@@ -175,7 +181,8 @@ fn folders_import_in_one_direction() {
         }
         for other in imports(&code_of(&text)) {
             let is_folder = allowed(krate, other).is_some() && other != folder;
-            let is_back = IMPORTS_BACK.iter().any(|(path, to, _)| name.starts_with(path) && *to == other);
+            let is_back =
+                IMPORTS_BACK.iter().any(|(path, to, _)| name.starts_with(path) && *to == other);
             arrows += usize::from(is_folder);
             if is_folder && !may.contains(&other) && !is_back {
                 wrong.push(format!("{name} imports {other}, and {folder} may import {may:?} only"));
@@ -183,7 +190,10 @@ fn folders_import_in_one_direction() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(arrows > 100 || files().is_none(), "only {arrows} imports: have they another form now?");
+    assert!(
+        arrows > 100 || files().is_none(),
+        "only {arrows} imports: have they another form now?"
+    );
 }
 
 #[test]
@@ -239,7 +249,8 @@ fn each_source_begins_with_what_it_is() {
 fn function(line: &str) -> Option<&str> {
     const BEFORE: [&str; 6] = ["pub", "const", "async", "unsafe", "extern", "\"C\""];
     let (before, after) = line.trim_start().split_once("fn ")?;
-    let is_head = before.split_whitespace().all(|word| BEFORE.contains(&word) || word.starts_with("pub("));
+    let is_head =
+        before.split_whitespace().all(|word| BEFORE.contains(&word) || word.starts_with("pub("));
     let end = after.find(|c: char| !c.is_alphanumeric() && c != '_')?;
     (is_head && end > 0).then(|| &after[..end])
 }
@@ -304,7 +315,10 @@ fn no_raw_data_is_in_the_tree() {
 #[test]
 fn readme_is_one_page_and_links_lead_somewhere() {
     let lines = text_of(Path::new("README.md")).lines().count();
-    assert!(lines <= README_LINES_MOST, "README.md has {lines} lines, {README_LINES_MOST} are the most");
+    assert!(
+        lines <= README_LINES_MOST,
+        "README.md has {lines} lines, {README_LINES_MOST} are the most"
+    );
     let mut seen = 0;
     for path in files().unwrap_or_default().iter().filter(|path| has_suffix(path, &["md"])) {
         let text = text_of(path);

@@ -29,17 +29,17 @@ print(total, walk(2))
 "#;
 
 /// `$0` is the program. Says nothing of the one that is killed.
-const KILLED: &str =
-    r#""$0" 160 1 100000 >/dev/null & sleep 2; kill -KILL $!; wait $!; [ $? = 137 ] && echo killed"#;
+const KILLED: &str = r#""$0" 160 1 100000 >/dev/null & sleep 2; kill -KILL $!; wait $!; [ $? = 137 ] && echo killed"#;
 
 fn main() -> ExitCode {
     let workshop = Arc::new(Workshop::new());
     let mut suite = Suite::new();
     for sandbox in [Sandbox::Open, Sandbox::NoUserfaultfd] {
         let w = workshop.clone();
-        suite.add(format!("every_fault_is_recorded_over_fork::{}", sandbox.mechanism()), move || {
-            forks(&w, sandbox)
-        });
+        suite.add(
+            format!("every_fault_is_recorded_over_fork::{}", sandbox.mechanism()),
+            move || forks(&w, sandbox),
+        );
     }
     let w = workshop.clone();
     suite.add("a_killed_process_leaves_what_it_recorded", move || killed(&w));
@@ -67,8 +67,11 @@ fn simulate(workshop: &Workshop, run: &Outcome) -> Result<(String, Value), Strin
         .arg(&plot)
         .output()
         .map_err(|e| e.to_string())?;
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let json = fs::read(&json).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let is_plot = fs::read_to_string(&plot).is_ok_and(|svg| svg.ends_with("</svg>\n"));
     match json {
@@ -101,14 +104,19 @@ fn forks(workshop: &Workshop, sandbox: Sandbox) -> Result<Verdict, String> {
     let sizes = told["sizes"].as_array().map_or(0, Vec::len);
     let least = |size: &Value| {
         let loads = |policy: &str| size["policies"][policy]["loads"].as_u64().unwrap_or(0);
-        ["uzswap", "s3-fifo", "clock", "lru", "fifo"].iter().all(|policy| loads(policy) >= loads("optimum"))
+        ["uzswap", "s3-fifo", "clock", "lru", "fifo"]
+            .iter()
+            .all(|policy| loads(policy) >= loads("optimum"))
     };
     let is_best = told["sizes"].as_array().is_some_and(|sizes| sizes.iter().all(least));
-    Ok(Verdict::check(agrees && is_best && sizes == 2, || format!("{text}\n{told:#}\n{}", run.report())))
+    Ok(Verdict::check(agrees && is_best && sizes == 2, || {
+        format!("{text}\n{told:#}\n{}", run.report())
+    }))
 }
 
 fn killed(workshop: &Workshop) -> Result<Verdict, String> {
-    let argv = ["sh".into(), "-c".into(), KILLED.into(), workshop.program("touch").into_os_string()];
+    let argv =
+        ["sh".into(), "-c".into(), KILLED.into(), workshop.program("touch").into_os_string()];
     let run = traced(&argv).run(workshop)?;
     let (text, told) = match simulate(workshop, &run) {
         Ok(told) => told,
@@ -126,13 +134,19 @@ fn killed(workshop: &Workshop) -> Result<Verdict, String> {
 fn refused(workshop: &Workshop) -> Result<Verdict, String> {
     let run = |path: &str| {
         let mut command = Command::new(workshop.uzswap());
-        command.args(["run", "--trace", path, "--", "echo", "started"]).output().map_err(|e| e.to_string())
+        command
+            .args(["run", "--trace", path, "--", "echo", "started"])
+            .output()
+            .map_err(|e| e.to_string())
     };
-    for (path, why) in [("/no/such/trace", "its directory does not exist"), ("/tmp", "is a directory")] {
+    for (path, why) in
+        [("/no/such/trace", "its directory does not exist"), ("/tmp", "is a directory")]
+    {
         let output = run(path)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let is_right =
-            output.status.code() == Some(2) && output.stdout.is_empty() && said.lines().count() == 1;
+        let is_right = output.status.code() == Some(2)
+            && output.stdout.is_empty()
+            && said.lines().count() == 1;
         if !is_right || said != format!("uzswap: --trace: {path}: {why}\n") {
             return Ok(Verdict::Failed(format!("{path}: {output:?}")));
         }

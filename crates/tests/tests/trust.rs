@@ -34,7 +34,10 @@ fn main() -> ExitCode {
     let w = workshop.clone();
     suite.add("the_search_finds_what_is_readable", move || readable(&w));
     for (name, case) in [
-        ("own_memory_is_apart_and_not_in_core_dumps", own as fn(&Workshop) -> Result<Verdict, String>),
+        (
+            "own_memory_is_apart_and_not_in_core_dumps",
+            own as fn(&Workshop) -> Result<Verdict, String>,
+        ),
         ("programs_that_gain_rights_are_given_nothing", rights),
         ("a_sanitizers_runtime_comes_first", sanitizer),
     ] {
@@ -46,7 +49,12 @@ fn main() -> ExitCode {
 }
 
 /// A run of `script` as root, with the paths of the programs as its arguments.
-fn run(workshop: &Workshop, script: &str, options: &[&str], store: &Path) -> Result<Outcome, String> {
+fn run(
+    workshop: &Workshop,
+    script: &str,
+    options: &[&str],
+    store: &Path,
+) -> Result<Outcome, String> {
     let says_so_in = format!("-DFILE_OF_EVIL=\"{}\"", evil_file(workshop).display());
     let made = workshop.object_of_pages("evil", 0, &[&says_so_in]);
     // Its path must fit where another one was.
@@ -101,10 +109,17 @@ fn paths(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
 }
 
 /// Runs a script with two enemies and so many keepers in it.
-fn attacked(workshop: &Workshop, mechanism: &str, script: &str, keepers: usize) -> Result<Verdict, String> {
+fn attacked(
+    workshop: &Workshop,
+    mechanism: &str,
+    script: &str,
+    keepers: usize,
+) -> Result<Verdict, String> {
     let store = store(workshop)?;
     let evil = evil_file(workshop);
-    fs::write(&evil, "").and_then(|()| fs::set_permissions(&evil, Permissions::from_mode(0o666))).unwrap();
+    fs::write(&evil, "")
+        .and_then(|()| fs::set_permissions(&evil, Permissions::from_mode(0o666)))
+        .unwrap();
     let outcome = run(workshop, script, &["--mechanism", mechanism], &store)?;
     let loaded = fs::read_to_string(&evil).unwrap();
     let lines = |text: &str| outcome.stdout.lines().filter(|l| *l == text).count();
@@ -179,7 +194,14 @@ fn sanitizer(workshop: &Workshop) -> Result<Verdict, String> {
     let run = |argv: &[&OsStr]| plain(workshop, argv, &env);
     let direct = run(&[program.as_os_str()])?;
     let shell = "\"$1\" && \"$2\" && LD_PRELOAD=libm.so.6 \"$1\"".as_ref();
-    let argv = ["sh".as_ref(), "-c".as_ref(), shell, "sh".as_ref(), program.as_os_str(), script.as_os_str()];
+    let argv = [
+        "sh".as_ref(),
+        "-c".as_ref(),
+        shell,
+        "sh".as_ref(),
+        program.as_os_str(),
+        script.as_os_str(),
+    ];
     let by_shell = run(&argv)?;
     let is_right = direct.stdout == "sees: done\n" && direct.succeeded() && by_shell.succeeded();
     let wanted = "sees: done\nsees: done\nsees: LD_PRELOAD=libm.so.6\nsees: done\n";

@@ -45,9 +45,13 @@ impl Runs {
         let found = directory::connect_all(&environment);
         let connections = found.runs;
         let answers: Vec<_> = thread::scope(|scope| {
-            let ask = |stream| exchange::<RunState>(stream, &Request::List, Some(Instant::now() + PATIENCE));
-            let threads: Vec<_> =
-                connections.iter().map(|(run, stream)| (*run, scope.spawn(move || ask(stream)))).collect();
+            let ask = |stream| {
+                exchange::<RunState>(stream, &Request::List, Some(Instant::now() + PATIENCE))
+            };
+            let threads: Vec<_> = connections
+                .iter()
+                .map(|(run, stream)| (*run, scope.spawn(move || ask(stream))))
+                .collect();
             threads.into_iter().map(|(run, thread)| (run, thread.join())).collect()
         });
         let mut runs = Runs { states: Vec::new(), silent: Vec::new(), foreign: found.foreign };
@@ -84,7 +88,8 @@ impl Runs {
                 self.and_silent()
             ))),
             _ => {
-                let pids: Vec<String> = found.iter().map(|t| t.pid.unwrap_or(t.run).to_string()).collect();
+                let pids: Vec<String> =
+                    found.iter().map(|t| t.pid.unwrap_or(t.run).to_string()).collect();
                 Err(Failure::usage(format!(
                     "'{name}' is the name of {}: say which by its process id: {}",
                     found.len(),
@@ -114,7 +119,10 @@ impl Runs {
             ),
             Ok(_) => format!("process {pid} does not run under uzswap"),
         };
-        Err(Failure::usage(format!("{fault}: 'uzswap ps' lists those that do{}", self.and_silent())))
+        Err(Failure::usage(format!(
+            "{fault}: 'uzswap ps' lists those that do{}",
+            self.and_silent()
+        )))
     }
 
     fn and_silent(&self) -> String {

@@ -58,14 +58,22 @@ pub struct BringInArguments {
 }
 
 /// Faults a second of each process, between two looks.
-pub fn fault_rates(before: &[RunState], after: &[RunState], elapsed: Duration) -> HashMap<(u32, u32), u64> {
+pub fn fault_rates(
+    before: &[RunState],
+    after: &[RunState],
+    elapsed: Duration,
+) -> HashMap<(u32, u32), u64> {
     let faults = |runs: &[RunState]| -> HashMap<(u32, u32), u64> {
-        let all = runs.iter().flat_map(|r| r.processes.iter().map(move |p| ((r.run, p.pid), p.faults)));
+        let all =
+            runs.iter().flat_map(|r| r.processes.iter().map(move |p| ((r.run, p.pid), p.faults)));
         all.collect()
     };
     let (then, seconds) = (faults(before), elapsed.as_secs_f64().max(0.001));
     let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds).round() as u64;
-    faults(after).into_iter().map(|(key, now)| (key, then.get(&key).map_or(0, |t| rate(now, *t)))).collect()
+    faults(after)
+        .into_iter()
+        .map(|(key, now)| (key, then.get(&key).map_or(0, |t| rate(now, *t))))
+        .collect()
 }
 
 pub fn ps(arguments: PsArguments) -> Result<u8, Failure> {
@@ -259,7 +267,8 @@ mod tests {
             listens: true,
             state: Activity::Active,
         };
-        let small = ProcessState { pid: 12, name: "sh".into(), resident_bytes: 4096, ..Default::default() };
+        let small =
+            ProcessState { pid: 12, name: "sh".into(), resident_bytes: 4096, ..Default::default() };
         vec![RunState {
             run: 10,
             limit_bytes: 512 * MIB,
@@ -272,12 +281,17 @@ mod tests {
     fn the_table_has_a_row_for_each_process() {
         let rates = fault_rates(&runs(1000), &runs(3000), Duration::from_millis(500));
         let text = table(&runs(3000), &rates);
-        let rows: Vec<Vec<&str>> =
-            text.lines().map(|l| l.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect()).collect();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|l| l.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect())
+            .collect();
         assert_eq!(rows[0], COLUMNS.map(|(name, _)| name));
         assert_eq!(
             rows[1],
-            ["10", "11", "python3", "active", "300 MiB", "100 MiB", "7.0 MiB", "2.5x", "4 000", "512 MiB"]
+            [
+                "10", "11", "python3", "active", "300 MiB", "100 MiB", "7.0 MiB", "2.5x", "4 000",
+                "512 MiB"
+            ]
         );
         assert_eq!(rows[2][2..5], ["sh", "dormant", "4.0 KiB"]);
         assert_eq!(table(&[], &HashMap::new()), "");
@@ -297,8 +311,13 @@ mod tests {
         assert_eq!(text, "process 7: 3.0 MiB in memory, was 100 MiB (97 MiB freed)");
         let text = result(1, 2, Some("is too small to be paged"));
         assert!(text.ends_with("(0 bytes freed): it is too small to be paged"));
-        let mut result =
-            BroughtIn { pid: 7, before_bytes: 0, after_bytes: 100 * MIB, missing_bytes: 0, fault: None };
+        let mut result = BroughtIn {
+            pid: 7,
+            before_bytes: 0,
+            after_bytes: 100 * MIB,
+            missing_bytes: 0,
+            fault: None,
+        };
         assert_eq!(brought_in(&result), "process 7: all 100 MiB are in memory");
         result.missing_bytes = 3 * MIB;
         assert!(brought_in(&result).contains("100 MiB in memory, 3.0 MiB are not: the limit"));

@@ -29,7 +29,8 @@ const NEW_SUFFIX: &str = ".new";
 fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
     let session = PathBuf::from(format!("/run/user/{user}"));
     let given = env("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute());
-    let mut all: Vec<PathBuf> = given.into_iter().chain([session]).map(|d| d.join("uzswap")).collect();
+    let mut all: Vec<PathBuf> =
+        given.into_iter().chain([session]).map(|d| d.join("uzswap")).collect();
     all.push(format!("/tmp/uzswap-{user}").into());
     all.dedup();
     all
@@ -144,7 +145,9 @@ fn connect_in(directory: &Private) -> Vec<(u32, UnixStream)> {
                 Err(_) => {}
             },
             // Killed between the two names.
-            None if of(NEW_SUFFIX).is_some_and(|run: u32| !Path::new(&format!("/proc/{run}")).exists()) => {
+            None if of(NEW_SUFFIX)
+                .is_some_and(|run: u32| !Path::new(&format!("/proc/{run}")).exists()) =>
+            {
                 let _ = fs::remove_file(&path);
             }
             None => {}
@@ -164,7 +167,8 @@ mod tests {
         fn new() -> Scratch {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let n = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("uzswap-control-{}-{n}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("uzswap-control-{}-{n}", std::process::id()));
             fs::create_dir(&path).unwrap();
             Scratch(path)
         }
@@ -184,7 +188,10 @@ mod tests {
     fn directories_by_preference() {
         let env = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| OsString::from("/run/mine"));
         let all = candidates(&env, 7);
-        assert_eq!(all, ["/run/mine/uzswap", "/run/user/7/uzswap", "/tmp/uzswap-7"].map(PathBuf::from));
+        assert_eq!(
+            all,
+            ["/run/mine/uzswap", "/run/user/7/uzswap", "/tmp/uzswap-7"].map(PathBuf::from)
+        );
         let relative = |_: &str| Some(OsString::from("here"));
         assert_eq!(candidates(&relative, 7).len(), 2);
         let session = |_: &str| Some(OsString::from("/run/user/7"));
@@ -204,7 +211,8 @@ mod tests {
         let found: Vec<u32> = connect_in(&open()).into_iter().map(|(run, _)| run).collect();
         assert_eq!(found, [11]);
         let names = || {
-            let mut names: Vec<_> = fs::read_dir(&s.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+            let mut names: Vec<_> =
+                fs::read_dir(&s.0).unwrap().map(|e| e.unwrap().file_name()).collect();
             names.sort();
             names
         };

@@ -133,7 +133,11 @@ pub fn parse_reply<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
 }
 
 /// Reads a line, without its end, of at most `most` bytes; until `deadline`, if there is one.
-pub fn read_line(mut stream: &UnixStream, most: usize, deadline: Option<Instant>) -> io::Result<Vec<u8>> {
+pub fn read_line(
+    mut stream: &UnixStream,
+    most: usize,
+    deadline: Option<Instant>,
+) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut piece = [0u8; 4096];
     loop {
@@ -247,7 +251,10 @@ mod tests {
         assert_eq!(read_line(&b, 100, soon()).unwrap(), b"first");
         write_line(&a, &"x".repeat(200), soon().unwrap()).unwrap();
         assert_eq!(read_line(&b, 100, soon()).unwrap_err().kind(), ErrorKind::InvalidData);
-        assert_eq!(read_line(&b, 100, Some(Instant::now())).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(
+            read_line(&b, 100, Some(Instant::now())).unwrap_err().kind(),
+            ErrorKind::TimedOut
+        );
         drop(a);
         assert_eq!(read_line(&b, 100, None).unwrap_err().kind(), ErrorKind::UnexpectedEof);
         assert!(write_line(&b, "x\n", soon().unwrap()).is_err(), "and we are still alive");

@@ -70,7 +70,8 @@ impl Run {
     fn set(&self, memory: String) -> Result<LimitSet, String> {
         let mut remarks = Vec::new();
         let given = Given { value: memory, origin: "--memory".to_string() };
-        let (bytes, _) = settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?;
+        let (bytes, _) =
+            settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?;
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
         let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
         self.live().for_each(|(_, slot)| slot.orders.ring());
@@ -97,7 +98,8 @@ impl Run {
             .iter()
             .map(|(slot, p)| {
                 let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
-                let part = |all| (all as u128 * p.used_bytes as u128 / whole_bytes.max(1) as u128) as u64;
+                let part =
+                    |all| (all as u128 * p.used_bytes as u128 / whole_bytes.max(1) as u128) as u64;
                 let pages = bytes.map_or(ALL_PAGES, |all| part(all).div_ceil(PAGE_BYTES));
                 let fault = match () {
                     () if !slot.orders.has_listener() => Some("is too small to be paged"),
@@ -113,7 +115,11 @@ impl Run {
 
     /// Has a process, or all, bring in what is out as far as the limit has room, and waits until
     /// that is done.
-    fn bring_in(&self, pid: Option<u32>, is_given_up: &dyn Fn() -> bool) -> Result<Vec<BroughtIn>, String> {
+    fn bring_in(
+        &self,
+        pid: Option<u32>,
+        is_given_up: &dyn Fn() -> bool,
+    ) -> Result<Vec<BroughtIn>, String> {
         let asked = self.targets(pid)?.into_iter().map(|(slot, p)| {
             let before_bytes = procfs::anonymous_bytes(p.pid).unwrap_or(0);
             let is_whole = slot.mechanism().is_none();
@@ -123,7 +129,8 @@ impl Run {
                 () if procfs::is_stopped(p.pid) => Some("is stopped"),
                 () => None,
             };
-            let number = if is_whole || fault.is_some() { None } else { Some(slot.orders.ask_bring_in()) };
+            let number =
+                if is_whole || fault.is_some() { None } else { Some(slot.orders.ask_bring_in()) };
             (number, Asked { pid: p.pid, slot, number: number.unwrap_or(0), before_bytes, fault })
         });
         let asked: Vec<_> = asked.collect();
@@ -178,7 +185,8 @@ fn wait(asked: Asked, is_given_up: &dyn Fn() -> bool) -> Reclaimed {
         }
         thread::sleep(LOOK_AGAIN);
     }
-    if fault.is_none() && slot.process() == Some(pid) && slot.mechanism.load(Ordering::Relaxed) == 0 {
+    if fault.is_none() && slot.process() == Some(pid) && slot.mechanism.load(Ordering::Relaxed) == 0
+    {
         fault = Some("cannot be paged here (see 'uzswap doctor')");
     }
     Reclaimed { pid, before_bytes, after_bytes: now(), fault: fault.map(str::to_string) }
@@ -255,7 +263,8 @@ fn accept(run: &Arc<Run>, named: &Named) {
 
 /// Whether the other side is the user, or root.
 fn is_allowed(stream: &UnixStream) -> bool {
-    getsockopt(stream, PeerCredentials).is_ok_and(|peer| may_control(peer.uid(), os::identity().user))
+    getsockopt(stream, PeerCredentials)
+        .is_ok_and(|peer| may_control(peer.uid(), os::identity().user))
 }
 
 fn may_control(peer: u32, user: u32) -> bool {
@@ -266,7 +275,9 @@ fn serve(run: &Run, stream: &UnixStream) {
     let line = protocol::read_line(stream, REQUEST_BYTES, Some(Instant::now() + PATIENCE));
     let refused = |why: String| protocol::reply_line::<()>(Err(why));
     let reply = match line {
-        Ok(line) => Request::parse(&line).map_or_else(refused, |request| run.answer(request, stream)),
+        Ok(line) => {
+            Request::parse(&line).map_or_else(refused, |request| run.answer(request, stream))
+        }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => refused(e.to_string()),
         // Too slow, or gone.
         Err(_) => return,
@@ -317,9 +328,14 @@ mod tests {
         assert_eq!((done.before_bytes, done.limit_bytes), (1 << 30, 64 << 20));
         assert_eq!(run.state().limit_bytes, 64 << 20);
         assert_ne!(slot.orders.rung(), rung, "the dormant are woken");
-        for (text, word) in [("15M", "16 MiB"), ("much", "no size"), ("", "empty"), ("-1G", "negative")] {
+        for (text, word) in
+            [("15M", "16 MiB"), ("much", "no size"), ("", "empty"), ("-1G", "negative")]
+        {
             let error = run.set(text.into()).unwrap_err();
-            assert!(error.contains(word) && error.contains(text) && !error.contains('\n'), "{error}");
+            assert!(
+                error.contains(word) && error.contains(text) && !error.contains('\n'),
+                "{error}"
+            );
         }
         assert_eq!(run.state().limit_bytes, 64 << 20);
     }
@@ -359,7 +375,9 @@ mod tests {
     }
 
     /// One connection, answered by a thread as the server would.
-    fn exchange(send: impl FnOnce(UnixStream) -> Option<UnixStream>) -> Option<Result<Value, String>> {
+    fn exchange(
+        send: impl FnOnce(UnixStream) -> Option<UnixStream>,
+    ) -> Option<Result<Value, String>> {
         let (a, b) = UnixStream::pair().unwrap();
         let server = thread::spawn(move || serve(&run(), &b));
         let answer = send(a).map(|a| {

@@ -96,7 +96,8 @@ impl ProcessState {
     pub fn of(pid: u32, slot: &Slot) -> Option<ProcessState> {
         let anonymous = anonymous_bytes(pid)?;
         let mechanism = slot.mechanism();
-        let pages = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
+        let pages =
+            |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
         let is_active = mechanism.is_some();
         let of_pool = |counter| if is_active { slot.get(counter) } else { 0 };
         let pool_bytes = of_pool(Counter::PoolBytes);
@@ -212,11 +213,15 @@ mod tests {
             processes: vec![process, dormant],
         };
         let line = serde_json::to_string(&run).unwrap();
-        assert!(line.contains("\"seconds\":1.5,") && line.contains("\"can_reclaim\":true"), "{line}");
+        assert!(
+            line.contains("\"seconds\":1.5,") && line.contains("\"can_reclaim\":true"),
+            "{line}"
+        );
         assert_eq!(serde_json::from_str::<RunState>(&line).unwrap(), run);
         assert_eq!((run.name(), run.used_bytes()), ("python3", 8));
         assert!(serde_json::from_str::<RunState>("{\"run\":1}").is_err());
-        let hostile = serde_json::from_str::<RunState>(&line.replace("python3", "py\\u001b[2J")).unwrap();
+        let hostile =
+            serde_json::from_str::<RunState>(&line.replace("python3", "py\\u001b[2J")).unwrap();
         assert_eq!(hostile.processes[0].name, "py?[2J");
         assert_eq!(hostile.command[0], "/usr/bin/py?[2J");
     }
@@ -239,7 +244,10 @@ mod tests {
         assert!(dormant.resident_bytes > 0 && dormant.used_bytes == dormant.resident_bytes);
         slot.mechanism.store(Mechanism::Protect as u32, Ordering::Relaxed);
         let active = one(tree);
-        assert_eq!((active.state, active.pool_bytes, active.used_bytes), (Activity::Active, 4096, 409_600));
+        assert_eq!(
+            (active.state, active.pool_bytes, active.used_bytes),
+            (Activity::Active, 4096, 409_600)
+        );
         assert_eq!(active.ratio(), 2.5);
     }
 }

@@ -59,7 +59,9 @@ pub fn top(arguments: TopArguments) -> Result<u8, Failure> {
         .map_err(|why| Failure::usage(format!("--delay: {why}")))?
         .max(SHORTEST_DELAY);
     if !std::io::stdout().is_terminal() {
-        return Err(Failure::usage("top needs a terminal: 'uzswap ps' prints the same once".to_string()));
+        return Err(Failure::usage(
+            "top needs a terminal: 'uzswap ps' prints the same once".to_string(),
+        ));
     }
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
@@ -139,7 +141,8 @@ impl Screen {
     }
 
     fn draw(&self, frame: &mut Frame) {
-        let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(frame.area());
+        let [head, body] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(frame.area());
         frame.render_widget(Paragraph::new(self.head()), head);
         let mut area = body;
         for run in &self.runs[self.scroll.min(self.runs.len())..] {
@@ -149,7 +152,8 @@ impl Screen {
             if lines < 2 {
                 break;
             }
-            let [own, rest] = Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(area);
+            let [own, rest] =
+                Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(area);
             self.draw_run(frame, own, run);
             area = rest;
         }
@@ -158,8 +162,11 @@ impl Screen {
     fn head(&self) -> Line<'_> {
         let used: u64 = self.runs.iter().map(RunState::used_bytes).sum();
         let processes: usize = self.runs.iter().map(|r| r.processes.len()).sum();
-        let mut text =
-            format!("uzswap top: {} runs, {processes} processes, {} in memory", self.runs.len(), human(used));
+        let mut text = format!(
+            "uzswap top: {} runs, {processes} processes, {} in memory",
+            self.runs.len(),
+            human(used)
+        );
         if let Some(run) = self.silent.first() {
             text += &format!(", run {run} does not answer (stopped?)");
         }
@@ -182,17 +189,29 @@ impl Screen {
             share(used, run.limit_bytes) / 10,
             clock(run.age),
         );
-        frame.render_widget(Paragraph::new(title).style(Style::new().add_modifier(Modifier::REVERSED)), head);
+        frame.render_widget(
+            Paragraph::new(title).style(Style::new().add_modifier(Modifier::REVERSED)),
+            head,
+        );
         let width = graph.width as usize;
-        let history: Vec<u64> = self
-            .history
-            .get(&run.run)
-            .map_or(Vec::new(), |h| h.iter().skip(h.len().saturating_sub(width)).copied().collect());
-        let sparkline = Sparkline::default().data(&history).max(1000).style(Style::new().fg(Color::Cyan));
+        let history: Vec<u64> = self.history.get(&run.run).map_or(Vec::new(), |h| {
+            h.iter().skip(h.len().saturating_sub(width)).copied().collect()
+        });
+        let sparkline =
+            Sparkline::default().data(&history).max(1000).style(Style::new().fg(Color::Cyan));
         frame.render_widget(sparkline, graph);
         let rows = run.processes.iter().map(|p| self.row(run, p));
-        let names =
-            ["PID", "NAME", "STATE", "RESIDENT", "COMPRESSED", "WRITTEN", "RATIO", "FAULTS/s", "SHARE"];
+        let names = [
+            "PID",
+            "NAME",
+            "STATE",
+            "RESIDENT",
+            "COMPRESSED",
+            "WRITTEN",
+            "RATIO",
+            "FAULTS/s",
+            "SHARE",
+        ];
         let widths = [8, 16, 8, 10, 10, 10, 7, 10, 7].map(Constraint::Length);
         let header = Row::new(names).style(Style::new().add_modifier(Modifier::BOLD));
         frame.render_widget(Table::new(rows, widths).header(header), table);
@@ -244,14 +263,19 @@ mod tests {
             age: Duration::from_secs(3661),
             processes: (0..processes).map(|p| process(run + p + 1)).collect(),
         };
-        Runs { states: (1..=runs).map(|n| run(n * 100)).collect(), silent: vec![7], foreign: Vec::new() }
+        Runs {
+            states: (1..=runs).map(|n| run(n * 100)).collect(),
+            silent: vec![7],
+            foreign: Vec::new(),
+        }
     }
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let buffer = terminal.backend().buffer().clone();
-        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol().to_string()).collect::<String>() + "\n";
+        let line =
+            |y| (0..width).map(|x| buffer[(x, y)].symbol().to_string()).collect::<String>() + "\n";
         (0..height).map(line).collect()
     }
 
@@ -260,9 +284,13 @@ mod tests {
         let mut screen = Screen::default();
         screen.look(found(2, 2), Duration::from_secs(1));
         let text = drawn(&screen, 120, 40);
-        for word in
-            ["2 runs, 4 processes", "512 MiB in memory", "run 7 does not answer", "run 100", "run 200"]
-        {
+        for word in [
+            "2 runs, 4 processes",
+            "512 MiB in memory",
+            "run 7 does not answer",
+            "run 100",
+            "run 200",
+        ] {
             assert!(text.contains(word), "no '{word}' in\n{text}");
         }
         for word in ["256 MiB of 512 MiB (50 %)", "1:01:01", "201", "100 MiB", "2.0x", "25.0 %"] {
@@ -291,7 +319,9 @@ mod tests {
         screen.look(found(3, 1), Duration::from_secs(1));
         let mut press = |code, modifiers| screen.react(&Event::Key(KeyEvent::new(code, modifiers)));
         let none = KeyModifiers::NONE;
-        assert!(press(KeyCode::Char('c'), none) && !press(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(
+            press(KeyCode::Char('c'), none) && !press(KeyCode::Char('c'), KeyModifiers::CONTROL)
+        );
         assert!(!press(KeyCode::Char('q'), none) && !press(KeyCode::Esc, none));
         for _ in 0..9 {
             assert!(press(KeyCode::Down, none));

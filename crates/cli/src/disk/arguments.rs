@@ -109,7 +109,9 @@ fn disk_bytes(text: &str) -> Result<u64, String> {
         Size::Bytes(0) => Err(format!("'{text}': a disk of no bytes")),
         Size::Bytes(bytes) if bytes <= DISK_MOST_BYTES => Ok(bytes),
         Size::Bytes(_) => Err(format!("'{text}' is too large: at most 16 TiB less two pages")),
-        Size::MilliPercent(_) => Err(format!("'{text}': a disk is no part of anything: write 512M or 4G")),
+        Size::MilliPercent(_) => {
+            Err(format!("'{text}': a disk is no part of anything: write 512M or 4G"))
+        }
     }
 }
 
@@ -135,8 +137,9 @@ impl DiskArguments {
     }
 
     fn settings(self) -> Result<ServeSettings, Failure> {
-        let bytes = disk_bytes(&self.first)
-            .map_err(|why| Failure::usage(format!("disk: {why}; an order to a disk follows its name")))?;
+        let bytes = disk_bytes(&self.first).map_err(|why| {
+            Failure::usage(format!("disk: {why}; an order to a disk follows its name"))
+        })?;
         if let Some(name) = &self.name {
             check_name(name).map_err(wrong("--name"))?;
         }
@@ -203,17 +206,23 @@ fn plain_words(words: &[String]) -> Result<Vec<String>, Failure> {
         let seconds = |text: &str| duration::parse(text).map(|d| d.as_secs().to_string());
         let bytes = |text: &str| match size::parse(text)? {
             Size::Bytes(bytes) => Ok(bytes.to_string()),
-            Size::MilliPercent(_) => Err(format!("'{text}': write 512M, 1.5G or a number of bytes")),
+            Size::MilliPercent(_) => {
+                Err(format!("'{text}': write 512M, 1.5G or a number of bytes"))
+            }
         };
         let plain_word = match (words[0].as_str(), word.split_once('=')) {
             _ if i == 0 => Ok(word.clone()),
             ("idle", None) if word != "all" => seconds(word),
             ("set", Some(("memory", value))) => bytes(value).map(|n| format!("memory={n}")),
-            ("set", Some(("idle_after", value))) => seconds(value).map(|n| format!("idle_after={n}")),
+            ("set", Some(("idle_after", value))) => {
+                seconds(value).map(|n| format!("idle_after={n}"))
+            }
             ("set", Some(("writeback_limit", value))) if value != "none" => {
                 limit_pages(value).map(|n| format!("writeback_limit={n}"))
             }
-            ("recompress", Some(("threshold", value))) => bytes(value).map(|n| format!("threshold={n}")),
+            ("recompress", Some(("threshold", value))) => {
+                bytes(value).map(|n| format!("threshold={n}"))
+            }
             _ => Ok(word.clone()),
         };
         plain.push(plain_word.map_err(wrong(&words[0]))?);
@@ -229,7 +238,9 @@ mod tests {
     fn sizes_of_disks() {
         assert_eq!(disk_bytes("1M"), Ok(1 << 20));
         assert_eq!(disk_bytes("1000"), Ok(1000));
-        for (text, word) in [("0", "no bytes"), ("50%", "no part"), ("16T", "too large"), ("x", "no size")] {
+        for (text, word) in
+            [("0", "no bytes"), ("50%", "no part"), ("16T", "too large"), ("x", "no size")]
+        {
             let error = disk_bytes(text).unwrap_err();
             assert!(error.contains(word) && error.contains(text), "{error}");
         }
@@ -259,7 +270,10 @@ mod tests {
             ("set writeback_limit=1M", "set writeback_limit=256"),
             ("set writeback_limit=none", "set writeback_limit=none"),
             ("set compressor=zstd:level=3", "set compressor=zstd:level=3"),
-            ("recompress huge threshold=3K max_pages=7", "recompress huge threshold=3072 max_pages=7"),
+            (
+                "recompress huge threshold=3K max_pages=7",
+                "recompress huge threshold=3072 max_pages=7",
+            ),
             ("mm_stat", "mm_stat"),
         ] {
             assert_eq!(plain(given).as_deref(), Ok(sent));

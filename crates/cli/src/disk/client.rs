@@ -25,7 +25,8 @@ pub fn disks() -> Vec<(String, PathBuf)> {
     for directory in directories(&|name| std::env::var_os(name)) {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let file = entry.file_name();
-            let name = file.to_str().and_then(|f| f.strip_prefix(PREFIX)?.strip_suffix(ORDERS_SUFFIX));
+            let name =
+                file.to_str().and_then(|f| f.strip_prefix(PREFIX)?.strip_suffix(ORDERS_SUFFIX));
             if let Some(name) = name {
                 found.push((name.to_string(), entry.path()));
             }
@@ -37,7 +38,8 @@ pub fn disks() -> Vec<(String, PathBuf)> {
 
 /// Removes what a disk that was killed has left: nobody listens there.
 pub fn sweep(path: &Path) -> bool {
-    let is_left = UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
+    let is_left =
+        UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
     if is_left {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(path.with_extension(&CLIENTS_SUFFIX[1..]));
@@ -65,7 +67,9 @@ pub fn order(name: &str, words: &[String]) -> Result<u8, Failure> {
     let disks = disks();
     let found = disks.iter().find(|(n, path)| n == name && !sweep(path));
     let Some((_, path)) = found else {
-        return Err(Failure::usage(format!("there is no disk '{name}': 'uzswap disk ls' lists yours")));
+        return Err(Failure::usage(format!(
+            "there is no disk '{name}': 'uzswap disk ls' lists yours"
+        )));
     };
     match exchange(path, &words.join(" "), None) {
         Ok(text) => {

@@ -57,7 +57,8 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     // them.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("signals"))?;
     // A client that has gone is an error of a write, no more.
-    signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false))).map_err(failed("signals"))?;
+    signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false)))
+        .map_err(failed("signals"))?;
     let inherited = os::inherited_socket();
     let (name, directory, orders) = place(settings.name.as_deref())?;
     let sockets = open(&settings, &name, &directory, orders, inherited)?;
@@ -68,8 +69,10 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     let limit = settings.writeback_limit_pages;
     let upkeep = Arc::new(Upkeep::new(limit, settings.idle_after_seconds));
     let told = format!("disk {name}");
-    keeper::start(disk.clone(), upkeep.clone(), move |line| console::say(&format!("{told}: {line}")))
-        .map_err(failed("no thread"))?;
+    keeper::start(disk.clone(), upkeep.clone(), move |line| {
+        console::say(&format!("{told}: {line}"))
+    })
+    .map_err(failed("no thread"))?;
     let export = Export {
         name: name.clone(),
         description: "compressed memory (uzswap)".to_string(),
@@ -157,7 +160,9 @@ fn lock_memory() -> Result<(), Failure> {
     // memory.
     let adjusted = std::fs::write("/proc/self/oom_score_adj", "-1000");
     if adjusted.is_err() {
-        console::say("--locked: the kernel may still end this process when memory is short (needs root)");
+        console::say(
+            "--locked: the kernel may still end this process when memory is short (needs root)",
+        );
     }
     Ok(())
 }
@@ -173,7 +178,9 @@ fn place(given: Option<&str>) -> Result<(String, PathBuf, address::Listener), Fa
     if let Some(name) = given {
         return match orders_of(name) {
             Ok(orders) => Ok((name.to_string(), directory, orders)),
-            Err(why) => Err(Failure::usage(format!("--name: there is a disk '{name}' already, or: {why}"))),
+            Err(why) => {
+                Err(Failure::usage(format!("--name: there is a disk '{name}' already, or: {why}")))
+            }
         };
     }
     let taken: Vec<String> = client::disks().into_iter().map(|(name, _)| name).collect();

@@ -37,7 +37,8 @@ impl Shown {
     }
 }
 
-const COLUMNS: [&str; 8] = ["NAME", "DISKSIZE", "DATA", "COMPR", "TOTAL", "MEM-LIMIT", "WRITTEN", "CLIENTS"];
+const COLUMNS: [&str; 8] =
+    ["NAME", "DISKSIZE", "DATA", "COMPR", "TOTAL", "MEM-LIMIT", "WRITTEN", "CLIENTS"];
 
 fn parse(name: &str, text: &str) -> Shown {
     let pair = |line: &str| {

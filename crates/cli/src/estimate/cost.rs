@@ -83,11 +83,15 @@ impl Costs {
         let bench = Calibration { corpus: corpus(pages)?, interrupt };
         let room = (RESIDENT + (1.0 - RESIDENT) * density.stored).min(0.7);
         let limit = |pages: u64, room: f64| {
-            format!("{:.0}", (pages * PAGE_BYTES as u64) as f64 * room + super::model::PROCESS_BYTES)
+            format!(
+                "{:.0}",
+                (pages * PAGE_BYTES as u64) as f64 * room + super::model::PROCESS_BYTES
+            )
         };
         let free = bench.run(&WARM, None)?;
         let squeezed = bench.run(&WARM, Some(&["--memory", &limit(PAGES, room)]))?;
-        let stored = bench.run(&WARM, Some(&["--memory", &limit(PAGES, 0.3), "--pool-percent", "10"]))?;
+        let stored =
+            bench.run(&WARM, Some(&["--memory", &limit(PAGES, 0.3), "--pool-percent", "10"]))?;
         let cold_free = bench.run(&COLD, None)?;
         let cold = bench.run(&COLD, Some(&["--memory", &limit(COLD_PAGES, room)]))?;
         Ok(Costs::of([&free, &squeezed, &stored], [&cold_free, &cold], mark::first_ns()))
@@ -101,8 +105,9 @@ impl Costs {
     ) -> Costs {
         let number = |v: &Value| v.as_f64().unwrap_or(0.0);
         let wall_ns = |run: &Value, name: &str| number(&run["phases"][name]["wall_ns"]);
-        let extra_ns =
-            |run: &Value, free: &Value, name: &str| (wall_ns(run, name) - wall_ns(free, name)).max(0.0);
+        let extra_ns = |run: &Value, free: &Value, name: &str| {
+            (wall_ns(run, name) - wall_ns(free, name)).max(0.0)
+        };
         // By refault, or where one fault serves many touches by touch.
         let longer = |run: &Value, free: &Value, name: &str, by: &str| {
             extra_ns(run, free, name) / number(&run["phases"][name][by]).max(1.0)
@@ -123,7 +128,8 @@ impl Costs {
         let load_in_order_ns = mean([load_least_ns, by_writing]).clamp(load_least_ns, load_ns);
         // With hardly any pool nearly all pages come from the disk, and leave for it: the waiting
         // for both is in these.
-        let from_store = (count(stored, "read_back_pages") / count(stored, "loads").max(1.0)).min(1.0);
+        let from_store =
+            (count(stored, "read_back_pages") / count(stored, "loads").max(1.0)).min(1.0);
         let by_store = |with: f64, without: f64| match from_store {
             part if part > 0.0 => without + (with - without).max(0.0) / part,
             _ => without,
@@ -131,30 +137,33 @@ impl Costs {
         let handler = |run: &Value, kind: FaultKind, figure: &str| {
             number(&run["stats"]["fault_latency"][kind.name()][figure])
         };
-        let fill_ns =
-            |run: &Value, free: &Value| number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"]);
+        let fill_ns = |run: &Value, free: &Value| {
+            number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"])
+        };
         // The part on top of the handlers: signals, in and out. First touches were faults in the
         // free run, too.
         let signal_ns = |run: &Value, free: &Value, pages: u64| {
             let phases = free["phases"].as_object().into_iter().flatten();
             let all_phases: f64 = phases.map(|(name, _)| extra_ns(run, free, name)).sum();
             let verifying = number(&run["verify_ns"]) - number(&free["verify_ns"]);
-            let (faults, handlers) = FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
-                let count = handler(run, *kind, "count");
-                (faults + count, handlers + count * handler(run, *kind, "mean_ns"))
-            });
+            let (faults, handlers) =
+                FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
+                    let count = handler(run, *kind, "count");
+                    (faults + count, handlers + count * handler(run, *kind, "mean_ns"))
+                });
             let all = all_phases + verifying + pages as f64 * (fill_ns(run, free) + first_ns[0]);
             ((all - handlers) / faults.max(1.0)).max(0.0)
         };
         let warm_signal_ns = signal_ns(squeezed, free, PAGES);
-        let between_ns = mean(AT_RANDOM.map(|name| number(&cold_free["phases"][name]["between_mean_ns"])));
+        let between_ns =
+            mean(AT_RANDOM.map(|name| number(&cold_free["phases"][name]["between_mean_ns"])));
         // The first pages found room.
         let first_touch_most_ns = (fill_ns(squeezed, free) / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other
         // figure is for. One fault may have brought many pages; a page is never dearer than where
         // all wait.
-        let first_touch_ns =
-            (handler(squeezed, FaultKind::FirstTouch, "p50_ns") + warm_signal_ns).min(first_touch_most_ns);
+        let first_touch_ns = (handler(squeezed, FaultKind::FirstTouch, "p50_ns") + warm_signal_ns)
+            .min(first_touch_most_ns);
         Costs {
             first_touch_ns,
             first_touch_most_ns,
@@ -207,7 +216,8 @@ struct Work {
 }
 
 const WARM: Work = Work { pages: PAGES, passes: PASSES, between_lines: 0, phases: &[] };
-const COLD: Work = Work { pages: COLD_PAGES, passes: 1, between_lines: Between::LINES, phases: &AT_RANDOM };
+const COLD: Work =
+    Work { pages: COLD_PAGES, passes: 1, between_lines: Between::LINES, phases: &AT_RANDOM };
 
 struct Calibration<'a> {
     corpus: Option<File>,
@@ -221,7 +231,12 @@ impl Calibration<'_> {
         let mut command = Command::new(&own);
         let stats = memory_file()?;
         if let Some(options) = options {
-            command.args(["run", "--quiet", "--stats"]).arg(path(&stats)).args(options).arg("--").arg(&own);
+            command
+                .args(["run", "--quiet", "--stats"])
+                .arg(path(&stats))
+                .args(options)
+                .arg("--")
+                .arg(&own);
         }
         let Work { pages, passes, between_lines, phases } = work;
         command.args(["worker", "--pages", &pages.to_string(), "--passes", &passes.to_string()]);
@@ -231,7 +246,9 @@ impl Calibration<'_> {
             command.arg("--corpus").arg(path(corpus));
         }
         let failed = |why| {
-            Failure::failed(format!("what a fault costs could not be measured: {why} (see 'uzswap doctor')"))
+            Failure::failed(format!(
+                "what a fault costs could not be measured: {why} (see 'uzswap doctor')"
+            ))
         };
         let line = one_line(&mut command, self.interrupt, || ())?.map_err(failed)?;
         let mut result: Value = serde_json::from_str(&line).map_err(|e| failed(e.to_string()))?;
@@ -250,7 +267,9 @@ fn corpus(pages: &[Arc<PageBytes>]) -> Result<Option<File>, Failure> {
     }
     let mut file = memory_file()?;
     let written = pages.iter().try_for_each(|page| file.write_all(&page[..]));
-    written.map_err(|e| Failure::environment(format!("memory for the sampled pages: {}", reason(&e))))?;
+    written.map_err(|e| {
+        Failure::environment(format!("memory for the sampled pages: {}", reason(&e)))
+    })?;
     Ok(Some(file))
 }
 
@@ -321,7 +340,8 @@ mod tests {
     #[test]
     fn the_sampled_pages_can_be_opened_by_others() {
         assert!(corpus(&[]).unwrap().is_none());
-        let pages: Vec<Arc<PageBytes>> = (0..300).map(|i| Arc::new([i as u8; PAGE_BYTES])).collect();
+        let pages: Vec<Arc<PageBytes>> =
+            (0..300).map(|i| Arc::new([i as u8; PAGE_BYTES])).collect();
         let file = corpus(&pages).unwrap().unwrap();
         let bytes = std::fs::read(path(&file)).unwrap();
         assert_eq!((bytes.len(), bytes[5 * PAGE_BYTES]), (300 * PAGE_BYTES, 5));

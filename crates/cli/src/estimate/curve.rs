@@ -108,7 +108,9 @@ fn guess(steps: &[Step], index: usize, resident: f64) -> f64 {
     let around = steps.iter().enumerate().take(index + AROUND + 1).skip(first);
     let mean = |only_crossing: bool| {
         let (mut sum, mut weights) = (0.0, 0.0);
-        for (at, step) in around.clone().filter(|(_, step)| !only_crossing || step.crosses(resident)) {
+        for (at, step) in
+            around.clone().filter(|(_, step)| !only_crossing || step.crosses(resident))
+        {
             let (rate, near) = step.rate_at(resident);
             let weight = near * step.seconds * (-(at.abs_diff(index) as f64) / HALF_AFTER).exp2();
             sum += rate * weight;
@@ -189,7 +191,8 @@ mod tests {
         let steps = seen(trace);
         for part in parts {
             let frames = pages * part;
-            let (exact, estimated) = (lru(trace, frames as usize) as f64, refaults(&steps, &|_| frames));
+            let (exact, estimated) =
+                (lru(trace, frames as usize) as f64, refaults(&steps, &|_| frames));
             let few = trace.len() as f64 / 100.0;
             let is_near = estimated <= 1.3 * exact + few && estimated >= exact / 1.3 - few;
             assert!(is_near, "{name}, {part} of {pages}: {estimated:.0} instead of {exact}");
@@ -218,7 +221,8 @@ mod tests {
     #[test]
     fn a_hot_set_beside_a_cold_one() {
         let mut random = Random(7);
-        let mut pick = || if random.below(100) < 95 { random.below(1000) } else { random.below(8000) } as u32;
+        let mut pick =
+            || if random.below(100) < 95 { random.below(1000) } else { random.below(8000) } as u32;
         let trace = filled(8000, (0..600_000).map(|_| pick()));
         compare("hot and cold", &trace, &[0.05, 0.1, 0.2, 0.5, 0.75]);
     }

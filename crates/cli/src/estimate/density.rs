@@ -107,7 +107,8 @@ fn density(pages: &[Arc<PageBytes>], dense: bool) -> Result<Density, String> {
         incompressible: counters.failed_stores as f64 / all,
         stored: own.min(1.0),
         stored_error: CONFIDENT * standard_error(&bytes) / PAGE_BYTES as f64,
-        buffer_bytes: (cache.footprint_bytes() as f64 - own * in_memory * PAGE_BYTES as f64).max(0.0),
+        buffer_bytes: (cache.footprint_bytes() as f64 - own * in_memory * PAGE_BYTES as f64)
+            .max(0.0),
         page_ns,
     })
 }
@@ -159,7 +160,10 @@ mod tests {
             1 => text(i, page),
             _ => {
                 let mut random = Random(i);
-                page.as_chunks_mut().0.iter_mut().for_each(|word| *word = random.next().to_ne_bytes());
+                page.as_chunks_mut()
+                    .0
+                    .iter_mut()
+                    .for_each(|word| *word = random.next().to_ne_bytes());
             }
         });
         let [fast, dense] = densities(&pages).unwrap();

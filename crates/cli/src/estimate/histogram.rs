@@ -25,7 +25,13 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn new() -> Histogram {
-        Histogram { counts: vec![0; BUCKETS], touches: 0, refaults: 0, refault_total_ns: 0, hit_total_ns: 0 }
+        Histogram {
+            counts: vec![0; BUCKETS],
+            touches: 0,
+            refaults: 0,
+            refault_total_ns: 0,
+            hit_total_ns: 0,
+        }
     }
 
     pub fn record(&mut self, ns: u64) {
@@ -75,7 +81,8 @@ impl Histogram {
 
     /// Everything known, with the non-empty buckets as pairs of lower end and count.
     pub fn to_json(&self) -> Value {
-        let mean = |total: u64, count: u64| if count == 0 { 0.0 } else { total as f64 / count as f64 };
+        let mean =
+            |total: u64, count: u64| if count == 0 { 0.0 } else { total as f64 / count as f64 };
         let buckets: Vec<Value> = (self.counts.iter().enumerate())
             .filter(|(_, count)| **count > 0)
             .map(|(index, count)| json!([lower_ns(index), count]))
@@ -124,7 +131,10 @@ mod tests {
             let (low, next) = (lower_ns(index), lower_ns(index + 1));
             assert!(low < next, "{index}");
             assert_eq!((bucket(low), bucket(next - 1)), (index, index));
-            assert!((next - low) as f64 <= (low as f64 / SUBS as f64).max(1.0), "{index}: wider than 6 %");
+            assert!(
+                (next - low) as f64 <= (low as f64 / SUBS as f64).max(1.0),
+                "{index}: wider than 6 %"
+            );
         }
     }
 
@@ -150,7 +160,11 @@ mod tests {
         (0..1_000_000).for_each(|_| histogram.record(30));
         (1..=1000).for_each(|us| histogram.record(us * 10_000));
         let near = |ns: u64, wanted: f64| (ns as f64 / wanted - 1.0).abs() < 0.07;
-        assert!(near(histogram.refault_quantile_ns(0.5), 5e6), "{}", histogram.refault_quantile_ns(0.5));
+        assert!(
+            near(histogram.refault_quantile_ns(0.5), 5e6),
+            "{}",
+            histogram.refault_quantile_ns(0.5)
+        );
         assert!(near(histogram.refault_quantile_ns(0.999), 9.99e6));
         let json = histogram.to_json();
         assert_eq!(json["touches"], 1_001_000);

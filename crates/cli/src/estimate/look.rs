@@ -118,14 +118,18 @@ pub fn permit(pid: u32) -> Result<(), String> {
     }
     let what = format!("process {pid} ({})", crate::os::name_of(pid));
     let refused = |e: &io::Error| match e.kind() {
-        ErrorKind::PermissionDenied => match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
-            Ok(scope) if scope.trim() != "0" => format!(
-                "{what} may not be looked into (kernel.yama.ptrace_scope is {}): do it as root, or start the program with \
+        ErrorKind::PermissionDenied => {
+            match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+                Ok(scope) if scope.trim() != "0" => format!(
+                    "{what} may not be looked into (kernel.yama.ptrace_scope is {}): do it as root, or start the program with \
                  'uzswap estimate -- COMMAND'",
-                scope.trim()
-            ),
-            _ => format!("{what} is not ours: do it as the user that it belongs to, or as root"),
-        },
+                    scope.trim()
+                ),
+                _ => {
+                    format!("{what} is not ours: do it as the user that it belongs to, or as root")
+                }
+            }
+        }
         ErrorKind::NotFound => format!("there is no process {pid}: it has just ended"),
         // The kernel's word on its own threads.
         _ if e.raw_os_error() == Some(libc::ESRCH) => no_memory(&what),
@@ -202,7 +206,10 @@ Anonymous:            40 kB
         assert_eq!(parse(""), []);
         // Under userfaultfd, and limbo, which is uzswap's own.
         let flagged = |flags| parse(&SMAPS.replace("rd wr mr mw me ac", flags))[0].is_managed;
-        assert_eq!(["rd wr um uw ac", "rd wr um nr dd", "rd wr nr dd"].map(flagged), [true, false, false]);
+        assert_eq!(
+            ["rd wr um uw ac", "rd wr um nr dd", "rd wr nr dd"].map(flagged),
+            [true, false, false]
+        );
     }
 
     #[test]

@@ -166,7 +166,8 @@ fn watch_command(
     let tree = within.map(Within::tree);
     let (end, stop) = mpsc::channel::<()>();
     Ok(thread::scope(|scope| {
-        let watching = scope.spawn(move || Watch::new(pid.number() as u32, tree).run(&stop, |_, _| ()));
+        let watching =
+            scope.spawn(move || Watch::new(pid.number() as u32, tree).run(&stop, |_, _| ()));
         let started = Instant::now();
         let how = supervise::wait(pid, witness.as_ref());
         drop(end);
@@ -211,13 +212,15 @@ fn conclude(
         Some(_) => seen.without_faults(&costs),
     };
     drop(line);
-    let forecast = |limit: &Size| model::forecast(&seen, &densities, &costs, limit.of(seen.peak_bytes));
+    let forecast =
+        |limit: &Size| model::forecast(&seen, &densities, &costs, limit.of(seen.peak_bytes));
     let forecasts = limits.iter().map(forecast).collect();
     let estimate = Estimate { command, seen, densities, costs, forecasts };
     console::say(estimate.text().trim_end());
     if let Some((path, file)) = json {
         let written = file.write_all(format!("{:#}\n", estimate.to_json()).as_bytes());
-        written.map_err(|e| Failure::failed(format!("--json: {}: {}", path.display(), reason(&e))))?;
+        written
+            .map_err(|e| Failure::failed(format!("--json: {}: {}", path.display(), reason(&e))))?;
     }
     Ok(())
 }

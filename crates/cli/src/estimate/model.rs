@@ -93,7 +93,12 @@ impl Division {
 const LARGER: [f64; 5] = [1.0, 1.5, 2.0, 3.0, 4.5];
 
 /// The forecast for a limit of `memory_bytes`.
-pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, memory_bytes: u64) -> Forecast {
+pub fn forecast(
+    seen: &Observation,
+    densities: &[Density; 2],
+    costs: &Costs,
+    memory_bytes: u64,
+) -> Forecast {
     let own_bytes = PROCESS_BYTES * f64::from(seen.large_processes.max(1));
     let memory = (memory_bytes as f64 - own_bytes).max(PROCESS_BYTES) / PAGE_BYTES;
     let peak = seen.peak_bytes as f64 / PAGE_BYTES;
@@ -103,7 +108,8 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         let own_ns = 1e9 * step.seconds / step.new_pages.max(1.0);
         step.new_pages * (costs.first_touch_most_ns - own_ns).max(costs.first_touch_ns)
     };
-    let first_ns: f64 = seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
+    let first_ns: f64 =
+        seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
     // Memory that was in huge pages comes in units, from the disk as it lies there.
     let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
     // Pages that come back, with so many more resident.
@@ -133,8 +139,8 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
         // A page that is read in order comes by windows, from the disk too.
         let in_order = BY_WINDOWS * loads.in_order / loads.pages.max(1.0);
         let store_in_order = in_order.max(in_units);
-        let store_load_ns =
-            costs.store_load_ns + store_in_order * (costs.store_load_least_ns - costs.store_load_ns);
+        let store_load_ns = costs.store_load_ns
+            + store_in_order * (costs.store_load_least_ns - costs.store_load_ns);
         let colder_ns = costs.colder_ns(1e9 * seconds / loads.pages.max(1.0));
         let time = |load_ns: f64| {
             let load_ns = load_ns + colder_ns;
@@ -156,8 +162,9 @@ pub fn forecast(seen: &Observation, densities: &[Density; 2], costs: &Costs, mem
     };
     // The saving of a little more memory, as the engine sees it.
     let limbo = limbo_target(memory as i64, usize::MAX) as f64;
-    let hits_of =
-        |pool_percent: u32, loads: f64| (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0);
+    let hits_of = |pool_percent: u32, loads: f64| {
+        (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0)
+    };
     // As the engine decides, by that. It sees it in limbo only, so it may see half of it.
     let may_be_dense = |pool_percent: u32, by_fast: &Forecast| {
         let loads = by_fast.faults_by_second * seconds;
@@ -265,7 +272,13 @@ pub mod tests {
     use super::*;
 
     pub fn density(stored: f64) -> Density {
-        Density { sampled_pages: 1000, stored, stored_error: 0.01, page_ns: 5000.0, ..Density::default() }
+        Density {
+            sampled_pages: 1000,
+            stored,
+            stored_error: 0.01,
+            page_ns: 5000.0,
+            ..Density::default()
+        }
     }
 
     pub const COSTS: Costs = Costs {
@@ -360,7 +373,8 @@ pub mod tests {
         let hot = |part: f64| {
             let mut seen = looping(10_000.0);
             let steps = (seen.steps.len() as f64 * part) as usize;
-            for step in seen.steps[..steps].iter_mut().filter(|step| step.touched_pages > 18_000.0) {
+            for step in seen.steps[..steps].iter_mut().filter(|step| step.touched_pages > 18_000.0)
+            {
                 step.again_pages = 0.0;
                 (step.touched_before_pages, step.touched_pages) = (18_000.0, 18_000.0);
             }
@@ -373,7 +387,10 @@ pub mod tests {
         // Half of the time, and the rest in the other half: it has to stay.
         let forecast = at_half(&hot(0.5));
         let by_fast = super::forecast(&hot(0.5), &[both[0]; 2], &COSTS, 128 << 20);
-        assert!(forecast.is_dense && forecast.slowdown[0] < by_fast.slowdown[0], "{forecast:?} {by_fast:?}");
+        assert!(
+            forecast.is_dense && forecast.slowdown[0] < by_fast.slowdown[0],
+            "{forecast:?} {by_fast:?}"
+        );
         assert!(forecast.slowdown[0] < 1.1, "{forecast:?}");
     }
 
@@ -398,7 +415,10 @@ pub mod tests {
         seen.steps.iter_mut().for_each(|step| step.new_pages = 300_000.0);
         let slowdown = forecast(&seen, &both, &COSTS, 128 << 20).slowdown[0];
         // Two us between two of them, and each needs nine to go.
-        assert!((slowdown - 1.0 - steps * 300_000.0 * 7e-6 / seen.seconds).abs() < 1e-6, "{slowdown}");
+        assert!(
+            (slowdown - 1.0 - steps * 300_000.0 * 7e-6 / seen.seconds).abs() < 1e-6,
+            "{slowdown}"
+        );
         assert_eq!(forecast(&seen, &both, &COSTS, 300 << 20).slowdown[0], 1.0);
     }
 }

@@ -79,7 +79,8 @@ impl Recency {
     /// `child` has the pages of `parent`, and they are as old.
     pub fn fork(&mut self, parent: u32, child: u32) {
         let of_parent = self.places.range((parent, 0)..(parent, u64::MAX));
-        let mut of_child: BTreeMap<usize, u64> = of_parent.map(|(page, place)| (*place, page.1)).collect();
+        let mut of_child: BTreeMap<usize, u64> =
+            of_parent.map(|(page, place)| (*place, page.1)).collect();
         if of_child.is_empty() {
             return;
         }
@@ -88,7 +89,9 @@ impl Recency {
         let old = std::mem::take(&mut self.pages);
         self.pages = (old.iter().enumerate())
             .filter_map(|(place, page)| page.map(|page| (place, page)))
-            .flat_map(|(place, page)| [Some(page), of_child.remove(&place).map(|page| (child, page))])
+            .flat_map(|(place, page)| {
+                [Some(page), of_child.remove(&place).map(|page| (child, page))]
+            })
             .flatten()
             .map(Some)
             .collect();
@@ -176,13 +179,17 @@ mod tests {
     #[test]
     fn distances_are_those_of_a_list() {
         for seed in 1..6 {
-            let (mut random, mut recency, mut model) = (Random(seed), Recency::new(), Model::default());
+            let (mut random, mut recency, mut model) =
+                (Random(seed), Recency::new(), Model::default());
             for step in 0..20_000 {
                 let (process, page) = (random.below(3) as u32, random.below(200));
                 match random.below(200) {
                     0 => {
                         let to = page + random.below(50);
-                        assert_eq!(recency.remove(process, page, to), model.remove(process, page, to));
+                        assert_eq!(
+                            recency.remove(process, page, to),
+                            model.remove(process, page, to)
+                        );
                     }
                     2 => {
                         recency.retain(|page| page.1 % 64 != 7);
@@ -195,7 +202,11 @@ mod tests {
                     }
                     _ => {
                         let page = (process, page);
-                        assert_eq!(recency.touch(page), model.touch(page), "seed {seed}, step {step}");
+                        assert_eq!(
+                            recency.touch(page),
+                            model.touch(page),
+                            "seed {seed}, step {step}"
+                        );
                     }
                 }
                 assert_eq!(recency.len(), model.0.len());

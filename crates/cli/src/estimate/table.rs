@@ -30,7 +30,8 @@ impl Estimate {
         let (seen, [fast, dense]) = (&self.seen, &self.densities);
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         let [ratio, least, most] = fast.ratio(self.peak_pages());
-        let mut text = format!("needs {}, watched for {:.1} s\n", human(seen.peak_bytes), seen.seconds);
+        let mut text =
+            format!("needs {}, watched for {:.1} s\n", human(seen.peak_bytes), seen.seconds);
         text += &format!(
             "its pages compress {ratio:.2}x ({least:.2} to {most:.2}; {} sampled), {:.2}x by the denser codec; {} are one word repeated, \
              {} do not compress\n\n",
@@ -169,7 +170,8 @@ mod tests {
 
     fn estimate() -> Estimate {
         let (seen, densities) = (looping(10_000.0), [density(0.25), density(0.2)]);
-        let forecasts = [300, 128, 32].map(|mib| forecast(&seen, &densities, &COSTS, mib << 20)).to_vec();
+        let forecasts =
+            [300, 128, 32].map(|mib| forecast(&seen, &densities, &COSTS, mib << 20)).to_vec();
         Estimate { command: vec!["it".to_string()], seen, densities, costs: COSTS, forecasts }
     }
 
@@ -178,7 +180,9 @@ mod tests {
         let text = estimate().text();
         assert!(text.starts_with("needs 256 MiB, watched for "), "{text}");
         assert!(
-            text.contains("compress 4.00x (3.85 to 4.17; 1 000 sampled), 5.00x by the denser codec"),
+            text.contains(
+                "compress 4.00x (3.85 to 4.17; 1 000 sampled), 5.00x by the denser codec"
+            ),
             "{text}"
         );
         let table: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
@@ -191,7 +195,10 @@ mod tests {
         for name in ["resident", "compressed", "on disk", "faults/s"] {
             let end = head.find(name).unwrap() + name.len();
             for line in [fits, half, eighth] {
-                assert!(!line[..end].ends_with(' ') && line[end..].starts_with(' '), "{name}: {line}");
+                assert!(
+                    !line[..end].ends_with(' ') && line[end..].starts_with(' '),
+                    "{name}: {line}"
+                );
             }
         }
         assert!(!text.contains("huge"), "{text}");
@@ -201,7 +208,8 @@ mod tests {
         huge.seen.touches = Some(Touches::of_peak(1000, 64));
         let text = huge.text();
         assert!(
-            text.contains("watched one page in 64 from within") && text.contains("none while it is watched"),
+            text.contains("watched one page in 64 from within")
+                && text.contains("none while it is watched"),
             "{text}"
         );
         // 1000 times 32 pages are 125 MiB of 256.

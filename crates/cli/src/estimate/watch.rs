@@ -122,7 +122,8 @@ struct Counted {
 
 impl Counted {
     fn of(tree: &Tree) -> Counted {
-        let mut counted = Counted { first_touches: tree.total(Counter::FirstTouches), ..Counted::default() };
+        let mut counted =
+            Counted { first_touches: tree.total(Counter::FirstTouches), ..Counted::default() };
         for kind in FaultKind::ALL {
             let latency = tree.latency(kind);
             counted.faults += latency.count();
@@ -196,7 +197,11 @@ impl Watch {
 
     /// Watches until the program has gone, or the other end of `stop` has. `progress` hears after
     /// each look how long it has been, and how much memory there is.
-    pub fn run(mut self, stop: &Receiver<()>, mut progress: impl FnMut(Duration, u64)) -> Observation {
+    pub fn run(
+        mut self,
+        stop: &Receiver<()>,
+        mut progress: impl FnMut(Duration, u64),
+    ) -> Observation {
         let mut wait = FIRST;
         if self.within.is_none() {
             self.clear();
@@ -205,7 +210,8 @@ impl Watch {
             let Some(bytes) = self.look() else { break };
             progress(self.started.elapsed(), bytes);
             if self.within.is_some() {
-                let next = self.started.elapsed().mul_f64(WITHIN_AFTER).clamp(WITHIN_LEAST, WITHIN_MOST);
+                let next =
+                    self.started.elapsed().mul_f64(WITHIN_AFTER).clamp(WITHIN_LEAST, WITHIN_MOST);
                 wait = self.owed().max(next);
                 continue;
             }
@@ -235,7 +241,8 @@ impl Watch {
     fn count(&mut self, took: Duration) {
         let took = took.as_secs_f64();
         let mean = self.counted_seconds / f64::from(self.seen.looks.max(1));
-        self.counted_seconds += if self.seen.looks > 0 { took.min(TIMES_MEAN * mean) } else { took };
+        self.counted_seconds +=
+            if self.seen.looks > 0 { took.min(TIMES_MEAN * mean) } else { took };
         self.seen.look_seconds += took;
     }
 
@@ -314,7 +321,8 @@ impl Watch {
         step.touched_pages = touched as f64 / PAGE_KIB;
         self.looked = now;
         self.touched_pages = step.touched_pages;
-        let all = self.reservoir.places(total as f64 * step.seconds).clamp(*DRAWN.start(), *DRAWN.end());
+        let all =
+            self.reservoir.places(total as f64 * step.seconds).clamp(*DRAWN.start(), *DRAWN.end());
         for (pid, anonymous) in looked_at {
             let drawn = (u64::from(all) * anonymous).div_ceil(total.max(1)) as u32;
             let weight = anonymous as f64 * step.seconds;
@@ -358,7 +366,9 @@ fn with_descendants(root: u32) -> Vec<u32> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
         let children: Vec<u32> = lists
-            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .flat_map(|list| {
+                list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+            })
             .collect();
         all.extend(children);
         at += 1;
@@ -387,7 +397,8 @@ mod tests {
     fn a_program_is_watched_with_what_it_starts() {
         // Something that holds memory, touches it, and starts another one that does.
         let script = "i=0; a=$(seq 30000); (b=$(seq 90000); sleep 0.3); for i in $a; do :; done";
-        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
         let (_end, stop) = mpsc::channel();
         let watch = Watch::new(child.id(), None);
         let reaper = std::thread::spawn(move || child.wait());
@@ -413,7 +424,10 @@ mod tests {
         let seen = seen.without_marks(250.0);
         let seconds: Vec<f64> = seen.steps.iter().map(|step| step.seconds).collect();
         // 2.5 ms of the first; all of the second, of which some is left.
-        assert!((seconds[0] - 0.0075).abs() < 1e-9 && (seconds[1] - 0.0015).abs() < 1e-9, "{seconds:?}");
+        assert!(
+            (seconds[0] - 0.0075).abs() < 1e-9 && (seconds[1] - 0.0015).abs() < 1e-9,
+            "{seconds:?}"
+        );
         assert!((seen.seconds - 0.009).abs() < 1e-9 && (seen.mark_seconds - 0.011).abs() < 1e-9);
     }
 

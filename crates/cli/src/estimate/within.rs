@@ -69,7 +69,8 @@ impl Within {
             huge_pages: HugePages::Never as u32,
             ..Settings::new()
         };
-        settings::put_cache(&mut plain, place::default_cache(&env, &mut Vec::new()).as_deref()).ok()?;
+        settings::put_cache(&mut plain, place::default_cache(&env, &mut Vec::new()).as_deref())
+            .ok()?;
         let block = ControlBlock::create(&plain).ok()?;
         run::begin(&block, &ticks, MEMORY_BYTES);
         let tree = block.tree();
@@ -316,7 +317,8 @@ mod tests {
     #[test]
     fn a_loop_is_missed_as_often_as_it_is_gone_through() {
         // 300 watched pages stand for 9600; one in four is used ten times more.
-        let (mut touched, pages) = (Touched::new(), watched(LOG2_FIRST).take(300).collect::<Vec<_>>());
+        let (mut touched, pages) =
+            (Touched::new(), watched(LOG2_FIRST).take(300).collect::<Vec<_>>());
         pages.iter().for_each(|page| touched.add(&record(Kind::FirstTouch, 1, *page, 1)));
         let hot = pages.iter().step_by(4);
         for page in pages.iter().chain(std::iter::repeat_n(hot, 10).flatten()) {

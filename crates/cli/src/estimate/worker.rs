@@ -99,7 +99,8 @@ pub fn run(arguments: WorkerArguments) -> Result<u8, Failure> {
 /// Prints the result as one line, and keeps all memory until the bench, which looks at it, answers.
 pub fn say_and_wait(result: &Value) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    let failed = |stream: &str, e: io::Error| Failure::environment(format!("{stream}: {}", reason(&e)));
+    let failed =
+        |stream: &str, e: io::Error| Failure::environment(format!("{stream}: {}", reason(&e)));
     let said = writeln!(out, "{result}").and_then(|()| out.flush());
     said.map_err(|e| failed("standard output", e))?;
     let heard = io::stdin().lock().read_line(&mut String::new());
@@ -163,7 +164,12 @@ impl Worker {
         Ok(time)
     }
 
-    fn measure(&mut self, phase: Phase, passes: u32, random: &mut Random) -> Result<Value, Failure> {
+    fn measure(
+        &mut self,
+        phase: Phase,
+        passes: u32,
+        random: &mut Random,
+    ) -> Result<Value, Failure> {
         let mut histogram = Histogram::new();
         let (mut elapsed, mut cpu) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..passes {
@@ -173,7 +179,8 @@ impl Worker {
             }
             let expected = match phase.write {
                 true => 0,
-                false => (self.order.iter()).fold(0, |sum: u64, p| sum.wrapping_add(mark(*p, self.version))),
+                false => (self.order.iter())
+                    .fold(0, |sum: u64, p| sum.wrapping_add(mark(*p, self.version))),
             };
             let (wall_before, cpu_before) = (Instant::now(), cpu_time());
             let sum = if phase.write {
@@ -186,7 +193,10 @@ impl Worker {
             elapsed += wall_before.elapsed();
             cpu += cpu_time() - cpu_before;
             if sum != expected {
-                return Err(Failure::failed(format!("{}: a page came back with wrong bytes", phase.name)));
+                return Err(Failure::failed(format!(
+                    "{}: a page came back with wrong bytes",
+                    phase.name
+                )));
             }
         }
         let mut result = histogram.to_json();
@@ -206,7 +216,8 @@ impl Worker {
         for &page in &self.order {
             let at = mark_offset(page);
             let word = &self.memory[at..at + 8];
-            sum = sum.wrapping_add(black_box(u64::from_ne_bytes(word.try_into().expect("8 bytes"))));
+            sum =
+                sum.wrapping_add(black_box(u64::from_ne_bytes(word.try_into().expect("8 bytes"))));
             let after = Instant::now();
             histogram.record((after - before).as_nanos() as u64);
             before = self.between.as_mut().map_or(after, Between::work);
@@ -218,7 +229,8 @@ impl Worker {
         let mut before = Instant::now();
         for &page in &self.order {
             let at = mark_offset(page);
-            self.memory[at..at + 8].copy_from_slice(&black_box(mark(page, self.version)).to_ne_bytes());
+            self.memory[at..at + 8]
+                .copy_from_slice(&black_box(mark(page, self.version)).to_ne_bytes());
             let after = Instant::now();
             histogram.record((after - before).as_nanos() as u64);
             before = self.between.as_mut().map_or(after, Between::work);
@@ -229,10 +241,13 @@ impl Worker {
     fn verify(&self) -> Result<(), Failure> {
         let mut bytes = [0; PAGE_BYTES];
         for (page, found) in self.memory.chunks_exact(PAGE_BYTES).enumerate() {
-            content(&self.pages, page as u32, self.version, &mut bytes)
-                .map_err(|e| Failure::environment(format!("reading the corpus again: {}", reason(&e))))?;
+            content(&self.pages, page as u32, self.version, &mut bytes).map_err(|e| {
+                Failure::environment(format!("reading the corpus again: {}", reason(&e)))
+            })?;
             if let Some(at) = (0..PAGE_BYTES).find(|at| found[*at] != bytes[*at]) {
-                return Err(Failure::failed(format!("page {page} came back with a wrong byte at {at}")));
+                return Err(Failure::failed(format!(
+                    "page {page} came back with a wrong byte at {at}"
+                )));
             }
         }
         Ok(())
@@ -259,8 +274,10 @@ fn mark_offset(page: u32) -> usize {
 
 /// Processor time of all our threads.
 pub fn cpu_time() -> Duration {
-    let of = |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
-    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |u| of(u.user_time()) + of(u.system_time()))
+    let of =
+        |t: nix::sys::time::TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
+    getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(Duration::ZERO, |u| of(u.user_time()) + of(u.system_time()))
 }
 
 #[cfg(test)]

@@ -45,7 +45,9 @@ pub fn start(run: Arc<Run>, idle_after: Duration) {
 fn look(run: &Run, idle_after: Duration, seen: &mut HashMap<u32, Watch>) {
     let mut there = HashMap::new();
     // A process that waits for a turn has something to do.
-    for (pid, slot) in run.live().filter(|(_, slot)| slot.orders.has_listener() && !waits_for_turn(slot)) {
+    for (pid, slot) in
+        run.live().filter(|(_, slot)| slot.orders.has_listener() && !waits_for_turn(slot))
+    {
         let Some(activity) = Activity::of(pid, slot) else { continue };
         let now = Instant::now();
         let mut watch = seen.remove(&pid).unwrap_or(Watch::new(now, activity));
@@ -124,7 +126,10 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut w = Watch::new(start, activity(5, 1000));
         assert!(!w.is_idle(at(59), activity(5, 1000), MINUTE), "not yet");
-        assert!(w.is_idle(at(60), activity(5, 1060), MINUTE), "a thousandth of the time is nothing");
+        assert!(
+            w.is_idle(at(60), activity(5, 1060), MINUTE),
+            "a thousandth of the time is nothing"
+        );
         assert!(!w.is_idle(at(130), activity(5, 1060), MINUTE), "there is nothing left to take");
         assert!(!w.is_idle(at(131), activity(6, 1060), MINUTE), "it came back");
         assert!(!w.is_idle(at(190), activity(6, 1060), MINUTE));

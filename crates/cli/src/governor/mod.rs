@@ -30,7 +30,8 @@ const WATCHER_STACK_BYTES: usize = 128 << 10;
 
 /// Runs `watcher` beside the program. Without a thread for it nobody watches, that is all.
 fn in_background(name: &str, watcher: impl FnOnce() + Send + 'static) {
-    let builder = std::thread::Builder::new().name(name.to_string()).stack_size(WATCHER_STACK_BYTES);
+    let builder =
+        std::thread::Builder::new().name(name.to_string()).stack_size(WATCHER_STACK_BYTES);
     let _ = builder.spawn(watcher);
 }
 

@@ -121,7 +121,10 @@ impl Sight {
             paging: cost::of(slot),
             loads: cost::of_loads(slot),
             // A page that left unseen and was back at once counts as one that was still in limbo.
-            hits: cost::times(cost::LOAD, slot.get(Counter::LimboHits) + slot.get(Counter::QuickReturns)),
+            hits: cost::times(
+                cost::LOAD,
+                slot.get(Counter::LimboHits) + slot.get(Counter::QuickReturns),
+            ),
             outside_pages: slot.get(Counter::StoredPages),
             edge_pages: slot.get(Counter::EdgePages),
             // Without anybody who listens it cannot be asked.
@@ -150,7 +153,10 @@ struct Policy {
 impl Policy {
     /// Memory that a process may have until the next look, in pages, if it has too much.
     fn bound(&self, key: Key) -> Option<u64> {
-        self.shares.get(&key).filter(|s| s.gives).map(|s| s.seen.held_pages - s.seen.held_pages / GIVEN_PART)
+        self.shares
+            .get(&key)
+            .filter(|s| s.gives)
+            .map(|s| s.seen.held_pages - s.seen.held_pages / GIVEN_PART)
     }
 
     /// Memory is not short: nobody gives. What is known of them stays.
@@ -171,7 +177,8 @@ impl Policy {
             if !s.is_paused && s.paging.saturating_sub(share.seen.paging) * TAKES_FROM > passed {
                 best = best.max(share.worth);
             }
-            let ran = s.processor.zip(share.seen.processor).map(|(now, then)| now.saturating_sub(then));
+            let ran =
+                s.processor.zip(share.seen.processor).map(|(now, then)| now.saturating_sub(then));
             let sleeps = ran.is_some_and(|ran| ran * ASLEEP <= passed);
             if !s.is_paused
                 && s.held_pages >= LEAST_PAGES
@@ -290,9 +297,10 @@ mod tests {
         let mut two = Two::new();
         let mut waits = two.sights[COLD].clone();
         (waits.key, waits.is_paused) = ((12, 1), true);
-        two.policy
-            .shares
-            .insert(waits.key, Share { seen: waits.clone(), since: two.now, worth: 0.0, gives: false });
+        two.policy.shares.insert(
+            waits.key,
+            Share { seen: waits.clone(), since: two.now, worth: 0.0, gives: false },
+        );
         let step = |two: &mut Two, runs: bool| {
             two.look(25, [0, 1000], [0, 0]);
             for _ in 0..2 {

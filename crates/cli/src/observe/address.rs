@@ -183,7 +183,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("uzswap-address-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("uzswap-address-{}-{name}", std::process::id()));
         let _ = fs::remove_file(&path);
         path
     }

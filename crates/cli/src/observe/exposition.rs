@@ -74,7 +74,9 @@ impl Text {
         let mut sum = 0;
         for (index, count) in histogram.counts.iter().enumerate() {
             sum += count;
-            let Some(upper) = upper_ns(index).filter(|_| index.is_multiple_of(step)) else { continue };
+            let Some(upper) = upper_ns(index).filter(|_| index.is_multiple_of(step)) else {
+                continue;
+            };
             self.sample(&bucket, &format!("{labels}{comma}le=\"{}\"", seconds(upper)), sum);
         }
         self.sample(&bucket, &format!("{labels}{comma}le=\"+Inf\""), sum);
@@ -190,7 +192,12 @@ impl Exposition {
             "when the program was started, in seconds since 1970",
             began.as_secs_f64(),
         );
-        text.single("uzswap_managed", "gauge", "1 if the program is managed", watched.tree.is_some() as u8);
+        text.single(
+            "uzswap_managed",
+            "gauge",
+            "1 if the program is managed",
+            watched.tree.is_some() as u8,
+        );
         match watched.tree {
             Some(tree) => self.managed(&mut text, tree, watched.memory_bytes),
             None => text.single("uzswap_limit_bytes", "gauge", LIMIT_HELP, watched.memory_bytes),
@@ -199,14 +206,28 @@ impl Exposition {
     }
 
     fn managed(&mut self, text: &mut Text, tree: &Tree, memory_bytes: u64) {
-        let bytes = |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
+        let bytes =
+            |v: &std::sync::atomic::AtomicI64| v.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES;
         // Set by the first process when it starts.
-        let limit = Some(bytes(&tree.limit_pages)).filter(|limit| *limit > 0).unwrap_or(memory_bytes);
+        let limit =
+            Some(bytes(&tree.limit_pages)).filter(|limit| *limit > 0).unwrap_or(memory_bytes);
         for (name, help, value) in [
             ("uzswap_limit_bytes", LIMIT_HELP, limit),
-            ("uzswap_used_bytes", "memory that its processes hold or have reserved", bytes(&tree.used_pages)),
-            ("uzswap_peak_used_bytes", "the most that they held together", bytes(&tree.peak_used_pages)),
-            ("uzswap_needed_bytes", "what they would hold without uzswap", bytes(&tree.needed_pages)),
+            (
+                "uzswap_used_bytes",
+                "memory that its processes hold or have reserved",
+                bytes(&tree.used_pages),
+            ),
+            (
+                "uzswap_peak_used_bytes",
+                "the most that they held together",
+                bytes(&tree.peak_used_pages),
+            ),
+            (
+                "uzswap_needed_bytes",
+                "what they would hold without uzswap",
+                bytes(&tree.needed_pages),
+            ),
             ("uzswap_peak_needed_bytes", "the most of that", bytes(&tree.peak_needed_pages)),
         ] {
             text.single(name, "gauge", help, value);
@@ -214,15 +235,25 @@ impl Exposition {
         let mut seen = HashSet::new();
         let processes: Vec<Process> = tree.used_slots().iter().filter_map(Process::of).collect();
         // In namespaces of their own two may have one number; of two alike only one can be told.
-        let processes: Vec<&Process> = processes.iter().filter(|p| seen.insert(p.labels.as_str())).collect();
-        text.single("uzswap_processes", "gauge", "managed processes that are alive", processes.len());
+        let processes: Vec<&Process> =
+            processes.iter().filter(|p| seen.insert(p.labels.as_str())).collect();
+        text.single(
+            "uzswap_processes",
+            "gauge",
+            "managed processes that are alive",
+            processes.len(),
+        );
         for counter in Counter::ALL {
             let (name, kind, factor) = exposed(*counter, "uzswap_");
             let value = self.floor.counter(tree, *counter) * factor;
             text.single(&name, kind, help(*counter), value);
         }
         const RUN: &str = "uzswap_fault_duration_seconds";
-        text.family(RUN, "histogram", "time of a fault in uzswap's handler, by what was to be done");
+        text.family(
+            RUN,
+            "histogram",
+            "time of a fault in uzswap's handler, by what was to be done",
+        );
         for kind in FaultKind::ALL {
             let labels = format!("kind=\"{}\"", kind.name());
             text.histogram(RUN, &labels, self.floor.latency(tree, kind), RUN_STEP);
@@ -239,12 +270,16 @@ fn of_processes(text: &mut Text, processes: &[&Process]) {
     }
     type Pages = fn(&Process) -> i64;
     let pages: [(&str, &str, Pages); 2] = [
-        ("uzswap_process_used_bytes", "memory that the process holds or has reserved", |p| p.used_pages),
+        ("uzswap_process_used_bytes", "memory that the process holds or has reserved", |p| {
+            p.used_pages
+        }),
         ("uzswap_process_needed_bytes", "what it would hold without uzswap", |p| p.needed_pages),
     ];
     for (name, help, value) in pages {
         text.family(name, "gauge", help);
-        processes.iter().for_each(|p| text.sample(name, &p.labels, value(p).max(0) as u64 * PAGE_BYTES));
+        processes
+            .iter()
+            .for_each(|p| text.sample(name, &p.labels, value(p).max(0) as u64 * PAGE_BYTES));
     }
     for (index, counter) in OF_PROCESSES.into_iter().enumerate() {
         let (name, kind, factor) = exposed(counter, "uzswap_process_");
@@ -269,10 +304,16 @@ mod tests {
     fn names_have_their_units_and_types() {
         let named = |c| exposed(c, "uzswap_");
         assert_eq!(named(Counter::Faults), ("uzswap_faults_total".to_string(), "counter", 1));
-        assert_eq!(named(Counter::ResidentPages), ("uzswap_resident_bytes".to_string(), "gauge", 4096));
+        assert_eq!(
+            named(Counter::ResidentPages),
+            ("uzswap_resident_bytes".to_string(), "gauge", 4096)
+        );
         assert_eq!(named(Counter::PoolBytes), ("uzswap_pool_bytes".to_string(), "gauge", 1));
         let (name, kind, factor) = named(Counter::PeakUsedPages);
-        assert_eq!((name.as_str(), kind, factor), ("uzswap_largest_process_peak_used_bytes", "gauge", 4096));
+        assert_eq!(
+            (name.as_str(), kind, factor),
+            ("uzswap_largest_process_peak_used_bytes", "gauge", 4096)
+        );
         let mut names: Vec<String> = Counter::ALL.iter().map(|c| named(*c).0).collect();
         names.sort();
         names.dedup();

@@ -53,9 +53,11 @@ pub fn during<T>(
     wants_series: bool,
     wait: impl FnOnce() -> T,
 ) -> (T, Option<Series>) {
-    let missed = |what: &str, e: &io::Error| console::say(&format!("no {what}: cannot make a thread: {e}"));
+    let missed =
+        |what: &str, e: &io::Error| console::say(&format!("no {what}: cannot make a thread: {e}"));
     thread::scope(|scope| {
-        let thread = |name: &str| thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
+        let thread =
+            |name: &str| thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
         // The ends of these are seen by the threads when they are dropped here.
         let mut ends_server = None;
         if let Some(listener) = listener {

@@ -62,7 +62,8 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
 pub fn render(outcome: &Outcome, told: &Told, series: &Series) -> String {
     let command: Vec<_> = outcome.command.iter().map(|a| a.to_string_lossy()).collect();
     let command = escape(&command.join(" "));
-    let latency = FaultKind::ALL.map(|kind| outcome.tree.map(|t| t.latency(kind)).unwrap_or_default());
+    let latency =
+        FaultKind::ALL.map(|kind| outcome.tree.map(|t| t.latency(kind)).unwrap_or_default());
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -151,7 +152,9 @@ fn plots(html: &mut String, outcome: &Outcome, series: &Series, latency: &[Histo
         html,
         "memory",
         "Memory",
-        &format!("Sampled every {every} ms. Reserved: what processes that do not page could hold at most."),
+        &format!(
+            "Sampled every {every} ms. Reserved: what processes that do not page could hold at most."
+        ),
     );
     plot(html, "faults", "Faults per second", "By what was to be done.");
     if latency.iter().any(|one| one.count() > 0) {
@@ -163,7 +166,12 @@ fn plots(html: &mut String, outcome: &Outcome, series: &Series, latency: &[Histo
         );
         latency_table(html, latency);
     }
-    plot(html, "disk", "Backing store", "Pages written and read back since the start, as uncompressed.");
+    plot(
+        html,
+        "disk",
+        "Backing store",
+        "Pages written and read back since the start, as uncompressed.",
+    );
     plot(
         html,
         "ratio",
@@ -182,8 +190,12 @@ fn latency_table(html: &mut String, latency: &[Histogram; 4]) {
             kind.doc(),
             grouped(one.count())
         );
-        for ns in [one.mean_ns() as u64, one.quantile_ns(0.5), one.quantile_ns(0.99), one.quantile_ns(0.999)]
-        {
+        for ns in [
+            one.mean_ns() as u64,
+            one.quantile_ns(0.5),
+            one.quantile_ns(0.99),
+            one.quantile_ns(0.999),
+        ] {
             let _ = write!(html, "<td class=\"number\">{}</td>", duration(ns));
         }
         *html += "</tr>\n";
@@ -229,7 +241,8 @@ fn cells(p: &Seen) -> [String; 6] {
         Some(_) => bytes(p.peak_used_pages),
         None => format!("≤ {}", bytes(p.peak_used_pages)),
     };
-    let needed = if p.peak_needed_pages > 0 { bytes(p.peak_needed_pages) } else { "–".to_string() };
+    let needed =
+        if p.peak_needed_pages > 0 { bytes(p.peak_needed_pages) } else { "–".to_string() };
     let at = |ms: u64| duration(ms * 1_000_000);
     [needed, used, grouped(p.faults), grouped(p.loads), at(p.first_ms), at(p.last_ms)]
 }
@@ -249,7 +262,12 @@ fn details(html: &mut String, outcome: &Outcome) {
     };
     let rows = |value: &Value| -> Vec<(String, String, &str)> {
         let plain = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_string);
-        value.as_object().into_iter().flatten().map(|(k, v)| (k.replace('_', " "), plain(v), "")).collect()
+        value
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.replace('_', " "), plain(v), ""))
+            .collect()
     };
     *html += "<h2>Options</h2>\n";
     table(html, &rows(&crate::report::settings_json(outcome.settings)));
@@ -259,7 +277,8 @@ fn details(html: &mut String, outcome: &Outcome) {
     table(html, &described);
     if let Some(tree) = outcome.tree {
         *html += "<details>\n<summary>All counters</summary>\n";
-        let counters = Counter::ALL.iter().map(|c| (c.name().to_string(), grouped(tree.total(*c)), c.doc()));
+        let counters =
+            Counter::ALL.iter().map(|c| (c.name().to_string(), grouped(tree.total(*c)), c.doc()));
         table(html, &counters.collect::<Vec<_>>());
         *html += "</details>\n";
     }

@@ -39,7 +39,13 @@ pub fn parse(head: &[u8]) -> Request {
     let with_body = match method {
         "GET" => true,
         "HEAD" => false,
-        _ => return refuse("405 Method Not Allowed", "the metrics can only be read", "Allow: GET, HEAD\r\n"),
+        _ => {
+            return refuse(
+                "405 Method Not Allowed",
+                "the metrics can only be read",
+                "Allow: GET, HEAD\r\n",
+            );
+        }
     };
     match target.split(['?', '#']).next() {
         Some("/" | "/metrics") => Request::Metrics { with_body },

@@ -267,12 +267,18 @@ mod tests {
         tree.retire(slot, slot.id());
         sampler.sample(200);
         let series = sampler.finish();
-        let counted: Vec<_> =
-            series.samples.iter().map(|s| (s.resident_pages, s.reserved_pages, s.processes)).collect();
+        let counted: Vec<_> = series
+            .samples
+            .iter()
+            .map(|s| (s.resident_pages, s.reserved_pages, s.processes))
+            .collect();
         assert_eq!(counted, [(7, 0, 1), (0, 3, 1), (0, 0, 0)]);
         assert!(series.samples.iter().all(|s| s.faults == [0, 1, 0, 0]));
         let [first, second] = &series.processes[..] else { panic!("{:?}", series.processes) };
-        assert_eq!((first.pid, first.faults, first.peak_needed_pages, first.last_ms), (me, 5, 40, 0));
+        assert_eq!(
+            (first.pid, first.faults, first.peak_needed_pages, first.last_ms),
+            (me, 5, 40, 0)
+        );
         assert_eq!(first.mechanism, Some(Mechanism::Protect));
         assert_eq!((second.faults, second.peak_used_pages, second.mechanism), (0, 3, None));
         assert!(first.command.contains("uzswap") && !second.is_alive);

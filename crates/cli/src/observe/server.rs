@@ -166,15 +166,17 @@ pub fn serve(listener: Listener, watched: &Watched, stop: PipeReader) {
     loop {
         let now = Instant::now();
         let pause = pace.pause(now);
-        let deadlines =
-            connections.iter().map(|c| (c.accepted + CONNECTION_TIME).saturating_duration_since(now));
+        let deadlines = connections
+            .iter()
+            .map(|c| (c.accepted + CONNECTION_TIME).saturating_duration_since(now));
         let timeout = deadlines.chain((!pause.is_zero()).then_some(pause)).min();
         let mut fds = vec![PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
         let listens = if pause.is_zero() { PollFlags::POLLIN } else { PollFlags::empty() };
         fds.push(PollFd::new(listener.as_fd(), listens));
         fds.extend(connections.iter().map(|c| PollFd::new(c.stream.as_fd(), c.wants())));
         // A millisecond more, so that what is due then is due.
-        let timeout = timeout.map_or(PollTimeout::NONE, |t| PollTimeout::from(t.as_millis() as u16 + 1));
+        let timeout =
+            timeout.map_or(PollTimeout::NONE, |t| PollTimeout::from(t.as_millis() as u16 + 1));
         if poll(&mut fds, timeout).is_err_and(|e| e != nix::errno::Errno::EINTR) {
             return;
         }
@@ -183,11 +185,13 @@ pub fn serve(listener: Listener, watched: &Watched, stop: PipeReader) {
         if ready[0] {
             return;
         }
-        for (connection, _) in connections.iter_mut().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+        for (connection, _) in connections.iter_mut().zip(&ready[2..]).filter(|(_, ready)| **ready)
+        {
             connection.advance(&mut metrics);
         }
-        let is_left =
-            |c: &Connection| !matches!(c.phase, Phase::Gone) && c.accepted.elapsed() < CONNECTION_TIME;
+        let is_left = |c: &Connection| {
+            !matches!(c.phase, Phase::Gone) && c.accepted.elapsed() < CONNECTION_TIME
+        };
         connections.retain(is_left);
         if ready[1] {
             // One at a time: whoever is there already has its turn in between.
@@ -198,7 +202,12 @@ pub fn serve(listener: Listener, watched: &Watched, stop: PipeReader) {
                         connections.remove(0);
                     }
                     let phase = Phase::Reading(Vec::new());
-                    connections.push(Connection { stream, accepted: Instant::now(), reads: 0, phase });
+                    connections.push(Connection {
+                        stream,
+                        accepted: Instant::now(),
+                        reads: 0,
+                        phase,
+                    });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 // No descriptor is free, for instance: not again before the next second.

@@ -43,7 +43,8 @@ pub struct Other {
 /// The descriptors that are open now.
 pub fn descriptors() -> Vec<RawFd> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<RawFd> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    let numbers: Vec<RawFd> =
+        entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
     // The one of the list itself is closed by now.
     // SAFETY: asks for flags.
     numbers.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } != -1).collect()
@@ -136,7 +137,8 @@ impl Other {
 
     /// Waits for its end.
     pub fn wait(&self) -> End {
-        let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll =
+            libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one live structure.
         while unsafe { libc::poll(&mut poll, 1, -1) } < 1 {}
         End { pid: self.pid, how: self.how() }

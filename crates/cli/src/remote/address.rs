@@ -45,7 +45,9 @@ impl Address {
             }
             "nbd" => return Err(format!("'?{query}' means nothing with nbd://")),
             "nbd+unix" if host.is_empty() => Place::Unix(socket(query)?),
-            "nbd+unix" => return Err("begins with nbd+unix:///, three slashes: there is no host".to_string()),
+            "nbd+unix" => {
+                return Err("begins with nbd+unix:///, three slashes: there is no host".to_string());
+            }
             "nbds" | "nbds+unix" => {
                 return Err(
                     "TLS is not spoken here; pages are encrypted before they leave: take nbd://, or a tunnel"
@@ -66,7 +68,10 @@ impl Address {
                 bytes.push(0);
                 // sun_path has 108 bytes.
                 if bytes.len() > 2 + 108 {
-                    return Err(format!("the socket's path has {} bytes, at most 107", bytes.len() - 3));
+                    return Err(format!(
+                        "the socket's path has {} bytes, at most 107",
+                        bytes.len() - 3
+                    ));
                 }
                 bytes
             }
@@ -162,13 +167,17 @@ mod tests {
 
     #[test]
     fn addresses_are_libnbds() {
-        let tcp = |host: &str, port, export: &[u8]| (Place::Tcp(host.to_string(), port), export.to_vec());
+        let tcp =
+            |host: &str, port, export: &[u8]| (Place::Tcp(host.to_string(), port), export.to_vec());
         let parsed = |text: &str| Address::parse(text).map(|a| (a.place, a.export));
         assert_eq!(parsed("nbd://spare"), Ok(tcp("spare", 10809, b"")));
         assert_eq!(parsed("nbd://spare:1/a/b%20c"), Ok(tcp("spare", 1, b"a/b c")));
         assert_eq!(parsed("nbd://[::1]:99/x"), Ok(tcp("::1", 99, b"x")));
         let unix = Place::Unix("/run/a b,c.sock".into());
-        assert_eq!(parsed("nbd+unix:///x?socket=/run/a%20b%2Cc.sock"), Ok((unix.clone(), b"x".to_vec())));
+        assert_eq!(
+            parsed("nbd+unix:///x?socket=/run/a%20b%2Cc.sock"),
+            Ok((unix.clone(), b"x".to_vec()))
+        );
         assert_eq!(parsed("nbd+unix://?socket=/run/a%20b%2Cc.sock"), Ok((unix, vec![])));
         for (wrong, says) in [
             ("nbd://", "no host"),
@@ -185,7 +194,9 @@ mod tests {
             let error = Address::parse(wrong).unwrap_err();
             assert!(error.contains(says), "{wrong}: {error}");
         }
-        assert!(is_one("nbds://x") && is_one("nbd+unix:///") && !is_one("/nbd://") && !is_one("none"));
+        assert!(
+            is_one("nbds://x") && is_one("nbd+unix:///") && !is_one("/nbd://") && !is_one("none")
+        );
     }
 
     #[test]

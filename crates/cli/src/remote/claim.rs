@@ -138,7 +138,9 @@ impl Claimed {
 
     pub fn traits(&self) -> Traits {
         match &self.channel {
-            Channel::Nbd(link) => Traits { bytes: link.export().bytes, can_trim: link.export().can_trim() },
+            Channel::Nbd(link) => {
+                Traits { bytes: link.export().bytes, can_trim: link.export().can_trim() }
+            }
             Channel::Device(device) => Traits { bytes: device.bytes, can_trim: true },
         }
     }
@@ -228,7 +230,9 @@ impl Claimed {
                 "{shown} is used by processes that a run left behind: when they have gone, start the server anew \
                  or make its first 4096 bytes zero"
             )),
-            Record::Foreign => Err(format!("{shown} holds something that is not uzswap's: {REMEDY}")),
+            Record::Foreign => {
+                Err(format!("{shown} holds something that is not uzswap's: {REMEDY}"))
+            }
             Record::Used(by, count) => {
                 thread::sleep(SILENCE);
                 match self.record()? {
@@ -247,7 +251,10 @@ impl Claimed {
             self.read(at, &mut bytes).map_err(|e| in_words(&self.shown, e))?;
             if let Some(first) = bytes.iter().position(|b| *b != 0) {
                 let first = at + first as u64;
-                return Err(format!("{} holds something, from byte {first} on: {REMEDY}", self.shown));
+                return Err(format!(
+                    "{} holds something, from byte {first} on: {REMEDY}",
+                    self.shown
+                ));
             }
         }
         Ok(())
@@ -268,13 +275,17 @@ impl Claimed {
             Record::Used(whose, _) if whose == by => {
                 if is_left {
                     let bytes = self.traits().bytes - CLAIM_BYTES;
-                    self.trim(CLAIM_BYTES, bytes / 4096 * 4096).map_err(|e| in_words(&self.shown, e))?;
+                    self.trim(CLAIM_BYTES, bytes / 4096 * 4096)
+                        .map_err(|e| in_words(&self.shown, e))?;
                 }
                 Ok(())
             }
             _ => {
                 self.id = String::new();
-                Err(format!("{} was taken by another run just now: name another export", self.shown))
+                Err(format!(
+                    "{} was taken by another run just now: name another export",
+                    self.shown
+                ))
             }
         }
     }
@@ -350,9 +361,10 @@ fn check(shown: &str, export: &Export) -> Result<(), String> {
     enough(shown, export.bytes)?;
     match () {
         () if export.is_read_only() => Err(format!("{shown} is read-only")),
-        () if export.block_bytes > 4096 => {
-            Err(format!("{shown} wants requests of {} bytes at least, 4096 are sent", export.block_bytes))
-        }
+        () if export.block_bytes > 4096 => Err(format!(
+            "{shown} wants requests of {} bytes at least, 4096 are sent",
+            export.block_bytes
+        )),
         () if !export.is_multi_conn() => Err(format!(
             "{shown} does not promise that one connection sees what another has written (multi-conn): start its server \
              so that it does (qemu-nbd --shared=64, nbdkit --filter=multi-conn), or take 'uzswap disk'"
@@ -368,7 +380,9 @@ pub fn in_words(shown: &str, error: Errno) -> String {
         Errno::EOPNOTSUPP => "its server is too old (it does not know NBD_OPT_GO)".to_string(),
         Errno::EACCES => "its server does not let us".to_string(),
         Errno::ETIMEDOUT => "it does not answer".to_string(),
-        uzswap::store::remote::ENOKEY => "its server wants TLS, which is not spoken here".to_string(),
+        uzswap::store::remote::ENOKEY => {
+            "its server wants TLS, which is not spoken here".to_string()
+        }
         uzswap::store::remote::EPROTO => "what answers there is no NBD server".to_string(),
         Errno(number) => crate::program::reason(&std::io::Error::from_raw_os_error(number)),
     };

@@ -53,8 +53,9 @@ impl Device {
     /// As the runtime finds it.
     pub fn server(path: &Path) -> Result<Server, String> {
         let bytes = path.as_os_str().as_bytes();
-        Server::device(bytes)
-            .ok_or_else(|| format!("the path {} has more than {} bytes", path.display(), Server::NAME_BYTES))
+        Server::device(bytes).ok_or_else(|| {
+            format!("the path {} has more than {} bytes", path.display(), Server::NAME_BYTES)
+        })
     }
 
     /// Reads whole blocks.

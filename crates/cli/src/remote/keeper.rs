@@ -59,12 +59,17 @@ impl Keeper {
             }
         }
         let mut said = is_used.then(|| {
-            format!("processes that the program left behind still use {}, until they end", exports.shown())
+            format!(
+                "processes that the program left behind still use {}, until they end",
+                exports.shown()
+            )
         });
         for claim in &mut exports.claims {
             if let Err(e) = claim.release(is_used) {
                 let why = super::claim::in_words(&claim.shown, e);
-                said = Some(format!("what the program wrote to a server could not be taken away: {why}"));
+                said = Some(format!(
+                    "what the program wrote to a server could not be taken away: {why}"
+                ));
             }
         }
         said

@@ -58,7 +58,10 @@ impl Exports {
     /// Connects to them, and looks whether they are there to be had.
     pub fn open(addresses: &[Address], copies: usize) -> Result<Exports, String> {
         if copies > addresses.len() {
-            return Err(format!("{copies} copies need as many servers, and {} is named", addresses.len()));
+            return Err(format!(
+                "{copies} copies need as many servers, and {} is named",
+                addresses.len()
+            ));
         }
         assert!(copies <= COPIES_MOST);
         let mut claims = Vec::new();

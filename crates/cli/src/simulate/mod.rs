@@ -96,7 +96,8 @@ pub fn run(arguments: SimulateArguments) -> Result<u8, Failure> {
     let sequence = read(&arguments.trace)?;
     let sizes = sizes(&arguments.memory, &sequence).map_err(Failure::usage)?;
     let (json, plot) = (create("--json", &arguments.json)?, create("--plot", &arguments.plot)?);
-    let policies = if arguments.policy.is_empty() { Policy::ALL.to_vec() } else { arguments.policy };
+    let policies =
+        if arguments.policy.is_empty() { Policy::ALL.to_vec() } else { arguments.policy };
     let simulation = Simulation::of(&sequence, &policies, &sizes);
     print!("{}", simulation.text(&sequence));
     let write = |option: &str, made: Option<(PathBuf, File)>, text: String| match made {
@@ -106,7 +107,11 @@ pub fn run(arguments: SimulateArguments) -> Result<u8, Failure> {
     };
     write("--json", json, format!("{:#}\n", simulation.to_json(&sequence)))?;
     let title = format!("Pages brought back, of {} needed", human(bytes_of(sequence.peak_pages)));
-    write("--plot", plot, plot::bars(&title, "loads: less is better", &simulation.groups(&sequence)))?;
+    write(
+        "--plot",
+        plot,
+        plot::bars(&title, "loads: less is better", &simulation.groups(&sequence)),
+    )?;
     Ok(0)
 }
 
@@ -114,8 +119,8 @@ pub fn run(arguments: SimulateArguments) -> Result<u8, Failure> {
 pub fn read(path: &Path) -> Result<Sequence, Failure> {
     let shown = path.display();
     let file = File::open(path).map_err(|e| Failure::usage(format!("{shown}: {}", reason(&e))))?;
-    let sequence =
-        Sequence::read(BufReader::new(file)).map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
+    let sequence = Sequence::read(BufReader::new(file))
+        .map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
     match sequence.end {
         End::Whole { lost: 0 } => {}
         End::Whole { lost } => {
@@ -125,7 +130,9 @@ pub fn read(path: &Path) -> Result<Sequence, Failure> {
             ));
         }
         End::Cut => {
-            console::say(&format!("{shown}: the trace was cut short: the figures are of what is there"));
+            console::say(&format!(
+                "{shown}: the trace was cut short: the figures are of what is there"
+            ));
         }
     }
     if sequence.loads + sequence.limbo_hits == 0 {
@@ -146,7 +153,9 @@ fn sizes(given: &[Size], sequence: &Sequence) -> Result<Vec<u64>, String> {
             human(size.of(need)),
             human(need)
         )),
-        pages => u32::try_from(pages).map(u64::from).map_err(|_| "--memory: more than 16 TiB".to_string()),
+        pages => u32::try_from(pages)
+            .map(u64::from)
+            .map_err(|_| "--memory: more than 16 TiB".to_string()),
     };
     given.iter().map(of).collect()
 }
@@ -168,8 +177,11 @@ impl Simulation {
             let told = Told::of(pages, sequence);
             let loads = all.iter().map(|policy| {
                 step += 1;
-                let what =
-                    format!("simulating: {step} of {steps}, {} in {}", policy.name(), human(bytes_of(pages)));
+                let what = format!(
+                    "simulating: {step} of {steps}, {} in {}",
+                    policy.name(),
+                    human(bytes_of(pages))
+                );
                 if told == Told::Not {
                     return 0;
                 }
@@ -277,14 +289,18 @@ mod tests {
     #[test]
     fn what_is_not_told_has_no_figures() {
         let sequence = looping();
-        let simulation = Simulation::of(&sequence, &[Policy::Fifo, Policy::Optimum], &[750, 500, 256]);
+        let simulation =
+            Simulation::of(&sequence, &[Policy::Fifo, Policy::Optimum], &[750, 500, 256]);
         assert_eq!(simulation.policies, [Policy::Optimum, Policy::Fifo]);
         let told: Vec<Told> = simulation.columns.iter().map(|c| c.told).collect();
         assert_eq!(told, [Told::Wholly, Told::Partly, Told::Not]);
         // Every touch of a loop misses in a queue that is shorter.
         assert_eq!(simulation.columns[0].loads[1], 39_000);
         let ratios: Vec<_> = simulation.by_optimum(1).collect();
-        assert!(ratios[0] > ratios[1] && ratios[1] > Some(1.5) && ratios[2].is_none(), "{ratios:?}");
+        assert!(
+            ratios[0] > ratios[1] && ratios[1] > Some(1.5) && ratios[2].is_none(),
+            "{ratios:?}"
+        );
         let json = simulation.to_json(&sequence);
         assert_eq!(json["sizes"][0]["policies"]["fifo"]["loads"], 39_000);
         assert_eq!(json["sizes"][2]["policies"]["fifo"]["loads"], Value::Null);

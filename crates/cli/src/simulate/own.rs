@@ -19,7 +19,8 @@
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
 use uzswap::policy::{
-    DIRECT_PAGES, Heat, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target, next_window, sweeps_first,
+    DIRECT_PAGES, Heat, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target, next_window,
+    sweeps_first,
 };
 
 use super::policies::Policy;
@@ -302,7 +303,8 @@ mod tests {
         for page in [0, 63, 64, 200, 200, 300] {
             map.set(page);
         }
-        let all: Vec<usize> = std::iter::successors(map.next_from(0), |p| map.next_from(p + 1)).collect();
+        let all: Vec<usize> =
+            std::iter::successors(map.next_from(0), |p| map.next_from(p + 1)).collect();
         assert_eq!((all, map.len), (vec![0, 63, 64, 200, 300], 5));
         map.clear(200);
         map.clear(200);
@@ -318,7 +320,10 @@ mod tests {
         // One more: 32 are taken in the order of their addresses, and the oldest eight go.
         touch(&mut own, [PAGES as u32]);
         assert!((0..DIRECT_PAGES as u32).all(|p| own.place(p) == Place::Out));
-        assert!((DIRECT_PAGES as u32..SWEEP_PAGES as u32).all(|p| matches!(own.place(p), Place::Limbo(_))));
+        assert!(
+            (DIRECT_PAGES as u32..SWEEP_PAGES as u32)
+                .all(|p| matches!(own.place(p), Place::Limbo(_)))
+        );
         assert_eq!(own.place(SWEEP_PAGES as u32), Place::Resident);
         // Touched there it is there, and hot; what had gone comes back warm.
         assert_eq!(touch(&mut own, [20, 0]), 1);
@@ -335,7 +340,11 @@ mod tests {
             touch(&mut own, [page]);
             assert!(own.used() <= PAGES, "{page}: {}", own.used());
         }
-        assert!((own.limbo.ready() as i64 - own.target).abs() <= SWEEP_PAGES as i64, "{}", own.limbo.ready());
+        assert!(
+            (own.limbo.ready() as i64 - own.target).abs() <= SWEEP_PAGES as i64,
+            "{}",
+            own.limbo.ready()
+        );
     }
 
     #[test]
@@ -346,7 +355,10 @@ mod tests {
         let (mut heats, mut random) = (vec![own.heat[20]], Random(9));
         while own.place(20) == Place::Resident {
             // Anywhere: a hand that follows new pages upwards would not come round.
-            touch(&mut own, [PAGES as u32 + 1 + (random.next() >> 20) as u32 % (90 * PAGES as u32)]);
+            touch(
+                &mut own,
+                [PAGES as u32 + 1 + (random.next() >> 20) as u32 % (90 * PAGES as u32)],
+            );
             if heats.last() != Some(&own.heat[20]) {
                 heats.push(own.heat[20]);
             }
@@ -359,7 +371,10 @@ mod tests {
         let mut own = Own::new(2 * PAGES, PAGES);
         let rounds: Vec<usize> = (0..12).map(|_| touch(&mut own, 0..2 * PAGES as u32)).collect();
         // A sixth of this small memory is limbo, another one the trail.
-        assert!(rounds[1] < PAGES / 4 && rounds[4..].iter().sum::<usize>() > 8 * PAGES / 4, "{rounds:?}");
+        assert!(
+            rounds[1] < PAGES / 4 && rounds[4..].iter().sum::<usize>() > 8 * PAGES / 4,
+            "{rounds:?}"
+        );
     }
 
     #[test]

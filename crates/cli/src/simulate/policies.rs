@@ -42,8 +42,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 7] =
-        [Kind::Optimum, Kind::Uzswap, Kind::S3Fifo, Kind::Clock, Kind::Lru, Kind::S3Blind, Kind::Fifo];
+    pub const ALL: [Kind; 7] = [
+        Kind::Optimum,
+        Kind::Uzswap,
+        Kind::S3Fifo,
+        Kind::Clock,
+        Kind::Lru,
+        Kind::S3Blind,
+        Kind::Fifo,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -108,7 +115,9 @@ impl<'a> Replay<'a> {
             Kind::Uzswap => Box::new(Own::new(lives, pages)),
             Kind::S3Fifo => Box::new(S3Fifo::new(lives, pages, true)),
             Kind::S3Blind => Box::new(S3Fifo::new(lives, pages, false)),
-            Kind::Clock => Box::new(Clock { queue: List::new(lives), touched: vec![false; lives], pages }),
+            Kind::Clock => {
+                Box::new(Clock { queue: List::new(lives), touched: vec![false; lives], pages })
+            }
             Kind::Lru => Box::new(Lru { queue: List::new(lives), pages }),
             Kind::Fifo => Box::new(Fifo { queue: List::new(lives), pages }),
         }
@@ -324,8 +333,17 @@ mod tests {
     fn the_dead_make_room() {
         let touch = |page| record(What::FirstTouch, 1, page, 1);
         let dies = |page| record(What::Discarded, 1, page, 1);
-        let records =
-            [touch(1), touch(2), dies(2), touch(3), touch(1), touch(2), dies(1), touch(3), touch(2)];
+        let records = [
+            touch(1),
+            touch(2),
+            dies(2),
+            touch(3),
+            touch(1),
+            touch(2),
+            dies(1),
+            touch(3),
+            touch(2),
+        ];
         let sequence = Sequence::read(&trace(&records, 4)[..]).unwrap();
         for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Uzswap) {
             // Never more than two alive but for the moment when 1, 2 and 3 are: one page has to go,
@@ -350,7 +368,12 @@ mod tests {
                     4 | 5 => base + (random.next() >> 22) % 300,
                     _ => base + i,
                 };
-                records.push(record(What::PoolLoad, pid, page, 1 + (random.next() >> 30) as u32 % 3));
+                records.push(record(
+                    What::PoolLoad,
+                    pid,
+                    page,
+                    1 + (random.next() >> 30) as u32 % 3,
+                ));
             }
             match kind {
                 1 => records.push(record(What::Discarded, pid, base, 50)),
@@ -376,7 +399,10 @@ mod tests {
                 // The least that the pager keeps in limbo needs some memory.
                 for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Uzswap || pages >= 60) {
                     let loads = replay.loads(kind, pages, |_| ());
-                    assert!(loads >= optimum, "seed {seed}, {pages} pages, {kind:?}: {loads} < {optimum}");
+                    assert!(
+                        loads >= optimum,
+                        "seed {seed}, {pages} pages, {kind:?}: {loads} < {optimum}"
+                    );
                 }
                 let now = [replay.loads(Kind::Lru, pages, |_| ()), optimum];
                 assert!(now[0] <= last[0] && now[1] <= last[1], "seed {seed}, {pages} pages");
@@ -397,8 +423,10 @@ mod tests {
                 Event::Touch(page) => {
                     loads += u64::from(!known.insert(*page));
                     if there.len() == pages {
-                        let next = |p: &u32| events[at..].iter().position(|e| *e == Event::Touch(*p));
-                        let farthest = (0..pages).max_by_key(|i| next(&there[*i]).unwrap_or(usize::MAX));
+                        let next =
+                            |p: &u32| events[at..].iter().position(|e| *e == Event::Touch(*p));
+                        let farthest =
+                            (0..pages).max_by_key(|i| next(&there[*i]).unwrap_or(usize::MAX));
                         there.swap_remove(farthest.unwrap());
                     }
                     there.push(*page);
@@ -417,7 +445,10 @@ mod tests {
             let sequence = Sequence::read(&trace(&records, 100)[..]).unwrap();
             let replay = Replay::new(&sequence);
             for pages in [3, 40, 120] {
-                assert_eq!(replay.loads(Kind::Optimum, pages, |_| ()), slow_optimum(&sequence, pages));
+                assert_eq!(
+                    replay.loads(Kind::Optimum, pages, |_| ()),
+                    slow_optimum(&sequence, pages)
+                );
             }
         }
     }

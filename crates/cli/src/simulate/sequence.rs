@@ -140,7 +140,9 @@ impl Making {
                 let process = self.process(r.pid);
                 if let Some((from, pages)) = process.moves.take() {
                     let moved = take_range(&mut process.pages, from, from + pages);
-                    process.pages.extend(moved.into_iter().map(|(page, life)| (page - from + r.page, life)));
+                    process
+                        .pages
+                        .extend(moved.into_iter().map(|(page, life)| (page - from + r.page, life)));
                 }
             }
             Kind::Forked | Kind::Began => {
@@ -261,8 +263,13 @@ mod tests {
     #[test]
     fn pages_are_numbered_by_address_and_die() {
         let touch = |page, pages| record(Kind::FirstTouch, 1, page, pages);
-        let records =
-            [touch(20, 2), touch(10, 1), record(Kind::Discarded, 1, 15, 6), touch(20, 1), touch(21, 1)];
+        let records = [
+            touch(20, 2),
+            touch(10, 1),
+            record(Kind::Discarded, 1, 15, 6),
+            touch(20, 1),
+            touch(21, 1),
+        ];
         // 10 is 0; the first life of 20 is 1, the second 2; 21 is 3.
         assert_eq!(events(&records), [Touch(1), Touch(3), Touch(0), Death(1), Touch(2), Touch(3)]);
         let sequence = of(&records);
@@ -307,7 +314,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let why = Sequence::read(&trace(&[record(Kind::PoolLoad, 1, 0, 1 << 20)], 1)[..]).unwrap_err();
+        let why =
+            Sequence::read(&trace(&[record(Kind::PoolLoad, 1, 0, 1 << 20)], 1)[..]).unwrap_err();
         assert!(why.contains("brought 1048576 pages"), "{why}");
         // Moves to nowhere, deaths of nobody.
         let odd = [

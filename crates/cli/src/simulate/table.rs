@@ -22,7 +22,9 @@ impl Simulation {
         );
         let held = match sequence.recorded_pages {
             None => "an unknown part of it".to_string(),
-            Some([least, most]) => format!("{} to {} of it", human(bytes_of(least)), human(bytes_of(most))),
+            Some([least, most]) => {
+                format!("{} to {} of it", human(bytes_of(least)), human(bytes_of(most)))
+            }
         };
         text += &format!(
             "recorded with {held} in memory: {} loads, {} hits in limbo\n\n  {:<9}",
@@ -33,7 +35,10 @@ impl Simulation {
         for column in &self.columns {
             let mark = if column.told == Told::Partly { "~" } else { "" };
             let part = column.pages as f64 / sequence.peak_pages.max(1) as f64 * 100.0;
-            text += &format!(" {:>21}", format!("{mark}{} ({part:.0} %)", human(bytes_of(column.pages))));
+            text += &format!(
+                " {:>21}",
+                format!("{mark}{} ({part:.0} %)", human(bytes_of(column.pages)))
+            );
         }
         text += "\n";
         for (i, policy) in self.policies.iter().enumerate() {
@@ -79,9 +84,18 @@ mod tests {
         let simulation = Simulation::of(&sequence, &Policy::ALL, &[750, 500, 256]);
         let text = simulation.text(&sequence);
         assert!(text.starts_with("needs 3.9 MiB; 40 000 faults of 1 process in "), "{text}");
-        assert!(text.contains("recorded with 1.2 MiB to 2.3 MiB of it in memory: 40 000 loads"), "{text}");
-        let head: Vec<&str> =
-            text.lines().nth(3).unwrap().split("  ").filter(|s| !s.is_empty()).map(str::trim).collect();
+        assert!(
+            text.contains("recorded with 1.2 MiB to 2.3 MiB of it in memory: 40 000 loads"),
+            "{text}"
+        );
+        let head: Vec<&str> = text
+            .lines()
+            .nth(3)
+            .unwrap()
+            .split("  ")
+            .filter(|s| !s.is_empty())
+            .map(str::trim)
+            .collect();
         assert_eq!(head, ["2.9 MiB (75 %)", "~2.0 MiB (50 %)", "1.0 MiB (26 %)"]);
         let fifo = text.lines().find(|line| line.trim_start().starts_with("fifo")).unwrap();
         assert!(fifo.contains("39 000") && fifo.ends_with("not told"), "{fifo}");

@@ -52,7 +52,9 @@ const END: [u8; 4] = *b"end\n";
 pub const BLOCK_RECORDS: usize = 4096;
 
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// The header's contents.
@@ -79,13 +81,16 @@ impl Header {
     }
 
     fn parse(bytes: &[u8]) -> Result<Header, String> {
-        let long = |at: usize| u64_at(bytes, at).ok_or("it ends within its first 64 bytes".to_string());
+        let long =
+            |at: usize| u64_at(bytes, at).ok_or("it ends within its first 64 bytes".to_string());
         if !bytes.starts_with(&MAGIC) {
             return Err("it is no trace of 'uzswap run --trace'".to_string());
         }
         let version = u32_at(bytes, 8).unwrap_or(0);
         if version != VERSION {
-            return Err(format!("it is of version {version}, and this uzswap reads version {VERSION}"));
+            return Err(format!(
+                "it is of version {version}, and this uzswap reads version {VERSION}"
+            ));
         }
         let sum = long(HEADER_BYTES - 8)?;
         let sizes = [12, 16, 20].map(|at| u32_at(bytes, at).unwrap_or(0));
@@ -118,7 +123,8 @@ pub fn end_block(written: u64, lost: u64) -> Vec<u8> {
 
 fn framed(kind: [u8; 4], words: &[[u64; 2]]) -> Vec<u8> {
     debug_assert!(words.len() <= BLOCK_RECORDS);
-    let payload: Vec<u8> = words.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let payload: Vec<u8> =
+        words.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut bytes = Vec::with_capacity(BLOCK_HEADER_BYTES + payload.len());
     bytes.extend(kind);
     bytes.extend((words.len() as u32).to_le_bytes());

@@ -95,7 +95,11 @@ impl Recorder {
 
 /// Takes records out until there are none (true), or one is not finished. That one is given up when
 /// it has not been for too long.
-pub fn drain(ring: &Ring, unfinished_since: &mut Option<Instant>, mut put: impl FnMut([u64; 2])) -> bool {
+pub fn drain(
+    ring: &Ring,
+    unfinished_since: &mut Option<Instant>,
+    mut put: impl FnMut([u64; 2]),
+) -> bool {
     loop {
         match ring.next() {
             Next::Record(words) => put(words),
@@ -139,7 +143,8 @@ impl Watch {
         let is_short = evictions > self.evictions && self.evictions > 0;
         self.evictions = evictions;
         if is_short {
-            let page = self.tree.total(Counter::ResidentPages) + self.tree.total(Counter::LimboPages);
+            let page =
+                self.tree.total(Counter::ResidentPages) + self.tree.total(Counter::LimboPages);
             let began = self.ring.began_ns.load(std::sync::atomic::Ordering::Relaxed);
             let time_us = uzswap::sys::now_ns().saturating_sub(began) / 1000;
             let held = Record {
@@ -170,7 +175,8 @@ struct Output {
 
 impl Output {
     fn new(to: TraceFile, header: Header) -> Output {
-        let mut output = Output { to, records: Vec::new(), bytes: 0, written: 0, refused: 0, error: None };
+        let mut output =
+            Output { to, records: Vec::new(), bytes: 0, written: 0, refused: 0, error: None };
         output.append(&header.to_bytes());
         output
     }

@@ -19,7 +19,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// runtime where only the command is tested.
 pub fn harmless_library() -> String {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let path = maps.lines().filter_map(|l| l.split_whitespace().nth(5)).find(|p| p.contains("/libc.so"));
+    let path =
+        maps.lines().filter_map(|l| l.split_whitespace().nth(5)).find(|p| p.contains("/libc.so"));
     path.expect("this test is linked against glibc").to_string()
 }
 
@@ -97,7 +98,8 @@ impl Scratch {
     pub fn new() -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("uzswap-test-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("uzswap-test-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap();
         // Programs of other users are run from here too.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

@@ -64,7 +64,8 @@ static CAUGHT: AtomicU32 = AtomicU32::new(0);
 pub fn count_signal(signal: i32) {
     extern "C" fn caught(_: libc::c_int) {
         let count = CAUGHT.fetch_add(1, Ordering::Relaxed) + 1;
-        let text = [b'g', b'o', b't', b'=', b'0' + (count / 10) as u8, b'0' + (count % 10) as u8, b'\n'];
+        let text =
+            [b'g', b'o', b't', b'=', b'0' + (count / 10) as u8, b'0' + (count % 10) as u8, b'\n'];
         // SAFETY: writes a live local; write is async-signal-safe.
         unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
     }
@@ -139,7 +140,8 @@ impl Terminal {
         let (mut master, mut slave) = (0, 0);
         // SAFETY: fills the locals; the descriptors are new and become owned.
         let (master, slave) = unsafe {
-            check(libc::openpty(&mut master, &mut slave, null_mut(), null_mut(), null_mut())).unwrap();
+            check(libc::openpty(&mut master, &mut slave, null_mut(), null_mut(), null_mut()))
+                .unwrap();
             libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
             libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
             (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
@@ -181,14 +183,17 @@ impl Terminal {
                 return std::mem::replace(&mut self.seen, rest);
             }
             assert!(started.elapsed() < PATIENCE, "no '{text}' in:\n{}", self.seen);
-            let mut poll = libc::pollfd { fd: screen.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut poll =
+                libc::pollfd { fd: screen.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: a live local.
             if unsafe { libc::poll(&mut poll, 1, 100) } > 0 {
                 let mut bytes = [0; 4096];
                 // EIO: the last process has closed the other side.
                 match screen.read(&mut bytes) {
                     Ok(n) => self.seen += &String::from_utf8_lossy(&bytes[..n]),
-                    Err(e) => panic!("the terminal is closed ({e}), and no '{text}' in:\n{}", self.seen),
+                    Err(e) => {
+                        panic!("the terminal is closed ({e}), and no '{text}' in:\n{}", self.seen)
+                    }
                 }
             }
         }

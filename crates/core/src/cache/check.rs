@@ -39,7 +39,10 @@ impl<S: Store> SwapCache<S> {
                 Location::Pool(raw) => {
                     pool += 1;
                     let handle = Handle::from_raw(raw).expect("an entry keeps a handle");
-                    assert!(s.pools[usize::from(e.pool)].holds(handle), "the pool knows the object");
+                    assert!(
+                        s.pools[usize::from(e.pool)].holds(handle),
+                        "the pool knows the object"
+                    );
                     assert_eq!(handle.len(), usize::from(e.len));
                     raw_pages += u64::from(e.codec == RAW);
                     assert!(e.codec != RAW || usize::from(e.len) == PAGE_SIZE, "a page as it is");
@@ -49,7 +52,10 @@ impl<S: Store> SwapCache<S> {
                     // That its group knows it: as many are members as say that they are
                     // (`check_groups`).
                     grouped += 1;
-                    assert!(e.kept == 0 && e.len == 0, "a page in a group has no object of its own");
+                    assert!(
+                        e.kept == 0 && e.len == 0,
+                        "a page in a group has no object of its own"
+                    );
                 }
                 Location::Stored(_) => {
                     stored += 1;
@@ -57,7 +63,10 @@ impl<S: Store> SwapCache<S> {
                     raw_pages += u64::from(e.codec == RAW);
                 }
             }
-            assert!(s.areas[usize::from(e.area)].state != AreaState::Unused, "an entry's area exists");
+            assert!(
+                s.areas[usize::from(e.area)].state != AreaState::Unused,
+                "an entry's area exists"
+            );
         }
         let objects = pool as usize;
         pool += grouped;
@@ -75,24 +84,33 @@ impl<S: Store> SwapCache<S> {
         // zram's columns and the store's.
         assert_eq!(c.orig_data_bytes, (same + pool) * PAGE_SIZE as u64);
         assert_eq!((c.compr_data_bytes, c.store_data_bytes), (pool_bytes as u64, stored_bytes));
-        assert!(c.mem_used_bytes >= c.compr_data_bytes && c.mem_used_bytes.is_multiple_of(PAGE_SIZE as u64));
+        assert!(
+            c.mem_used_bytes >= c.compr_data_bytes
+                && c.mem_used_bytes.is_multiple_of(PAGE_SIZE as u64)
+        );
         assert!(c.mem_used_max_bytes >= c.mem_used_bytes || pool == 0);
 
         // Where pages come from and where they go.
-        assert_eq!(c.stores, c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores);
+        assert_eq!(
+            c.stores,
+            c.same_filled_stores + c.pool_stores + c.direct_stores + c.failed_stores
+        );
         assert_eq!(c.stored_pages + c.invalidates, c.stores - c.failed_stores);
         assert!(c.incompressible_stores <= c.pool_stores);
         assert!(c.dispersed_pages <= c.written_back_pages && c.written_back_pages <= c.pool_stores);
         assert!(grouped + c.dispersed_pages <= c.group_stores);
         assert!(c.unpacked_groups <= c.group_loads && c.group_loads <= c.pool_loads);
-        let rejected =
-            c.reject_full + c.reject_alloc_failed + c.reject_compress_poor + c.reject_compress_failed;
+        let rejected = c.reject_full
+            + c.reject_alloc_failed
+            + c.reject_compress_poor
+            + c.reject_compress_failed;
         assert_eq!(c.cold_stores + rejected, c.direct_stores + c.reject_reclaim_failed);
         assert_eq!(c.failed_stores, c.reject_reclaim_failed + c.reject_no_slot);
 
         // The lists of the young, the old, the cold and the kept hold the pool's entries, each
         // once.
-        let is_pooled = |e: &Entry| matches!(e.location(), Location::Pool(_) | Location::Grouped(_));
+        let is_pooled =
+            |e: &Entry| matches!(e.location(), Location::Pool(_) | Location::Grouped(_));
         let in_list = |list: &Ends, belongs: fn(&Entry) -> bool| {
             let (mut n, mut prev, mut at) = (0, NONE, list.first);
             while at != NONE {
@@ -119,7 +137,8 @@ impl<S: Store> SwapCache<S> {
                 while at != NONE {
                     let e = s.entries.get(at);
                     assert!(
-                        matches!(e.location(), Location::Stored(p) if p.cluster == cluster) && e.prev == prev
+                        matches!(e.location(), Location::Stored(p) if p.cluster == cluster)
+                            && e.prev == prev
                     );
                     n += 1;
                     assert!(n <= live, "a cluster's list is a ring");

@@ -91,7 +91,8 @@ impl Choice {
 
     fn learn_help(&self, helped: bool) {
         let failures = self.failures.load(Ordering::Relaxed);
-        let next = if helped { failures.saturating_sub(4) } else { (failures + 1).min(2 * HOPELESS) };
+        let next =
+            if helped { failures.saturating_sub(4) } else { (failures + 1).min(2 * HOPELESS) };
         self.failures.store(next, Ordering::Relaxed);
     }
 
@@ -129,7 +130,8 @@ impl Choice {
     /// One page takes so many bytes by one and by the other.
     fn learn(&self, by_fast: usize, by_dense: usize) {
         let fast = self.fast_bytes.fetch_add(by_fast as u32, Ordering::Relaxed) + by_fast as u32;
-        let dense = self.dense_bytes.fetch_add(by_dense as u32, Ordering::Relaxed) + by_dense as u32;
+        let dense =
+            self.dense_bytes.fetch_add(by_dense as u32, Ordering::Relaxed) + by_dense as u32;
         if self.samples.fetch_add(1, Ordering::Relaxed) + 1 >= 2 * SAMPLES {
             self.samples.store(SAMPLES, Ordering::Relaxed);
             self.fast_bytes.store(fast / 2, Ordering::Relaxed);
@@ -138,8 +140,10 @@ impl Choice {
     }
 
     fn sizes(&self) -> Option<(u32, u32)> {
-        let sizes = (self.fast_bytes.load(Ordering::Relaxed), self.dense_bytes.load(Ordering::Relaxed));
-        (self.samples.load(Ordering::Relaxed) >= SAMPLES && sizes.0 > 0 && sizes.1 > 0).then_some(sizes)
+        let sizes =
+            (self.fast_bytes.load(Ordering::Relaxed), self.dense_bytes.load(Ordering::Relaxed));
+        (self.samples.load(Ordering::Relaxed) >= SAMPLES && sizes.0 > 0 && sizes.1 > 0)
+            .then_some(sizes)
     }
 }
 
@@ -212,8 +216,10 @@ impl<S: Store> SwapCache<S> {
         let other = if codec == dense { fast } else { dense };
         let Packer { scratch, out, .. } = &mut *packer;
         let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
-        let other_bytes = self.codecs.compress_as(other, scratch, page, out).map_or(PAGE_SIZE, |c| c.len);
-        let (by_fast, by_dense) = if codec == dense { (other_bytes, bytes) } else { (bytes, other_bytes) };
+        let other_bytes =
+            self.codecs.compress_as(other, scratch, page, out).map_or(PAGE_SIZE, |c| c.len);
+        let (by_fast, by_dense) =
+            if codec == dense { (other_bytes, bytes) } else { (bytes, other_bytes) };
         self.choice.learn(by_fast, by_dense);
     }
 
@@ -268,7 +274,9 @@ mod tests {
         // Half of it random words, so that both codecs have something to do.
         let half = |n: u64| {
             let mut random = crate::testing::Random::new(n);
-            core::array::from_fn(|i| if i / 8 % 2 == 0 { random.index(256) as u8 } else { (i / 16) as u8 })
+            core::array::from_fn(|i| {
+                if i / 8 % 2 == 0 { random.index(256) as u8 } else { (i / 16) as u8 }
+            })
         };
         let by_dense = |entries: &[crate::cache::SwapEntry]| {
             let s = cache.state.lock();

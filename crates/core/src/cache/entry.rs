@@ -176,12 +176,14 @@ impl Entry {
             SAME => Location::Same(self.payload),
             POOL => Location::Pool(self.payload),
             GONE => Location::Gone,
-            GROUPED => {
-                Location::Grouped(Member { group: (self.payload >> 8) as u32, index: self.payload as u8 })
-            }
-            _ => {
-                Location::Stored(Place { cluster: (self.payload >> 16) as u32, offset: self.payload as u16 })
-            }
+            GROUPED => Location::Grouped(Member {
+                group: (self.payload >> 8) as u32,
+                index: self.payload as u8,
+            }),
+            _ => Location::Stored(Place {
+                cluster: (self.payload >> 16) as u32,
+                offset: self.payload as u16,
+            }),
         }
     }
 

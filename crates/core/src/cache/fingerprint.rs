@@ -35,10 +35,12 @@ impl Fingerprint {
         let mut sum = 0u128;
         for (d, k) in data.iter().zip(key) {
             let ([d0, d1], [k0, k1]) = (words(d), words(k));
-            sum = sum.wrapping_add(u128::from(d0.wrapping_add(k0)) * u128::from(d1.wrapping_add(k1)));
+            sum =
+                sum.wrapping_add(u128::from(d0.wrapping_add(k0)) * u128::from(d1.wrapping_add(k1)));
         }
         let parts = [sum as u32, (sum >> 32) as u32, (sum >> 64) as u32, (sum >> 96) as u32];
-        let poly: u128 = parts.iter().zip(self.last).map(|(&p, k)| u128::from(p) * u128::from(k)).sum();
+        let poly: u128 =
+            parts.iter().zip(self.last).map(|(&p, k)| u128::from(p) * u128::from(k)).sum();
         (poly % u128::from(PRIME)) as u64
     }
 }

@@ -272,8 +272,14 @@ impl<S: Store> State<S> {
                 continue;
             }
             live += u64::from(group.live.count_ones());
-            assert!(group.sequence <= self.groups.sequence && group.live != 0, "a group has members");
-            assert!(usize::from(group.pages) <= GROUP_PAGES && u32::from(group.live) >> group.pages == 0);
+            assert!(
+                group.sequence <= self.groups.sequence && group.live != 0,
+                "a group has members"
+            );
+            assert!(
+                usize::from(group.pages) <= GROUP_PAGES
+                    && u32::from(group.live) >> group.pages == 0
+            );
             let is_sparse = group.live.count_ones() < u32::from(group.pages).div_ceil(2);
             assert!(!is_sparse || group.is_sparse != 0, "few members are due again");
             let pool = &self.pools[usize::from(group.pool)];

@@ -272,7 +272,9 @@ impl<S: Store> State<S> {
             Location::Pool(_) if e.is(Mark::Packed) && !is_dense => false,
             // The copy would take what the page takes.
             Location::Pool(_) if e.codec == RAW => false,
-            Location::Pool(_) => self.has_room_for_copy(usize::from(e.len)) && self.kept.is_worthwhile(),
+            Location::Pool(_) => {
+                self.has_room_for_copy(usize::from(e.len)) && self.kept.is_worthwhile()
+            }
             Location::Stored(_) => self.kept.is_worthwhile(),
             _ => false,
         }
@@ -405,14 +407,17 @@ mod tests {
     fn several_are_kept_and_come_again_at_once() {
         let (cache, _) = in_memory(1 << 20);
         let pages: Vec<_> = (0..40).map(page).collect();
-        let loads: Vec<_> = pages.iter().map(|p| (cache.swap_out(p).unwrap(), cache.print_of(p))).collect();
+        let loads: Vec<_> =
+            pages.iter().map(|p| (cache.swap_out(p).unwrap(), cache.print_of(p))).collect();
         assert_eq!(cache.keep_each(loads[..8].iter().copied()), 0, "no copies are allowed yet");
         cache.set_max_kept_bytes(1 << 20);
         assert_eq!(cache.keep_each(loads[8..].iter().copied()), u64::from(u32::MAX));
         cache.check();
         let other = cache.print_of(&page(1000));
-        let again =
-            loads[8..].iter().enumerate().map(|(i, (e, p))| (*e, if i % 4 == 0 { other } else { *p }));
+        let again = loads[8..]
+            .iter()
+            .enumerate()
+            .map(|(i, (e, p))| (*e, if i % 4 == 0 { other } else { *p }));
         let mut backs = Vec::new();
         cache.take_back_each(again, |i, back| {
             assert_eq!(i, backs.len());
@@ -431,7 +436,10 @@ mod tests {
         let (cache, _) = in_memory(1 << 20);
         let (a, b) = (page(1), page(2));
         let first = cache.swap_out(&a).unwrap();
-        assert!(!cache.wants_copy(first) && !cache.keep_wanted(first, None), "no copies are allowed yet");
+        assert!(
+            !cache.wants_copy(first) && !cache.keep_wanted(first, None),
+            "no copies are allowed yet"
+        );
         cache.set_max_kept_bytes(1 << 20);
         let kept = cache.swap_out(&a).unwrap();
         let print = |entry| {
@@ -446,7 +454,10 @@ mod tests {
         assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, print(kept)));
         assert_eq!(cache.take_back_as(kept, &b), Back::Changed);
         let late = cache.swap_out(&a).unwrap();
-        assert!(cache.wants_copy(late) && print(late) != Some(Print::KNOWN), "it is another page's entry");
+        assert!(
+            cache.wants_copy(late) && print(late) != Some(Print::KNOWN),
+            "it is another page's entry"
+        );
         assert_eq!(Print::from_bytes(Print::to_bytes(None)), None);
         cache.set_max_kept_bytes(0);
         assert!(!cache.keep_wanted(late, print(late)), "there is no room any more");
@@ -468,8 +479,11 @@ mod tests {
             (0..n).for_each(|_| what());
             cache.are_pages_read_only()
         };
-        let right =
-            || cache.free(Some(entry()).filter(|e| cache.take_back_unwritten(*e) == Back::Same).unwrap());
+        let right = || {
+            cache.free(
+                Some(entry()).filter(|e| cache.take_back_unwritten(*e) == Back::Same).unwrap(),
+            )
+        };
         let written = || cache.give_up_copy(entry());
         let gone = || {
             let e = entry();
@@ -515,7 +529,8 @@ mod tests {
         while cache.recompress(64) > 0 {}
         let packed = cache.counters().recompressed_pages as usize;
         assert!((100..500).contains(&packed), "{packed}");
-        let kept = |from: usize| (from..512).filter(|i| cache.keep(entries[*i], &pages[*i])).count();
+        let kept =
+            |from: usize| (from..512).filter(|i| cache.keep(entries[*i], &pages[*i])).count();
         // The oldest were compressed again. As long as the denser codec is the one for all pages
         // theirs is as good as any.
         assert!(!cache.keep(entries[0], &pages[0]));

@@ -172,8 +172,12 @@ pub struct SwapCache<S: Store = FileStore> {
 impl<S: Store> SwapCache<S> {
     pub fn new(config: CacheConfig<S>) -> Result<SwapCache<S>> {
         let clusters = Clusters::new(config.store, config.encryption)?;
-        let mut state =
-            State::new(config.pool, clusters, config.max_pool_bytes, config.accept_threshold_percent);
+        let mut state = State::new(
+            config.pool,
+            clusters,
+            config.max_pool_bytes,
+            config.accept_threshold_percent,
+        );
         state.keeps_incompressible = config.keeps_incompressible;
         Ok(SwapCache {
             state: Mutex::new(state),
@@ -205,12 +209,20 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// Brings a page back. The entry stays valid.
-    pub fn swap_in(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<(), LoadError> {
+    pub fn swap_in(
+        &self,
+        entry: SwapEntry,
+        page: &mut Page,
+    ) -> core::result::Result<(), LoadError> {
         self.swap_in_from(entry, page).map(drop)
     }
 
     /// The same, and says where the page was, and what is known of it.
-    pub fn swap_in_from(&self, entry: SwapEntry, page: &mut Page) -> core::result::Result<Loaded, LoadError> {
+    pub fn swap_in_from(
+        &self,
+        entry: SwapEntry,
+        page: &mut Page,
+    ) -> core::result::Result<Loaded, LoadError> {
         self.load_entry(entry, page)
     }
 
@@ -369,7 +381,9 @@ impl<S: Store> SwapCache<S> {
 
     /// The same, as a part of `total_bytes`.
     pub fn set_max_pool_percent(&self, percent: u32, total_bytes: usize) {
-        self.set_max_pool_bytes((total_bytes as u128 * u128::from(percent.min(100)) / 100) as usize);
+        self.set_max_pool_bytes(
+            (total_bytes as u128 * u128::from(percent.min(100)) / 100) as usize,
+        );
     }
 
     pub fn set_accept_threshold_percent(&self, percent: u32) {
@@ -396,7 +410,8 @@ impl<S: Store> SwapCache<S> {
     /// Memory that the cache holds: pool frames, records, buffers, scratch.
     pub fn footprint_bytes(&self) -> usize {
         let s = self.state.lock();
-        let pools: usize = s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
+        let pools: usize =
+            s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
         let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
         let io = if self.has_io_buffers.load(Ordering::Relaxed) {
             Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::{CodecSpec, LoadError, PAGE_SIZE, PoolKind, Run, Store, SwapCache, SwapEntry, SwapFull, Which};
+use super::{
+    CodecSpec, LoadError, PAGE_SIZE, PoolKind, Run, Store, SwapCache, SwapEntry, SwapFull, Which,
+};
 use crate::testing::{Choices, any_page};
 
 const KEYED_AREA: u8 = 3;
@@ -56,7 +58,11 @@ fn orders<S: Store>(cache: &SwapCache<S>, random: &mut impl Choices, model: &mut
     }
 }
 
-fn out<S: Store>(cache: &SwapCache<S>, kind: u64, page: &[u8; PAGE_SIZE]) -> Result<SwapEntry, SwapFull> {
+fn out<S: Store>(
+    cache: &SwapCache<S>,
+    kind: u64,
+    page: &[u8; PAGE_SIZE],
+) -> Result<SwapEntry, SwapFull> {
     match kind % 4 {
         0 => cache.swap_out_cold(page),
         _ => cache.swap_out(page),
@@ -132,7 +138,8 @@ pub fn run<S: Store>(
             }
             80..86 => {
                 // Near ones, and ones far away in the area.
-                let offset = (random.below(200) * if random.below(8) == 0 { 1 << 20 } else { 1 }) as u32;
+                let offset =
+                    (random.below(200) * if random.below(8) == 0 { 1 << 20 } else { 1 }) as u32;
                 match cache.store(SwapEntry::new(KEYED_AREA, offset), &any_page(tag)) {
                     Ok(()) => drop(model.keyed.insert(offset, tag)),
                     // An older page stays.
@@ -143,7 +150,9 @@ pub fn run<S: Store>(
                 let key = SwapEntry::new(KEYED_AREA, random.below(200) as u32);
                 match model.keyed.get(&key.offset()) {
                     Some(&tag) => verify(key, tag),
-                    None => assert_eq!(cache.load(key, &mut [0; PAGE_SIZE]), Err(LoadError::NotFound)),
+                    None => {
+                        assert_eq!(cache.load(key, &mut [0; PAGE_SIZE]), Err(LoadError::NotFound))
+                    }
                 }
             }
             92..94 => {
@@ -177,14 +186,19 @@ pub fn run<S: Store>(
                 0 => cache.set_accept_threshold_percent(random.below(101) as u32),
                 1 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
                 _ => cache.set_codec(
-                    CodecSpec::parse(["lz4", "zstd:level=1", "words", "none"][random.below(4) as usize])
-                        .unwrap(),
+                    CodecSpec::parse(
+                        ["lz4", "zstd:level=1", "words", "none"][random.below(4) as usize],
+                    )
+                    .unwrap(),
                 ),
             },
             98 if random.below(40) == 0 => {
                 cache.invalidate_area(KEYED_AREA);
                 model.keyed.clear();
-                assert_eq!(cache.store(SwapEntry::new(KEYED_AREA, 0), &any_page(tag)), Err(SwapFull));
+                assert_eq!(
+                    cache.store(SwapEntry::new(KEYED_AREA, 0), &any_page(tag)),
+                    Err(SwapFull)
+                );
                 cache.init(KEYED_AREA).unwrap();
             }
             98 if random.below(8) == 0 && model.own.len() < max_pages => {

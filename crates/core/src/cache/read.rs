@@ -80,7 +80,12 @@ impl Reader {
 
     /// Makes the blocks with `bytes` of the cluster present, or `all` of them; says how many bytes
     /// had to be read.
-    fn fetch<S: Store>(&mut self, source: &Source<S>, bytes: &Range<usize>, all: bool) -> Result<usize> {
+    fn fetch<S: Store>(
+        &mut self,
+        source: &Source<S>,
+        bytes: &Range<usize>,
+        all: bool,
+    ) -> Result<usize> {
         self.settle();
         let mut want = blocks_of(bytes);
         let same_cluster = self.sequence == source.sequence;

@@ -245,13 +245,16 @@ impl<S: Store> SwapCache<S> {
     /// then in groups, and packs the pool after that. Says how much was dealt with; fewer than
     /// asked: no more are due, or somebody else is at it.
     pub fn recompress(&self, pages: usize) -> usize {
-        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else { return 0 };
+        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else {
+            return 0;
+        };
         let for_all = self.is_dense().then_some(codec);
         let pages = if for_all.is_some() { pages.min(self.may_convert()) } else { pages };
         let Some(mut packer) = self.packer.try_lock() else { return 0 };
         let mut done = 0;
         while done < pages {
-            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice(), for_all) else {
+            let Some(job) = self.state.lock().begin_packing(packer.object.as_mut_slice(), for_all)
+            else {
                 break;
             };
             self.pack(&job, codec, &mut packer);
@@ -290,7 +293,8 @@ impl<S: Store> SwapCache<S> {
         // A copy that cannot be read is found out by whoever asks for it.
         let is_whole = self.unpack(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
         let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
-        let packed = is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
+        let packed =
+            is_whole.then(|| self.codecs.compress_as(codec, scratch, page, out).ok()).flatten();
         let packed = packed.map(|c| (c.codec, &out[..c.len]));
         self.state.lock().end_packing(job, packed);
     }
@@ -298,12 +302,15 @@ impl<S: Store> SwapCache<S> {
     /// Compresses up to `pages` of those pages again, one by one, whether due or not. Says how many
     /// were tried: what was tried before is not tried again.
     pub fn recompress_which(&self, which: Which, pages: usize) -> usize {
-        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else { return 0 };
+        let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else {
+            return 0;
+        };
         let mut packer = self.packer.lock();
         let (mut done, mut from) = (0, 0);
         while done < pages {
             let Packer { object, .. } = &mut *packer;
-            let some = self.state.lock().begin_packing_which(which, &mut from, object.as_mut_slice());
+            let some =
+                self.state.lock().begin_packing_which(which, &mut from, object.as_mut_slice());
             match some {
                 Some(Some(job)) => {
                     self.pack(&job, codec, &mut packer);
@@ -329,7 +336,11 @@ impl<S: Store> SwapCache<S> {
             Packing {
                 packed: by_page.packed_ever,
                 loads: c.recompressed_loads,
-                saved_bytes: saved_bytes(by_page, old.min(by_page.packed_ever), by_page.packed_ever),
+                saved_bytes: saved_bytes(
+                    by_page,
+                    old.min(by_page.packed_ever),
+                    by_page.packed_ever,
+                ),
             },
             Packing {
                 packed: by_group.packed_ever,
@@ -375,7 +386,8 @@ impl<S: Store> State<S> {
     /// `for_all` is due however young it is.
     fn begin_packing(&mut self, object: &mut [u8], for_all: Option<CodecSpec>) -> Option<Job> {
         for _ in 0..MAX_PASSED {
-            let is_idle = self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic());
+            let is_idle =
+                self.idleness.is_due(self.young.len, self.old.len + self.cold.len, self.traffic());
             let id = self.young.last;
             if id == NONE || !is_idle && for_all.is_none() {
                 return None;
@@ -394,7 +406,9 @@ impl<S: Store> State<S> {
                 self.grow_old(id);
                 continue;
             }
-            let Location::Pool(raw) = e.location() else { unreachable!("whole, in a list of the pool") };
+            let Location::Pool(raw) = e.location() else {
+                unreachable!("whole, in a list of the pool")
+            };
             return Some(self.begin_job(id, raw, object));
         }
         None
@@ -420,7 +434,8 @@ impl<S: Store> State<S> {
         let ids = self.next_ids(from)?;
         for id in ids.clone() {
             let e = *self.entries.get(id);
-            let is_tried = e.is(Mark::Old) || e.is(Mark::Packed) || usize::from(e.len) < SHORT_BYTES;
+            let is_tried =
+                e.is(Mark::Old) || e.is(Mark::Packed) || usize::from(e.len) < SHORT_BYTES;
             let Location::Pool(raw) = e.location() else { continue };
             if is_tried || !which.has(&e) {
                 continue;
@@ -458,7 +473,8 @@ impl<S: Store> State<S> {
             self.counters.incompressible_pages -= u64::from(job.codec == RAW);
             self.counters.recompressed_pages += 1;
             self.counters.recompressed_saved_bytes += saved as u64;
-            self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+            self.counters.mem_used_max_bytes =
+                self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         }
         self.idleness.learn_packed(self.traffic(), saved);
         self.grow_old(job.id);
@@ -492,7 +508,10 @@ mod tests {
         cache.check();
         let c = cache.counters();
         assert!((511..=640).contains(&c.recompressed_pages), "half of them: {c:?}");
-        assert!(done > c.recompressed_pages as usize, "half of these were tried in groups, for nothing");
+        assert!(
+            done > c.recompressed_pages as usize,
+            "half of these were tried in groups, for nothing"
+        );
         assert_eq!(before - c.compr_data_bytes, c.recompressed_saved_bytes);
         assert!(c.recompressed_saved_bytes > 64 << 10);
         assert_eq!(cache.recompress(10), 0, "nothing is due any more");

@@ -6,7 +6,9 @@
 
 use super::Page;
 use super::counters::Counters;
-use super::entry::{Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, NONE, OWN_AREA, SwapEntry};
+use super::entry::{
+    Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, NONE, OWN_AREA, SwapEntry,
+};
 use super::group::{self, Groups};
 use super::kept::Kept;
 use super::keys;
@@ -155,7 +157,9 @@ impl<S: Store> State<S> {
         if let Owner::Key(key) = owner {
             old = self.lookup(key);
             let area = &mut self.areas[usize::from(key.area())];
-            if key.area() == OWN_AREA || area.state != AreaState::InUse || area.reserve(key.offset()).is_err()
+            if key.area() == OWN_AREA
+                || area.state != AreaState::InUse
+                || area.reserve(key.offset()).is_err()
             {
                 return self.no_slot();
             }
@@ -233,7 +237,8 @@ impl<S: Store> State<S> {
                 return Ok(());
             }
             Content::Compressed(codec, object) if cold => (codec, object, |c| &mut c.cold_stores),
-            Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object) {
+            Content::Compressed(codec, object) => match self.place_in_pool(id, area, codec, object)
+            {
                 Ok(()) => return Ok(()),
                 Err(cause) => (codec, object, cause),
             },
@@ -250,7 +255,9 @@ impl<S: Store> State<S> {
             Content::Raw(page, CompressError::Incompressible) => {
                 (RAW, &page[..], |c| &mut c.reject_compress_poor)
             }
-            Content::Raw(page, CompressError::Failed) => (RAW, &page[..], |c| &mut c.reject_compress_failed),
+            Content::Raw(page, CompressError::Failed) => {
+                (RAW, &page[..], |c| &mut c.reject_compress_failed)
+            }
         };
         let appended = self.clusters.append(object);
         if appended != Err(AppendError::Full) {
@@ -290,7 +297,8 @@ impl<S: Store> State<S> {
         self.link_young(id);
         self.counters.pool_stores += 1;
         self.counters.pool_pages += 1;
-        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+        self.counters.mem_used_max_bytes =
+            self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         Ok(())
     }
 
@@ -351,8 +359,11 @@ impl<S: Store> State<S> {
     pub fn accepts(&mut self) -> bool {
         let used = self.pool_bytes() - self.kept.bytes;
         if self.is_full {
-            let threshold = self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
-            if used as u128 <= threshold || !self.clusters.is_writable() && used < self.max_pool_bytes {
+            let threshold =
+                self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
+            if used as u128 <= threshold
+                || !self.clusters.is_writable() && used < self.max_pool_bytes
+            {
                 self.is_full = false;
             }
         }
@@ -429,7 +440,8 @@ impl<S: Store> State<S> {
         let pool = &mut self.pools[usize::from(pool)];
         pool.free(Handle::from_raw(raw).expect("an entry keeps a handle"));
         // What is freed goes back to the kernel, but not frame by frame.
-        if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16 {
+        if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16
+        {
             pool.release_some(FREE_FRAMES_RELEASED);
         }
     }

@@ -331,7 +331,9 @@ impl<S: Store> State<S> {
     /// Moves an object of the pool, not a kept one, to the open cluster. False: there is no room.
     pub(super) fn move_to_store(&mut self, id: u32) -> bool {
         let e = *self.entries.get(id);
-        let Location::Pool(raw) = e.location() else { unreachable!("in a list of the pool, and whole") };
+        let Location::Pool(raw) = e.location() else {
+            unreachable!("in a list of the pool, and whole")
+        };
         let mut scratch: Page = [0; PAGE_SIZE];
         let object = state::object(&self.pools, e.pool, raw, &mut scratch);
         let Ok(place) = self.clusters.append(object) else { return false };

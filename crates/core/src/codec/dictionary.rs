@@ -84,7 +84,8 @@ struct Trained {
 
 impl Dictionaries {
     pub fn new() -> Self {
-        let samples = Samples { memory: None, count: 0, pause_pages: 0, next_pause_pages: 16 << 10 };
+        let samples =
+            Samples { memory: None, count: 0, pause_pages: 0, next_pause_pages: 16 << 10 };
         Dictionaries {
             trained: [const { Once::new() }; MAX_DICTIONARIES],
             newest: AtomicU32::new(0),
@@ -220,7 +221,8 @@ struct Counts(Mapping);
 impl Counts {
     #[inline(always)]
     fn slot(&mut self, bytes: &[u8], at: usize) -> &mut [u8; 4] {
-        let word = bytes[at..at + SUBSTRING_BYTES].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let word =
+            bytes[at..at + SUBSTRING_BYTES].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
         let hash = word.wrapping_mul(0x9fb2_1c65_1e98_df25) >> (64 - TABLE_LOG2);
         &mut self.0.as_mut_slice().as_chunks_mut::<4>().0[hash as usize]
     }

@@ -124,7 +124,10 @@ impl Writer<'_> {
             self.count -= 32;
             let word = ((self.bits >> self.count) as u32).to_be_bytes();
             let end = self.len + 4;
-            self.dst.get_mut(self.len..end).ok_or(CompressError::Incompressible)?.copy_from_slice(&word);
+            self.dst
+                .get_mut(self.len..end)
+                .ok_or(CompressError::Incompressible)?
+                .copy_from_slice(&word);
             self.len = end;
         }
         Ok(())
@@ -160,7 +163,8 @@ impl<'a> Tables<'a> {
     /// The block at `block` is behind us: its values can be pointed to.
     #[inline(always)]
     fn learn(&mut self, value: u64, block: usize) {
-        let index = |ring_bytes: usize, at: usize, n: usize| ((at % ring_bytes / n) as u16).to_le_bytes();
+        let index =
+            |ring_bytes: usize, at: usize, n: usize| ((at % ring_bytes / n) as u16).to_le_bytes();
         for i in 0..4 {
             let part = value >> (48 - 16 * i) & 0xffff;
             self.of_2[hash(part, 10)] = index(RING_2.bytes, block + 2 * i, 2);
@@ -175,7 +179,13 @@ impl<'a> Tables<'a> {
 
 /// The index of `value`, whose bytes in the stream's order are `bytes`, if the candidate is one.
 #[inline(always)]
-fn find<const N: usize>(ring: Ring<N>, slot: [u8; 2], src: &[u8], block: usize, bytes: &[u8]) -> Option<u32> {
+fn find<const N: usize>(
+    ring: Ring<N>,
+    slot: [u8; 2],
+    src: &[u8],
+    block: usize,
+    bytes: &[u8],
+) -> Option<u32> {
     let index = u16::from_le_bytes(slot).into();
     let at = ring.place(index, block)?;
     (src[at..at + N] == bytes[..N]).then_some(index)
@@ -195,7 +205,8 @@ fn half(tables: &Tables<'_>, src: &[u8], block: usize, bytes: [u8; 4]) -> Half {
     }
     let (high, low) = (value >> 16, value & 0xffff);
     let index_of = |part: u32, bytes: &[u8]| {
-        find(RING_2, tables.of_2[hash(part.into(), 10)], src, block, bytes).map(|i| (i, RING_2.bits))
+        find(RING_2, tables.of_2[hash(part.into(), 10)], src, block, bytes)
+            .map(|i| (i, RING_2.bits))
     };
     let data = |part: u32| (part, 16);
     match (index_of(high, &bytes[..2]), index_of(low, &bytes[2..])) {
@@ -216,7 +227,11 @@ pub fn compress(memory: &mut [u8], src: &[u8], dst: &mut [u8]) -> Result<usize, 
         let value = u64::from_be_bytes(*bytes);
         let block = number * 8;
         if number > 0 && *bytes == blocks[number - 1] {
-            let run = blocks[number..].iter().take(MOST_REPEATS as usize).take_while(|b| *b == bytes).count();
+            let run = blocks[number..]
+                .iter()
+                .take(MOST_REPEATS as usize)
+                .take_while(|b| *b == bytes)
+                .count();
             out.put(REPEAT, OPERATION_BITS)?;
             out.put(run as u32 - 1, REPEAT_BITS)?;
             // Nothing is learnt from them: candidates are looked up in the bytes themselves.
@@ -409,7 +424,8 @@ mod tests {
         // 8 zeros, then twice the same again, then END.
         assert!(of(&[0; 24]).starts_with("11100 11011000001 11110".replace(' ', "").as_str()));
         // Data of 8 bytes, then a half that the ring has at index 1 and one that it has not.
-        let expected = format!("00000{}{}{}{}", bits(b"abcdefgh"), "10100", "000000001", bits(b"1234"));
+        let expected =
+            format!("00000{}{}{}{}", bits(b"abcdefgh"), "10100", "000000001", bits(b"1234"));
         assert!(of(b"abcdefghefgh1234").starts_with(&expected));
         // The last bytes.
         assert!(of(b"xyz").starts_with(&format!("11101011{}11110", bits(b"xyz"))));

@@ -181,7 +181,8 @@ pub fn compress(
     version: Stream,
 ) -> Result<usize, CompressError> {
     let (table, _) = table.as_chunks_mut::<2>();
-    let table: &mut [[u8; 2]; 1 << TABLE_LOG2] = table.first_chunk_mut().ok_or(CompressError::Failed)?;
+    let table: &mut [[u8; 2]; 1 << TABLE_LOG2] =
+        table.first_chunk_mut().ok_or(CompressError::Failed)?;
     let mut out = Writer { dst, len: 0, state_at: None };
     if version == Stream::V1 {
         out.push([17, 1])?;
@@ -234,7 +235,8 @@ fn compress_block(
             at += 1 + ((at - anchor) >> 5);
             continue;
         }
-        let (mut candidate, mut len) = (candidate, 4 + common(src, candidate + 4, at + 4, block.end));
+        let (mut candidate, mut len) =
+            (candidate, 4 + common(src, candidate + 4, at + 4, block.end));
         // What precedes may match too.
         while at > anchor && candidate > block.start && src[at - 1] == src[candidate - 1] {
             (at, candidate, len) = (at - 1, candidate - 1, len + 1);
@@ -367,7 +369,12 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
 }
 
 #[inline(always)]
-fn copy_literals(from: &mut Reader<'_>, dst: &mut [u8], to: &mut usize, count: usize) -> Option<()> {
+fn copy_literals(
+    from: &mut Reader<'_>,
+    dst: &mut [u8],
+    to: &mut usize,
+    count: usize,
+) -> Option<()> {
     // Most runs are short: one copy of fixed length, where both sides have the room.
     if count <= 16
         && let (Some(s), Some(d)) = (

@@ -152,7 +152,11 @@ impl Codecs {
 
     /// Compresses a page that is one word repeated, but for a few: before any codec, and cheaper.
     #[inline]
-    pub fn compress_sparse(&self, page: &[u8; crate::sys::PAGE_SIZE], dst: &mut [u8]) -> Option<Compressed> {
+    pub fn compress_sparse(
+        &self,
+        page: &[u8; crate::sys::PAGE_SIZE],
+        dst: &mut [u8],
+    ) -> Option<Compressed> {
         sparse::compress(page, dst).map(|len| Compressed { codec: FORMAT_SPARSE, len })
     }
 
@@ -179,12 +183,20 @@ impl Codecs {
                 words::Form::Lz4(len) => done(FORMAT_LZ4, len),
             },
             Algorithm::Lz4 => done(FORMAT_LZ4, scratch.lz4()?.compress(src, dst)?),
-            Algorithm::Lz4Hc => done(FORMAT_LZ4, scratch.lz4hc()?.compress(spec.level(), src, dst)?),
-            Algorithm::Lzo => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V0)?),
-            Algorithm::LzoRle => done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V1)?),
+            Algorithm::Lz4Hc => {
+                done(FORMAT_LZ4, scratch.lz4hc()?.compress(spec.level(), src, dst)?)
+            }
+            Algorithm::Lzo => {
+                done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V0)?)
+            }
+            Algorithm::LzoRle => {
+                done(FORMAT_LZO, lzo::compress(scratch.lzo()?, src, dst, lzo::Stream::V1)?)
+            }
             Algorithm::Ibm842 => done(FORMAT_842, ibm842::compress(scratch.ibm842()?, src, dst)?),
             Algorithm::Zstd => self.compress_by_zstd(spec, scratch, src, dst),
-            Algorithm::Deflate => done(FORMAT_DEFLATE, scratch.deflate(spec.level())?.compress(src, dst)?),
+            Algorithm::Deflate => {
+                done(FORMAT_DEFLATE, scratch.deflate(spec.level())?.compress(src, dst)?)
+            }
         }
     }
 

@@ -59,7 +59,8 @@ impl Offers {
     /// It has tried one.
     pub fn learn(&mut self, kind: Kind, is_better: bool) {
         let score = &mut self.scores[kind.0];
-        *score = if is_better { (*score + SUCCESS).min(SCORE_MOST) } else { score.saturating_sub(1) };
+        *score =
+            if is_better { (*score + SUCCESS).min(SCORE_MOST) } else { score.saturating_sub(1) };
     }
 }
 

@@ -43,7 +43,9 @@ mod tests {
 
     #[test]
     fn finds_the_word_of_every_kind_of_fill() {
-        for word in [0, 1, u64::MAX, 0x0102_0304_0506_0708, 0xff00_0000_0000_0000, 0x5555_5555_5555_5555] {
+        for word in
+            [0, 1, u64::MAX, 0x0102_0304_0506_0708, 0xff00_0000_0000_0000, 0x5555_5555_5555_5555]
+        {
             let page = filled(word);
             assert!(page.chunks(8).all(|c| c == word.to_ne_bytes()));
             assert_eq!(same_filled(&page), Some(word));

@@ -8,7 +8,8 @@
 use super::words::WordsCompressor;
 use super::{CompressError, ibm842, lzo};
 use crate::sys::codec_ffi::{
-    DeflateCompressor, DeflateDecompressor, Lz4Compressor, Lz4HcCompressor, ZstdCompressor, ZstdDecompressor,
+    DeflateCompressor, DeflateDecompressor, Lz4Compressor, Lz4HcCompressor, ZstdCompressor,
+    ZstdDecompressor,
 };
 use crate::sys::mem::Mapping;
 
@@ -89,7 +90,8 @@ impl Scratch {
     }
 
     pub(super) fn ibm842(&mut self) -> Result<&mut [u8], CompressError> {
-        hold!(self.compressor, Ibm842(_c), Mapping::new(ibm842::TABLE_BYTES)).map(Mapping::as_mut_slice)
+        hold!(self.compressor, Ibm842(_c), Mapping::new(ibm842::TABLE_BYTES))
+            .map(Mapping::as_mut_slice)
     }
 
     /// A zstd context sized for inputs like this one: tables for 2 MiB would cost a 4 KiB page its

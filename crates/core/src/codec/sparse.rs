@@ -86,7 +86,8 @@ mod tests {
             for fill in [0, 7, u64::MAX] {
                 let others: Vec<_> = places[..n].iter().map(|i| (*i, *i as u64 + 1)).collect();
                 let page = page(fill, &others);
-                let len = compress(&page, &mut out).unwrap_or_else(|| panic!("{n} words beside {fill:x}"));
+                let len = compress(&page, &mut out)
+                    .unwrap_or_else(|| panic!("{n} words beside {fill:x}"));
                 let mut back = vec![0x55; 4096];
                 assert_eq!(decompress(&out[..len], &mut back), Some(4096));
                 assert_eq!(back, page);

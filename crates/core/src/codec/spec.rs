@@ -144,7 +144,11 @@ pub struct CodecSpec {
 impl Default for CodecSpec {
     /// What brings pages back fastest on this processor.
     fn default() -> Self {
-        Self::of(if words::loops().level() > words::Level::Plain { Algorithm::Words } else { Algorithm::Lz4 })
+        Self::of(if words::loops().level() > words::Level::Plain {
+            Algorithm::Words
+        } else {
+            Algorithm::Lz4
+        })
     }
 }
 
@@ -296,7 +300,8 @@ mod tests {
     #[test]
     fn every_algorithm_is_listed_once() {
         for number in 0..ENTRIES.len() as u32 {
-            let spec = CodecSpec::from_bits(number | 1 << 8).or(CodecSpec::from_bits(number | 2 << 8));
+            let spec =
+                CodecSpec::from_bits(number | 1 << 8).or(CodecSpec::from_bits(number | 2 << 8));
             let spec = spec.or(CodecSpec::from_bits(number)).unwrap();
             assert_eq!(spec.algorithm as u32, number);
             assert_eq!(list().filter(|i| i.name == spec.name()).count(), 1);
@@ -323,7 +328,10 @@ mod tests {
             assert_eq!(spec.to_string(), text);
             assert_eq!(CodecSpec::from_bits(spec.to_bits()), Some(spec));
         }
-        assert_eq!(CodecSpec::parse("zstd").unwrap(), CodecSpec::parse("zstd:level=1,dict=off").unwrap());
+        assert_eq!(
+            CodecSpec::parse("zstd").unwrap(),
+            CodecSpec::parse("zstd:level=1,dict=off").unwrap()
+        );
         assert_eq!(CodecSpec::parse("lz4hc:4").unwrap().level(), 4);
         let is_plain = words::loops().level() == words::Level::Plain;
         assert_eq!(CodecSpec::default().to_string(), if is_plain { "lz4" } else { "words" });
@@ -345,9 +353,16 @@ mod tests {
             "codec 'zstd:lvl=9': no such parameter 'lvl=9'; zstd takes level=-128..22, dict=auto|off"
         );
         assert_eq!(says("lz4:9"), "codec 'lz4:9': no such parameter '9'; lz4 takes no parameters");
-        for bad in
-            ["", "lz4:", "lz4hc:level=10", "lz4hc:", "zstd:dict=yes", "LZ4", "deflate:level=0", "zstd:"]
-        {
+        for bad in [
+            "",
+            "lz4:",
+            "lz4hc:level=10",
+            "lz4hc:",
+            "zstd:dict=yes",
+            "LZ4",
+            "deflate:level=0",
+            "zstd:",
+        ] {
             assert!(CodecSpec::parse(bad).is_err(), "{bad}");
         }
     }

@@ -50,9 +50,15 @@ impl Streams {
     /// That many streams, 1 to 32.
     pub fn with_slots(slots: usize, max_input_bytes: usize) -> Result<Streams> {
         let slots = (0..slots.clamp(1, MAX_SLOTS))
-            .map(|_| Ok(Slot::new(Stream { scratch: Scratch::new(), out: Mapping::new(max_input_bytes)? })))
+            .map(|_| {
+                Ok(Slot::new(Stream {
+                    scratch: Scratch::new(),
+                    out: Mapping::new(max_input_bytes)?,
+                }))
+            })
             .collect::<Result<Vec<_>>>()?;
-        let out_bytes = slots.len() * max_input_bytes.max(1).next_multiple_of(crate::sys::PAGE_SIZE);
+        let out_bytes =
+            slots.len() * max_input_bytes.max(1).next_multiple_of(crate::sys::PAGE_SIZE);
         Ok(Streams { slots, scratch_bytes: AtomicUsize::new(0), out_bytes })
     }
 

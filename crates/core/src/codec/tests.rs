@@ -30,9 +30,13 @@ impl Rng {
                     let n = 1 + self.below(700);
                     v.resize(v.len() + n, self.below(3) as u8);
                 }
-                2 => v.extend_from_slice(&b"the quick brown fox jumps over the lazy dog "[self.below(40)..]),
+                2 => v.extend_from_slice(
+                    &b"the quick brown fox jumps over the lazy dog "[self.below(40)..],
+                ),
                 3 => {
-                    v.extend_from_slice(&(0x7f12_3456_0000 + self.below(1 << 14) as u64 * 16).to_le_bytes());
+                    v.extend_from_slice(
+                        &(0x7f12_3456_0000 + self.below(1 << 14) as u64 * 16).to_le_bytes(),
+                    );
                     v.extend_from_slice(&(self.below(3) as u64).to_le_bytes());
                 }
                 4 => v.push((v.len() / 3) as u8),
@@ -120,7 +124,8 @@ fn zeros_and_random_bytes_take_about_what_they_must() {
         let noise = round_trip(&codecs, &mut scratch, &noise).len;
         assert!(zeros <= if text == "none" { 4096 } else { 80 }, "{text}: zeros take {zeros}");
         // 842 has 5 bits for every 8 bytes, words 4.
-        let most = if matches!(text, "842" | "words") { 4096 + 4096 * 5 / 64 + 16 } else { 4096 + 64 };
+        let most =
+            if matches!(text, "842" | "words") { 4096 + 4096 * 5 / 64 + 16 } else { 4096 + 64 };
         assert!((4096..most).contains(&noise), "{text}: noise takes {noise}");
     }
 }
@@ -142,7 +147,9 @@ fn the_limit_of_the_output_is_exact() {
                     // tables it has.
                     Ok(done) => {
                         let mut back = vec![0; 4096];
-                        codecs.decompress(done.codec, &mut scratch, &dst[..done.len], &mut back).unwrap();
+                        codecs
+                            .decompress(done.codec, &mut scratch, &dst[..done.len], &mut back)
+                            .unwrap();
                         assert!(back == src);
                     }
                 }
@@ -218,7 +225,11 @@ fn bytes_of_no_codec_are_corrupt() {
         for len in [0, 1, 2, 3, 17, 400] {
             let src: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
             let mut dst = [0; 4096];
-            assert_eq!(codecs.decompress(codec, &mut scratch, &src, &mut dst), Err(Corrupt), "{codec} {len}");
+            assert_eq!(
+                codecs.decompress(codec, &mut scratch, &src, &mut dst),
+                Err(Corrupt),
+                "{codec} {len}"
+            );
         }
     }
 }
@@ -260,7 +271,10 @@ fn too_large_an_input_fails() {
     let src = vec![0; MAX_INPUT_BYTES + 1];
     let mut dst = vec![0; 1 << 16];
     for text in SPECS {
-        assert_eq!(codecs(text).compress(&mut Scratch::new(), &src, &mut dst), Err(CompressError::Failed));
+        assert_eq!(
+            codecs(text).compress(&mut Scratch::new(), &src, &mut dst),
+            Err(CompressError::Failed)
+        );
     }
 }
 
@@ -285,7 +299,9 @@ fn streams_are_bounded_and_exclusive() {
                     });
                     let Ok((codec, bytes)) = kept else { continue };
                     let mut back = vec![0; 4096];
-                    streams.with(|s| codecs.decompress(codec, &mut s.scratch, &bytes, &mut back)).unwrap();
+                    streams
+                        .with(|s| codecs.decompress(codec, &mut s.scratch, &bytes, &mut back))
+                        .unwrap();
                     assert!(back == src);
                 }
             });
@@ -297,7 +313,11 @@ fn streams_are_bounded_and_exclusive() {
         }
     });
     // Two lz4 states of 16 KiB and a bit, whatever the number of threads was.
-    assert!(streams.mapped_bytes() - before <= 2 * (20 << 10), "{}", streams.mapped_bytes() - before);
+    assert!(
+        streams.mapped_bytes() - before <= 2 * (20 << 10),
+        "{}",
+        streams.mapped_bytes() - before
+    );
 }
 
 /// Pages of records that resemble the ones of other pages more than each other.
@@ -328,7 +348,8 @@ fn until_training_is_due(codecs: &Codecs, mut store: impl FnMut()) -> usize {
 
 #[test]
 fn a_dictionary_is_trained_kept_and_used() {
-    let (codecs, mut scratch, mut rng) = (codecs("zstd:level=1,dict=auto"), Scratch::new(), Rng(10));
+    let (codecs, mut scratch, mut rng) =
+        (codecs("zstd:level=1,dict=auto"), Scratch::new(), Rng(10));
     let mut kept = Vec::new();
     let mut store = |codecs: &Codecs, scratch: &mut Scratch, rng: &mut Rng, kinds: &[Vec<u8>]| {
         let src = record_page(rng, kinds);
@@ -346,7 +367,9 @@ fn a_dictionary_is_trained_kept_and_used() {
         assert_eq!(done.codec, FORMAT_ZSTD);
         before = done.len;
     });
-    let Training::Kept { bytes_before, bytes_after } = codecs.train() else { panic!("these pages gain") };
+    let Training::Kept { bytes_before, bytes_after } = codecs.train() else {
+        panic!("these pages gain")
+    };
     assert!(bytes_after < bytes_before / 2, "{bytes_before} -> {bytes_after}");
     assert!(!codecs.training_due());
     let done = store(&codecs, &mut scratch, &mut rng, &kinds);
@@ -369,7 +392,10 @@ fn a_dictionary_is_trained_kept_and_used() {
         assert_eq!(store(&codecs, &mut scratch, &mut rng, &others).codec, FORMAT_ZSTD);
     }
     codecs.select(CodecSpec::parse("zstd:level=1,dict=auto").unwrap());
-    assert_eq!(store(&codecs, &mut scratch, &mut rng, &others).codec, FORMAT_ZSTD | 2 << DICTIONARY_SHIFT);
+    assert_eq!(
+        store(&codecs, &mut scratch, &mut rng, &others).codec,
+        FORMAT_ZSTD | 2 << DICTIONARY_SHIFT
+    );
 
     // Entries of all times, with one scratch and with a fresh one.
     let mut fresh = Scratch::new();
@@ -396,7 +422,8 @@ fn a_dictionary_is_trained_kept_and_used() {
         let codec = FORMAT_ZSTD | number << DICTIONARY_SHIFT;
         assert_eq!(codecs.decompress(codec, &mut scratch, bytes, &mut back), Err(Corrupt));
     }
-    let wrong = codecs.decompress(FORMAT_ZSTD | 1 << DICTIONARY_SHIFT, &mut scratch, bytes, &mut back);
+    let wrong =
+        codecs.decompress(FORMAT_ZSTD | 1 << DICTIONARY_SHIFT, &mut scratch, bytes, &mut back);
     assert!(wrong.is_err() || back != *src);
     codecs.decompress(*codec, &mut scratch, bytes, &mut back).unwrap();
     assert!(back == *src);

@@ -136,7 +136,9 @@ impl Lines {
     #[inline(always)]
     pub fn is_hopeless(&self, done: usize, lines: usize, room: usize) -> bool {
         let bytes = self.literal_bytes + self.code_bytes + self.distance_bytes;
-        done == TRIED_LINES && room < lines * LINE_BYTES && bytes > TRIED_LINES * LINE_BYTES * 15 / 16
+        done == TRIED_LINES
+            && room < lines * LINE_BYTES
+            && bytes > TRIED_LINES * LINE_BYTES * 15 / 16
     }
 
     /// Adds the codes of a line, if it has some.
@@ -186,7 +188,11 @@ impl WordsCompressor {
 
     /// Compresses to the start of `dst`. A page of a kind of which lz4 has made less is offered to
     /// it, too.
-    pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<Form, CompressError> {
+    pub fn compress(
+        &mut self,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> core::result::Result<Form, CompressError> {
         let (tables, other) = self.memory.as_mut_slice().split_first_chunk_mut().expect("made so");
         let by_words = compress(tables, src, dst);
         let kind = by_words.map_or(None, |c| Kind::of(c.len, c.distances));
@@ -236,7 +242,8 @@ fn compress(
     for block in src.chunks(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks::<LINE_BYTES>();
         let out = dst.get_mut(done.len..).ok_or(CompressError::Incompressible)?;
-        let (head, out) = out.split_at_mut_checked(HEAD_BYTES).ok_or(CompressError::Incompressible)?;
+        let (head, out) =
+            out.split_at_mut_checked(HEAD_BYTES).ok_or(CompressError::Incompressible)?;
         let mut found = Lines::new();
         if !loops.compress(tables, lines, out, &mut found) {
             return Err(CompressError::Incompressible);
@@ -245,7 +252,9 @@ fn compress(
         head[8..].copy_from_slice(&(found.literal_bytes as u16).to_le_bytes());
         done.len += HEAD_BYTES + found.literal_bytes;
         done.distances += found.distance_bytes;
-        for part in [&found.codes[..found.code_bytes], &found.distances[..found.distance_bytes], rest] {
+        for part in
+            [&found.codes[..found.code_bytes], &found.distances[..found.distance_bytes], rest]
+        {
             let end = done.len + part.len();
             dst.get_mut(done.len..end).ok_or(CompressError::Incompressible)?.copy_from_slice(part);
             done.len = end;
@@ -354,7 +363,8 @@ pub fn compress_lines(
         // The tables of choices have places for all of four bits.
         let choose = |by: &Choices, differ: usize| by[differ & 15];
         for (i, word) in words.into_iter().enumerate() {
-            let above = if number > 0 { u64::from_le_bytes(all[start - LINE_WORDS + i]) } else { 0 };
+            let above =
+                if number > 0 { u64::from_le_bytes(all[start - LINE_WORDS + i]) } else { 0 };
             let mut best = choose(&BY_ZERO, bytes_that_differ(word, 0))
                 .min(choose(&BY_ABOVE, bytes_that_differ(word, above)));
             let mut distance = 0;
@@ -461,15 +471,18 @@ mod tests {
             let start = number * LINE_WORDS;
             let mut codes = 0u32;
             for (i, word) in words.into_iter().enumerate() {
-                let mut best =
-                    BY_ZERO[bytes_that_differ(word, 0)].min(BY_ABOVE[bytes_that_differ(word, above[i])]);
+                let mut best = BY_ZERO[bytes_that_differ(word, 0)]
+                    .min(BY_ABOVE[bytes_that_differ(word, above[i])]);
                 let mut distance = 0;
                 if number > 0 {
                     let near = |table: &[[u8; 4]], shift| {
                         let index = u32::from_le_bytes(table[place(word, shift)]) as usize;
                         let distance = start - 1 - index;
-                        let differ =
-                            if distance > DISTANCE_MAX { 8 } else { bytes_that_differ(word, at(index)) };
+                        let differ = if distance > DISTANCE_MAX {
+                            8
+                        } else {
+                            bytes_that_differ(word, at(index))
+                        };
                         (differ, distance)
                     };
                     let (one, other) = (near(first, SHIFTS[0]), near(second, SHIFTS[1]));
@@ -548,7 +561,9 @@ mod tests {
                 3 => 0x7f3a_5c00_0000 + random.next() % (1 << (8 * (1 + random.index(4)))),
                 4 => u64::MAX,
                 5 if words.len() >= 8 => words[words.len() - 8],
-                6 if words.len() >= 8 => words[words.len() - 8] ^ random.next() >> (8 * random.index(8)),
+                6 if words.len() >= 8 => {
+                    words[words.len() - 8] ^ random.next() >> (8 * random.index(8))
+                }
                 7 if !words.is_empty() => words[random.index(words.len())],
                 8 if !words.is_empty() => words[random.index(words.len())] ^ random.next() & 0xffff,
                 _ => random.next(),
@@ -567,7 +582,8 @@ mod tests {
         let mut tables = [[0xa5; TABLES_BYTES], [0x5a; TABLES_BYTES]];
         for round in 0..3000 {
             let lines = heap(&mut random, round % (BLOCK_LINES + 1));
-            let room = if round % 3 == 0 { random.index(lines.len() * LINE_BYTES + 1) } else { 5000 };
+            let room =
+                if round % 3 == 0 { random.index(lines.len() * LINE_BYTES + 1) } else { 5000 };
             let mut outs = [vec![0; room], vec![0; room]];
             let mut found = [Lines::new(), Lines::new()];
             let ([naive_tables, tables], [naive_out, out]) = (&mut tables, &mut outs);
@@ -609,9 +625,14 @@ mod tests {
                         _ => bytes[at] ^= 1 << random.index(8),
                     }
                 }
-                let block = Block { with_code, literals: &literals, codes: &codes, distances: &distances };
-                let mut back = [vec![[1; LINE_BYTES]; lines.len()], vec![[2; LINE_BYTES]; lines.len()]];
-                let ends = [naive_decompress(&block, &mut back[0]), loops.decompress(&block, &mut back[1])];
+                let block =
+                    Block { with_code, literals: &literals, codes: &codes, distances: &distances };
+                let mut back =
+                    [vec![[1; LINE_BYTES]; lines.len()], vec![[2; LINE_BYTES]; lines.len()]];
+                let ends = [
+                    naive_decompress(&block, &mut back[0]),
+                    loops.decompress(&block, &mut back[1]),
+                ];
                 assert_eq!(ends[0], ends[1], "round {round}, damage {damage}");
                 if ends[0].is_some() {
                     assert!(back[0] == back[1], "round {round}, damage {damage}");
@@ -672,7 +693,8 @@ mod tests {
         let repeated = core::array::from_fn(|i| key[i % key.len()]);
         // No word comes again, but parts of words do.
         let text = |random: &mut Random| -> [u8; PAGE_SIZE] {
-            let words = core::iter::repeat_with(|| format!("which {} was written ", random.next() % 1000));
+            let words =
+                core::iter::repeat_with(|| format!("which {} was written ", random.next() % 1000));
             let bytes: Vec<u8> = words.flat_map(String::into_bytes).take(PAGE_SIZE).collect();
             bytes.try_into().unwrap()
         };

@@ -111,13 +111,24 @@ mod tests {
     #[test]
     fn handles_come_out_of_the_variable_as_they_went_in() {
         for (a, b) in [(0, 0), (700, 4012), (i32::MAX, u64::MAX)] {
-            let all = Handles { counters: Handle { fd: a, inode: b }, settings: Handle { fd: 3, inode: 10 } };
+            let all = Handles {
+                counters: Handle { fd: a, inode: b },
+                settings: Handle { fd: 3, inode: 10 },
+            };
             let mut text = [0; TEXT_BYTES];
             assert_eq!(Handles::parse(all.write_to(&mut text)), Some(all));
         }
-        for wrong in
-            ["", "5", "1:2:3", "1:2:3:", "1:2:3:4:5", "-1:2:3:4", "4294967296:2:3:4", "1:2:3:x", "1: 2:3:4"]
-        {
+        for wrong in [
+            "",
+            "5",
+            "1:2:3",
+            "1:2:3:",
+            "1:2:3:4:5",
+            "-1:2:3:4",
+            "4294967296:2:3:4",
+            "1:2:3:x",
+            "1: 2:3:4",
+        ] {
             assert_eq!(Handles::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }

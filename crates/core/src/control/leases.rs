@@ -21,7 +21,8 @@ impl Tree {
     pub fn inherit_leases(&self, parent: &Slot, child: Option<&Slot>) {
         let Some(child) = child else { return self.keeps_leases.store(1, Ordering::Release) };
         let own = parent.lease_owner();
-        let inherited = parent.reads.iter().map(|r| r.load(Ordering::Relaxed)).filter(|id| *id != 0);
+        let inherited =
+            parent.reads.iter().map(|r| r.load(Ordering::Relaxed)).filter(|id| *id != 0);
         let mut places = child.reads.iter();
         for id in inherited.chain([own]) {
             match places.next() {
@@ -34,8 +35,9 @@ impl Tree {
     /// Whether somebody who `is_there` may still read, or write, the extents of the process that
     /// had this id.
     pub fn is_lease_wanted(&self, owner: u32, is_there: impl Fn(&Slot) -> bool) -> bool {
-        let may_use =
-            |s: &Slot| s.lease_owner() == owner || s.reads.iter().any(|r| r.load(Ordering::Acquire) == owner);
+        let may_use = |s: &Slot| {
+            s.lease_owner() == owner || s.reads.iter().any(|r| r.load(Ordering::Acquire) == owner)
+        };
         let keeps = self.keeps_leases.load(Ordering::Acquire) != 0;
         self.live_slots().any(|s| (keeps || may_use(s)) && is_there(s))
     }

@@ -122,7 +122,9 @@ mod tests {
         assert!(s.orders.is_done(first) && !s.orders.is_done(second));
         s.orders.set_listener(true);
         t.retire(s, s.id());
-        assert!(s.orders.is_done(second) && s.orders.wanted().is_none() && !s.orders.has_listener());
+        assert!(
+            s.orders.is_done(second) && s.orders.wanted().is_none() && !s.orders.has_listener()
+        );
     }
 
     #[test]

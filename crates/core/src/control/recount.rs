@@ -62,7 +62,9 @@ impl Recount {
         }
         let sum = |f: fn(&Slot) -> &AtomicI64| {
             // What is in the block anybody may have written.
-            tree.used_slots().iter().fold(0i64, |all, s| all.wrapping_add(f(s).load(Ordering::Acquire)))
+            tree.used_slots()
+                .iter()
+                .fold(0i64, |all, s| all.wrapping_add(f(s).load(Ordering::Acquire)))
         };
         self.used.look(&tree.used_pages, sum(|s| &s.used_pages));
         self.needed.look(&tree.needed_pages, sum(|s| &s.needed_pages));
@@ -81,7 +83,11 @@ mod tests {
         t.publish(t.claim(1).unwrap(), 70, 100);
         t.used_pages.fetch_add(30, Ordering::Relaxed);
         (1..LOOKS).for_each(|_| recount.look(&t));
-        assert_eq!(t.used_pages.load(Ordering::Relaxed), 100, "it may be a change that is under way");
+        assert_eq!(
+            t.used_pages.load(Ordering::Relaxed),
+            100,
+            "it may be a change that is under way"
+        );
         recount.look(&t);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 70);
         assert_eq!(t.needed_pages.load(Ordering::Relaxed), 100);

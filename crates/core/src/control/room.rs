@@ -67,7 +67,9 @@ mod tests {
         assert_eq!(room.ask(), None, "nobody is there");
         let pages = AtomicU64::new(41);
         std::thread::scope(|scope| {
-            scope.spawn(|| room.answer(|| Some(pages.fetch_add(1, Ordering::Relaxed)).filter(|p| *p < 44)));
+            scope.spawn(|| {
+                room.answer(|| Some(pages.fetch_add(1, Ordering::Relaxed)).filter(|p| *p < 44))
+            });
             // The one before, which nobody waits for any more, may be answered with the first.
             let first = room.ask().expect("somebody is there");
             assert!((41..=42).contains(&first), "{first}");

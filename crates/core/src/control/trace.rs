@@ -209,7 +209,8 @@ pub enum Next {
 }
 
 fn seal(position: u64, words: [u64; 2]) -> u64 {
-    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    let mix =
+        |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
     mix(mix(mix(!0, position), words[0]), words[1])
 }
 
@@ -318,7 +319,15 @@ mod tests {
     }
 
     fn record(page: u64, pid: u32) -> Record {
-        Record { kind: Kind::PoolLoad, is_write: true, is_held: false, page, pages: 3, pid, time_us: 77 }
+        Record {
+            kind: Kind::PoolLoad,
+            is_write: true,
+            is_held: false,
+            page,
+            pages: 3,
+            pid,
+            time_us: 77,
+        }
     }
 
     #[test]

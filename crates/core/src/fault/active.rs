@@ -47,7 +47,8 @@ impl Active {
         let blocks = if blocks < BLOCKS_MIN { 0 } else { blocks.min(BLOCKS_MAX) };
         let wanted = Kind::from_u32(settings.mechanism).ok_or(Errno::EINVAL)?;
         let mechanism = Mechanism::open(wanted, slots, blocks, is_alone)?;
-        let codec = |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
+        let codec =
+            |name: &[u8]| core::str::from_utf8(name).ok().and_then(|s| CodecSpec::parse(s).ok());
         let store = open_store(settings, leases);
         let config = CacheConfig {
             codec: codec(settings.compressor()).unwrap_or_default(),
@@ -83,5 +84,8 @@ fn open_store(settings: &Settings, leases: &'static Leases) -> Option<PagerStore
         return RemoteStore::open(remote).ok().map(PagerStore::from);
     }
     let has_directory = settings.store_dir_len > 0;
-    has_directory.then(|| FileStore::open(settings.store_dir()).ok()).flatten().map(PagerStore::from)
+    has_directory
+        .then(|| FileStore::open(settings.store_dir()).ok())
+        .flatten()
+        .map(PagerStore::from)
 }

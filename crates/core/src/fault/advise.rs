@@ -98,7 +98,8 @@ impl Pager {
 
     /// The first run of pages in `[at, end)` that are elsewhere and that the program may use.
     fn next_to_come(&self, at: usize, end: usize) -> Option<Range> {
-        let is_away = |e: &PageEntry| matches!(e.state(), PageState::Stored(_) | PageState::Limbo(_));
+        let is_away =
+            |e: &PageEntry| matches!(e.state(), PageState::Stored(_) | PageState::Limbo(_));
         let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
         let part = |r: &Range| {
             let is_usable = r.prot != 0 && !r.flags.has(RangeFlags::GUARD);
@@ -117,7 +118,8 @@ impl Pager {
     ) -> Option<Range> {
         while at < end {
             let i = self.ranges.index_from(at);
-            let range = (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end)?;
+            let range =
+                (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end)?;
             let found = part(&range).and_then(|part| find(&part));
             if found.is_some() {
                 return found;
@@ -174,7 +176,12 @@ impl Pager {
     /// Gives as many of limbo's pages to the cache as came into it, the oldest first: where memory
     /// is not short those are the ones that came, and where it is, the others' second chance is
     /// over. Returns the frames freed.
-    fn free_as_many<'a>(&'a self, mut s: Locked<'a>, active: &Active, pages: usize) -> (Locked<'a>, usize) {
+    fn free_as_many<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        pages: usize,
+    ) -> (Locked<'a>, usize) {
         let mut sum = 0;
         while sum < pages {
             let (freed, refused);
@@ -223,7 +230,8 @@ impl Pager {
                 // Another thread has it in hand, or it cannot be read: whoever touches it will see.
                 _ => return (run.start + PAGE_SIZE, 0),
             }
-            let is_as_it_was = self.ranges.find(run.start) == Some(range) && self.is_away(run.start);
+            let is_as_it_was =
+                self.ranges.find(run.start) == Some(range) && self.is_away(run.start);
             if !is_as_it_was {
                 return (run.start + PAGE_SIZE, 0);
             }

@@ -104,7 +104,8 @@ impl Pager {
                 && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
             {
                 let cold = s.limbo.is_cold(slot);
-                aged[i] = self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
+                aged[i] =
+                    self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
             } else if live[i] {
                 self.free_entry(copies[i]);
                 aged[i] = Aged::Refused;
@@ -191,7 +192,11 @@ impl Pager {
 
     /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch
     /// by batch, so that a touch of one need not wait for all. As `age_out`.
-    fn age_out_block<'a>(&'a self, mut s: Locked<'a>, active: &Active) -> (Locked<'a>, usize, usize) {
+    fn age_out_block<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+    ) -> (Locked<'a>, usize, usize) {
         let Some(block) = s.limbo.claim_block() else { return (s, 0, 0) };
         let stretch = s.limbo.page(block);
         let (mut refused, mut evidence) = (0, Evidence::default());
@@ -224,7 +229,10 @@ impl Pager {
     fn is_whole(active: &Active, block: usize) -> bool {
         let mut parts = (block..block + HUGE_PAGES).step_by(Mover::FRAMES_MAX);
         const { assert!(HUGE_PAGES.is_multiple_of(Mover::FRAMES_MAX)) };
-        active.mechanism.as_mover().is_some_and(|u| parts.all(|slot| u.has_frames(slot, Mover::FRAMES_MAX)))
+        active
+            .mechanism
+            .as_mover()
+            .is_some_and(|u| parts.all(|slot| u.has_frames(slot, Mover::FRAMES_MAX)))
     }
 
     /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache
@@ -262,7 +270,8 @@ impl Pager {
             evidence.zeros += 1;
             return Aged::Zero;
         }
-        let stored = if cold { active.cache.swap_out_cold(bytes) } else { active.cache.swap_out(bytes) };
+        let stored =
+            if cold { active.cache.swap_out_cold(bytes) } else { active.cache.swap_out(bytes) };
         match stored {
             Ok(e) => Aged::Stored(e),
             Err(SwapFull) => Aged::Refused,
@@ -298,7 +307,10 @@ impl Pager {
         let keeps = stretch.count >= WINDOW_LEAST_PAGES
             && !self.slot().turn.is_paused()
             && s.limbo.wants_stock(stretch.count)
-            && active.mechanism.as_mover().is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
+            && active
+                .mechanism
+                .as_mover()
+                .is_some_and(|u| u.has_frames(stretch.slot, stretch.count));
         if keeps {
             s.limbo.keep_stretch(stretch);
         }
@@ -307,7 +319,13 @@ impl Pager {
 
     /// Gives the pages of the slots from `first` on their new state, as far as they are still
     /// there. Returns how many stay in the program.
-    fn publish_slots(&self, s: &mut Locked<'_>, active: &Active, first: usize, aged: &[Aged]) -> usize {
+    fn publish_slots(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        first: usize,
+        aged: &[Aged],
+    ) -> usize {
         let mut refused = 0;
         self.recount_own();
         for (i, aged) in aged.iter().enumerate() {
@@ -356,7 +374,10 @@ impl Pager {
     /// frame may go.
     fn page_in_slot(&self, s: &mut Locked<'_>, slot: usize) -> Option<usize> {
         loop {
-            let page = s.limbo.page(slot).filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64))?;
+            let page = s
+                .limbo
+                .page(slot)
+                .filter(|p| self.state_of(*p) == PageState::Limbo(slot as u64))?;
             if self.is_free(s, page) {
                 return Some(page);
             }
@@ -374,7 +395,10 @@ impl Pager {
             self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
         } else {
             let f = active.mechanism.fill_from_limbo(page, slot, 1);
-            assert!(f == crate::sys::mechanism::Filled::All, "page {page:#x} cannot be put back: {f:?}");
+            assert!(
+                f == crate::sys::mechanism::Filled::All,
+                "page {page:#x} cannot be put back: {f:?}"
+            );
         }
         self.word(page, |m, e| {
             e.refuse_limbo(true);

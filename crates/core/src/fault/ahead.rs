@@ -86,7 +86,8 @@ impl Pager {
             return false;
         }
         let range = self.ranges.find(start).filter(|r| end <= r.end);
-        let is_wanted = matches!(self.state_of(start), PageState::Stored(_)) && !self.slot().turn.is_paused();
+        let is_wanted =
+            matches!(self.state_of(start), PageState::Stored(_)) && !self.slot().turn.is_paused();
         let Some(range) = range.filter(|_| is_wanted) else {
             s.ahead = Ahead::NOTHING;
             return false;
@@ -105,7 +106,8 @@ impl Pager {
         let brought = match self.serve(s, active, range, start, pages, 0, true) {
             Serve::Done(brought, kind) => {
                 self.trace_served(start, brought, kind, false, true);
-                s.trail.follow(Run { start: start >> PAGE_SHIFT, pages: brought }, self.limit_pages());
+                s.trail
+                    .follow(Run { start: start >> PAGE_SHIFT, pages: brought }, self.limit_pages());
                 brought
             }
             _ => 0,

@@ -215,7 +215,8 @@ impl Balance {
             let Packing { packed, loads, saved_bytes } = packings[i];
             let [near_loads, limbo_hits, pool_loads] = facts.events;
             let totals = [near_loads, limbo_hits, pool_loads, packed, loads];
-            let [near_loads, limbo_hits, pool_loads, packed, loads] = self.packing_seen[i].since(totals);
+            let [near_loads, limbo_hits, pool_loads, packed, loads] =
+                self.packing_seen[i].since(totals);
             let borders = facts.borders([near_loads, limbo_hits, pool_loads]);
             let saved = saved_bytes / PAGE_SIZE as u64;
             let verdict = is_packing_worth(PACKING_COSTS[i], packed, loads, saved, &borders);
@@ -286,7 +287,8 @@ impl Pager {
         let c = active.cache.counters();
         // What left unseen and was back at once would have been a hit, in a limbo that it would
         // have been a part of.
-        let limbo_hits = self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
+        let limbo_hits =
+            self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
         let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
         let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
         self.slot().set(Counter::EdgePages, limbo as u64);
@@ -333,7 +335,9 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{FEW_LOADS, POOL_LEAST_PERCENT as LEAST_PERCENT, POOL_MOST_PERCENT as MOST_PERCENT};
+    use crate::policy::{
+        FEW_LOADS, POOL_LEAST_PERCENT as LEAST_PERCENT, POOL_MOST_PERCENT as MOST_PERCENT,
+    };
 
     #[test]
     fn the_border_moves_to_where_memory_saves_more() {
@@ -342,7 +346,8 @@ mod tests {
         let mut facts = BorderFacts { events: [0; 3], near: 4000, stored: 10_000, limbo: 1000 };
         let steps = |n: usize, loads: u64, hits: u64, facts: &mut BorderFacts| {
             for _ in 0..n {
-                facts.events = [facts.events[0] + loads, facts.events[1] + hits, facts.events[2] + 8 * hits];
+                facts.events =
+                    [facts.events[0] + loads, facts.events[1] + hits, facts.events[2] + 8 * hits];
                 b.step(facts);
             }
             b.percent()
@@ -393,7 +398,8 @@ mod tests {
     #[test]
     fn the_denser_codec_is_chosen_where_memory_is_worth_more_than_time() {
         let b = Balance::new();
-        let mut facts = CodecFacts { events: [0; 3], limbo: 1000, pool: 10_000, sizes: (1000, 600) };
+        let mut facts =
+            CodecFacts { events: [0; 3], limbo: 1000, pool: 10_000, sizes: (1000, 600) };
         let step = |loads, stores, hits, facts: &mut CodecFacts| {
             facts.events.iter_mut().zip([loads, stores, hits]).for_each(|(e, n)| *e += n);
             b.step_codec(facts)
@@ -452,7 +458,12 @@ mod tests {
         for (said, has_store, percent) in [(30, true, 30), (30, false, 30), (0, false, 90)] {
             b.begin(said, has_store);
             for loads in [0, 100_000, 200_000] {
-                b.step(&BorderFacts { events: [loads, 0, 0], near: 400, stored: 1000, limbo: 1000 });
+                b.step(&BorderFacts {
+                    events: [loads, 0, 0],
+                    near: 400,
+                    stored: 1000,
+                    limbo: 1000,
+                });
             }
             assert_eq!(b.percent(), percent);
         }

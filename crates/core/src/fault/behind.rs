@@ -29,8 +29,8 @@ impl Pager {
     ) -> Serve {
         let mut unit = self.unit_pages() * PAGE_SIZE;
         let start = (page & !(unit - 1)).max(range.start);
-        let mut end =
-            ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit))).min(range.end);
+        let mut end = ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit)))
+            .min(range.end);
         let mut missing = 0;
         let mut at = start;
         while at < end {
@@ -63,7 +63,10 @@ impl Pager {
                 break;
             }
             // Out of kernel mappings: a larger run needs fewer of them.
-            assert!(low > range.start || end < range.end, "a whole range cannot be shown: {range:?}");
+            assert!(
+                low > range.start || end < range.end,
+                "a whole range cannot be shown: {range:?}"
+            );
             unit *= 8;
             low = (page & !(unit - 1)).max(range.start);
             end = ((page & !(unit - 1)) + unit).min(range.end);

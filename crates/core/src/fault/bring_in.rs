@@ -63,7 +63,8 @@ impl Pager {
     pub fn missing_pages(&self) -> u64 {
         let _lock = self.lock();
         let mut missing = 0;
-        self.table.for_each_occupied(0, usize::MAX, |_, _, e| missing += u64::from(!e.is_resident()));
+        self.table
+            .for_each_occupied(0, usize::MAX, |_, _, e| missing += u64::from(!e.is_resident()));
         missing
     }
 
@@ -90,7 +91,8 @@ impl Pager {
                     page = (page / LEAF_BYTES + 1) * LEAF_BYTES;
                 } else if is_missing(page) {
                     let most = range.end.min(page + TOGETHER * PAGE_SIZE);
-                    let end = (page..most).step_by(PAGE_SIZE).find(|p| !is_missing(*p)).unwrap_or(most);
+                    let end =
+                        (page..most).step_by(PAGE_SIZE).find(|p| !is_missing(*p)).unwrap_or(most);
                     return Some((page, end));
                 } else {
                     page += PAGE_SIZE;

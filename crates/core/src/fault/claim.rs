@@ -193,7 +193,8 @@ impl Pager {
     /// Claims all stretches that touch `[start, end)`. False, and nothing is claimed, if some page
     /// there is claimed.
     pub(super) fn claim_stretches(&self, s: &mut Locked<'_>, start: usize, end: usize) -> bool {
-        if self.has_claims(s, start, end) || (start..end).step_by(PAGE_SIZE).any(|p| s.claims.is_draining(p))
+        if self.has_claims(s, start, end)
+            || (start..end).step_by(PAGE_SIZE).any(|p| s.claims.is_draining(p))
         {
             return false;
         }

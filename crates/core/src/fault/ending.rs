@@ -122,7 +122,8 @@ impl Pager {
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
         active.cache.rest();
         self.note_flag(0, ADDRESS_END, RangeFlags::UNREGISTERED, true);
-        self.ended.store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
+        self.ended
+            .store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     }
 
     /// A fault that was under way when paging ended: the page is there now. Once, or it is the
@@ -188,7 +189,15 @@ impl Pager {
                 self.wait_for_claim(&mut s);
                 return (s, Some(0));
             }
-            match self.serve(&mut s, active, range, page, pages.min(self.batch_pages()), tries, true) {
+            match self.serve(
+                &mut s,
+                active,
+                range,
+                page,
+                pages.min(self.batch_pages()),
+                tries,
+                true,
+            ) {
                 Serve::Done(n, _) => return (s, Some(n.max(1))),
                 Serve::Lost(why) => {
                     self.note_lost(why);

@@ -175,7 +175,12 @@ impl Pager {
 
     /// Frees memory until `pages` more fit, or nothing can be freed any more; or waits until others
     /// have (`room.rs`).
-    pub(super) fn make_room<'a>(&'a self, s: Locked<'a>, active: &Active, pages: i64) -> Locked<'a> {
+    pub(super) fn make_room<'a>(
+        &'a self,
+        s: Locked<'a>,
+        active: &Active,
+        pages: i64,
+    ) -> Locked<'a> {
         // Looked for once: what can go may be in other hands.
         let wants_stock = is_window(pages) && self.is_nearly_full();
         if self.has_room(&s, pages, wants_stock) {
@@ -261,7 +266,9 @@ impl Pager {
     /// Whether windows come in and the evictor is to have frames ready for them, instead of those
     /// of other pages: nothing more is used by that.
     fn lacks_stock(&self, s: &Locked<'_>) -> bool {
-        self.is_nearly_full() && !self.slot().turn.is_paused() && s.limbo.wants_stock(self.batch_pages())
+        self.is_nearly_full()
+            && !self.slot().turn.is_paused()
+            && s.limbo.wants_stock(self.batch_pages())
     }
 
     /// Writes a portion of the pool back.
@@ -298,7 +305,8 @@ impl Pager {
             }
             let left;
             (s, left) = self.leave_together(s, active, &mut victims.lone);
-            (r.taken, r.freed, r.refused) = (r.taken + left.taken, r.freed + left.freed, left.refused);
+            (r.taken, r.freed, r.refused) =
+                (r.taken + left.taken, r.freed + left.freed, left.refused);
         }
         if r.freed > 0 && !(is_large && direct.is_some()) {
             // What needed no limbo has made room: what is in it can wait until a whole batch is

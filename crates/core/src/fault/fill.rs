@@ -48,7 +48,13 @@ impl Pager {
         }
     }
 
-    pub(super) fn serve_zero(&self, s: &mut Locked<'_>, active: &Active, page: usize, pages: usize) -> Serve {
+    pub(super) fn serve_zero(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        page: usize,
+        pages: usize,
+    ) -> Serve {
         // Words first: without memory for them nothing may be mapped.
         for i in 0..pages {
             if self.table.ensure(page + i * PAGE_SIZE).is_err() {
@@ -178,7 +184,8 @@ impl Pager {
             loaded += 1;
         }
         // Another mapping may be in the way; the ordinary way knows that.
-        b.is_guarded = guards && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
+        b.is_guarded =
+            guards && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
         let filled = match b.is_guarded {
             true => Filled::All,
             false => active.mechanism.fill(page, bytes[..loaded].as_flattened()),

@@ -138,13 +138,19 @@ impl Pager {
     /// Whether a page that is about to be mapped again was dropped so lately that it would still be
     /// in limbo.
     pub(super) fn was_dropped_lately(&self, e: &PageEntry) -> bool {
-        e.dropped_at()
-            .is_some_and(|then| ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64))
+        e.dropped_at().is_some_and(|then| {
+            ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64)
+        })
     }
 
     /// Drops those of the guarded pages that a sweep has found which still are what they were:
     /// words first, then a look at the holds (see hold.rs), then the frames. Says how many went.
-    pub(super) fn drop_leaving(&self, s: &mut Locked<'_>, active: &Active, leaving: &mut Leaving) -> usize {
+    pub(super) fn drop_leaving(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        leaving: &mut Leaving,
+    ) -> usize {
         let may_go = |s: &Locked<'_>, page: usize| {
             self.is_free(s, page)
                 && self.table.get(page).is_some_and(|e| e.is_as_its_copy() && e.copy().is_some())
@@ -188,7 +194,9 @@ impl Pager {
 
     /// Makes the copy of a page the page. Without one it stays in the program, and can be written.
     fn goes_back(&self, active: &Active, page: usize) -> bool {
-        let PageState::Stored(raw) = self.state_of(page) else { unreachable!("it has just been dropped") };
+        let PageState::Stored(raw) = self.state_of(page) else {
+            unreachable!("it has just been dropped")
+        };
         let is_back = active.cache.take_back_unwritten(swap_entry(raw)) == Back::Same;
         if !is_back {
             let range = self.ranges.find(page).expect("a page that was to go has a range");
@@ -201,7 +209,12 @@ impl Pager {
     /// they have gone: how many went, and how many of those are stored. What the kernel will not
     /// drop, for whatever reason, stays in the program. The pages that went are first among `pages`
     /// then.
-    pub(super) fn let_go(&self, s: &mut Locked<'_>, active: &Active, pages: &mut [usize]) -> (usize, usize) {
+    pub(super) fn let_go(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        pages: &mut [usize],
+    ) -> (usize, usize) {
         let mechanism = active.mechanism.as_mover().expect("guarded");
         let at_once = s.unlocked(|| mechanism.drop_each(pages));
         let mut gone = at_once;

@@ -127,7 +127,9 @@ impl ThreadHolds {
 
     fn any(&self, mut f: impl FnMut(usize, usize) -> bool) -> bool {
         let n = (self.count.load(Ordering::SeqCst) as usize).min(HOLDS_PER_THREAD);
-        self.held[..n].iter().any(|h| f(h.start.load(Ordering::SeqCst), h.end.load(Ordering::SeqCst)))
+        self.held[..n]
+            .iter()
+            .any(|h| f(h.start.load(Ordering::SeqCst), h.end.load(Ordering::SeqCst)))
     }
 }
 
@@ -233,7 +235,12 @@ impl Holds {
 
     /// Calls `f` with each held range that touches `[start, end)` until it returns true; whether it
     /// did.
-    pub fn overlapping(&self, start: usize, end: usize, mut f: impl FnMut(usize, usize) -> bool) -> bool {
+    pub fn overlapping(
+        &self,
+        start: usize,
+        end: usize,
+        mut f: impl FnMut(usize, usize) -> bool,
+    ) -> bool {
         for i in 0..self.high.load(Ordering::Acquire) {
             if let Some(t) = self.threads.get(i)
                 && t.any(|s, e| s < end && e > start && f(s, e))
@@ -270,7 +277,9 @@ mod tests {
             let (holds, start) = (Holds::new(), std::sync::Barrier::new(THREADS));
             let register = &|tid| {
                 start.wait();
-                (0..3).map(|_| core::ptr::from_ref(holds.register(tid).unwrap()) as usize).collect::<Vec<_>>()
+                (0..3)
+                    .map(|_| core::ptr::from_ref(holds.register(tid).unwrap()) as usize)
+                    .collect::<Vec<_>>()
             };
             let mut places: Vec<_> = std::thread::scope(|scope| {
                 let threads: Vec<_> =

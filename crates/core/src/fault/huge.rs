@@ -119,7 +119,8 @@ impl Pager {
     /// Whether all around `addr` is there and has come as a huge page, whatever has become of its
     /// range since.
     pub(super) fn is_in_huge(&self, addr: usize) -> bool {
-        let is_whole = |m: &MiddleEntry| m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
+        let is_whole =
+            |m: &MiddleEntry| m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
         self.table.middle(addr).is_some_and(is_whole)
     }
 
@@ -135,7 +136,8 @@ impl Pager {
     pub(super) fn note_huge_ones(&self, active: &Active, range: &Range) {
         let Some(mechanism) = active.mechanism.as_huge() else { return };
         self.table.for_each_stretch(range.start, range.end, |start, m| {
-            let is_whole = m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start);
+            let is_whole =
+                m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start);
             if is_whole && mechanism.is_known_huge(start) {
                 m.set_mapped(Mapped::Huge);
             }
@@ -163,7 +165,8 @@ impl Pager {
         range: &Range,
         page: usize,
     ) -> Option<Serve> {
-        let mechanism = active.mechanism.as_huge().filter(|_| self.may_be_huge(active, range, page))?;
+        let mechanism =
+            active.mechanism.as_huge().filter(|_| self.may_be_huge(active, range, page))?;
         let start = page / HUGE_BYTES * HUGE_BYTES;
         // Words first: without memory for them nothing may be mapped.
         let m = self.table.ensure(start).ok()?.0;
@@ -268,7 +271,8 @@ impl Pager {
             if h.was_small && !mechanism.clear_table(start) {
                 return None;
             }
-            let Ok(from) = self.fill_frame(active, mechanism, frames, start, h.is_zero, prints) else {
+            let Ok(from) = self.fill_frame(active, mechanism, frames, start, h.is_zero, prints)
+            else {
                 // Whoever touches the page that cannot be loaded will hear of it.
                 mechanism.clear_dock();
                 return None;
@@ -382,7 +386,8 @@ impl Pager {
                 let (at, stop) = (start.max(page), end.min(start + HUGE_BYTES));
                 let ended = s.units.saw(at, (stop - at) / PAGE_SIZE);
                 self.judge(s, ended);
-            } else if m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start) {
+            } else if m.resident() as usize == HUGE_PAGES && self.may_be_huge(active, range, start)
+            {
                 m.set_usage(s.units.saw_full(usage).bits());
             }
         });
@@ -442,7 +447,13 @@ impl Pager {
 
     /// As many of `pages` pages from `page` on as a window may have: one that reached into a
     /// stretch that may be huge would make it small.
-    pub(super) fn within_unit(&self, active: &Active, range: &Range, page: usize, pages: usize) -> usize {
+    pub(super) fn within_unit(
+        &self,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        pages: usize,
+    ) -> usize {
         let next = page / HUGE_BYTES * HUGE_BYTES + HUGE_BYTES;
         let most = (next - page) / PAGE_SIZE;
         if pages > most && self.may_be_huge(active, range, next) { most } else { pages }
@@ -552,7 +563,9 @@ impl Pager {
             }
         };
         let may_go = (0..HUGE_PAGES).all(|i| {
-            self.table.get(start + i * PAGE_SIZE).is_some_and(|e| e.is_resident() && !e.is_guarded())
+            self.table
+                .get(start + i * PAGE_SIZE)
+                .is_some_and(|e| e.is_resident() && !e.is_guarded())
         });
         let mut taken = 0;
         if may_go {

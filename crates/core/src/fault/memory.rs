@@ -17,7 +17,14 @@ use crate::sys::{PAGE_SIZE, Result};
 
 impl Pager {
     /// Private anonymous memory was mapped at `[start, end)`; its pages are not touched yet.
-    pub fn note_mapped(&self, s: &mut Locked<'_>, start: usize, end: usize, prot: u32, flags: RangeFlags) {
+    pub fn note_mapped(
+        &self,
+        s: &mut Locked<'_>,
+        start: usize,
+        end: usize,
+        prot: u32,
+        flags: RangeFlags,
+    ) {
         self.note_unmapped(s, start, end);
         self.table.for_each_stretch(start, end, |at, m| {
             let whole = start <= at && at + LEAF_BYTES <= end;
@@ -70,7 +77,8 @@ impl Pager {
         self.trace_pages(Kind::Discarded, start, end);
         self.table.for_each_occupied(start, end, |page, m, e| {
             let hides = || {
-                let whole = first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
+                let whole =
+                    first <= page && page < last && !self.holds.is_held(page, page + PAGE_SIZE);
                 whole && a.mechanism.attach(page, PAGE_SIZE).is_ok()
             };
             if e.state() != PageState::Resident || hides() {
@@ -92,8 +100,10 @@ impl Pager {
         let mut at = start;
         while at < end {
             let i = self.ranges.index_from(at);
-            let range = (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end);
-            let (gap_end, managed_end) = range.map_or((end, end), |r| (r.start.max(at), r.end.min(end)));
+            let range =
+                (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end);
+            let (gap_end, managed_end) =
+                range.map_or((end, end), |r| (r.start.max(at), r.end.min(end)));
             if gap_end > at {
                 a.mechanism.expose(at, gap_end - at, prot)?;
             }
@@ -258,7 +268,9 @@ impl Pager {
 
     /// Sets or clears a flag on the managed parts of `[start, end)`.
     pub fn note_flag(&self, start: usize, end: usize, flag: RangeFlags, on: bool) {
-        let _ = self.ranges.update(start, page_ceil(end), |r| Range { flags: r.flags.with(flag, on), ..r });
+        let _ = self
+            .ranges
+            .update(start, page_ceil(end), |r| Range { flags: r.flags.with(flag, on), ..r });
     }
 
     pub(super) fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {

@@ -440,7 +440,10 @@ impl Pager {
             s.set(Counter::KeptBytes, c.kept_bytes);
             s.max(Counter::PeakKeptBytes, c.kept_bytes);
             for (i, (counter, count)) in cache_events(&c).into_iter().enumerate() {
-                s.set(counter, count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)));
+                s.set(
+                    counter,
+                    count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)),
+                );
             }
             let remote = a.cache.remote_counts();
             s.set(Counter::RemoteLoads, remote.loads);

@@ -60,7 +60,8 @@ impl Pager {
     /// Finds what is present in a range that was just attached.
     fn adopt(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize, prot: u32) {
         let mut present = [0u8; 512];
-        let unit = if active.mechanism.is_protect() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE };
+        let unit =
+            if active.mechanism.is_protect() { self.unit_pages() * PAGE_SIZE } else { PAGE_SIZE };
         let mut at = start;
         while at < end {
             let stop = ((at / (512 * PAGE_SIZE) + 1) * 512 * PAGE_SIZE).min(end);

@@ -62,7 +62,8 @@ impl Pager {
             _ => self.used_pages().saturating_sub_unsigned(pages),
         };
         // A page is hot three times at most, and a sweep looks at so many words.
-        let words = self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
+        let words =
+            self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
         Reclaim {
             stage: Stage::Pages,
             enough,

@@ -170,7 +170,8 @@ impl Pager {
         let began_at = r.began_at_faults.load(Ordering::Relaxed);
         let faults = self.slot().get(Counter::Faults).saturating_sub(began_at);
         let is_busy = faults >= self.resident_pages().max(0) as u64 / FAULTS;
-        let after_ns = r.retry_after_ns.load(Ordering::Relaxed) * if is_busy { 1 } else { RETRY_IDLE };
+        let after_ns =
+            r.retry_after_ns.load(Ordering::Relaxed) * if is_busy { 1 } else { RETRY_IDLE };
         crate::sys::now_ns() >= r.began_at_ns.load(Ordering::Relaxed) + after_ns
     }
 
@@ -205,7 +206,8 @@ impl Pager {
     pub(super) fn go_over(&self, pages: i64) {
         let r = &self.refusals;
         let over = self.excess_of_tree(0) + self.tolerated_pages();
-        let words = self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
+        let words =
+            self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
         if r.barren.load(Ordering::Relaxed) > PASSES * words {
             r.rest(over, pages, self.limit_pages());
         } else {
@@ -296,7 +298,11 @@ mod tests {
             r.end_rest();
             assert!(!r.rests() && r.tolerated() == 0);
         }
-        assert_eq!(tolerated, [64, 128, 256, 512, 1024, 1024, 1024], "up to an eighth of the limit");
+        assert_eq!(
+            tolerated,
+            [64, 128, 256, 512, 1024, 1024, 1024],
+            "up to an eighth of the limit"
+        );
         r.rest(-5000, 4096, 8192);
         assert_eq!(r.tolerated(), 4096, "what is asked for at once");
     }

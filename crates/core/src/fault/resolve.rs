@@ -80,7 +80,8 @@ impl Pager {
         let began = self.fault_begins();
         let page = page_floor(addr);
         let Some(active) = self.active() else { return self.fault_after_the_end(page, stream) };
-        let (is_write, was_missing) = (error_code & FAULT_WRITE != 0, error_code & FAULT_PRESENT == 0);
+        let (is_write, was_missing) =
+            (error_code & FAULT_WRITE != 0, error_code & FAULT_PRESENT == 0);
         let mut t = Touch { page, is_write, was_missing, want: 0, tries: 0, first: None, began };
         let mut s = self.enter();
         loop {
@@ -144,7 +145,8 @@ impl Pager {
                 t.tries += 1;
                 return Err(self.make_room(s, active, 1));
             }
-            let (window, _) = stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
+            let (window, _) =
+                stream.window(page, WINDOW_LOCKED_PAGES, |a, b| self.are_resident(a, b));
             let pages = self.own_run(&s, active, range, page, window);
             stream.path().next = page + pages * PAGE_SIZE;
             self.publish(false);
@@ -172,13 +174,15 @@ impl Pager {
         t: &mut Touch,
         stream: &mut FaultStream,
     ) {
-        let (want, wasted) = stream.window(t.page, self.batch_pages(), |a, b| self.are_resident(a, b));
+        let (want, wasted) =
+            stream.window(t.page, self.batch_pages(), |a, b| self.are_resident(a, b));
         t.want = if stream.is_of_guest { 1 } else { self.watch_window(t.page, want) };
         self.add(Counter::AroundWastedPages, wasted as u64);
         self.add(Counter::Faults, 1);
         stream.path().around = 0;
         t.first = self.behind_coming(s, active, range, t.page);
-        stream.path().ahead_end = self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);
+        stream.path().ahead_end =
+            self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);
     }
 
     /// Serves what comes after the pages that the evictor has in hand. Then the touched page is
@@ -234,7 +238,8 @@ impl Pager {
                 stream.path().next = page + pages * PAGE_SIZE;
                 stream.path().around = self.loaded_around(page, pages, kind);
                 stream.served();
-                if t.want >= WINDOW_LEAST_PAGES && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
+                if t.want >= WINDOW_LEAST_PAGES
+                    && matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad)
                 {
                     s.trail.follow(Run { start: page >> PAGE_SHIFT, pages }, self.limit_pages());
                 }
@@ -277,7 +282,12 @@ impl Pager {
     }
 
     /// Makes the managed pages of `[start, end)` resident. False if some page's contents are lost.
-    pub fn make_resident<'a>(&'a self, mut s: Locked<'a>, start: usize, end: usize) -> (Locked<'a>, bool) {
+    pub fn make_resident<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        start: usize,
+        end: usize,
+    ) -> (Locked<'a>, bool) {
         let Some(active) = self.active() else { return (s, true) };
         let (mut page, end) = (page_floor(start), page_ceil(end));
         let (mut tries, mut rooms) = (0, 0);
@@ -300,7 +310,8 @@ impl Pager {
                         continue;
                     }
                     tries = 0;
-                    page += self.own_run(&s, active, range, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE;
+                    page += self.own_run(&s, active, range, page, (end - page) >> PAGE_SHIFT)
+                        * PAGE_SIZE;
                     continue;
                 }
                 if self.is_guarded(page) {
@@ -400,7 +411,8 @@ impl Pager {
         let first = self.state_of(page);
         let is_stored = matches!(first, PageState::Stored(_));
         let want = if is_stored { want } else { want.min(WINDOW_LOCKED_PAGES) };
-        let most = self.within_unit(active, &range, page, ((range.end - page) >> PAGE_SHIFT).min(want));
+        let most =
+            self.within_unit(active, &range, page, ((range.end - page) >> PAGE_SHIFT).min(want));
         let alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
             (PageState::None, PageState::None) => true,
             (PageState::Stored(_), PageState::Stored(_)) => true,
@@ -415,7 +427,8 @@ impl Pager {
         while pages < most && alike(pages) {
             pages += 1;
         }
-        let is_window = is_stored && tries <= WINDOW_TRIES && self.may_be_window(active, &range, pages);
+        let is_window =
+            is_stored && tries <= WINDOW_TRIES && self.may_be_window(active, &range, pages);
         let mut stretch = None;
         if is_window {
             s.limbo.want_stock();

@@ -188,6 +188,9 @@ mod tests {
         until(&|| woken.load(Ordering::Acquire) >= 1);
         room.wake_all();
         sleepers.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!((woken.load(Ordering::Relaxed), room.waiting.load(Ordering::Relaxed)), (SLEEPERS, 0));
+        assert_eq!(
+            (woken.load(Ordering::Relaxed), room.waiting.load(Ordering::Relaxed)),
+            (SLEEPERS, 0)
+        );
     }
 }

@@ -85,8 +85,8 @@ impl Pager {
     pub(super) fn needed_by_relatives(&self) -> i64 {
         let s = &self.sharing;
         let stored = s.inherited_stored.load(Ordering::Relaxed).min(self.stored_pages());
-        let shared =
-            (s.debt.load(Ordering::Relaxed) - self.pool_pages()).clamp(0, self.resident_pages().max(0));
+        let shared = (s.debt.load(Ordering::Relaxed) - self.pool_pages())
+            .clamp(0, self.resident_pages().max(0));
         stored + shared
     }
 
@@ -256,7 +256,8 @@ impl Pager {
         let (shared, slot) = (&self.sharing, self.slot());
         let surplus = counted_pages - pss_pages;
         let me = slot.id();
-        let children = || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
+        let children =
+            || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
         let count = children().count() as i64;
         for s in children() {
             // Somebody may scribble over the block between the two looks.
@@ -271,7 +272,10 @@ impl Pager {
         } else {
             let since = shared.handed_over_at_ns.load(Ordering::Relaxed);
             let late = asked_ns > since + WAIT_FOR_OTHERS_NS;
-            if shared.handed_over.load(Ordering::Relaxed) == 0 || late || self.have_relatives_looked(since) {
+            if shared.handed_over.load(Ordering::Relaxed) == 0
+                || late
+                || self.have_relatives_looked(since)
+            {
                 let handed_over = shared.handed_over.swap(surplus, Ordering::Relaxed).min(surplus);
                 shared.handed_over_at_ns.store(asked_ns, Ordering::Relaxed);
                 shared.handed_over.fetch_sub(handed_over, Ordering::Relaxed);

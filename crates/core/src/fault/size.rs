@@ -28,7 +28,8 @@ impl Pager {
         }
         let by_tree = self.excess_of_tree(extra);
         let by_share = self.slot().share.most_pages().map(|most| {
-            let over = (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
+            let over =
+                (self.resident_pages() + self.limbo_pages() + extra).saturating_sub_unsigned(most);
             over.min(by_tree + self.given_ahead())
         });
         let by_tree = by_share.map_or(by_tree, |s| s.max(by_tree));

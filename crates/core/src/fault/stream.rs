@@ -30,7 +30,12 @@ impl Path {
 
     /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault.
     /// `reaches(a, b)`: all of `[a, b)` is there.
-    fn leads_to(&self, page: usize, was_last: bool, reaches: impl FnOnce(usize, usize) -> bool) -> bool {
+    fn leads_to(
+        &self,
+        page: usize,
+        was_last: bool,
+        reaches: impl FnOnce(usize, usize) -> bool,
+    ) -> bool {
         let is_under_way = self.window > 1;
         page == self.next
             || (was_last || is_under_way)

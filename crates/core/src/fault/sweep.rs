@@ -120,7 +120,8 @@ impl Pager {
         v.behind = v.pages > 0;
         let by_hand = v.pages == 0;
         if by_hand {
-            let want = if v.lone.is_wanted() { sweep_pages(self.resident_pages()) } else { SWEEP_PAGES };
+            let want =
+                if v.lone.is_wanted() { sweep_pages(self.resident_pages()) } else { SWEEP_PAGES };
             self.pick_by_hand(s, active, v, want, run_most);
         }
         v.lone_as_runs();
@@ -162,7 +163,13 @@ impl Pager {
         self.drop_victims(s, active, v, swept)
     }
 
-    fn drop_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims, mut swept: Swept) -> Swept {
+    fn drop_victims(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        v: &mut Victims,
+        mut swept: Swept,
+    ) -> Swept {
         swept.dropped = self.drop_leaving(s, active, &mut v.guarded);
         swept.taken += swept.dropped;
         swept
@@ -199,8 +206,10 @@ impl Pager {
             };
             let end = range.end.min(start + run.pages * PAGE_SIZE);
             let (before, most) = (v.pages, want - v.pages);
-            let next = self.pick_in(s, active, Range { end, ..range }, start, v, (want, most), true);
-            let passed = if next < end { next.saturating_sub(start) >> PAGE_SHIFT } else { run.pages };
+            let next =
+                self.pick_in(s, active, Range { end, ..range }, start, v, (want, most), true);
+            let passed =
+                if next < end { next.saturating_sub(start) >> PAGE_SHIFT } else { run.pages };
             s.trail.took(passed, v.pages - before);
             v.lone_as_runs();
         }
@@ -257,8 +266,9 @@ impl Pager {
     ) -> usize {
         use crate::region::table::LEAF_BYTES;
         let generation = self.generation();
-        let goes =
-            |e: &PageEntry| !e.is_refused(generation) && if behind { e.may_go_behind() } else { e.cool() };
+        let goes = |e: &PageEntry| {
+            !e.is_refused(generation) && if behind { e.may_go_behind() } else { e.cool() }
+        };
         let mut addr = start;
         while addr < range.end && !v.is_enough(want) {
             let resident = self.table.middle(addr).map_or(0, |m| m.resident());
@@ -340,7 +350,8 @@ impl Pager {
         let mut run = 0;
         while run < most {
             let page = addr + run * PAGE_SIZE;
-            let is_cold = self.table.get(page).is_some_and(|e| alike(e) && self.is_free(s, page) && goes(e));
+            let is_cold =
+                self.table.get(page).is_some_and(|e| alike(e) && self.is_free(s, page) && goes(e));
             if !is_cold || run > 0 && begins_huge(page) {
                 break;
             }
@@ -351,7 +362,12 @@ impl Pager {
 
     /// By protection faults the unit around `addr` decides: the resident pages of its part from
     /// `addr` on, if all are cold, and the pages looked at.
-    fn cold_unit(&self, range: &Range, addr: usize, goes: &dyn Fn(&PageEntry) -> bool) -> (usize, usize) {
+    fn cold_unit(
+        &self,
+        range: &Range,
+        addr: usize,
+        goes: &dyn Fn(&PageEntry) -> bool,
+    ) -> (usize, usize) {
         let unit_bytes = self.unit_pages() * PAGE_SIZE;
         let unit_end = (addr / unit_bytes + 1) * unit_bytes;
         let most = (unit_end.min(range.end) - addr) >> PAGE_SHIFT;
@@ -382,11 +398,13 @@ impl Pager {
         let is_protect = active.mechanism.is_protect();
         let Some(range) = self.ranges.find(addr).filter(Range::is_swept) else { return STUCK };
         let shared = self.is_shared(addr);
-        let is_there =
-            |e: &PageEntry| e.is_resident() && !e.is_guarded() && (is_protect || e.is_shared() == shared);
+        let is_there = |e: &PageEntry| {
+            e.is_resident() && !e.is_guarded() && (is_protect || e.is_shared() == shared)
+        };
         let most = self.free_run(s, addr, run.min((range.end - addr) >> PAGE_SHIFT));
-        let run =
-            (0..most).take_while(|i| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there)).count();
+        let run = (0..most)
+            .take_while(|i| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there))
+            .count();
         let movable = is_protect || !shared && is_data(range.prot);
         // What MOVE would refuse the rest of this would drop.
         if run == 0 || shared && !is_protect && self.may_be_pinned() {
@@ -416,7 +434,11 @@ impl Pager {
         let (free, held_to) = self.before_holds(addr, run);
         let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
         if owned > 0 && t.pages < run {
-            active.mechanism.allow_write(addr + t.pages * PAGE_SIZE, (run - t.pages) * PAGE_SIZE, range.prot);
+            active.mechanism.allow_write(
+                addr + t.pages * PAGE_SIZE,
+                (run - t.pages) * PAGE_SIZE,
+                range.prot,
+            );
         }
         for i in t.pages..run {
             self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == t.pages));
@@ -520,7 +542,10 @@ impl Pager {
         if matches!(aged, Aged::Refused | Aged::Empty) {
             if executable {
                 let f = active.mechanism.fill(addr, &bytes);
-                assert!(f == crate::sys::mechanism::Filled::All, "page {addr:#x} cannot be put back: {f:?}");
+                assert!(
+                    f == crate::sys::mechanism::Filled::All,
+                    "page {addr:#x} cannot be put back: {f:?}"
+                );
             }
             refuse();
             if matches!(aged, Aged::Refused) {

@@ -260,7 +260,11 @@ impl Pager {
         active: &Active,
         found: &mut Found,
     ) -> Option<(Mapping, [Option<u64>; SWEEP_MOST_PAGES])> {
-        let range = found.pages.first().and_then(|first| self.ranges.find(first)).filter(Range::is_swept)?;
+        let range = found
+            .pages
+            .first()
+            .and_then(|first| self.ranges.find(first))
+            .filter(Range::is_swept)?;
         found.pages.retain(|page| {
             range.contains(page)
                 && self.is_free(s, page)
@@ -289,7 +293,8 @@ impl Pager {
         }
         self.table.for_each_occupied(start, end, |_, _, e| e.guard_briefly());
         fence(Ordering::SeqCst);
-        let copies = s.lone.copies.take().or_else(|| Mapping::new(SWEEP_MOST_PAGES * PAGE_SIZE).ok());
+        let copies =
+            s.lone.copies.take().or_else(|| Mapping::new(SWEEP_MOST_PAGES * PAGE_SIZE).ok());
         let is_protected = copies.is_some()
             && !self.holds.is_held(start, end)
             && s.unlocked(|| active.mechanism.forbid_write(start, end - start, range.prot).is_ok())
@@ -453,7 +458,11 @@ mod tests {
         assert!(found.reaches(0x1000, 2) && !found.is_enough());
         found.push(0x1000, 1, false);
         let last = 0x1000 + STRETCH_BYTES - PAGE_SIZE;
-        assert!(found.reaches(last, 1) && !found.reaches(last, 2) && !found.reaches(last + PAGE_SIZE, 1));
+        assert!(
+            found.reaches(last, 1)
+                && !found.reaches(last, 2)
+                && !found.reaches(last + PAGE_SIZE, 1)
+        );
         found.push(0x8000, 2, false);
         found.push(0x20000, 2, false);
         assert!(!found.is_enough());

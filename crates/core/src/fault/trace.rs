@@ -59,7 +59,13 @@ impl Pager {
         if let Some(ring) = self.ring()
             && start < end
         {
-            self.record_some(ring, kind, start >> PAGE_SHIFT, (end - start) / PAGE_SIZE, [false; 2]);
+            self.record_some(
+                ring,
+                kind,
+                start >> PAGE_SHIFT,
+                (end - start) / PAGE_SIZE,
+                [false; 2],
+            );
         }
     }
 
@@ -76,11 +82,20 @@ impl Pager {
     }
 
     /// `page`: a page number, or what the kind says.
-    fn record(&self, ring: &Ring, kind: Kind, page: usize, pages: usize, [is_write, is_held]: [bool; 2]) {
+    fn record(
+        &self,
+        ring: &Ring,
+        kind: Kind,
+        page: usize,
+        pages: usize,
+        [is_write, is_held]: [bool; 2],
+    ) {
         let (mut page, mut left) = (page as u64, pages as u64);
-        let time_us = crate::sys::now_ns().saturating_sub(ring.began_ns.load(Ordering::Relaxed)) / 1000;
+        let time_us =
+            crate::sys::now_ns().saturating_sub(ring.began_ns.load(Ordering::Relaxed)) / 1000;
         // A process that found no slot has no id there.
-        let pid = Some(self.slot().own_pid()).filter(|pid| *pid != 0).unwrap_or_else(crate::sys::getpid);
+        let pid =
+            Some(self.slot().own_pid()).filter(|pid| *pid != 0).unwrap_or_else(crate::sys::getpid);
         loop {
             // A longer stretch is several records. A move is told in two at once, so that one is
             // cut short: 16 GiB.

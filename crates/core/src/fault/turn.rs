@@ -56,7 +56,8 @@ impl Pager {
 
     /// Whether the process waits for its turn and has given away what it could.
     pub fn is_drained(&self) -> bool {
-        self.slot().turn.is_paused() && self.resident_pages() + self.limbo_pages() <= 2 * PAUSED_PAGES
+        self.slot().turn.is_paused()
+            && self.resident_pages() + self.limbo_pages() <= 2 * PAUSED_PAGES
     }
 }
 
@@ -79,11 +80,17 @@ mod tests {
         pager.reserve(100);
         tree.used_pages.store(15_900, Ordering::Relaxed);
         let least = COMPETING_PAGES - 100;
-        assert!(pager.may_have_to_wait(least) && !pager.may_have_to_wait(least - 1), "too small to matter");
+        assert!(
+            pager.may_have_to_wait(least) && !pager.may_have_to_wait(least - 1),
+            "too small to matter"
+        );
         let rung = tree.referee.rung();
         // Nobody answers; what it has reserved and does not hold is for others.
         pager.wait_to_grow(Some(40), || true);
-        assert_eq!((pager.published_pages(), tree.used_pages.load(Ordering::Relaxed)), (40, 15_840));
+        assert_eq!(
+            (pager.published_pages(), tree.used_pages.load(Ordering::Relaxed)),
+            (40, 15_840)
+        );
         assert!(tree.referee.rung() != rung && pager.slot().get(Counter::Pauses) == 1);
         pager.wait_to_grow(Some(50), || false);
         assert_eq!(pager.published_pages(), 40, "more than it has reserved is not for anybody");

@@ -87,12 +87,20 @@ pub struct Usage {
 impl Usage {
     pub fn from_bits(bits: u32) -> Usage {
         let dense = (bits & 1 != 0).then_some(bits & 2 != 0);
-        Usage { dense, is_probed: bits & 4 != 0, is_confirmed: bits & 8 != 0, is_first: bits & 16 != 0 }
+        Usage {
+            dense,
+            is_probed: bits & 4 != 0,
+            is_confirmed: bits & 8 != 0,
+            is_first: bits & 16 != 0,
+        }
     }
 
     pub fn bits(self) -> u32 {
         let dense = self.dense.map_or(0, |dense| 1 | (dense as u32) << 1);
-        dense | (self.is_probed as u32) << 2 | (self.is_confirmed as u32) << 3 | (self.is_first as u32) << 4
+        dense
+            | (self.is_probed as u32) << 2
+            | (self.is_confirmed as u32) << 3
+            | (self.is_first as u32) << 4
     }
 }
 
@@ -205,7 +213,8 @@ impl Units {
         self.count = self.count.wrapping_add(1);
         // Of what is only believed, more.
         let most = if usage.dense.is_none() { UNKNOWN_INTERVAL } else { u32::MAX };
-        let interval = if is_final { 2 * Score::FULL.interval() } else { self.back.interval().min(most) };
+        let interval =
+            if is_final { 2 * Score::FULL.interval() } else { self.back.interval().min(most) };
         let probes = self.count.is_multiple_of(interval);
         self.unproved += !probes as u64;
         probes
@@ -217,12 +226,15 @@ impl Units {
     pub fn begin_probe(&mut self, stretch: usize) -> Option<Ended> {
         debug_assert!(stretch.is_multiple_of(HUGE_BYTES));
         let known = self.probes.iter().position(|p| p.stretch == stretch);
-        let place = known.or_else(|| self.probes.iter().position(|p| p.stretch == 0)).unwrap_or_else(|| {
-            self.next = (self.next + 1) % PROBES_MAX;
-            self.next
-        });
+        let place = known
+            .or_else(|| self.probes.iter().position(|p| p.stretch == 0))
+            .unwrap_or_else(|| {
+                self.next = (self.next + 1) % PROBES_MAX;
+                self.next
+            });
         let old = core::mem::replace(&mut self.probes[place], Probe { stretch, ..Probe::NONE });
-        (old.stretch != 0 && old.stretch != stretch).then(|| Ended { stretch: old.stretch, used: old.used() })
+        (old.stretch != 0 && old.stretch != stretch)
+            .then(|| Ended { stretch: old.stretch, used: old.used() })
     }
 
     /// `pages` pages from `page` on, in the probed stretch that `page` is in, have come in. Returns
@@ -284,7 +296,8 @@ impl Units {
             known.dense = if is_dense { known.dense } else { Some(false) };
             return (known, e.zeros as u64);
         }
-        known.is_confirmed = e.copies >= COPIES_LEAST && e.changed * HUGE_PAGES >= e.copies * DENSE_PAGES;
+        known.is_confirmed =
+            e.copies >= COPIES_LEAST && e.changed * HUGE_PAGES >= e.copies * DENSE_PAGES;
         if known.is_confirmed {
             known.dense = Some(true);
             self.unproved = self.unproved.saturating_sub(!usage.is_confirmed as u64);
@@ -309,7 +322,8 @@ mod tests {
         let mut whole = Vec::new();
         for i in 0..rounds {
             let n = i % usages.len();
-            let comes_whole = u.may_come_whole(usages[n], HUGE_PAGES) && !u.is_probe(usages[n], false);
+            let comes_whole =
+                u.may_come_whole(usages[n], HUGE_PAGES) && !u.is_probe(usages[n], false);
             whole.push(comes_whole);
             if !comes_whole {
                 assert_eq!(u.begin_probe(at(n)), None);
@@ -348,7 +362,8 @@ mod tests {
 
     #[test]
     fn some_that_are_sparse_do_not_make_the_others_so() {
-        let (mut u, mut dense, mut sparse) = (Units::new(), [Usage::default(); 20], [Usage::default(); 20]);
+        let (mut u, mut dense, mut sparse) =
+            (Units::new(), [Usage::default(); 20], [Usage::default(); 20]);
         let mut whole = (0, 0);
         for _ in 0..50 {
             whole.0 += count(&run(&mut u, &mut dense, 20, HUGE_PAGES));
@@ -366,7 +381,11 @@ mod tests {
         assert_eq!(u.learn(first, evidence(100)), (Usage::default(), 100));
         let (known, wasted) = u.learn(first, evidence(500));
         assert_eq!((known.dense, wasted), (Some(false), 500));
-        assert_eq!(u.learn(first, Evidence { pages: 100, zeros: 90, ..evidence(0) }).1, 0, "a part of one");
+        assert_eq!(
+            u.learn(first, Evidence { pages: 100, zeros: 90, ..evidence(0) }).1,
+            0,
+            "a part of one"
+        );
         u.learn(first, evidence(500));
         assert!(!u.may_come_whole(Usage::default(), 0));
         // Page by page they tell, too.
@@ -386,7 +405,10 @@ mod tests {
         assert!((0..1000).all(|_| !u.is_probe(known, false)));
         let (known, _) = u.learn(known, evidence(3));
         assert!(!known.is_confirmed && known.dense == Some(true));
-        assert!((0..100).any(|_| u.is_probe(known, false)) && (0..100).all(|_| !u.is_probe(known, true)));
+        assert!(
+            (0..100).any(|_| u.is_probe(known, false))
+                && (0..100).all(|_| !u.is_probe(known, true))
+        );
     }
 
     #[test]
@@ -417,7 +439,9 @@ mod tests {
             fulls += 1;
         }
         assert_eq!((fulls, u.may_come_whole(usage, HUGE_PAGES)), (3, true));
-        assert!(!u.goes_whole(Usage::default(), HUGE_PAGES) && !u.goes_whole(usage, DENSE_PAGES - 1));
+        assert!(
+            !u.goes_whole(Usage::default(), HUGE_PAGES) && !u.goes_whole(usage, DENSE_PAGES - 1)
+        );
     }
 
     #[test]

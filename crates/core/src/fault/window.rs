@@ -123,9 +123,11 @@ impl Pager {
             let (first, first_slot) = (page + i * PAGE_SIZE, slot + i);
             self.claim(s, first, run);
             let (frames, moved) = s.unlocked(|| {
-                let frames = if run > 0 { mechanism.fill_by_move(first, first_slot, run) } else { 0 };
+                let frames =
+                    if run > 0 { mechanism.fill_by_move(first, first_slot, run) } else { 0 };
                 let copies = i == 0 && run > 0 && frames == 0;
-                let copied = copies && active.mechanism.fill_from_limbo(page, slot, 1) == Filled::All;
+                let copied =
+                    copies && active.mechanism.fill_from_limbo(page, slot, 1) == Filled::All;
                 (frames, frames + copied as usize)
             });
             for (n, some) in loads[i..i + moved].chunks(TOGETHER).enumerate() {
@@ -162,7 +164,13 @@ impl Pager {
     }
 
     /// A stretch without pages is free again. `has_frames`: not all of them went to the program.
-    fn release_stretch(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch, has_frames: bool) {
+    fn release_stretch(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        stretch: Stretch,
+        has_frames: bool,
+    ) {
         if has_frames {
             active.mechanism.release_slots(stretch.slot, stretch.count);
         }

@@ -32,7 +32,8 @@ mod tests {
     #[test]
     fn a_page_is_there_until_as_many_have_gone_as_limbo_holds() {
         for (limbo, went) in [(16, 0), (100, 77), (16_384, 1 << 40), (2048, STAMPS * 32 - 1)] {
-            let is_there = |later: u64| would_be_there(stamp(went, limbo), stamp(went + later, limbo), limbo);
+            let is_there =
+                |later: u64| would_be_there(stamp(went, limbo), stamp(went + later, limbo), limbo);
             let tick = (limbo / TICKS).max(1);
             assert!(is_there(0) && is_there(limbo.min(TICKS * tick) - tick));
             assert!(!is_there(limbo + tick), "{limbo}");

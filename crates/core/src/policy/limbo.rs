@@ -313,7 +313,11 @@ impl Limbo {
         let free = self.slots - (self.head - self.tail);
         let to_wrap = self.slots - self.head % self.slots;
         let count = (want as u64).min(free).min(to_wrap) as usize;
-        (count > 0).then(|| Stretch { position: self.head, slot: (self.head % self.slots) as usize, count })
+        (count > 0).then(|| Stretch {
+            position: self.head,
+            slot: (self.head % self.slots) as usize,
+            count,
+        })
     }
 
     /// Takes the first `count` slots of what `peek_free` gave, for pages from `addr` on. `cold`:
@@ -321,7 +325,8 @@ impl Limbo {
     pub fn take(&mut self, count: usize, addr: usize, cold: bool) {
         let flag = if cold { COLD } else { 0 };
         for i in 0..count as u64 {
-            self.owner(self.head + i).store(((addr >> PAGE_SHIFT) as u64 + i) | flag, Ordering::Release);
+            self.owner(self.head + i)
+                .store(((addr >> PAGE_SHIFT) as u64 + i) | flag, Ordering::Release);
         }
         self.head += count as u64;
     }
@@ -413,8 +418,13 @@ impl Limbo {
 
     /// Asserts the order of the marks.
     pub fn check(&self) {
-        assert!(self.tail <= self.claim && self.claim <= self.head && self.head - self.tail <= self.slots);
-        let in_claim = |s: &Stretch| self.tail <= s.position && s.position + s.count as u64 <= self.claim;
+        assert!(
+            self.tail <= self.claim
+                && self.claim <= self.head
+                && self.head - self.tail <= self.slots
+        );
+        let in_claim =
+            |s: &Stretch| self.tail <= s.position && s.position + s.count as u64 <= self.claim;
         assert!(self.stock.iter().flatten().all(in_claim));
     }
 }
@@ -493,13 +503,26 @@ mod tests {
         assert!(!l.is_whole(slots[2], addr(3)));
         assert_eq!(l.claim_block(), Some(slots[0]));
         assert!(!l.is_whole(slots[0], addr(1)));
-        assert_eq!((l.ready(), l.claimed(), l.in_use()), (2 * HUGE_PAGES, HUGE_PAGES, 3 * HUGE_PAGES));
-        assert!(l.keep_frame(slots[0]) && l.kept_frame() == Some(slots[0]) && l.reserve_block().is_none());
+        assert_eq!(
+            (l.ready(), l.claimed(), l.in_use()),
+            (2 * HUGE_PAGES, HUGE_PAGES, 3 * HUGE_PAGES)
+        );
+        assert!(
+            l.keep_frame(slots[0])
+                && l.kept_frame() == Some(slots[0])
+                && l.reserve_block().is_none()
+        );
         assert_eq!((l.ready(), l.claimed(), l.in_use()), (2 * HUGE_PAGES, 0, 3 * HUGE_PAGES));
         l.finish_block(slots[0]);
         l.take_block(slots[0], addr(9), 3);
-        assert_eq!((l.page(slots[0] + 2), l.page(slots[0] + 3)), (Some(addr(9) + 2 * PAGE_SIZE), None));
-        assert_eq!([l.claim_block(), l.claim_block(), l.claim_block()], [1, 2, 0].map(|i| Some(slots[i])));
+        assert_eq!(
+            (l.page(slots[0] + 2), l.page(slots[0] + 3)),
+            (Some(addr(9) + 2 * PAGE_SIZE), None)
+        );
+        assert_eq!(
+            [l.claim_block(), l.claim_block(), l.claim_block()],
+            [1, 2, 0].map(|i| Some(slots[i]))
+        );
         assert_eq!(l.claim_block(), None);
     }
 
@@ -530,7 +553,10 @@ mod tests {
         let whole = stretch(&mut l, 16);
         l.keep_stretch(whole);
         let (part, rest) = (l.take_stock(6).unwrap(), l.take_stock(6).unwrap());
-        assert_eq!((part, rest.slot, rest.count), (Stretch { count: 6, ..whole }, whole.slot + 6, 10));
+        assert_eq!(
+            (part, rest.slot, rest.count),
+            (Stretch { count: 6, ..whole }, whole.slot + 6, 10)
+        );
         l.finish(rest);
         assert_eq!(l.claimed(), 6);
         l.finish(part);

@@ -185,7 +185,12 @@ const DENSE_STORE_COST: u64 = 1;
 /// Whether the denser codec is to be taken for all pages, if `was` says whether it is now. `loads`,
 /// `stores`: pages that came from the pool and went there of late; `hits`: loads that `limbo` pages
 /// more of memory save; `saved`: pages of memory that the denser codec leaves.
-pub fn is_denser_better(was: bool, [loads, stores, hits]: [u64; 3], limbo: u64, saved: u64) -> bool {
+pub fn is_denser_better(
+    was: bool,
+    [loads, stores, hits]: [u64; 3],
+    limbo: u64,
+    saved: u64,
+) -> bool {
     let gain = LOAD_WORTH * hits * saved / limbo.max(16);
     let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
     // Not to and fro between equals.
@@ -203,8 +208,10 @@ pub struct PackingCost {
 }
 
 /// One page by the stronger codec, and a group of 16.
-pub const PACKING_COSTS: [PackingCost; 2] =
-    [PackingCost { load: 6, pack: 6, enough: 8192 }, PackingCost { load: 90, pack: 150, enough: 8192 }];
+pub const PACKING_COSTS: [PackingCost; 2] = [
+    PackingCost { load: 6, pack: 6, enough: 8192 },
+    PackingCost { load: 90, pack: 150, enough: 8192 },
+];
 
 /// Whether it was worth to compress `packed` objects again, which `loads` had to undo, for `saved`
 /// pages of memory; `None`: not known yet.
@@ -249,7 +256,8 @@ mod tests {
     fn the_pools_share_moves_the_faster_the_more_speaks_for_it() {
         let next = |near_loads, limbo_hits, stored| {
             let pool_loads = 10 * limbo_hits;
-            let borders = Borders { near_loads, limbo_hits, pool_loads, near: 4000, stored, limbo: 1000 };
+            let borders =
+                Borders { near_loads, limbo_hits, pool_loads, near: 4000, stored, limbo: 1000 };
             next_pool_percent(75, &borders)
         };
         // Of a page as it is 12 us, of one in the pool 2.5 us and 6.

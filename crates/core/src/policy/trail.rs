@@ -97,7 +97,9 @@ impl Trail {
         }
         // What is too far behind stays, as part of the rest: with all of memory for a trail, the
         // oldest would go first again.
-        while self.len == RUNS_MAX || self.len > GAP_RUNS && self.pages as i64 > 2 * gap(limit_pages) {
+        while self.len == RUNS_MAX
+            || self.len > GAP_RUNS && self.pages as i64 > 2 * gap(limit_pages)
+        {
             self.drop_oldest();
         }
         self.runs[(self.oldest + self.len) % RUNS_MAX] = run;
@@ -219,7 +221,8 @@ mod tests {
         (0..100).for_each(|i| long.follow(Run { start: i * 64, pages: 64 }, 1 << 30));
         assert_eq!(long.len, RUNS_MAX);
         let mut none = learned(100, 3);
-        (0..1000).for_each(|i| none.follow(Run { start: i * 9, pages: WINDOW_LEAST_PAGES - 1 }, LIMIT));
+        (0..1000)
+            .for_each(|i| none.follow(Run { start: i * 9, pages: WINDOW_LEAST_PAGES - 1 }, LIMIT));
         assert_eq!(none.next(0), None);
     }
 

@@ -103,7 +103,8 @@ impl Frames {
     /// Maps one more segment; returns its first frame, now cold.
     #[cold]
     fn grow(&mut self) -> Result<usize, PoolError> {
-        while self.hole_hint < self.segments_end && self.bytes.get(self.hole_hint * SEGMENT_FRAMES).is_some()
+        while self.hole_hint < self.segments_end
+            && self.bytes.get(self.hole_hint * SEGMENT_FRAMES).is_some()
         {
             self.hole_hint += 1;
         }
@@ -222,12 +223,18 @@ impl Frames {
         let (mut mapped, mut warm, mut cold) = (0, 0, 0);
         for segment in 0..self.segments_end {
             let is_mapped = self.bytes.get(segment * SEGMENT_FRAMES).is_some();
-            assert!(is_mapped || segment >= self.hole_hint, "pool: unmapped segment below the hint");
+            assert!(
+                is_mapped || segment >= self.hole_hint,
+                "pool: unmapped segment below the hint"
+            );
             mapped += if is_mapped { SEGMENT_FRAMES } else { 0 };
             for frame in segment * SEGMENT_FRAMES..(segment + 1) * SEGMENT_FRAMES {
                 let (is_warm, is_cold) = (self.warm.contains(frame), self.cold.contains(frame));
                 assert!(!(is_warm && is_cold), "pool: frame {frame} is warm and cold");
-                assert!(is_mapped || !(is_warm || is_cold), "pool: free frame {frame} is not mapped");
+                assert!(
+                    is_mapped || !(is_warm || is_cold),
+                    "pool: free frame {frame} is not mapped"
+                );
                 warm += is_warm as usize;
                 cold += is_cold as usize;
             }

@@ -211,7 +211,11 @@ impl fmt::Display for ClassStats {
         write!(
             f,
             " {:13} {:10} {:10} {:16} {:8}",
-            self.obj_allocated, self.obj_used, self.pages_used, self.pages_per_zspage, self.freeable
+            self.obj_allocated,
+            self.obj_used,
+            self.pages_used,
+            self.pages_per_zspage,
+            self.freeable
         )
     }
 }

@@ -56,7 +56,11 @@ pub fn run(kind: PoolKind, choices: &mut impl Choices, events: usize) {
         }
         if event % 2000 == 0 {
             store_share = [20, 40, 55, 75][choices.index(4)];
-            pool.set_max_frames(if choices.index(4) == 0 { choices.index(400) } else { usize::MAX });
+            pool.set_max_frames(if choices.index(4) == 0 {
+                choices.index(400)
+            } else {
+                usize::MAX
+            });
             pool.fail_growth_after((choices.index(3) == 0).then(|| choices.index(3) as u64));
         }
         match choices.index(200) {
@@ -101,7 +105,10 @@ pub fn run(kind: PoolKind, choices: &mut impl Choices, events: usize) {
                     Ok(h) => model.insert(h, bytes),
                     Err(e) => {
                         assert!(matches!(e, PoolError::Full | PoolError::NoMemory));
-                        assert_eq!(before, (pool.used_frames(), pool.objects(), pool.object_bytes()));
+                        assert_eq!(
+                            before,
+                            (pool.used_frames(), pool.objects(), pool.object_bytes())
+                        );
                     }
                 }
             }

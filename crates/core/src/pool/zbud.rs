@@ -309,7 +309,10 @@ impl Zbud {
                 continue;
             }
             self.frames.check_used(frame);
-            assert!(chunks(b.len[0]) + chunks(b.len[1]) <= CHUNKS, "pool: buddies of {frame} overlap");
+            assert!(
+                chunks(b.len[0]) + chunks(b.len[1]) <= CHUNKS,
+                "pool: buddies of {frame} overlap"
+            );
             frames += 1;
             objects += b.len.iter().filter(|&&len| len != 0).count();
             object_bytes += b.len.iter().map(|&len| len as usize).sum::<usize>();
@@ -319,7 +322,11 @@ impl Zbud {
             }
         }
         assert_eq!(frames, self.frames.used(), "pool: frames with buddies = used frames");
-        assert_eq!((objects, object_bytes), (self.objects, self.object_bytes), "pool: objects and bytes");
+        assert_eq!(
+            (objects, object_bytes),
+            (self.objects, self.object_bytes),
+            "pool: objects and bytes"
+        );
         for (list, &count) in in_list.iter().enumerate() {
             let mut walked = 0;
             let mut link = self.heads[list];
@@ -327,7 +334,10 @@ impl Zbud {
                 let frame = link - 1;
                 let b = self.buddies(frame);
                 assert!(b.len != [0, 0], "pool: empty frame {frame} is in list {list}");
-                assert!(list == LRU || b.fit_list() == Some(list), "pool: frame {frame} is in list {list}");
+                assert!(
+                    list == LRU || b.fit_list() == Some(list),
+                    "pool: frame {frame} is in list {list}"
+                );
                 let next = self.links(list, frame).next;
                 assert_eq!(self.links(list, next - 1).prev, link, "pool: links of frame {frame}");
                 walked += 1;

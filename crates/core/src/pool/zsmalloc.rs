@@ -30,7 +30,9 @@ mod compact;
 
 use super::frames::Frames;
 use super::size_class::{CLASS_COUNT, CLASSES, MAX_CHAIN, MAX_SLOTS, SizeClass, class_of};
-use super::{ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, PoolError, PoolKind, PoolTag, stale};
+use super::{
+    ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, PoolError, PoolKind, PoolTag, stale,
+};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mem::Table;
 use crate::zeroable;
@@ -121,7 +123,8 @@ struct Class {
 }
 
 impl Class {
-    const EMPTY: Class = Class { heads: [0; GROUPS], zspages: [0; GROUPS + 1], ready: 0, used: 0, frames: 0 };
+    const EMPTY: Class =
+        Class { heads: [0; GROUPS], zspages: [0; GROUPS + 1], ready: 0, used: 0, frames: 0 };
 
     /// The fewest frames in which the objects fit: full zspages, and one filled from its begin.
     fn least_frames(&self, class: &SizeClass) -> usize {
@@ -239,7 +242,10 @@ impl Zsmalloc {
             return None;
         }
         let (z, slot) = (location >> SLOT_BITS, location as usize % MAX_SLOTS);
-        assert!(self.zspage(z).class as usize == class_of(h.len()), "pool: {h:?} has a wrong length");
+        assert!(
+            self.zspage(z).class as usize == class_of(h.len()),
+            "pool: {h:?} has a wrong length"
+        );
         Some((z, slot))
     }
 

@@ -669,7 +669,9 @@ mod tests {
         p.share();
         let q = new();
         q.take_over(&p);
-        assert!(q.is_shared() && q.own() && q.is_refused(GENERATIONS) && !p.is_refused(GENERATIONS));
+        assert!(
+            q.is_shared() && q.own() && q.is_refused(GENERATIONS) && !p.is_refused(GENERATIONS)
+        );
         q.refuse_storing(2);
         assert!(q.is_refused(2) && !q.is_refused(GENERATIONS));
         q.make_cold();

@@ -438,7 +438,11 @@ mod tests {
                 }
                 l.check();
                 for (i, m) in model.iter().enumerate() {
-                    assert_eq!(l.find(i * P + 5).map(|x| x.prot), *m, "seed {seed} step {step} page {i}");
+                    assert_eq!(
+                        l.find(i * P + 5).map(|x| x.prot),
+                        *m,
+                        "seed {seed} step {step} page {i}"
+                    );
                 }
             }
         }

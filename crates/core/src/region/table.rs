@@ -180,7 +180,12 @@ impl PageTable {
     }
 
     /// Calls `f` for every stretch that touches `[start, end)` and was ever used, with its address.
-    pub fn for_each_stretch(&self, start: usize, end: usize, mut f: impl FnMut(usize, &MiddleEntry)) {
+    pub fn for_each_stretch(
+        &self,
+        start: usize,
+        end: usize,
+        mut f: impl FnMut(usize, &MiddleEntry),
+    ) {
         let mut addr = start / LEAF_BYTES * LEAF_BYTES;
         let end = end.min(ADDRESS_END);
         while addr < end {

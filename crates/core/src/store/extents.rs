@@ -60,8 +60,10 @@ impl Geometry {
     /// For exports of these sizes.
     pub fn of(sizes: &[u64]) -> Geometry {
         let total: u64 = sizes.iter().sum();
-        let extent_bytes = (total / (EXTENTS_MOST as u64 - 1)).next_power_of_two().max(EXTENT_LEAST_BYTES);
-        let counts = sizes.iter().map(|bytes| (bytes.saturating_sub(CLAIM_BYTES) / extent_bytes) as usize);
+        let extent_bytes =
+            (total / (EXTENTS_MOST as u64 - 1)).next_power_of_two().max(EXTENT_LEAST_BYTES);
+        let counts =
+            sizes.iter().map(|bytes| (bytes.saturating_sub(CLAIM_BYTES) / extent_bytes) as usize);
         Self::cut(extent_bytes, counts)
     }
 
@@ -120,7 +122,8 @@ impl Extents {
 
     /// A space with nothing in it.
     pub fn open_space(&self) -> Result<u8> {
-        let is_free = |u: &AtomicU32| u.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let is_free =
+            |u: &AtomicU32| u.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         self.in_use.iter().position(is_free).map(|i| i as u8).ok_or(Errno(24 /* EMFILE */))
     }
 
@@ -250,7 +253,9 @@ mod tests {
         for number in 0..30 {
             for (extents, space, owner) in [(&a, x, 1), (&b, y, 2)] {
                 let at = number * EXTENT_LEAST_BYTES + 65536;
-                let Ok(spots) = extents.find_or_lease(space, at, owner, 2, |_| true) else { continue };
+                let Ok(spots) = extents.find_or_lease(space, at, owner, 2, |_| true) else {
+                    continue;
+                };
                 assert_eq!(extents.find(space, at), spots);
                 let [first, second] = spots;
                 assert_ne!(first.map(|s| s.server), second.map(|s| s.server));

@@ -131,7 +131,8 @@ impl Seal {
                 let (bytes, tag) = sealed.split_at(len);
                 let made = self.encrypt_copy(of, offset, bytes);
                 // All of it, so that the time does not tell how far they agree.
-                let differing = made.iter().zip(tag).fold(0, |differing, (a, b)| differing | (a ^ b));
+                let differing =
+                    made.iter().zip(tag).fold(0, |differing, (a, b)| differing | (a ^ b));
                 if core::hint::black_box(differing) != 0 {
                     return Err(NotAuthentic);
                 }
@@ -183,7 +184,11 @@ mod tests {
                 Err(NotAuthentic),
                 "another use of the place"
             );
-            assert_eq!(seal.open(of(7), 3, &mut sealed.clone()), Err(NotAuthentic), "another place");
+            assert_eq!(
+                seal.open(of(7), 3, &mut sealed.clone()),
+                Err(NotAuthentic),
+                "another place"
+            );
             assert_eq!(seal.open(of(7), 2, &mut sealed.clone()[..1015]), Err(NotAuthentic), "cut");
             assert_eq!(seal.open(of(7), 2, &mut []), Err(NotAuthentic), "nothing");
             let other = Seal::new(encryption).unwrap();

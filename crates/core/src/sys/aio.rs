@@ -150,7 +150,9 @@ impl<const N: usize> AioQueue<N> {
     }
 
     fn submit(&mut self, opcode: u16, slot: usize, fd: Fd, at: u64, next: State) -> Result<()> {
-        let State::InFlight { len, .. } = next else { unreachable!("what is submitted is in flight") };
+        let State::InFlight { len, .. } = next else {
+            unreachable!("what is submitted is in flight")
+        };
         assert!(self.slots[slot].state == State::Idle && len <= self.slots[slot].buffer.len());
         let context = self.context()?;
         let block = ControlBlock {
@@ -186,7 +188,8 @@ impl<const N: usize> AioQueue<N> {
             }
         }
         let Context::Open(context) = self.context else { return };
-        let in_flight = self.slots.iter().filter(|s| matches!(s.state, State::InFlight { .. })).count();
+        let in_flight =
+            self.slots.iter().filter(|s| matches!(s.state, State::InFlight { .. })).count();
         if in_flight == 0 {
             return;
         }
@@ -195,12 +198,21 @@ impl<const N: usize> AioQueue<N> {
         let timeout = if wait { 0 } else { zero.as_ptr().addr() };
         // SAFETY: the kernel writes at most N events into the array, and reads the timespec.
         let got = unsafe {
-            uz_syscall!(nr::IO_GETEVENTS, context, usize::from(wait), N, events.as_mut_ptr(), timeout)
+            uz_syscall!(
+                nr::IO_GETEVENTS,
+                context,
+                usize::from(wait),
+                N,
+                events.as_mut_ptr(),
+                timeout
+            )
         };
         // Interrupted: the caller looks again.
         for e in &events[..got.unwrap_or(0)] {
             let slot = &mut self.slots[e.data as usize];
-            let State::InFlight { len, short } = slot.state else { unreachable!("a result for nothing") };
+            let State::InFlight { len, short } = slot.state else {
+                unreachable!("a result for nothing")
+            };
             slot.state = State::Done(match e.result {
                 n if n == len as i64 => Ok(()),
                 n if n >= 0 => Err(short),
@@ -265,7 +277,11 @@ impl<const N: usize> AioQueue<N> {
 
     /// Pretends a transfer that happens, and whose result comes, when somebody waits for it.
     #[cfg(any(test, feature = "testing"))]
-    pub fn promise(&mut self, slot: usize, keep: impl FnOnce(&mut [u8]) -> Result<()> + Send + 'static) {
+    pub fn promise(
+        &mut self,
+        slot: usize,
+        keep: impl FnOnce(&mut [u8]) -> Result<()> + Send + 'static,
+    ) {
         assert!(self.slots[slot].state == State::Idle);
         self.slots[slot].state = State::Promised;
         self.slots[slot].promise = Some(Box::new(keep));
@@ -299,7 +315,8 @@ mod tests {
 
     #[test]
     fn writes_land_and_results_come_once() {
-        let dir = file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
+        let dir =
+            file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
         let fd = file::open_unlinked(dir).unwrap();
         file::set_direct(fd, true).unwrap();
         let mut q = AioQueue::<2>::new(8192).unwrap();
@@ -348,11 +365,15 @@ mod tests {
 
     #[test]
     fn reads_arrive_and_short_ones_are_errors() {
-        let dir = file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
+        let dir =
+            file::open_directory(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
         let fd = file::open_unlinked(dir).unwrap();
         file::set_direct(fd, true).unwrap();
         let mut from = Mapping::new(4 * 4096).unwrap();
-        from.as_mut_slice().iter_mut().enumerate().for_each(|(i, b)| *b = (i / 4096 * 7 + i % 251) as u8);
+        from.as_mut_slice()
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, b)| *b = (i / 4096 * 7 + i % 251) as u8);
         file::write_all_at(fd, from.as_slice(), 0).unwrap();
         let mut q = AioQueue::<1>::new(8192).unwrap();
         let result = |q: &mut AioQueue<1>| loop {

@@ -72,7 +72,12 @@ unsafe extern "C" {
         dst_len: c_int,
         level: c_int,
     ) -> c_int;
-    fn LZ4_decompress_safe(src: *const c_char, dst: *mut c_char, src_len: c_int, dst_len: c_int) -> c_int;
+    fn LZ4_decompress_safe(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_len: c_int,
+    ) -> c_int;
 }
 
 /// liblz4's answer: 0 when the output is too small, else the bytes written.
@@ -89,7 +94,11 @@ impl Lz4Compressor {
         Ok(Self(Mapping::new(unsafe { LZ4_sizeofState() } as usize)?))
     }
 
-    pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<usize, NoOutput> {
+    pub fn compress(
+        &mut self,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> core::result::Result<usize, NoOutput> {
         if src.len() > MAX_INPUT_BYTES {
             return Err(NoOutput::Failed);
         }
@@ -243,8 +252,13 @@ impl ZstdCompressor {
         // SAFETY: a pure function.
         let need = unsafe { zstd::ZSTD_estimateCCtxSize_usingCParams(parameters) };
         // The estimate is exact for these parameters; a dictionary's own can ask for a little more.
-        let mut this =
-            Self { memory: Mapping::new(need + need / 4)?, at: 0, level, input_bytes, dictionary: (0, 0) };
+        let mut this = Self {
+            memory: Mapping::new(need + need / 4)?,
+            at: 0,
+            level,
+            input_bytes,
+            dictionary: (0, 0),
+        };
         if this.build(None) { Ok(this) } else { Err(super::Errno::ENOMEM) }
     }
 
@@ -306,7 +320,9 @@ impl ZstdCompressor {
         src: &[u8],
         dst: &mut [u8],
     ) -> core::result::Result<usize, NoOutput> {
-        if self.dictionary != dictionary.map_or((0, 0), ZstdDictionary::key) && !self.build(dictionary) {
+        if self.dictionary != dictionary.map_or((0, 0), ZstdDictionary::key)
+            && !self.build(dictionary)
+        {
             return Err(NoOutput::Failed);
         }
         // Twice, because a static context gives up after many inputs that are far smaller than the
@@ -328,7 +344,9 @@ impl ZstdCompressor {
                 return Ok(code);
             }
             // SAFETY: a pure function.
-            if unsafe { zstd::ZSTD_getErrorCode(code) } == zstd::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall {
+            if unsafe { zstd::ZSTD_getErrorCode(code) }
+                == zstd::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall
+            {
                 return Err(NoOutput::TooLong);
             }
             if !self.build(dictionary) {
@@ -352,7 +370,8 @@ impl ZstdDecompressor {
         let mut memory = Mapping::new(unsafe { zstd::ZSTD_estimateDCtxSize() })?;
         let len = memory.len();
         // SAFETY: the memory is ours, page-aligned, and holds no context yet.
-        let context = unsafe { zstd::ZSTD_initStaticDCtx(memory.as_mut_slice().as_mut_ptr().cast(), len) };
+        let context =
+            unsafe { zstd::ZSTD_initStaticDCtx(memory.as_mut_slice().as_mut_ptr().cast(), len) };
         const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
         // SAFETY: the context was made above (null is an error code of its own).
         let set = !context.is_null()
@@ -382,9 +401,14 @@ impl ZstdDecompressor {
         let code = unsafe {
             match dictionary {
                 None => zstd::ZSTD_decompressDCtx(context, to, to_len, from, from_len),
-                Some(d) => {
-                    zstd::ZSTD_decompress_usingDDict(context, to, to_len, from, from_len, d.decompress_side())
-                }
+                Some(d) => zstd::ZSTD_decompress_usingDDict(
+                    context,
+                    to,
+                    to_len,
+                    from,
+                    from_len,
+                    d.decompress_side(),
+                ),
             }
         };
         zstd_ok(code).then_some(code)
@@ -425,7 +449,15 @@ impl ZstdDictionary {
             let from = content.as_ptr().cast();
             let c_at = compress.as_mut_slice().as_mut_ptr().cast();
             let d_at = decompress.as_mut_slice().as_mut_ptr().cast();
-            let c = zstd::ZSTD_initStaticCDict(c_at, c_len, from, content.len(), BY_COPY, AUTO, parameters);
+            let c = zstd::ZSTD_initStaticCDict(
+                c_at,
+                c_len,
+                from,
+                content.len(),
+                BY_COPY,
+                AUTO,
+                parameters,
+            );
             let d = zstd::ZSTD_initStaticDDict(d_at, d_len, from, content.len(), BY_COPY, AUTO);
             c.cast::<c_void>() == c_at.cast_const() && d.cast::<c_void>() == d_at.cast_const()
         };
@@ -473,7 +505,9 @@ extern "C" fn deflate_malloc(len: usize) -> *mut c_void {
 extern "C" fn deflate_free(_: *mut c_void) {}
 
 /// Builds a context with `alloc`; the mapping that it lives in and its address there.
-fn deflate_build<T>(alloc: impl Fn(&deflate::libdeflate_options) -> *mut T) -> Result<(Mapping, usize)> {
+fn deflate_build<T>(
+    alloc: impl Fn(&deflate::libdeflate_options) -> *mut T,
+) -> Result<(Mapping, usize)> {
     let options = deflate::libdeflate_options {
         sizeof_options: size_of::<deflate::libdeflate_options>(),
         malloc_func: Some(deflate_malloc),
@@ -502,7 +536,8 @@ impl DeflateCompressor {
 
     pub fn new(level: i8) -> Result<Self> {
         // SAFETY: the options are complete; a level out of range gives null.
-        let alloc = |options: &_| unsafe { deflate::libdeflate_alloc_compressor_ex(level.into(), options) };
+        let alloc =
+            |options: &_| unsafe { deflate::libdeflate_alloc_compressor_ex(level.into(), options) };
         let (memory, context) = deflate_build(alloc)?;
         Ok(Self { memory, context, level })
     }
@@ -511,7 +546,11 @@ impl DeflateCompressor {
         self.level == level
     }
 
-    pub fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> core::result::Result<usize, NoOutput> {
+    pub fn compress(
+        &mut self,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> core::result::Result<usize, NoOutput> {
         // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.
         let n = unsafe {
             deflate::libdeflate_deflate_compress(
@@ -560,7 +599,8 @@ impl DeflateDecompressor {
                 &mut written,
             )
         };
-        (result == deflate::libdeflate_result_LIBDEFLATE_SUCCESS && read == src.len()).then_some(written)
+        (result == deflate::libdeflate_result_LIBDEFLATE_SUCCESS && read == src.len())
+            .then_some(written)
     }
 
     pub fn mapped_bytes(&self) -> usize {

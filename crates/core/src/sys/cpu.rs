@@ -34,7 +34,9 @@ pub fn current() -> usize {
     if has_rdpid() {
         let aux: u64;
         // SAFETY: reads the register that Linux sets to node << 12 | CPU; the feature was found.
-        unsafe { core::arch::asm!("rdpid {}", out(reg) aux, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            core::arch::asm!("rdpid {}", out(reg) aux, options(nomem, nostack, preserves_flags))
+        };
         return (aux & 0xfff) as usize;
     }
     let aux: u32;
@@ -49,7 +51,8 @@ pub fn current() -> usize {
 pub fn count() -> usize {
     let mut mask = [0u64; 128];
     // SAFETY: the kernel writes at most the length given.
-    let filled = unsafe { uz_syscall!(nr::SCHED_GETAFFINITY, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    let filled =
+        unsafe { uz_syscall!(nr::SCHED_GETAFFINITY, 0, size_of_val(&mask), mask.as_mut_ptr()) };
     let bytes = filled.unwrap_or(0);
     let count: u32 = mask[..bytes / 8].iter().map(|word| word.count_ones()).sum();
     count.max(1) as usize
@@ -82,7 +85,8 @@ mod tests {
     fn the_current_cpu_is_one_that_the_kernel_lets_us_use() {
         let mut mask = [0u64; 128];
         // SAFETY: as in `count`.
-        unsafe { uz_syscall!(nr::SCHED_GETAFFINITY, 0, size_of_val(&mask), mask.as_mut_ptr()) }.unwrap();
+        unsafe { uz_syscall!(nr::SCHED_GETAFFINITY, 0, size_of_val(&mask), mask.as_mut_ptr()) }
+            .unwrap();
         assert_eq!(count(), mask.iter().map(|w| w.count_ones() as usize).sum::<usize>());
         for _ in 0..1000 {
             let cpu = current();

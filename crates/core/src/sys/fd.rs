@@ -47,7 +47,8 @@ pub fn move_high(fd: i32) -> i32 {
 /// Opens an existing file for reading and writing.
 pub fn open_read_write(path: &CStr) -> Result<i32> {
     // SAFETY: the path is a C string.
-    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDWR | O_CLOEXEC) }.map(|fd| fd as i32)
+    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDWR | O_CLOEXEC) }
+        .map(|fd| fd as i32)
 }
 
 /// Opens an existing file for reading.

@@ -13,8 +13,8 @@
 pub use super::fd::close;
 use super::fd::move_high;
 use super::open::{
-    AT_FDCWD, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDWR,
-    O_TMPFILE,
+    AT_FDCWD, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_PATH,
+    O_RDWR, O_TMPFILE,
 };
 use super::{Errno, Result, nr};
 
@@ -48,7 +48,9 @@ pub fn open_directory(path: &[u8]) -> Result<Fd> {
     }
     z[..path.len()].copy_from_slice(path);
     // SAFETY: the path is NUL-terminated and outlives the call.
-    let fd = unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, z.as_ptr(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0) }?;
+    let fd = unsafe {
+        uz_syscall!(nr::OPENAT, AT_FDCWD, z.as_ptr(), O_PATH | O_DIRECTORY | O_CLOEXEC, 0)
+    }?;
     Ok(move_high(fd as Fd))
 }
 
@@ -94,7 +96,9 @@ pub fn open_unlinked(directory: Fd) -> Result<Fd> {
         Ok(fd) => Ok(move_high(fd as Fd)),
         // File systems without O_TMPFILE (and kernels that take it for O_DIRECTORY) say one of
         // these.
-        Err(Errno::EOPNOTSUPP | EISDIR | Errno::ENOENT | Errno::EINVAL) => create_and_unlink(directory),
+        Err(Errno::EOPNOTSUPP | EISDIR | Errno::ENOENT | Errno::EINVAL) => {
+            create_and_unlink(directory)
+        }
         Err(e) => Err(e),
     }
 }
@@ -127,7 +131,8 @@ fn create_and_unlink(directory: Fd) -> Result<Fd> {
 pub fn each_name(directory: Fd, buffer: &mut [u8], mut f: impl FnMut(&[u8])) -> Result<()> {
     loop {
         // SAFETY: the kernel writes at most what the buffer holds.
-        let n = unsafe { uz_syscall!(nr::GETDENTS64, directory, buffer.as_mut_ptr(), buffer.len()) }?;
+        let n =
+            unsafe { uz_syscall!(nr::GETDENTS64, directory, buffer.as_mut_ptr(), buffer.len()) }?;
         if n == 0 {
             return Ok(());
         }

@@ -122,8 +122,8 @@ fn map_needed(len: usize, prot: usize) -> Result<usize> {
 /// one to give. For ever.
 pub fn map_huge(count: usize) -> Result<usize> {
     let len = count * super::HUGE_BYTES;
-    let start =
-        map_anonymous(len + super::HUGE_BYTES, PROT_READ | PROT_WRITE)?.next_multiple_of(super::HUGE_BYTES);
+    let start = map_anonymous(len + super::HUGE_BYTES, PROT_READ | PROT_WRITE)?
+        .next_multiple_of(super::HUGE_BYTES);
     // SAFETY: a mapping of our own.
     unsafe { super::program::advise_huge(start, len) };
     Ok(start)
@@ -176,7 +176,12 @@ impl Mapping {
         // SAFETY: the range lies in our own mapping, borrowed exclusively; zero bytes are valid
         // bytes.
         let _ = unsafe {
-            uz_syscall!(nr::MADVISE, self.addr + range.start, range.end - range.start, MADV_DONTNEED)
+            uz_syscall!(
+                nr::MADVISE,
+                self.addr + range.start,
+                range.end - range.start,
+                MADV_DONTNEED
+            )
         };
     }
 }
@@ -198,8 +203,9 @@ pub(super) unsafe fn drop_stretches(stretches: &[(usize, usize)]) -> usize {
     const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
     let (vector, count) = (stretches.as_ptr(), stretches.len());
     // SAFETY: the caller vouches; the vector is an array of address and length.
-    let done =
-        unsafe { uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector, count, MADV_DONTNEED, 0) };
+    let done = unsafe {
+        uz_syscall!(nr::PROCESS_MADVISE, PIDFD_SELF_THREAD_GROUP, vector, count, MADV_DONTNEED, 0)
+    };
     done.unwrap_or(0)
 }
 
@@ -492,11 +498,13 @@ mod tests {
             t.get_mut(i).unwrap().fill(1);
         }
         // More than go at once, in any order.
-        let stretches: Vec<_> = (0..all).rev().step_by(5).map(|last| (last - 1, 1 + last % 2)).collect();
+        let stretches: Vec<_> =
+            (0..all).rev().step_by(5).map(|last| (last - 1, 1 + last % 2)).collect();
         assert!(stretches.len() > STRETCHES);
         t.decommit_each(&stretches);
         for i in 0..all {
-            let is_given = stretches.iter().any(|(first, count)| (*first..first + count).contains(&i));
+            let is_given =
+                stretches.iter().any(|(first, count)| (*first..first + count).contains(&i));
             assert!(t.get(i).unwrap().iter().all(|&b| b == u8::from(!is_given)), "{i}");
         }
         t.decommit_each(&[]);

@@ -39,7 +39,11 @@ impl<T> Once<T> {
 
     /// Sets the value; gives it back if there is one, or another thread is about to set one.
     pub fn set(&self, value: T) -> Result<(), T> {
-        if self.state.compare_exchange(EMPTY, WRITING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if self
+            .state
+            .compare_exchange(EMPTY, WRITING, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
             return Err(value);
         }
         // SAFETY: this thread made the step to WRITING, so no other writes, and none reads yet.

@@ -44,7 +44,8 @@ struct Region {
 
 const _: () = assert!(size_of::<Scan>() == 96 && size_of::<Region>() == 24);
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
-const IOCTL_PAGEMAP_SCAN: usize = (3 << 30) | (size_of::<Scan>() << 16) | ((b'f' as usize) << 8) | 16;
+const IOCTL_PAGEMAP_SCAN: usize =
+    (3 << 30) | (size_of::<Scan>() << 16) | ((b'f' as usize) << 8) | 16;
 
 /// The file, open.
 pub struct Pagemap {
@@ -91,7 +92,8 @@ impl Pagemap {
             returned: PRESENT | SWAPPED | HUGE,
         };
         // SAFETY: charter; the argument has the size that it says, and room for one region.
-        let found = unsafe { uz_syscall!(nr::IOCTL, self.fd(), IOCTL_PAGEMAP_SCAN, &raw mut scan) }?;
+        let found =
+            unsafe { uz_syscall!(nr::IOCTL, self.fd(), IOCTL_PAGEMAP_SCAN, &raw mut scan) }?;
         Ok((found > 0).then_some(region))
     }
 

@@ -88,8 +88,16 @@ mod tests {
         const LEN: usize = 16 << 20;
         // SAFETY: a new mapping, unmapped as it was mapped; nobody has its address.
         let hole = unsafe {
-            let hole =
-                uz_syscall!(nr::MMAP, 0, LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, usize::MAX, 0).unwrap();
+            let hole = uz_syscall!(
+                nr::MMAP,
+                0,
+                LEN,
+                PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS,
+                usize::MAX,
+                0
+            )
+            .unwrap();
             uz_syscall!(nr::MUNMAP, hole, LEN).unwrap();
             hole
         };
@@ -108,6 +116,8 @@ mod tests {
         GIVEN_BYTES.store(first.addr() - start(), Ordering::Relaxed);
         let second = Mapping::new(PAGE_SIZE).unwrap();
         assert_ne!(second.addr(), first.addr());
-        assert!(first.as_slice().iter().all(|&b| b == 7) && second.as_slice().iter().all(|&b| b == 0));
+        assert!(
+            first.as_slice().iter().all(|&b| b == 7) && second.as_slice().iter().all(|&b| b == 0)
+        );
     }
 }

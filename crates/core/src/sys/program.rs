@@ -163,8 +163,10 @@ pub fn break_sharing(addr: usize) -> Result<()> {
     const OP_OR_ZERO: usize = 2 << 28;
     let dummy = 0u32;
     // SAFETY: the kernel ORs zero into the word, atomically; the first address is only a key.
-    unsafe { uz_syscall!(nr::FUTEX, &raw const dummy, FUTEX_WAKE_OP_PRIVATE, 0, 0, addr, OP_OR_ZERO) }
-        .map(drop)
+    unsafe {
+        uz_syscall!(nr::FUTEX, &raw const dummy, FUTEX_WAKE_OP_PRIVATE, 0, 0, addr, OP_OR_ZERO)
+    }
+    .map(drop)
 }
 
 /// See [`ProcMem::open_early`].
@@ -236,7 +238,8 @@ impl ProcMem {
         let mut done = 0;
         while done < len {
             // SAFETY: the kernel writes at most len - done bytes at dst + done.
-            let r = unsafe { uz_syscall!(nr::PREAD64, self.fd(), dst + done, len - done, src + done) };
+            let r =
+                unsafe { uz_syscall!(nr::PREAD64, self.fd(), dst + done, len - done, src + done) };
             match r {
                 Ok(0) => return Err(Errno::EIO),
                 Ok(n) => done += n,
@@ -255,7 +258,8 @@ impl ProcMem {
         let mut done = 0;
         while done < len {
             // SAFETY: the kernel reads our bytes and checks the program's.
-            let r = unsafe { uz_syscall!(nr::PWRITE64, self.fd(), src + done, len - done, dst + done) };
+            let r =
+                unsafe { uz_syscall!(nr::PWRITE64, self.fd(), src + done, len - done, dst + done) };
             match r {
                 Ok(0) => return Err(Errno::EIO),
                 Ok(n) => done += n,

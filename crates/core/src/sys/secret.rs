@@ -125,11 +125,14 @@ mod tests {
         assert!(page.is_multiple_of(PAGE_SIZE) && crate::sys::place::is_here(page));
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let of_page = |l: &&str| {
-            let Some((from, to)) = l.split(' ').next().and_then(|r| r.split_once('-')) else { return false };
+            let Some((from, to)) = l.split(' ').next().and_then(|r| r.split_once('-')) else {
+                return false;
+            };
             let hex = |s| usize::from_str_radix(s, 16).unwrap_or(0);
             hex(from) <= page && page < hex(to)
         };
-        let flags = smaps.lines().skip_while(|l| !of_page(l)).find(|l| l.starts_with("VmFlags:")).unwrap();
+        let flags =
+            smaps.lines().skip_while(|l| !of_page(l)).find(|l| l.starts_with("VmFlags:")).unwrap();
         assert!(flags.split(' ').any(|f| f == "dd"), "{flags}");
         let b = a.clone();
         drop(a);

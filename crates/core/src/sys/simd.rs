@@ -58,9 +58,9 @@ pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
 
 fn is_filled_plain(page: &[u8; PAGE_BYTES], word: u64) -> bool {
     let (words, _) = page.as_chunks::<8>();
-    words
-        .chunks_exact(16)
-        .all(|chunk| chunk.iter().fold(0, |difference, w| difference | (u64::from_ne_bytes(*w) ^ word)) == 0)
+    words.chunks_exact(16).all(|chunk| {
+        chunk.iter().fold(0, |difference, w| difference | (u64::from_ne_bytes(*w) ^ word)) == 0
+    })
 }
 
 fn fill_plain(page: &mut [u8; PAGE_BYTES], word: u64) {
@@ -85,7 +85,10 @@ fn other_lines_avx2(page: &[u8; PAGE_BYTES], word: u64) -> u64 {
     for (i, line) in lines.iter().enumerate() {
         // SAFETY: the line has the 64 bytes of the two loads, which need no alignment.
         let (a, b) = unsafe {
-            (_mm256_loadu_si256(line.as_ptr().cast()), _mm256_loadu_si256(line.as_ptr().add(32).cast()))
+            (
+                _mm256_loadu_si256(line.as_ptr().cast()),
+                _mm256_loadu_si256(line.as_ptr().add(32).cast()),
+            )
         };
         let d = _mm256_or_si256(_mm256_xor_si256(a, pattern), _mm256_xor_si256(b, pattern));
         others |= u64::from(_mm256_testz_si256(d, d) == 0) << i;
@@ -190,7 +193,8 @@ mod tests {
 
     #[test]
     fn every_line_that_differs_is_found() {
-        let mut variants: Vec<fn(&[u8; PAGE_BYTES], u64) -> u64> = vec![other_lines, other_lines_plain];
+        let mut variants: Vec<fn(&[u8; PAGE_BYTES], u64) -> u64> =
+            vec![other_lines, other_lines_plain];
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the feature was found.
             variants.push(|p, w| unsafe { other_lines_avx2(p, w) });

@@ -54,7 +54,10 @@ impl<T> Slot<T> {
         super::sync::point();
         // Looked at before the locked instruction: a taken slot's line stays with its holder.
         let free = !self.taken.load(Ordering::Relaxed)
-            && self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            && self
+                .taken
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
         // Not `then_some`: a guard made in vain would give back what another one holds.
         free.then(|| Taken { slot: self })
     }

@@ -143,8 +143,9 @@ pub fn connect(address: &[u8], patience: &mut Patience) -> Result<Fd> {
             if family != AF_UNIX {
                 let one = 1i32;
                 // SAFETY: the kernel reads four bytes. Without it requests only leave later.
-                let _ =
-                    unsafe { uz_syscall!(nr::SETSOCKOPT, fd, IPPROTO_TCP, TCP_NODELAY, &raw const one, 4) };
+                let _ = unsafe {
+                    uz_syscall!(nr::SETSOCKOPT, fd, IPPROTO_TCP, TCP_NODELAY, &raw const one, 4)
+                };
             }
             Ok(fd)
         }
@@ -192,7 +193,9 @@ pub fn send(fd: Fd, mut bytes: &[u8], patience: &mut Patience) -> Result<()> {
 pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()> {
     while !buf.is_empty() {
         // SAFETY: the slice is exclusively borrowed and writable for its length.
-        match unsafe { uz_syscall!(nr::RECVFROM, fd, buf.as_mut_ptr(), buf.len(), MSG_DONTWAIT, 0, 0) } {
+        match unsafe {
+            uz_syscall!(nr::RECVFROM, fd, buf.as_mut_ptr(), buf.len(), MSG_DONTWAIT, 0, 0)
+        } {
             Ok(0) => return Err(ECONNRESET),
             Ok(n) => buf = &mut buf[n..],
             Err(Errno::EAGAIN | Errno::EINTR) => patience.wait(fd, POLLIN)?,

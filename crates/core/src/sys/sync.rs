@@ -164,7 +164,10 @@ impl<T> Mutex<T> {
         for _ in 0..100 {
             core::hint::spin_loop();
             if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && self
+                    .word
+                    .compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
             {
                 return;
             }
@@ -176,7 +179,10 @@ impl<T> Mutex<T> {
             // Others may sleep, too, so whoever has slept leaves the mark.
             let next = if word == FREE { me | CONTENDED } else { word | CONTENDED };
             if word != next
-                && self.word.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed).is_err()
+                && self
+                    .word
+                    .compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed)
+                    .is_err()
             {
                 continue;
             }
@@ -290,8 +296,9 @@ mod tests {
         });
         assert_eq!((seen, *g), (7, 2));
         assert!(m.try_lock().is_none());
-        let panicked =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| g.unlocked(|| panic!("meant"))));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            g.unlocked(|| panic!("meant"))
+        }));
         assert!(panicked.is_err() && m.try_lock().is_none());
         drop(g);
         assert!(m.try_lock().is_some());

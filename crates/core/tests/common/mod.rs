@@ -76,7 +76,10 @@ pub fn map(len: usize) -> usize {
 }
 
 /// Memory of which only some parts, by the address of the whole, are managed.
-pub fn map_parts<I: Iterator<Item = Range<usize>>>(len: usize, parts: impl FnOnce(usize) -> I) -> usize {
+pub fn map_parts<I: Iterator<Item = Range<usize>>>(
+    len: usize,
+    parts: impl FnOnce(usize) -> I,
+) -> usize {
     let mut s = PAGER.lock();
     // SAFETY: a fresh mapping.
     let p = unsafe {

@@ -20,7 +20,8 @@ pub fn stack_bytes_of(mut f: impl FnMut()) -> usize {
     }
     f();
     // SAFETY: as above.
-    let touched = (low..high).find(|&at| unsafe { std::ptr::read_volatile(at as *const u8) } != PAINT);
+    let touched =
+        (low..high).find(|&at| unsafe { std::ptr::read_volatile(at as *const u8) } != PAINT);
     touched.map_or(512, |at| sp - at)
 }
 

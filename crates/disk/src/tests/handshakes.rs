@@ -77,7 +77,10 @@ fn an_export_is_described_and_entered() {
     let info = of(OPT_GO, REP_INFO)[0];
     assert_eq!(info[..10], [&[0, 0][..], &MIB.to_be_bytes()].concat());
     let flags = u16::from_be_bytes([info[10], info[11]]);
-    assert_eq!(flags & (HAS_FLAGS | CAN_MULTI_CONN | READ_ONLY | SEND_DF), HAS_FLAGS | CAN_MULTI_CONN);
+    assert_eq!(
+        flags & (HAS_FLAGS | CAN_MULTI_CONN | READ_ONLY | SEND_DF),
+        HAS_FLAGS | CAN_MULTI_CONN
+    );
     assert!(of(OPT_INFO, REP_INFO).iter().any(|d| d[..] == *b"\0\x01x"));
     let reply = [&simple_reply(0, 5)[..], &[0; 4]].concat();
     assert!(said.ends_with(&reply), "the session begins");
@@ -109,14 +112,18 @@ fn what_is_wrong_is_refused_and_the_client_goes_on() {
         (option(OPT_GO, &short(go("x", &[1]))), (OPT_GO, REP_ERR_INVALID)),
         (option(OPT_GO, &u32::MAX.to_be_bytes()), (OPT_GO, REP_ERR_INVALID)),
         (option(OPT_GO, &[]), (OPT_GO, REP_ERR_INVALID)),
-        (option(OPT_SET_META_CONTEXT, &contexts("x", &[])), (OPT_SET_META_CONTEXT, REP_ERR_INVALID)),
+        (
+            option(OPT_SET_META_CONTEXT, &contexts("x", &[])),
+            (OPT_SET_META_CONTEXT, REP_ERR_INVALID),
+        ),
     ];
     for (sent, answer) in asked {
         let abort = option(OPT_ABORT, &[]);
         assert_eq!(kinds(&[hello(BOTH), sent, abort]), [answer, (OPT_ABORT, REP_ACK)]);
     }
     for data in [contexts("no", &[]), short(contexts("x", &["base:"])), vec![0xff; 8]] {
-        let answers = kinds(&[hello(BOTH), structured.clone(), option(OPT_LIST_META_CONTEXT, &data)]);
+        let answers =
+            kinds(&[hello(BOTH), structured.clone(), option(OPT_LIST_META_CONTEXT, &data)]);
         assert!(answers[1].1 >= REP_ERR_UNSUP, "{answers:?}");
     }
 }
@@ -157,7 +164,8 @@ fn contexts_are_listed_and_set() {
 #[test]
 fn what_breaks_the_protocol_ends_it() {
     let disk = disk(MIB, 4 * MIB);
-    let long = [OPTION_MAGIC.to_be_bytes().to_vec(), vec![0, 0, 0, 6], u32::MAX.to_be_bytes().to_vec()];
+    let long =
+        [OPTION_MAGIC.to_be_bytes().to_vec(), vec![0, 0, 0, 6], u32::MAX.to_be_bytes().to_vec()];
     for sent in [
         Vec::new(),
         hello(0xffff_ffff),
@@ -177,10 +185,14 @@ fn what_breaks_the_protocol_ends_it() {
 #[test]
 fn a_write_that_stops_in_the_middle_changes_what_came() {
     let disk = disk(MIB, 4 * MIB);
-    let mut sent = [hello(BOTH), option(OPT_GO, &go("", &[])), request(0, CMD_WRITE, 1, 0, 16384)].concat();
+    let mut sent =
+        [hello(BOTH), option(OPT_GO, &go("", &[])), request(0, CMD_WRITE, 1, 0, 16384)].concat();
     sent.extend(vec![7; 10_000]);
     let said = connection(&disk, &sent);
-    assert!(!said.windows(4).any(|w| w == SIMPLE_REPLY_MAGIC.to_be_bytes()), "it is not acknowledged");
+    assert!(
+        !said.windows(4).any(|w| w == SIMPLE_REPLY_MAGIC.to_be_bytes()),
+        "it is not acknowledged"
+    );
     assert_eq!(read(&disk, 0, 8192), [7; 8192]);
     assert_eq!(read(&disk, 12288, 4096), [0; 4096]);
     disk.cache().check();
@@ -191,14 +203,16 @@ fn a_disk_that_is_read_only() {
     let disk = disk(MIB, 4 * MIB);
     disk.write(0, &[5; 4096]).unwrap();
     disk.set_read_only(true);
-    let mut sent = [hello(BOTH), option(OPT_GO, &go("", &[])), request(0, CMD_WRITE, 1, 0, 4096)].concat();
+    let mut sent =
+        [hello(BOTH), option(OPT_GO, &go("", &[])), request(0, CMD_WRITE, 1, 0, 4096)].concat();
     sent.extend(vec![7; 4096]);
     sent.extend(request(0, CMD_TRIM, 2, 0, 4096));
     sent.extend(request(0, CMD_WRITE_ZEROES, 3, 0, 4096));
     let said = connection(&disk, &sent);
     let info = &replies(&said)[0].1;
     assert_ne!(u16::from_be_bytes([info[10], info[11]]) & READ_ONLY, 0);
-    let refusals: Vec<u8> = (1..4).flat_map(|n| simple_reply(Error::NotPermitted as u32, n)).collect();
+    let refusals: Vec<u8> =
+        (1..4).flat_map(|n| simple_reply(Error::NotPermitted as u32, n)).collect();
     assert!(said.ends_with(&refusals));
     assert_eq!(read(&disk, 0, 4096), [5; 4096]);
 }

@@ -140,7 +140,10 @@ fn orders_do_what_they_say() {
     assert!(order("stats").unwrap().contains("\nclients 0\n"));
     assert_eq!(order("writeback idle").unwrap(), "0 pages written back\n");
     order("idle all").unwrap();
-    assert_eq!(order("recompress idle max_pages=30").unwrap(), "30 pages tried, 0 are smaller now\n");
+    assert_eq!(
+        order("recompress idle max_pages=30").unwrap(),
+        "30 pages tried, 0 are smaller now\n"
+    );
     assert_eq!(order("writeback incompressible").unwrap(), "30 pages written back\n");
     order("set writeback_limit=20").unwrap();
     assert_eq!(order("writeback huge_idle max_pages=5").unwrap(), "5 pages written back\n");

@@ -77,8 +77,9 @@ pub fn run(arguments: BuildArguments) -> Result<u8, Failure> {
 
     let most = arguments.jobs.iter().copied().max().unwrap_or(1);
     console::say(&format!("-j{most}: free"));
-    let free =
-        measuring.free(most)?.map_err(|why| Failure::environment(format!("the build fails: {why}")))?;
+    let free = measuring
+        .free(most)?
+        .map_err(|why| Failure::environment(format!("the build fails: {why}")))?;
     let limit_bytes = arguments.memory.unwrap_or(free.peak_bytes / 2);
     let (mut runs, mut summary) = (Vec::new(), Map::new());
     for jobs in &arguments.jobs {
@@ -104,7 +105,8 @@ pub fn run(arguments: BuildArguments) -> Result<u8, Failure> {
         "runs": runs,
     }))?;
     let title = format!("make -jN in {}, medians of {}", human(limit_bytes), arguments.arms.rounds);
-    let plot = record.write("svg", &plot::bars(&title, "seconds: less is better", &groups(&summary)))?;
+    let plot =
+        record.write("svg", &plot::bars(&title, "seconds: less is better", &groups(&summary)))?;
     println!("\n{}\n{}", json.display(), plot.display());
     arms::end(&runs)
 }
@@ -125,7 +127,12 @@ impl Measuring<'_> {
 
     /// All runs of all arms with so many jobs, the kernel's swap alone first where it is one of
     /// them.
-    fn jobs(&self, jobs: u32, limit_bytes: u64, free: &Build) -> Result<(Vec<Arm>, Vec<Value>), Failure> {
+    fn jobs(
+        &self,
+        jobs: u32,
+        limit_bytes: u64,
+        free: &Build,
+    ) -> Result<(Vec<Arm>, Vec<Value>), Failure> {
         let mut arms = self.bench.arms(limit_bytes);
         arms.sort_by_key(|arm| match arm.backing {
             Backing::Kernel { kind: peers::Kind::Swap, .. } => 0,
@@ -144,8 +151,14 @@ impl Measuring<'_> {
             let mut run = json!({"jobs": jobs, "round": round});
             self.bench.run(arm, free.peak_bytes, &mut run, |command, look| {
                 let command = self.source.build(Some(command), jobs);
-                let build =
-                    once(&self.source, command, &self.scratch, patience, &self.bench.interrupt, look)?;
+                let build = once(
+                    &self.source,
+                    command,
+                    &self.scratch,
+                    patience,
+                    &self.bench.interrupt,
+                    look,
+                )?;
                 Ok(build.and_then(|build| build.like(free)))
             })?;
             count_io(arm, &mut run);
@@ -189,7 +202,8 @@ fn summarize(arms: &[Arm], runs: &[Value]) -> Value {
     let mut summary: Map<String, Value> = Map::new();
     for arm in arms {
         let own = counted(runs, arm);
-        let over_runs = |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
+        let over_runs =
+            |of: &dyn Fn(&Value) -> Option<f64>| median(own.iter().filter_map(|run| of(run)));
         let figure = |key: &str| over_runs(&|run| run[key].as_f64());
         let io = |key: &str| over_runs(&|run| run["io"][key].as_f64());
         let (wall, sum) = (figure("wall_seconds"), io("sum_pages"));
@@ -242,8 +256,9 @@ fn table(jobs: u32, limit_bytes: u64, summary: &Value) -> String {
             continue;
         };
         let whole = |key: &str| figures[key].as_f64().unwrap_or(f64::NAN) as u64;
-        let change =
-            |key: &str| figures[key].as_f64().map_or(String::new(), |part| format!("{:+.0} %", part * 100.0));
+        let change = |key: &str| {
+            figures[key].as_f64().map_or(String::new(), |part| format!("{:+.0} %", part * 100.0))
+        };
         text += &format!(
             "  {arm:<9} {:>12} {:>7} {:>10} {wall:>9.1} {:>7} {:>4.0} % {:>6.1}  {}\n",
             grouped(whole("io_pages")),
@@ -272,7 +287,8 @@ fn described(free: &Value) -> String {
 fn groups(summary: &Map<String, Value>) -> Vec<plot::Group> {
     let bars = |own: &Value| {
         let arms = own.as_object().into_iter().flatten();
-        arms.map(|(arm, own)| (arm.clone(), own["wall_seconds"].as_f64().unwrap_or(f64::NAN))).collect()
+        arms.map(|(arm, own)| (arm.clone(), own["wall_seconds"].as_f64().unwrap_or(f64::NAN)))
+            .collect()
     };
     summary.iter().map(|(jobs, own)| (format!("-j{jobs}"), bars(own))).collect()
 }
@@ -299,8 +315,12 @@ mod tests {
         assert_eq!(defaults.jobs, [8, 12, 16, 20, 24]);
         assert_eq!((defaults.memory, defaults.files, &defaults.cflags[..]), (None, 0, "-O2"));
         let given =
-            parse_line(&["--jobs=8,24", "--memory=240M", "--files=60", "--cflags", "-O1 -g"]).unwrap();
-        assert_eq!((&given.jobs[..], given.memory, given.files), (&[8, 24][..], Some(240 << 20), 60));
+            parse_line(&["--jobs=8,24", "--memory=240M", "--files=60", "--cflags", "-O1 -g"])
+                .unwrap();
+        assert_eq!(
+            (&given.jobs[..], given.memory, given.files),
+            (&[8, 24][..], Some(240 << 20), 60)
+        );
         assert_eq!(given.cflags, "-O1 -g");
         for (wrong, word) in
             [("--jobs=0", "1..=256"), ("--memory=50%", "must be a size"), ("--jobs=x", "invalid")]
@@ -330,14 +350,16 @@ mod tests {
                 "vmstat": {"pswpin": pages_in, "pswpout": pages_out}, "limit_bytes": 1 << 28, "pool_bytes": 1 << 20,
             })
         };
-        let counters =
-            json!({"read_back_pages": 10, "written_back_pages": 20, "loads": 35, "fault_around_pages": 5});
+        let counters = json!({"read_back_pages": 10, "written_back_pages": 20, "loads": 35, "fault_around_pages": 5});
         let uzswap = json!({
             "arm": "uzswap", "round": 1, "major_faults": 40, "wall_seconds": 50, "cpu_percent": 120.0,
             "stats": {"counters": counters},
         });
-        let mut runs =
-            vec![kernel("swap pc3", [100, 200, 100, 200]), kernel("zram pc3", [50, 60, 90, 100]), uzswap];
+        let mut runs = vec![
+            kernel("swap pc3", [100, 200, 100, 200]),
+            kernel("zram pc3", [50, 60, 90, 100]),
+            uzswap,
+        ];
         runs.iter_mut().zip(arms()).for_each(|(run, arm)| count_io(&arm, run));
         runs
     }
@@ -347,7 +369,10 @@ mod tests {
         let runs = made_up();
         assert_eq!(runs[0]["io"]["sum_pages"], 400);
         assert_eq!(runs[0]["io"]["disk_bytes"], 300 * 4096);
-        assert_eq!((&runs[1]["io"]["sum_pages"], &runs[1]["io"]["disk_bytes"]), (&json!(200), &json!(0)));
+        assert_eq!(
+            (&runs[1]["io"]["sum_pages"], &runs[1]["io"]["disk_bytes"]),
+            (&json!(200), &json!(0))
+        );
         assert_eq!(
             (&runs[2]["io"]["sum_pages"], &runs[2]["io"]["disk_bytes"]),
             (&json!(100), &json!(30 * 4096))
@@ -369,8 +394,9 @@ mod tests {
             (&json!(-0.75), &json!(-0.75))
         );
         let text = table(24, 1 << 28, &summary);
-        let row =
-            |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_string();
+        let row = |name: &str| {
+            text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_string()
+        };
         assert!(
             row("uzswap").contains("-75 %") && row("uzswap").ends_with("256 MiB with its pool"),
             "{text}"

@@ -31,7 +31,10 @@ impl Build {
     /// Its figures, if it made what the other one did.
     pub fn like(&self, other: &Build) -> Result<Value, String> {
         if self.objects.count != other.objects.count {
-            return Err(format!("{} objects instead of {}", self.objects.count, other.objects.count));
+            return Err(format!(
+                "{} objects instead of {}",
+                self.objects.count, other.objects.count
+            ));
         }
         match self.objects == other.objects {
             true => Ok(self.figures()),
@@ -68,10 +71,11 @@ pub fn once(
         .map_err(|e| Failure::environment(format!("{}: {}", complaints.display(), reason(&e))))?;
     let before = (children_seconds(), children_major_faults());
     let started = Instant::now();
-    let mut tree = match Tree::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)) {
-        Ok(tree) => tree,
-        Err(why) => return Ok(Err(why)),
-    };
+    let mut tree =
+        match Tree::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)) {
+            Ok(tree) => tree,
+            Err(why) => return Ok(Err(why)),
+        };
     let (mut peak_bytes, mut turn) = (0, 0);
     let end = loop {
         if let Some(end) = tree.end() {
@@ -91,13 +95,15 @@ pub fn once(
     };
     let wall = started.elapsed();
     drop(tree);
-    let (cpu_seconds, major_faults) = (children_seconds() - before.0, children_major_faults() - before.1);
+    let (cpu_seconds, major_faults) =
+        (children_seconds() - before.0, children_major_faults() - before.1);
     let objects = source.objects();
     let restored = source.restore();
-    let build = end.map_err(|why| match first_complaint(&std::fs::read(&complaints).unwrap_or_default()) {
-        Some(complaint) => format!("{why}: {complaint}"),
-        None => why,
-    });
+    let build =
+        end.map_err(|why| match first_complaint(&std::fs::read(&complaints).unwrap_or_default()) {
+            Some(complaint) => format!("{why}: {complaint}"),
+            None => why,
+        });
     Ok(build.and_then(|()| {
         restored?;
         Ok(Build { wall, cpu_seconds, major_faults, peak_bytes, objects: objects? })
@@ -108,8 +114,9 @@ pub fn once(
 /// one.
 fn first_complaint(stderr: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(stderr);
-    let complaint =
-        text.lines().find(|line| ["rror", "atal", "uzswap:"].iter().any(|word| line.contains(word)));
+    let complaint = text
+        .lines()
+        .find(|line| ["rror", "atal", "uzswap:"].iter().any(|word| line.contains(word)));
     complaint.map(String::from)
 }
 
@@ -135,7 +142,10 @@ mod tests {
     fn the_first_complaint_is_shown() {
         let stderr =
             b"a.c: warning: b\ncc: fatal error: Killed signal terminated program cc1\nmake: *** Error 1\n";
-        assert_eq!(first_complaint(stderr).unwrap(), "cc: fatal error: Killed signal terminated program cc1");
+        assert_eq!(
+            first_complaint(stderr).unwrap(),
+            "cc: fatal error: Killed signal terminated program cc1"
+        );
         assert_eq!(first_complaint(b""), None);
     }
 }

@@ -28,8 +28,15 @@ const TREE: &str = "git-2.39.5";
 /// Where to ask if apt has nothing to say.
 const DEBIAN: &str = "http://deb.debian.org/debian";
 /// Programs that are left out need libraries that few have.
-const WITHOUT: [&str; 7] =
-    ["NO_CURL=1", "NO_EXPAT=1", "NO_OPENSSL=1", "NO_GETTEXT=1", "NO_TCLTK=1", "NO_PYTHON=1", "NO_PERL=1"];
+const WITHOUT: [&str; 7] = [
+    "NO_CURL=1",
+    "NO_EXPAT=1",
+    "NO_OPENSSL=1",
+    "NO_GETTEXT=1",
+    "NO_TCLTK=1",
+    "NO_PYTHON=1",
+    "NO_PERL=1",
+];
 
 /// An unpacked source tree.
 pub struct Source {
@@ -53,7 +60,12 @@ pub struct Objects {
 impl Source {
     /// Fetches the archive into `cache` unless it is there, and unpacks it in `scratch`. Of its
     /// library every build makes `files` objects, 0 for all; `flags` are the compiler's.
-    pub fn prepare(cache: &Path, scratch: &Path, files: usize, flags: &str) -> Result<Source, String> {
+    pub fn prepare(
+        cache: &Path,
+        scratch: &Path,
+        files: usize,
+        flags: &str,
+    ) -> Result<Source, String> {
         let [make, compiler, tar] = [("make", "make"), ("gcc", "gcc"), ("tar", "tar and xz-utils")]
             .map(|(name, package)| find(name).map_err(|why| format!("{why}: install {package}")));
         let (make, compiler, tar) = (make?, compiler?, tar?);
@@ -80,7 +92,9 @@ impl Source {
             }
         };
         command.arg("-C").arg(&self.root).arg(format!("-j{jobs}")).args(WITHOUT);
-        command.arg(format!("CC={}", self.compiler.display())).arg(format!("CFLAGS={}", self.flags));
+        command
+            .arg(format!("CC={}", self.compiler.display()))
+            .arg(format!("CFLAGS={}", self.flags));
         command.args(&self.targets).env("LC_ALL", "C").env_remove("MAKEFLAGS");
         command
     }
@@ -135,11 +149,15 @@ fn fetched(cache: &Path) -> Result<PathBuf, String> {
 /// The mirrors that apt is configured with.
 fn mirrors() -> Vec<String> {
     let mut apt = Command::new("apt-get");
-    let output = apt.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let output =
+        apt.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).output();
+    let text = output
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
     let mut mirrors: Vec<String> = Vec::new();
     for mirror in text.lines().chain([DEBIAN]) {
-        if !mirrors.iter().any(|known| known.trim_end_matches('/') == mirror.trim_end_matches('/')) {
+        if !mirrors.iter().any(|known| known.trim_end_matches('/') == mirror.trim_end_matches('/'))
+        {
             mirrors.push(mirror.to_string());
         }
     }
@@ -151,7 +169,10 @@ fn download(url: &str, path: &Path) -> Result<(), String> {
     let helper = Path::new("/usr/lib/apt/apt-helper");
     match helper.exists() {
         true => quietly(
-            Command::new(helper).args(["download-file", url]).arg(path).arg(format!("SHA256:{SHA256}")),
+            Command::new(helper)
+                .args(["download-file", url])
+                .arg(path)
+                .arg(format!("SHA256:{SHA256}")),
         ),
         false => quietly(Command::new("curl").args(["-sSfL", url, "-o"]).arg(path)),
     }
@@ -166,10 +187,13 @@ fn is_right(path: &Path) -> Result<bool, String> {
 /// Runs a tool; the last line of its complaints is the error.
 fn quietly(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().display().to_string();
-    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {}", reason(&e)))?;
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {}", reason(&e)))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or(&name).to_string()),
+        false => {
+            Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or(&name).to_string())
+        }
     }
 }
 
@@ -207,8 +231,7 @@ mod tests {
 
     #[test]
     fn objects_are_read_from_the_makefile() {
-        let makefile =
-            "LIB_OBJS += a.o\nLIB_OBJS += $(B).o\n\tLIB_OBJS += c.o\nLIB_OBJS += x/d.o\nOBJS += e.o\n";
+        let makefile = "LIB_OBJS += a.o\nLIB_OBJS += $(B).o\n\tLIB_OBJS += c.o\nLIB_OBJS += x/d.o\nOBJS += e.o\n";
         assert_eq!(objects_of_library(makefile), ["a.o", "x/d.o"]);
     }
 

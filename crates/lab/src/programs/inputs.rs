@@ -46,7 +46,8 @@ pub fn write_history(out: &mut dyn Write) -> io::Result<()> {
     const VERSIONS: u32 = 40;
     const LINES: usize = 40_000;
     const CHANGED_LINES: usize = LINES / 50;
-    let line = |i: usize| format!("line {i} of the first version, with number {}\n", i * 40503 % 99991);
+    let line =
+        |i: usize| format!("line {i} of the first version, with number {}\n", i * 40503 % 99991);
     let mut text: Vec<String> = (0..LINES).map(line).collect();
     let mut random = Random(3);
     for version in 1..=VERSIONS {
@@ -57,7 +58,10 @@ pub fn write_history(out: &mut dyn Write) -> io::Result<()> {
         }
         let book = text.concat();
         writeln!(out, "blob\nmark :{version}\ndata {}\n{book}", book.len())?;
-        writeln!(out, "commit refs/heads/main\ncommitter A <a@b> {version}00000000 +0000\ndata 1\nv")?;
+        writeln!(
+            out,
+            "commit refs/heads/main\ncommitter A <a@b> {version}00000000 +0000\ndata 1\nv"
+        )?;
         writeln!(out, "M 644 :{version} book\n")?;
     }
     Ok(())

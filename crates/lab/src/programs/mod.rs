@@ -117,11 +117,13 @@ impl Measuring<'_> {
         for &part in &self.arguments.parts {
             let mut arms = self.bench.arms(free.need_bytes * u64::from(part) / 100);
             let run = |arm: &Arm, round: u32| -> Result<Value, Failure> {
-                let mut run = json!({"program": program.name, "part_percent": part, "round": round});
+                let mut run =
+                    json!({"program": program.name, "part_percent": part, "round": round});
                 self.bench.run(arm, free.need_bytes, &mut run, |command, look| {
                     let command = line.behind(command);
                     let longest = patience(free.run.wall);
-                    let run = watch(command, line, longest, &self.bench.interrupt, &mut |_| look())?;
+                    let run =
+                        watch(command, line, longest, &self.bench.interrupt, &mut |_| look())?;
                     Ok(run.and_then(|run| run.like(&free.run)))
                 })?;
                 Ok(run)
@@ -145,8 +147,9 @@ impl Measuring<'_> {
     fn free(&self, line: &Line) -> Result<Result<Free, String>, Failure> {
         // Nothing is known of it yet.
         const PATIENCE: Duration = Duration::from_secs(300);
-        let once =
-            |look: &mut dyn FnMut(&Tree)| watch(line.command(), line, PATIENCE, &self.bench.interrupt, look);
+        let once = |look: &mut dyn FnMut(&Tree)| {
+            watch(line.command(), line, PATIENCE, &self.bench.interrupt, look)
+        };
         let mut need_bytes = 0;
         let first = match once(&mut |tree| need_bytes = tree.anonymous_bytes().max(need_bytes))? {
             Ok(run) => run,
@@ -179,7 +182,9 @@ fn summarize(arms: &[Arm], runs: &[Value], free: Duration) -> Value {
             .collect();
         let by_uzswap = match of_arms.get("uzswap") {
             None => wall.map(|_| 1.0),
-            Some(uzswap) => wall.zip(uzswap["wall_seconds"].as_f64()).map(|(own, uzswap)| own / uzswap),
+            Some(uzswap) => {
+                wall.zip(uzswap["wall_seconds"].as_f64()).map(|(own, uzswap)| own / uzswap)
+            }
         };
         if let (Backing::Kernel { .. }, Some(wall)) = (arm.backing, wall)
             && best.is_none_or(|(_, least)| wall < least)
@@ -215,7 +220,8 @@ fn over_programs(parts: &[u32], summary: &Map<String, Value>) -> Value {
         let ratios: Vec<f64> = summary.values().filter_map(ratio).collect();
         let is_slower = |program: &Value| ratio(program).is_some_and(|ratio| ratio < 1.0);
         let slower = summary.iter().filter(|(_, program)| is_slower(program));
-        let by_free = |program: &Value| program["parts"][&part]["arms"]["uzswap"]["by_free"].as_f64();
+        let by_free =
+            |program: &Value| program["parts"][&part]["arms"]["uzswap"]["by_free"].as_f64();
         let figures = json!({
             "programs": ratios.len(),
             "best_peer_by_uzswap": median(ratios),
@@ -235,7 +241,8 @@ fn table(program: &str, own: &Value) -> String {
     let free = &own["free"];
     let need = human(free["need_bytes"].as_u64().unwrap_or(0));
     let seconds = free["wall_seconds"].as_f64().unwrap_or(f64::NAN);
-    let mut text = format!("\n{program}: needs {need}, takes {seconds:.2} s without a limit\n  {:<9}", "");
+    let mut text =
+        format!("\n{program}: needs {need}, takes {seconds:.2} s without a limit\n  {:<9}", "");
     for part in parts.keys() {
         text += &format!(" {:>19}", format!("{part} % x uzswap"));
     }
@@ -253,7 +260,8 @@ fn table(program: &str, own: &Value) -> String {
             };
             text += &format!(" {cell:>19}");
             if let Some(why) = figures["failure"].as_str() {
-                failures += &format!("  {arm} at {part} %: {} failed: {why}\n", figures["failed_runs"]);
+                failures +=
+                    &format!("  {arm} at {part} %: {} failed: {why}\n", figures["failed_runs"]);
             }
         }
         text += "\n";
@@ -262,11 +270,14 @@ fn table(program: &str, own: &Value) -> String {
 }
 
 fn conclusion(over_all: &Value) -> String {
-    let number = |value: &Value| value.as_f64().map_or("-".to_string(), |value| format!("{value:.2}"));
-    let mut text =
-        String::from("\nmedians over programs: best peer's time by uzswap's, uzswap's by the free one\n");
+    let number =
+        |value: &Value| value.as_f64().map_or("-".to_string(), |value| format!("{value:.2}"));
+    let mut text = String::from(
+        "\nmedians over programs: best peer's time by uzswap's, uzswap's by the free one\n",
+    );
     for (part, figures) in over_all.as_object().into_iter().flatten() {
-        let (ratio, by_free) = (number(&figures["best_peer_by_uzswap"]), number(&figures["uzswap_by_free"]));
+        let (ratio, by_free) =
+            (number(&figures["best_peer_by_uzswap"]), number(&figures["uzswap_by_free"]));
         text += &format!(
             "  {part:>2} % of the need: {ratio:>5} ({} programs), {by_free:>5}",
             figures["programs"]
@@ -285,7 +296,8 @@ fn groups(summary: &Map<String, Value>) -> Vec<plot::Group> {
     for (program, own) in summary {
         for (part, figures) in own["parts"].as_object().into_iter().flatten() {
             let arms = figures["arms"].as_object().into_iter().flatten();
-            let bars = arms.map(|(arm, own)| (arm.clone(), own["by_free"].as_f64().unwrap_or(f64::NAN)));
+            let bars =
+                arms.map(|(arm, own)| (arm.clone(), own["by_free"].as_f64().unwrap_or(f64::NAN)));
             groups.push((format!("{program} at {part} % of its need"), bars.collect()));
         }
     }
@@ -352,8 +364,13 @@ mod tests {
 
     #[test]
     fn the_best_peer_is_the_fastest_that_did_not_fail() {
-        let times =
-            [("uzswap", 2.0), ("uzswap", 90.0), ("uzswap", 1.0), ("zswap pc0", 5.0), ("zram pc0", 3.0)];
+        let times = [
+            ("uzswap", 2.0),
+            ("uzswap", 90.0),
+            ("uzswap", 1.0),
+            ("zswap pc0", 5.0),
+            ("zram pc0", 3.0),
+        ];
         let part = made_up(&times, &["swap pc0", "zswap pc0"]);
         assert_eq!(part["best_peer"], "zram pc0");
         assert_eq!(part["best_peer_by_uzswap"], 1.5);
@@ -365,8 +382,9 @@ mod tests {
             "redis",
             &json!({"free": {"need_bytes": 1 << 28, "wall_seconds": 1.0}, "parts": {"50": part}}),
         );
-        let row =
-            |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_string();
+        let row = |name: &str| {
+            text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_string()
+        };
         assert!(row("zram pc0").contains("3.00 s    1.50x"), "{text}");
         assert!(row("swap pc0").ends_with("failed"), "{text}");
         assert!(text.contains("zswap pc0 at 50 %: 1 failed: killed"), "{text}");
@@ -378,8 +396,7 @@ mod tests {
 
     #[test]
     fn over_programs_it_is_the_median() {
-        let program =
-            |seconds: f64| json!({"parts": {"50": made_up(&[("uzswap", 1.0), ("zram pc0", seconds)], &[])}});
+        let program = |seconds: f64| json!({"parts": {"50": made_up(&[("uzswap", 1.0), ("zram pc0", seconds)], &[])}});
         let mut summary: Map<String, Value> = [("a", 1.5), ("b", 9.0), ("c", 0.5)]
             .map(|(name, s)| (name.to_string(), program(s)))
             .into_iter()

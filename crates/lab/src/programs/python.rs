@@ -52,7 +52,9 @@ fn with(modules: &[&str]) -> Result<PathBuf, String> {
     // The interpreter itself: what the search path leads to may be a script that starts it.
     let question = format!("import sys, {}; print(sys.executable)", modules.join(", "));
     for python in process::all_named("python3") {
-        let Ok(output) = Command::new(&python).args(["-I", "-c", &question]).output() else { continue };
+        let Ok(output) = Command::new(&python).args(["-I", "-c", &question]).output() else {
+            continue;
+        };
         let answer = String::from_utf8_lossy(&output.stdout).trim().to_string();
         if output.status.success() && !answer.is_empty() {
             return Ok(answer.into());
@@ -77,6 +79,9 @@ mod tests {
             Err(why) => assert!(process::all_named("python3").is_empty(), "{why}"),
         }
         let why = with(&["sys", "no_such_module"]).unwrap_err();
-        assert!(why.contains("has sys and no_such_module: 'pip install sys no_such_module'"), "{why}");
+        assert!(
+            why.contains("has sys and no_such_module: 'pip install sys no_such_module'"),
+            "{why}"
+        );
     }
 }

@@ -32,7 +32,9 @@ pub fn drive(socket: &Path, over: &AtomicBool) -> Result<u64, String> {
     let stream = loop {
         match UnixStream::connect(socket) {
             Ok(stream) => break stream,
-            Err(e) if over.load(Ordering::Relaxed) => return Err(format!("no server: {}", reason(&e))),
+            Err(e) if over.load(Ordering::Relaxed) => {
+                return Err(format!("no server: {}", reason(&e)));
+            }
             Err(_) => thread::sleep(Duration::from_millis(5)),
         }
     };
@@ -63,7 +65,8 @@ impl Client {
         let mut by_rank = keys;
         random.shuffle(&mut by_rank);
         let zipf = Zipf::new(KEYS);
-        let wanted: Vec<u32> = (0..GETS).map(|_| by_rank[zipf.rank(&mut random) as usize]).collect();
+        let wanted: Vec<u32> =
+            (0..GETS).map(|_| by_rank[zipf.rank(&mut random) as usize]).collect();
         self.in_batches(&wanted, |key, batch| add(batch, &[b"GET", name(key).as_bytes()]))?;
         let mut last = Vec::new();
         add(&mut last, &[b"SHUTDOWN", b"NOSAVE"])?;
@@ -96,8 +99,10 @@ impl Client {
         }
         let line = String::from_utf8_lossy(&self.answer);
         let line = line.trim_end();
-        let bytes = match (line.as_bytes().first(), line.get(1..).and_then(|text| text.parse::<usize>().ok()))
-        {
+        let bytes = match (
+            line.as_bytes().first(),
+            line.get(1..).and_then(|text| text.parse::<usize>().ok()),
+        ) {
             (Some(b'+'), _) => 0,
             // The end of the line comes after the bytes, too.
             (Some(b'$'), Some(bytes)) => bytes + 2,
@@ -178,7 +183,8 @@ mod tests {
         let mut seen = vec![0u32; COUNT as usize];
         (0..DRAWS).for_each(|_| seen[zipf.rank(&mut random) as usize] += 1);
         let expected = |ranks: std::ops::Range<u32>| {
-            ranks.map(|rank| f64::from(rank + 1).powf(-THETA)).sum::<f64>() / zipf.zeta * f64::from(DRAWS)
+            ranks.map(|rank| f64::from(rank + 1).powf(-THETA)).sum::<f64>() / zipf.zeta
+                * f64::from(DRAWS)
         };
         for ranks in [0..1, 1..2, 2..10, 10..100, 100..500, 500..1000] {
             let found: u32 = seen[ranks.start as usize..ranks.end as usize].iter().sum();

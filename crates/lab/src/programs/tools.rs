@@ -51,26 +51,30 @@ pub fn git(scratch: &Scratch) -> Result<Line, String> {
     let repository = scratch.path().join("repository");
     if !repository.exists() {
         let stream = scratch.file("history", inputs::write_history)?;
-        let stream = fs::File::open(&stream).map_err(|e| format!("{}: {}", stream.display(), reason(&e)))?;
+        let stream =
+            fs::File::open(&stream).map_err(|e| format!("{}: {}", stream.display(), reason(&e)))?;
         done(Command::new(&git).args(["init", "--quiet", "--bare"]).arg(&repository))?;
         let mut import = Command::new(&git);
         done(import.arg("-C").arg(&repository).args(["fast-import", "--quiet"]).stdin(stream))?;
     }
-    let words = ["pack-objects", "--all", "--stdout", "-q", "--no-reuse-delta", "--no-reuse-object"];
+    let words =
+        ["pack-objects", "--all", "--stdout", "-q", "--no-reuse-delta", "--no-reuse-object"];
     let line = Line::new(git, [&"-C"]).and(repository).and_all(words);
     Ok(line.and_all(["--threads=1", "--window=40", "--depth=50"]))
 }
 
 /// A server process of PostgreSQL without a server: one that sorts in its own memory.
 pub fn postgres(scratch: &Scratch) -> Result<Line, String> {
-    const QUERY: &[u8] = b"select sum(n * v) from (select row_number() over (order by t, v) as n, v \
+    const QUERY: &[u8] =
+        b"select sum(n * v) from (select row_number() over (order by t, v) as n, v \
         from (select (i * 2654435761) % 1000003 as v, 'word ' || (i * 40503) % 99991 as t \
         from generate_series(1::bigint, 1500000) i) rows) sorted\n";
     let binaries = postgres_binaries()?;
     let directory = scratch.path().join("postgres");
     let database = directory.join("data");
     if !database.exists() {
-        fs::create_dir(&directory).map_err(|e| format!("{}: {}", directory.display(), reason(&e)))?;
+        fs::create_dir(&directory)
+            .map_err(|e| format!("{}: {}", directory.display(), reason(&e)))?;
         if is_root() {
             chown(&directory, Some(NOBODY), Some(NOBODY))
                 .map_err(|e| format!("{}: {}", directory.display(), reason(&e)))?;
@@ -112,14 +116,19 @@ fn postgres_binaries() -> Result<PathBuf, String> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
     folders.extend(find("initdb").ok().and_then(|file| Some(file.parent()?.to_path_buf())));
-    let whole = |folder: &PathBuf| folder.join("postgres").exists() && folder.join("initdb").exists();
-    folders.into_iter().find(whole).ok_or("PostgreSQL is not installed: install postgresql".to_string())
+    let whole =
+        |folder: &PathBuf| folder.join("postgres").exists() && folder.join("initdb").exists();
+    folders
+        .into_iter()
+        .find(whole)
+        .ok_or("PostgreSQL is not installed: install postgresql".to_string())
 }
 
 pub fn ffmpeg(_: &Scratch) -> Result<Line, String> {
     let ffmpeg = installed("ffmpeg", "ffmpeg")?;
     let quiet = ["-nostdin", "-loglevel", "error", "-f", "lavfi", "-i"];
-    let line = Line::new(ffmpeg, []).and_all(quiet).and("testsrc2=size=1280x720:rate=24:duration=4");
+    let line =
+        Line::new(ffmpeg, []).and_all(quiet).and("testsrc2=size=1280x720:rate=24:duration=4");
     let encoder = ["-c:v", "libx264", "-preset", "medium", "-threads", "2", "-f", "h264", "-"];
     Ok(line.and_all(encoder))
 }
@@ -127,7 +136,8 @@ pub fn ffmpeg(_: &Scratch) -> Result<Line, String> {
 /// Runs a tool to its end; its last complaint is the error.
 pub fn done(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().display().to_string();
-    let output = command.stdout(Stdio::null()).output().map_err(|e| format!("{name}: {}", reason(&e)))?;
+    let output =
+        command.stdout(Stdio::null()).output().map_err(|e| format!("{name}: {}", reason(&e)))?;
     match output.status.success() {
         true => Ok(()),
         false => {

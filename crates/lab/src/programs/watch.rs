@@ -35,7 +35,9 @@ impl Run {
     /// Its figures, if it said what the other one did.
     pub fn like(&self, other: &Run) -> Result<Value, String> {
         match self.digest == other.digest {
-            true => Ok(json!({"wall_seconds": self.wall.as_secs_f64(), "cpu_seconds": self.cpu_seconds})),
+            true => Ok(
+                json!({"wall_seconds": self.wall.as_secs_f64(), "cpu_seconds": self.cpu_seconds}),
+            ),
             false => Err("wrong output".to_string()),
         }
     }
@@ -73,7 +75,8 @@ pub fn watch(
         if started.elapsed() > patience {
             break Some(Err(format!("timed out after {:.0} s", patience.as_secs_f64())));
         }
-        if listener.is_finished() && silent_since.get_or_insert_with(Instant::now).elapsed() > GRACE {
+        if listener.is_finished() && silent_since.get_or_insert_with(Instant::now).elapsed() > GRACE
+        {
             break None;
         }
         // Ends it, and what it started.
@@ -136,7 +139,8 @@ mod tests {
 
     #[test]
     fn the_same_words_have_the_same_digest() {
-        let words = run("i=0; while [ $i -lt 9000 ]; do echo word $i; i=$((i+1)); done", 100_000).unwrap();
+        let words =
+            run("i=0; while [ $i -lt 9000 ]; do echo word $i; i=$((i+1)); done", 100_000).unwrap();
         // However they come.
         let again = run("sleep 0.01; seq -f 'word %.0f' 0 8999; exit 0", 100_000).unwrap();
         assert_eq!(words.digest, again.digest);

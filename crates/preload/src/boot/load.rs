@@ -9,8 +9,8 @@ use std::vec::Vec;
 
 use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::mem::{
-    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, PROT_EXEC, PROT_NONE,
-    PROT_READ, PROT_WRITE,
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, PROT_EXEC,
+    PROT_NONE, PROT_READ, PROT_WRITE,
 };
 use uzswap::sys::{PAGE_SIZE, check, file, nr};
 
@@ -102,17 +102,20 @@ impl Object {
         for header in &loads {
             map_segment(fd, header, bias)?;
         }
-        let table_at = headers.iter().find(|h| h.kind == PT_PHDR).map(|h| h.address).or_else(|| {
-            let holds = |h: &&&Header| word(32).wrapping_sub(h.offset) < h.file_bytes;
-            loads.iter().find(holds).map(|h| word(32) - h.offset + h.address)
-        });
+        let table_at =
+            headers.iter().find(|h| h.kind == PT_PHDR).map(|h| h.address).or_else(|| {
+                let holds = |h: &&&Header| word(32).wrapping_sub(h.offset) < h.file_bytes;
+                loads.iter().find(holds).map(|h| word(32) - h.offset + h.address)
+            });
         Some(Object {
             bias,
             entry: bias.wrapping_add(word(24)),
             headers: table_at.map_or(0, |at| bias.wrapping_add(at)),
             header_count: count,
             loader: loader_path(fd, &headers)?,
-            wants_executable_stack: headers.iter().any(|h| h.kind == PT_GNU_STACK && h.flags & PF_X != 0),
+            wants_executable_stack: headers
+                .iter()
+                .any(|h| h.kind == PT_GNU_STACK && h.flags & PF_X != 0),
         })
     }
 }
@@ -180,7 +183,8 @@ fn map_segment(fd: i32, h: &Header, bias: usize) -> Option<()> {
     }
     if end > zeros_from {
         let flags = place | MAP_ANONYMOUS;
-        check(call!(nr::MMAP, zeros_from, end - zeros_from, h.prot(), flags, usize::MAX, 0)).ok()?;
+        check(call!(nr::MMAP, zeros_from, end - zeros_from, h.prot(), flags, usize::MAX, 0))
+            .ok()?;
     }
     Some(())
 }

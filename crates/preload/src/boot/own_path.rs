@@ -22,7 +22,8 @@ static LENGTH: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn note(fd: i32) {
     let name = std::format!("/proc/self/fd/{fd}\0");
     let mut path = std::vec![0u8; PATH_BYTES];
-    let n = check(call!(nr::READLINK, name.as_ptr(), path.as_mut_ptr(), PATH_BYTES - 1)).unwrap_or(0);
+    let n =
+        check(call!(nr::READLINK, name.as_ptr(), path.as_mut_ptr(), PATH_BYTES - 1)).unwrap_or(0);
     if n > 0 {
         LENGTH.store(n, Ordering::Relaxed);
         PATH.store(path.leak().as_ptr().addr(), Ordering::Release);

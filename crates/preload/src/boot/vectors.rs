@@ -73,7 +73,8 @@ impl Vectors {
     /// Removes a variable, the first of several: its value, with the NUL.
     pub fn take_variable(&mut self, name: &[u8]) -> Option<Vec<u8>> {
         let value_of = |at: usize| string(at).strip_prefix(name)?.strip_prefix(b"=");
-        let (n, value) = self.envp.iter().enumerate().find_map(|(n, &at)| Some((n, value_of(at)?)))?;
+        let (n, value) =
+            self.envp.iter().enumerate().find_map(|(n, &at)| Some((n, value_of(at)?)))?;
         self.envp.remove(n);
         Some(value.into())
     }
@@ -141,7 +142,8 @@ mod tests {
 
     #[test]
     fn what_is_laid_out_is_what_was_read() {
-        let strings = [c"program", c"-x", c"A=1", c"UZSWAP_T=/bin/x", c"B=2"].map(|s| s.as_ptr().addr());
+        let strings =
+            [c"program", c"-x", c"A=1", c"UZSWAP_T=/bin/x", c"B=2"].map(|s| s.as_ptr().addr());
         let [program, option, a, ours, b] = strings;
         let stack = [2, program, option, 0, a, ours, b, 0, AT_HWCAP2, 2, AT_ENTRY, 77, AT_NULL, 0];
         // SAFETY: laid out as the kernel does.
@@ -152,11 +154,16 @@ mod tests {
         assert_eq!(v.take_variable(b"UZSWAP_T"), None);
         let (words, at) = v.lay_out();
         assert_eq!(words, [2, program, option, 0, a, b, 0, AT_HWCAP2, 2, AT_ENTRY, 77, AT_NULL, 0]);
-        assert!(at % 16 == 0 && at + 8 * words.len() <= v.end() && at + 8 * words.len() + 16 > v.end());
+        assert!(
+            at % 16 == 0 && at + 8 * words.len() <= v.end() && at + 8 * words.len() + 16 > v.end()
+        );
         v.interpret(b"/bin/sh\0", Some(b"-e\0".to_vec()), b"program\0");
         let (words, _) = v.lay_out();
         let shown: Vec<_> = words[1..5].iter().map(|&at| string(at)).collect();
-        assert_eq!((words[0], &shown[..]), (4, &[&b"/bin/sh\0"[..], b"-e\0", b"program\0", b"-x\0"][..]));
+        assert_eq!(
+            (words[0], &shown[..]),
+            (4, &[&b"/bin/sh\0"[..], b"-e\0", b"program\0", b"-x\0"][..])
+        );
         assert_eq!(v.original(), ([program, option, 0].into(), [a, b, 0].into()));
     }
 }

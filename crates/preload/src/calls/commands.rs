@@ -142,7 +142,9 @@ fn arch_prctl(option: u32) -> Args {
     match option {
         // GET_FS, GET_GS; GET_XCOMP_SUPP, GET_XCOMP_PERM, GET_XCOMP_GUEST_PERM; GET_UNTAG_MASK,
         // GET_MAX_TAG_BITS; SHSTK_STATUS
-        0x1003 | 0x1004 | 0x1021 | 0x1022 | 0x1024 | 0x4001 | 0x4003 | 0x5005 => only(1, Out(Fixed(8))),
+        0x1003 | 0x1004 | 0x1021 | 0x1022 | 0x1024 | 0x4001 | 0x4003 | 0x5005 => {
+            only(1, Out(Fixed(8)))
+        }
         _ => NO_POINTERS,
     }
 }

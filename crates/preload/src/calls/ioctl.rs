@@ -35,9 +35,15 @@ pub fn argument(request: u32) -> Arg {
         0x541c => Out(Fixed(256)),
         // TIOCGPGRP, TIOCSPGRP, TIOCOUTQ, TIOCM*, TIOC[GS]SOFTCAR, FIONREAD, TIOCPKT, FIONBIO,
         // TIOC[GS]ETD, TIOCGSID, FIOASYNC, TIOCSERGETLSR
-        0x540f..=0x5411 | 0x5415..=0x541b | 0x5420 | 0x5421 | 0x5423 | 0x5424 | 0x5429 | 0x5452 | 0x5459 => {
-            Out(Fixed(4))
-        }
+        0x540f..=0x5411
+        | 0x5415..=0x541b
+        | 0x5420
+        | 0x5421
+        | 0x5423
+        | 0x5424
+        | 0x5429
+        | 0x5452
+        | 0x5459 => Out(Fixed(4)),
         // FIOQSIZE
         0x5460 => Out(Fixed(8)),
         // TIOC[GS]SERIAL; TIOC[GS]RS485; TIOCGICOUNT; TIOC[GS]LCKTRMIOS

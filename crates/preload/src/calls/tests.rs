@@ -29,7 +29,8 @@ impl Memory {
     fn put(mut self, addr: usize, bytes: &[u8]) -> Self {
         for (i, &byte) in bytes.iter().enumerate() {
             let at = addr + i;
-            self.pages.entry(at / PAGE_SIZE).or_insert_with(|| vec![0; PAGE_SIZE])[at % PAGE_SIZE] = byte;
+            self.pages.entry(at / PAGE_SIZE).or_insert_with(|| vec![0; PAGE_SIZE])
+                [at % PAGE_SIZE] = byte;
         }
         self
     }
@@ -55,7 +56,10 @@ impl Memory {
 
 impl Visit for Memory {
     fn hold(&mut self, addr: usize, len: usize, kind: Kind) {
-        assert!(addr != 0 && (1..=MAX_HOLD_BYTES).contains(&len), "a range that cannot be: {addr:x} {len:x}");
+        assert!(
+            addr != 0 && (1..=MAX_HOLD_BYTES).contains(&len),
+            "a range that cannot be: {addr:x} {len:x}"
+        );
         let last = addr.checked_add(len - 1).expect("a range that wraps");
         self.held.push((addr, len, kind));
         self.held_pages.extend(addr / PAGE_SIZE..=(last / PAGE_SIZE).min(addr / PAGE_SIZE + 64));
@@ -64,7 +68,10 @@ impl Visit for Memory {
     fn read(&self, addr: usize, into: &mut [u8]) -> bool {
         for (i, byte) in into.iter_mut().enumerate() {
             let at = addr + i;
-            assert!(self.held_pages.contains(&(at / PAGE_SIZE)), "read of {at:x}, which is not held");
+            assert!(
+                self.held_pages.contains(&(at / PAGE_SIZE)),
+                "read of {at:x}, which is not held"
+            );
             match self.pages.get(&(at / PAGE_SIZE)) {
                 Some(page) => *byte = page[at % PAGE_SIZE],
                 None => return false,
@@ -105,14 +112,18 @@ fn fields_lie_in_their_records() {
     use super::records::{Field, LAYOUTS, MAX_BYTES};
     use super::shapes::{Arg, Extent, Number};
     let offset = |number: Number| match number {
-        Number::U64(at) | Number::U32(at) | Number::I32(at) | Number::U16(at) | Number::U8(at) => at as usize,
+        Number::U64(at) | Number::U32(at) | Number::I32(at) | Number::U16(at) | Number::U8(at) => {
+            at as usize
+        }
         Number::Just(_) => 0,
         Number::At(_) => panic!("a record has no pointers to numbers"),
     };
     let number_of = |arg: Arg| match arg {
         Arg::In(extent) | Arg::Out(extent) | Arg::Keep(extent) => match extent {
             Extent::Fixed(_) => 0,
-            Extent::Len(n) | Extent::AtMost(_, n) | Extent::Head(_, n) | Extent::Array(_, n) => offset(n),
+            Extent::Len(n) | Extent::AtMost(_, n) | Extent::Head(_, n) | Extent::Array(_, n) => {
+                offset(n)
+            }
             Extent::Bits(n) | Extent::PerPage(n) | Extent::Struct(n) => offset(n),
         },
         Arg::Iov(_, n) | Arg::RemoteIov(_, n) | Arg::Sized(_, n) => offset(n),
@@ -123,11 +134,16 @@ fn fields_lie_in_their_records() {
         let bytes = layout.bytes as usize;
         for &field in layout.fields {
             let (at, end, arg) = match field {
-                Field::Ptr(at, arg) | Field::PtrIf(_, _, at, arg) => (at as usize, at as usize + 8, arg),
+                Field::Ptr(at, arg) | Field::PtrIf(_, _, at, arg) => {
+                    (at as usize, at as usize + 8, arg)
+                }
                 Field::Tail(at, arg) => (at as usize, at as usize, arg),
             };
             assert!(end <= bytes, "record {i}: the field at {at} lies outside");
-            assert!(number_of(arg) < bytes && number_of(arg) + 8 <= MAX_BYTES, "record {i}: {arg:?}");
+            assert!(
+                number_of(arg) < bytes && number_of(arg) + 8 <= MAX_BYTES,
+                "record {i}: {arg:?}"
+            );
         }
     }
 }
@@ -135,12 +151,15 @@ fn fields_lie_in_their_records() {
 #[test]
 fn plain_calls_point_nowhere() {
     for number in 0..nr::COUNT {
-        let plain = matches!(shapes::disposition(number), Disposition::Plain | Disposition::Unimplemented);
+        let plain =
+            matches!(shapes::disposition(number), Disposition::Plain | Disposition::Unimplemented);
         if plain {
             assert!(!shapes::has_pointers(number), "{}", shapes::name(number));
         }
-        let consumes =
-            matches!(shapes::disposition(number), Disposition::ConsumesBeforeFault | Disposition::Buffers);
+        let consumes = matches!(
+            shapes::disposition(number),
+            Disposition::ConsumesBeforeFault | Disposition::Buffers
+        );
         if consumes {
             assert!(shapes::has_pointers(number), "{}", shapes::name(number));
         }
@@ -181,7 +200,11 @@ fn a_call_that_is_not_known_is_left_alone() {
 #[test]
 fn select_sets_are_whole_words() {
     for (descriptors, bytes) in [(1, 8), (64, 8), (65, 16), (1000, 128), (1024, 128), (1025, 136)] {
-        memory().expect(nr::SELECT, &[descriptors, A, 0, B, 0], &[(A, bytes, OUT), (B, bytes, OUT)]);
+        memory().expect(
+            nr::SELECT,
+            &[descriptors, A, 0, B, 0],
+            &[(A, bytes, OUT), (B, bytes, OUT)],
+        );
     }
     // A negative number, and one whose upper half is garbage.
     memory().expect(nr::SELECT, &[-1i32 as u32 as usize, A, B, 0, C], &[(C, 16, OUT)]);
@@ -217,7 +240,11 @@ fn an_address_has_the_length_behind_the_length_pointer() {
         &[3, 1, 4, A, B],
         &[(A, 65535, OUT), (B, 4, OUT)],
     );
-    memory().put(B, &(-1i32).to_le_bytes()).expect(nr::GETSOCKOPT, &[3, 1, 4, A, B], &[(B, 4, OUT)]);
+    memory().put(B, &(-1i32).to_le_bytes()).expect(
+        nr::GETSOCKOPT,
+        &[3, 1, 4, A, B],
+        &[(B, 4, OUT)],
+    );
     memory().expect(nr::GETSOCKOPT, &[3, 1, 4, A, 0], &[]);
     memory().expect(nr::ACCEPT, &[3, A, 0], &[]);
     // SO_GET_FILTER counts instructions.
@@ -308,9 +335,15 @@ fn many_messages() {
 
 #[test]
 fn programs_and_their_arguments() {
-    let program =
-        || memory().put(D, b"/bin/true\0").put(C, b"one\0").put(C + 100, b"\0").words(A, &[C, C + 100, 0, D]);
-    let expected = [(D, rest(D), IN), (A, PAGE_SIZE, IN), (C, rest(C), IN), (C + 100, rest(C + 100), IN)];
+    let program = || {
+        memory()
+            .put(D, b"/bin/true\0")
+            .put(C, b"one\0")
+            .put(C + 100, b"\0")
+            .words(A, &[C, C + 100, 0, D])
+    };
+    let expected =
+        [(D, rest(D), IN), (A, PAGE_SIZE, IN), (C, rest(C), IN), (C + 100, rest(C + 100), IN)];
     program().expect(nr::EXECVE, &[D, A, 0], &expected);
     program().expect(nr::EXECVEAT, &[3, D, A, 0, 0], &expected);
     // The list of pointers runs over pages, and one pointer lies across two.
@@ -371,7 +404,8 @@ fn filters_are_nested() {
 
 #[test]
 fn asynchronous_io_keeps_its_buffers() {
-    let iocb = |operation: usize, buffer: usize, len: usize| [0, 0, operation, buffer, len, 0, 0, 0];
+    let iocb =
+        |operation: usize, buffer: usize, len: usize| [0, 0, operation, buffer, len, 0, 0, 0];
     memory()
         .words(A, &[B, C, 0, D])
         .words(B, &iocb(0, 0x50_0000, 4096))
@@ -426,8 +460,16 @@ fn structs_that_begin_with_their_size() {
         &[A, 0, 0, 0, 0],
         &[(A, 64, OUT), (A, 136, OUT)],
     );
-    memory().words(A, &[usize::MAX]).expect(nr::STATMOUNT, &[A, 0, 0, 0], &[(A, 24, IN), (A, 4096, IN)]);
-    memory().words(A, &[64]).expect(nr::OPEN_BY_HANDLE_AT, &[3, A, 0], &[(A, 8, OUT), (A + 8, 64, OUT)]);
+    memory().words(A, &[usize::MAX]).expect(
+        nr::STATMOUNT,
+        &[A, 0, 0, 0],
+        &[(A, 24, IN), (A, 4096, IN)],
+    );
+    memory().words(A, &[64]).expect(
+        nr::OPEN_BY_HANDLE_AT,
+        &[3, A, 0],
+        &[(A, 8, OUT), (A + 8, 64, OUT)],
+    );
     memory().words(A, &[B, 30]).put(C, b"p\0").put(D, b"n\0").expect(
         nr::GETXATTRAT,
         &[3, C, 0, D, A, 16],
@@ -480,7 +522,11 @@ fn requests_of_ioctl() {
         &[(A, 32, OUT), (A + 32, 168, OUT)],
     );
     // UFFDIO_COPY of 8192 bytes.
-    memory().words(A, &[B, C, 8192]).expect(nr::IOCTL, &[0, 0xc028_aa03, A], &[(A, 40, OUT), (C, 8192, IN)]);
+    memory().words(A, &[B, C, 8192]).expect(
+        nr::IOCTL,
+        &[0, 0xc028_aa03, A],
+        &[(A, 40, OUT), (C, 8192, IN)],
+    );
     // SG_IO: 6 bytes of command, 32 of sense, data once flat and once in an iovec.
     let sg = |iovecs: usize, bytes: usize| {
         [0x0000_0000_0000_0053, 6 | 32 << 8 | iovecs << 16 | bytes << 32, B, C, D]
@@ -493,7 +539,14 @@ fn requests_of_ioctl() {
     memory().words(A, &sg(1, 512)).words(B, &[0x50_0000, 512]).expect(
         nr::IOCTL,
         &[0, 0x2285, A],
-        &[(A, 88, OUT), (B, 512, OUT), (B, 16, IN), (0x50_0000, 512, OUT), (C, 6, IN), (D, 32, OUT)],
+        &[
+            (A, 88, OUT),
+            (B, 512, OUT),
+            (B, 16, IN),
+            (0x50_0000, 512, OUT),
+            (C, 6, IN),
+            (D, 32, OUT),
+        ],
     );
 }
 
@@ -507,7 +560,11 @@ fn commands_of_other_calls() {
     memory().expect(nr::SHMCTL, &[0, 2, A], &[(A, 112, OUT)]);
     memory().expect(nr::SEMCTL, &[0, 0, 16, A], &[]);
     memory().expect(nr::SEMCTL, &[0, 0, 13, A], &[(A, 64000, OUT)]);
-    memory().words(A, &[B, 50]).expect(nr::PTRACE, &[0x4204, 1, 1, A], &[(A, 16, OUT), (B, 50, OUT)]);
+    memory().words(A, &[B, 50]).expect(
+        nr::PTRACE,
+        &[0x4204, 1, 1, A],
+        &[(A, 16, OUT), (B, 50, OUT)],
+    );
     memory().expect(nr::PTRACE, &[30, 1, A, 0x1003], &[(A, 8, OUT)]);
     memory().expect(nr::KEYCTL, &[11, 1, A, 77], &[(A, 77, OUT)]);
     memory().expect(nr::GET_MEMPOLICY, &[A, B, 64, C, 2], &[(A, 4, OUT), (B, 8, OUT)]);
@@ -590,7 +647,8 @@ fn a_second_attempt_takes_words_for_pointers() {
 
 /// Numbers that calls and structs are made of, with those at which something changes.
 fn any_word(random: &mut impl FnMut() -> usize) -> usize {
-    let near = [0, A, B, C, D, 1 << 31, 1 << 32, 1 << 47, 1 << 56, 1 << 63, usize::MAX, A + PAGE_SIZE];
+    let near =
+        [0, A, B, C, D, 1 << 31, 1 << 32, 1 << 47, 1 << 56, 1 << 63, usize::MAX, A + PAGE_SIZE];
     match random() % 4 {
         0 => random() % 64,
         1 => random() >> (random() % 64),

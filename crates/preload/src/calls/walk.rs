@@ -193,7 +193,13 @@ fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
 
 /// Holds what one pointer points to directly.
 #[inline(always)]
-fn hold_extent<M: Visit>(mem: &mut M, addr: usize, extent: Extent, kind: Kind, numbers: Numbers<'_>) {
+fn hold_extent<M: Visit>(
+    mem: &mut M,
+    addr: usize,
+    extent: Extent,
+    kind: Kind,
+    numbers: Numbers<'_>,
+) {
     let len = match extent {
         Extent::Fixed(bytes) => bytes as usize,
         Extent::Len(len) => numbers.get(mem, len),

@@ -227,7 +227,10 @@ mod tests {
         for bytes in 1..=LARGEST_CLASS_BYTES {
             let (class, size) = class_of(bytes);
             assert!(size >= bytes && class < CLASSES);
-            assert!((class, size) == last || (class == last.0 + 1 && size > last.1 && bytes == last.1 + 1));
+            assert!(
+                (class, size) == last
+                    || (class == last.0 + 1 && size > last.1 && bytes == last.1 + 1)
+            );
             assert!(size - bytes < size / 2 || size <= 32);
             last = (class, size);
         }
@@ -276,8 +279,9 @@ mod tests {
                 let layout = Layout::from_size_align(size, 1 << (next() % 16)).unwrap();
                 let zeroed = next() % 2 == 0;
                 // SAFETY: sizes are not 0.
-                let p =
-                    unsafe { if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) } };
+                let p = unsafe {
+                    if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) }
+                };
                 assert!(!p.is_null() && (p as usize).is_multiple_of(layout.align()));
                 // SAFETY: a block of that size.
                 unsafe {

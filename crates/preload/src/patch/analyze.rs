@@ -35,8 +35,8 @@ mod sweep;
 use std::vec::Vec;
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpAccess, OpKind, Register,
 };
 
 use super::elf::{Function, Functions, Image};
@@ -85,7 +85,9 @@ pub fn analyze(image: &Image) -> Analysis {
         match Body::decode(image, functions, index, function, mine) {
             Some(body) if body.calls.is_empty() => {}
             Some(body) => work.push(body),
-            None => analysis.unpatchable.extend(mine.iter().filter(|&&c| looks_like_a_call(image, c))),
+            None => {
+                analysis.unpatchable.extend(mine.iter().filter(|&&c| looks_like_a_call(image, c)))
+            }
         }
         i += count;
     }
@@ -98,7 +100,12 @@ pub fn analyze(image: &Image) -> Analysis {
 
 /// The function, which may have to reach up to the next one to contain `candidate`: `clone` ends
 /// its entry just before the instruction, because in the child the caller's frame does not exist.
-fn extent(functions: &Functions, index: usize, function: Function, candidate: u64) -> Option<Function> {
+fn extent(
+    functions: &Functions,
+    index: usize,
+    function: Function,
+    candidate: u64,
+) -> Option<Function> {
     if candidate < function.end {
         return Some(function);
     }
@@ -109,7 +116,12 @@ fn extent(functions: &Functions, index: usize, function: Function, candidate: u6
 
 /// Plans all functions; when a far branch turns out to lead into overwritten bytes, plans again
 /// knowing it.
-fn plan_all(image: &Image, functions: Option<&Functions>, work: &mut [Body], analysis: &mut Analysis) {
+fn plan_all(
+    image: &Image,
+    functions: Option<&Functions>,
+    work: &mut [Body],
+    analysis: &mut Analysis,
+) {
     loop {
         let mut sites = Vec::new();
         let mut failed = Vec::new();
@@ -121,7 +133,9 @@ fn plan_all(image: &Image, functions: Option<&Functions>, work: &mut [Body], ana
         let hit = far_branches_into(image, &sites);
         let mut news = false;
         for target in hit {
-            for body in work.iter_mut().filter(|b| (b.function.start..b.function.end).contains(&target)) {
+            for body in
+                work.iter_mut().filter(|b| (b.function.start..b.function.end).contains(&target))
+            {
                 if let Err(at) = body.targets.binary_search(&target) {
                     body.targets.insert(at, target);
                     news = true;
@@ -148,7 +162,9 @@ fn find_candidates(vaddr: u64, text: &[u8]) -> Vec<u64> {
         let x = word ^ (ONES * 0x0f);
         if x.wrapping_sub(ONES) & !x & (ONES * 0x80) != 0 {
             found.extend(
-                (at..at + 8).filter(|&i| text[i] == 0x0f && text[i + 1] == 0x05).map(|i| vaddr + i as u64),
+                (at..at + 8)
+                    .filter(|&i| text[i] == 0x0f && text[i + 1] == 0x05)
+                    .map(|i| vaddr + i as u64),
             );
         }
         at += 8;
@@ -165,11 +181,14 @@ fn find_candidates(vaddr: u64, text: &[u8]) -> Vec<u64> {
 /// bytes at `at`.
 fn looks_like_a_call(image: &Image, at: u64) -> bool {
     (2..=24).any(|back| {
-        let Some(b) = at.checked_sub(back).and_then(|from| image.bytes_at(from, back as usize + 2)) else {
+        let Some(b) = at.checked_sub(back).and_then(|from| image.bytes_at(from, back as usize + 2))
+        else {
             return false;
         };
         let number = match b {
-            [0xb8, a, b, 0, 0, ..] | [0x48, 0xc7, 0xc0, a, b, 0, 0, ..] => u16::from_le_bytes([*a, *b]),
+            [0xb8, a, b, 0, 0, ..] | [0x48, 0xc7, 0xc0, a, b, 0, 0, ..] => {
+                u16::from_le_bytes([*a, *b])
+            }
             [0x31, 0xc0, ..] => 0,
             _ => return false,
         };
@@ -214,10 +233,14 @@ impl Body {
         while decoder.can_decode() {
             let instruction = decoder.decode();
             // A function cut short by its end, or data: what the end of a gap would show as well.
-            if instruction.is_invalid() || (instruction.is_privileged() && instruction.code() != Code::Hlt) {
+            if instruction.is_invalid()
+                || (instruction.is_privileged() && instruction.code() != Code::Hlt)
+            {
                 return None;
             }
-            if instruction.code() == Code::Syscall && candidates.binary_search(&instruction.ip()).is_ok() {
+            if instruction.code() == Code::Syscall
+                && candidates.binary_search(&instruction.ip()).is_ok()
+            {
                 calls.push(code.len());
             }
             code.push(instruction);
@@ -255,7 +278,8 @@ impl Body {
                 indirect += 1;
                 if i.memory_base() == Register::None && i.memory_index() != Register::None {
                     let table = i.memory_displacement64();
-                    tables += read_table(image, &inside, &mut targets, table, |b| u64::from_le_bytes(*b));
+                    tables +=
+                        read_table(image, &inside, &mut targets, table, |b| u64::from_le_bytes(*b));
                 }
             }
             if i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand() {
@@ -269,12 +293,14 @@ impl Body {
         self.all_targets_known = pads.is_some() && tables >= indirect;
         targets.extend(pads.unwrap_or_default());
         // Short branches from the neighbours.
-        let (first, last) = (self.code[self.calls[0]].ip(), self.code[self.calls[self.calls.len() - 1]].ip());
+        let (first, last) =
+            (self.code[self.calls[0]].ip(), self.code[self.calls[self.calls.len() - 1]].ip());
         let mut decode_into = |n: usize| -> Option<Function> {
             let f = functions.get(n)?;
             let text = image.bytes_at(f.start, f.end.checked_sub(f.start)? as usize)?;
             let near = text.len().min(4096); // from the side that faces us, or all of it
-            let (from, text) = if f.start < self.function.start { (0, text) } else { (0, &text[..near]) };
+            let (from, text) =
+                if f.start < self.function.start { (0, text) } else { (0, &text[..near]) };
             let decoder = Decoder::with_ip(64, text, f.start + from, DecoderOptions::NONE);
             targets.extend(direct_targets(&decoder.into_iter().collect::<Vec<_>>()));
             Some(f)
@@ -332,7 +358,8 @@ impl Body {
     /// Whether an instruction does the same somewhere else.
     fn may_move(&self, i: &Instruction, allow_rip: bool) -> bool {
         let keeps_a_register = matches!(i.code(), Code::Push_r64 | Code::Pop_r64);
-        may_move(i, allow_rip) || (self.is_swept && keeps_a_register && i.op0_register() != Register::RSP)
+        may_move(i, allow_rip)
+            || (self.is_swept && keeps_a_register && i.op0_register() != Register::RSP)
     }
 
     /// Whether something jumps to an address after `start` and before `end`.
@@ -357,7 +384,13 @@ impl Body {
                 // The instruction itself is not overwritten, but a jump to it would pass by the
                 // hook.
                 let open = self.mergeable(i.ip(), end + 1, call - first - 1);
-                return open.then_some(Plan { first, last: call - 1, call, tail: Tail::Next, pad: 0 });
+                return open.then_some(Plan {
+                    first,
+                    last: call - 1,
+                    call,
+                    tail: Tail::Next,
+                    pad: 0,
+                });
             }
         }
         None
@@ -419,7 +452,10 @@ impl Body {
             Tail::Jump(_) | Tail::Branch(..) => (self.code[plan.last].ip() - start) as usize,
         };
         let before = (call - start) as usize;
-        if before > MAX_MOVED_BYTES || len.saturating_sub(before + 2) > MAX_MOVED_BYTES || len > SITE_BYTES {
+        if before > MAX_MOVED_BYTES
+            || len.saturating_sub(before + 2) > MAX_MOVED_BYTES
+            || len > SITE_BYTES
+        {
             return None;
         }
         let mut original = [0; SITE_BYTES];
@@ -443,8 +479,11 @@ impl Body {
                 fixups += 1;
             }
         }
-        let number =
-            if plan.first < plan.call { self.number(&self.code[plan.first..plan.call]) } else { NO_NUMBER };
+        let number = if plan.first < plan.call {
+            self.number(&self.code[plan.first..plan.call])
+        } else {
+            NO_NUMBER
+        };
         Some(Site {
             start,
             original,
@@ -464,7 +503,9 @@ impl Body {
         let last = moved.iter().rev().find(|i| writes(&mut info, i, Register::RAX));
         let Some(i) = last else { return NO_NUMBER };
         match i.code() {
-            Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 => u16::try_from(i.immediate32()).unwrap_or(NO_NUMBER),
+            Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 => {
+                u16::try_from(i.immediate32()).unwrap_or(NO_NUMBER)
+            }
             Code::Mov_rm64_imm32 => u16::try_from(i.immediate64()).unwrap_or(NO_NUMBER),
             Code::Xor_r32_rm32 | Code::Xor_rm32_r32
                 if i.op0_kind() == OpKind::Register
@@ -497,9 +538,16 @@ struct Pads {
 
 impl Pads {
     /// Finds room for a long jump that a short jump ending at `from` reaches.
-    fn take(&mut self, image: &Image, functions: &Functions, near: usize, from: u64) -> Option<u64> {
+    fn take(
+        &mut self,
+        image: &Image,
+        functions: &Functions,
+        near: usize,
+        from: u64,
+    ) -> Option<u64> {
         let lowest = near.saturating_sub(16);
-        let mut order: Vec<usize> = (lowest..(near + 16).min(functions.len().saturating_sub(1))).collect();
+        let mut order: Vec<usize> =
+            (lowest..(near + 16).min(functions.len().saturating_sub(1))).collect();
         order.sort_by_key(|&n| n.abs_diff(near));
         for n in order {
             let Some(f) = functions.get(n) else { continue };
@@ -551,7 +599,10 @@ fn writes(info: &mut InstructionInfoFactory, i: &Instruction, register: Register
         r.register().full_register() == register
             && matches!(
                 r.access(),
-                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
             )
     })
 }
@@ -658,8 +709,10 @@ mod tests {
 
     /// Addresses of the instruction in a disassembly by binutils, but for returns from signals.
     fn by_objdump(path: &str) -> Option<Vec<u64>> {
-        let out =
-            std::process::Command::new("objdump").args(["-d", "--no-show-raw-insn", path]).output().ok()?;
+        let out = std::process::Command::new("objdump")
+            .args(["-d", "--no-show-raw-insn", path])
+            .output()
+            .ok()?;
         let text = String::from_utf8(out.stdout).unwrap();
         let mut found = Vec::new();
         let mut last = "";
@@ -696,15 +749,23 @@ mod tests {
                 .iter()
                 .flat_map(|s| {
                     s.start + 1
-                        ..s.start + (s.len as u64).max(s.syscall as u64 + 1) + s.stays_in_place() as u64
+                        ..s.start
+                            + (s.len as u64).max(s.syscall as u64 + 1)
+                            + s.stays_in_place() as u64
                 })
                 .collect();
             let functions = image.functions().unwrap();
             let mut branches = 0;
             for i in 0..functions.len() {
                 let f = functions.get(i).unwrap();
-                let end = if i + 1 < functions.len() { functions.get(i + 1).unwrap().start } else { f.end };
-                let Some(text) = image.bytes_at(f.start, (end - f.start) as usize) else { continue };
+                let end = if i + 1 < functions.len() {
+                    functions.get(i + 1).unwrap().start
+                } else {
+                    f.end
+                };
+                let Some(text) = image.bytes_at(f.start, (end - f.start) as usize) else {
+                    continue;
+                };
                 let code: Vec<_> =
                     Decoder::with_ip(64, text, f.start, DecoderOptions::NONE).into_iter().collect();
                 for target in direct_targets(&code) {

@@ -64,8 +64,9 @@ pub enum Source<'a> {
 /// `text` must be mapped like that, and nobody may write it meanwhile.
 pub unsafe fn sites_in<'a>(sites: &'a [Site], bias: u64, text: &Text) -> Vec<&'a Site> {
     let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
-    let inside =
-        |at: usize, len: usize| at >= text.start && len <= text.end - text.start && at <= text.end - len;
+    let inside = |at: usize, len: usize| {
+        at >= text.start && len <= text.end - text.start && at <= text.end - len
+    };
     let is_here = |s: &&Site| {
         let at = address(s.start);
         let covered = s.len as usize + if s.stays_in_place() { 2 } else { 0 };
@@ -175,7 +176,8 @@ pub unsafe fn redirect(
     slots.forget(|t| t.start < text.end && text.start < t.end);
     let Some((first_slot, pages)) = slots.take(here.len(), maps) else { return 0 };
     let stub_bytes = if near { 0 } else { (here.len() * STUB_BYTES).next_multiple_of(PAGE_SIZE) };
-    let stub_area = if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
+    let stub_area =
+        if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
     // From here on the pages are the object's, also if something below fails: they may have become
     // executable.
     slots.assign(
@@ -218,7 +220,8 @@ fn jump(at: usize, to: usize) -> [u8; 5] {
 /// mapped there.
 unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()> {
     let start = writes.iter().map(|w| w.at).min().unwrap_or(text.start) & !(PAGE_SIZE - 1);
-    let end = writes.iter().map(|w| w.at + w.len).max().unwrap_or(text.start).next_multiple_of(PAGE_SIZE);
+    let end =
+        writes.iter().map(|w| w.at + w.len).max().unwrap_or(text.start).next_multiple_of(PAGE_SIZE);
     // SAFETY: the caller's; from here to the end nothing outside this function and system calls
     // runs.
     unsafe {
@@ -284,13 +287,15 @@ mod tests {
         c_path.push(0);
         let file = std::fs::File::open(&path).unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        for source in
-            [Source::Path { path: &c_path, offset: PAGE_SIZE }, Source::Fd { fd, offset: PAGE_SIZE }]
-        {
+        for source in [
+            Source::Path { path: &c_path, offset: PAGE_SIZE },
+            Source::Fd { fd, offset: PAGE_SIZE },
+        ] {
             let (read_execute, private) = (PROT_READ | PROT_EXEC, 2usize);
             // SAFETY: a new mapping; the writes are within it; nobody else knows it.
             unsafe {
-                let at = uz_syscall!(nr::MMAP, 0, PAGE_SIZE, read_execute, private, fd, PAGE_SIZE).unwrap();
+                let at = uz_syscall!(nr::MMAP, 0, PAGE_SIZE, read_execute, private, fd, PAGE_SIZE)
+                    .unwrap();
                 let writes = [Write { at: at + 10, len: 5, bytes: [0xcc; SITE_BYTES] }];
                 let mut text = Text { start: at, end: at + PAGE_SIZE, prot: read_execute };
                 change_text(&writes, text, source).unwrap();

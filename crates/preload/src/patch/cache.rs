@@ -35,8 +35,16 @@ const CLOCK_REALTIME: usize = 0;
 
 /// File systems whose files stay readable while they are open, whatever another machine or a server
 /// does: ext, xfs, btrfs, f2fs, bcachefs, zfs, tmpfs, overlayfs.
-const DEPENDABLE: [u64; 8] =
-    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1, 0x0102_1994, 0x794c_7630];
+const DEPENDABLE: [u64; 8] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x0102_1994,
+    0x794c_7630,
+];
 
 /// The parts of `struct stat` that matter here.
 #[derive(Clone, Copy)]
@@ -87,7 +95,8 @@ fn stat_at(directory: isize, path: &[u8]) -> Result<Stat> {
 pub fn open_path(path: &[u8], flags: usize) -> Result<i32> {
     let path = terminated(path)?;
     // SAFETY: a terminated path of our own.
-    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), flags | O_CLOEXEC) }.map(|fd| fd as i32)
+    unsafe { uz_syscall!(nr::OPENAT, AT_FDCWD, path.as_ptr(), flags | O_CLOEXEC) }
+        .map(|fd| fd as i32)
 }
 
 fn terminated(path: &[u8]) -> Result<Vec<u8>> {
@@ -139,7 +148,10 @@ pub fn boot_id() -> [u64; 2] {
 
 pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     for b in bytes {
-        out.extend([b"0123456789abcdef"[(b >> 4) as usize], b"0123456789abcdef"[(b & 15) as usize]]);
+        out.extend([
+            b"0123456789abcdef"[(b >> 4) as usize],
+            b"0123456789abcdef"[(b & 15) as usize],
+        ]);
     }
 }
 
@@ -244,9 +256,14 @@ impl CacheDir {
             let mut outcome = write_pieces(fd, pieces).and_then(|()| settle(fd, lasting));
             fd::close(fd);
             if outcome.is_ok() {
-                outcome =
-                    uz_syscall!(nr::RENAMEAT, self.fd, temporary.as_ptr(), self.fd, final_name.as_ptr())
-                        .map(drop);
+                outcome = uz_syscall!(
+                    nr::RENAMEAT,
+                    self.fd,
+                    temporary.as_ptr(),
+                    self.fd,
+                    final_name.as_ptr()
+                )
+                .map(drop);
             }
             if outcome.is_err() {
                 let _ = uz_syscall!(nr::UNLINKAT, self.fd, temporary.as_ptr(), 0);
@@ -288,7 +305,9 @@ impl CacheDir {
     fn each_name(&self, f: impl FnMut(&[u8])) -> Result<()> {
         // An open file of its own: it starts at the beginning.
         // SAFETY: a terminated name.
-        let fd = unsafe { uz_syscall!(nr::OPENAT, self.fd, c".".as_ptr(), O_DIRECTORY | O_CLOEXEC) }? as i32;
+        let fd =
+            unsafe { uz_syscall!(nr::OPENAT, self.fd, c".".as_ptr(), O_DIRECTORY | O_CLOEXEC) }?
+                as i32;
         let outcome = file::each_name(fd, &mut vec![0; 8192], f);
         fd::close(fd);
         outcome
@@ -322,7 +341,8 @@ mod tests {
     use super::*;
 
     fn fresh(name: &str) -> (std::path::PathBuf, CacheDir) {
-        let path = std::env::temp_dir().join(std::format!("uzswap-cache-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(std::format!("uzswap-cache-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         let dir = CacheDir::open(path.join("made").as_os_str().as_encoded_bytes()).unwrap();
@@ -343,7 +363,10 @@ mod tests {
         assert_eq!(std::fs::read(path.join("a.text")).unwrap(), b"onetwo");
         use std::os::unix::fs::PermissionsExt;
         let mode = |mode| std::fs::Permissions::from_mode(mode);
-        assert_eq!(std::fs::metadata(path.join("a.text")).unwrap().permissions().mode() & 0o777, 0o400);
+        assert_eq!(
+            std::fs::metadata(path.join("a.text")).unwrap().permissions().mode() & 0o777,
+            0o400
+        );
         std::fs::set_permissions(path.join("a.text"), mode(0o600)).unwrap();
         std::fs::write(path.join("a.text"), b"onetwo").unwrap();
         assert_ne!(stat().modified_ns, ns);

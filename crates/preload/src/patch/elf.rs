@@ -94,14 +94,20 @@ impl<'a> Image<'a> {
     /// segments must not be written while the image is used.
     pub unsafe fn of_memory(header: usize, header_bytes: usize) -> Option<Image<'a>> {
         // SAFETY: the caller vouches that the header's mapping is readable.
-        let head: &'a [u8] = unsafe { core::slice::from_raw_parts(header as *const u8, header_bytes) };
+        let head: &'a [u8] =
+            unsafe { core::slice::from_raw_parts(header as *const u8, header_bytes) };
         let (phdrs, first_vaddr) = program_headers(head)?;
         Image::new(Bytes::Memory { bias: (header as u64).wrapping_sub(first_vaddr) }, phdrs)
     }
 
     fn new(bytes: Bytes<'a>, phdrs: &[u8]) -> Option<Image<'a>> {
-        let mut image =
-            Image { bytes, segments: Vec::new(), notes: Vec::new(), dynamic: None, eh_frame_hdr: None };
+        let mut image = Image {
+            bytes,
+            segments: Vec::new(),
+            notes: Vec::new(),
+            dynamic: None,
+            eh_frame_hdr: None,
+        };
         for ph in phdrs.chunks_exact(56) {
             let (kind, flags) = (u32_at(ph, 0)?, u32_at(ph, 4)?);
             let (offset, vaddr) = (u64_at(ph, 8)?, u64_at(ph, 16)?);
@@ -176,7 +182,9 @@ impl<'a> Image<'a> {
     fn note(&self, owner: &[u8], kind: u32) -> Option<&'a [u8]> {
         for &(vaddr, len) in &self.notes {
             let Some(mut b) = self.bytes_at(vaddr, len as usize) else { continue };
-            while let (Some(name_len), Some(desc_len), Some(k)) = (u32_at(b, 0), u32_at(b, 4), u32_at(b, 8)) {
+            while let (Some(name_len), Some(desc_len), Some(k)) =
+                (u32_at(b, 0), u32_at(b, 4), u32_at(b, 8))
+            {
                 let name_end = 12usize.checked_add(name_len as usize)?;
                 let desc = name_end.checked_next_multiple_of(4)?;
                 let desc_end = desc.checked_add(desc_len as usize)?;
@@ -399,7 +407,10 @@ mod tests {
 
     fn libc() -> Vec<u8> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let path = maps.split_whitespace().find(|w| w.contains("/libc.so") || w.contains("/libc-2")).unwrap();
+        let path = maps
+            .split_whitespace()
+            .find(|w| w.contains("/libc.so") || w.contains("/libc-2"))
+            .unwrap();
         std::fs::read(path).unwrap()
     }
 
@@ -463,7 +474,8 @@ mod tests {
             let mut bad = file[..1 << 20].to_vec();
             bad[at] ^= 0xff;
             if let Some(image) = Image::of_file(&bad) {
-                let _ = (image.build_id(), image.is_go(), image.has_text_relocations(), image.span());
+                let _ =
+                    (image.build_id(), image.is_go(), image.has_text_relocations(), image.span());
                 if let Some(functions) = image.functions() {
                     for i in (0..functions.len()).step_by(97) {
                         let _ = functions.get(i).map(|f| image.landing_pads(&f));

@@ -147,7 +147,8 @@ impl ThreadStart {
     /// Gives the piece of the hook that runs now back before it returns, or takes it again: an exec
     /// of a child that shares this memory never returns.
     pub fn lend_piece(&self, back: bool) {
-        let (bytes, pieces) = if back { (PIECE_BYTES, 1) } else { (PIECE_BYTES.wrapping_neg(), usize::MAX) };
+        let (bytes, pieces) =
+            if back { (PIECE_BYTES, 1) } else { (PIECE_BYTES.wrapping_neg(), usize::MAX) };
         self.hook_bottom.fetch_add(bytes, Ordering::Relaxed);
         self.hook_pieces.fetch_add(pieces, Ordering::Relaxed);
     }

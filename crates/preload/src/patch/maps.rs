@@ -7,7 +7,9 @@
 use std::vec;
 use std::vec::Vec;
 
-use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE};
+use uzswap::sys::mem::{
+    MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE,
+};
 use uzswap::sys::{PAGE_SIZE, fd, file, nr};
 use uzswap::uz_syscall;
 
@@ -52,7 +54,13 @@ impl Maps {
 
     /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away.
     /// Rather below than above: behind an executable its heap grows.
-    pub fn map_near(&mut self, start: usize, end: usize, len: usize, reach: usize) -> Option<usize> {
+    pub fn map_near(
+        &mut self,
+        start: usize,
+        end: usize,
+        len: usize,
+        reach: usize,
+    ) -> Option<usize> {
         let lowest = end.saturating_sub(reach).max(LOWEST).next_multiple_of(PAGE_SIZE);
         let highest = start.checked_add(reach)?.checked_sub(len)?;
         let list = self.reread();
@@ -77,8 +85,10 @@ impl Maps {
         below.chain(above).take(16).find_map(|at| {
             let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
             // SAFETY: with NOREPLACE the kernel refuses what would hit another mapping.
-            let got = unsafe { uz_syscall!(nr::MMAP, at, len, PROT_READ | PROT_WRITE, flags, usize::MAX, 0) }
-                .ok()?;
+            let got = unsafe {
+                uz_syscall!(nr::MMAP, at, len, PROT_READ | PROT_WRITE, flags, usize::MAX, 0)
+            }
+            .ok()?;
             if got != at {
                 // A kernel before 4.17 takes the address for a hint.
                 // SAFETY: just mapped, used by nobody.
@@ -158,7 +168,8 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     let colon = device.iter().position(|&b| b == b':')?;
     let inode = number(field()?, 10)? as u64;
     let name = rest.iter().position(|&b| b != b' ').map_or(&[][..], |skip| &rest[skip..]);
-    let bit = |i: usize, letter: u8, value: usize| if perms.get(i) == Some(&letter) { value } else { 0 };
+    let bit =
+        |i: usize, letter: u8, value: usize| if perms.get(i) == Some(&letter) { value } else { 0 };
     Some(Mapping {
         start: number(&range[..dash], 16)?,
         end: number(&range[dash + 1..], 16)?,
@@ -187,11 +198,13 @@ mod tests {
     #[test]
     fn a_line_is_read_in_full() {
         let m =
-            parse_line(b"7f10a000-7f10c000 r-xp 00026000 fe:01 1234                 /lib/a b.so").unwrap();
+            parse_line(b"7f10a000-7f10c000 r-xp 00026000 fe:01 1234                 /lib/a b.so")
+                .unwrap();
         assert_eq!((m.start, m.end, m.offset, m.inode), (0x7f10a000, 0x7f10c000, 0x26000, 1234));
         assert_eq!((m.prot, m.private, m.device), (PROT_READ | PROT_EXEC, true, (0xfe, 1)));
         assert_eq!(m.name, b"/lib/a b.so");
-        let m = parse_line(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]").unwrap();
+        let m = parse_line(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]")
+            .unwrap();
         assert_eq!((m.prot, &m.name[..]), (PROT_EXEC, &b"[vsyscall]"[..]));
         assert!(parse_line(b"").is_none() && parse_line(b"x-y r").is_none());
     }

@@ -265,11 +265,14 @@ mod tests {
             maps.lines().position(|l| {
                 let (range, _) = l.split_once(' ').unwrap();
                 let (a, b) = range.split_once('-').unwrap();
-                (usize::from_str_radix(a, 16).unwrap()..usize::from_str_radix(b, 16).unwrap()).contains(&at)
+                (usize::from_str_radix(a, 16).unwrap()..usize::from_str_radix(b, 16).unwrap())
+                    .contains(&at)
             })
         };
         let here = line_of(these_are_the_ones_in_use as *const () as usize);
-        for f in [memcpy as *const (), memmove as _, memset as _, memcmp as _, bcmp as _, strlen as _] {
+        for f in
+            [memcpy as *const (), memmove as _, memset as _, memcmp as _, bcmp as _, strlen as _]
+        {
             assert_eq!(line_of(f as usize), here);
         }
     }

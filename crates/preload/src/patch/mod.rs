@@ -64,12 +64,13 @@ use uzswap::uz_syscall;
 
 pub use entry::{
     ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE,
-    CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, HOOK_STACK_BYTES, Hook, HookFrame, Hooks, PIECE_GIVEN_BACK,
-    ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors, force_save_method, set_hooks,
-    vector_state_bytes,
+    CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, HOOK_STACK_BYTES, Hook, HookFrame, Hooks,
+    PIECE_GIVEN_BACK, ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors,
+    force_save_method, set_hooks, vector_state_bytes,
 };
 pub use thread_slot::{
-    are_slots_in_gs, keep_slots_in_gs, thread_slot_address, thread_slot_get, thread_slot_of, thread_slot_set,
+    are_slots_in_gs, keep_slots_in_gs, thread_slot_address, thread_slot_get, thread_slot_of,
+    thread_slot_set,
 };
 
 use analyze::analyze;
@@ -87,7 +88,8 @@ struct Patcher {
 }
 
 /// Protects the slots; held while an object is patched.
-static PATCHER: Mutex<Patcher> = Mutex::new(Patcher { slots: Slots::new(), cache_path: Vec::new() });
+static PATCHER: Mutex<Patcher> =
+    Mutex::new(Patcher { slots: Slots::new(), cache_path: Vec::new() });
 
 /// Where the lock's guard is kept while the process forks.
 static FORKING: Mutex<Option<MutexGuard<'static, Patcher>>> = Mutex::new(None);
@@ -164,12 +166,14 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     let mut maps = Maps::default();
     let list = maps::read_maps();
     let mut pagemap = if cache.is_some() { Pagemap::open() } else { None };
-    let own = list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
+    let own =
+        list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
     let own = own.map(|m| (m.device, m.inode));
     let mut report = Report::default();
     // What is private takes the first slots that are free, so what is shared comes first: it needs
     // those at its distance.
-    let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) = list.iter().rev().partition(|m| m.name == b"[vdso]");
+    let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) =
+        list.iter().rev().partition(|m| m.name == b"[vdso]");
     for m in files.into_iter().chain(vdso) {
         let is_vdso = m.name == b"[vdso]";
         let is_text = m.prot & PROT_EXEC != 0 && m.prot & PROT_READ != 0 && m.private;
@@ -177,12 +181,15 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
             continue;
         }
         // The header is in the first mapping of the object, at file offset 0.
-        let same_file = |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
-        let header = list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
+        let same_file =
+            |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
+        let header =
+            list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
         let Some(header) = header else { continue };
         // SAFETY: the header's mapping is readable; that the rest is there is checked before it is
         // used.
-        let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) }) else {
+        let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) })
+        else {
             continue;
         };
         if !is_completely_mapped(&image, &list) {
@@ -190,16 +197,19 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         }
         let text = Text { start: m.start, end: m.end, prot: m.prot };
         let bias = image.bias().unwrap_or(0);
-        let name = cache_name(&image, || cache::stat_path(&m.name).ok().filter(|s| s.inode == m.inode));
+        let name =
+            cache_name(&image, || cache::stat_path(&m.name).ok().filter(|s| s.inode == m.inode));
         let mut path = m.name.clone();
         path.push(0);
-        let source = if is_vdso { Source::None } else { Source::Path { path: &path, offset: m.offset } };
+        let source =
+            if is_vdso { Source::None } else { Source::Path { path: &path, offset: m.offset } };
         let kept = cache.as_ref().zip(name.as_deref());
         let analysis = OnceCell::new();
         let whole = || analysis.get_or_init(|| load_or_analyze(&image, kept));
         // Of what has a file, the head of the table may be enough.
         let kept_of_file = kept.filter(|_| !is_vdso);
-        let counts = kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
+        let counts =
+            kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
         // What shared texts find behind their links is for programs of libc.
         let shared = kept_of_file.filter(|_| counts.sites > 0 && !needs_hook_stack(&image));
         let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, &patcher.slots));
@@ -213,7 +223,9 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
             counts.sites
         } else {
             // SAFETY: as above.
-            unsafe { redirect(slots, &whole().sites, bias, text, source, links_of(&image), &mut maps) }
+            unsafe {
+                redirect(slots, &whole().sites, bias, text, source, links_of(&image), &mut maps)
+            }
         };
         report.add(counts, patched, &m.name);
     }
@@ -226,7 +238,13 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
 /// # Safety
 /// The mapping must be as described, and nobody may be executing it: to be called after the `mmap`
 /// succeeded and before its address is known to the program.
-pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize, prot: usize) -> Report {
+pub unsafe fn patch_file_mapping(
+    fd: i32,
+    addr: usize,
+    len: usize,
+    offset: usize,
+    prot: usize,
+) -> Report {
     let mut report = Report::default();
     let Some(file) = FileBytes::map(fd) else { return report };
     let Some(image) = Image::of_file(file.bytes()) else { return report };
@@ -234,7 +252,10 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     let len = len.next_multiple_of(PAGE_SIZE);
     let (from, to) = (offset as u64, (offset + len) as u64);
     let segment = image.segments.iter().find(|s| {
-        s.executable && s.offset / 4096 * 4096 < to && s.offset + s.file_bytes > from && s.file_bytes > 0
+        s.executable
+            && s.offset / 4096 * 4096 < to
+            && s.offset + s.file_bytes > from
+            && s.file_bytes > 0
     });
     let Some(s) = segment else { return report };
     let bias = (addr as u64).wrapping_sub(from).wrapping_add(s.offset).wrapping_sub(s.vaddr);
@@ -243,7 +264,8 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     let end = (s.offset + s.file_bytes).next_multiple_of(PAGE_SIZE as u64).min(to);
     let text = Text { start: addr, end: addr + (end - from) as usize, prot };
     let mut patcher = PATCHER.lock();
-    let cache = if patcher.cache_path.is_empty() { None } else { CacheDir::open(&patcher.cache_path) };
+    let cache =
+        if patcher.cache_path.is_empty() { None } else { CacheDir::open(&patcher.cache_path) };
     let name = cache_name(&image, || cache::stat_fd(fd).ok());
     let analysis = load_or_analyze(&image, cache.as_ref().zip(name.as_deref()));
     let (source, mut maps) = (Source::Fd { fd, offset }, Maps::default());
@@ -255,7 +277,15 @@ pub unsafe fn patch_file_mapping(fd: i32, addr: usize, len: usize, offset: usize
     }
     // SAFETY: the caller's.
     let patched = unsafe {
-        redirect(&mut patcher.slots, &analysis.sites, bias, text, source, links_of(&image), &mut maps)
+        redirect(
+            &mut patcher.slots,
+            &analysis.sites,
+            bias,
+            text,
+            source,
+            links_of(&image),
+            &mut maps,
+        )
     };
     report.add(analysis.counts(), patched, b"");
     report
@@ -353,12 +383,14 @@ mod tests {
             let (fd, sites) = unsafe { &mut *arg.cast::<(i32, u32)>() };
             let file = FileBytes::map(*fd).unwrap();
             let image = Image::of_file(file.bytes()).unwrap();
-            let dir = std::env::temp_dir().join(std::format!("uzswap-stack-{}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(std::format!("uzswap-stack-{}", std::process::id()));
             let path = dir.as_os_str().as_encoded_bytes();
             let cache = CacheDir::open(path).unwrap();
             for _ in 0..2 {
                 let name = cache_name(&image, || None);
-                *sites = load_or_analyze(&image, Some(&cache).zip(name.as_deref())).sites.len() as u32;
+                *sites =
+                    load_or_analyze(&image, Some(&cache).zip(name.as_deref())).sites.len() as u32;
             }
             std::fs::remove_dir_all(dir).unwrap();
         }
@@ -368,7 +400,9 @@ mod tests {
         let mut stack = std::vec![0xa5u8; 256 << 10];
         let mut arg = (std::os::fd::AsRawFd::as_raw_fd(&file), 0);
         // SAFETY: a fresh stack; the function returns.
-        unsafe { call_on_stack(stack.as_mut_ptr_range().end as usize, work, (&raw mut arg).cast()) };
+        unsafe {
+            call_on_stack(stack.as_mut_ptr_range().end as usize, work, (&raw mut arg).cast())
+        };
         assert!(arg.1 > 300);
         let used = stack.len() - stack.iter().position(|&b| b != 0xa5).unwrap();
         assert!(used < 48 << 10, "{used}");

@@ -164,7 +164,9 @@ impl<'a> Shared<'a> {
         // SAFETY: the caller's.
         unsafe {
             match self.map(slots, source) {
-                Mapped::Missing => self.make(table(), bias) && self.map(slots, source) == Mapped::Yes,
+                Mapped::Missing => {
+                    self.make(table(), bias) && self.map(slots, source) == Mapped::Yes
+                }
                 outcome => outcome == Mapped::Yes,
             }
         }
@@ -213,7 +215,8 @@ impl<'a> Shared<'a> {
             && head[..] == self.head(stat.modified_ns, word_at(&head, SUM_AT))
             && self.is_right(fd, &stat, word_at(&head, SUM_AT));
         // SAFETY: the caller's; the file was made for this.
-        let outcome = if fits { unsafe { self.map_file(fd, slots, source) } } else { Mapped::Missing };
+        let outcome =
+            if fits { unsafe { self.map_file(fd, slots, source) } } else { Mapped::Missing };
         fd::close(fd);
         outcome
     }
@@ -272,7 +275,9 @@ impl<'a> Shared<'a> {
         // Whole seconds: file systems that know no others keep them.
         let now = now_ns() / 1_000_000_000 * 1_000_000_000;
         let changed = self.object.modified_ns.max(self.object.changed_ns);
-        if changed.saturating_add(OBJECT_REST_NS) > now || !self.cache.can_hold_code(self.file_bytes()) {
+        if changed.saturating_add(OBJECT_REST_NS) > now
+            || !self.cache.can_hold_code(self.file_bytes())
+        {
             return false;
         }
         // SAFETY: the caller's: mapped, readable, and nobody writes it.

@@ -166,14 +166,16 @@ impl Slots {
         let pages = pages_for(count);
         let find = |s: &Slots| (0..SLOT_PAGES).find(|&first| s.is_free(first, pages));
         let first = find(self).or_else(|| {
-            let mapped: Vec<_> = maps.reread().iter().filter(|m| m.prot & PROT_EXEC != 0).cloned().collect();
+            let mapped: Vec<_> =
+                maps.reread().iter().filter(|m| m.prot & PROT_EXEC != 0).cloned().collect();
             self.forget(|t| !mapped.iter().any(|m| m.start < t.end && t.start < m.end));
             find(self)
         })?;
         let at = slot_range().start + first * PAGE_SIZE;
         if (first..first + pages).any(|page| bit(&self.filled, page)) {
             // SAFETY: slots of an object that is not mapped any more, or none; nobody comes here.
-            unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) }.ok()?;
+            unsafe { uz_syscall!(nr::MPROTECT, at, pages * PAGE_SIZE, PROT_READ | PROT_WRITE) }
+                .ok()?;
         }
         Some((at, pages))
     }
@@ -295,7 +297,13 @@ impl Assembler {
 
 /// The code of the slot at `slot` for a site of an object at `bias`; `near`: 32-bit distances reach
 /// between them. `links`: where its links are, near the slot.
-pub fn emit_slot(site: &Site, slot: usize, bias: u64, near: bool, links: usize) -> [u8; SLOT_BYTES] {
+pub fn emit_slot(
+    site: &Site,
+    slot: usize,
+    bias: u64,
+    near: bool,
+    links: usize,
+) -> [u8; SLOT_BYTES] {
     let mut a = Assembler { at: slot, code: [0xcc; SLOT_BYTES], len: 0 };
     let address = |vaddr: u64| bias.wrapping_add(vaddr) as usize;
     let (syscall, copied) = (site.syscall as usize, site.copied as usize);
@@ -382,7 +390,8 @@ mod tests {
     fn same(a: &Instruction, b: &Instruction) -> bool {
         a.code() == b.code()
             && a.op_count() == b.op_count()
-            && (0..a.op_count()).all(|n| a.op_kind(n) == b.op_kind(n) && a.op_register(n) == b.op_register(n))
+            && (0..a.op_count())
+                .all(|n| a.op_kind(n) == b.op_kind(n) && a.op_register(n) == b.op_register(n))
             && a.memory_base() == b.memory_base()
             && a.memory_index() == b.memory_index()
             && a.memory_displacement64() == b.memory_displacement64()
@@ -423,7 +432,10 @@ mod tests {
         let mut i = next();
         let plain_from_jae = if i.code() == Code::Mov_rm32_r32 {
             let compare = next();
-            assert_eq!((compare.code(), compare.immediate32()), (Code::Cmp_rm32_imm32, CLASS_COUNT as u32));
+            assert_eq!(
+                (compare.code(), compare.immediate32()),
+                (Code::Cmp_rm32_imm32, CLASS_COUNT as u32)
+            );
             let jae = next();
             assert_eq!(jae.code(), Code::Jae_rel8_64);
             let load = next();
@@ -465,7 +477,9 @@ mod tests {
             match site.tail {
                 Tail::None => assert_eq!(last.flow_control(), FlowControl::Return),
                 Tail::Next => assert_eq!(destination(&code, slot, &next()), start + len as u64),
-                Tail::Jump(_) => assert_eq!(destination(&code, slot, &next()), last.near_branch_target()),
+                Tail::Jump(_) => {
+                    assert_eq!(destination(&code, slot, &next()), last.near_branch_target())
+                }
                 Tail::Branch(..) => {
                     let skip = next();
                     let mut inverted = *last;
@@ -487,7 +501,10 @@ mod tests {
         };
         assert_eq!(given, after);
         assert_eq!((slow[1].code(), slow[1].ip_rel_memory_address()), (Code::Jmp_rm64, links + 8));
-        assert_eq!(code[ORIGIN_AT..], (bias + site.syscall_vaddr()).wrapping_sub(slot).to_le_bytes());
+        assert_eq!(
+            code[ORIGIN_AT..],
+            (bias + site.syscall_vaddr()).wrapping_sub(slot).to_le_bytes()
+        );
     }
 
     #[test]
@@ -507,7 +524,8 @@ mod tests {
     fn slots_of_all_shapes_do_what_the_original_does() {
         let slots = slot_range().start as u64;
         // mov eax, [rip+1000]; syscall; cmp [rip+2000], r9d; jcc / jmp / ret / more
-        let mut code = std::vec![0x8b, 0x05, 0xe8, 3, 0, 0, 0x0f, 0x05, 0x44, 0x39, 0x0d, 0xd0, 7, 0, 0];
+        let mut code =
+            std::vec![0x8b, 0x05, 0xe8, 3, 0, 0, 0x0f, 0x05, 0x44, 0x39, 0x0d, 0xd0, 7, 0, 0];
         let copied = code.len();
         let tails: [(&[u8], Tail); 5] = [
             (&[0x74, 0x10], Tail::Branch(4, 0x4000 + 17 + 16)),
@@ -546,7 +564,9 @@ mod tests {
         // Far more than there are, in 40-slot objects, half of them forgotten by their successors.
         for n in 1..1000 {
             slots.forget(|t| t.start == text(n / 2).start);
-            let Some((at, pages)) = slots.take(40, &mut maps) else { panic!("out of slots at {n}") };
+            let Some((at, pages)) = slots.take(40, &mut maps) else {
+                panic!("out of slots at {n}")
+            };
             assert!(pages == 2 && slot_range().contains(&at) && at % PAGE_SIZE == 0);
             assert!(
                 slots

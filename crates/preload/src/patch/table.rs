@@ -151,7 +151,11 @@ impl Analysis {
     pub fn from_bytes(bytes: &[u8]) -> Option<Analysis> {
         let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let (count, unpatchable) = (u32_at(8)? as usize, u32_at(12)? as usize);
-        if bytes.get(..4)? != MAGIC || u32_at(4)? != FORMAT || count > MAX_SITES || unpatchable > MAX_SITES {
+        if bytes.get(..4)? != MAGIC
+            || u32_at(4)? != FORMAT
+            || count > MAX_SITES
+            || unpatchable > MAX_SITES
+        {
             return None;
         }
         let records_end = HEADER_BYTES + count * RECORD_BYTES;
@@ -167,7 +171,8 @@ impl Analysis {
         let mut sites = Vec::with_capacity(count);
         let mut end = 0;
         for r in bytes[HEADER_BYTES..records_end].as_chunks::<RECORD_BYTES>().0 {
-            let u64_at = |at: usize| u64::from_le_bytes(r[at..at + 8].try_into().unwrap_or_default());
+            let u64_at =
+                |at: usize| u64::from_le_bytes(r[at..at + 8].try_into().unwrap_or_default());
             let target = u64_at(16);
             let site = Site {
                 start: u64_at(0),
@@ -192,7 +197,8 @@ impl Analysis {
             end = site.start.checked_add(site.len as u64)?;
             sites.push(site);
         }
-        let unpatchable = bytes[records_end..].as_chunks().0.iter().map(|a| u64::from_le_bytes(*a)).collect();
+        let unpatchable =
+            bytes[records_end..].as_chunks().0.iter().map(|a| u64::from_le_bytes(*a)).collect();
         Some(Analysis { sites, unpatchable })
     }
 }
@@ -224,10 +230,13 @@ pub fn counts(cache: &CacheDir, name: &[u8]) -> Option<Counts> {
     let mut head = [0; HEADER_BYTES];
     let whole = file::read_exact_at(fd, &mut head, 0).is_ok();
     fd::close(fd);
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
+    let word = |at: usize| {
+        u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize
+    };
     let counts = Counts { sites: word(8), unpatchable: word(12) };
-    let known =
-        head[..4] == MAGIC && word(4) == FORMAT as usize && counts.sites.max(counts.unpatchable) <= MAX_SITES;
+    let known = head[..4] == MAGIC
+        && word(4) == FORMAT as usize
+        && counts.sites.max(counts.unpatchable) <= MAX_SITES;
     let bytes = HEADER_BYTES + counts.sites * RECORD_BYTES + counts.unpatchable * 8;
     let sound = counts != Counts::default() || Analysis::from_bytes(&head).is_some();
     (whole && known && bytes as u64 == stat.bytes && sound).then_some(counts)
@@ -265,10 +274,14 @@ mod tests {
             rip: [NO_RIP; 2],
             ..over.clone()
         };
-        let mut detour = Site { start: 0x1020, len: 2, syscall: 0, copied: 2, pad: 0x1040, ..before.clone() };
+        let mut detour =
+            Site { start: 0x1020, len: 2, syscall: 0, copied: 2, pad: 0x1040, ..before.clone() };
         detour.original[..2].copy_from_slice(&[0x0f, 0x05]);
         let jump = Site { start: 0x1030, tail: Tail::Jump(7), ..over.clone() };
-        Analysis { sites: [over, before, detour, jump].into(), unpatchable: [0x5000, 0x6000].into() }
+        Analysis {
+            sites: [over, before, detour, jump].into(),
+            unpatchable: [0x5000, 0x6000].into(),
+        }
     }
 
     #[test]
@@ -325,7 +338,10 @@ mod tests {
                 let mut bad = good.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 std::fs::write(path.join("table"), &bad).unwrap();
-                assert_ne!((counts(&cache, b"table"), bad.len()), (Some(Counts::default()), HEADER_BYTES));
+                assert_ne!(
+                    (counts(&cache, b"table"), bad.len()),
+                    (Some(Counts::default()), HEADER_BYTES)
+                );
             }
             std::fs::write(path.join("table"), &good[..good.len() - 1]).unwrap();
             assert_eq!(counts(&cache, b"table"), None);

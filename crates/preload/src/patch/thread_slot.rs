@@ -46,7 +46,9 @@ pub fn thread_slot_get() -> usize {
     let value: usize;
     if are_slots_in_gs() {
         // SAFETY: user code may (charter).
-        unsafe { asm!("rdgsbase {v}", v = out(reg) value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("rdgsbase {v}", v = out(reg) value, options(nomem, nostack, preserves_flags))
+        };
         return value;
     }
     // SAFETY: reads a word of this thread's static TLS block.
@@ -66,7 +68,9 @@ pub fn thread_slot_get() -> usize {
 pub fn thread_slot_set(value: usize) {
     if are_slots_in_gs() {
         // SAFETY: user code may, and nothing else uses it (charter).
-        unsafe { asm!("wrgsbase {v}", v = in(reg) value, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("wrgsbase {v}", v = in(reg) value, options(nomem, nostack, preserves_flags))
+        };
         return;
     }
     // SAFETY: writes a word of this thread's static TLS block that nothing else uses.

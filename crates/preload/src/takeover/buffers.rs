@@ -99,7 +99,9 @@ impl Visit for Holder {
         // Just above our own frame is the stack of the caller: mapped for sure.
         if addr.wrapping_sub(self.sp) < 1024 && into.len() <= 1024 {
             // SAFETY: part of the caller's live stack frames.
-            unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
+            unsafe {
+                core::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len())
+            };
             return true;
         }
         read_program(addr, into)
@@ -263,7 +265,8 @@ pub(super) fn hold_robust_list(t: &'static ThreadBlock) {
         holder.hold(at, 8, Kind::Out);
         read_program(at, &mut bytes).then(|| usize::from_le_bytes(bytes))
     };
-    let (Some(first), Some(offset), Some(pending)) = (word(head), word(head + 8), word(head + 16)) else {
+    let (Some(first), Some(offset), Some(pending)) = (word(head), word(head + 8), word(head + 16))
+    else {
         return;
     };
     // The lowest bit of an entry says what kind of mutex it is.
@@ -294,7 +297,12 @@ pub(super) fn keep(t: &'static ThreadBlock, addr: usize, len: usize) {
 }
 
 /// Holds what a call names, for the duration of `f`.
-pub(super) fn with_held<R>(t: &'static ThreadBlock, number: usize, a: &Args, f: impl FnOnce() -> R) -> R {
+pub(super) fn with_held<R>(
+    t: &'static ThreadBlock,
+    number: usize,
+    a: &Args,
+    f: impl FnOnce() -> R,
+) -> R {
     let mark = t.holds().mark();
     if ACTIVE.load(Ordering::Acquire) {
         let here = 0u8;

@@ -15,7 +15,9 @@ use uzswap::sys::program::ProcMem;
 use uzswap::sys::{Errno, nr};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words};
+use super::{
+    Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words,
+};
 
 /// The descriptors of the run: the counters', and the settings'. What they are of is checked once,
 /// at the start: from then on nobody but us can close or replace them.
@@ -37,7 +39,10 @@ pub fn handles() -> Handles {
         fd: fd.load(Ordering::Relaxed),
         inode: inode.load(Ordering::Relaxed),
     };
-    Handles { counters: handle(&CONTROL_FD, &INODES[0]), settings: handle(&SETTINGS_FD, &INODES[1]) }
+    Handles {
+        counters: handle(&CONTROL_FD, &INODES[0]),
+        settings: handle(&SETTINGS_FD, &INODES[1]),
+    }
 }
 
 /// Whether the descriptors of the run stay open over an exec.
@@ -45,7 +50,8 @@ pub fn keep_over_exec(stay: bool) {
     const F_SETFD: usize = 2;
     const CLOEXEC: usize = 1;
     for fd in [&CONTROL_FD, &SETTINGS_FD] {
-        let _ = call!(nr::FCNTL, fd.load(Ordering::Relaxed), F_SETFD, if stay { 0 } else { CLOEXEC });
+        let _ =
+            call!(nr::FCNTL, fd.load(Ordering::Relaxed), F_SETFD, if stay { 0 } else { CLOEXEC });
     }
 }
 /// No descriptor of ours is below this number.

@@ -26,7 +26,8 @@ use crate::patch;
 
 const STACK_BYTES: usize = 256 << 10;
 const TLS_BYTES: usize = 64 << 10;
-const CLONE_FLAGS: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
+const CLONE_FLAGS: usize =
+    0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 /// A dormant process that could hold so many pages listens to orders; what others could give is not
 /// worth a thread.
@@ -408,9 +409,9 @@ fn anonymous_pages() -> Option<i64> {
         fd::close(file);
         n.ok()?
     };
-    let mut fields = text[..n]
-        .split(|b| *b == b' ')
-        .map(|f| f.iter().take_while(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64));
+    let mut fields = text[..n].split(|b| *b == b' ').map(|f| {
+        f.iter().take_while(|b| b.is_ascii_digit()).fold(0i64, |v, b| v * 10 + (b - b'0') as i64)
+    });
     let resident = fields.nth(1)?;
     let shared = fields.next()?;
     Some(resident - shared)
@@ -430,7 +431,7 @@ pub fn peak_anonymous_pages() -> Option<i64> {
 
 /// The number in the line of `text` that begins with `name`.
 fn number_after(text: &[u8], name: &[u8]) -> Option<i64> {
-    text.split(|b| *b == b'\n')
-        .find_map(|line| line.strip_prefix(name))
-        .map(|value| value.iter().filter(|b| b.is_ascii_digit()).fold(0, |v, b| v * 10 + (b - b'0') as i64))
+    text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(name)).map(|value| {
+        value.iter().filter(|b| b.is_ascii_digit()).fold(0, |v, b| v * 10 + (b - b'0') as i64)
+    })
 }

@@ -83,7 +83,8 @@ impl Visit for Collector<'_> {
     fn read(&self, addr: usize, into: &mut [u8]) -> bool {
         let (local, remote) = ([into.as_mut_ptr() as usize, into.len()], [addr, into.len()]);
         let pid = uzswap::sys::getpid();
-        call!(nr::PROCESS_VM_READV, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0) == into.len() as isize
+        call!(nr::PROCESS_VM_READV, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+            == into.len() as isize
     }
 
     fn own_pid(&self) -> usize {
@@ -172,7 +173,8 @@ fn where_is(tid: u32) -> Option<Blocked> {
     let mut path = [0u8; 64];
     let mut n = 0;
     let mut digits = [0u8; 12];
-    for part in [&b"/proc/self/task/"[..], super::process::decimal(tid, &mut digits), b"/syscall\0"] {
+    for part in [&b"/proc/self/task/"[..], super::process::decimal(tid, &mut digits), b"/syscall\0"]
+    {
         path[n..n + part.len()].copy_from_slice(part);
         n += part.len();
     }
@@ -180,7 +182,8 @@ fn where_is(tid: u32) -> Option<Blocked> {
     let mut text = [0u8; 256];
     let len = fd::read(file, &mut text);
     fd::close(file);
-    let mut words = text[..len.ok()?].split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty());
+    let mut words =
+        text[..len.ok()?].split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty());
     let number = words
         .next()?
         .iter()
@@ -204,8 +207,10 @@ pub fn for_each_thread(mut f: impl FnMut(u32)) {
     }
     // What cannot be listed has no threads that we could see.
     let _ = file::each_name(dir as i32, &mut [0; 4096], |name| {
-        let tid =
-            name.iter().take_while(|b| b.is_ascii_digit()).fold(0u32, |v, b| v * 10 + (b - b'0') as u32);
+        let tid = name
+            .iter()
+            .take_while(|b| b.is_ascii_digit())
+            .fold(0u32, |v, b| v * 10 + (b - b'0') as u32);
         if tid != 0 && tid != evictor::tid() {
             f(tid);
         }

@@ -10,13 +10,15 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use uzswap::control::Counter;
 use uzswap::fault::{Active, Locked};
 use uzswap::region::{Range, RangeFlags, page_ceil, page_floor};
-use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC};
+use uzswap::sys::mem::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC,
+};
 use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, file_memory, inflight, raw, relatives,
-    reserved, runtime,
+    ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, file_memory, inflight, raw,
+    relatives, reserved, runtime,
     signals::{self, dump},
     start,
 };
@@ -57,7 +59,10 @@ pub fn set_break(addr: usize) {
 }
 
 fn overlaps(start: usize, len: usize) -> bool {
-    PAGER.ranges.first_overlap_unlocked(page_floor(start), page_ceil(start.saturating_add(len))).is_some()
+    PAGER
+        .ranges
+        .first_overlap_unlocked(page_floor(start), page_ceil(start.saturating_add(len)))
+        .is_some()
 }
 
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
@@ -73,8 +78,13 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         nr::MUNMAP if overlaps(a[0], a[1]) || file_memory::overlaps(a[0], a[1]) => {
             runtime(t, move || munmap(a))
         }
-        nr::MPROTECT | nr::PKEY_MPROTECT if overlaps(a[0], a[1]) => runtime(t, move || mprotect(number, a)),
-        nr::MREMAP if overlaps(a[0], a[1].max(1)) || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) => {
+        nr::MPROTECT | nr::PKEY_MPROTECT if overlaps(a[0], a[1]) => {
+            runtime(t, move || mprotect(number, a))
+        }
+        nr::MREMAP
+            if overlaps(a[0], a[1].max(1))
+                || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) =>
+        {
             runtime(t, move || mremap(a))
         }
         nr::MREMAP if file_memory::overlaps(a[0], a[1].max(1)) => runtime(t, move || remap_file(a)),
@@ -216,8 +226,9 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
         if check(r).is_ok() {
             let unpatched = runtime(t, move || {
                 // SAFETY: the mapping was just made by the program's loader and does not run yet.
-                let report =
-                    unsafe { patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot) };
+                let report = unsafe {
+                    patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
+                };
                 report.unpatched
             });
             count(Counter::UnpatchedSites, unpatched as u64);
@@ -255,7 +266,13 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     }
     debug_assert!(flags & MAP_FIXED == 0 || start == addr);
     let locked = flags & MAP_LOCKED != 0 || LOCK_FUTURE.load(Ordering::Relaxed);
-    PAGER.note_mapped(&mut s, start, end, prot as u32, RangeFlags::NONE.with(RangeFlags::LOCKED, locked));
+    PAGER.note_mapped(
+        &mut s,
+        start,
+        end,
+        prot as u32,
+        RangeFlags::NONE.with(RangeFlags::LOCKED, locked),
+    );
     if reserved::is_mapping(a) && !locked && flags & MAP_POPULATE == 0 {
         reserved::note(start, end);
     }

@@ -54,8 +54,8 @@ use uzswap::sys::{Errno, nr, syscall};
 
 use crate::calls::shapes::{Disposition, disposition, has_pointers};
 use crate::patch::{
-    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_INLINE, CLASS_LIGHT_HOOK,
-    CLASS_TABLE, HookFrame,
+    self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_INLINE,
+    CLASS_LIGHT_HOOK, CLASS_TABLE, HookFrame,
 };
 use thread::ThreadBlock;
 
@@ -216,12 +216,19 @@ pub(crate) fn set_classes(active: bool) {
             | Disposition::Process
             | Disposition::Descriptor
             | Disposition::Special => true,
-            _ if KEPT.contains(&number) || LIMITS.contains(&number) || number == nr::RT_SIGPENDING => true,
+            _ if KEPT.contains(&number)
+                || LIMITS.contains(&number)
+                || number == nr::RT_SIGPENDING =>
+            {
+                true
+            }
             _ if descriptors::ASKING.contains(&number) || pins::PINNING.contains(&number) => true,
             _ if number == nr::PTRACE => true,
             _ if own_exe::is_named(number) => true,
             _ if identity::LOSING.contains(&number) => true,
-            Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => active,
+            Disposition::Piecewise | Disposition::Buffers | Disposition::ConsumesBeforeFault => {
+                active
+            }
             Disposition::Plain | Disposition::Unimplemented => false,
         };
         // It must find the stack exactly as it is.

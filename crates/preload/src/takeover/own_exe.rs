@@ -35,7 +35,11 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, args: &mut Args) -> O
 }
 
 /// A C string of the program; `None` where it is longer than any name, or not there.
-fn read_name<'n>(t: &'static ThreadBlock, at: usize, into: &'n mut [u8; NAME_BYTES]) -> Option<&'n [u8]> {
+fn read_name<'n>(
+    t: &'static ThreadBlock,
+    at: usize,
+    into: &'n mut [u8; NAME_BYTES],
+) -> Option<&'n [u8]> {
     // It may end where memory does.
     let on_page = (PAGE_SIZE - at % PAGE_SIZE).min(NAME_BYTES);
     let (first, second) = into.split_at_mut(on_page);

@@ -44,7 +44,9 @@ mod tests {
         let ioctl = |request| may_pin(nr::IOCTL, &[3, request, 0x1000, 0, 0, 0]);
         // TCGETS, FIONREAD, FIONBIO, SIOCGIFCONF, BLKGETSIZE64, FICLONE, FS_IOC_GETFLAGS, with
         // rubbish in the upper half.
-        for request in [0x5401, 0x541b, 0x5421, 0x8912, 0x8008_1272, 0x4004_9409, 0xffff_ffff_8008_6601] {
+        for request in
+            [0x5401, 0x541b, 0x5421, 0x8912, 0x8008_1272, 0x4004_9409, 0xffff_ffff_8008_6601]
+        {
             assert!(!ioctl(request), "{request:#x}");
         }
         // VFIO_IOMMU_MAP_DMA, RDMA_VERBS_IOCTL, VIDIOC_QBUF, UDMABUF_CREATE.

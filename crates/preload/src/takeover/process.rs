@@ -21,8 +21,8 @@ use super::descriptors;
 use super::target::Way;
 use super::thread::{self, ThreadBlock};
 use super::{
-    ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw, relatives,
-    reserved, runtime, sandbox, signals, start, target,
+    ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw,
+    relatives, reserved, runtime, sandbox, signals, start, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -33,7 +33,12 @@ const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_SETTLS: usize = 0x8_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 
-pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args, f: &mut HookFrame) -> Option<Answer> {
+pub(super) fn call(
+    t: &'static ThreadBlock,
+    number: usize,
+    a: Args,
+    f: &mut HookFrame,
+) -> Option<Answer> {
     match number {
         nr::VFORK => {
             t.expect_guest(true);
@@ -87,7 +92,8 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     }
     // A process beside us that has our thread-local area is found by its id. A thread that sets it
     // by itself has its word in gs: Go's.
-    let has_own_word = flags & CLONE_SETTLS != 0 || flags & CLONE_THREAD != 0 && patch::are_slots_in_gs();
+    let has_own_word =
+        flags & CLONE_SETTLS != 0 || flags & CLONE_THREAD != 0 && patch::are_slots_in_gs();
     let is_guest = !has_own_word;
     // The kernel uses these behind the thread's back: the word cleared at its end, rseq and the
     // robust list in its control block; and we our own word below it. A program may have put all of
@@ -173,7 +179,9 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 let slot = child.map_or_else(start::spare_slot, |(slot, _)| slot);
                 slot.add(Counter::Processes, 1);
                 let may_renew = sandbox::may_open_again();
-                if let Err(e) = PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot, may_renew) {
+                if let Err(e) =
+                    PAGER.after_fork_child(&mut s, guard, t.holds(), tid, slot, may_renew)
+                {
                     ending::ended_in_child(e.0);
                 }
                 relatives::come_alive();
@@ -201,7 +209,10 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
 /// Only in such a child; never returns to our frames.
 unsafe fn resume_on(f: &HookFrame, stack: usize) -> ! {
     let own = f.hook_stack.addr() as u64;
-    let regs = [f.rbx, f.rbp, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9, f.ret, own];
+    let regs = [
+        f.rbx, f.rbp, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9, f.ret,
+        own,
+    ];
     // SAFETY: the caller vouches; the registers are loaded from our frame before the stack is left.
     unsafe {
         core::arch::asm!(
@@ -298,8 +309,10 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
             let Some(carried) = carried else { return Errno::ENOMEM.as_return() };
             executed.1[environment_at] = carried.environment;
             if let Way::Boot(_) = way {
-                executed =
-                    (nr::EXECVE, [carried.library, a[environment_at - 1], carried.environment, 0, 0, 0]);
+                executed = (
+                    nr::EXECVE,
+                    [carried.library, a[environment_at - 1], carried.environment, 0, 0, 0],
+                );
             }
             descriptors::keep_over_exec(true);
         }
@@ -405,7 +418,9 @@ fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) ->
     {
         put(b":");
         // SAFETY: the program's C string, `old_len` bytes after the name.
-        put(unsafe { core::slice::from_raw_parts((word(i) + PRELOAD.len()) as *const u8, old_len) });
+        put(unsafe {
+            core::slice::from_raw_parts((word(i) + PRELOAD.len()) as *const u8, old_len)
+        });
     }
     put(b"\0");
     let named = put(b"");

@@ -67,7 +67,10 @@ pub fn correct_share(at_once: bool) {
 
 /// Takes a slot of the tree: what `claim` gives, now or after those that are gone have given theirs
 /// back.
-fn claim_by(tree: &'static Tree, claim: impl Fn() -> Option<&'static Slot>) -> Option<&'static Slot> {
+fn claim_by(
+    tree: &'static Tree,
+    claim: impl Fn() -> Option<&'static Slot>,
+) -> Option<&'static Slot> {
     let slot = claim().or_else(|| {
         reap(tree);
         claim()

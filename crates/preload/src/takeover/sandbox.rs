@@ -77,11 +77,13 @@ const OPTIONAL: [usize; 28] = [
 ];
 
 /// Calls that a child or another thread of ours makes before it is as its parent.
-const TO_OPEN: [usize; 6] = [nr::USERFAULTFD, nr::OPENAT, nr::IO_SETUP, nr::PIPE2, nr::UNLINKAT, nr::STAT];
+const TO_OPEN: [usize; 6] =
+    [nr::USERFAULTFD, nr::OPENAT, nr::IO_SETUP, nr::PIPE2, nr::UNLINKAT, nr::STAT];
 
 /// Where the store is on servers: calls that bring a page back, and calls that connect again.
 const NEEDED_REMOTE: [usize; 3] = [nr::SENDTO, nr::RECVFROM, nr::POLL];
-const OPTIONAL_REMOTE: [usize; 5] = [nr::SOCKET, nr::CONNECT, nr::SETSOCKOPT, nr::DUP3, nr::SHUTDOWN];
+const OPTIONAL_REMOTE: [usize; 5] =
+    [nr::SOCKET, nr::CONNECT, nr::SETSOCKOPT, nr::DUP3, nr::SHUTDOWN];
 
 /// Calls of a program that loads us which a running one does not make any more. (What the loader
 /// itself needs is not our business.)
@@ -147,7 +149,9 @@ fn judge(t: &'static ThreadBlock, program: usize) -> Option<bool> {
     // Too large for a stack of the program's.
     let Ok(copy) = map_anonymous(BYTES, PROT_READ | PROT_WRITE) else { return Some(false) };
     // SAFETY: fresh memory of ours, which nobody else uses; any bytes are instructions.
-    let bytes = unsafe { core::slice::from_raw_parts_mut(copy as *mut u8, count * size_of::<Instruction>()) };
+    let bytes = unsafe {
+        core::slice::from_raw_parts_mut(copy as *mut u8, count * size_of::<Instruction>())
+    };
     let can_stay = buffers::copy_in(t, u64::from_le_bytes(at) as usize, bytes).then(|| {
         // SAFETY: as above, and it is not written any more.
         let filter = unsafe { core::slice::from_raw_parts(copy as *const Instruction, count) };
@@ -160,8 +164,9 @@ fn judge(t: &'static ThreadBlock, program: usize) -> Option<bool> {
 /// Whether a program under `filter` can be paged; notes what its children can do.
 fn passes(filter: &[Instruction]) -> bool {
     let at_most = |worst: Verdict, number: usize| verdict(filter, &Call::any(number)) <= worst;
-    let commands =
-        || userfaultfd::COMMANDS.iter().map(|c| verdict(filter, &Call::with_command(nr::IOCTL, *c)));
+    let commands = || {
+        userfaultfd::COMMANDS.iter().map(|c| verdict(filter, &Call::with_command(nr::IOCTL, *c)))
+    };
     let by_protection = start::settings().mechanism == Mechanism::Protect as u32;
     let (needed_remote, optional_remote): (&[usize], &[usize]) =
         if start::settings().is_remote() { (&NEEDED_REMOTE, &OPTIONAL_REMOTE) } else { (&[], &[]) };

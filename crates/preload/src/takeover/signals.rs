@@ -396,7 +396,13 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
             if now.handler == entry as *const () as usize && !is_handler(recorded.get().handler) {
                 let _ = kernel_action(sig, Some(&KernelAction::default()), None);
             }
-            let _ = call!(nr::RT_TGSIGQUEUEINFO, uzswap::sys::getpid(), uzswap::sys::gettid(), sig, info);
+            let _ = call!(
+                nr::RT_TGSIGQUEUEINFO,
+                uzswap::sys::getpid(),
+                uzswap::sys::gettid(),
+                sig,
+                info
+            );
             return;
         }
         return deliver_default(sig, si_code);
@@ -450,5 +456,6 @@ fn deliver_default(sig: i32, si_code: i32) {
 /// In the child after fork the thread's view is inherited; in a new thread the program's stack is
 /// not.
 pub fn inherit(from: &ThreadBlock, to: &ThreadBlock) {
-    to.fault_signal_blocked.store(from.fault_signal_blocked.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.fault_signal_blocked
+        .store(from.fault_signal_blocked.load(Ordering::Relaxed), Ordering::Relaxed);
 }

@@ -18,7 +18,9 @@ use std::vec::Vec;
 
 use uzswap::control::handles::{COUNTERS_SEALS, Handles, SETTINGS_SEALS};
 use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring, TRACED_BYTES};
-use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, Tree};
+use uzswap::control::{
+    CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, Tree,
+};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::sync::{Owners, set_owners};
@@ -141,8 +143,9 @@ fn open(handles: &Handles) -> Option<(Settings, usize)> {
     }
     let mut settings = Settings::new();
     // SAFETY: plain numbers and bytes, for which all bytes are valid.
-    let bytes =
-        unsafe { core::slice::from_raw_parts_mut((&raw mut settings).cast::<u8>(), size_of::<Settings>()) };
+    let bytes = unsafe {
+        core::slice::from_raw_parts_mut((&raw mut settings).cast::<u8>(), size_of::<Settings>())
+    };
     file::read_exact_at(handles.settings.fd, bytes, 0).ok()?;
     let needed = if settings.trace != 0 { TRACED_BYTES } else { CONTROL_BYTES };
     if !settings.is_valid() || !handles.counters.is_there(COUNTERS_SEALS, needed) {
@@ -155,7 +158,8 @@ fn open(handles: &Handles) -> Option<(Settings, usize)> {
 
 /// Begins to record faults. A process that has no memory for the ring is missing in the trace.
 fn record(control: i32) {
-    let map = call!(nr::MMAP, 0, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, control, RING_OFFSET);
+    let map =
+        call!(nr::MMAP, 0, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, control, RING_OFFSET);
     match check(map) {
         Ok(map) => {
             // SAFETY: the mapping is as large as the ring and is never unmapped; Ring consists of
@@ -292,8 +296,9 @@ unsafe fn take_entry(list: *mut u8, own_file: &[u8]) -> (Option<Vec<u8>>, bool) 
     let before = at > 0 && entries().nth(at - 1).is_some_and(target::is_first_library);
     let first = at - usize::from(before);
     // The bytes before what goes, and those up to its end, each entry with a separator.
-    let bytes_of =
-        |from: usize, count: usize| entries().skip(from).take(count).map(|e| e.len() + 1).sum::<usize>();
+    let bytes_of = |from: usize, count: usize| {
+        entries().skip(from).take(count).map(|e| e.len() + 1).sum::<usize>()
+    };
     let start = bytes_of(0, first);
     let end = (start + bytes_of(first, usize::from(before) + same)).min(text.len());
     let (len, rest) = (text.len(), text.len() - end);
@@ -337,10 +342,15 @@ fn note_early_memory() -> Vec<u8> {
                     own_file = m.name.into();
                 }
                 let bss = m.anonymous && m.start == last_file_end;
-                let ours =
-                    m.contains(&raw const PAGER as usize) || m.contains(patch::trampoline_range().start);
+                let ours = m.contains(&raw const PAGER as usize)
+                    || m.contains(patch::trampoline_range().start);
                 let noted = page_ceil(own_word.map_or(m.end, |word| m.end_before(word)));
-                if m.anonymous && m.private_writable && bss && !ours && noted - m.start >= EARLY_MIN_BYTES {
+                if m.anonymous
+                    && m.private_writable
+                    && bss
+                    && !ours
+                    && noted - m.start >= EARLY_MIN_BYTES
+                {
                     PAGER.note_mapped(&mut s, m.start, noted, 3, RangeFlags::NONE);
                 }
                 last_file_end = if m.anonymous { 0 } else { m.end };
@@ -380,8 +390,9 @@ impl<'a> Line<'a> {
         let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
         let range = fields.next()?;
         let dash = range.iter().position(|b| *b == b'-')?;
-        let hex =
-            |s: &[u8]| s.iter().try_fold(0usize, |v, b| Some(v << 4 | (*b as char).to_digit(16)? as usize));
+        let hex = |s: &[u8]| {
+            s.iter().try_fold(0usize, |v, b| Some(v << 4 | (*b as char).to_digit(16)? as usize))
+        };
         let mode = fields.next()?;
         let inode_at = 2;
         let inode = fields.nth(inode_at)?;
@@ -412,7 +423,11 @@ mod tests {
         };
         let expect = |list: &str, entry: &str, left: &str| {
             let got = taken(list);
-            assert_eq!((got.0.as_str(), got.1.as_str(), got.2), (entry, left, !left.is_empty()), "{list}");
+            assert_eq!(
+                (got.0.as_str(), got.1.as_str(), got.2),
+                (entry, left, !left.is_empty()),
+                "{list}"
+            );
         };
         expect("/our.so", "/our.so", "");
         expect("/our.so:/a.so:/b.so", "/our.so", "/a.so:/b.so");

@@ -102,7 +102,8 @@ impl Way {
 
 /// Whether an entry of LD_PRELOAD is such a runtime, as it is put there: by its bare name.
 pub fn is_first_library(name: &[u8]) -> bool {
-    !name.contains(&b'/') && (name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"))
+    !name.contains(&b'/')
+        && (name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"))
 }
 
 /// Looks at what an exec names.
@@ -183,7 +184,8 @@ fn may_use_gs(buffer: &mut [u8; BUFFER_BYTES]) -> bool {
     fd::close(auxv);
     let (pairs, _) = buffer[..n].as_chunks::<16>();
     pairs.iter().any(|pair| {
-        u64_at(pair, 0) == Some(AT_HWCAP2) && u64_at(pair, 8).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0)
+        u64_at(pair, 0) == Some(AT_HWCAP2)
+            && u64_at(pair, 8).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0)
     })
 }
 
@@ -222,7 +224,10 @@ fn mode_of(
     let by_group = mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && group != own_group;
     let by_file = || {
         let name = c"security.capability".as_ptr();
-        user != 0 && flags == 0 && directory == AT_FDCWD as usize && call!(nr::GETXATTR, path, name, 0, 0) > 0
+        user != 0
+            && flags == 0
+            && directory == AT_FDCWD as usize
+            && call!(nr::GETXATTR, path, name, 0, 0) > 0
     };
     target.gains_rights = (by_owner || by_group || by_file()) && may_gain(path, directory, buffer);
     Some(mode)
@@ -237,7 +242,8 @@ fn may_gain(path: usize, directory: usize, buffer: &mut [u8; BUFFER_BYTES]) -> b
     if call!(nr::PRCTL, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 {
         return false;
     }
-    let is_known = directory == AT_FDCWD as usize && call!(nr::STATFS, path, buffer.as_mut_ptr()) == 0;
+    let is_known =
+        directory == AT_FDCWD as usize && call!(nr::STATFS, path, buffer.as_mut_ptr()) == 0;
     !(is_known && u64_at(buffer, FLAGS_AT).is_some_and(|flags| flags & ST_NOSUID != 0))
 }
 
@@ -291,7 +297,8 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     if !is_usual || end > n {
         return;
     }
-    let (mut loads, mut known, mut dynamic, mut loader) = ([(0, 0, 0); SEGMENTS_MAX], 0, None, None);
+    let (mut loads, mut known, mut dynamic, mut loader) =
+        ([(0, 0, 0); SEGMENTS_MAX], 0, None, None);
     for header in head[table as usize..end].chunks_exact(HEADER_BYTES) {
         let word = |at: usize| u64_at(header, at).unwrap_or(0);
         let (offset, address, bytes) = (word(8), word(16), word(32));
@@ -324,7 +331,8 @@ fn is_glibcs(program: i32, at: u64, bytes: u64) -> bool {
     let n = call!(nr::READLINK, path.as_ptr(), link.as_mut_ptr(), PATH_BYTES);
     let link = &link[..check(n).unwrap_or(0).min(PATH_BYTES)];
     let names = |needle: &[u8]| link.windows(needle.len()).any(|w| w == needle);
-    end == 0 || path[..end].ends_with(b"/ld-linux-x86-64.so.2") && !names(b"musl") && !names(b"gcompat")
+    end == 0
+        || path[..end].ends_with(b"/ld-linux-x86-64.so.2") && !names(b"musl") && !names(b"gcompat")
 }
 
 /// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. It is
@@ -441,7 +449,9 @@ mod tests {
 
     #[test]
     fn names_of_runtimes_that_come_first() {
-        assert!(is_first_library(b"libasan.so.8") && is_first_library(b"libclang_rt.asan-x86_64.so"));
+        assert!(
+            is_first_library(b"libasan.so.8") && is_first_library(b"libclang_rt.asan-x86_64.so")
+        );
         assert!(!is_first_library(b"libc.so.6") && !is_first_library(b"/lib/libasan.so.8"));
     }
 }

@@ -31,7 +31,8 @@ const ALTERNATE_BYTES: usize = 128 << 10;
 /// Untouched, it costs nothing.
 const RUNTIME_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = PAGE_SIZE;
-const TOTAL_BYTES: usize = 2 * PAGE_SIZE + ALTERNATE_BYTES + HOOK_STACK_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
+const TOTAL_BYTES: usize =
+    2 * PAGE_SIZE + ALTERNATE_BYTES + HOOK_STACK_BYTES + RUNTIME_BYTES + BLOCK_BYTES;
 
 /// `stack_t` of the kernel.
 #[derive(Clone, Copy)]
@@ -132,9 +133,13 @@ impl ThreadBlock {
             // What a guest had in hand when it was killed must not be forgotten.
             let left_something =
                 b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0;
-            let dead =
-                !left_something && (owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner)));
-            if dead && b.tid.compare_exchange(owner, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let dead = !left_something
+                && (owner == 0 || (owner != u32::MAX && !uzswap::sys::thread_exists(owner)));
+            if dead
+                && b.tid
+                    .compare_exchange(owner, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            {
                 b.reset();
                 return Some(b);
             }
@@ -288,8 +293,9 @@ impl ThreadBlock {
         let alternate = self.alternate_range();
         // SAFETY: the owning thread asks.
         let start = unsafe { &*self.start.get() };
-        let is_left =
-            |caller: usize| !alternate.contains(&sp) && (alternate.contains(&caller) || caller <= sp);
+        let is_left = |caller: usize| {
+            !alternate.contains(&sp) && (alternate.contains(&caller) || caller <= sp)
+        };
         if start.stack_pointers(self.hook_stack().end).all(is_left) {
             start.forget_hooks(self.hook_stack().end);
         }

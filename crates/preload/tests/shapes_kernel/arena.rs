@@ -31,7 +31,9 @@ fn map(pages: usize, shared: bool) -> usize {
 }
 
 /// Runs `body` in a child. `Err`: it did not come to its end.
-pub fn in_child(body: impl FnOnce(&mut Place) -> Option<[isize; 3]>) -> Result<Option<[isize; 3]>, String> {
+pub fn in_child(
+    body: impl FnOnce(&mut Place) -> Option<[isize; 3]>,
+) -> Result<Option<[isize; 3]>, String> {
     let answer = map(1, true) as *mut [isize; 5];
     // SAFETY: the child runs on with this thread alone; glibc puts its own locks in order.
     let child = unsafe { fork() };
@@ -70,7 +72,13 @@ pub struct Place {
 
 impl Place {
     fn new() -> Place {
-        Place { base: map(ARENA_PAGES, false), next_page: 1, variant: 0, variants: 1, held: Vec::new() }
+        Place {
+            base: map(ARENA_PAGES, false),
+            next_page: 1,
+            variant: 0,
+            variants: 1,
+            held: Vec::new(),
+        }
     }
 
     /// Bytes that the kernel reads (or anything). They lie across a page boundary, which falls

@@ -412,8 +412,9 @@ fn aio() -> Option<usize> {
 /// One in which two reads have ended.
 fn aio_with_events() -> Option<usize> {
     let (fd, context) = (file()?, aio()?);
-    let words =
-        |words: &[usize]| outside(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+    let words = |words: &[usize]| {
+        outside(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
+    };
     let read = || words(&[1, 0, fd << 32, room(10), 10, 0, 0, 0]);
     set_up(nr::IO_SUBMIT, &[context, 2, words(&[read(), read()])])?;
     Some(context)
@@ -448,7 +449,9 @@ const PATHS: &[Case] = &[
     ok(nr::OPEN, "", |p| fill([p.str("/etc/passwd"), 0])),
     ok(nr::OPENAT, "", |p| fill([HERE, p.str("/etc/passwd"), 0])),
     ok(nr::OPENAT2, "", |p| fill([HERE, p.str("/etc/passwd"), p.words(&[0, 0, 0]), 24])),
-    ok(nr::OPENAT2, "of a later kernel", |p| fill([HERE, p.str("/etc/passwd"), p.words(&[0; 9]), 72])),
+    ok(nr::OPENAT2, "of a later kernel", |p| {
+        fill([HERE, p.str("/etc/passwd"), p.words(&[0; 9]), 72])
+    }),
     ok(nr::CREAT, "", |p| fill([p.str("created"), 0o644])),
     ok(nr::STAT, "", |p| fill([p.str("/etc/passwd"), p.out(144)])),
     ok(nr::STAT, "a long path", |p| fill([p.str(&"/".repeat(4000)), p.out(144)])),
@@ -482,8 +485,12 @@ const PATHS: &[Case] = &[
     fails(ENOENT, nr::UNLINK, "", |p| fill([p.str("no such thing")])),
     fails(ENOENT, nr::UNLINKAT, "", |p| fill([HERE, p.str("no such thing"), 0])),
     fails(ENOENT, nr::RENAME, "", |p| fill([p.str("no such thing"), p.str("anywhere")])),
-    fails(ENOENT, nr::RENAMEAT, "", |p| fill([HERE, p.str("no such thing"), HERE, p.str("anywhere")])),
-    fails(ENOENT, nr::RENAMEAT2, "", |p| fill([HERE, p.str("no such thing"), HERE, p.str("anywhere"), 0])),
+    fails(ENOENT, nr::RENAMEAT, "", |p| {
+        fill([HERE, p.str("no such thing"), HERE, p.str("anywhere")])
+    }),
+    fails(ENOENT, nr::RENAMEAT2, "", |p| {
+        fill([HERE, p.str("no such thing"), HERE, p.str("anywhere"), 0])
+    }),
     fails(EEXIST, nr::LINK, "", |p| {
         file()?;
         fill([p.str("file"), p.str("file")])
@@ -577,7 +584,9 @@ const PATHS: &[Case] = &[
     }),
     ok(nr::LISTXATTRAT, "", |p| fill([HERE, with_attribute(p)?, 0, p.out(10), 10])),
     ok(nr::REMOVEXATTRAT, "", |p| fill([HERE, with_attribute(p)?, 0, p.str("user.name")])),
-    ok(nr::INOTIFY_ADD_WATCH, "", |p| fill([set_up(nr::INOTIFY_INIT1, &[0])?, p.str("/usr"), 0xfff])),
+    ok(nr::INOTIFY_ADD_WATCH, "", |p| {
+        fill([set_up(nr::INOTIFY_INIT1, &[0])?, p.str("/usr"), 0xfff])
+    }),
     ok(nr::FANOTIFY_MARK, "", |p| {
         fill([set_up(nr::FANOTIFY_INIT, &[0x200, 0])?, 1, 0x100, HERE, p.str(".")])
     }),
@@ -676,7 +685,14 @@ const DESCRIPTORS: &[Case] = &[
     }),
     ok(nr::PSELECT6, "", |p| {
         let mask = p.words(&[0]);
-        fill([3, p.words(&[0]), p.words(&[0]), p.words(&[0]), p.words(&NO_TIME), p.words(&[mask, 8])])
+        fill([
+            3,
+            p.words(&[0]),
+            p.words(&[0]),
+            p.words(&[0]),
+            p.words(&NO_TIME),
+            p.words(&[mask, 8]),
+        ])
     }),
     ok(nr::EPOLL_CTL, "", |p| {
         let (epoll, fd) = (set_up(nr::EPOLL_CREATE1, &[0])?, pipe(1)?.0);
@@ -684,7 +700,9 @@ const DESCRIPTORS: &[Case] = &[
     }),
     ok(nr::EPOLL_WAIT, "", |p| fill([epoll()?, p.out(24), 2, 0])),
     ok(nr::EPOLL_PWAIT, "", |p| fill([epoll()?, p.out(24), 2, 0, p.words(&[0]), 8])),
-    ok(nr::EPOLL_PWAIT2, "", |p| fill([epoll()?, p.out(24), 2, p.words(&NO_TIME), p.words(&[0]), 8])),
+    ok(nr::EPOLL_PWAIT2, "", |p| {
+        fill([epoll()?, p.out(24), 2, p.words(&NO_TIME), p.words(&[0]), 8])
+    }),
     ok(nr::SIGNALFD, "", |p| fill([NOBODY, p.words(&[1]), 8])),
     ok(nr::SIGNALFD4, "", |p| fill([NOBODY, p.words(&[1]), 8, 0])),
     ok(nr::TIMERFD_SETTIME, "", |p| {
@@ -692,11 +710,15 @@ const DESCRIPTORS: &[Case] = &[
         fill([fd, 0, p.words(&[0, 0, 100, 0]), p.out(32)])
     }),
     ok(nr::TIMERFD_GETTIME, "", |p| fill([set_up(nr::TIMERFD_CREATE, &[1, 0])?, p.out(32)])),
-    ok(nr::MQ_OPEN, "", |p| fill([p.str(QUEUE), 2 | 0o100, 0o600, p.words(&[0, 4, 64, 0, 0, 0, 0, 0])])),
+    ok(nr::MQ_OPEN, "", |p| {
+        fill([p.str(QUEUE), 2 | 0o100, 0o600, p.words(&[0, 4, 64, 0, 0, 0, 0, 0])])
+    }),
     fails(ENOENT, nr::MQ_UNLINK, "", |p| fill([p.str("uzswap-none")])),
     ok(nr::MQ_TIMEDSEND, "", |p| fill([queue(0)?, p.put(&[1; 40]), 40, 1, p.words(&[1, 0])])),
     ok(nr::MQ_TIMEDRECEIVE, "", |p| fill([queue(64)?, p.out(64), 64, p.out(4), p.words(&[1, 0])])),
-    ok(nr::MQ_GETSETATTR, "", |p| fill([queue(0)?, p.words(&[0o4000, 0, 0, 0, 0, 0, 0, 0]), p.out(64)])),
+    ok(nr::MQ_GETSETATTR, "", |p| {
+        fill([queue(0)?, p.words(&[0o4000, 0, 0, 0, 0, 0, 0, 0]), p.out(64)])
+    }),
     ok(nr::MQ_NOTIFY, "signal", |p| {
         fill([queue(0)?, p.ints(&[1, 2, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])])
     }),
@@ -749,7 +771,10 @@ const DESCRIPTORS: &[Case] = &[
 fn epoll() -> Option<usize> {
     let epoll = set_up(nr::EPOLL_CREATE1, &[0])?;
     for _ in 0..2 {
-        set_up(nr::EPOLL_CTL, &[epoll, 1, pipe(1)?.0, outside(&[1, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9])])?;
+        set_up(
+            nr::EPOLL_CTL,
+            &[epoll, 1, pipe(1)?.0, outside(&[1, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9])],
+        )?;
     }
     Some(epoll)
 }
@@ -870,7 +895,9 @@ const SOCKETS: &[Case] = &[
     }),
     ok(nr::SETSOCKOPT, "a device", |p| fill([udp()?.0, 1, 25, p.str("lo"), 3])),
     ok(nr::GETSOCKOPT, "an int", |p| fill([udp()?.0, 1, 2, p.out(4), p.ints(&[4])])),
-    ok(nr::GETSOCKOPT, "credentials", |p| fill([sockets(STREAM)?.0, 1, 17, p.out(12), p.ints(&[12])])),
+    ok(nr::GETSOCKOPT, "credentials", |p| {
+        fill([sockets(STREAM)?.0, 1, 17, p.out(12), p.ints(&[12])])
+    }),
     ok(nr::GETSOCKOPT, "tcp_info", |p| fill([tcp()?.1, 6, 11, p.out(200), p.ints(&[200])])),
     ok(nr::GETSOCKOPT, "a filter", |p| {
         let fd = udp()?.0;
@@ -956,7 +983,9 @@ const TIME: &[Case] = &[
     ok(nr::TIMER_SETTIME, "", |p| fill([timer()?, 0, p.words(&[0, 0, 100, 0]), p.out(32)])),
     ok(nr::TIMER_GETTIME, "", |p| fill([timer()?, p.out(32)])),
     ok(nr::SCHED_RR_GET_INTERVAL, "", |p| fill([0, p.out(16)])),
-    fails(EAGAIN, nr::FUTEX, "wait", |p| fill([p.put_aligned(&[0; 4], 4), 128, 1, p.words(&NO_TIME), 0, 0])),
+    fails(EAGAIN, nr::FUTEX, "wait", |p| {
+        fill([p.put_aligned(&[0; 4], 4), 128, 1, p.words(&NO_TIME), 0, 0])
+    }),
     fails(ETIMEDOUT, nr::FUTEX, "wait until the time is over", |p| {
         fill([p.put_aligned(&[0; 4], 4), 128, 0, p.words(&NO_TIME), 0, 0])
     }),
@@ -993,7 +1022,8 @@ fn interrupted_soon() -> Option<()> {
     extern "C" fn caught(_: i32) {}
     // SAFETY: the handler does nothing.
     unsafe { signal(SIGALRM, caught) };
-    let often: Vec<u8> = [0usize, 10_000, 0, 10_000].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let often: Vec<u8> =
+        [0usize, 10_000, 0, 10_000].iter().flat_map(|word| word.to_le_bytes()).collect();
     set_up(nr::SETITIMER, &[0, outside(&often), 0])?;
     Some(())
 }
@@ -1012,7 +1042,9 @@ const SIGNALS: &[Case] = &[
         pending(10)?;
         fill([p.words(&[1 << 9]), p.out(128), p.words(&[1, 0]), 8])
     }),
-    fails(EAGAIN, nr::RT_SIGTIMEDWAIT, "nothing", |p| fill([p.words(&[1 << 9]), 0, p.words(&NO_TIME), 8])),
+    fails(EAGAIN, nr::RT_SIGTIMEDWAIT, "nothing", |p| {
+        fill([p.words(&[1 << 9]), 0, p.words(&NO_TIME), 8])
+    }),
     ok(nr::RT_SIGQUEUEINFO, "", |p| {
         pending(10)?;
         fill([own_pid(), 10, p.ints(&signal_info())])
@@ -1088,7 +1120,9 @@ const PROCESS: &[Case] = &[
     ok(nr::SCHED_SETSCHEDULER, "", |p| fill([0, 3, p.ints(&[0])])),
     ok(nr::SCHED_SETAFFINITY, "", |p| fill([0, 16, p.words(&[usize::MAX, 0])])),
     ok(nr::SCHED_GETAFFINITY, "", |p| fill([0, 16, p.out(16)])),
-    ok(nr::SCHED_SETATTR, "", |p| fill([0, p.ints(&[56, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), 0])),
+    ok(nr::SCHED_SETATTR, "", |p| {
+        fill([0, p.ints(&[56, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), 0])
+    }),
     fails(E2BIG, nr::SCHED_SETATTR, "the size is written", |p| {
         fill([0, p.ints(&[60, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), 0])
     }),
@@ -1166,7 +1200,9 @@ const PROCESS: &[Case] = &[
     ok(nr::PTRACE, "SETSIGMASK", |p| fill([0x420b, tracee()?, 8, p.words(&[0])])),
     ok(nr::PTRACE, "GET_SYSCALL_INFO", |p| fill([0x420e, tracee()?, 88, p.out(88)])),
     ok(nr::PTRACE, "GET_RSEQ_CONFIGURATION", |p| fill([0x420f, tracee()?, 24, p.out(24)])),
-    ok(nr::PTRACE, "GET_SYSCALL_USER_DISPATCH_CONFIG", |p| fill([0x4211, tracee()?, 32, p.out(32)])),
+    ok(nr::PTRACE, "GET_SYSCALL_USER_DISPATCH_CONFIG", |p| {
+        fill([0x4211, tracee()?, 32, p.out(32)])
+    }),
     ok(nr::PTRACE, "ARCH_PRCTL", |p| fill([30, tracee()?, p.out(8), 0x1003])),
     varies(nr::CLONE, "with the parent's number", |p| fill([0x0010_0000, 0, p.out(4), 0, 0]))
         .and_then(|args| is_set(args[2])),
@@ -1385,7 +1421,10 @@ const SYSTEM: &[Case] = &[
 const THREAD_KEYRING: usize = -1isize as usize;
 
 fn key() -> Option<usize> {
-    set_up(nr::ADD_KEY, &[path("user"), path("uzswap:shapes"), outside(&[1; 40]), 40, THREAD_KEYRING])
+    set_up(
+        nr::ADD_KEY,
+        &[path("user"), path("uzswap:shapes"), outside(&[1; 40]), 40, THREAD_KEYRING],
+    )
 }
 
 /// An array of three values of eight bytes.

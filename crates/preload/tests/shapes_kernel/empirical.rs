@@ -68,16 +68,17 @@ fn what_is_held_is_all_that_the_kernel_touches() {
         }
         match run(case, Mode::Closed, 0) {
             Ok(Some([result, after, _])) if (result, after) != (expected, seen) => {}
-            other => {
-                failures.push(format!("{name}: with nothing held still {other:?}: the case proves nothing"))
-            }
+            other => failures.push(format!(
+                "{name}: with nothing held still {other:?}: the case proves nothing"
+            )),
         }
         for variant in 0..variants {
             match run(case, Mode::Held, variant) {
                 Ok(Some([result, after, _])) if (result, after) == (expected, seen) => {}
                 other => {
-                    failures
-                        .push(format!("{name}, boundary {variant}: {other:?} instead of {expected}, {seen}"));
+                    failures.push(format!(
+                        "{name}, boundary {variant}: {other:?} instead of {expected}, {seen}"
+                    ));
                     break;
                 }
             }

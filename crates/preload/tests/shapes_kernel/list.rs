@@ -131,11 +131,16 @@ fn what_has_no_row_the_kernel_does_not_know() {
     const ENOSYS: isize = -38;
     // What a sandbox may say of any call that it does not know.
     const EPERM: isize = -1;
-    for number in
-        (0..nr::COUNT + 32).filter(|&number| shapes::disposition(number) == Disposition::Unimplemented)
+    for number in (0..nr::COUNT + 32)
+        .filter(|&number| shapes::disposition(number) == Disposition::Unimplemented)
     {
-        let answer = in_child(|_| Some([sys(number, &[0; 6]), 0, 0])).expect("the child ends by itself");
+        let answer =
+            in_child(|_| Some([sys(number, &[0; 6]), 0, 0])).expect("the child ends by itself");
         let unknown = matches!(answer, Some([ENOSYS | EPERM, ..]));
-        assert!(unknown, "call {number} ({}) has no shape, but answers {answer:?}", shapes::name(number));
+        assert!(
+            unknown,
+            "call {number} ({}) has no shape, but answers {answer:?}",
+            shapes::name(number)
+        );
     }
 }

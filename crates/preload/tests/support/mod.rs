@@ -22,7 +22,15 @@ pub fn library() -> &'static Path {
         let test = std::env::current_exe().unwrap();
         let profile_dir = test.parent().unwrap().parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "uzswap-preload", "--lib", "--example", "passthrough"]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "--package",
+            "uzswap-preload",
+            "--lib",
+            "--example",
+            "passthrough",
+        ]);
         cargo.arg("--target-dir").arg(profile_dir.parent().unwrap()).current_dir(HERE);
         if profile_dir.file_name().unwrap() == "release" {
             cargo.arg("--release");
@@ -52,7 +60,12 @@ pub enum Mode {
 }
 
 /// The command, under the library.
-pub fn under_hook(mode: Mode, cache: Option<&Path>, log: Option<&Path>, command: &[&str]) -> Command {
+pub fn under_hook(
+    mode: Mode,
+    cache: Option<&Path>,
+    log: Option<&Path>,
+    command: &[&str],
+) -> Command {
     let mut c = Command::new(command[0]);
     c.args(&command[1..])
         .env("LD_PRELOAD", library())

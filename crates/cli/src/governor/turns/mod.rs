@@ -65,8 +65,11 @@ fn look(run: &Run, policy: &mut Policy, processors: &mut Processors) {
         policy.forget();
         return live.iter().for_each(|(_, slot)| slot.turn.resume());
     }
-    let sights: Vec<Sight> =
-        live.iter().filter(|(_, slot)| competes(slot)).map(|(pid, slot)| sight(*pid, slot)).collect();
+    let sights: Vec<Sight> = live
+        .iter()
+        .filter(|(_, slot)| competes(slot))
+        .map(|(pid, slot)| sight(*pid, slot))
+        .collect();
     let waited: Vec<Key> = sights.iter().filter(|s| s.is_waiting).map(|s| s.key).collect();
     policy.step(Instant::now(), Supply { room: run.room(), idle: processors.idle() }, sights);
     let until_ns = uzswap::sys::now_ns() + PAUSE.as_nanos() as u64;
@@ -130,7 +133,8 @@ impl Processors {
     /// The part of them that was idle since the last look. As it was, if that is too short a time
     /// to tell.
     fn idle(&mut self) -> f64 {
-        let Some((idle, all)) = std::fs::read_to_string("/proc/stat").ok().as_deref().and_then(idle_ticks)
+        let Some((idle, all)) =
+            std::fs::read_to_string("/proc/stat").ok().as_deref().and_then(idle_ticks)
         else {
             return 1.0;
         };

@@ -264,7 +264,8 @@ impl Policy {
         let Some(allowed) = self.allowed else {
             // A process that has never paged is no part of the pressure: it has only just come, or
             // sleeps.
-            let pages = |c: &&Contender| c.contends(now) && c.is_awake(now) && !c.seen.paging.is_zero();
+            let pages =
+                |c: &&Contender| c.contends(now) && c.is_awake(now) && !c.seen.paging.is_zero();
             let paging = self.contenders.values().filter(pages).count();
             let begin = if fitting == 0 {
                 None
@@ -307,7 +308,8 @@ impl Policy {
     /// How many of those that contend would run in the memory that all processes hold, with half of
     /// what each needs. None if one of them would not even alone: it goes on paging whoever waits.
     fn fitting(&self, now: Instant, room: Room) -> usize {
-        let there = room.free_pages + self.contenders.values().map(|c| c.seen.resident_pages).sum::<u64>();
+        let there =
+            room.free_pages + self.contenders.values().map(|c| c.seen.resident_pages).sum::<u64>();
         let contending = self.contenders.values().filter(|c| c.contends(now));
         let needs = contending.map(|c| c.seen.needed_pages / 2);
         let (count, needed) = (needs.clone().count() as u64, needs.clone().sum::<u64>());
@@ -329,7 +331,8 @@ impl Policy {
     /// Turns begin, with those that are there longest of those that run.
     fn begin(&mut self, now: Instant, allowed: usize) {
         (self.allowed, self.changed_at) = (Some(allowed), Some(now));
-        let mut running: Vec<_> = self.contenders.values_mut().filter(|c| c.is_awake(now)).collect();
+        let mut running: Vec<_> =
+            self.contenders.values_mut().filter(|c| c.is_awake(now)).collect();
         running.sort_by_key(|c| c.place());
         running.iter_mut().take(allowed).for_each(|c| c.take_turn(now));
     }
@@ -350,7 +353,8 @@ impl Policy {
         let all = self.contenders.values();
         let typical = self.typical.map(|t| t as u64);
         let typical = typical.or(all.clone().map(|c| c.seen.needed_pages).max()).unwrap_or(0);
-        let more = |c: &Contender| c.seen.needed_pages.max(typical).saturating_sub(c.seen.resident_pages);
+        let more =
+            |c: &Contender| c.seen.needed_pages.max(typical).saturating_sub(c.seen.resident_pages);
         let next = all.clone().filter(|c| c.waits()).min_by_key(|c| c.place());
         next.map_or(0, more) + all.filter(|c| c.runs(now)).map(more).sum::<u64>()
     }
@@ -369,8 +373,11 @@ impl Policy {
         let running = all.iter().filter(|c| c.runs(now)).count();
         all.iter_mut().filter(|c| c.runs(now)).skip(allowed).for_each(|c| c.turn = None);
         // While processors are busy, more bring nothing but paging, if there is no room for them.
-        let most =
-            if self.idle < IDLE { allowed.min(enough.max(running + has_room as usize)) } else { allowed };
+        let most = if self.idle < IDLE {
+            allowed.min(enough.max(running + has_room as usize))
+        } else {
+            allowed
+        };
         let free = most.saturating_sub(running);
         for c in all.iter_mut().filter(|c| c.waits()).take(free) {
             c.take_turn(now);
@@ -442,8 +449,11 @@ mod tests {
                 if runs && !sleeps {
                     let time = LOOK * 2 / running.len() as u32;
                     s.processor = s.processor.map(|p| p + time);
-                    s.paging +=
-                        if running.len() > self.fit { time.mul_f64(self.part) } else { Duration::ZERO };
+                    s.paging += if running.len() > self.fit {
+                        time.mul_f64(self.part)
+                    } else {
+                        Duration::ZERO
+                    };
                 }
             }
             self.now += LOOK;
@@ -491,7 +501,8 @@ mod tests {
         b.sights[0].resident_pages = PAGES;
         b.look_for(Duration::from_secs(2));
         let supply = Supply { room: Room { free_pages: 0, ..ROOM }, idle: 0.5 };
-        b.sights[1] = Sight { key: (3, 1), needed_pages: 300, is_waiting: true, ..b.sights[1].clone() };
+        b.sights[1] =
+            Sight { key: (3, 1), needed_pages: 300, is_waiting: true, ..b.sights[1].clone() };
         for _ in 0..20 {
             b.now += LOOK;
             let time = b.sights[0].processor.map(|p| p + LOOK);
@@ -604,7 +615,10 @@ mod tests {
         let now = Instant::now();
         let mut c = Contender { seen: sight, paged_at: now, ran_at: now, turn: None, since: now };
         c.take_turn(now);
-        assert!(!c.has_had_its_turn(now + Duration::from_secs(1)) && c.has_had_its_turn(now + LONGEST_TURN));
+        assert!(
+            !c.has_had_its_turn(now + Duration::from_secs(1))
+                && c.has_had_its_turn(now + LONGEST_TURN)
+        );
         c.seen.processor = Some(Duration::from_secs(6));
         assert!(c.has_had_its_turn(now));
         c.seen.needed_pages = PAGES;
@@ -681,6 +695,10 @@ mod tests {
         b.room.free_pages = PAGES / 8;
         let supply = Supply { room: b.room, idle: 0.0 };
         b.policy.step(b.now + LOOK, supply, b.sights.clone());
-        assert_eq!(b.running(), [(1, 1), (2, 1), (3, 1)], "there is no room for what it may come to");
+        assert_eq!(
+            b.running(),
+            [(1, 1), (2, 1), (3, 1)],
+            "there is no room for what it may come to"
+        );
     }
 }

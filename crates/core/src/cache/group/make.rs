@@ -49,7 +49,11 @@ impl Grouper {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        if self.is_in_use { self.scratch.mapped_bytes() + self.bytes.len() + self.pages.len() } else { 0 }
+        if self.is_in_use {
+            self.scratch.mapped_bytes() + self.bytes.len() + self.pages.len()
+        } else {
+            0
+        }
     }
 }
 
@@ -100,7 +104,8 @@ impl<S: Store> SwapCache<S> {
             return 0;
         };
         let Grouper { scratch: group_scratch, bytes, pages, .. } = grouper;
-        let (pages, bytes) = (&mut pages.as_mut_slice()[..batch.len * PAGE_SIZE], bytes.as_mut_slice());
+        let (pages, bytes) =
+            (&mut pages.as_mut_slice()[..batch.len * PAGE_SIZE], bytes.as_mut_slice());
         for (job, page) in batch.jobs().zip(pages.chunks_exact_mut(PAGE_SIZE)) {
             let object = &bytes[job.at..job.at + job.len];
             job.is_whole = match job.spot {
@@ -113,7 +118,8 @@ impl<S: Store> SwapCache<S> {
             }
         }
         let out = &mut bytes[..worth(batch.jobs().map(|job| job.cost).sum())];
-        let form = self.codecs.compress_as(with_entropy_coding(codec), group_scratch, pages, out).ok();
+        let form =
+            self.codecs.compress_as(with_entropy_coding(codec), group_scratch, pages, out).ok();
         let form = form.map(|c| (c.codec, &out[..c.len]));
         self.state.lock().end_group(&mut batch, form);
         batch.len
@@ -124,7 +130,8 @@ impl<S: Store> State<S> {
     /// The oldest of the old if they are due, with copies of their objects.
     fn begin_group(&mut self, grouper: &mut Grouper) -> Option<Batch> {
         let margin = if grouper.is_in_use { 0 } else { WORTH_BEGINNING };
-        if !self.coldness.is_due(self.old.len.saturating_sub(margin), self.cold.len, self.traffic()) {
+        if !self.coldness.is_due(self.old.len.saturating_sub(margin), self.cold.len, self.traffic())
+        {
             return None;
         }
         grouper.is_in_use = true;
@@ -151,7 +158,8 @@ impl<S: Store> State<S> {
             };
             if let Some(cost) = cost {
                 let location = e.location();
-                let job = Job { id, location, codec: e.codec, at, len, spot, cost, is_whole: false };
+                let job =
+                    Job { id, location, codec: e.codec, at, len, spot, cost, is_whole: false };
                 batch.jobs[batch.len] = Some(job);
                 batch.len += 1;
                 at += len;
@@ -210,7 +218,8 @@ impl<S: Store> State<S> {
         }
         if group.is_some() {
             self.counters.recompressed_saved_bytes += saved as u64;
-            self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+            self.counters.mem_used_max_bytes =
+                self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
         }
     }
 

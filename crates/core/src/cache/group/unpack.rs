@@ -45,7 +45,8 @@ pub struct Unpacked {
 
 impl Unpacked {
     pub fn new() -> Result<Unpacked> {
-        let (pages, bytes) = (Mapping::new(GROUP_PAGES * PAGE_SIZE)?, Mapping::new(MAX_FORM_BYTES)?);
+        let (pages, bytes) =
+            (Mapping::new(GROUP_PAGES * PAGE_SIZE)?, Mapping::new(MAX_FORM_BYTES)?);
         Ok(Unpacked { sequence: 0, pages, bytes, scratch: Scratch::new(), used_bytes: 0 })
     }
 
@@ -145,7 +146,8 @@ impl<S: Store> SwapCache<S> {
             s.copy_form(group, to.bytes.as_mut_slice());
             (group.codec, group.bytes as usize, usize::from(group.pages))
         };
-        let (form, out) = (&to.bytes.as_slice()[..len], &mut to.pages.as_mut_slice()[..pages * PAGE_SIZE]);
+        let (form, out) =
+            (&to.bytes.as_slice()[..len], &mut to.pages.as_mut_slice()[..pages * PAGE_SIZE]);
         self.streams
             .with(|stream| self.codecs.decompress(codec, &mut stream.scratch, form, out))
             .map_err(|_| Failure::Load(LoadError::Corrupt))?;
@@ -210,7 +212,8 @@ impl<S: Store> State<S> {
     /// The entry of that place, if there is one.
     fn member(&self, spot: Spot) -> Option<u32> {
         let group = self.groups.find(spot)?;
-        let (_, id) = group.members().find(|(index, _)| *index == usize::from(spot.member.index))?;
+        let (_, id) =
+            group.members().find(|(index, _)| *index == usize::from(spot.member.index))?;
         Some(id)
     }
 
@@ -228,7 +231,8 @@ impl<S: Store> State<S> {
         e.mark(Mark::Packed, false);
         e.mark(Mark::Packing, false);
         self.link_young(id);
-        self.counters.mem_used_max_bytes = self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
+        self.counters.mem_used_max_bytes =
+            self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
     }
 
     /// The entry of that place if it is to be written back: `oldest`, or one that was not asked

@@ -15,7 +15,9 @@ fn pages_come_back_from_every_place() {
         })
         .collect();
     let out = |p| {
-        cache.swap_out(p).unwrap_or_else(|_| panic!("{:?} {:?}", cache.store_failure(), cache.counters()))
+        cache
+            .swap_out(p)
+            .unwrap_or_else(|_| panic!("{:?} {:?}", cache.store_failure(), cache.counters()))
     };
     let entries: Vec<SwapEntry> = pages.iter().map(out).collect();
     cache.check();
@@ -23,7 +25,10 @@ fn pages_come_back_from_every_place() {
         assert_eq!(&loaded(&cache, *e), p);
     }
     let c = cache.counters();
-    assert!(c.pool_loads > 0 && c.store_loads > 0 && c.same_filled_loads > 0 && c.buffer_loads > 0, "{c:?}");
+    assert!(
+        c.pool_loads > 0 && c.store_loads > 0 && c.same_filled_loads > 0 && c.buffer_loads > 0,
+        "{c:?}"
+    );
     assert!(
         c.written_back_pages > 0
             && c.pool_limit_hits > 0

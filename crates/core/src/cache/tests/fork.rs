@@ -30,7 +30,13 @@ impl World {
     }
 
     /// Replaces every page with `i % step == rest`.
-    fn churn<S: Store>(&mut self, cache: &SwapCache<S>, step: usize, rest: usize, version: u64) -> bool {
+    fn churn<S: Store>(
+        &mut self,
+        cache: &SwapCache<S>,
+        step: usize,
+        rest: usize,
+        version: u64,
+    ) -> bool {
         for i in (rest..PAGES).step_by(step) {
             let Ok(e) = cache.swap_out(&content(i, version)) else { return false };
             cache.free(self.entries[i].0);
@@ -99,7 +105,8 @@ fn both_sides_keep_every_page_while_both_change_theirs() {
         let ok = world.churn(&cache, 3, 0, 10) && world.is_right(&cache);
         child_done.open();
         parent_done.wait_in_child();
-        let ok = ok && world.is_right(&cache) && world.churn(&cache, 2, 1, 11) && world.is_right(&cache);
+        let ok =
+            ok && world.is_right(&cache) && world.churn(&cache, 2, 1, 11) && world.is_right(&cache);
         cache.check();
         let ok = ok && world.churn(&cache, 1, 0, 12);
         cache.shrink(1 << 30);
@@ -135,7 +142,8 @@ fn a_grandchild_reads_on_when_its_parent_has_gone() {
         // The grandchild reads two inherited files and writes to a third.
         fork(&cache, || {
             parent_done.wait_in_child();
-            let ok = world.is_right(&cache) && world.churn(&cache, 4, 2, 6) && world.is_right(&cache);
+            let ok =
+                world.is_right(&cache) && world.churn(&cache, 4, 2, 6) && world.is_right(&cache);
             cache.check();
             if !ok {
                 // Nobody waits for a grandchild: a byte says that it failed.
@@ -243,7 +251,8 @@ fn a_read_ahead_that_is_under_way_at_a_fork_is_waited_for_and_both_sides_read_on
     let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
     let cache = over(store, 0);
     let mut world = World::new(&cache);
-    let is_reading = |cache: &SwapCache<FileStore>| cache.readers.iter().any(|r| r.lock().is_reading());
+    let is_reading =
+        |cache: &SwapCache<FileStore>| cache.readers.iter().any(|r| r.lock().is_reading());
     // Loads in order until something is read ahead.
     let start = |cache: &SwapCache<FileStore>, world: &World| {
         let mut p = [0; PAGE_SIZE];
@@ -259,7 +268,8 @@ fn a_read_ahead_that_is_under_way_at_a_fork_is_waited_for_and_both_sides_read_on
         file::close(child_done.0);
         // The child has no business with the parent's reads, and makes its own.
         let ok = !is_reading(&cache) && (start(&cache, &world) || !store.is_direct());
-        let ok = ok && world.is_right(&cache) && world.churn(&cache, 2, 0, 5) && world.is_right(&cache);
+        let ok =
+            ok && world.is_right(&cache) && world.churn(&cache, 2, 0, 5) && world.is_right(&cache);
         cache.check();
         ok
     });

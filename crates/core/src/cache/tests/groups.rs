@@ -53,13 +53,19 @@ fn neighbours_take_less_together_and_are_the_same() {
     let grouped = c.grouped_pages as usize;
     assert!(grouped >= 256 && grouped.is_multiple_of(GROUP_PAGES), "{c:?}");
     let single_bytes = before / PAGES;
-    assert!(c.compr_data_bytes < before - single_bytes * grouped as u64 * 3 / 4, "a quarter is left: {c:?}");
+    assert!(
+        c.compr_data_bytes < before - single_bytes * grouped as u64 * 3 / 4,
+        "a quarter is left: {c:?}"
+    );
     // The oldest are in groups: one of them is unpacked, the neighbours come from the buffer.
     for (n, e) in entries.iter().enumerate() {
         assert!(loaded(&cache, *e) == kin(n as u64), "page {n}");
     }
     let c = cache.counters();
-    assert_eq!((c.group_loads as usize, c.unpacked_groups as usize), (grouped, grouped / GROUP_PAGES));
+    assert_eq!(
+        (c.group_loads as usize, c.unpacked_groups as usize),
+        (grouped, grouped / GROUP_PAGES)
+    );
     cache.check();
     entries.into_iter().for_each(|e| cache.free(e));
     cache.check();
@@ -257,8 +263,12 @@ fn a_child_has_the_groups_too() {
     let child = testing::fork(|| {
         w.cache.after_fork_child(guard.take().unwrap());
         let mut p = [0; PAGE_SIZE];
-        let mut is_right =
-            || w.entries.iter().zip(0..).all(|(e, n)| w.cache.swap_in(*e, &mut p).is_ok() && p == kin(n));
+        let mut is_right = || {
+            w.entries
+                .iter()
+                .zip(0..)
+                .all(|(e, n)| w.cache.swap_in(*e, &mut p).is_ok() && p == kin(n))
+        };
         let before = is_right();
         w.entries.iter().skip(1).step_by(2).for_each(|e| w.cache.free(*e));
         w.cache.recompress(usize::MAX);

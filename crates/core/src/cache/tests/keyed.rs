@@ -29,7 +29,10 @@ fn what_does_not_compress_stays_in_the_pool_if_it_may() {
         let cache = keeping_all(usize::MAX, pool);
         (0..300).for_each(|k| cache.store(key(k), &noise(k)).unwrap());
         let c = cache.counters();
-        assert_eq!((c.pool_pages, c.incompressible_pages, c.incompressible_stores), (300, 300, 300));
+        assert_eq!(
+            (c.pool_pages, c.incompressible_pages, c.incompressible_stores),
+            (300, 300, 300)
+        );
         assert_eq!((c.direct_stores, c.reject_compress_poor), (0, 0));
         cache.check();
         // Neither codec makes it smaller, so it grows old as it is.
@@ -116,14 +119,21 @@ fn nothing_is_lost(seed: u64, pool: PoolKind, max_pool_bytes: usize) -> Counters
                     Err(SwapFull) => {
                         refused += 1;
                         let c = cache.counters();
-                        assert_eq!((c.stored_pages, c.pool_pages), (before.stored_pages, before.pool_pages));
+                        assert_eq!(
+                            (c.stored_pages, c.pool_pages),
+                            (before.stored_pages, before.pool_pages)
+                        );
                         assert_eq!(c.compr_data_bytes, before.compr_data_bytes);
                     }
                 }
             }
             _ => match tags[k as usize] {
-                Some(tag) => assert!(loaded(&cache, key(k)) == any_page(tag), "seed {seed}, step {step}"),
-                None => assert_eq!(cache.load(key(k), &mut [0; PAGE_SIZE]), Err(LoadError::NotFound)),
+                Some(tag) => {
+                    assert!(loaded(&cache, key(k)) == any_page(tag), "seed {seed}, step {step}")
+                }
+                None => {
+                    assert_eq!(cache.load(key(k), &mut [0; PAGE_SIZE]), Err(LoadError::NotFound))
+                }
             },
         }
         if step % 500 == 0 {
@@ -244,16 +254,23 @@ fn what_is_idle_goes_to_the_store_and_nothing_else() {
 #[test]
 fn what_is_huge_goes_to_the_store_and_nothing_else() {
     let cache = with_store(MemoryStore::new());
-    (0..300).for_each(|k| cache.store(key(k), &if k % 3 == 0 { noise(k) } else { page(k) }).unwrap());
+    (0..300)
+        .for_each(|k| cache.store(key(k), &if k % 3 == 0 { noise(k) } else { page(k) }).unwrap());
     let incompressible = Which { incompressible: true, ..Which::default() };
-    assert_eq!(cache.write_back_which(incompressible, usize::MAX), 0, "the recompressor has not tried");
+    assert_eq!(
+        cache.write_back_which(incompressible, usize::MAX),
+        0,
+        "the recompressor has not tried"
+    );
     let huge = Which { huge: true, ..Which::default() };
     assert_eq!(cache.recompress_which(huge, 40), 40);
     assert_eq!(cache.write_back_which(incompressible, usize::MAX), 40);
     assert_eq!(cache.write_back_which(huge, usize::MAX), 60);
     let c = cache.counters();
     assert_eq!((c.store_pages, c.incompressible_pages, c.pool_pages), (100, 100, 200));
-    assert!((0..300).all(|k| loaded(&cache, key(k)) == if k % 3 == 0 { noise(k) } else { page(k) }));
+    assert!(
+        (0..300).all(|k| loaded(&cache, key(k)) == if k % 3 == 0 { noise(k) } else { page(k) })
+    );
     cache.check();
 }
 
@@ -315,7 +332,9 @@ fn ranges_far_apart_are_found_and_dropped() {
             let run = cache.run(AREA, at..end);
             at += run.len();
             match (runs.last_mut(), run) {
-                (Some(Run::Absent(n)), Run::Absent(m)) | (Some(Run::Zero(n)), Run::Zero(m)) => *n += m,
+                (Some(Run::Absent(n)), Run::Absent(m)) | (Some(Run::Zero(n)), Run::Zero(m)) => {
+                    *n += m
+                }
                 _ => runs.push(run),
             }
         }

@@ -18,7 +18,9 @@ fn once_full_nothing_is_accepted_until_below_the_threshold() {
     }
     let c = cache.counters();
     assert_eq!((c.reject_full, c.pool_limit_hits, c.direct_stores), (1, 1, 1));
-    assert!(c.mem_used_max_bytes >= 1 << 20 && c.mem_used_max_bytes < (1 << 20) + 8 * PAGE_SIZE as u64);
+    assert!(
+        c.mem_used_max_bytes >= 1 << 20 && c.mem_used_max_bytes < (1 << 20) + 8 * PAGE_SIZE as u64
+    );
     // Pages go past the pool, each taking some of the oldest along, until half is free.
     let mut last = c;
     while cache.pool_bytes() > 512 << 10 {
@@ -151,10 +153,20 @@ fn every_load_is_counted_where_it_came_from() {
     let pooled = cache.swap_out(&page(1)).unwrap();
     let raw = cache.swap_out(&noise(1)).unwrap();
     let c = cache.counters();
-    assert_eq!((c.same_filled_stores, c.pool_stores, c.direct_stores, c.reject_compress_poor), (1, 1, 1, 1));
-    assert_eq!((c.same_filled_pages, c.pool_pages, c.store_pages, c.incompressible_pages), (1, 1, 1, 1));
+    assert_eq!(
+        (c.same_filled_stores, c.pool_stores, c.direct_stores, c.reject_compress_poor),
+        (1, 1, 1, 1)
+    );
+    assert_eq!(
+        (c.same_filled_pages, c.pool_pages, c.store_pages, c.incompressible_pages),
+        (1, 1, 1, 1)
+    );
     assert_eq!((c.orig_data_bytes, c.store_data_bytes), (2 * PAGE_SIZE as u64, PAGE_SIZE as u64));
-    assert!(c.compr_data_bytes > 1000 && c.compr_data_bytes < 3000 && c.mem_used_bytes >= c.compr_data_bytes);
+    assert!(
+        c.compr_data_bytes > 1000
+            && c.compr_data_bytes < 3000
+            && c.mem_used_bytes >= c.compr_data_bytes
+    );
     loaded(&cache, same);
     loaded(&cache, pooled);
     loaded(&cache, raw);
@@ -168,11 +180,16 @@ fn every_load_is_counted_where_it_came_from() {
     assert!(loaded(&cache, others[0]) == noise(2));
     assert!(loaded(&cache, others[1]) == noise(3));
     let c = cache.counters();
-    assert_eq!((c.store_loads, c.store_reads, c.read_ahead_hits), (3, 2, 1), "the second miss reads all");
+    assert_eq!(
+        (c.store_loads, c.store_reads, c.read_ahead_hits),
+        (3, 2, 1),
+        "the second miss reads all"
+    );
     assert_eq!(store.operations() - operations, 2);
     assert_eq!(
         c.store_read_bytes,
-        2 * PAGE_SIZE as u64 + 64 * 1024 - PAGE_SIZE as u64 * u64::from(c.store_read_bytes % 65536 != 8192)
+        2 * PAGE_SIZE as u64 + 64 * 1024
+            - PAGE_SIZE as u64 * u64::from(c.store_read_bytes % 65536 != 8192)
     );
     // What was read ahead of an entry is not served to the next one of the same place.
     for e in [raw].iter().chain(&others) {
@@ -206,7 +223,10 @@ fn clusters_that_are_read_in_order_are_read_as_wholes() {
     // Nobody knows of an order at the first, nor that the eighth is the last that is wanted.
     assert!(reads == 9 && bytes >= 8 * 60 * 1024, "{reads} reads of {bytes} bytes together");
     let (reads, bytes) = read(&mut (0..8 * 15).rev().step_by(15));
-    assert!(reads <= 8 && bytes <= 8 * 2 * PAGE_SIZE as u64, "backwards: {reads} reads of {bytes} bytes");
+    assert!(
+        reads <= 8 && bytes <= 8 * 2 * PAGE_SIZE as u64,
+        "backwards: {reads} reads of {bytes} bytes"
+    );
     cache.check();
 }
 
@@ -269,10 +289,9 @@ fn the_counters_name_themselves() {
     let (cache, _) = in_memory(usize::MAX);
     cache.swap_out(&page(1)).unwrap();
     let all: Vec<_> = cache.counters().iter().collect();
-    assert!(
-        all.iter()
-            .any(|(name, value, meaning)| *name == "stores" && *value == 1 && meaning.contains("came in"))
-    );
+    assert!(all.iter().any(|(name, value, meaning)| *name == "stores"
+        && *value == 1
+        && meaning.contains("came in")));
     assert!(all.iter().all(|(_, _, meaning)| meaning.ends_with('.')));
 }
 
@@ -283,8 +302,9 @@ fn the_nth_growth_of_the_pool_fails_and_no_page_is_lost() {
             let store = with_store.then(MemoryStore::new);
             let cache = SwapCache::new(CacheConfig { store, ..CacheConfig::default() }).unwrap();
             cache.state.lock().pools[0].fail_growth_after(Some(n));
-            let taken: Vec<_> =
-                (0..600u64).filter_map(|tag| Some((cache.swap_out(&page(tag)).ok()?, tag))).collect();
+            let taken: Vec<_> = (0..600u64)
+                .filter_map(|tag| Some((cache.swap_out(&page(tag)).ok()?, tag)))
+                .collect();
             let c = cache.counters();
             if c.reject_alloc_failed == 0 {
                 assert!(n > 3 && taken.len() == 600, "growth {n}");

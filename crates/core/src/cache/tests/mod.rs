@@ -16,11 +16,15 @@ use crate::store::testing::MemoryStore;
 use crate::testing::{Choices, Random, any_page, kin, noise, page};
 
 pub fn over<S: Store>(store: S, max_pool_bytes: usize) -> SwapCache<S> {
-    SwapCache::new(CacheConfig { max_pool_bytes, store: Some(store), ..CacheConfig::default() }).unwrap()
+    SwapCache::new(CacheConfig { max_pool_bytes, store: Some(store), ..CacheConfig::default() })
+        .unwrap()
 }
 
 pub fn over_file(max_pool_bytes: usize) -> SwapCache<FileStore> {
-    over(FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap(), max_pool_bytes)
+    over(
+        FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap(),
+        max_pool_bytes,
+    )
 }
 
 pub fn in_memory(max_pool_bytes: usize) -> (SwapCache<MemoryStore>, MemoryStore) {

@@ -5,7 +5,13 @@ use super::*;
 use crate::store::testing::Fault;
 
 /// Runs the model, and says the seed if it fails.
-fn run<S: Store>(cache: &SwapCache<S>, seed: u64, operations: u64, max_pages: usize, faulty: bool) -> u64 {
+fn run<S: Store>(
+    cache: &SwapCache<S>,
+    seed: u64,
+    operations: u64,
+    max_pages: usize,
+    faulty: bool,
+) -> u64 {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         crate::testing::cache::run(cache, &mut Random::new(seed), operations, max_pages, faulty)
     }));

@@ -64,7 +64,10 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
                         Ok(()) => {
                             let newest = versions[k as usize].load(Ordering::Relaxed);
                             let tag = u64::from_le_bytes(p[..8].try_into().unwrap());
-                            assert!(tag % KEYS == k && tag / KEYS <= newest, "a page of another key");
+                            assert!(
+                                tag % KEYS == k && tag / KEYS <= newest,
+                                "a page of another key"
+                            );
                             assert!(p == self_describing(k, tag / KEYS), "a torn page");
                             loads.fetch_add(1, Ordering::Relaxed);
                         }
@@ -78,7 +81,8 @@ fn store_load_invalidate_and_writeback_of_the_same_keys() {
             let mut random = Random::new(200);
             while !stop_.load(Ordering::Relaxed) {
                 match random.below(4) {
-                    0 => cache.set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
+                    0 => cache
+                        .set_pool([PoolKind::Zsmalloc, PoolKind::Zbud][random.below(2) as usize]),
                     1 => cache.check(),
                     _ => {
                         cache.shrink(32 << 10);
@@ -174,7 +178,9 @@ fn areas_come_and_go_under_traffic() {
                     let offset = random.below(500);
                     let key = SwapEntry::new(2, offset as u32);
                     match random.below(3) {
-                        0 => drop(cache.store(key, &self_describing(offset % KEYS, random.below(1000)))),
+                        0 => drop(
+                            cache.store(key, &self_describing(offset % KEYS, random.below(1000))),
+                        ),
                         1 => {
                             cache.invalidate_page(key);
                         }

@@ -46,7 +46,8 @@ fn world(servers: usize, copies: usize) -> World {
         .collect();
     // As in a run: a process sees what those that it forked have leased.
     let leases: &'static Leases = testing::shared();
-    let remote = Remote::new(&plain, copies, geometry.extent_bytes, leases).with_patience(PATIENCE_NS);
+    let remote =
+        Remote::new(&plain, copies, geometry.extent_bytes, leases).with_patience(PATIENCE_NS);
     let cache = over(RemoteStore::open(remote).unwrap(), 64 << 10);
     World { servers: hostile, cache, leases, pages: Vec::new() }
 }

@@ -30,8 +30,12 @@ fn the_file_has_no_name_and_is_for_its_owner_only() {
 fn nothing_readable_is_written_unless_it_is_wanted() {
     for encryption in [Encryption::On, Encryption::Off] {
         let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
-        let config =
-            CacheConfig { max_pool_bytes: 0, store: Some(store), encryption, ..CacheConfig::default() };
+        let config = CacheConfig {
+            max_pool_bytes: 0,
+            store: Some(store),
+            encryption,
+            ..CacheConfig::default()
+        };
         let cache = SwapCache::new(config).unwrap();
         let mut secret = noise(1);
         secret[1000..1032].copy_from_slice(b"the password is correct horse ba");
@@ -53,10 +57,15 @@ fn nothing_readable_is_written_unless_it_is_wanted() {
 fn a_page_that_was_changed_on_disk_is_an_error_and_never_wrong_bytes() {
     for encryption in [Encryption::On, Encryption::Off] {
         let store = FileStore::open(std::env::temp_dir().as_os_str().as_encoded_bytes()).unwrap();
-        let config =
-            CacheConfig { max_pool_bytes: 0, store: Some(store), encryption, ..CacheConfig::default() };
+        let config = CacheConfig {
+            max_pool_bytes: 0,
+            store: Some(store),
+            encryption,
+            ..CacheConfig::default()
+        };
         let cache = SwapCache::new(config).unwrap();
-        let entries: Vec<_> = (0..400u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
+        let entries: Vec<_> =
+            (0..400u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
         let file = file_of(&cache);
         cache.check();
         assert!(cache.counters().cluster_writes >= 8);
@@ -161,10 +170,12 @@ fn a_file_size_limit_is_a_full_disk_and_no_signal() {
 fn without_o_direct_the_page_cache_stays_small() {
     use crate::store::PageCache;
     let directory = std::env::temp_dir();
-    let store = FileStore::open_with(directory.as_os_str().as_encoded_bytes(), PageCache::Use).unwrap();
+    let store =
+        FileStore::open_with(directory.as_os_str().as_encoded_bytes(), PageCache::Use).unwrap();
     assert!(!store.is_direct());
     let cache = over(store, 0);
-    let entries: Vec<_> = (0..3000u64).map(|tag| (cache.swap_out(&noise(tag)).unwrap(), tag)).collect();
+    let entries: Vec<_> =
+        (0..3000u64).map(|tag| (cache.swap_out(&noise(tag)).unwrap(), tag)).collect();
     for (e, tag) in &entries {
         assert!(loaded(&cache, *e) == noise(*tag));
     }
@@ -174,7 +185,8 @@ fn without_o_direct_the_page_cache_stays_small() {
 #[test]
 fn what_rests_takes_less_and_loses_nothing() {
     let cache = over_file(256 << 10);
-    let entries: Vec<_> = (0..2000u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
+    let entries: Vec<_> =
+        (0..2000u64).map(|tag| (cache.swap_out(&page(tag)).unwrap(), tag)).collect();
     let all_are_right =
         || entries.iter().for_each(|&(e, tag)| assert!(loaded(&cache, e) == page(tag), "{tag}"));
     for _ in 0..3 {

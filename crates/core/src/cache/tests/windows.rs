@@ -184,7 +184,11 @@ fn world() -> (&'static SwapCache<HookedStore>, HookedStore, &'static Mutex<Vers
 
 /// Runs `main` with `others` in the `nth` window of the kind; false if there were not that many.
 fn with_window(
-    (cache, store_, versions): (&'static SwapCache<HookedStore>, HookedStore, &'static Mutex<Versions>),
+    (cache, store_, versions): (
+        &'static SwapCache<HookedStore>,
+        HookedStore,
+        &'static Mutex<Versions>,
+    ),
     (window, nth): (Window, usize),
     others: &[Other],
     main: impl FnOnce(),
@@ -261,7 +265,9 @@ fn during_a_load_from_the_file() {
             ),
             Err(why) => {
                 assert_eq!(why, LoadError::NotFound, "{others:?}: nothing is wrong with the file");
-                assert!(others.iter().any(|o| matches!(o, Other::InvalidateOne | Other::InvalidateAll)));
+                assert!(
+                    others.iter().any(|o| matches!(o, Other::InvalidateOne | Other::InvalidateAll))
+                );
             }
         }
         verify(cache, &versions.lock().unwrap(), &others);
@@ -373,8 +379,12 @@ fn before_the_start_of_a_read_ahead() {
         }));
         let after = versions.lock().unwrap()[1];
         match got {
-            Ok(()) => assert!(p == content(1, 1) || after > 0 && p == content(1, after), "{others:?}"),
-            Err(why) => assert!(why == LoadError::NotFound && others.contains(&Other::InvalidateAll)),
+            Ok(()) => {
+                assert!(p == content(1, 1) || after > 0 && p == content(1, after), "{others:?}")
+            }
+            Err(why) => {
+                assert!(why == LoadError::NotFound && others.contains(&Other::InvalidateAll))
+            }
         }
         verify(cache, &versions.lock().unwrap(), &others);
         cache.check();
@@ -437,7 +447,8 @@ fn during_compaction_and_discard() {
             let w @ (cache, _, versions) = world();
             cache.set_max_pool_bytes(0);
             // Pages without a key fill clusters between ours; most of them die.
-            let filler: Vec<_> = (0..1800).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();
+            let filler: Vec<_> =
+                (0..1800).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();
             cache.shrink(1 << 30);
             let kept: Vec<_> = filler.iter().step_by(step).copied().collect();
             let main = || {

@@ -287,7 +287,11 @@ impl Model<'_> {
                     self.world.resize(self.first + page, len, new_len, prot);
                     let (low, high) = (len.min(new_len), len.max(new_len));
                     let new = Expected { is_mapped: true, prot, bytes: None };
-                    self.pages[page + low..page + high].fill(if new_len > len { new } else { UNMAPPED });
+                    self.pages[page + low..page + high].fill(if new_len > len {
+                        new
+                    } else {
+                        UNMAPPED
+                    });
                 }
             }
             _ => {}
@@ -308,7 +312,8 @@ impl Model<'_> {
         self.world.remap(self.first + from, self.first + to, len, keeps);
         for i in 0..len {
             let was = self.pages[from + i].clone();
-            self.pages[from + i] = if keeps { Expected { bytes: None, ..was.clone() } } else { UNMAPPED };
+            self.pages[from + i] =
+                if keeps { Expected { bytes: None, ..was.clone() } } else { UNMAPPED };
             self.pages[to + i] = was;
         }
     }
@@ -372,7 +377,8 @@ impl Model<'_> {
             2 | 3 => world.fake().set_trouble([0, 0, 3, 20, 100][random.index(5)]),
             4 | 5 => {
                 let Some(store) = world.store else { return };
-                let fault = [Fault::Never, Fault::Never, Fault::Every(3), Fault::From(5)][random.index(4)];
+                let fault =
+                    [Fault::Never, Fault::Never, Fault::Every(3), Fault::From(5)][random.index(4)];
                 self.is_faulty = fault != Fault::Never;
                 store.set_fault(fault);
                 store.set_late(random.below(2) == 0);
@@ -391,7 +397,8 @@ impl Model<'_> {
                 for page in page..page + random.index(200) {
                     let bytes = noise(random.next());
                     let expected = &mut self.pages[page];
-                    let touch = self.thread.access(world.at(self.first + page), true, |b| *b = bytes);
+                    let touch =
+                        self.thread.access(world.at(self.first + page), true, |b| *b = bytes);
                     assert!(touch != Touch::Lost || self.is_faulty);
                     if touch == Touch::Done {
                         expected.bytes = Some(Box::new(bytes));
@@ -415,7 +422,11 @@ impl Model<'_> {
                     assert!(bytes == expected.bytes(), "page {page} of the child");
                     bytes[0] ^= is_write as u8;
                 });
-                assert_eq!(touch == Touch::Done, expected.allows(is_write), "page {page} of the child");
+                assert_eq!(
+                    touch == Touch::Done,
+                    expected.allows(is_write),
+                    "page {page} of the child"
+                );
             }
         };
         assert!(world.fork(&mut self.thread, child), "a child came to a bad end");
@@ -466,8 +477,8 @@ pub fn count_in_words(
             bytes[place.clone()].copy_from_slice(&counts[i].to_le_bytes());
         };
         if random.below(8) == 0 {
-            let is_made =
-                thread.call(world.at(pages.start + first), len, is_write, |i, b| look(first + i, b));
+            let is_made = thread
+                .call(world.at(pages.start + first), len, is_write, |i, b| look(first + i, b));
             assert!(is_made, "nothing is lost");
             continue;
         }

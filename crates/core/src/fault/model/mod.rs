@@ -214,7 +214,9 @@ impl World {
         self.fake().share_all();
         let is_good = crate::sys::mechanism::in_child(|| {
             let (holds, tid) = (thread.holds, thread.tid);
-            self.pager.after_fork_child(&mut s, guard.take(), holds, tid, slot, true).expect("memory");
+            self.pager
+                .after_fork_child(&mut s, guard.take(), holds, tid, slot, true)
+                .expect("memory");
             // Its lock is free from here on, as the child's copy of the guard is.
             s.unlocked(|| {
                 child(thread);
@@ -261,7 +263,8 @@ impl World {
             fake.present(page, &mut present).expect("what is managed is mapped");
             let word = self.pager.table.get(page);
             let state = word.map_or(PageState::None, |e| e.state());
-            let is_racy = racy.contains(&((page - Self::BASE) / PAGE_SIZE)) && state == PageState::None;
+            let is_racy =
+                racy.contains(&((page - Self::BASE) / PAGE_SIZE)) && state == PageState::None;
             assert!(
                 (state == PageState::Resident) == (present[0] != 0) || is_racy,
                 "{page:#x} is {state:?}, {range:?}"
@@ -277,7 +280,11 @@ impl World {
     pub fn check_empty(&self) {
         self.check();
         self.pager.publish_gauges();
-        assert_eq!((self.pager.resident_pages(), self.pager.stored_pages()), (0, 0), "nothing is mapped");
+        assert_eq!(
+            (self.pager.resident_pages(), self.pager.stored_pages()),
+            (0, 0),
+            "nothing is mapped"
+        );
         let c = self.active().cache.counters();
         assert_eq!(c.stored_pages, 0, "nothing is stored: {c:?}");
     }
@@ -301,7 +308,12 @@ pub struct Thread<'w> {
 
 impl Thread<'_> {
     /// An access to the page of `addr`, with as many faults as it takes.
-    pub fn access(&mut self, addr: usize, is_write: bool, mut f: impl FnMut(&mut [u8; PAGE_SIZE])) -> Touch {
+    pub fn access(
+        &mut self,
+        addr: usize,
+        is_write: bool,
+        mut f: impl FnMut(&mut [u8; PAGE_SIZE]),
+    ) -> Touch {
         let mut strays = 0;
         loop {
             match self.world.fake().access(addr, is_write, &mut f) {

@@ -60,7 +60,9 @@ impl World {
 
     /// How many of the program's pages are in a state.
     pub fn count(&self, is: impl Fn(PageState) -> bool) -> usize {
-        let state = |page: usize| self.pager.table.get(self.at(page)).map_or(PageState::None, |e| e.state());
+        let state = |page: usize| {
+            self.pager.table.get(self.at(page)).map_or(PageState::None, |e| e.state())
+        };
         (0..self.spec.pages).filter(|page| is(state(*page))).count()
     }
 

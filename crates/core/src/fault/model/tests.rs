@@ -59,7 +59,13 @@ fn agrees_with_the_model_without_a_store() {
 
 #[test]
 fn agrees_with_the_model_with_huge_pages() {
-    let spec = Spec { pages: 8 * STRETCH_PAGES, limit_pages: 2200, slots: 275, blocks: 2, has_store: true };
+    let spec = Spec {
+        pages: 8 * STRETCH_PAGES,
+        limit_pages: 2200,
+        slots: 275,
+        blocks: 2,
+        has_store: true,
+    };
     seeds(spec, 200..204, &[]);
 }
 
@@ -69,7 +75,8 @@ fn evict_until(world: &World, random: &mut Random, is_over: impl Fn() -> bool) {
     while !is_over() {
         match random.below(32) {
             0 => {
-                let limit = world.spec.limit_pages / 2 + random.below(world.spec.limit_pages as u64) as i64;
+                let limit =
+                    world.spec.limit_pages / 2 + random.below(world.spec.limit_pages as u64) as i64;
                 pager.tree().limit_pages.store(limit, Ordering::Relaxed);
             }
             1 => {

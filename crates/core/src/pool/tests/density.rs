@@ -5,9 +5,9 @@ use super::*;
 /// How often lz4 made pages of real heaps (CPython, node, redis, g++; same-filled and
 /// incompressible ones left out) so many bytes long: up to 64, up to 128, ...
 const LENGTHS: [u32; 54] = [
-    257, 278, 7621, 2762, 389, 1169, 3424, 2282, 1199, 1224, 2491, 1889, 3701, 4618, 4851, 4710, 4211, 3178,
-    4215, 5229, 7194, 6142, 4364, 2194, 8195, 3743, 1663, 750, 940, 428, 615, 737, 1611, 1064, 466, 160, 579,
-    491, 47, 47, 42, 22, 52, 133, 106, 55, 22, 13, 2, 1, 1, 2, 3, 2,
+    257, 278, 7621, 2762, 389, 1169, 3424, 2282, 1199, 1224, 2491, 1889, 3701, 4618, 4851, 4710,
+    4211, 3178, 4215, 5229, 7194, 6142, 4364, 2194, 8195, 3743, 1663, 750, 940, 428, 615, 737,
+    1611, 1064, 466, 160, 579, 491, 47, 47, 42, 22, 52, 133, 106, 55, 22, 13, 2, 1, 1, 2, 3, 2,
 ];
 
 /// A length of the real mix.
@@ -108,7 +108,11 @@ fn compaction_leaves_the_fewest_frames_after_any_pattern_of_frees() {
             );
             let mut scratch = [0; MAX_OBJECT_BYTES];
             for (h, bytes) in &kept {
-                assert_eq!(pool.read(*h, &mut scratch), bytes, "{length_name}, {pattern_name}: {h:?}");
+                assert_eq!(
+                    pool.read(*h, &mut scratch),
+                    bytes,
+                    "{length_name}, {pattern_name}: {h:?}"
+                );
             }
         }
     }

@@ -58,7 +58,12 @@ fn every_length_is_stored_and_read_back() {
         let mut scratch = [0; MAX_OBJECT_BYTES];
         for (i, &h) in handles.iter().enumerate() {
             assert_eq!(h.len(), i + 1);
-            assert_eq!(pool.read(h, &mut scratch), contents(i as u64 + 1, i + 1), "{kind:?} {}", i + 1);
+            assert_eq!(
+                pool.read(h, &mut scratch),
+                contents(i as u64 + 1, i + 1),
+                "{kind:?} {}",
+                i + 1
+            );
         }
         assert_eq!(pool.objects(), MAX_OBJECT_BYTES);
         assert_eq!(pool.object_bytes(), (1..=MAX_OBJECT_BYTES).sum());

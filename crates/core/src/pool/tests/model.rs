@@ -13,7 +13,8 @@ fn random_events_agree_with_the_model() {
     };
     for seed in seeds {
         for kind in PoolKind::ALL {
-            let outcome = std::panic::catch_unwind(|| model::run(kind, &mut Random::new(seed), 30_000));
+            let outcome =
+                std::panic::catch_unwind(|| model::run(kind, &mut Random::new(seed), 30_000));
             if let Err(panic) = outcome {
                 eprintln!("{} failed: POOL_FUZZ_SEED={seed}", kind.name());
                 std::panic::resume_unwind(panic);

@@ -57,18 +57,25 @@ impl Zsmalloc {
         for position in 0..MAX_CHAIN {
             let attached = zspage.attached >> position & 1 == 1;
             let used = zspage.used & class.overlap[position] != 0;
-            assert_eq!(attached, used, "pool: (attached, used) at position {position} of zspage {z}");
+            assert_eq!(
+                attached, used,
+                "pool: (attached, used) at position {position} of zspage {z}"
+            );
             if attached {
                 self.frames.check_used(zspage.frames[position]);
             }
         }
         for slot in (0..class.slots).filter(|slot| zspage.used >> slot & 1 == 1) {
             let owner = self.owners.get(zspage.owners as usize + slot).copied().expect("mapped");
-            assert!(owner != 0 && owner < self.entries_end, "pool: owner of slot {slot} of zspage {z}");
+            assert!(
+                owner != 0 && owner < self.entries_end,
+                "pool: owner of slot {slot} of zspage {z}"
+            );
             let location = self.entry(owner).location();
             assert_eq!(location, z << SLOT_BITS | slot as u32, "pool: location of entry {owner}");
         }
-        let (ready, used) = (zspage.ready_slots().count_ones() as usize, zspage.used.count_ones() as usize);
+        let (ready, used) =
+            (zspage.ready_slots().count_ones() as usize, zspage.used.count_ones() as usize);
         assert_eq!(zspage.ready as usize, ready, "pool: ready slots of zspage {z}");
         let group = used * GROUPS / class.slots;
         assert_eq!(zspage.group as usize, group, "pool: group of zspage {z}");
@@ -86,18 +93,28 @@ impl Zsmalloc {
         while z != 0 {
             let zspage = self.zspage(z);
             assert!(zspage.used != 0, "pool: free zspage {z} is in a list");
-            assert_eq!((zspage.class as usize, zspage.group), (class, group), "pool: list of zspage {z}");
+            assert_eq!(
+                (zspage.class as usize, zspage.group),
+                (class, group),
+                "pool: list of zspage {z}"
+            );
             assert_eq!(self.zspage(zspage.next).prev, z, "pool: links of zspage {z}");
             assert!(
                 last_ready > 0 || zspage.ready == 0,
                 "pool: zspage {z} is behind one without ready slots"
             );
             count += 1;
-            assert!(count <= self.classes[class].zspages[group as usize], "pool: list longer than counted");
+            assert!(
+                count <= self.classes[class].zspages[group as usize],
+                "pool: list longer than counted"
+            );
             last_ready = zspage.ready;
             z = if zspage.next == head { 0 } else { zspage.next };
         }
-        assert_eq!(count, self.classes[class].zspages[group as usize], "pool: list shorter than counted");
+        assert_eq!(
+            count, self.classes[class].zspages[group as usize],
+            "pool: list shorter than counted"
+        );
     }
 
     fn check_free_lists(&self, live_zspages: usize, live_owners: usize) {
@@ -127,7 +144,10 @@ impl Zsmalloc {
             let mut run = head;
             while run != 0 {
                 free += slots;
-                assert!(free < self.owners_end as usize, "pool: a free list of owner places is a circle");
+                assert!(
+                    free < self.owners_end as usize,
+                    "pool: a free list of owner places is a circle"
+                );
                 run = self.owners.get(run as usize).copied().expect("mapped");
             }
         }

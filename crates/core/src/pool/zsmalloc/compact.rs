@@ -55,8 +55,11 @@ impl Zsmalloc {
         if state.frames <= state.least_frames(&CLASSES[class]) {
             return None;
         }
-        let source =
-            *state.heads.iter().find(|&&z| z != 0).expect("pool: a class of full zspages has idle frames");
+        let source = *state
+            .heads
+            .iter()
+            .find(|&&z| z != 0)
+            .expect("pool: a class of full zspages has idle frames");
         let objects = self.zspage(source).used.count_ones() as usize;
         for moved in 0..objects {
             let from = self.zspage(source).used.ilog2() as usize;
@@ -112,7 +115,8 @@ impl Zsmalloc {
             let frame = self.zspage(source).frames[source_at / PAGE_SIZE];
             piece[..len].copy_from_slice(&self.frames.get(frame)[source_at % PAGE_SIZE..][..len]);
             let frame = self.zspage(target).frames[target_at / PAGE_SIZE];
-            self.frames.get_mut(frame)[target_at % PAGE_SIZE..][..len].copy_from_slice(&piece[..len]);
+            self.frames.get_mut(frame)[target_at % PAGE_SIZE..][..len]
+                .copy_from_slice(&piece[..len]);
             done += len;
         }
         self.occupy(target, to, entry);

@@ -19,7 +19,10 @@ impl<S: Store> Clusters<S> {
                 State::Unused => {}
                 State::Buffered => {
                     let b = &self.buffers[usize::from(c.buffer)];
-                    assert!(b.cluster == id && b.state != BufferState::Unused, "a buffer knows its cluster");
+                    assert!(
+                        b.cluster == id && b.state != BufferState::Unused,
+                        "a buffer knows its cluster"
+                    );
                     assert!(b.state != BufferState::Writing, "a flush is under way");
                     assert!(c.live > 0 || b.state == BufferState::Open);
                     live_bytes += u64::from(c.live_bytes);

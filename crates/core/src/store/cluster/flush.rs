@@ -112,7 +112,8 @@ impl<S: Store> Clusters<S> {
             Ok(()) => {
                 let c = self.records.get_mut(flush.cluster);
                 let grown = blocks.saturating_sub(c.disk_blocks);
-                (c.state, c.blocks, c.disk_blocks) = (State::Written as u8, blocks, c.disk_blocks + grown);
+                (c.state, c.blocks, c.disk_blocks) =
+                    (State::Written as u8, blocks, c.disk_blocks + grown);
                 let (live, live_bytes) = (c.live, u64::from(c.live_bytes));
                 self.disk_blocks += u64::from(grown);
                 self.files[file].as_mut().expect("own file").live_clusters += 1;

@@ -28,7 +28,11 @@ pub struct Snapshots {
 
 impl Snapshots {
     pub const fn new() -> Snapshots {
-        Snapshots { all: [Snapshot { before: 0, read_end: -1 }; MAX_SNAPSHOTS], len: 0, frozen_for_good: 0 }
+        Snapshots {
+            all: [Snapshot { before: 0, read_end: -1 }; MAX_SNAPSHOTS],
+            len: 0,
+            frozen_for_good: 0,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -89,7 +93,8 @@ impl<S: Store> Clusters<S> {
             .own
             .and_then(|i| self.files[i].as_ref())
             .is_some_and(|f| f.live_clusters > 0 && f.store.is_inherited());
-        let ends = if readable && self.snapshots.len < MAX_SNAPSHOTS { file::pipe().ok() } else { None };
+        let ends =
+            if readable && self.snapshots.len < MAX_SNAPSHOTS { file::pipe().ok() } else { None };
         Leash { ends, missing: readable && ends.is_none() }
     }
 
@@ -103,7 +108,8 @@ impl<S: Store> Clusters<S> {
     pub fn in_parent(&mut self, leash: Leash) {
         if let Some((read_end, write_end)) = leash.ends {
             file::close(write_end);
-            self.snapshots.all[self.snapshots.len] = Snapshot { before: self.next_sequence, read_end };
+            self.snapshots.all[self.snapshots.len] =
+                Snapshot { before: self.next_sequence, read_end };
             self.snapshots.len += 1;
         } else if leash.missing {
             self.snapshots.frozen_for_good = self.next_sequence;
@@ -141,14 +147,16 @@ impl<S: Store> Clusters<S> {
     pub(super) fn poll_snapshots(&mut self) {
         if self.snapshots.poll() {
             let frozen = self.snapshots.frozen_before();
-            let to = |c: &Cluster| if c.sequence < frozen { ListName::Deferred } else { ListName::Idle };
+            let to =
+                |c: &Cluster| if c.sequence < frozen { ListName::Deferred } else { ListName::Idle };
             self.records.sort_out(ListName::Deferred, to);
         }
     }
 
     /// All descriptors that the program must not be able to close.
     pub fn descriptors(&self) -> impl Iterator<Item = Fd> {
-        let files = self.files.iter().flatten().flat_map(|f| [f.store.descriptor(), f.leash.unwrap_or(-1)]);
+        let files =
+            self.files.iter().flatten().flat_map(|f| [f.store.descriptor(), f.leash.unwrap_or(-1)]);
         let snapshots = self.snapshots.list().iter().map(|s| s.read_end);
         let shared = self.origin.map_or([-1; DESCRIPTORS], |o| o.shared_descriptors());
         files.chain(snapshots).chain(shared).filter(|&fd| fd >= 0)

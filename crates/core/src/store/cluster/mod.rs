@@ -278,7 +278,11 @@ impl<S: Store> Clusters<S> {
     }
 
     fn open_buffer(&mut self) -> core::result::Result<usize, AppendError> {
-        let b = self.buffers.iter().position(|b| b.state == BufferState::Unused).ok_or(AppendError::Full)?;
+        let b = self
+            .buffers
+            .iter()
+            .position(|b| b.state == BufferState::Unused)
+            .ok_or(AppendError::Full)?;
         let id = self.records.allocate().map_err(|_| AppendError::Unwritable)?;
         *self.records.get_mut(id) =
             Cluster { state: State::Buffered as u8, buffer: b as u8, ..Cluster::UNUSED };
@@ -406,7 +410,9 @@ impl<S: Store> Clusters<S> {
             live_clusters: self.files.iter().flatten().map(|f| u64::from(f.live_clusters)).sum(),
             live_bytes: self.live_bytes,
             disk_bytes: self.disk_blocks * BLOCK_BYTES as u64,
-            idle_clusters: u64::from(self.records.len(ListName::Idle) + self.records.len(ListName::Holes)),
+            idle_clusters: u64::from(
+                self.records.len(ListName::Idle) + self.records.len(ListName::Holes),
+            ),
             deferred_clusters: u64::from(self.records.len(ListName::Deferred)),
             snapshots: self.snapshots.len() as u64,
         }
@@ -435,7 +441,8 @@ impl<S: Store> Clusters<S> {
     /// Whether this record holds live objects: (objects, their bytes).
     pub fn live(&self, id: u32) -> Option<(u32, u32)> {
         let c = self.records.get(id);
-        matches!(c.state(), State::Buffered | State::Written).then_some((u32::from(c.live), c.live_bytes))
+        matches!(c.state(), State::Buffered | State::Written)
+            .then_some((u32::from(c.live), c.live_bytes))
     }
 }
 

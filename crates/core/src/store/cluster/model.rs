@@ -89,7 +89,10 @@ impl World {
         self.settle();
         self.clusters.check();
         let stats = self.clusters.stats();
-        assert_eq!(stats.live_bytes, self.objects.values().map(|(_, len)| *len as u64).sum::<u64>());
+        assert_eq!(
+            stats.live_bytes,
+            self.objects.values().map(|(_, len)| *len as u64).sum::<u64>()
+        );
     }
 }
 

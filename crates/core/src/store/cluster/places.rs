@@ -45,7 +45,11 @@ impl<S: Store> Clusters<S> {
         self.written_blocks -= u64::from(c.blocks);
         self.records.get_mut(id).first = NONE;
         self.records.push(
-            if c.sequence < self.snapshots.frozen_before() { ListName::Deferred } else { ListName::Idle },
+            if c.sequence < self.snapshots.frozen_before() {
+                ListName::Deferred
+            } else {
+                ListName::Idle
+            },
             id,
         );
     }
@@ -58,7 +62,9 @@ impl<S: Store> Clusters<S> {
         {
             self.poll_snapshots();
         }
-        if let Some(id) = self.records.pop(ListName::Idle).or_else(|| self.records.pop(ListName::Holes)) {
+        if let Some(id) =
+            self.records.pop(ListName::Idle).or_else(|| self.records.pop(ListName::Holes))
+        {
             let c = *self.records.get(id);
             self.records.free(id);
             return Ok((c.slot, c.disk_blocks));
@@ -79,7 +85,9 @@ impl<S: Store> Clusters<S> {
     /// Whether there are more places with disk space than will be written to soon.
     pub fn has_discards(&self) -> bool {
         let own = self.own.and_then(|i| self.files[i].as_ref());
-        own.is_some_and(|f| self.records.len(ListName::Idle) > IDLE_SLOTS_KEPT.max(f.live_clusters / 4))
+        own.is_some_and(|f| {
+            self.records.len(ListName::Idle) > IDLE_SLOTS_KEPT.max(f.live_clusters / 4)
+        })
     }
 
     /// A place that is not needed soon: its disk space should go back. [`Discard::run`] without the
@@ -111,8 +119,11 @@ impl<S: Store> Clusters<S> {
         }
         let frozen = self.snapshots.frozen_before();
         for _ in 0..COMPACT_SCAN.min(self.records.ids().end) {
-            self.compact_hand =
-                if self.compact_hand + 1 < self.records.ids().end { self.compact_hand + 1 } else { 0 };
+            self.compact_hand = if self.compact_hand + 1 < self.records.ids().end {
+                self.compact_hand + 1
+            } else {
+                0
+            };
             let c = self.records.get(self.compact_hand);
             if c.state() == State::Written
                 && Some(usize::from(c.file)) == self.own

@@ -177,7 +177,8 @@ impl Link {
             return Err(Failure::Broken(Errno(107 /* ENOTCONN */)));
         }
         self.cookie += 1;
-        let request = Request { flags: 0, command, cookie: self.cookie, offset: at, len: len as u32 };
+        let request =
+            Request { flags: 0, command, cookie: self.cookie, offset: at, len: len as u32 };
         let sent = socket::send(self.fd, &request.to_bytes(), patience)
             .and_then(|()| socket::send(self.fd, payload, patience));
         match sent {
@@ -209,7 +210,12 @@ impl Link {
     }
 
     /// What came of a request, once; `None`: nothing has come yet, and `waits` is false.
-    pub fn result(&mut self, of: Ticket, waits: bool, patience: &mut Patience) -> Option<Answer<()>> {
+    pub fn result(
+        &mut self,
+        of: Ticket,
+        waits: bool,
+        patience: &mut Patience,
+    ) -> Option<Answer<()>> {
         loop {
             if of.epoch != self.epoch || !self.is_open {
                 return Some(Err(Failure::Broken(Errno(104 /* ECONNRESET */))));
@@ -306,7 +312,8 @@ fn option_reply(fd: Fd, export: &mut Export, patience: &mut Patience) -> Result<
     let mut fields = Fields(&head);
     let (magic, option) = (fields.u64(), fields.u32());
     let (kind, len) = (fields.u32().unwrap_or(0), fields.u32().unwrap_or(u32::MAX) as usize);
-    if (magic, option) != (Some(OPTION_REPLY_MAGIC), Some(OPT_GO)) || len > OPTION_REPLY_MOST_BYTES {
+    if (magic, option) != (Some(OPTION_REPLY_MAGIC), Some(OPT_GO)) || len > OPTION_REPLY_MOST_BYTES
+    {
         return Err(EPROTO);
     }
     // In pieces: only the first bytes say anything.

@@ -102,7 +102,8 @@ impl Server {
     }
 
     pub fn is_valid(&self) -> bool {
-        self.address_len as usize <= Server::ADDRESS_BYTES && self.name_len as usize <= Server::NAME_BYTES
+        self.address_len as usize <= Server::ADDRESS_BYTES
+            && self.name_len as usize <= Server::NAME_BYTES
     }
 
     pub fn address(&self) -> &[u8] {
@@ -178,8 +179,8 @@ impl Store for RemoteStore {
         let is_up = |server: usize| !remote.peers[server].is_down();
         let copies = remote.copies;
         let leased = remote.extents.find_or_lease(self.space, at, owner, copies, is_up);
-        let leased =
-            leased.or_else(|_| remote.extents.find_or_lease(self.space, at, owner, copies, |_| true));
+        let leased = leased
+            .or_else(|_| remote.extents.find_or_lease(self.space, at, owner, copies, |_| true));
         let flight = leased.and_then(|spots| remote.write(spots, &queue.buffer(slot)[..len]));
         match flight {
             Ok(flight) => {

@@ -134,7 +134,12 @@ impl Peer {
 
 impl Remote {
     /// For the processes of a run. Connects to nothing yet.
-    pub fn new(servers: &[Server], copies: usize, extent_bytes: u64, leases: &'static Leases) -> Remote {
+    pub fn new(
+        servers: &[Server],
+        copies: usize,
+        extent_bytes: u64,
+        leases: &'static Leases,
+    ) -> Remote {
         let server = |i: usize| servers.get(i).copied().unwrap_or(Server::NONE);
         let geometry = Geometry::cut(extent_bytes, servers.iter().map(|s| s.extents as usize));
         Remote {
@@ -170,7 +175,12 @@ impl Remote {
     }
 
     /// Reads from one copy. A connection that turns out to be broken is made again, once.
-    pub(super) fn read_from(&self, spot: Spot, buf: &mut [u8], patience: &mut Patience) -> Result<()> {
+    pub(super) fn read_from(
+        &self,
+        spot: Spot,
+        buf: &mut [u8],
+        patience: &mut Patience,
+    ) -> Result<()> {
         let peer = &self.peers[spot.server];
         let mut link = peer.reads.lock();
         let end = spot.at + buf.len() as u64;
@@ -218,8 +228,10 @@ impl Remote {
             for (i, spot) in spots.iter().enumerate() {
                 let Some(spot) = spot else { continue };
                 // The second one has what the first one leaves, and that is not nothing.
-                let most = if has_two && i == 0 { patience.left_ns() / 2 } else { patience.left_ns() };
-                let mut part = patience.at_most(if hurries { self.hurry_ns.min(most) } else { most });
+                let most =
+                    if has_two && i == 0 { patience.left_ns() / 2 } else { patience.left_ns() };
+                let mut part =
+                    patience.at_most(if hurries { self.hurry_ns.min(most) } else { most });
                 let before = part.left_ns();
                 let read = self.read_from(*spot, buf, &mut part);
                 patience.spend(before - part.left_ns());
@@ -275,7 +287,11 @@ impl Remote {
             let mut part = patience.at_most(if has_two { self.hurry_ns } else { self.patience_ns });
             // For one that does not answer nobody waits, if there is another.
             let skips = is_down(&spot) && !all_down;
-            let sent = if skips { Err(NO_ANSWER) } else { self.write_to(spot, bytes, !has_two, &mut part) };
+            let sent = if skips {
+                Err(NO_ANSWER)
+            } else {
+                self.write_to(spot, bytes, !has_two, &mut part)
+            };
             *copy = Some(Sent { spot, sent, result: None, is_again: false });
         }
         let is_sent = flight.copies.iter().flatten().any(|copy| copy.sent.is_ok());
@@ -283,7 +299,12 @@ impl Remote {
     }
 
     /// What came of a cluster, if it is known by now; with `waits`, it is waited for.
-    pub(super) fn land(&self, flight: &mut Flight, bytes: &[u8], waits: bool) -> Option<Result<()>> {
+    pub(super) fn land(
+        &self,
+        flight: &mut Flight,
+        bytes: &[u8],
+        waits: bool,
+    ) -> Option<Result<()>> {
         let bytes = &bytes[..flight.len];
         for i in 0..COPIES_MOST {
             // Written, or on its way.
@@ -354,7 +375,8 @@ impl Remote {
         if peer.is_down() || !link.is_open() || !link.export().can_trim() {
             return;
         }
-        let trimmed = link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(self.hurry_ns));
+        let trimmed =
+            link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(self.hurry_ns));
         if let Err(why) = trimmed {
             self.failed(peer, why);
         }
@@ -365,7 +387,8 @@ impl Remote {
         let mut connected = Err(NO_ANSWER);
         for peer in self.peers() {
             for link in peer.links() {
-                let end = CLAIM_BYTES + u64::from(peer.server.extents) * self.extents.extent_bytes();
+                let end =
+                    CLAIM_BYTES + u64::from(peer.server.extents) * self.extents.extent_bytes();
                 let opened = peer.open(&mut link.lock(), end, &mut Patience::new(ns));
                 match opened {
                     Ok(()) => connected = Ok(()),

@@ -218,7 +218,12 @@ pub fn in_child(child: impl FnOnce()) -> bool {
 impl Fake {
     /// An access to the page of `addr`, by the program or by the kernel for it: `f` has its bytes
     /// if it is allowed now.
-    pub fn access(&self, addr: usize, is_write: bool, f: impl FnOnce(&mut [u8; PAGE_SIZE])) -> Access {
+    pub fn access(
+        &self,
+        addr: usize,
+        is_write: bool,
+        f: impl FnOnce(&mut [u8; PAGE_SIZE]),
+    ) -> Access {
         let mut is_first = false;
         let access = self.with(addr & !(PAGE_SIZE - 1), |p, at| {
             let code = if is_write { CODE_WRITE } else { 0 };
@@ -295,7 +300,11 @@ impl Fake {
         for i in (0..len).step_by(PAGE_SIZE) {
             let (was, from) = self.with(old + i, |p, from| {
                 let was = *p;
-                *p = if keeps { Page { is_mapped: true, prot: was.prot, ..UNMAPPED } } else { UNMAPPED };
+                *p = if keeps {
+                    Page { is_mapped: true, prot: was.prot, ..UNMAPPED }
+                } else {
+                    UNMAPPED
+                };
                 (was, from)
             });
             self.with(new + i, |p, to| {
@@ -350,7 +359,11 @@ impl Fake {
         let reach = self.reach(pages);
         for i in 0..pages {
             let to = slot + i;
-            let next = if i == reach { Some(Next::Stuck) } else { self.move_out(addr + i * PAGE_SIZE, to) };
+            let next = if i == reach {
+                Some(Next::Stuck)
+            } else {
+                self.move_out(addr + i * PAGE_SIZE, to)
+            };
             if let Some(next) = next {
                 self.split(addr);
                 return Taken { pages: i, next };
@@ -417,7 +430,8 @@ impl Fake {
     }
 
     pub fn fill_from_slots(&self, addr: usize, slot: usize, pages: usize) -> Filled {
-        (slot..slot + pages).for_each(|slot| assert!(self.is_filled(slot), "slot {slot} has no frame"));
+        (slot..slot + pages)
+            .for_each(|slot| assert!(self.is_filled(slot), "slot {slot} has no frame"));
         self.fill_from(addr, pages, |i| self.slot_addr(slot + i))
     }
 
@@ -483,7 +497,8 @@ impl Fake {
     /// Drops a page that nobody can write.
     fn drop_page(&self, addr: usize) -> bool {
         let is_mapped = self.with(addr, |p, at| {
-            let can_be_written = p.is_mapped && p.is_present && !p.is_protected && p.prot & PROT_WRITE != 0;
+            let can_be_written =
+                p.is_mapped && p.is_present && !p.is_protected && p.prot & PROT_WRITE != 0;
             assert!(!can_be_written, "page {addr:#x} is dropped while it can be written");
             if p.is_mapped {
                 self.junk(at);
@@ -600,7 +615,8 @@ impl Fake {
     }
 
     pub fn fill_huge(&self, addr: usize, from: Option<usize>) -> usize {
-        let is_huge = self.is_source_huge(from) && !self.stretch(addr).has_table.load(Ordering::Relaxed);
+        let is_huge =
+            self.is_source_huge(from) && !self.stretch(addr).has_table.load(Ordering::Relaxed);
         let pages = self.move_in(addr, from.unwrap_or(self.dock()), self.reach(HUGE_PAGES));
         if pages == HUGE_PAGES && is_huge {
             self.stretch(addr).is_huge.store(true, Ordering::Relaxed);

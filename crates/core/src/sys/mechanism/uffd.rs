@@ -21,7 +21,9 @@ use super::{Filled, Next, Taken};
 use crate::sys::mem::{Mapping, PROT_EXEC, PROT_READ, PROT_WRITE, map_anonymous, map_huge};
 use crate::sys::pagemap::Pagemap;
 use crate::sys::program::{self, ProcMem};
-use crate::sys::userfaultfd::{FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd};
+use crate::sys::userfaultfd::{
+    FEATURE_MOVE, FEATURE_PAGEFAULT_FLAG_WP, FEATURE_SIGBUS, Stop, Userfaultfd,
+};
 use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SIZE, Result};
 
 /// Pages of zeros kept for first touches.
@@ -80,12 +82,17 @@ impl Uffd {
         let zeros = Mapping::new(ZERO_PAGES * PAGE_SIZE)?;
         // Read, so that COPY does not fault on them each time. Not written: the kernel's one zero
         // page is enough for all processes.
-        zeros.as_slice().iter().step_by(PAGE_SIZE).for_each(|byte| _ = core::hint::black_box(*byte));
+        zeros
+            .as_slice()
+            .iter()
+            .step_by(PAGE_SIZE)
+            .for_each(|byte| _ = core::hint::black_box(*byte));
         let proc_mem = ProcMem::open().ok();
         let pagemap = if huge_slots > 0 { Pagemap::open().ok() } else { None };
         let keeps_tables = AtomicBool::new(pagemap.is_none());
         // SAFETY: nothing is in staging yet.
-        let drops_each = slots > 1 && unsafe { program::drop_each(&[staging, staging + PAGE_SIZE]) } == 2;
+        let drops_each =
+            slots > 1 && unsafe { program::drop_each(&[staging, staging + PAGE_SIZE]) } == 2;
         let copies_each = program::copy_each(&[zeros.addr()], &mut [1; PAGE_SIZE]) == 1;
         let u = Uffd {
             fd,
@@ -202,14 +209,17 @@ impl Uffd {
     fn move_in(&self, addr: usize, src: usize, pages: usize) -> usize {
         let (mut done, mut again, mut most) = (0, 0, pages);
         while done < pages && again < AGAIN_TRIES {
-            let (to, at, run) = (addr + done * PAGE_SIZE, src + done * PAGE_SIZE, (pages - done).min(most));
+            let (to, at, run) =
+                (addr + done * PAGE_SIZE, src + done * PAGE_SIZE, (pages - done).min(most));
             // SAFETY: charter; the source is staging of ours.
             let t = unsafe { self.fd.move_pages(to, at, run) };
             done += t.done_pages;
             match t.stop {
                 Stop::Complete => {}
                 Stop::Again => again += 1,
-                Stop::Present if has_moved(src + done * PAGE_SIZE, addr + done * PAGE_SIZE) => done += 1,
+                Stop::Present if has_moved(src + done * PAGE_SIZE, addr + done * PAGE_SIZE) => {
+                    done += 1
+                }
                 // A run may cross kernel mappings that the pager sees as one range.
                 Stop::Refused(Errno::EINVAL) if run > 1 => most = run / 2,
                 _ => break,
@@ -227,7 +237,9 @@ impl Uffd {
     /// small ones have been there. Says whether that may have worked: `is_huge` tells after the
     /// next one has gone in.
     pub fn clear_table(&self, addr: usize) -> bool {
-        let Some(pagemap) = self.pagemap.as_ref().filter(|_| !self.keeps_tables()) else { return false };
+        let Some(pagemap) = self.pagemap.as_ref().filter(|_| !self.keeps_tables()) else {
+            return false;
+        };
         // What the kernel itself swapped out before it came under management is there for no word
         // to tell.
         // SAFETY: nothing is mapped there, and nothing can come but by the pager, whose lock the
@@ -278,7 +290,8 @@ impl Uffd {
     pub fn has_frames(&self, slot: usize, count: usize) -> bool {
         let mut present = [0u8; Self::FRAMES_MAX];
         let present = &mut present[..count];
-        program::mincore(self.slot_addr(slot), present).is_ok() && present.iter().all(|p| p & 1 != 0)
+        program::mincore(self.slot_addr(slot), present).is_ok()
+            && present.iter().all(|p| p & 1 != 0)
     }
 
     pub fn take_out(&self, addr: usize, pages: usize, slot: usize) -> Taken {
@@ -292,7 +305,8 @@ impl Uffd {
     fn move_out(&self, addr: usize, pages: usize, to: usize) -> Taken {
         let (mut done, mut busy, mut again, mut most) = (0, 0, 0, pages);
         while done < pages {
-            let (src, dst, run) = (addr + done * PAGE_SIZE, to + done * PAGE_SIZE, (pages - done).min(most));
+            let (src, dst, run) =
+                (addr + done * PAGE_SIZE, to + done * PAGE_SIZE, (pages - done).min(most));
             // SAFETY: charter; the destination slots are empty.
             let t = unsafe { self.fd.move_pages(dst, src, run) };
             if t.done_pages > 0 {
@@ -315,7 +329,8 @@ impl Uffd {
                 Stop::Present => Next::Stuck,
                 Stop::Busy => {
                     busy += 1;
-                    if busy <= BUSY_TRIES && program::break_sharing(addr + done * PAGE_SIZE).is_ok() {
+                    if busy <= BUSY_TRIES && program::break_sharing(addr + done * PAGE_SIZE).is_ok()
+                    {
                         continue;
                     }
                     Next::Stuck
@@ -361,8 +376,9 @@ impl Uffd {
         let mut done = 0;
         for _ in 0..AGAIN_TRIES {
             // SAFETY: charter.
-            let t =
-                unsafe { self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done, false) };
+            let t = unsafe {
+                self.fd.copy(addr + done * PAGE_SIZE, src + done * PAGE_SIZE, pages - done, false)
+            };
             done += t.done_pages;
             match t.stop {
                 Stop::Complete => return Filled::All,
@@ -440,7 +456,9 @@ impl Uffd {
         let (addr, len) = (self.slot_addr(slot), count * PAGE_SIZE);
         // SAFETY: released slots hold nothing that anybody needs. After the program's mlockall they
         // are locked, too.
-        let _ = unsafe { program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len)) };
+        let _ = unsafe {
+            program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len))
+        };
     }
 
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
@@ -498,8 +516,12 @@ mod tests {
             }
             for n in 0..4usize {
                 let (at, slot) = (program + n * HUGE_BYTES, SLOTS + (n % 3) * HUGE_PAGES);
-                assert_eq!(u.take_out(at, HUGE_PAGES, slot), Taken { pages: HUGE_PAGES, next: Next::End });
-                let value = |i: usize| if i.is_multiple_of(7) { round ^ n as u8 ^ i as u8 } else { 0 };
+                assert_eq!(
+                    u.take_out(at, HUGE_PAGES, slot),
+                    Taken { pages: HUGE_PAGES, next: Next::End }
+                );
+                let value =
+                    |i: usize| if i.is_multiple_of(7) { round ^ n as u8 ^ i as u8 } else { 0 };
                 assert!((0..HUGE_PAGES).all(|i| *u.slot(slot + i) == [value(i); PAGE_SIZE]));
                 assert_eq!(u.fill_huge(at, Some(slot)), HUGE_PAGES);
                 assert_eq!(u.take_out(at, HUGE_PAGES, slot).pages, HUGE_PAGES);

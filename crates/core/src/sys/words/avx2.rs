@@ -18,8 +18,9 @@ use core::arch::x86_64::*;
 
 use super::ABOVE;
 use crate::codec::words::{
-    BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, FIRST_DISTANT, LINE_BYTES,
-    LITERALS, Lines, MULTIPLIER, PRODUCT_SHIFT, SHIFTS, TABLE_WORDS, TABLES_BYTES, first,
+    BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, FIRST_DISTANT,
+    LINE_BYTES, LITERALS, Lines, MULTIPLIER, PRODUCT_SHIFT, SHIFTS, TABLE_WORDS, TABLES_BYTES,
+    first,
 };
 
 /// The bits that a nibble uses; and those that a byte uses whose upper nibble it is.
@@ -107,7 +108,9 @@ fn by_mask(tables: &ByMask, mask: u8) -> __m128i {
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn load(line: &[u8; LINE_BYTES]) -> [__m256i; 2] {
     // SAFETY: a line has the 64 bytes of the loads.
-    unsafe { [_mm256_loadu_si256(line.as_ptr().cast()), _mm256_loadu_si256(line.as_ptr().add(32).cast())] }
+    unsafe {
+        [_mm256_loadu_si256(line.as_ptr().cast()), _mm256_loadu_si256(line.as_ptr().add(32).cast())]
+    }
 }
 
 /// A bit for each byte in which eight words differ.
@@ -182,7 +185,8 @@ unsafe fn look(
     words: [__m256i; 2],
 ) -> (__m128i, i64) {
     // SAFETY: as the caller says.
-    let at = |i: usize| u16::from_le_bytes(unsafe { *positions.get_unchecked(usize::from(places[i])) });
+    let at =
+        |i: usize| u16::from_le_bytes(unsafe { *positions.get_unchecked(usize::from(places[i])) });
     let at: [u16; 8] = [at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)];
     // SAFETY: as the caller says; a word may lie anywhere.
     let base = |i: usize| unsafe { all.add(usize::from(at[i])).read_unaligned() };
@@ -209,12 +213,14 @@ unsafe fn nearest(
     words: [__m256i; 2],
 ) -> (__m128i, __m128i) {
     // SAFETY: as the caller says.
-    let (one, other) =
-        unsafe { (look(tables[0], &places[0], all, words), look(tables[1], &places[1], all, words)) };
+    let (one, other) = unsafe {
+        (look(tables[0], &places[0], all, words), look(tables[1], &places[1], all, words))
+    };
     let last = _mm_set1_epi16(start as i16 - 1);
     let distances = [_mm_sub_epi16(last, one.0), _mm_sub_epi16(last, other.0)];
     let most = _mm_set1_epi16(255);
-    let too_far = _mm_packs_epi16(_mm_cmpgt_epi16(distances[0], most), _mm_cmpgt_epi16(distances[1], most));
+    let too_far =
+        _mm_packs_epi16(_mm_cmpgt_epi16(distances[0], most), _mm_cmpgt_epi16(distances[1], most));
     let distances = _mm_packus_epi16(distances[0], distances[1]);
     let differ = bits_used(_mm_set_epi64x(other.1, one.1));
     let differ = _mm_max_epu8(differ, _mm_and_si128(too_far, _mm_set1_epi8(8)));
@@ -273,7 +279,10 @@ pub unsafe fn compress(
         for (table, places) in tables.iter_mut().zip(&places) {
             for (i, place) in places.iter().enumerate() {
                 // SAFETY: places are below TABLE_WORDS.
-                unsafe { *table.get_unchecked_mut(usize::from(*place)) = ((start + i) as u16).to_le_bytes() };
+                unsafe {
+                    *table.get_unchecked_mut(usize::from(*place)) =
+                        ((start + i) as u16).to_le_bytes()
+                };
             }
         }
         let codes = _mm_and_si128(best, _mm_set1_epi8(15));
@@ -291,7 +300,8 @@ pub unsafe fn compress(
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn put_distances(found: &mut Lines, best: __m128i, distances: __m128i) {
     let codes = _mm_and_si128(best, _mm_set1_epi8(15));
-    let distant = _mm_movemask_epi8(_mm_cmpgt_epi8(codes, _mm_set1_epi8(FIRST_DISTANT as i8 - 1))) as u8;
+    let distant =
+        _mm_movemask_epi8(_mm_cmpgt_epi8(codes, _mm_set1_epi8(FIRST_DISTANT as i8 - 1))) as u8;
     let bytes = _mm_cvtsi128_si64(_mm_shuffle_epi8(distances, by_mask(&TOGETHER, distant)));
     found.distances[found.distance_bytes..][..8].copy_from_slice(&bytes.to_le_bytes());
     found.distance_bytes += distant.count_ones() as usize;
@@ -309,7 +319,12 @@ fn put_codes(found: &mut Lines, number: usize, codes: __m128i) {
 /// Adds the literals of a line. False: there is no room.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn put_literals(found: &mut Lines, literals: &mut [u8], line: &[u8; LINE_BYTES], codes: __m128i) -> bool {
+fn put_literals(
+    found: &mut Lines,
+    literals: &mut [u8],
+    line: &[u8; LINE_BYTES],
+    codes: __m128i,
+) -> bool {
     let counts = _mm_cvtsi128_si64(_mm_shuffle_epi8(loaded(&LITERALS), codes)) as u64;
     // Each byte becomes the sum of those up to it: 64 at most.
     let ends = counts.wrapping_mul(0x0101_0101_0101_0101);
@@ -355,7 +370,8 @@ fn distant_bases(
     let back = (_mm_cvtsi128_si64(back) as u64).to_le_bytes();
     // SAFETY: no distance reaches beyond the first word, as was just seen, and 0 is the last word
     // before this line.
-    let base = |i: usize| unsafe { i64::from_le_bytes(*all.get_unchecked(last - usize::from(back[i]))) };
+    let base =
+        |i: usize| unsafe { i64::from_le_bytes(*all.get_unchecked(last - usize::from(back[i]))) };
     Some([
         _mm_set_epi64x(base(1), base(0)),
         _mm_set_epi64x(base(3), base(2)),

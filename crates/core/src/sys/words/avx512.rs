@@ -58,7 +58,10 @@ fn places<const SHIFT: u32>(words: __m512i) -> __m512i {
     let upper = _mm512_srli_epi64::<SHIFT>(words);
     let folded = _mm512_xor_si512(upper, _mm512_srli_epi64::<32>(upper));
     let product = _mm512_mul_epu32(folded, _mm512_set1_epi64(MULTIPLIER as i64));
-    _mm512_and_si512(_mm512_srli_epi64::<PRODUCT_SHIFT>(product), _mm512_set1_epi64(TABLE_WORDS as i64 - 1))
+    _mm512_and_si512(
+        _mm512_srli_epi64::<PRODUCT_SHIFT>(product),
+        _mm512_set1_epi64(TABLE_WORDS as i64 - 1),
+    )
 }
 
 /// # Safety
@@ -78,8 +81,9 @@ pub unsafe fn compress(
     let (by_zero, by_above, by_distant) =
         (everywhere(&BY_ZERO), everywhere(&BY_ABOVE), everywhere(&BY_DISTANT));
     // SAFETY: the tables have the 16 bytes of the loads.
-    let (replaced, has_distance) =
-        unsafe { (_mm_loadu_si128(REPLACED.as_ptr().cast()), _mm_loadu_si128(HAS_DISTANCE.as_ptr().cast())) };
+    let (replaced, has_distance) = unsafe {
+        (_mm_loadu_si128(REPLACED.as_ptr().cast()), _mm_loadu_si128(HAS_DISTANCE.as_ptr().cast()))
+    };
     let mut above = _mm512_setzero_si512();
     let mut here = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
     for (number, line) in lines.iter().enumerate() {
@@ -138,7 +142,8 @@ pub unsafe fn compress(
         }
         found.literal_bytes += count;
         let distant = _mm_cvtsi128_si64(_mm_shuffle_epi8(has_distance, codes)) as u64;
-        let distances = _pext_u64(_mm_cvtsi128_si64(_mm512_cvtepi64_epi8(distances)) as u64, distant);
+        let distances =
+            _pext_u64(_mm_cvtsi128_si64(_mm512_cvtepi64_epi8(distances)) as u64, distant);
         found.distances[found.distance_bytes..][..8].copy_from_slice(&distances.to_le_bytes());
         found.distance_bytes += distant.count_ones() as usize / 8;
         above = words;
@@ -151,8 +156,9 @@ pub unsafe fn compress(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,bmi2,popcnt")]
 pub unsafe fn decompress(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
     // SAFETY: the tables have the 16 bytes of the loads.
-    let (replaced, has_distance) =
-        unsafe { (_mm_loadu_si128(REPLACED.as_ptr().cast()), _mm_loadu_si128(HAS_DISTANCE.as_ptr().cast())) };
+    let (replaced, has_distance) = unsafe {
+        (_mm_loadu_si128(REPLACED.as_ptr().cast()), _mm_loadu_si128(HAS_DISTANCE.as_ptr().cast()))
+    };
     let (mut codes, mut literals, mut distances) = (block.codes, block.literals, block.distances);
     let all: *mut u8 = lines.as_mut_ptr().cast();
     for number in 0..lines.len() {

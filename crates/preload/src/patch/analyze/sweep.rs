@@ -71,14 +71,17 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
                 let first = c.saturating_sub(n * EARLIER_BYTES).max(vaddr);
                 Window::around(vaddr, text, first, group[count - 1]).decode()
             });
-            let mut windows = windows.filter(|code| code.last().is_some_and(|i| i.ip() >= group[0]));
+            let mut windows =
+                windows.filter(|code| code.last().is_some_and(|i| i.ip() >= group[0]));
             let code = windows.next().unwrap_or_default();
             let mut calls: Vec<usize> = Vec::new();
             for &c in group {
                 let named = looks_like_a_call(image, c);
                 match code.binary_search_by_key(&c, Instruction::ip) {
                     Ok(at) if returns_from_signal(&code[..at]) => {}
-                    Ok(at) if named || (is_all_code && is_compiled(image, &code[..at])) => calls.push(at),
+                    Ok(at) if named || (is_all_code && is_compiled(image, &code[..at])) => {
+                        calls.push(at)
+                    }
                     _ => swept.unplaced.extend(named.then_some(c)),
                 }
             }
@@ -86,7 +89,8 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
                 let function = Function { start: code[0].ip(), end: last.next_ip(), lsda: None };
                 let targets = references.ways_into(functions, &function, &code);
                 let (index, all_targets_known, is_swept) = (0, true, true);
-                let body = Body { function, index, code, calls, targets, all_targets_known, is_swept };
+                let body =
+                    Body { function, index, code, calls, targets, all_targets_known, is_swept };
                 swept.bodies.push(body);
             }
         }
@@ -287,8 +291,9 @@ impl References {
         let is_fixed = image.segments.iter().all(|s| s.vaddr >= PAGE_SIZE as u64);
         for (vaddr, text) in image.texts() {
             for (at, w) in text.windows(7).enumerate() {
-                let number =
-                    |from: usize| i32::from_le_bytes([w[from], w[from + 1], w[from + 2], w[from + 3]]);
+                let number = |from: usize| {
+                    i32::from_le_bytes([w[from], w[from + 1], w[from + 2], w[from + 3]])
+                };
                 if is_fixed {
                     note(number(0) as u32 as u64);
                 }
@@ -306,7 +311,12 @@ impl References {
     }
 
     /// All known ways into a window, sorted.
-    fn ways_into(&self, functions: Option<&Functions>, window: &Function, code: &[Instruction]) -> Vec<u64> {
+    fn ways_into(
+        &self,
+        functions: Option<&Functions>,
+        window: &Function,
+        code: &[Instruction],
+    ) -> Vec<u64> {
         let mut targets = direct_targets(code);
         let from = self.0.partition_point(|&v| v < window.start);
         targets.extend(self.0[from..].iter().take_while(|&&v| v < window.end));
@@ -333,8 +343,9 @@ fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
         return;
     }
     let Some(bytes) = image.bytes_from(address) else { return };
-    let leads_to_text =
-        |v: u64| image.segments.iter().any(|s| s.executable && v.wrapping_sub(s.vaddr) < s.file_bytes);
+    let leads_to_text = |v: u64| {
+        image.segments.iter().any(|s| s.executable && v.wrapping_sub(s.vaddr) < s.file_bytes)
+    };
     for entry in bytes.as_chunks::<4>().0.iter().take(MAX_TABLE) {
         let target = address.wrapping_add(i32::from_le_bytes(*entry) as u64);
         if !leads_to_text(target) {
@@ -361,8 +372,10 @@ mod tests {
         for name in ["/libc.so", "/ld-linux"] {
             let file = std::fs::read(loaded(name)).unwrap();
             let image = Image::of_file(&file).unwrap();
-            let expected: Vec<u64> = analyze(&image).sites.iter().map(|s| s.syscall_vaddr()).collect();
-            let candidates: Vec<u64> = image.texts().flat_map(|(v, b)| find_candidates(v, b)).collect();
+            let expected: Vec<u64> =
+                analyze(&image).sites.iter().map(|s| s.syscall_vaddr()).collect();
+            let candidates: Vec<u64> =
+                image.texts().flat_map(|(v, b)| find_candidates(v, b)).collect();
             let mut swept = sweep(&image, None, &candidates);
             let calls = |b: &Body| b.calls.iter().map(|&c| b.code[c].ip()).collect::<Vec<_>>();
             let mut found: Vec<u64> = swept.bodies.iter().flat_map(calls).collect();
@@ -370,7 +383,11 @@ mod tests {
             let missing: Vec<_> = expected.iter().filter(|e| !found.contains(e)).collect();
             let invented: Vec<_> = found.iter().filter(|f| !expected.contains(f)).collect();
             assert!(invented.is_empty(), "{name}: {invented:x?}");
-            assert!(missing.len() * 50 < expected.len(), "{name}: {missing:x?} of {}", expected.len());
+            assert!(
+                missing.len() * 50 < expected.len(),
+                "{name}: {missing:x?} of {}",
+                expected.len()
+            );
 
             let mut analysis = Analysis::default();
             plan_all(&image, None, &mut swept.bodies, &mut analysis);
@@ -382,7 +399,9 @@ mod tests {
             for i in 0..functions.len() {
                 let f = functions.get(i).unwrap();
                 assert!(!inner.contains(&f.start), "{name}: {:x}", f.start);
-                let Some(text) = image.bytes_at(f.start, (f.end - f.start) as usize) else { continue };
+                let Some(text) = image.bytes_at(f.start, (f.end - f.start) as usize) else {
+                    continue;
+                };
                 let code: Vec<_> =
                     Decoder::with_ip(64, text, f.start, DecoderOptions::NONE).into_iter().collect();
                 for target in direct_targets(&code) {
@@ -430,7 +449,8 @@ mod tests {
         f[32] = 64;
         f[54] = 56;
         f[56] = 1;
-        let mut word = |at: usize, v: u64| f[64 + at..64 + at + 8].copy_from_slice(&v.to_le_bytes());
+        let mut word =
+            |at: usize, v: u64| f[64 + at..64 + at + 8].copy_from_slice(&v.to_le_bytes());
         word(0, 1 | 5 << 32);
         word(8, 4096);
         word(16, 0x1000);

@@ -130,14 +130,21 @@ fn process_of(number: i32) -> Option<u32> {
     let mut text = [0u8; 512];
     let n = fd::read(file, &mut text);
     fd::close(file);
-    let line = text[..n.ok()?].split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"Pid:\t"))?;
+    let line =
+        text[..n.ok()?].split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"Pid:\t"))?;
     // -1: it has ended.
     let is_number = !line.is_empty() && line.iter().all(u8::is_ascii_digit);
     is_number.then(|| line.iter().fold(0, |v, b| v * 10 + u32::from(b - b'0')))
 }
 
 /// `None`: the kernel's business alone.
-fn advise(t: &'static ThreadBlock, way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
+fn advise(
+    t: &'static ThreadBlock,
+    way: Way,
+    start: usize,
+    len: usize,
+    advice: usize,
+) -> Option<isize> {
     match advice {
         COLD | PAGEOUT | WILLNEED => follow(t, way, start, len, advice),
         _ => runtime(t, move || note(way, start, len, advice)),
@@ -146,7 +153,13 @@ fn advise(t: &'static ThreadBlock, way: Way, start: usize, len: usize, advice: u
 
 /// Follows advice about use. Without paging it is the kernel's, but for a process that listens to
 /// orders: asked to page out, it begins to page.
-fn follow(t: &'static ThreadBlock, way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
+fn follow(
+    t: &'static ThreadBlock,
+    way: Way,
+    start: usize,
+    len: usize,
+    advice: usize,
+) -> Option<isize> {
     let end = start.checked_add(len)?.min(ADDRESS_END);
     if !start.is_multiple_of(PAGE_SIZE) {
         return None;
@@ -173,7 +186,10 @@ fn follow(t: &'static ThreadBlock, way: Way, start: usize, len: usize, advice: u
     let mut at = start;
     while at < end {
         let goes = advice == PAGEOUT;
-        at = runtime(t, move || if goes { PAGER.page_out(at, end) } else { PAGER.make_cold(at, end) });
+        at = runtime(
+            t,
+            move || if goes { PAGER.page_out(at, end) } else { PAGER.make_cold(at, end) },
+        );
     }
     // For what is not managed there, or has to stay.
     Some(kernel())

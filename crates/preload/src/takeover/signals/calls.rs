@@ -81,7 +81,11 @@ fn sigpending(t: &'static ThreadBlock, a: Args) -> isize {
     }
     let ours = if t.fault_signal_pending.load(Ordering::Relaxed) != 0 { fault_bit() } else { 0 };
     set |= ours;
-    if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) { 0 } else { Errno::EFAULT.as_return() }
+    if buffers::copy_out(t, a[0], &set.to_le_bytes()[..a[1]]) {
+        0
+    } else {
+        Errno::EFAULT.as_return()
+    }
 }
 
 /// The program unblocks the fault signal: one that came meanwhile is delivered now.
@@ -104,7 +108,8 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
         return Errno::EFAULT.as_return();
     }
     // SAFETY: plain integers, any bytes are valid.
-    let new = (new_at != 0).then(|| unsafe { words.as_ptr().cast::<KernelAction>().read_unaligned() });
+    let new =
+        (new_at != 0).then(|| unsafe { words.as_ptr().cast::<KernelAction>().read_unaligned() });
     let old = recorded.get();
     if sig == FAULT_SIGNAL.load(Ordering::Relaxed) {
         if let Some(n) = new
@@ -114,8 +119,10 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
         }
     } else {
         let mut kernel_old = KernelAction::default();
-        let is_dump = |n: &KernelAction| n.handler == SIG_DFL && !shared_child && dump::is_ours(sig);
-        let install = new.map(|n| if is_handler(n.handler) || is_dump(&n) { wrapped(n) } else { n });
+        let is_dump =
+            |n: &KernelAction| n.handler == SIG_DFL && !shared_child && dump::is_ours(sig);
+        let install =
+            new.map(|n| if is_handler(n.handler) || is_dump(&n) { wrapped(n) } else { n });
         // The record first when a handler comes, so that it is there when the first signal is.
         if let Some(n) = new
             && is_handler(n.handler)
@@ -185,7 +192,10 @@ pub(in crate::takeover) fn sigaltstack(t: &'static ThreadBlock, a: Args, sp: usi
     // SAFETY: this thread's own cell.
     let stack = unsafe { &mut *t.program_stack.get() };
     let on_it = stack.flags & SS_DISABLE == 0 && sp.wrapping_sub(stack.sp) < stack.size;
-    let old = StackT { flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 }, ..*stack };
+    let old = StackT {
+        flags: (stack.flags & !SS_ONSTACK) | if on_it { SS_ONSTACK } else { 0 },
+        ..*stack
+    };
     let mut words = [0u8; size_of::<StackT>()];
     if a[0] != 0 && !buffers::copy_in(t, a[0], &mut words) {
         return Errno::EFAULT.as_return();

@@ -185,7 +185,11 @@ pub(super) extern "C" fn managed_return(context: usize) -> usize {
 }
 
 fn read_stack(at: usize) -> StackT {
-    StackT { sp: read_u64(at) as usize, flags: read_u64(at + 8) as i32, size: read_u64(at + 16) as usize }
+    StackT {
+        sp: read_u64(at) as usize,
+        flags: read_u64(at + 8) as i32,
+        size: read_u64(at + 16) as usize,
+    }
 }
 
 fn write_stack(at: usize, stack: StackT) {
