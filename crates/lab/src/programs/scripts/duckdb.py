@@ -8,6 +8,8 @@ what, rows = sys.argv[1], int(sys.argv[2]) * 1000
 # The memory limit that DuckDB would take from the machine would make it another program in each.
 settings = {"threads": 2, "memory_limit": "8GB", "temp_directory": ""}
 db = duckdb.connect(config=settings)
+# A query that takes longer than two seconds draws one into the output, if Python runs a string.
+db.execute("set enable_progress_bar = false")
 db.execute(f"""create table events as select i as id, (i * 2654435761) % {rows // 8} as customer,
     (i * 40503) % 9973 as amount, 'item-' || ((i * 7919) % 100003) as item from range({rows}) t(i)""")
 QUERIES = {
