@@ -172,7 +172,8 @@ impl Job {
         let mut child = command.spawn().expect("the jail starts");
         let watch = Watch::start(group.clone());
         let mut killer = self.kills.map(Killer::new);
-        let (status, hung) = wait(&mut child, &group, start + self.hangs_after, &mut killer);
+        let deadline = start + self.hangs_after * crate::patience();
+        let (status, hung) = wait(&mut child, &group, deadline, &mut killer);
         let elapsed = start.elapsed();
         // Whose parents were killed may have work to finish.
         let left_behind = if killer.is_some() { wait_for_the_rest(&group) } else { Vec::new() };

@@ -85,6 +85,15 @@ pub fn full() -> bool {
     std::env::var_os("UZSWAP_TEST_FULL").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
+/// How many times longer than usual a job may run before it hangs: more than once where the whole
+/// machine is slow (`.ci/kernels`).
+pub fn patience() -> u32 {
+    match std::env::var("UZSWAP_TEST_PATIENCE") {
+        Ok(text) => text.parse().expect("UZSWAP_TEST_PATIENCE is a whole number"),
+        Err(_) => 1,
+    }
+}
+
 /// A seed for a stress run: the one asked for, or one from the clock.
 pub fn seed() -> u64 {
     match std::env::var("UZSWAP_TEST_SEED") {
