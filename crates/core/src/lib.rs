@@ -1,6 +1,34 @@
-//! uzswap's engine: compressed swap for one program.
+//! Pages of memory, compressed: the engine of uzswap, which runs programs in less memory than they
+//! need, as a library of its own.
 //!
-//! The modules follow the way of a page, from the fault down to the bytes outside memory:
+//! [`Cache`] keeps pages of 4096 bytes under keys, in as much memory as it may have, compressed;
+//! the least recently used of them go to an encrypted file if it has a directory for one. It starts
+//! no thread, handles no signal, and shares nothing with another cache.
+//!
+//! ```
+//! use uzswap::{Cache, Config, PAGE_BYTES};
+//!
+//! # fn main() -> Result<(), uzswap::Error> {
+//! let cache = Cache::open(&Config::new(4 << 20).store(std::env::temp_dir()))?;
+//! let mut page = [0; PAGE_BYTES];
+//! for number in 0..20_000u64 {
+//!     page.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&number.pow(2).to_le_bytes()));
+//!     page[..8].copy_from_slice(&number.to_le_bytes());
+//!     cache.store(0, number, &page)?;
+//! }
+//! cache.load(0, 777, &mut page)?;
+//! assert_eq!((page[..8], page[8..16]), (777u64.to_le_bytes()[..], 603_729u64.to_le_bytes()[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/kv.rs` is a store of values of any size on it. The same cache is there for C
+//! (`libuzswap`) and for Python.
+//!
+//! # For those who work on uzswap
+//!
+//! The modules are public for the other crates of uzswap, and are no promise to anybody else. They
+//! follow the way of a page, from the fault down to the bytes outside memory:
 //!
 //! ```text
 //!  fault/ -> region/ -> cache/ -> codec/  (bytes <-> fewer bytes)
@@ -11,19 +39,52 @@
 //! ```
 //!
 //! `cache/` and below stand alone: a swap cache with keys and pages, no fault and no thread in it.
-//! `policy/` has the rules by which pages go, apart from the pager, since `uzswap simulate` asks
-//! them, too.
+//! `library/` is its face for other programs. `policy/` has the rules by which pages go, apart from
+//! the pager, since `uzswap simulate` asks them, too.
 
+#![deny(missing_docs)]
+
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod cache;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod codec;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod control;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod fault;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod latency;
+mod library;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod nbd;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod policy;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod pool;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod region;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod store;
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod sys;
 #[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+#[allow(missing_docs)]
 pub mod testing;
+
+pub use cache::Page;
+pub use library::{AREAS, Cache, Config, Error, Forking, PAGES, Stats};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = sys::PAGE_SIZE;

@@ -70,4 +70,12 @@ impl<S: Store> SwapCache<S> {
             state.clusters.open_file();
         }
     }
+
+    /// In a child that was forked at any moment, before the cache is dropped, which is all that may
+    /// be done with it: reads and writes under way are the parent's, and nobody waits for them
+    /// here.
+    pub fn abandon(&mut self) {
+        self.writer.get_mut().abandon();
+        self.readers.iter_mut().for_each(|reader| reader.get_mut().abandon());
+    }
 }

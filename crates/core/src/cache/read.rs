@@ -164,6 +164,11 @@ impl Reader {
         self.blocks.forget();
     }
 
+    /// In a child that was forked at any moment; it is only dropped from now on.
+    pub fn abandon(&mut self) {
+        self.blocks.abandon();
+    }
+
     /// Opens the object at `bytes` of the cluster whose blocks are present.
     pub fn open<S: Store>(
         &mut self,

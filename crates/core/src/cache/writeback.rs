@@ -70,6 +70,12 @@ impl<S> Writer<S> {
         self.queue.forget();
     }
 
+    /// In a child that was forked at any moment; it is only dropped from now on.
+    pub fn abandon(&mut self) {
+        self.queue.abandon();
+        self.reader.abandon();
+    }
+
     /// Gives the buffers back. Nothing is in flight.
     pub fn rest(&mut self) {
         self.queue.give_buffers_back();

@@ -257,6 +257,13 @@ impl<const N: usize> AioQueue<N> {
         self.context = Context::NotYet;
     }
 
+    /// In a child that was forked at any moment, of a queue that is only dropped from now on: what
+    /// is in flight is so in the parent.
+    pub fn abandon(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.state = State::Idle);
+        self.forget();
+    }
+
     fn context(&mut self) -> Result<usize> {
         if self.context == Context::NotYet {
             let mut context = 0usize;

@@ -13,6 +13,7 @@ pub mod codec_ffi;
 pub mod cpu;
 pub mod fd;
 pub mod file;
+pub mod fork_mark;
 pub mod mechanism;
 pub mod mem;
 pub mod nr;

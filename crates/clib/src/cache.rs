@@ -1,0 +1,304 @@
+//! `uzswap_cache_*`: the cache of pages.
+//!
+//! # Safety charter
+//! A `Handle` is made by `open` and freed by `close`, and in between only shared: all it has is made
+//! for several threads. Pages are 4096 bytes of the caller's, of any alignment, borrowed for a call.
+#![allow(unsafe_code)]
+
+use std::ffi::{OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use uzswap::{Cache, Config, Forking, Page};
+
+use crate::border::{
+    Outcome, Result, Versioned, borrowed, give, number, of_engine, read_sized, text, write_sized,
+};
+
+/// `uzswap_cache`.
+pub struct Handle {
+    /// Of the thread that is about to fork, who has all of the cache's locks; else null.
+    forking: AtomicPtr<Forking<'static>>,
+    cache: Cache,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.take_forking();
+    }
+}
+
+impl Handle {
+    fn take_forking(&self) -> Option<Box<Forking<'static>>> {
+        let forking = self.forking.swap(null_mut(), Ordering::AcqRel);
+        // SAFETY: whoever takes the pointer out owns the box that was put in.
+        (!forking.is_null()).then(|| unsafe { Box::from_raw(forking) })
+    }
+}
+
+/// `struct uzswap_config`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ConfigOfC {
+    pub size: usize,
+    pub memory_bytes: u64,
+    pub compressor: *const c_char,
+    pub store_directory: *const c_char,
+    pub flags: u64,
+}
+
+/// A flag of it.
+pub const UNENCRYPTED: u64 = 1;
+
+// SAFETY: a size, words and pointers.
+unsafe impl Versioned for ConfigOfC {
+    const ZERO: Self = ConfigOfC {
+        size: 0,
+        memory_bytes: 0,
+        compressor: std::ptr::null(),
+        store_directory: std::ptr::null(),
+        flags: 0,
+    };
+    const LEAST_BYTES: usize = 40;
+}
+
+/// `struct uzswap_cache_stats`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct StatsOfC {
+    pub size: usize,
+    pub memory_bytes: u64,
+    pub used_bytes: u64,
+    pub pages: u64,
+    pub same_filled_pages: u64,
+    pub memory_pages: u64,
+    pub store_pages: u64,
+    pub incompressible_pages: u64,
+    pub compressed_bytes: u64,
+    pub store_bytes: u64,
+    pub stores: u64,
+    pub failed_stores: u64,
+    pub loads: u64,
+    pub store_loads: u64,
+    pub missing_loads: u64,
+    pub read_errors: u64,
+    pub corrupt_loads: u64,
+    pub drops: u64,
+    pub written_back_pages: u64,
+    pub written_bytes: u64,
+    pub read_bytes: u64,
+    pub store_error: i64,
+}
+
+// SAFETY: a size and words.
+unsafe impl Versioned for StatsOfC {
+    const ZERO: Self = StatsOfC::of(0, &uzswap::Stats::NONE);
+    const LEAST_BYTES: usize = 176;
+}
+
+impl StatsOfC {
+    const fn of(size: usize, s: &uzswap::Stats) -> StatsOfC {
+        StatsOfC {
+            size,
+            memory_bytes: s.memory_bytes,
+            used_bytes: s.used_bytes,
+            pages: s.pages,
+            same_filled_pages: s.same_filled_pages,
+            memory_pages: s.memory_pages,
+            store_pages: s.store_pages,
+            incompressible_pages: s.incompressible_pages,
+            compressed_bytes: s.compressed_bytes,
+            store_bytes: s.store_bytes,
+            stores: s.stores,
+            failed_stores: s.failed_stores,
+            loads: s.loads,
+            store_loads: s.store_loads,
+            missing_loads: s.missing_loads,
+            read_errors: s.read_errors,
+            corrupt_loads: s.corrupt_loads,
+            drops: s.drops,
+            written_back_pages: s.written_back_pages,
+            written_bytes: s.written_bytes,
+            read_bytes: s.read_bytes,
+            store_error: s.store_error as i64,
+        }
+    }
+}
+
+/// Calls `f` with the cache of a handle; the number of what comes of it.
+///
+/// # Safety
+/// Unless it is null the handle is one that `open` made and nobody has closed.
+unsafe fn with(cache: *const Handle, f: impl FnOnce(&Cache) -> Result<()>) -> c_int {
+    // SAFETY: the caller's.
+    number(unsafe { borrowed(cache) }.and_then(|handle| f(&handle.cache)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_open(config: *const ConfigOfC, cache: *mut *mut Handle) -> c_int {
+    if cache.is_null() {
+        return Outcome::Invalid as c_int;
+    }
+    // SAFETY: the header's contract; the result is a pointer's room.
+    unsafe {
+        give(cache, null_mut());
+        number(open(config).map(|handle| give(cache, Box::into_raw(handle))))
+    }
+}
+
+/// # Safety
+/// The configuration is as the header says, or null.
+unsafe fn open(config: *const ConfigOfC) -> Result<Box<Handle>> {
+    // SAFETY: the caller's.
+    let (given, compressor, directory) = unsafe {
+        let given = read_sized(config)?;
+        (given, text(given.compressor), text(given.store_directory))
+    };
+    if given.flags & !UNENCRYPTED != 0 {
+        return Err(Outcome::Invalid);
+    }
+    let mut config = Config::new(given.memory_bytes).encrypts(given.flags & UNENCRYPTED == 0);
+    if let Some(name) = compressor {
+        config = config.compressor(name.to_str().map_err(|_| Outcome::Compressor)?);
+    }
+    if let Some(directory) = directory {
+        config = config.store(OsStr::from_bytes(directory.to_bytes()));
+    }
+    let cache = Cache::open(&config).map_err(of_engine)?;
+    Ok(Box::new(Handle { forking: AtomicPtr::new(null_mut()), cache }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_close(cache: *mut Handle) {
+    if !cache.is_null() {
+        // SAFETY: `open` made it, and the header says that this is the last call.
+        drop(unsafe { Box::from_raw(cache) });
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_store(
+    cache: *const Handle,
+    area: u32,
+    page_number: u64,
+    page: *const Page,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| cache.store(area, page_number, borrowed(page)?).map_err(of_engine))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_load(
+    cache: *const Handle,
+    area: u32,
+    page_number: u64,
+    page: *mut Page,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| {
+            let page = page.as_mut().ok_or(Outcome::Invalid)?;
+            cache.load(area, page_number, page).map_err(of_engine)
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_drop(cache: *const Handle, area: u32, page_number: u64) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| match cache.drop_page(area, page_number).map_err(of_engine)? {
+            true => Ok(()),
+            false => Err(Outcome::NotFound),
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_drop_area(
+    cache: *const Handle,
+    area: u32,
+    pages: *mut u64,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| {
+            let dropped = cache.drop_area(area).map_err(of_engine)?;
+            give(pages, dropped);
+            Ok(())
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_shrink(
+    cache: *const Handle,
+    bytes: u64,
+    used_bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| {
+            let used = cache.shrink(bytes).map_err(of_engine)?;
+            give(used_bytes, used);
+            Ok(())
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_set_memory(
+    cache: *const Handle,
+    bytes: u64,
+    used_bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| {
+            let used = cache.set_memory(bytes).map_err(of_engine)?;
+            give(used_bytes, used);
+            Ok(())
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_stats(cache: *const Handle, stats: *mut StatsOfC) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe {
+        with(cache, |cache| {
+            let now = cache.stats().map_err(of_engine)?;
+            write_sized(stats, &StatsOfC::of(size_of::<StatsOfC>(), &now))
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_before_fork(cache: *const Handle) -> c_int {
+    // SAFETY: the header's contract.
+    let handle = match unsafe { borrowed::<Handle>(cache) } {
+        Ok(handle) => handle,
+        Err(why) => return why as c_int,
+    };
+    number(handle.cache.before_fork().map_err(of_engine).map(|forking| {
+        // SAFETY: it refers to the cache beside which it lies, which drops it first.
+        let forking: Forking<'static> = unsafe { std::mem::transmute(forking) };
+        // Nobody else is between: this thread has the cache's locks.
+        handle.forking.store(Box::into_raw(Box::new(forking)), Ordering::Release);
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_cache_after_fork(cache: *const Handle, pid: i64) -> c_int {
+    // SAFETY: the header's contract.
+    let forking = unsafe { borrowed::<Handle>(cache) }
+        .and_then(|handle| handle.take_forking().ok_or(Outcome::Invalid));
+    number(forking.map(|forking| match pid {
+        0 => forking.in_child(),
+        1.. => forking.in_parent(),
+        _ => drop(forking),
+    }))
+}

@@ -1,0 +1,113 @@
+//! `uzswap_self_*`: this process, where it runs under uzswap.
+//!
+//! # Safety charter
+//! `madvise` with advice that changes no content, on whole pages; the other calls have structures
+//! and numbers of the caller's.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::sync::OnceLock;
+
+use crate::border::{Outcome, Result, Versioned, give, number, with_errno, write_sized};
+use crate::run::{self, Figures};
+
+/// `struct uzswap_self_status`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct StatusOfC {
+    pub size: usize,
+    pub figures: Figures,
+}
+
+// SAFETY: a size and words.
+unsafe impl Versioned for StatusOfC {
+    const ZERO: Self = StatusOfC { size: 0, figures: Figures::NONE };
+    const LEAST_BYTES: usize = 104;
+}
+
+/// `enum uzswap_advice`, as the kernel numbers it.
+const ADVICE: [c_int; 3] = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILLNEED];
+const NEED: usize = 2;
+
+/// Whether uzswap's library is in this process: it comes with an exec and never leaves, so it is
+/// looked for once.
+fn is_managed() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let maps = fs::read("/proc/self/maps").unwrap_or_default();
+        let name = b"/libuzswap_preload.so";
+        maps.windows(name.len()).any(|here| here == name)
+    })
+}
+
+fn managed() -> Result<()> {
+    if is_managed() { Ok(()) } else { Err(Outcome::NotManaged) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uzswap_self_is_managed() -> c_int {
+    c_int::from(is_managed())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_self_status(status: *mut StatusOfC) -> c_int {
+    if status.is_null() {
+        return Outcome::Invalid as c_int;
+    }
+    number(managed().and_then(|()| run::find()).and_then(|found| {
+        let status_now = StatusOfC { size: size_of::<StatusOfC>(), figures: found.figures };
+        // SAFETY: the header's contract.
+        unsafe { write_sized(status, &status_now) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_self_set_memory(bytes: u64, limit_bytes: *mut u64) -> c_int {
+    number(managed().and_then(|()| run::set_memory(bytes)).map(|limit| {
+        // SAFETY: the header's contract.
+        unsafe { give(limit_bytes, limit) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_self_reclaim(freed_bytes: *mut u64) -> c_int {
+    number(managed().and_then(|()| run::reclaim()).map(|freed| {
+        // SAFETY: the header's contract.
+        unsafe { give(freed_bytes, freed) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uzswap_self_advise(
+    start: *const c_void,
+    bytes: usize,
+    advice: c_int,
+) -> c_int {
+    number(advise(start, bytes, advice))
+}
+
+fn advise(start: *const c_void, bytes: usize, advice: c_int) -> Result<()> {
+    const PAGE: usize = uzswap::PAGE_BYTES;
+    let advice = usize::try_from(advice).ok().filter(|number| *number < ADVICE.len());
+    let (false, Some(advice)) = (start.is_null(), advice) else { return Err(Outcome::Invalid) };
+    managed()?;
+    let (from, to) = (start.addr(), start.addr().checked_add(bytes).ok_or(Outcome::Invalid)?);
+    // Neighbours on the first and the last page come along, but do not go.
+    let (from, to) = match advice {
+        NEED => (from / PAGE * PAGE, to.checked_next_multiple_of(PAGE).ok_or(Outcome::Invalid)?),
+        _ => (from.next_multiple_of(PAGE), to / PAGE * PAGE),
+    };
+    if from >= to {
+        return Ok(());
+    }
+    let at = start.with_addr(from).cast_mut();
+    // SAFETY: the advice leaves all contents as they are, whosever memory it is.
+    match unsafe { libc::madvise(at, to - from, ADVICE[advice]) } {
+        0 => Ok(()),
+        _ => {
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            Err(with_errno(Outcome::System, errno))
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The cache as a library: pages of 4096 bytes under keys, in as much memory as is allowed.
+//!
+//! ```text
+//!   Cache::store(area, page, bytes) ──> memory limit ──> cache/: compressed in memory,
+//!   Cache::load(area, page, &mut b) <── fork check  <──          the coldest in a file
+//! ```
+//!
+//! A face for programs that are not managed: no fault, no signal, no thread. It adds to
+//! [`SwapCache`] what a caller outside of uzswap needs: one limit for all that grows, keys that are
+//! checked, errors that say themselves, and a fork that is noticed. Unlike the rest of the crate it
+//! may allocate: nothing here runs in a fault.
+
+mod error;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use stats::Stats;
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::cache::{CacheConfig, ForkGuard, LoadError, Page, Run, SwapCache, SwapEntry, SwapFull};
+use crate::codec::CodecSpec;
+use crate::store::FileStore;
+use crate::store::seal::Encryption;
+use crate::sys::Errno;
+use crate::sys::fork_mark::ForkMark;
+
+/// Areas of keys, numbered from 0: each has page numbers of its own, and all its pages can be
+/// dropped at once.
+pub const AREAS: u32 = 31;
+/// Page numbers of an area are below this.
+pub const PAGES: u64 = u32::MAX as u64;
+
+/// The memory is divided anew after so many stores, in which tables grow by some 10 KiB.
+const DIVIDED_AFTER: u64 = 256;
+
+/// How a [`Cache`] is made.
+///
+/// ```
+/// let config = uzswap::Config::new(64 << 20).compressor("zstd:level=3");
+/// let cache = uzswap::Cache::open(&config).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    memory_bytes: u64,
+    compressor: Option<String>,
+    store: Option<PathBuf>,
+    encrypts: bool,
+}
+
+impl Config {
+    /// At most `memory_bytes` of memory for what is stored: compressed pages and their tables. One
+    /// or two MiB of buffers come on top while the cache works.
+    pub fn new(memory_bytes: u64) -> Config {
+        Config { memory_bytes, compressor: None, store: None, encrypts: true }
+    }
+
+    /// Another compressor than the one that is fastest here: `words`, `lz4`, `lz4hc`, `lzo`,
+    /// `lzo-rle`, `zstd`, `deflate`, `842` or `none`; some take a level (`zstd:level=3`).
+    pub fn compressor(mut self, name: &str) -> Config {
+        self.compressor = Some(name.to_string());
+        self
+    }
+
+    /// A directory: what finds no room in memory goes to a file without a name there, the least
+    /// recently used first. The file is gone when the last process that has it open ends.
+    pub fn store(mut self, directory: impl Into<PathBuf>) -> Config {
+        self.store = Some(directory.into());
+        self
+    }
+
+    /// Whether the file is encrypted, with a key that is in this process's memory alone. It is,
+    /// unless this says otherwise; that what is read is what was written is checked in both cases.
+    pub fn encrypts(mut self, encrypts: bool) -> Config {
+        self.encrypts = encrypts;
+        self
+    }
+}
+
+/// Pages under keys, compressed in memory, the coldest of them in a file.
+///
+/// A key is an area, below [`AREAS`], and a page number, below [`PAGES`]. Numbers had better be
+/// dense: an area's table has four bytes for each up to the largest. All functions may be called by
+/// several threads at once; a load gives a page as it was at one moment.
+///
+/// # Fork
+///
+/// A child that was forked while [`Cache::before_fork`] held the cache still has all pages, and
+/// both sides go on by themselves. Any other child gets [`Error::Forked`] from every function: a
+/// thread that it does not have may have held a lock.
+///
+/// # Example
+///
+/// ```
+/// # fn main() -> Result<(), uzswap::Error> {
+/// let cache = uzswap::Cache::open(&uzswap::Config::new(16 << 20))?;
+/// let mut page = [0; uzswap::PAGE_BYTES];
+/// for number in 0..10_000 {
+///     page[..8].copy_from_slice(&u64::to_le_bytes(number));
+///     cache.store(0, number, &page)?;
+/// }
+/// cache.load(0, 1234, &mut page)?;
+/// assert_eq!(page[..8], 1234u64.to_le_bytes());
+/// assert!(cache.drop_page(0, 1234)?);
+/// assert_eq!(cache.load(0, 1234, &mut page), Err(uzswap::Error::NotFound));
+/// assert!(cache.stats()?.used_bytes < 10_000 * uzswap::PAGE_BYTES as u64 / 10);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Cache {
+    swap: SwapCache,
+    memory_bytes: AtomicU64,
+    /// The tables alone take all memory.
+    are_tables_full: AtomicBool,
+    stores: AtomicU64,
+    /// Pages that had been dropped when the pool was packed last.
+    packed_after: AtomicU64,
+    mark: ForkMark,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("memory_bytes", &self.memory_bytes).finish_non_exhaustive()
+    }
+}
+
+/// The key in the engine, whose area 0 is its own.
+fn key(area: u32, page: u64) -> Result<SwapEntry, Error> {
+    let offset = u32::try_from(page).ok().filter(|_| page < PAGES).ok_or(Error::OutOfRange)?;
+    Ok(SwapEntry::new(area_of(area)?, offset))
+}
+
+fn area_of(area: u32) -> Result<u8, Error> {
+    if area < AREAS { Ok(area as u8 + 1) } else { Err(Error::OutOfRange) }
+}
+
+impl Cache {
+    /// Makes an empty cache.
+    ///
+    /// # Errors
+    /// [`Error::Compressor`] for a name that is none, [`Error::System`] for want of memory, and
+    /// [`Error::Store`] for a directory in which no file can be made.
+    pub fn open(config: &Config) -> Result<Cache, Error> {
+        let codec = match &config.compressor {
+            Some(name) => {
+                CodecSpec::parse(name).map_err(|why| Error::Compressor(why.to_string()))?
+            }
+            None => CodecSpec::default(),
+        };
+        let in_words = |errno: Errno| Error::System(errno.0);
+        let mark = ForkMark::new().map_err(in_words)?;
+        let of_store = |errno: Errno| Error::Store(errno.0);
+        let open = |directory: &PathBuf| FileStore::open(directory.as_os_str().as_bytes());
+        let store = config.store.as_ref().map(open).transpose().map_err(of_store)?;
+        let swap = SwapCache::new(CacheConfig {
+            codec,
+            keeps_incompressible: true,
+            store,
+            encryption: if config.encrypts { Encryption::On } else { Encryption::Off },
+            ..CacheConfig::default()
+        })
+        .map_err(in_words)?;
+        for area in 0..AREAS {
+            swap.init(area_of(area)?).map_err(in_words)?;
+        }
+        let cache = Cache {
+            swap,
+            memory_bytes: AtomicU64::new(config.memory_bytes),
+            are_tables_full: AtomicBool::new(false),
+            stores: AtomicU64::new(0),
+            packed_after: AtomicU64::new(0),
+            mark,
+        };
+        cache.divide_memory();
+        Ok(cache)
+    }
+
+    /// The engine, in the process that may use it.
+    #[inline]
+    fn swap(&self) -> Result<&SwapCache, Error> {
+        if self.mark.is_set() { Ok(&self.swap) } else { Err(Error::Forked) }
+    }
+
+    // ---- Pages
+
+    /// Stores a page under a key, in the place of an older one.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where neither memory nor file has room: the older page is still there then.
+    pub fn store(&self, area: u32, page: u64, bytes: &Page) -> Result<(), Error> {
+        let (swap, key) = (self.swap()?, key(area, page)?);
+        if self.stores.fetch_add(1, Ordering::Relaxed).is_multiple_of(DIVIDED_AFTER) {
+            self.divide_memory();
+        }
+        if self.are_tables_full.load(Ordering::Relaxed) && !self.has(key) {
+            return Err(Error::Full);
+        }
+        match swap.store(key, bytes) {
+            Ok(()) => Ok(()),
+            Err(SwapFull) if self.pack(swap) => swap.store(key, bytes).map_err(|_| Error::Full),
+            Err(SwapFull) => Err(Error::Full),
+        }
+    }
+
+    /// Closes the gaps that dropped pages have left; says whether that freed something. Without
+    /// new ones it is not tried again.
+    fn pack(&self, swap: &SwapCache) -> bool {
+        let drops = swap.counters().invalidates;
+        self.packed_after.swap(drops, Ordering::Relaxed) != drops && swap.compact() > 0
+    }
+
+    /// Brings the page of a key. It stays stored.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where there is none, [`Error::Store`] where the file cannot be read, and
+    /// [`Error::Corrupt`] where what is read is not what was written. `bytes` may hold anything
+    /// then.
+    pub fn load(&self, area: u32, page: u64, bytes: &mut Page) -> Result<(), Error> {
+        self.swap()?.load(key(area, page)?, bytes).map_err(|why| match why {
+            LoadError::NotFound => Error::NotFound,
+            LoadError::Io(errno) => Error::Store(errno.0),
+            LoadError::Corrupt => Error::Corrupt,
+        })
+    }
+
+    /// Drops the page of a key; says whether there was one.
+    pub fn drop_page(&self, area: u32, page: u64) -> Result<bool, Error> {
+        Ok(self.swap()?.invalidate_page(key(area, page)?))
+    }
+
+    /// Drops all pages of an area; says how many. A page that another thread stores meanwhile may
+    /// be among them or not.
+    pub fn drop_area(&self, area: u32) -> Result<u64, Error> {
+        let swap = self.swap()?;
+        let dropped = swap.invalidate_range(area_of(area)?, 0..u32::MAX);
+        swap.give_tables_back();
+        self.divide_memory();
+        Ok(dropped)
+    }
+
+    fn has(&self, key: SwapEntry) -> bool {
+        let one = key.offset()..key.offset() + 1;
+        !matches!(self.swap.run(key.area(), one), Run::Absent(_))
+    }
+
+    // ---- Memory
+
+    /// Gives the pool what the tables leave.
+    fn divide_memory(&self) {
+        let memory_bytes = self.memory_bytes.load(Ordering::Relaxed);
+        let pool_bytes = memory_bytes.saturating_sub(self.swap.tables_bytes() as u64);
+        self.are_tables_full.store(pool_bytes == 0, Ordering::Relaxed);
+        self.swap.set_max_pool_bytes(usize::try_from(pool_bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Another limit from now on. What is above it goes to the file at once, as far as there is
+    /// one; says what is used afterwards.
+    pub fn set_memory(&self, bytes: u64) -> Result<u64, Error> {
+        self.swap()?;
+        self.memory_bytes.store(bytes, Ordering::Relaxed);
+        self.divide_memory();
+        self.shrink(bytes)
+    }
+
+    /// Has all that is stored take at most `bytes` of memory, once, by writing the least recently
+    /// used pages to the file and packing what stays, and gives buffers back; says what is used
+    /// afterwards. Without a file it can be more, and so it can as tables stay in memory.
+    pub fn shrink(&self, bytes: u64) -> Result<u64, Error> {
+        let swap = self.swap()?;
+        let excess = self.used_bytes().saturating_sub(bytes);
+        if excess > 0 {
+            swap.shrink(usize::try_from(excess).unwrap_or(usize::MAX));
+        }
+        swap.rest();
+        Ok(self.used_bytes())
+    }
+
+    /// Memory of compressed pages and of tables: what the limit bounds.
+    fn used_bytes(&self) -> u64 {
+        (self.swap.pool_bytes() + self.swap.tables_bytes()) as u64
+    }
+
+    /// What is stored, and what was done since the cache was opened.
+    pub fn stats(&self) -> Result<Stats, Error> {
+        let swap = self.swap()?;
+        let failure = swap.store_failure().map_or(0, |errno| errno.0);
+        let limit = self.memory_bytes.load(Ordering::Relaxed);
+        Ok(Stats::of(&swap.counters(), limit, self.used_bytes(), failure))
+    }
+
+    // ---- Fork
+
+    /// Brings the cache to rest for a fork. Until the result is gone, everybody else waits,
+    /// and this thread must not use the cache.
+    ///
+    /// The parent ends it by [`Forking::in_parent`], the child by [`Forking::in_child`]; to drop it
+    /// says that there was no fork.
+    pub fn before_fork(&self) -> Result<Forking<'_>, Error> {
+        let guard = Some(self.swap()?.prepare_fork());
+        Ok(Forking { cache: self, guard })
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if !self.mark.is_set() {
+            self.swap.abandon();
+        }
+    }
+}
+
+/// A cache at rest for the moment of a fork: see [`Cache::before_fork`].
+#[must_use]
+pub struct Forking<'a> {
+    cache: &'a Cache,
+    guard: Option<ForkGuard<'a, FileStore>>,
+}
+
+impl fmt::Debug for Forking<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forking").finish_non_exhaustive()
+    }
+}
+
+impl Forking<'_> {
+    /// In the parent, after a fork that succeeded.
+    pub fn in_parent(mut self) {
+        self.guard.take().into_iter().for_each(|guard| self.cache.swap.after_fork_parent(guard));
+    }
+
+    /// In the child: from here on it may use the cache, which has all pages of the moment of the
+    /// fork and writes to a file of its own.
+    pub fn in_child(mut self) {
+        self.cache.mark.set();
+        self.guard.take().into_iter().for_each(|guard| self.cache.swap.after_fork_child(guard));
+    }
+}
+
+impl Drop for Forking<'_> {
+    fn drop(&mut self) {
+        self.guard.take().into_iter().for_each(|guard| self.cache.swap.after_fork_failed(guard));
+    }
+}

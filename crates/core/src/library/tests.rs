@@ -1,0 +1,182 @@
+//! The face before the engine: limits, keys, files and forks. What the engine does is tested there.
+
+use super::*;
+use crate::sys::PAGE_SIZE;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// A page that compresses to about half, and says its number.
+fn page(number: u64) -> Page {
+    let mut page = [0; PAGE_SIZE];
+    let mut x = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for (at, word) in page.chunks_exact_mut(8).enumerate() {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        word.copy_from_slice(&if at % 2 == 0 { x } else { number }.to_le_bytes());
+    }
+    page
+}
+
+fn loaded(cache: &Cache, area: u32, number: u64) -> Result<Page, Error> {
+    let mut to = [0; PAGE_SIZE];
+    cache.load(area, number, &mut to).map(|()| to)
+}
+
+fn in_memory(bytes: u64) -> Cache {
+    Cache::open(&Config::new(bytes)).unwrap()
+}
+
+fn with_file(bytes: u64) -> Cache {
+    Cache::open(&Config::new(bytes).store(std::env::temp_dir())).unwrap()
+}
+
+#[test]
+fn areas_keep_their_pages_apart_and_are_dropped_alone() {
+    let cache = in_memory(16 << 20);
+    for area in [0, 7, AREAS - 1] {
+        for number in [0, 5, 70_000] {
+            cache.store(area, number, &page(number + u64::from(area))).unwrap();
+        }
+    }
+    assert_eq!(cache.drop_area(7), Ok(3));
+    assert_eq!(cache.drop_area(7), Ok(0));
+    assert_eq!(loaded(&cache, 7, 5), Err(Error::NotFound));
+    assert_eq!(loaded(&cache, 0, 70_000), Ok(page(70_000)));
+    assert_eq!(loaded(&cache, AREAS - 1, 5), Ok(page(5 + u64::from(AREAS - 1))));
+    // An area that was dropped takes pages again.
+    cache.store(7, 5, &page(1)).unwrap();
+    assert_eq!(loaded(&cache, 7, 5), Ok(page(1)));
+    assert_eq!(cache.drop_page(7, 5), Ok(true));
+    assert_eq!(cache.drop_page(7, 5), Ok(false));
+}
+
+#[test]
+fn keys_that_are_too_large_are_refused_and_the_largest_are_not() {
+    let cache = in_memory(64 << 20);
+    assert_eq!(cache.store(AREAS, 0, &page(0)), Err(Error::OutOfRange));
+    assert_eq!(cache.store(0, PAGES, &page(0)), Err(Error::OutOfRange));
+    assert_eq!(cache.store(0, u64::MAX, &page(0)), Err(Error::OutOfRange));
+    assert_eq!(loaded(&cache, AREAS, 0), Err(Error::OutOfRange));
+    assert_eq!(cache.drop_page(0, PAGES), Err(Error::OutOfRange));
+    assert_eq!(cache.drop_area(AREAS), Err(Error::OutOfRange));
+    cache.store(AREAS - 1, PAGES - 1, &page(9)).unwrap();
+    assert_eq!(loaded(&cache, AREAS - 1, PAGES - 1), Ok(page(9)));
+    assert_eq!(cache.drop_area(AREAS - 1), Ok(1));
+}
+
+#[test]
+fn a_full_cache_refuses_pages_and_keeps_those_it_has() {
+    let cache = in_memory(4 << 20);
+    let stored = (0..10_000).take_while(|n| cache.store(0, *n, &page(*n)).is_ok()).count() as u64;
+    assert!((1000..4000).contains(&stored), "{stored} pages of half their size in 4 MiB");
+    assert_eq!(cache.store(0, stored, &page(stored)), Err(Error::Full));
+    let stats = cache.stats().unwrap();
+    assert_eq!((stats.pages, stats.memory_pages), (stored, stored));
+    assert!(stats.failed_stores >= 2 && stats.used_bytes <= (4 << 20) + (64 << 10), "{stats:?}");
+    (0..stored).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+    // Another limit makes room.
+    cache.set_memory(8 << 20).unwrap();
+    cache.store(0, stored, &page(stored)).unwrap();
+}
+
+#[test]
+fn what_finds_no_room_in_memory_is_in_the_file() {
+    let cache = with_file(4 << 20);
+    (0..10_000).for_each(|n| cache.store(0, n, &page(n)).unwrap());
+    let stats = cache.stats().unwrap();
+    assert!(stats.store_pages > 5000 && stats.used_bytes <= 6 << 20, "{stats:?}");
+    assert!(stats.store_bytes > 5 << 20 && stats.written_bytes > 5 << 20, "{stats:?}");
+    (0..10_000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+    let used = cache.shrink(0).unwrap();
+    let stats = cache.stats().unwrap();
+    assert_eq!(stats.memory_pages, 0, "{stats:?}");
+    assert!(used < 1 << 20, "only tables are left, of {used} bytes");
+    (0..10_000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+    assert_eq!(cache.stats().unwrap().loads, 20_000);
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let why = Cache::open(&Config::new(1 << 20).compressor("snappy")).unwrap_err();
+    assert!(why.to_string().starts_with("codec 'snappy': no such codec; there are words"), "{why}");
+    let why = Cache::open(&Config::new(1 << 20).store("/no/such/directory")).unwrap_err();
+    assert_eq!(why, Error::Store(2));
+    assert!(why.to_string().contains("No such file"), "{why}");
+}
+
+/// Runs `child` in a forked child; what it says.
+#[allow(unsafe_code)]
+fn forked(before: impl FnOnce(), child: impl FnOnce() -> u8, parent: impl FnOnce()) -> u8 {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    before();
+    // SAFETY: the child calls the cache, which allocates nothing by then, writes one byte and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let _ = theirs.write_all(&[child()]);
+            // SAFETY: ends the child without destructors.
+            unsafe { libc::_exit(0) }
+        }
+        pid => {
+            assert!(pid > 0);
+            parent();
+            let mut said = [0];
+            drop(theirs);
+            ours.read_exact(&mut said).expect("the child lives to say it");
+            // SAFETY: waits for a child of ours.
+            assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+            said[0]
+        }
+    }
+}
+
+#[test]
+fn a_child_that_was_not_announced_gets_an_error_and_can_close() {
+    let cache = std::cell::RefCell::new(Some(with_file(1 << 20)));
+    (0..2000).for_each(|n| cache.borrow().as_ref().unwrap().store(0, n, &page(n)).unwrap());
+    let said = forked(
+        || {},
+        || {
+            let own = cache.borrow_mut().take().unwrap();
+            let refused = [
+                own.store(0, 1, &[0; PAGE_SIZE]).err(),
+                loaded(&own, 0, 1).err(),
+                own.drop_page(0, 1).err(),
+                own.drop_area(0).err(),
+                own.shrink(0).err(),
+                own.set_memory(0).err(),
+                own.stats().err(),
+                own.before_fork().err(),
+            ];
+            drop(own);
+            u8::from(refused.iter().all(|why| *why == Some(Error::Forked)))
+        },
+        || {},
+    );
+    assert_eq!(said, 1);
+    let cache = cache.into_inner().unwrap();
+    (0..2000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+}
+
+#[test]
+fn a_child_that_was_announced_has_all_pages_and_goes_its_own_way() {
+    let cache = with_file(1 << 20);
+    (0..2000).for_each(|n| cache.store(0, n, &page(n)).unwrap());
+    let forking = std::cell::Cell::new(None);
+    let said = forked(
+        || forking.set(Some(cache.before_fork().unwrap())),
+        || {
+            forking.take().unwrap().in_child();
+            let inherits = (0..2000).all(|n| loaded(&cache, 0, n) == Ok(page(n)));
+            let goes_on = (0..2000).all(|n| cache.store(0, n, &page(n + 1)).is_ok());
+            let is_own = (0..2000).all(|n| loaded(&cache, 0, n) == Ok(page(n + 1)));
+            u8::from(inherits && goes_on && is_own)
+        },
+        || forking.take().unwrap().in_parent(),
+    );
+    assert_eq!(said, 1);
+    (0..2000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+    // One that did not fork after all goes on, too.
+    drop(cache.before_fork().unwrap());
+    cache.store(0, 0, &page(7)).unwrap();
+}
