@@ -1,30 +1,53 @@
 //! The library as it is built, and programs in C that are compiled with it.
 #![allow(dead_code)]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::time::SystemTime;
 use std::{env, fs};
 
 pub const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 pub const LINE: [&str; 6] = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
 
-/// The directory in which cargo puts the library. It is built here since cargo builds no library
-/// for C along with tests; mostly it is there already.
+/// The directory in which cargo puts the library. Cargo builds no library for C along with tests, so
+/// it is built here if it is missing, or older than a source.
 pub fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let test = env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/NAME").to_path_buf();
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.current_dir(CRATE).args(["build", "--quiet", "-p", "uzswap-clib", "--target-dir"]);
-        cargo.arg(profile.parent().expect("a directory of profiles"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
+        let made = |file: &str| fs::metadata(profile.join(file)).and_then(|of| of.modified()).ok();
+        let sources = ["../core/src", "../core/Cargo.toml", "src", "Cargo.toml", "build.rs"];
+        let newest = sources.iter().filter_map(|name| newest(&Path::new(CRATE).join(name))).max();
+        if made("libuzswap.so") < newest || made("libuzswap.a") < newest {
+            build(&profile);
         }
-        assert!(cargo.status().unwrap().success(), "the library is not built");
         profile
     })
+}
+
+/// The time of the newest file.
+fn newest(path: &Path) -> Option<SystemTime> {
+    let own = fs::metadata(path).and_then(|of| of.modified()).ok();
+    let below = fs::read_dir(path).into_iter().flatten().flatten();
+    below.map(|entry| newest(&entry.path())).max().unwrap_or(own).max(own)
+}
+
+fn build(profile: &Path) {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(CRATE).args(["build", "--quiet", "-p", "uzswap-clib", "--target-dir"]);
+    cargo.arg(profile.parent().expect("a directory of profiles"));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "the library is not built");
+}
+
+/// Says of a test that it cannot run, and why; not by `println`, which a test that passes hides.
+pub fn skipped(test: &str, why: &str) {
+    let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes());
 }
 
 /// A directory of a test's own, with the library under the name that the loader looks for; gone at

@@ -1,0 +1,139 @@
+//! The header's prototypes are what the library exports, with the types that Rust has.
+//!
+//! Structures and constants are compared by `src/layout.rs`.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use support::{CRATE, Place, built, said};
+
+type Signatures = BTreeMap<String, String>;
+
+fn text(file: &str) -> String {
+    fs::read_to_string(format!("{CRATE}/{file}")).unwrap()
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The header without comments and without its macros.
+fn header() -> String {
+    let text = text("include/uzswap.h");
+    let code = text.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, rest)| rest));
+    let code: String = code.collect();
+    code.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |all, l| all + l + "\n")
+}
+
+/// `name -> result(types of arguments)` of the header.
+fn of_header() -> Signatures {
+    let code = header();
+    let statements = code.split(';').filter(|statement| statement.contains('('));
+    statements
+        .map(|statement| {
+            let (head, arguments) = statement.split_once('(').unwrap();
+            let at = head.rfind("uzswap_").unwrap();
+            let result = head[..at].rsplit(['}', '{']).next().unwrap();
+            let without_name = |argument: &str| match argument.trim() {
+                "void" => String::new(),
+                argument => words(
+                    argument
+                        .rsplit_once(|c: char| " *".contains(c))
+                        .map_or(argument, |(_, name)| argument.strip_suffix(name).unwrap()),
+                ),
+            };
+            let types: Vec<_> =
+                arguments.trim_end().trim_end_matches(')').split(',').map(without_name).collect();
+            (head[at..].to_string(), format!("{}({})", words(result), types.join(", ")))
+        })
+        .collect()
+}
+
+/// A type of Rust, as C writes it.
+fn in_c(rust: &str) -> String {
+    let known = [
+        ("c_int", "int"),
+        ("u32", "uint32_t"),
+        ("u64", "uint64_t"),
+        ("i64", "int64_t"),
+        ("usize", "size_t"),
+        ("*const c_char", "const char *"),
+        ("*const c_void", "const void *"),
+        ("*const Page", "const void *"),
+        ("*mut Page", "void *"),
+        ("*const Handle", "uzswap_cache *"),
+        ("*mut Handle", "uzswap_cache *"),
+        ("*mut *mut Handle", "uzswap_cache **"),
+        ("*const ConfigOfC", "const struct uzswap_config *"),
+        ("*mut StatsOfC", "struct uzswap_cache_stats *"),
+        ("*mut StatusOfC", "struct uzswap_self_status *"),
+        ("*mut u64", "uint64_t *"),
+    ];
+    let found = known.iter().find(|(of_rust, _)| *of_rust == rust);
+    found.unwrap_or_else(|| panic!("{rust} has no name in C here")).1.to_string()
+}
+
+/// The same of the sources.
+fn of_rust() -> Signatures {
+    let mut all = Signatures::new();
+    for file in ["src/border.rs", "src/cache.rs", "src/managed.rs"] {
+        for part in text(file).split("extern \"C\" fn ").skip(1) {
+            let (head, _) = part.split_once('{').unwrap();
+            let (name, rest) = head.split_once('(').unwrap();
+            let (arguments, result) = rest.split_once(')').unwrap();
+            let types = arguments.split(',').filter_map(|argument| argument.split_once(": "));
+            let types: Vec<_> = types.map(|(_, of_rust)| in_c(of_rust.trim())).collect();
+            let result = result.split_once("-> ").map_or("void".into(), |(_, of)| in_c(of.trim()));
+            all.insert(name.to_string(), format!("{result}({})", types.join(", ")));
+        }
+    }
+    all
+}
+
+#[test]
+fn prototypes_are_those_of_the_sources() {
+    let (header, rust) = (of_header(), of_rust());
+    assert!(header.len() >= 18, "{header:?}");
+    assert_eq!(header, rust);
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares_and_nothing_else() {
+    let library = built().join("libuzswap.so");
+    let symbols = said(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
+    let mut exported: Vec<_> =
+        symbols.lines().map(|line| line.rsplit(' ').next().unwrap().to_string()).collect();
+    exported.sort();
+    assert_eq!(exported, of_header().into_keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_loader_is_asked_for_the_library_by_its_number() {
+    let dynamic = said(Command::new("readelf").arg("-d").arg(built().join("libuzswap.so")));
+    assert!(dynamic.contains("Library soname: [libuzswap.so.1]"), "{dynamic}");
+    for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
+        let own = ["libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "libm.so.6"];
+        assert!(own.iter().any(|name| line.contains(name)), "{line}");
+    }
+}
+
+#[test]
+fn the_header_is_for_c_of_any_year_and_for_cpp() {
+    let place = Place::new("header");
+    let file = place.path().join("only.c");
+    fs::write(&file, "#include <uzswap.h>\nint main(void) { return 0; }\n").unwrap();
+    for (compiler, language) in [("gcc", "c99"), ("gcc", "c17"), ("g++", "c++11"), ("g++", "c++20")]
+    {
+        if !support::has(compiler) {
+            support::skipped("the_header_is_for_c_of_any_year_and_for_cpp", "g++ is not installed");
+            continue;
+        }
+        let mut command = Command::new(compiler);
+        command.args([&format!("-std={language}"), "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+        command.args(["-x", if compiler == "g++" { "c++" } else { "c" }, "-fsyntax-only"]);
+        said(command.arg(format!("-I{CRATE}/include")).arg(&file));
+    }
+}
