@@ -1,8 +1,9 @@
 //! `uzswap_cache_*`: the cache of pages.
 //!
 //! # Safety charter
-//! A `Handle` is made by `open` and freed by `close`, and in between only shared: all it has is made
-//! for several threads. Pages are 4096 bytes of the caller's, of any alignment, borrowed for a call.
+//! A `Handle` is made by `open` and freed by `close`, and in between only shared: all it has is
+//! made for several threads. Pages are 4096 bytes of the caller's, of any alignment, borrowed for a
+//! call.
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, c_char, c_int};

@@ -1,8 +1,8 @@
 //! The header's structures and constants are the library's: a program that is compiled with it says
 //! what it has, and this says what Rust has.
 //!
-//! Both lists are complete: the program's is made of the header's text, and Rust's names every field
-//! or does not compile.
+//! Both lists are complete: the program's is made of the header's text, and Rust's names every
+//! field or does not compile.
 
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};

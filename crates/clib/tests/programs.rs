@@ -8,7 +8,7 @@ use support::{Place, built, has, said, skipped};
 
 /// The programs, and what is added to their arguments: alone, and where everything is slower.
 const PROGRAMS: [(&str, &[&str], &[&str]); 3] =
-    [("calls", &[], &[]), ("threads", &["60000"], &["3000"]), ("forks", &[], &[])];
+    [("calls", &[], &[]), ("threads", &["60000"], &["2000"]), ("forks", &["12"], &["2"])];
 
 fn source(name: &str) -> String {
     format!("tests/programs/{name}.c")
@@ -21,6 +21,17 @@ fn programs_in_c_find_what_the_header_says() {
         let program = place.compile(&source(name), &["-O2"]);
         assert_eq!(said(place.command(&program).args(arguments)), "done\n", "{name}");
     }
+}
+
+#[test]
+fn the_example_has_more_values_than_memory_and_finds_them_all() {
+    let place = Place::new("kv");
+    let program = place.compile("examples/kv.c", &["-O2"]);
+    let said = said(Command::new(program).args(["300000", "32"]).arg(place.path()));
+    // "N values of M MiB in K MiB of memory; L MiB in the store"
+    let numbers: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [values, all, memory, store] = numbers[..] else { panic!("{said}") };
+    assert!(values == 300_000 && all > 64 && (16..=34).contains(&memory) && store > 0, "{said}");
 }
 
 #[test]

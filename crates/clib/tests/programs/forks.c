@@ -1,5 +1,5 @@
-/* Forks beside threads that use the cache: who was announced goes on, who was not is told. Argument:
- * a directory. */
+/* Forks beside threads that use the cache: who was announced goes on, who was not is told.
+ * Arguments: a directory, and how many forks. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-enum { PAGES = 1500, FORKS = 12 };
+enum { PAGES = 700 };
 
 static uzswap_cache *cache;
 static atomic_bool ends;
@@ -84,12 +84,12 @@ static void goes_on(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 2);
-    cache = opened(1 << 20, argv[1]);
+    CHECK(argc == 3);
+    cache = opened(512 << 10, argv[1]);
     store_pages(0);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, work, NULL) == 0);
-    for (int i = 0; i < FORKS; i++) {
+    for (int i = 0; i < atoi(argv[2]); i++) {
         int is_announced = i % 2;
         if (is_announced) IS(UZSWAP_OK, uzswap_cache_before_fork(cache));
         pid_t pid = fork();

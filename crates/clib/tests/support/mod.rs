@@ -11,8 +11,8 @@ use std::{env, fs};
 pub const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 pub const LINE: [&str; 6] = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
 
-/// The directory in which cargo puts the library. Cargo builds no library for C along with tests, so
-/// it is built here if it is missing, or older than a source.
+/// The directory in which cargo puts the library. Cargo builds no library for C along with tests,
+/// so it is built here if it is missing, or older than a source.
 pub fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
