@@ -500,11 +500,9 @@ fn life(mechanism: Mechanism) {
     {
         let s = PAGER.lock();
         for i in (40..PAGES.min(2000)).step_by(80) {
+            let at = (base + i * P) as *mut _;
             // SAFETY: the test's own mapping.
-            assert_eq!(
-                unsafe { libc::madvise((base + i * P) as *mut _, 40 * P, libc::MADV_DONTDUMP) },
-                0
-            );
+            assert_eq!(unsafe { libc::madvise(at, 40 * P, libc::MADV_DONTDUMP) }, 0);
         }
         drop(s);
         let pages = PAGES.min(2000);
