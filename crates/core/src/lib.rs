@@ -45,42 +45,30 @@
 #![deny(missing_docs)]
 
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod cache;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod codec;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod control;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod fault;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod latency;
 mod library;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod nbd;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod policy;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod pool;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod region;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod store;
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod sys;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
-#[allow(missing_docs)]
 pub mod testing;
 
 pub use cache::Page;

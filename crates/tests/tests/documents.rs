@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use uzswap_tests::{Suite, Verdict};
 
 /// Lines that are not run, and why. A line counts by its beginning.
-const NOT_RUN: [(&str, &str); 14] = [
+const NOT_RUN: [(&str, &str); 17] = [
     ("uzswap disk ", "serves until it is ended, or needs a disk: tests/disk.rs"),
     ("nbdcopy ", "needs libnbd: tests/disk.rs"),
     ("uzswap jupyter ", "needs a notebook server: python/tests/test_notebook.py"),
@@ -29,6 +29,9 @@ const NOT_RUN: [(&str, &str); 14] = [
     ("pip install ", "python/test.sh"),
     ("python3 python/build_wheel.py", "python/test.sh"),
     ("python -m uzswap", "python/test.sh"),
+    ("crates/clib/install.sh", "builds: crates/clib/tests/install.rs"),
+    ("cc ", "needs what is installed: crates/clib/tests/install.rs"),
+    ("LD_LIBRARY_PATH=", "needs what is installed: crates/clib/tests/install.rs"),
     ("cargo ", "builds, or runs other tests"),
     ("RUSTFLAGS=", "runs other tests: .github/workflows/scheduled.yml"),
     ("cd fuzz", "needs a nightly compiler: .github/workflows/scheduled.yml"),
