@@ -32,7 +32,7 @@ def _refuse_elsewhere():
 
 
 def _compiled(settings):
-    """The directory of the two files."""
+    """The directory of the compiled files."""
     if "bin" in settings:
         return pathlib.Path(settings["bin"]).resolve()
     for program, remedy in (("cargo", "install Rust, https://rustup.rs"), ("cc", "install gcc")):

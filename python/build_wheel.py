@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Builds the wheel: the command, the preload library and the Python package in one file for pip.
+"""Builds the wheel: the command, both libraries and the Python package in one file for pip.
 
     python/build_wheel.py [--out DIR] [--zig] [--no-build] [--bin DIR]
 
     uzswap/                                        the package, for every Python from 3.9 on
+    uzswap/libuzswap.so.1                          the library for C, which uzswap.Cache loads
     uzswap-VERSION.data/scripts/uzswap             -> bin/uzswap
     uzswap-VERSION.data/data/lib/uzswap/lib*.so    -> lib/uzswap/, where the command looks for it
 
-The tag says which glibc the two files really need: that is read from them. Built on a distribution
+The tag says which glibc the compiled files really need: that is read from them. Built on a distribution
 it is that one's (2.34 on Debian 12); with --zig (pip install ziglang cargo-zigbuild) it is 2.28.
 The same files give the same wheel: times are SOURCE_DATE_EPOCH's.
 """
@@ -29,6 +30,9 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "uzswap"
 COMMAND, LIBRARY = "uzswap", "libuzswap_preload.so"
+# As cargo names it, and as the package and the loader do.
+FOR_C, FOR_C_LOADED = "libuzswap.so", "libuzswap.so.1"
+COMPILED = (COMMAND, LIBRARY, FOR_C)
 ZIG_TARGET = "x86_64-unknown-linux-gnu"
 ZIG_GLIBC = "2.28"
 # What a manylinux wheel may need beside glibc's own libraries: PEP 600.
@@ -57,8 +61,8 @@ def version():
 
 
 def build(zig):
-    """Compiles both files; the directory where they are."""
-    packages = ["-p", "uzswap-cli", "-p", "uzswap-preload"]
+    """Compiles all three files; the directory where they are."""
+    packages = ["-p", "uzswap-cli", "-p", "uzswap-preload", "-p", "uzswap-clib"]
     cargo = ["cargo", "zigbuild" if zig else "build", "--release", *packages]
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     if not zig:
@@ -152,6 +156,7 @@ def contents(bin_dir, number, tag):
     for path in sorted(PACKAGE.iterdir()):
         if path.suffix == ".py" or path.name == "py.typed":
             yield f"uzswap/{path.name}", path.read_bytes(), False
+    yield f"uzswap/{FOR_C_LOADED}", (bin_dir / FOR_C).read_bytes(), True
     data, info = f"uzswap-{number}.data", f"uzswap-{number}.dist-info"
     yield f"{data}/scripts/{COMMAND}", (bin_dir / COMMAND).read_bytes(), True
     yield f"{data}/data/lib/uzswap/{LIBRARY}", (bin_dir / LIBRARY).read_bytes(), True
@@ -185,12 +190,12 @@ def pack(bin_dir, out):
     number = version()
     with tempfile.TemporaryDirectory() as scratch:
         stripped = pathlib.Path(scratch)
-        for name in (COMMAND, LIBRARY):
+        for name in COMPILED:
             if not (bin_dir / name).is_file():
                 sys.exit(f"{bin_dir} has no {name}: cargo build --release makes it")
             shutil.copy(bin_dir / name, stripped)
             subprocess.run(["strip", "--strip-unneeded", stripped / name], check=True)
-        major, minor = glibc_of(stripped / name for name in (COMMAND, LIBRARY))
+        major, minor = glibc_of(stripped / name for name in COMPILED)
         tag = f"py3-none-manylinux_{major}_{minor}_x86_64"
         out.mkdir(parents=True, exist_ok=True)
         wheel = out / f"uzswap-{number}-{tag}.whl"

@@ -27,7 +27,8 @@ env/bin/pip install --quiet "${packages[@]}" >pip.log 2>&1 ||
 status=0
 env/bin/python "$root/python/tests/run.py" || status=$?
 env/bin/pip uninstall --quiet --yes uzswap
-if [ -e env/bin/uzswap ] || [ -e env/lib/uzswap/libuzswap_preload.so ]; then
+if [ -e env/bin/uzswap ] || [ -e env/lib/uzswap/libuzswap_preload.so ] ||
+    compgen -G 'env/lib/python*/site-packages/uzswap/libuzswap*' >/dev/null; then
     echo "pip uninstall has left files"
     status=1
 fi

@@ -15,7 +15,10 @@ usage() {
     exit 2
 }
 
-root=$(cd "$(dirname "$0")/../.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+# In the source tree cargo builds in its directory, elsewhere in this one.
+root=$here
+[ ! -e "$here/../core/Cargo.toml" ] || root=$(cd "$here/../.." && pwd)
 prefix= built= libdir=lib
 while [ $# -gt 0 ]; do
     case $1 in
@@ -33,10 +36,10 @@ case $prefix in
 esac
 
 if [ -z "$built" ]; then
-    (cd "$root" && cargo build --release -p uzswap-clib)
+    (cd "$here" && cargo build --release)
     built=${CARGO_TARGET_DIR:-$root/target}/release
 fi
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
+version=$(sed -n 's/^#define UZSWAP_VERSION "\(.*\)"/\1/p' "$here/include/uzswap.h")
 lib=${DESTDIR:-}$prefix/$libdir include=${DESTDIR:-}$prefix/include
 
 install -d "$lib/pkgconfig" "$include"
@@ -48,7 +51,7 @@ ln -sf "libuzswap.so.$version" "$lib/libuzswap.so.1"
 ln -sf libuzswap.so.1 "$lib/libuzswap.so"
 install -m 644 "$built/libuzswap.a" "$lib/libuzswap.a"
 strip --strip-debug "$lib/libuzswap.a"
-install -m 644 "$root/crates/clib/include/uzswap.h" "$include/uzswap.h"
+install -m 644 "$here/include/uzswap.h" "$include/uzswap.h"
 cat >"$lib/pkgconfig/uzswap.pc" <<END
 prefix=$prefix
 libdir=\${prefix}/$libdir
@@ -56,7 +59,7 @@ includedir=\${prefix}/include
 
 Name: uzswap
 Description: A cache of compressed pages, and control of the managed process
-URL: $(sed -n 's/^repository = "\(.*\)"/\1/p' "$root/Cargo.toml")
+URL: https://github.com/uzswap/uzswap
 Version: $version
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -luzswap

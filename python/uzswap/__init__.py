@@ -6,10 +6,11 @@
     uzswap.set_memory("2G")                         another limit for its run
     uzswap.reclaim()                                all memory that is not used now
     uzswap.advise(array, "cold")                    what is known of one array
+    uzswap.Cache("64M", store="/var/tmp")           pages under keys, compressed, in any process
 
 A process is *managed* if it runs under uzswap. `status` answers None where it is not; what would
 change something raises NotManaged. Nothing here is compiled: control goes over the run's socket,
-advice is `madvise`.
+advice is `madvise`, and Cache is the library for C, by ctypes.
 """
 
 from importlib import import_module
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._advice import Advice, advise
+    from ._cache import Cache, CacheStats, Full
     from ._control import Process, Status, idle, reclaim, set_memory, status
     from ._errors import Error, NotManaged
     from ._managed import is_managed
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Advice",
+    "Cache",
+    "CacheStats",
     "Error",
+    "Full",
     "NotManaged",
     "Process",
     "Status",
@@ -42,6 +47,7 @@ __all__ = [
 # uzswap waits for none.
 _HOMES = {
     "_advice": ("Advice", "advise"),
+    "_cache": ("Cache", "CacheStats", "Full"),
     "_control": ("Process", "Status", "idle", "reclaim", "set_memory", "status"),
     "_errors": ("Error", "NotManaged"),
     "_managed": ("is_managed",),

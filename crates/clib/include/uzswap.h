@@ -36,6 +36,8 @@
 extern "C" {
 #endif
 
+/* The version of this header; uzswap_version() is the library's. */
+#define UZSWAP_VERSION "0.1.0"
 /* Bytes of a page. */
 #define UZSWAP_PAGE_BYTES 4096
 /* Areas are numbered from 0 and below this. */

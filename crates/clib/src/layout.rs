@@ -108,7 +108,9 @@ fn structures(code: &str) -> Vec<(&str, Vec<&str>)> {
 /// Names of the header's constants.
 fn constants(code: &str) -> Vec<&str> {
     let macros = code.lines().filter_map(|line| line.strip_prefix("#define "));
-    let macros = macros.filter_map(|line| line.split_once(' ')).map(|(name, _)| name);
+    let macros = macros.filter_map(|line| line.split_once(' '));
+    // The version is a text.
+    let macros = macros.filter(|(_, value)| !value.starts_with('"')).map(|(name, _)| name);
     let of_enums = code.split("enum ").skip(1).filter_map(|rest| rest.split_once('{'));
     let of_enums = of_enums.filter_map(|(_, body)| body.split_once('}').map(|(body, _)| body));
     let of_enums = of_enums.flat_map(|body| body.split(',')).filter_map(|v| v.split_once(" = "));
@@ -167,4 +169,10 @@ fn a_structure_that_is_read_has_no_padding_and_its_first_version_is_known() {
     assert_eq!(ConfigOfC::LEAST_BYTES, 5 * 8);
     assert_eq!(StatsOfC::LEAST_BYTES, 22 * 8);
     assert_eq!(StatusOfC::LEAST_BYTES, 13 * 8);
+}
+
+#[test]
+fn the_headers_version_is_the_librarys() {
+    let of_header = format!("#define UZSWAP_VERSION \"{}\"\n", env!("CARGO_PKG_VERSION"));
+    assert!(HEADER.contains(&of_header), "the header has not: {of_header}");
 }
