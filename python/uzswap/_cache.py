@@ -96,7 +96,8 @@ class _Handle:
         result = self.library.uzswap_cache_open(ctypes.byref(config), ctypes.byref(self.pointer))
         if result != c.OK:
             self._fail(result, config)
-        _handles.add(self)
+        with _lock:
+            _handles.add(self)
 
     def __del__(self) -> None:
         if getattr(self, "pointer", None):
@@ -121,24 +122,25 @@ class _Handle:
             self._fail(result)
 
 
-# Caches that a forked child is to have, too, and those that this thread has brought to rest.
+# All caches: a forked child is to have them, too. The lock is held from before a fork to after it,
+# on both sides.
 _handles: "weakref.WeakSet[_Handle]" = weakref.WeakSet()
-_forking = threading.local()
+_lock = threading.Lock()
+_at_rest: List[_Handle] = []
 
 
 def _before_fork() -> None:
-    # In one order, so that two threads that fork do not wait for each other.
-    at_rest: List[_Handle] = []
-    for handle in sorted(_handles, key=lambda handle: handle.pointer.value or 0):
+    _lock.acquire()
+    for handle in list(_handles):
         if handle.library.uzswap_cache_before_fork(handle.pointer) == c.OK:
-            at_rest.append(handle)
-    _forking.at_rest = at_rest
+            _at_rest.append(handle)
 
 
 def _after_fork(pid: int) -> None:
-    for handle in getattr(_forking, "at_rest", []):
+    for handle in _at_rest:
         handle.library.uzswap_cache_after_fork(handle.pointer, pid)
-    _forking.at_rest = []
+    _at_rest.clear()
+    _lock.release()
 
 
 os.register_at_fork(

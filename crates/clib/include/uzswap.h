@@ -155,7 +155,7 @@ struct uzswap_cache_stats {
     int64_t store_error;           /* errno of why writing to it has stopped; 0: it has not */
 };
 
-/* Fills *stats, as far as its `size` says. All figures are of one moment. UZSWAP_FORKED. */
+/* Fills *stats, as far as its `size` says. UZSWAP_FORKED. */
 int uzswap_cache_stats(uzswap_cache *cache, struct uzswap_cache_stats *stats);
 
 /* Fork. A child has a copy of the cache. What it may do with it is decided before the fork:

@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::border::{Outcome, Result, Versioned, give, number, with_errno, write_sized};
 use crate::run::{self, Figures};
@@ -31,14 +31,19 @@ const ADVICE: [c_int; 3] = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILL
 const NEED: usize = 2;
 
 /// Whether uzswap's library is in this process: it comes with an exec and never leaves, so it is
-/// looked for once.
+/// looked for once. No lock is in this, which a forked child could find taken.
 fn is_managed() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if FOUND.load(Ordering::Relaxed) == UNKNOWN {
         let maps = fs::read("/proc/self/maps").unwrap_or_default();
         let name = b"/libuzswap_preload.so";
-        maps.windows(name.len()).any(|here| here == name)
-    })
+        let is_there = maps.windows(name.len()).any(|here| here == name);
+        FOUND.store(if is_there { YES } else { NO }, Ordering::Relaxed);
+    }
+    FOUND.load(Ordering::Relaxed) == YES
 }
 
 fn managed() -> Result<()> {

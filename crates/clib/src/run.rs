@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use serde_json::{Value, json};
@@ -124,12 +124,16 @@ fn ask(socket: &Path, request: &Value, patience: Duration) -> Result<Value> {
 /// Sends a line, and reads one.
 fn exchange(socket: &Path, request: &Value, patience: Duration) -> std::io::Result<Vec<u8>> {
     let mut line = UnixStream::connect(socket)?;
-    line.set_read_timeout(Some(patience))?;
+    let until = Instant::now() + patience;
     line.set_write_timeout(Some(patience))?;
     line.write_all(format!("{request}\n").as_bytes())?;
     let (mut reply, mut piece) = (Vec::new(), [0; 4096]);
     while !reply.ends_with(b"\n") && reply.len() < REPLY_BYTES {
+        // Zero would be for ever.
+        let left = until.saturating_duration_since(Instant::now());
+        line.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match line.read(&mut piece)? {
+            _ if left.is_zero() => return Err(std::io::ErrorKind::TimedOut.into()),
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             n => reply.extend_from_slice(&piece[..n]),
         }

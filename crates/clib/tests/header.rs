@@ -137,3 +137,34 @@ fn the_header_is_for_c_of_any_year_and_for_cpp() {
         said(command.arg(format!("-I{CRATE}/include")).arg(&file));
     }
 }
+
+/// Names of a structure's fields, in order: of the header, or of a class of ctypes.
+fn fields(text: &str, from: &str, to: &str, name: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let (_, body) = text.split_once(from).unwrap_or_else(|| panic!("no {from}"));
+    let (body, _) = body.split_once(to).expect("it ends");
+    body.lines().filter_map(name).collect()
+}
+
+#[test]
+fn python_has_the_headers_structures_and_results() {
+    let (header, python) = (header(), text("../../python/uzswap/_library.py"));
+    for (c, class) in [("uzswap_config", "Config"), ("uzswap_cache_stats", "Stats")] {
+        let of_c = fields(&header, &format!("struct {c} {{"), "};", |line| {
+            let line = line.split_once(';')?.0;
+            line.rsplit([' ', '*']).next().map(str::to_string)
+        });
+        let of_python = fields(&python, &format!("class {class}(ctypes.Structure)"), "]", |line| {
+            let (name, _) = line.trim().strip_prefix("(\"")?.split_once('"')?;
+            Some(name.to_string())
+        });
+        assert_eq!(of_c, of_python, "{class}");
+    }
+    // Results are the numbers from 0 on, and Python has the first of them.
+    let (names, rest) = python.split_once(" = range(").unwrap();
+    let names = names.rsplit('\n').next().unwrap();
+    let count: usize = rest.split_once(')').unwrap().0.parse().unwrap();
+    for (number, name) in names.split(", ").enumerate() {
+        assert!(header.contains(&format!("UZSWAP_{name} = {number},")), "{name} is {number}");
+    }
+    assert_eq!(names.split(", ").count(), count);
+}

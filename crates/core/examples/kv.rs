@@ -140,8 +140,8 @@ fn run(values: u64, memory_bytes: u64, directory: &Path) -> Result<(Stats, u64),
     for _ in 0..values {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let key = (random >> 33) % values;
-        let version = if key % 10 == 0 { 2 } else { 1 };
-        let expected = (key % 1000 != 0).then(|| value(key, version));
+        let version = if key.is_multiple_of(10) { 2 } else { 1 };
+        let expected = (!key.is_multiple_of(1000)).then(|| value(key, version));
         assert!(store.get(key)? == expected, "key {key} has another value");
     }
     assert_eq!(store.get(values)?, None);

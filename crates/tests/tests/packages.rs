@@ -1,5 +1,5 @@
-//! What would be published: each crate packs from what is in the tree, with its licences and without
-//! a stray file.
+//! What would be published: each crate packs from what is in the tree, with its licences and
+//! without a stray file.
 //!
 //! Nothing is compiled: cargo checks the manifests and writes the archives.
 

@@ -3,7 +3,7 @@
 
 use crate::cache::Counters;
 
-/// What a cache holds, and what it has done since it was opened. Consistent in itself.
+/// What a cache holds, and what it has done since it was opened. Counts of pages are of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

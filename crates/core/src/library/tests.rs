@@ -97,6 +97,26 @@ fn what_finds_no_room_in_memory_is_in_the_file() {
 }
 
 #[test]
+fn a_cache_is_for_several_threads() {
+    fn is_for_threads<T: Send + Sync>() {}
+    is_for_threads::<Cache>();
+    let cache = with_file(1 << 20);
+    std::thread::scope(|scope| {
+        for area in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                for n in 0..1500 {
+                    cache.store(area, n, &page(n + u64::from(area))).unwrap();
+                    let at = n / 2;
+                    assert_eq!(loaded(cache, area, at), Ok(page(at + u64::from(area))));
+                }
+            });
+        }
+    });
+    assert_eq!(cache.stats().unwrap().pages, 6000);
+}
+
+#[test]
 fn what_cannot_be_opened_says_why() {
     let why = Cache::open(&Config::new(1 << 20).compressor("snappy")).unwrap_err();
     assert!(why.to_string().starts_with("codec 'snappy': no such codec; there are words"), "{why}");
