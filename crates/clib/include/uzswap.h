@@ -169,7 +169,9 @@ int uzswap_cache_stats(uzswap_cache *cache, struct uzswap_cache_stats *stats);
  *
  * After a fork without these, every function answers UZSWAP_FORKED in the child, but for
  * uzswap_cache_close: a thread that the child does not have may have been half-way through
- * something. In the parent nothing changes. vfork and posix_spawn need nothing.
+ * something. In the parent nothing changes, but for a load from the store that another thread has
+ * under way at that moment: it may fail, as open(2) says of O_DIRECT. vfork and posix_spawn need
+ * nothing.
  *
  * UZSWAP_FORKED; UZSWAP_SYSTEM for want of memory. */
 int uzswap_cache_before_fork(uzswap_cache *cache);
