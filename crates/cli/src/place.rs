@@ -13,7 +13,7 @@ use crate::os::{self, FileSystem};
 use crate::private::{Closed, Fault, Private};
 use crate::program::reason;
 
-type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 // ---------------------------------------------------------------- the store
 

@@ -13,7 +13,7 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -75,15 +75,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     }
     let managed = match &takeover {
         Ok(way) => {
-            let library = place::find_preload(&env).map_err(Failure::environment)?;
-            if let (Way::Boot, Err(e)) = (way, os::may_execute(&library)) {
-                let shown = library.display();
-                let message =
-                    format!("{shown} has to start {}: {}", program.path.display(), reason(&e));
-                return Err(Failure::environment(format!(
-                    "{message}: make it executable (chmod +x {shown})"
-                )));
-            }
+            let library = library_for(way, &program, &env)?;
             let block = ControlBlock::create(&settings.for_runtime()?).map_err(|e| {
                 Failure::environment(format!("cannot make shared memory: {}", reason(&e)))
             })?;
@@ -128,6 +120,19 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let end = company.attend(std::process::id(), false, || supervise::wait(pid, witness.as_ref()));
     drop(witness);
     Ok(supervise::end_alike(end))
+}
+
+/// The library that is to take the program over, if it can in that way.
+fn library_for(way: &Way, program: &Program, env: place::Env) -> Result<PathBuf, Failure> {
+    let library = place::find_preload(env).map_err(Failure::environment)?;
+    if let (Way::Boot, Err(e)) = (way, os::may_execute(&library)) {
+        let (shown, started) = (library.display(), program.path.display());
+        return Err(Failure::environment(format!(
+            "{shown} has to start {started}: {}: make it executable (chmod +x {shown})",
+            reason(&e)
+        )));
+    }
+    Ok(library)
 }
 
 /// `--in-place`: this process is the program from here on, and another one supervises it.

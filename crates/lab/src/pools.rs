@@ -104,6 +104,19 @@ fn look_at(bytes: &[u8]) {
     black_box(bytes.iter().step_by(64).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
 }
 
+/// What the table has of each pool, a line each.
+const COLUMNS: [(&str, Figure); 9] = [
+    ("density", |seen| seen.density),
+    ("metadata to objects", |seen| seen.metadata),
+    ("store ns", |seen| seen.store_ns),
+    ("read ns", |seen| seen.read_ns),
+    ("free ns", |seen| seen.free_ns),
+    ("compact ns per freed object", |seen| seen.compact_ns),
+    ("freed bytes", |seen| seen.freed_bytes),
+    ("resident memory fell by", |seen| seen.resident_fell_bytes),
+    ("density after", |seen| seen.density_after),
+];
+
 pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
     let mut comparison = Comparison::begin(&arguments.engine, "pools")?;
     let codecs = Codecs::new(CodecSpec::default());
@@ -135,22 +148,11 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
         objects.len(),
         bytes as f64 / objects.len() as f64
     );
-    let columns: [(&str, Figure); 9] = [
-        ("density", |seen| seen.density),
-        ("metadata to objects", |seen| seen.metadata),
-        ("store ns", |seen| seen.store_ns),
-        ("read ns", |seen| seen.read_ns),
-        ("free ns", |seen| seen.free_ns),
-        ("compact ns per freed object", |seen| seen.compact_ns),
-        ("freed bytes", |seen| seen.freed_bytes),
-        ("resident memory fell by", |seen| seen.resident_fell_bytes),
-        ("density after", |seen| seen.density_after),
-    ];
     println!("{:<28} {:>12} {:>12}", "", PoolKind::ALL[0].name(), PoolKind::ALL[1].name());
     let mut medians = Map::new();
     let figure =
         |kind: usize, of: Figure| median(seen[kind].borrow().0.iter().map(of)).unwrap_or(f64::NAN);
-    for (what, of) in columns {
+    for (what, of) in COLUMNS {
         let both = [figure(0, of), figure(1, of)];
         println!(
             "{what:<28} {:>12.*} {:>12.*}",
@@ -172,26 +174,25 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
     );
     let returned = figure(0, |seen| seen.resident_fell_bytes / seen.freed_bytes);
     comparison.aim("zsmalloc: fall of resident memory to bytes freed", returned, Aim::AtLeast(0.8));
-    let group = |heading: &str, of: Figure, scale: f64| {
-        let bar = |(i, kind): (usize, PoolKind)| (kind.name().to_string(), figure(i, of) * scale);
-        (heading.to_string(), PoolKind::ALL.into_iter().enumerate().map(bar).collect())
-    };
-    let plot = plot::bars(
-        "Pools with real objects",
-        "percent",
-        &[
-            group("Density", |seen| seen.density, 100.0),
-            group(
-                "Fall of resident memory to bytes freed",
-                |s| s.resident_fell_bytes / s.freed_bytes,
-                100.0,
-            ),
-        ],
-    );
+    let plot = picture(&figure);
     comparison.end(
         json!({"objects": objects.len(), "medians": medians, "store_ns": times.to_json()}),
         &plot,
     )
+}
+
+/// Both pools beside each other, in percent. `figure`: the median of a pool, by its place in
+/// `PoolKind::ALL`.
+fn picture(figure: &dyn Fn(usize, Figure) -> f64) -> String {
+    let group = |heading: &str, of: Figure| {
+        let bar = |(i, kind): (usize, PoolKind)| (kind.name().to_string(), figure(i, of) * 100.0);
+        (heading.to_string(), PoolKind::ALL.into_iter().enumerate().map(bar).collect())
+    };
+    let groups = [
+        group("Density", |seen| seen.density),
+        group("Fall of resident memory to bytes freed", |s| s.resident_fell_bytes / s.freed_bytes),
+    ];
+    plot::bars("Pools with real objects", "percent", &groups)
 }
 
 fn digits(value: f64) -> usize {

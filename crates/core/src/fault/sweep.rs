@@ -422,15 +422,7 @@ impl Pager {
             }
         };
         let run = slots.count;
-        // Publish the intent, then look at the holds (see hold.rs). No word may say writable before
-        // the kernel does.
-        let mut owned = 0;
-        for i in 0..run {
-            owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
-            self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((slots.slot + i) as u64, behind));
-        }
-        self.count_owned(owned);
-        fence(Ordering::SeqCst);
+        let owned = self.announce(addr, run, slots.slot, behind);
         let (free, held_to) = self.before_holds(addr, run);
         let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
         if owned > 0 && t.pages < run {
@@ -440,15 +432,7 @@ impl Pager {
                 range.prot,
             );
         }
-        for i in t.pages..run {
-            self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == t.pages));
-        }
-        if t.next == Next::Absent {
-            self.note_dropped(addr + t.pages * PAGE_SIZE);
-        }
-        for i in 0..t.pages {
-            self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
-        }
+        self.settle_words(addr, run, &t);
         if !is_protect {
             self.end_claim(s, addr, run);
         }
@@ -460,6 +444,32 @@ impl Pager {
         // Held: as good as stuck.
         let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
         (Taken { pages: t.pages, next }, held_to)
+    }
+
+    /// Publishes that `run` pages are to go into limbo, before the holds are looked at (hold.rs):
+    /// how many of them were shared by fork. No word may say writable before the kernel does.
+    fn announce(&self, addr: usize, run: usize, first_slot: usize, behind: bool) -> usize {
+        let mut owned = 0;
+        for i in 0..run {
+            owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
+            self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((first_slot + i) as u64, behind));
+        }
+        self.count_owned(owned);
+        fence(Ordering::SeqCst);
+        owned
+    }
+
+    /// The words of `run` pages that were to go, once it is known which of them went.
+    fn settle_words(&self, addr: usize, run: usize, taken: &Taken) {
+        for i in taken.pages..run {
+            self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == taken.pages));
+        }
+        if taken.next == Next::Absent {
+            self.note_dropped(addr + taken.pages * PAGE_SIZE);
+        }
+        for i in 0..taken.pages {
+            self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
+        }
     }
 
     /// How many of the `run` pages at `addr` lie before the first hold, and where that ends.
@@ -560,6 +570,12 @@ impl Pager {
             refuse();
             return refused;
         }
+        self.note_gone(addr, &aged);
+        Taken { pages: 1, next: Next::End }
+    }
+
+    /// A page that went without limbo: into the cache, or as zeros nowhere.
+    fn note_gone(&self, addr: usize, aged: &Aged) {
         self.resident.fetch_sub(1, Ordering::Relaxed);
         match aged {
             Aged::Stored(entry) => {
@@ -578,6 +594,5 @@ impl Pager {
                 self.add(Counter::ZeroPages, 1);
             }
         }
-        Taken { pages: 1, next: Next::End }
     }
 }

@@ -176,25 +176,11 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         list.iter().rev().partition(|m| m.name == b"[vdso]");
     for m in files.into_iter().chain(vdso) {
         let is_vdso = m.name == b"[vdso]";
-        let is_text = m.prot & PROT_EXEC != 0 && m.prot & PROT_READ != 0 && m.private;
-        if !is_text || !(m.inode != 0 || is_vdso) || Some((m.device, m.inode)) == own {
+        if Some((m.device, m.inode)) == own {
             continue;
         }
-        // The header is in the first mapping of the object, at file offset 0.
-        let same_file =
-            |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
-        let header =
-            list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0);
-        let Some(header) = header else { continue };
-        // SAFETY: the header's mapping is readable; that the rest is there is checked before it is
-        // used.
-        let Some(image) = (unsafe { Image::of_memory(header.start, header.end - header.start) })
-        else {
-            continue;
-        };
-        if !is_completely_mapped(&image, &list) {
-            continue;
-        }
+        // SAFETY: one thread, and it is here: what is listed stays mapped.
+        let Some(image) = (unsafe { object_of(m, &list) }) else { continue };
         let text = Text { start: m.start, end: m.end, prot: m.prot };
         let bias = image.bias().unwrap_or(0);
         let name =
@@ -230,6 +216,25 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         report.add(counts, patched, &m.name);
     }
     report
+}
+
+/// The object whose text `m` is, if all of it is there to be read.
+///
+/// # Safety
+/// What `list` says is mapped must stay so for as long as the image is used.
+unsafe fn object_of<'a>(m: &Mapping, list: &[Mapping]) -> Option<Image<'a>> {
+    let is_text = m.prot & PROT_EXEC != 0 && m.prot & PROT_READ != 0 && m.private;
+    if !is_text || !(m.inode != 0 || m.name == b"[vdso]") {
+        return None;
+    }
+    // The header is in the first mapping of the object, at file offset 0.
+    let same_file = |h: &&Mapping| h.inode == m.inode && h.device == m.device && h.start <= m.start;
+    let header =
+        list.iter().rev().filter(same_file).find(|h| h.offset == 0 && h.prot & PROT_READ != 0)?;
+    // SAFETY: the header's mapping is readable; that the rest is there is checked before it is
+    // used.
+    let image = unsafe { Image::of_memory(header.start, header.end - header.start) }?;
+    is_completely_mapped(&image, list).then_some(image)
 }
 
 /// Patches an object that was just mapped: `len` bytes of `fd` from `offset`, at `addr`, executable
