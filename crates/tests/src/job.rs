@@ -16,6 +16,8 @@ use crate::{Group, MIB, Sandbox, User, Workshop, workshop};
 
 /// A guard against hanging, not an assertion of speed: far beyond what any case needs.
 const HANGS_AFTER: Duration = Duration::from_secs(300);
+/// What `uzswap run` says where a test asks for a mechanism that came with Linux 6.8.
+const LACKS_MOVE: &str = "this kernel's userfaultfd lacks MOVE";
 
 /// How to run the program under uzswap.
 #[derive(Clone, Debug, Default)]
@@ -182,12 +184,18 @@ impl Job {
         // Ends what the program left behind, before its output is read.
         group.kill_members();
 
+        let stderr = head(&fs::read(file("stderr")).unwrap_or_default());
+        if let Some(refusal) = stderr.lines().find(|line| line.contains(LACKS_MOVE))
+            && status.code() == Some(2)
+        {
+            return Err(refusal.to_string());
+        }
         let stdout = fs::read(file("stdout")).unwrap_or_default();
         Ok(Outcome {
             status,
             hash: hex(&Sha256::digest(&stdout)),
             stdout: head(&stdout),
-            stderr: head(&fs::read(file("stderr")).unwrap_or_default()),
+            stderr,
             oom_kills,
             peaks,
             stats: fs::read(&stats_file).ok().and_then(|b| serde_json::from_slice(&b).ok()),

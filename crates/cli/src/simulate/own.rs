@@ -19,9 +19,9 @@
 use uzswap::policy::limbo::Limbo;
 use uzswap::policy::trail::{Run, Trail};
 use uzswap::policy::{
-    DIRECT_PAGES, Heat, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target, next_window,
-    sweeps_first,
+    DIRECT_PAGES, SWEEP_PAGES, batch_pages, limbo_slots, limbo_target, next_window, sweeps_first,
 };
+use uzswap::region::Heat;
 
 use super::policies::Policy;
 

@@ -10,41 +10,11 @@
 use crate::store::extents::EXTENT_LEAST_BYTES;
 use crate::store::remote::{COPIES_MOST, SERVERS_MOST, Server};
 
+pub use crate::sys::mechanism::Kind as Mechanism;
+
 const MAGIC: u64 = u64::from_le_bytes(*b"uzswap03");
 /// Longest path of the store directory, in bytes.
 pub const PATH_BYTES: usize = 3072;
-
-/// How pages leave and enter the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Mechanism {
-    /// The best that this kernel and sandbox allow.
-    Auto = 0,
-    /// userfaultfd with MOVE.
-    Userfaultfd = 1,
-    /// userfaultfd without MOVE: write-protect, copy, drop (kernels 5.11 to 6.7).
-    UserfaultfdCopy = 2,
-    /// Protection faults: mprotect, /proc/self/mem, SIGSEGV.
-    Protect = 3,
-}
-
-impl Mechanism {
-    pub const ALL: [Mechanism; 4] =
-        [Mechanism::Auto, Mechanism::Userfaultfd, Mechanism::UserfaultfdCopy, Mechanism::Protect];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mechanism::Auto => "auto",
-            Mechanism::Userfaultfd => "userfaultfd",
-            Mechanism::UserfaultfdCopy => "userfaultfd-copy",
-            Mechanism::Protect => "protect",
-        }
-    }
-
-    pub fn from_u32(v: u32) -> Option<Mechanism> {
-        Self::ALL.into_iter().find(|m| *m as u32 == v)
-    }
-}
 
 /// Which memory goes out and comes in as huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@
 //!                  touched there: hot
 //! ```
 //!
-//! What is here knows pages as numbers: [`Heat`] decides what the hand takes, [`trail`] what goes
-//! before that,
+//! What is here knows pages as numbers: [`Heat`](crate::region::Heat) decides what the hand takes,
+//! [`trail`] what goes before that,
 //! [`limbo`] is the first-in first-out part, and the figures below say how much of each. How the
 //! hand gets from page to page is not: the pager goes by ranges, runs and huge pages
 //! (`fault/sweep.rs`), the simulator by a bitmap.
@@ -105,40 +105,6 @@ pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
     Some(if shrinks { percent.saturating_sub(by).max(POOL_LEAST_PERCENT) } else { percent })
 }
 
-/// How many passes of the hand a resident page survives.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Heat(u8);
-
-impl Heat {
-    /// Touched for the first time: many such pages are never touched again.
-    pub const COLD: Heat = Heat(0);
-    /// Brought back, or there before anybody looked.
-    pub const WARM: Heat = Heat(1);
-    /// Touched while in limbo: it has proved useful.
-    pub const HOT: Heat = Heat(3);
-    /// Bits that hold any heat.
-    pub const BITS: u32 = 2;
-
-    #[inline]
-    pub const fn from_bits(bits: u64) -> Heat {
-        Heat((bits & ((1 << Heat::BITS) - 1)) as u8)
-    }
-
-    #[inline]
-    pub const fn bits(self) -> u64 {
-        self.0 as u64
-    }
-
-    /// The hand passes. `None`: the page was cold, and is taken.
-    #[inline]
-    pub const fn cooled(self) -> Option<Heat> {
-        match self.0 {
-            0 => None,
-            heat => Some(Heat(heat - 1)),
-        }
-    }
-}
-
 /// Pages that limbo holds when memory is short. `slots`: of its ring.
 pub fn limbo_target(limit_pages: i64, slots: usize) -> i64 {
     let most = ((slots / 2) as i64).min(LIMBO_MOST_PAGES);
@@ -230,19 +196,6 @@ pub fn is_packing_worth(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_page_survives_as_many_passes_as_it_is_hot() {
-        for (heat, passes) in [(Heat::COLD, 0), (Heat::WARM, 1), (Heat::HOT, 3)] {
-            let mut now = Some(heat);
-            for _ in 0..passes {
-                now = now.and_then(Heat::cooled);
-            }
-            assert_eq!(now, Some(Heat::COLD));
-            assert_eq!(now.and_then(Heat::cooled), None);
-            assert_eq!(Heat::from_bits(heat.bits()), heat);
-        }
-    }
 
     #[test]
     fn limbo_is_a_part_of_the_limit_within_bounds() {

@@ -1,12 +1,15 @@
 //! Regions: which addresses are managed, and what each of their pages is.
 //!
 //! `ranges` is the list of managed address ranges with the protection that the program asked for;
-//! `table` finds a page's entry by address; `page` is the life cycle of a page, in one file.
+//! `table` finds a page's entry by address; `page` is the life cycle of a page, in one file; `heat`
+//! how many passes of the clock's hand it survives.
 
+mod heat;
 pub mod page;
 pub mod ranges;
 pub mod table;
 
+pub use heat::Heat;
 pub use page::{LOAD_SLOTS_MAX, PageEntry, PageState, STAMPS};
 pub use ranges::{Range, RangeFlags, Ranges};
 pub use table::{Mapped, PageTable};

@@ -40,7 +40,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::policy::Heat;
+use super::heat::Heat;
 
 const STATE_MASK: u64 = 0b011;
 /// The page is claimed: its state changes while nobody holds the pager's lock (`fault/claim.rs`).

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Nothing of libc is there: thread slots are in gs (`patch/thread_slot.rs`), and all hooks run on
-//! stacks of our own. `/proc/self/exe` is the program's to the program (`own_path.rs`). Where any
-//! of it fails the program is executed as without uzswap.
+//! stacks of our own. `/proc/self/exe` is the program's to the program (`takeover/own_path.rs`).
+//! Where any of it fails the program is executed as without uzswap.
 //!
 //! # Safety charter
 //! Runs once, on one thread, on the stack that the kernel has made; its vectors are read and
@@ -27,7 +27,6 @@
 #![allow(unsafe_code)]
 
 mod load;
-pub(crate) mod own_path;
 mod vectors;
 
 use std::vec::Vec;
@@ -163,7 +162,7 @@ fn prepare(vectors: &mut Vectors, order: &Order) -> Option<Departure> {
     }
     let (file, path) = follow_scripts(vectors, &order.path)?;
     let program = Object::map(file);
-    own_path::note(file);
+    crate::takeover::own_path::note(file);
     fd::close(file);
     let program = program?;
     let loader = match &program.loader {

@@ -298,9 +298,9 @@ mod tests {
         };
         let text = Text { start: vdso.start, end: vdso.end, prot: vdso.prot };
         // SAFETY: the head of an ELF image is there to be read.
+        let head = unsafe { core::slice::from_raw_parts(text.start as *const u8, 5) };
         let mut bytes = [0; SITE_BYTES];
-        bytes[..5]
-            .copy_from_slice(unsafe { core::slice::from_raw_parts(text.start as *const u8, 5) });
+        bytes[..5].copy_from_slice(head);
         // SAFETY: the bytes are those that are there, and in front of all code. Other threads of
         // the tests may be in the vDSO while it cannot be run, so this happens in a child.
         let ended = unsafe {

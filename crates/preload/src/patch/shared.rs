@@ -214,9 +214,11 @@ impl<'a> Shared<'a> {
             && file::read_exact_at(fd, &mut head, 0).is_ok()
             && head[..] == self.head(stat.modified_ns, word_at(&head, SUM_AT))
             && self.is_right(fd, &stat, word_at(&head, SUM_AT));
-        // SAFETY: the caller's; the file was made for this.
-        let outcome =
-            if fits { unsafe { self.map_file(fd, slots, source) } } else { Mapped::Missing };
+        let outcome = match fits {
+            // SAFETY: the caller's; the file was made for this.
+            true => unsafe { self.map_file(fd, slots, source) },
+            false => Mapped::Missing,
+        };
         fd::close(fd);
         outcome
     }

@@ -33,6 +33,7 @@ mod identity;
 mod inflight;
 mod memory;
 mod own_exe;
+pub(crate) mod own_path;
 mod own_userfaultfd;
 mod pins;
 mod process;

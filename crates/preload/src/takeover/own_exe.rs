@@ -5,8 +5,7 @@
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, buffers, raw};
-use crate::boot::own_path;
+use super::{Answer, Args, buffers, own_path, raw};
 
 /// The longest of its names: `/proc/thread-self/exe`, or with a process id.
 const NAME_BYTES: usize = 32;

@@ -17,18 +17,19 @@
 
 #[cfg(any(test, feature = "testing"))]
 mod fake;
+mod kind;
 mod mover;
 mod protect;
 mod uffd;
 
 #[cfg(any(test, feature = "testing"))]
 pub use fake::{Access, Fake, in_child};
+pub use kind::Kind;
 pub use mover::Mover;
 pub use protect::ProtectFaults;
 pub use uffd::Uffd;
 
 use super::{PAGE_SIZE, Result};
-use crate::control::Mechanism as Kind;
 
 const PROT_WRITE: u32 = 2;
 

@@ -17,7 +17,7 @@
 use core::arch::x86_64::*;
 
 use super::ABOVE;
-use crate::codec::words::{
+use super::form::{
     BLOCK_WORDS, BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, FIRST_DISTANT,
     LINE_BYTES, LITERALS, Lines, MULTIPLIER, PRODUCT_SHIFT, SHIFTS, TABLE_WORDS, TABLES_BYTES,
     first,

@@ -18,7 +18,7 @@
 use core::arch::x86_64::*;
 
 use super::ABOVE;
-use crate::codec::words::{
+use super::form::{
     BY_ABOVE, BY_DISTANT, BY_ZERO, Block, CODE_BYTES, FIRST_ABOVE, HAS_DISTANCE, LINE_BYTES, Lines,
     MULTIPLIER, PRODUCT_SHIFT, REPLACED, SHIFTS, TABLE_WORDS, TABLES_BYTES, first,
 };

@@ -7,10 +7,14 @@
 
 mod avx2;
 mod avx512;
+mod form;
+mod plain;
 
 use std::arch::is_x86_feature_detected;
 
-use crate::codec::words::{self, BLOCK_WORDS, Block, LINE_BYTES, Lines, TABLES_BYTES};
+pub use form::{BLOCK_LINES, Block, CODE_BYTES, HEAD_BYTES, LINE_BYTES, Lines, TABLES_BYTES};
+
+use form::BLOCK_WORDS;
 
 /// Distances of the words of a line from those a line before.
 const ABOVE: u64 = 0x0001_0203_0405_0607;
@@ -104,10 +108,10 @@ fn compress_plainly(
     literals: &mut [u8],
     found: &mut Lines,
 ) -> bool {
-    words::compress_lines(tables, lines, literals, found)
+    plain::compress_lines(tables, lines, literals, found)
 }
 
 #[inline(never)]
 fn decompress_plainly(block: &Block, lines: &mut [[u8; LINE_BYTES]]) -> Option<usize> {
-    words::decompress_lines(block, lines)
+    plain::decompress_lines(block, lines)
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use uzswap::sys::{check, nr};
 
-use crate::takeover::call;
+use super::call;
 
 const PATH_BYTES: usize = 4096;
 
@@ -19,7 +19,7 @@ static PATH: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes the path of the open file that is the program.
-pub(super) fn note(fd: i32) {
+pub(crate) fn note(fd: i32) {
     let name = std::format!("/proc/self/fd/{fd}\0");
     let mut path = std::vec![0u8; PATH_BYTES];
     let n =
@@ -62,5 +62,5 @@ pub(crate) fn is_own(path: &[u8]) -> bool {
     let mut digits = [0u8; 12];
     who == b"self"
         || who == b"thread-self"
-        || who == crate::takeover::decimal(uzswap::sys::getpid(), &mut digits)
+        || who == super::decimal(uzswap::sys::getpid(), &mut digits)
 }
