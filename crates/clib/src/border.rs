@@ -116,13 +116,12 @@ pub unsafe fn text<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) })
 }
 
-/// A structure that begins with its `size`, and for which zero is a value.
+/// A structure that begins with its `size`.
 ///
 /// # Safety
 /// The implementor vouches: `repr(C)`, a `usize` first, integers and pointers otherwise, and no
 /// padding.
 pub unsafe trait Versioned: Copy {
-    const ZERO: Self;
     /// What was there in the first version: no caller has less.
     const LEAST_BYTES: usize;
 }
@@ -133,7 +132,8 @@ pub unsafe trait Versioned: Copy {
 /// # Safety
 /// Unless it is null it points to a structure of as many bytes as its `size` says.
 pub unsafe fn read_sized<T: Versioned>(from: *const T) -> Result<T> {
-    let mut value = T::ZERO;
+    // SAFETY: integers and pointers can be zero.
+    let mut value: T = unsafe { std::mem::zeroed() };
     // SAFETY: the caller's.
     let size = unsafe { size_of_structure::<T>(from)? };
     let known = size.min(size_of::<T>());

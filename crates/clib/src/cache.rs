@@ -54,13 +54,6 @@ pub const UNENCRYPTED: u64 = 1;
 
 // SAFETY: a size, words and pointers.
 unsafe impl Versioned for ConfigOfC {
-    const ZERO: Self = ConfigOfC {
-        size: 0,
-        memory_bytes: 0,
-        compressor: std::ptr::null(),
-        store_directory: std::ptr::null(),
-        flags: 0,
-    };
     const LEAST_BYTES: usize = 40;
 }
 
@@ -94,14 +87,13 @@ pub struct StatsOfC {
 
 // SAFETY: a size and words.
 unsafe impl Versioned for StatsOfC {
-    const ZERO: Self = StatsOfC::of(0, &uzswap::Stats::NONE);
     const LEAST_BYTES: usize = 176;
 }
 
 impl StatsOfC {
-    const fn of(size: usize, s: &uzswap::Stats) -> StatsOfC {
+    fn of(s: &uzswap::Stats) -> StatsOfC {
         StatsOfC {
-            size,
+            size: size_of::<StatsOfC>(),
             memory_bytes: s.memory_bytes,
             used_bytes: s.used_bytes,
             pages: s.pages,
@@ -122,7 +114,7 @@ impl StatsOfC {
             written_back_pages: s.written_back_pages,
             written_bytes: s.written_bytes,
             read_bytes: s.read_bytes,
-            store_error: s.store_error as i64,
+            store_error: s.store_error.into(),
         }
     }
 }
@@ -134,6 +126,19 @@ impl StatsOfC {
 unsafe fn with(cache: *const Handle, f: impl FnOnce(&Cache) -> Result<()>) -> c_int {
     // SAFETY: the caller's.
     number(unsafe { borrowed(cache) }.and_then(|handle| f(&handle.cache)))
+}
+
+/// As `with`, of what answers a number, which goes `to` the caller.
+///
+/// # Safety
+/// As of `with`, and of `give`.
+unsafe fn counted(
+    cache: *const Handle,
+    to: *mut u64,
+    f: impl FnOnce(&Cache) -> std::result::Result<u64, uzswap::Error>,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { with(cache, |cache| f(cache).map(|value| give(to, value)).map_err(of_engine)) }
 }
 
 #[unsafe(no_mangle)]
@@ -225,13 +230,7 @@ unsafe extern "C" fn uzswap_cache_drop_area(
     pages: *mut u64,
 ) -> c_int {
     // SAFETY: the header's contract.
-    unsafe {
-        with(cache, |cache| {
-            let dropped = cache.drop_area(area).map_err(of_engine)?;
-            give(pages, dropped);
-            Ok(())
-        })
-    }
+    unsafe { counted(cache, pages, |cache| cache.drop_area(area)) }
 }
 
 #[unsafe(no_mangle)]
@@ -241,13 +240,7 @@ unsafe extern "C" fn uzswap_cache_shrink(
     used_bytes: *mut u64,
 ) -> c_int {
     // SAFETY: the header's contract.
-    unsafe {
-        with(cache, |cache| {
-            let used = cache.shrink(bytes).map_err(of_engine)?;
-            give(used_bytes, used);
-            Ok(())
-        })
-    }
+    unsafe { counted(cache, used_bytes, |cache| cache.shrink(bytes)) }
 }
 
 #[unsafe(no_mangle)]
@@ -257,13 +250,7 @@ unsafe extern "C" fn uzswap_cache_set_memory(
     used_bytes: *mut u64,
 ) -> c_int {
     // SAFETY: the header's contract.
-    unsafe {
-        with(cache, |cache| {
-            let used = cache.set_memory(bytes).map_err(of_engine)?;
-            give(used_bytes, used);
-            Ok(())
-        })
-    }
+    unsafe { counted(cache, used_bytes, |cache| cache.set_memory(bytes)) }
 }
 
 #[unsafe(no_mangle)]
@@ -272,7 +259,7 @@ unsafe extern "C" fn uzswap_cache_stats(cache: *const Handle, stats: *mut StatsO
     unsafe {
         with(cache, |cache| {
             let now = cache.stats().map_err(of_engine)?;
-            write_sized(stats, &StatsOfC::of(size_of::<StatsOfC>(), &now))
+            write_sized(stats, &StatsOfC::of(&now))
         })
     }
 }

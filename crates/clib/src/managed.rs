@@ -22,7 +22,6 @@ pub struct StatusOfC {
 
 // SAFETY: a size and words.
 unsafe impl Versioned for StatusOfC {
-    const ZERO: Self = StatusOfC { size: 0, figures: Figures::NONE };
     const LEAST_BYTES: usize = 104;
 }
 

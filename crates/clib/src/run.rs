@@ -41,21 +41,6 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub const NONE: Figures = Figures {
-        run: 0,
-        milliseconds: 0,
-        processes: 0,
-        limit_bytes: 0,
-        used_bytes: 0,
-        own_used_bytes: 0,
-        own_needed_bytes: 0,
-        resident_bytes: 0,
-        pool_bytes: 0,
-        written_bytes: 0,
-        faults: 0,
-        activity: 0,
-    };
-
     /// The figures of a run's list, if process `pid` is in it.
     fn of(list: &Value, pid: u32) -> Option<Figures> {
         let of = |value: &Value, name: &str| value[name].as_u64().unwrap_or(0);

@@ -28,7 +28,7 @@ use super::offers::{Kind, Offers};
 use crate::sys::codec_ffi::Lz4Compressor;
 use crate::sys::mem::Mapping;
 use crate::sys::words::{
-    self as loops_of, BLOCK_LINES, Block, CODE_BYTES, HEAD_BYTES, LINE_BYTES, Lines, TABLES_BYTES,
+    self as vector, BLOCK_LINES, Block, CODE_BYTES, HEAD_BYTES, LINE_BYTES, Lines, TABLES_BYTES,
 };
 use crate::sys::{PAGE_SIZE, Result};
 
@@ -107,7 +107,7 @@ fn compress(
     src: &[u8],
     dst: &mut [u8],
 ) -> core::result::Result<Outcome, CompressError> {
-    let loops = loops_of::loops();
+    let loops = vector::loops();
     let mut done = Outcome::default();
     for block in src.chunks(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks::<LINE_BYTES>();
@@ -136,7 +136,7 @@ fn compress(
 /// Restores the whole of `dst` from the whole of `src`: its length. `None`: `compress` did not
 /// write that.
 pub fn decompress(mut src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    let loops = loops_of::loops();
+    let loops = vector::loops();
     for block in dst.chunks_mut(PAGE_SIZE) {
         let (lines, rest) = block.as_chunks_mut::<LINE_BYTES>();
         let parts = parts(src, lines.len())?;

@@ -53,31 +53,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// All zero.
-    pub const NONE: Stats = Stats {
-        memory_bytes: 0,
-        used_bytes: 0,
-        pages: 0,
-        same_filled_pages: 0,
-        memory_pages: 0,
-        store_pages: 0,
-        incompressible_pages: 0,
-        compressed_bytes: 0,
-        store_bytes: 0,
-        stores: 0,
-        failed_stores: 0,
-        loads: 0,
-        store_loads: 0,
-        missing_loads: 0,
-        read_errors: 0,
-        corrupt_loads: 0,
-        drops: 0,
-        written_back_pages: 0,
-        written_bytes: 0,
-        read_bytes: 0,
-        store_error: 0,
-    };
-
     pub(super) fn of(c: &Counters, memory_bytes: u64, used_bytes: u64, store_error: i32) -> Stats {
         Stats {
             memory_bytes,
