@@ -73,9 +73,13 @@ fn main() -> ExitCode {
         for case in edge_cases(&workshop) {
             let w = workshop.clone();
             suite.add(format!("edge::{case}::{}", sandbox.mechanism()), move || {
-                edge(&w, &case, user, sandbox)
+                edge(&w, "edge", &case, user, sandbox)
             });
         }
+        let w = workshop.clone();
+        suite.add(format!("late_call::{}", sandbox.mechanism()), move || {
+            edge(&w, "late", "64", user, sandbox)
+        });
     }
     drop(workshop);
     suite.independent();
@@ -101,8 +105,14 @@ fn edge_cases(workshop: &Workshop) -> Vec<String> {
 }
 
 /// One case prints the same with and without paging.
-fn edge(workshop: &Workshop, case: &str, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
-    let job = Job::new([workshop.program("edge").as_os_str(), case.as_ref()])
+fn edge(
+    workshop: &Workshop,
+    program: &str,
+    case: &str,
+    user: User,
+    sandbox: Sandbox,
+) -> Result<Verdict, String> {
+    let job = Job::new([workshop.program(program).as_os_str(), case.as_ref()])
         .user(user)
         .sandbox(sandbox)
         .hangs_after(Duration::from_secs(300));

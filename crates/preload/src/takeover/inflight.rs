@@ -7,8 +7,9 @@
 //! buffers are held until the thread is found elsewhere.
 //!
 //! From the moment that the classes are set, new calls are hooked. A thread that is "running" then
-//! is in the program, in a hooked call, or in the last instants of a call that does not block:
-//! those get a little time.
+//! is in the program, in a hooked call, in the last instants of a call that does not block, or has
+//! looked at its class and not made the call yet. Each of them gets time of a processor to leave
+//! that: a thread that has used some cannot be there any more, however long others kept it waiting.
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
@@ -16,7 +17,7 @@ use core::ffi::CStr;
 use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_DIRECTORY};
 use uzswap::sys::sync::Mutex;
-use uzswap::sys::{fd, file, nr};
+use uzswap::sys::{Errno, fd, file, nr};
 
 use super::{Args, PAGER, call, evictor};
 use crate::calls::walk::{Kind, Visit, walk};
@@ -24,17 +25,41 @@ use crate::calls::walk::{Kind, Visit, walk};
 /// Threads and buffers that can be followed; beyond that the rest is held for good.
 const CALLS_MAX: usize = 256;
 const BUFFERS_MAX: usize = 512;
-/// How often, and for how long each time, running threads are given time to leave short calls.
-const GRACE_ROUNDS: u32 = 4;
-const GRACE_NS: u64 = 500_000;
+/// Processor time after which a running thread has left a call that does not block, and has made
+/// the one that it was about to make: some thousand times what the way from the class to the
+/// instruction takes, and a copy of some MiB.
+const PROGRESS_NS: u64 = 1_000_000;
+/// Time between two looks at threads that have not used that much.
+const LOOK_NS: u64 = 500_000;
+/// Looks at most: a second. A thread that a debugger has stopped uses no time.
+const LOOKS_MAX: u32 = 2000;
 
-/// A blocked call: thread, number, arguments and stack pointer tell it from the next one.
+/// A blocked call: number, arguments and stack pointer tell it from the thread's next one.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Blocked {
-    tid: u32,
     number: usize,
     args: Args,
     sp: usize,
+}
+
+/// A call that is followed.
+#[derive(Clone, Copy, Default)]
+struct Call {
+    /// 0: it is over.
+    tid: u32,
+    blocked: Blocked,
+    /// The thread's processor time when the call was found.
+    cpu_ns: Option<u64>,
+}
+
+/// Where a thread is.
+#[derive(PartialEq, Eq)]
+enum Where {
+    Blocked(Blocked),
+    Running,
+    Gone,
+    /// The kernel cannot be asked: no descriptor is left, or /proc is not there.
+    Unknown,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -45,14 +70,15 @@ struct Buffer {
 }
 
 struct Inflight {
-    calls: [Blocked; CALLS_MAX],
+    calls: [Call; CALLS_MAX],
     calls_len: usize,
     buffers: [Buffer; BUFFERS_MAX],
     buffers_len: usize,
 }
 
 static INFLIGHT: Mutex<Inflight> = Mutex::new(Inflight {
-    calls: [Blocked { tid: 0, number: 0, args: [0; 6], sp: 0 }; CALLS_MAX],
+    calls: [Call { tid: 0, blocked: Blocked { number: 0, args: [0; 6], sp: 0 }, cpu_ns: None };
+        CALLS_MAX],
     calls_len: 0,
     buffers: [Buffer { call: 0, start: 0, end: 0 }; BUFFERS_MAX],
     buffers_len: 0,
@@ -97,30 +123,46 @@ impl Visit for Collector<'_> {
 pub fn hold_all() {
     let me = uzswap::sys::gettid();
     let mut f = INFLIGHT.lock();
-    for round in 0..=GRACE_ROUNDS {
-        let mut running = 0;
-        (f.calls_len, f.buffers_len) = (0, 0);
-        for_each_thread(|tid| {
-            if tid == me {
-                return;
-            }
+    (f.calls_len, f.buffers_len) = (0, 0);
+    let mut follow = |tid, blocked| {
+        let n = f.calls_len;
+        if n < CALLS_MAX {
+            f.calls[n] = Call { tid, blocked, cpu_ns: cpu_ns(tid) };
+            f.calls_len += 1;
+        }
+    };
+    let mut running = [(0u32, None); CALLS_MAX];
+    let mut running_len = 0;
+    for_each_thread(|tid| match where_is(tid) {
+        _ if tid == me => {}
+        Where::Blocked(call) => follow(tid, call),
+        Where::Running if running_len < CALLS_MAX => {
+            running[running_len] = (tid, cpu_ns(tid));
+            running_len += 1;
+        }
+        Where::Running | Where::Gone | Where::Unknown => {}
+    });
+    for _ in 0..LOOKS_MAX {
+        let mut left = 0;
+        for i in 0..running_len {
+            let (tid, before_ns) = running[i];
             match where_is(tid) {
-                Some(b) if f.calls_len < CALLS_MAX => {
-                    let n = f.calls_len;
-                    f.calls[n] = b;
-                    f.calls_len += 1;
+                Where::Blocked(call) => follow(tid, call),
+                Where::Running if !has_run(tid, before_ns) => {
+                    running[left] = running[i];
+                    left += 1;
                 }
-                Some(_) => {}
-                None => running += 1,
+                Where::Running | Where::Gone | Where::Unknown => {}
             }
-        });
-        if running == 0 || round == GRACE_ROUNDS {
+        }
+        running_len = left;
+        if running_len == 0 {
             break;
         }
-        uzswap::sys::sleep_ns(GRACE_NS);
+        uzswap::sys::sleep_ns(LOOK_NS);
     }
     for call in 0..f.calls_len {
-        let Blocked { number, args, .. } = f.calls[call];
+        let Blocked { number, args, .. } = f.calls[call].blocked;
         walk(number, &args, &mut Collector { inflight: &mut f, call });
     }
 }
@@ -135,7 +177,7 @@ pub fn release_finished() {
     let mut left = 0;
     let len = f.calls_len;
     for (call, over) in f.calls[..len].iter_mut().zip(&mut over) {
-        *over = call.tid == 0 || where_is(call.tid) != Some(*call);
+        *over = call.tid == 0 || call.is_over();
         if *over {
             call.tid = 0;
         } else {
@@ -159,6 +201,19 @@ pub fn release_finished() {
     }
 }
 
+impl Call {
+    /// Whether the thread has left the call. One that runs may be on its way into it again, as after
+    /// a signal: not if it runs for some time.
+    fn is_over(&self) -> bool {
+        match where_is(self.tid) {
+            Where::Blocked(call) => call != self.blocked,
+            Where::Running => has_run(self.tid, self.cpu_ns),
+            Where::Gone => true,
+            Where::Unknown => false,
+        }
+    }
+}
+
 /// In the child after fork the other threads do not exist.
 pub fn after_fork_child() {
     // SAFETY: single-threaded, and nobody of this process holds it.
@@ -168,8 +223,23 @@ pub fn after_fork_child() {
     PAGER.holds.forget_inflight();
 }
 
-/// The blocked call of a thread; `None` while it runs.
-fn where_is(tid: u32) -> Option<Blocked> {
+/// The processor time of a thread of this process, where the kernel tells it.
+fn cpu_ns(tid: u32) -> Option<u64> {
+    // A thread's id makes its clock: clock_getcpuclockid(3), with the bit for a thread.
+    const THREAD_CPU_CLOCK: u32 = 6;
+    let mut time = [0i64; 2];
+    let r = call!(nr::CLOCK_GETTIME, (!tid << 3 | THREAD_CPU_CLOCK) as i32, time.as_mut_ptr());
+    (r == 0).then(|| time[0] as u64 * 1_000_000_000 + time[1] as u64)
+}
+
+/// Whether a thread has had `PROGRESS_NS` since an answer of `cpu_ns`. Where the kernel does not
+/// tell, it has.
+fn has_run(tid: u32, since_ns: Option<u64>) -> bool {
+    let now_ns = since_ns.and_then(|_| cpu_ns(tid));
+    now_ns.is_none_or(|now| Some(now) >= since_ns.map(|since| since + PROGRESS_NS))
+}
+
+fn where_is(tid: u32) -> Where {
     let mut path = [0u8; 64];
     let mut n = 0;
     let mut digits = [0u8; 12];
@@ -178,12 +248,26 @@ fn where_is(tid: u32) -> Option<Blocked> {
         path[n..n + part.len()].copy_from_slice(part);
         n += part.len();
     }
-    let file = fd::open_read(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return Where::Unknown };
+    let file = match fd::open_read(path) {
+        Ok(file) => file,
+        Err(Errno::ENOENT | Errno::ESRCH) => return Where::Gone,
+        Err(_) => return Where::Unknown,
+    };
     let mut text = [0u8; 256];
     let len = fd::read(file, &mut text);
     fd::close(file);
-    let mut words =
-        text[..len.ok()?].split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty());
+    match len {
+        Ok(len) => blocked_call(&text[..len]).map_or(Where::Running, Where::Blocked),
+        Err(Errno::ESRCH) => Where::Gone,
+        Err(_) => Where::Unknown,
+    }
+}
+
+/// A line of /proc/PID/syscall: number and arguments, stack pointer and instruction pointer of a
+/// blocked call. `None` for "running", and for -1 (blocked, and not in a call).
+fn blocked_call(line: &[u8]) -> Option<Blocked> {
+    let mut words = line.split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty());
     let number = words
         .next()?
         .iter()
@@ -196,7 +280,7 @@ fn where_is(tid: u32) -> Option<Blocked> {
     for a in &mut args {
         *a = hex()?;
     }
-    Some(Blocked { tid, number, args, sp: hex()? })
+    Some(Blocked { number, args, sp: hex()? })
 }
 
 /// Calls `f` with the id of every thread of the process but the evictor.
