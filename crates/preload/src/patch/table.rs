@@ -99,7 +99,7 @@ pub struct Analysis {
 
 const MAGIC: [u8; 4] = *b"uzpt";
 /// To be raised whenever the analysis or the layout changes.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 const HEADER_BYTES: usize = 24;
 const RECORD_BYTES: usize = 88;
 const MAX_SITES: usize = 1 << 16;

@@ -109,6 +109,7 @@ fn knows_little(functions: &Functions, image: &Image) -> bool {
 /// Whether the last instructions are such as compilers make before a call whose number is in a
 /// register.
 fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
+    let before = since_padding(before);
     let last = &before[before.len().saturating_sub(LOOKED_AT)..];
     let is_usual = |i: &Instruction| {
         use Mnemonic::*;
@@ -184,6 +185,21 @@ fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
         is_plain && !leads_out && i.code() != Code::Add_rm8_r8
     };
     last.len() >= 3 && last.iter().all(is_usual)
+}
+
+/// The instructions since the function's beginning, where zeros lie between it and the one before,
+/// which ends: Free Pascal pads so. The last of the zeros may take a few bytes of the function's
+/// first instruction with it; decoding is in step again soon after.
+fn since_padding(before: &[Instruction]) -> &[Instruction] {
+    let is_padding = |i: &Instruction| i.code() == Code::Add_rm8_r8;
+    let Some(last) = before.iter().rposition(is_padding) else { return before };
+    let ends = |i: &Instruction| {
+        matches!(i.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch)
+    };
+    match before[..last].iter().rfind(|i| !is_padding(i)) {
+        Some(i) if ends(i) => &before[last + 1..],
+        _ => before,
+    }
 }
 
 /// A piece of text, and how many decodings come to each of its bytes as the beginning of an
@@ -438,6 +454,42 @@ mod tests {
                 assert!(swept.unplaced.is_empty());
                 assert!(swept.bodies.is_empty(), "{:x?}", &file[4096 + 1960..4096 + 2004]);
             }
+        }
+    }
+
+    /// Free Pascal's functions for calls with one to seven arguments have their number as an
+    /// argument, and zeros between them.
+    #[test]
+    fn calls_between_zeros_are_found() {
+        const ENTRY: &[u8] = b"\x55\x48\x89\xe5\x48\x8d\x64\x24\xf0\x48\x89\xf8";
+        const MOVES: [&[u8]; 6] = [
+            b"\x48\x89\xf7",
+            b"\x48\x89\xd6",
+            b"\x48\x89\xca",
+            b"\x4d\x89\xc2",
+            b"\x4d\x89\xc8",
+            b"\x4c\x8b\x4d\x10",
+        ];
+        const REST: &[u8] = b"\x0f\x05\x48\x3d\x01\xf0\xff\xff\x72\x0d\x48\xf7\xd8\x48\x89\xc7\
+            \x48\xc7\xc0\xff\xff\xff\xff\x48\x89\xec\x5d\xc3";
+        // Where a function begins by 16 bytes, the padding has any length.
+        for padding in 4..12 {
+            let mut text = std::vec![0x90; 512];
+            let mut calls = Vec::new();
+            for moves in 0..=MOVES.len() {
+                text.extend_from_slice(ENTRY);
+                MOVES[..moves].iter().for_each(|m| text.extend_from_slice(m));
+                calls.push(0x1000 + text.len() as u64);
+                text.extend_from_slice(REST);
+                text.resize(text.len() + padding, 0);
+            }
+            text.resize(2048, 0x90);
+            let mut file = tests_elf(2048);
+            file[4096..].copy_from_slice(&text);
+            let image = Image::of_file(&file).unwrap();
+            let analysis = analyze(&image);
+            let found: Vec<u64> = analysis.sites.iter().map(|s| s.syscall_vaddr()).collect();
+            assert_eq!(found, calls, "{padding} zeros");
         }
     }
 
