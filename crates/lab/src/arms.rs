@@ -364,7 +364,7 @@ fn in_group(
 }
 
 /// The beginning of a command line that runs in a memory cgroup.
-fn entering(group: &Path) -> Command {
+pub fn entering(group: &Path) -> Command {
     let mut command = Command::new("sh");
     // The shell becomes the program: whatever the program allocates is counted from the first page
     // on.

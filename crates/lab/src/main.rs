@@ -43,6 +43,7 @@ mod swap_w_seq;
 mod tables;
 mod threads;
 mod touchers;
+mod variety;
 mod writers;
 
 use std::process::ExitCode;
@@ -90,6 +91,9 @@ enum BenchCommand {
     /// Real programs at parts of the memory that they need, beside zswap, zram and swap of the
     /// kernel
     Programs(programs::ProgramsArguments),
+    /// Many programs of many kinds, each once by each mechanism at half of what it needs: do they
+    /// work?
+    Variety(variety::VarietyArguments),
     /// The estimates of real programs, beside what then happens
     Estimate(estimate::EstimateArguments),
     /// How many pages other policies of replacement would bring back, by traces of real programs
@@ -135,6 +139,7 @@ fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Faults(arguments) => faults::run(arguments),
         BenchCommand::SwapWSeq(arguments) => swap_w_seq::run(arguments),
         BenchCommand::Programs(arguments) => programs::run(arguments),
+        BenchCommand::Variety(arguments) => variety::run(arguments),
         BenchCommand::Estimate(arguments) => estimate::run(arguments),
         BenchCommand::Policies(arguments) => policies::run(arguments),
         BenchCommand::Build(arguments) => build::run(arguments),

@@ -199,10 +199,16 @@ impl Figures {
         let case = match benchmark {
             "programs" => format!("{} {}", word(&run["program"]), run["part_percent"]),
             "build" => format!("{} jobs", run["jobs"]),
+            "variety" => word(&run["program"]).to_string(),
             _ => String::new(),
         };
         if !run["error"].is_null() {
             self.add(arm, &case, "failed_runs", Some(1.0));
+            if benchmark == "variety" {
+                // Why, in short: `killed`, `other`, `not` (ended), `said` (a notice).
+                let why = word(&run["error"]).split([' ', ':']).next().unwrap_or_default();
+                self.add(arm, &case, &format!("{why}_runs"), Some(1.0));
+            }
             return;
         }
         let plain = |key: &str| run[key].as_f64();
@@ -222,7 +228,7 @@ impl Figures {
                 self.add(arm, &case, "io_pages", run["io"]["sum_pages"].as_f64());
             }
         }
-        for metric in ["limit_bytes", "pool_bytes"] {
+        for metric in ["limit_bytes", "pool_bytes", "held_bytes"] {
             self.add(arm, &case, metric, plain(metric));
         }
     }
@@ -263,7 +269,7 @@ impl Figures {
                     self.know(arm, "", "mib_per_second", [speed, None, None], rounds);
                 }
             }
-            "programs" => {
+            "programs" | "variety" => {
                 for (program, own) in summary["programs"].as_object().into_iter().flatten() {
                     self.add_free(program, &own["free"]);
                 }

@@ -8,6 +8,7 @@
 //!  build DATE           I/O and time of a build, by jobs
 //!  summary DATE...      programs and faults of one machine and one commit, for README
 //!  codecs DATE          time and size of each codec
+//!  variety              each program's newest run by each mechanism
 //!  newest               of each benchmark and machine the newest measurement, every arm
 //! ```
 //!
@@ -47,10 +48,11 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         ("build", [date]) => build(&measured("build", date, lines)?),
         ("summary", [_, ..]) => summary(&dates, lines),
         ("codecs", [date]) => codecs(&measured("codecs", date, lines)?),
+        ("variety", []) => variety(lines),
         ("newest", []) => Ok(newest(lines)),
         _ => Err(format!(
             "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary DATE..., \
-             codecs DATE, newest"
+             codecs DATE, variety, newest"
         )),
     }
 }
@@ -266,6 +268,69 @@ fn newest(lines: &[Value]) -> String {
     text
 }
 
+/// Of each program its newest measurement, by kind.
+fn variety(lines: &[Value]) -> Result<String, String> {
+    const ARMS: [&str; 3] = ["userfaultfd", "protect", "alone"];
+    let own = |line: &&Value| line["benchmark"] == "variety";
+    let lines: Vec<&Value> = lines.iter().filter(own).collect();
+    let columns = [
+        "kind",
+        "need",
+        "time",
+        "by userfaultfd",
+        "by protection faults",
+        "without, in that group",
+    ];
+    let mut text = head("program", &columns);
+    let mut origins: Vec<String> = Vec::new();
+    let mut count = 0;
+    for program in super::variety::all() {
+        let name = &program.name;
+        let is_newest =
+            |line: &&&Value| line["arm"] == "free" && middle(line, name, "need_bytes").is_some();
+        let Some(free) = lines.iter().filter(is_newest).max_by_key(|line| line["date"].as_str())
+        else {
+            continue;
+        };
+        let figure = |metric: &str| middle(free, name, metric).unwrap_or(f64::NAN);
+        let seconds = figure("wall_seconds");
+        let cell = |arm: &&str| {
+            let is_its = |line: &&&Value| line["arm"] == **arm && line["date"] == free["date"];
+            let Some(line) = lines.iter().find(is_its) else { return "not run".to_string() };
+            match middle(line, name, "wall_seconds") {
+                Some(own) => format!("right, {:.1}x", own / seconds),
+                None => failure(line, name),
+            }
+        };
+        let need = format!("{:.0} MiB", figure("need_bytes") / f64::from(1 << 20));
+        let shown = [name.clone(), program.kind, need, format!("{seconds:.1} s")];
+        text += &row(shown.into_iter().chain(ARMS.iter().map(cell)));
+        let word = |key: &str| free[key].as_str().unwrap_or("unknown").to_string();
+        let origin = format!("`{}` ({}, commit {})", word("date"), word("machine"), word("commit"));
+        if !origins.contains(&origin) {
+            origins.push(origin);
+        }
+        count += 1;
+    }
+    let measured = format!("{count} programs; measurements {}.", origins.join(", "));
+    Ok(text + &wrapped(&measured).trim_end() + "\n")
+}
+
+/// The words for a run that failed, by the metric that counts its kind.
+fn failure(line: &Value, case: &str) -> String {
+    let is_kind = |kind: &str| line["figures"][case][format!("{kind}_runs")].is_array();
+    let words = [
+        ("killed", "killed"),
+        ("other", "**other output**"),
+        ("not", "not ended in time"),
+        ("nothing", "nothing was paged"),
+        ("said", "with a warning"),
+        ("ended", "ended with an error"),
+    ];
+    let found = words.iter().find(|(kind, _)| is_kind(kind));
+    found.map_or("not run".to_string(), |(_, words)| words.to_string())
+}
+
 /// A paragraph of at most 100 columns.
 fn wrapped(words: &str) -> String {
     const COLUMNS: usize = 100;
@@ -360,6 +425,35 @@ mod tests {
         assert!(text.contains("| random read | 5.00 |") && !text.contains("4.00"), "{text}");
         let long = wrapped(&"word ".repeat(50));
         assert_eq!(long.lines().map(str::len).max(), Some(99), "{long}");
+    }
+
+    #[test]
+    fn of_each_program_the_newest_runs_are_shown() {
+        let of = |date: &str, arm: &str, figures: Value| {
+            json!({
+                "benchmark": "variety", "date": date, "arm": arm, "machine": "M", "commit": "c",
+                "figures": {"ruby": figures},
+            })
+        };
+        let run = |seconds: f64| json!({"wall_seconds": [seconds, null, null, 1]});
+        let free =
+            json!({"wall_seconds": [2, null, null, 1], "need_bytes": [104_857_600, null, null, 1]});
+        let lines = [
+            of("2026-01-02T030405", "free", free.clone()),
+            of("2026-01-02T030405", "protect", run(2.0)),
+            of("2026-01-03T000000", "free", free),
+            of("2026-01-03T000000", "userfaultfd", run(5.0)),
+            of(
+                "2026-01-03T000000",
+                "protect",
+                json!({"failed_runs": [1, 1, 1, 1], "other_runs": [1, 1, 1, 1]}),
+            ),
+        ];
+        let text = variety(&lines).unwrap();
+        let expected =
+            "| ruby | language | 100 MiB | 2.0 s | right, 2.5x | **other output** | not run |\n";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.ends_with("\n1 programs; measurements `2026-01-03T000000` (M, commit c).\n"));
     }
 
     /// Parses a date as the documents have it: `2026-11-24T215553`, or `T215553` alone.
