@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, workshop};
+use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, suite, workshop};
 
 /// The program has this much, in two threads; the group a little more than half of it.
 const PROGRAM_MIB: u64 = 96;
@@ -27,8 +27,39 @@ fn main() -> ExitCode {
             }
         }
     }
+    for mechanism in ["userfaultfd", "protect"] {
+        let w = workshop.clone();
+        suite.add(format!("under_valgrind::{mechanism}"), move || under_valgrind(&w, mechanism));
+    }
     drop(workshop);
     suite.main()
+}
+
+/// Valgrind is a static program, and the memory of the program that it runs is its own. The library
+/// comes twice: it boots Valgrind, and Valgrind's loader of programs finds it in LD_PRELOAD.
+fn under_valgrind(w: &Workshop, mechanism: &str) -> Result<Verdict, String> {
+    let Ok(valgrind) = suite::command("valgrind") else {
+        return Ok(Verdict::Skipped("valgrind is not installed".into()));
+    };
+    let program = w.program("touch").into_os_string();
+    let line = [
+        valgrind.into_os_string(),
+        "-q".into(),
+        "--error-exitcode=9".into(),
+        program,
+        PROGRAM_MIB.to_string().into(),
+        "2".into(),
+    ];
+    let job = Job::new(&line);
+    let free = job.clone().run(w)?;
+    let options = vec!["--mechanism".into(), mechanism.into()];
+    let managed = Managed { memory_bytes: Some(2 * MEMORY_BYTES), options };
+    let run = job.managed(managed).run(w)?;
+    let is_right = free.succeeded()
+        && run.succeeded()
+        && run.hash == free.hash
+        && run.stat("evictions").unwrap_or(0) > 0;
+    Ok(Verdict::check(is_right, || format!("{}{}", free.report(), run.report())))
 }
 
 /// The program; `None` where its compiler is missing.

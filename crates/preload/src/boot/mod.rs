@@ -182,6 +182,10 @@ fn prepare(vectors: &mut Vectors, order: &Order) -> Option<Departure> {
     let _ = call!(nr::PRCTL, PR_SET_NAME, order.path[name..].as_ptr());
     vectors.describe(&program, loader.as_ref(), &order.path);
     drop(path);
+    // Valgrind's launcher has this for the tool that it executes, which is this program.
+    if vectors.has_variable(b"VALGRIND_LAUNCHER") {
+        takeover::leave_later_texts();
+    }
     patch::keep_slots_in_gs();
     takeover::take_over(&order.handles, |own_file| takeover::set_preload(own_file.into()));
     let (words, stack) = vectors.lay_out();

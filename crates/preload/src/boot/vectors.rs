@@ -79,6 +79,13 @@ impl Vectors {
         Some(value.into())
     }
 
+    /// Whether the environment has a variable.
+    pub fn has_variable(&self, name: &[u8]) -> bool {
+        let is_it =
+            |&at: &usize| string(at).strip_prefix(name).is_some_and(|rest| rest.starts_with(b"="));
+        self.envp.iter().any(is_it)
+    }
+
     /// Whether thread slots can be in gs here.
     pub fn may_use_gs(&self) -> bool {
         self.auxv.iter().any(|&(tag, value)| tag == AT_HWCAP2 && value & HWCAP2_FSGSBASE != 0)
@@ -149,6 +156,7 @@ mod tests {
         // SAFETY: laid out as the kernel does.
         let mut v = unsafe { Vectors::read(stack.as_ptr()) };
         assert!(v.may_use_gs());
+        assert!(v.has_variable(b"B") && !v.has_variable(b"UZSWAP"));
         assert_eq!(v.end(), stack.as_ptr_range().end.addr());
         assert_eq!(v.take_variable(b"UZSWAP_T").unwrap(), b"/bin/x\0");
         assert_eq!(v.take_variable(b"UZSWAP_T"), None);

@@ -210,6 +210,15 @@ fn unmanaged(e: Errno) {
     PAGER.tree().notice(uzswap::control::Notice::NoMechanism, e.0);
 }
 
+/// Executable files that the program maps are not for the processor: see `leave_later_texts`.
+static LEAVE_TEXTS: AtomicBool = AtomicBool::new(false);
+
+/// The program reads the texts that it maps, and makes code of its own of them (Valgrind). A jump
+/// in them would lead it out of what it knows; the calls that it makes for them are its own.
+pub fn leave_later_texts() {
+    LEAVE_TEXTS.store(true, Ordering::Release);
+}
+
 fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
     let [addr, len, prot, flags, fd, offset] = a;
     let anonymous = flags & MAP_ANONYMOUS != 0
@@ -221,7 +230,9 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
     if anonymous || over || file_memory::is_mapping(&a) {
         return Some(Answer::Result(runtime(t, move || mmap_noted(a, anonymous))));
     }
-    if prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 && flags & MAP_TYPE == MAP_PRIVATE {
+    let is_text =
+        prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 && flags & MAP_TYPE == MAP_PRIVATE;
+    if is_text && !LEAVE_TEXTS.load(Ordering::Acquire) {
         let r = raw(nr::MMAP, a);
         if check(r).is_ok() {
             let unpatched = runtime(t, move || {

@@ -43,6 +43,7 @@ mod sandbox;
 mod signals;
 mod start;
 mod target;
+pub(crate) use memory::leave_later_texts;
 pub use start::constructor;
 pub(crate) use start::{leave_unmanaged, set_preload, take_over};
 mod thread;
