@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 use uzswap_tests::{Suite, Verdict};
 
 /// Lines that are not run, and why. A line counts by its beginning.
-const NOT_RUN: [(&str, &str); 17] = [
+const NOT_RUN: [(&str, &str); 18] = [
     ("uzswap disk ", "serves until it is ended, or needs a disk: tests/disk.rs"),
     ("nbdcopy ", "needs libnbd: tests/disk.rs"),
     ("uzswap jupyter ", "needs a notebook server: python/tests/test_notebook.py"),
     ("uzswap bench programs ", "swaps for minutes"),
+    ("uzswap bench variety", "runs programs for an hour"),
     ("uzswap bench faults ", "swaps for minutes"),
     ("uzswap top", "needs a terminal: the tests of cli/src/control/top.rs"),
     ("curl --unix-socket", "while the program runs: tests/metrics.rs"),

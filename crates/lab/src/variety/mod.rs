@@ -61,6 +61,9 @@ pub fn with_margin(memory_bytes: u64) -> u64 {
     memory_bytes + memory_bytes / 20 + MARGIN_BYTES
 }
 
+/// The least that `uzswap run --memory` takes.
+const LEAST_MEMORY_BYTES: u64 = 16 << 20;
+
 /// How long a run may take. Half of a program's memory is little for some, so a factor that would
 /// be a failure elsewhere is none here; what takes longer is most likely a hang.
 fn patience(free: Duration) -> Duration {
@@ -123,6 +126,10 @@ fn measure(
         return Ok(Err(format!("it fails without a limit: {why}: {}", free.last_words)));
     }
     let memory_bytes = free.held_bytes / 2;
+    if memory_bytes < LEAST_MEMORY_BYTES {
+        let need = human(free.held_bytes);
+        return Ok(Err(format!("it needs {need} only, and half of that is no limit")));
+    }
     let arms = [
         Arm::Uzswap("userfaultfd", memory_bytes),
         Arm::Uzswap("protect", memory_bytes),

@@ -374,3 +374,15 @@ java -XX:+UseParallelGC -Xmx300m -XX:ActiveProcessorCount=2 -cp . Structures
 structures_java
 #: run
 java -XX:+UseShenandoahGC -Xmx300m -XX:ActiveProcessorCount=2 -cp . Structures
+
+#: bun bun-of-npm
+#: needs bun
+many_records >p.js
+#: run
+bun p.js
+
+#: deno deno-of-npm
+#: needs deno
+many_records >p.js
+#: run
+DENO_DIR=$PWD/d deno run p.js

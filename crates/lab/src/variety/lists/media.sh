@@ -8,8 +8,8 @@ convert -limit memory 2GiB -limit map 2GiB -size 1900x1900 gradient:red-blue -sw
 
 #: graphviz graphviz
 #: needs dot
-awk 'BEGIN { print "digraph g {"; for (i = 0; i < 250; i++) for (j = 1; j < 4; j++)
-    print "n" i " -> n" (i * j + 7 * j) % 250 ";"; print "}" }' >g.dot
+awk 'BEGIN { print "digraph g {"; for (i = 0; i < 130; i++) for (j = 1; j < 3; j++)
+    print "n" i " -> n" (i * j + 7 * j) % 130 ";"; print "}" }' >g.dot
 #: run
 dot -Tplain g.dot | sha256sum
 
@@ -47,17 +47,10 @@ pdftoppm -r 450 p.pdf | sha256sum
 #: tesseract tesseract-ocr
 #: needs tesseract convert
 lines 25 | cut -c 1-40 >t
-convert -size 1700x1500 xc:white -pointsize 30 -annotate +60+80 "@t" t.png 2>/dev/null ||
-    convert -size 1700x1500 xc:white -pointsize 30 -annotate +60+80 "$(cat t)" t.png
+convert -size 3400x3000 xc:white -pointsize 60 -annotate +90+120 "@t" t.png 2>/dev/null ||
+    convert -size 3400x3000 xc:white -pointsize 60 -annotate +90+120 "$(cat t)" t.png
 #: run
 OMP_THREAD_LIMIT=1 tesseract t.png - 2>/dev/null
-
-#: optipng optipng
-#: needs optipng convert
-convert -size 1900x1900 gradient:red-blue -swirl 60 -define png:compression-level=1 t.png
-#: run
-optipng -quiet -o1 -clobber -out o.png t.png
-sha256sum o.png
 
 #: ffmpeg-scale ffmpeg
 #: needs ffmpeg

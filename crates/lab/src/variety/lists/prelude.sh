@@ -90,15 +90,23 @@ cpp_source() {
     done
 }
 
-# object_files N M: N object files of M functions each, with debug information, in o.
+# object_files N M: N object files of M functions each, with a section of its own each, in o.
 object_files() {
     mkdir -p o
     for i in $(seq "$1"); do
-        awk -v m="$2" -v i="$i" 'BEGIN { for (j = 0; j < m; j++)
-            printf "struct s%d_%d { int a, b; char c[%d]; };\nint f%d_%d(s%d_%d *p) { return p->a * %d + p->c[1]; }\n",
-                i, j, j + 2, i, j, i, j, j }' >"o/$i.cpp"
-        g++ -g -O0 -ffunction-sections -c "o/$i.cpp" -o "o/$i.o"
+        awk -v n="$1" -v m="$2" -v i="$i" 'BEGIN { for (j = 0; j < m; j++)
+            printf ".section .text.f%d_%d,\"ax\"\n.globl f%d_%d\nf%d_%d: call f%d_%d@PLT\nret\n", i, j, i, j,
+                i, j, (i + j) % n + 1, j * 7919 % m }' | as -o "o/$i.o"
     done
-    echo 'int main() { return 0; }' >o/main.cpp
-    g++ -c o/main.cpp -o o/main.o
+}
+
+# many_records: a program for JavaScript that holds some 60 MiB of small objects.
+many_records() {
+    cat <<'X'
+const v = Array.from({ length: 400000 }, (_, n) => ({ n, s: "s" + n }));
+let s = 0;
+for (let r = 0; r < 2; r++) for (const x of v) s = (s * 31 + x.n + x.s.length) % 1000003;
+for (let i = 0; i < 5000; i++) s = (s * 31 + v[i * 7919 % v.length].n) % 1000003;
+console.log(s);
+X
 }

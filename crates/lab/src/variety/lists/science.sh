@@ -2,7 +2,7 @@
 
 #: gnuplot gnuplot-nox
 #: needs gnuplot
-awk 'BEGIN { for (i = 0; i < 300000; i++) print i, i * 7919 % 65537, i * 31 % 1009 }' >d
+awk 'BEGIN { for (i = 0; i < 900000; i++) print i, i * 7919 % 65537, i * 31 % 1009 }' >d
 #: run
 gnuplot -e 'set terminal svg; set output "/dev/null"; set dgrid3d 20,20; stats "d" using 2 nooutput;
     print STATS_mean, STATS_median; plot "d" using 1:2:3 with dots palette'
@@ -33,14 +33,14 @@ print(length(args(p)), length(args(r)))$ print(subst([x = 2, y = 3, z = 5, w = 7
 
 #: minisat minisat
 #: needs minisat
-sat_formula 200000 3.2 >f.cnf
+sat_formula 150000 2.2 >f.cnf
 #: run
 minisat -verb=0 f.cnf m.out >/dev/null || true
 sha256sum m.out
 
 #: cadical cadical
 #: needs cadical
-sat_formula 60000 3.4 >f.cnf
+sat_formula 150000 2.2 >f.cnf
 #: run
 cadical -q f.cnf >m.out || true
 sha256sum m.out

@@ -8,6 +8,7 @@ mariadb-install-db --no-defaults --datadir="$PWD/d" --user="$(id -un)" --skip-te
 mariadbd --no-defaults --datadir="$PWD/d" --user="$(id -un)" --socket="$PWD/s" --skip-networking \
     --innodb-buffer-pool-size=64M --sort-buffer-size=64M --tmp-table-size=128M \
     --max-heap-table-size=128M --skip-log-bin >log 2>&1 &
+server=$!
 await test -S s
 mariadb --no-defaults -N -S s -e '
 DROP DATABASE IF EXISTS t; CREATE DATABASE t; USE t;
@@ -15,8 +16,8 @@ CREATE TABLE a (n INT, s VARCHAR(40)) ENGINE=InnoDB;
 INSERT INTO a SELECT seq, CONCAT("text ", seq * 7919 % 150001) FROM seq_1_to_150000;
 SELECT MD5(GROUP_CONCAT(n)) FROM (SELECT n FROM a ORDER BY s LIMIT 2000) x;
 SELECT COUNT(*), SUM(c) FROM (SELECT s, COUNT(*) c FROM a GROUP BY s) x;'
-kill %1
-wait %1 || true
+kill $server
+wait $server || true
 
 #: postgres-index postgresql
 #: needs /usr/lib/postgresql/15/bin/postgres runuser
@@ -30,7 +31,7 @@ runuser -u nobody -- $b/pg_ctl -s -D d -w -l log -o "-k $PWD -c listen_addresses
     -c shared_buffers=16MB -c work_mem=200MB -c maintenance_work_mem=200MB \
     -c max_parallel_workers_per_gather=0 -c max_parallel_maintenance_workers=0" start
 $b/psql -h "$PWD" -U p -d postgres -qAt <<'X' || true
-create temp table a as select i, md5(i::text) s from generate_series(1, 300000) i;
+create temp table a as select i, md5(i::text) s from generate_series(1, 700000) i;
 create index on a (s);
 select count(*), max(n) from (select left(s, 5) k, count(*) n from a group by k) x;
 select md5(string_agg(s, '' order by s)) from a where i % 10 = 0;
@@ -60,16 +61,17 @@ X
 #: run
 rm -f s
 memcached -u "$(id -un)" -s s -m 400 -t 2 &
+server=$!
 await test -S s
 /usr/bin/python3 c.py
-kill %1
-wait %1 || true
+kill $server
+wait $server || true
 
 #: redis-fork redis-server
 #: needs redis-server redis-cli
 #: run
 rm -f s dump.rdb
-redis-server --port 0 --unixsocket s --save '' --dir . --daemonize no >log &
+redis-server --port 0 --unixsocket s --enable-debug-command yes --save '' --dir . --daemonize no >log &
 await redis-cli -s s ping
 redis-cli -s s debug populate 250000 key 100 >&2
 redis-cli -s s bgsave >&2
@@ -82,44 +84,21 @@ redis-cli -s s shutdown nosave
 wait
 stat -c %s dump.rdb
 
-#: slapd slapd ldap-utils
-#: needs slapd slapadd slapcat
-mkdir -p db
-cat >c.conf <<'X'
-include /etc/ldap/schema/core.schema
-modulepath /usr/lib/ldap
-moduleload back_mdb
-database mdb
-maxsize 1073741824
-suffix "o=x"
-directory db
-X
-{
-    printf 'dn: o=x\nobjectClass: organization\no: x\n\n'
-    awk 'BEGIN { for (i = 0; i < 12000; i++)
-        printf "dn: cn=p%d,o=x\nobjectClass: person\ncn: p%d\nsn: s%d\ndescription: text %d\n\n", i, i,
-            i * 7919 % 12000, i }'
-} >x.ldif
-#: run
-rm -rf db
-mkdir db
-slapadd -q -f c.conf -l x.ldif >&2
-slapcat -f c.conf | grep -v -e entryCSN -e entryUUID -e Timestamp | sha256sum
-
 #: etcd etcd-server etcd-client
 #: needs etcd etcdctl
 #: run
 rm -rf d
-etcd --data-dir d --unsafe-no-fsync --log-level error --listen-client-urls "unix://$PWD/s:0" \
-    --advertise-client-urls "unix://$PWD/s:0" --listen-peer-urls http://127.0.0.1:23801 \
+etcd --data-dir d --unsafe-no-fsync --log-level error --listen-client-urls http://127.0.0.1:23800 \
+    --advertise-client-urls http://127.0.0.1:23800 --listen-peer-urls http://127.0.0.1:23801 \
     --initial-advertise-peer-urls http://127.0.0.1:23801 \
     --initial-cluster default=http://127.0.0.1:23801 >log 2>&1 &
-export ETCDCTL_API=3 ETCDCTL_ENDPOINTS="unix://$PWD/s:0"
-await etcdctl endpoint health >&2
+server=$!
+export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=http://127.0.0.1:23800
+await etcdctl endpoint health
 for i in $(seq 25); do head -c 900000 /dev/zero | tr '\0' "$((i % 10))" | etcdctl put "k$i" >/dev/null; done
 etcdctl get --prefix k --print-value-only | sha256sum
-kill %1
-wait %1 || true
+kill $server
+wait $server || true
 
 #: php-fpm php-fpm nginx apache2-utils
 #: needs php-fpm8.2 nginx curl
@@ -163,15 +142,16 @@ X
 #: run
 rm -f fpm.sock nginx.sock
 sed "s,root [^;]*;,root $PWD;,; s,unix:fpm,unix:$PWD/fpm,; s,unix:nginx,unix:$PWD/nginx," nginx.conf >n.conf
-printf 'user=%s\n' "$(id -un)" >>fpm.log
 php-fpm8.2 -R -F -y fpm.conf -p "$PWD" -d user=root >log 2>&1 &
+servers=$!
 nginx -p "$PWD" -c n.conf -g 'daemon off; user root;' >log2 2>&1 &
+servers="$servers $!"
 await test -S nginx.sock
 await test -S fpm.sock
 for i in 1 2 3 4 5 6; do curl -s --unix-socket nginx.sock "http://x/?s=$i" >$i.txt & c="$c $!"; done
 wait $c
 cat 1.txt 2.txt 3.txt 4.txt 5.txt 6.txt
-kill %1 %2
+kill $servers
 wait
 
 #: rabbitmq rabbitmq-server
