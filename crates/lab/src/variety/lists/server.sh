@@ -160,7 +160,7 @@ wait
 export RABBITMQ_MNESIA_BASE=$PWD/m RABBITMQ_LOG_BASE=$PWD/l RABBITMQ_NODENAME=v@localhost
 export RABBITMQ_NODE_PORT=25679 RABBITMQ_DIST_PORT=25680 RABBITMQ_ENABLED_PLUGINS_FILE=$PWD/e
 export RABBITMQ_PID_FILE=$PWD/pid ERL_EPMD_PORT=4399 RABBITMQ_CONF_ENV_FILE=/dev/null
-rm -rf m l
+rm -rf m l pid
 mkdir m l
 echo '[].' >e
 /usr/lib/rabbitmq/bin/rabbitmq-server >log 2>&1 &
