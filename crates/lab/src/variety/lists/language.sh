@@ -120,6 +120,7 @@ ghc -O1 P.hs -o p >&2
     done
 } >P.hs
 #: run
+rm -f P.hi
 ghc -O0 -fforce-recomp -S P.hs -o p.s >&2
 sha256sum p.s
 
