@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +21,8 @@ use crate::options::{self, MIN_MEMORY_BYTES, RawOptions};
 use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, reason};
-use crate::remote::{self, Exports, address, device};
+use crate::remote::valkey::{self, Values};
+use crate::remote::{self, Exports, Kept, address, device};
 use crate::settings::describe;
 use crate::size::human;
 
@@ -306,9 +308,10 @@ fn stores(named: Option<OsString>, env: &dyn Fn(&str) -> Option<OsString>) -> Ve
     let given = RawOptions::default().text(&options::STORE, env);
     let named = named.map(|value| options::Given { value, origin: "--store".to_string() });
     let given = named.or(given);
-    match given.as_ref().and_then(|g| g.value.to_str()).filter(|text| address::is_one(text)) {
-        Some(text) => servers(text),
-        None => {
+    match given.as_ref().and_then(|g| g.value.to_str()) {
+        Some(text) if valkey::address::is_one(text) => values(text, env),
+        Some(text) if address::is_one(text) => servers(text),
+        _ => {
             match given.as_ref().map(|g| Path::new(&g.value)).filter(|path| device::is_one(path)) {
                 Some(path) => vec![measured(Exports::device(path), false)],
                 None => vec![store(given, env)],
@@ -340,23 +343,14 @@ fn measured(exports: Result<Exports, String>, takes_memory: bool) -> Check {
         let mut exports = exports?;
         exports.claim()?;
         let claim = &mut exports.claims[0];
-        let [block, cluster, write] = claim.measure(ROUNDS)?;
-        let megabytes = |ns: u64| (64 << 10) * 1000 / ns.max(1);
+        let times = times(claim.measure(ROUNDS)?);
         let trims = claim.traits().can_trim;
         let found = format!(
-            "{}: {}, {} extents of {}; 4 KiB in {} us, 64 KiB in {} us ({} MB/s), written in {} us ({} MB/s); so a load \
-             takes about {} us, and one of many in a row {} us",
+            "{}: {}, {} extents of {}; {times}",
             claim.shown,
             human(claim.traits().bytes),
             claim.server.extents,
             human(exports.geometry.extent_bytes),
-            block / 1000,
-            cluster / 1000,
-            megabytes(cluster),
-            write / 1000,
-            megabytes(write),
-            block / 1000 + LOAD_US,
-            cluster / 1000 / PAGES_IN_CLUSTER + LOAD_US,
         );
         Ok(if !trims {
             note(NAME, found, "it does not know TRIM, and keeps what is not needed any more")
@@ -367,6 +361,60 @@ fn measured(exports: Result<Exports, String>, takes_memory: bool) -> Check {
         })
     };
     try_it().unwrap_or_else(|why| bad(NAME, why, REMEDY))
+}
+
+/// What reads of 4 and of 64 KiB and writes of 64 KiB take, and what loads will, in words.
+fn times([block, cluster, write]: [u64; 3]) -> String {
+    let megabytes = |ns: u64| (64 << 10) * 1000 / ns.max(1);
+    format!(
+        "4 KiB in {} us, 64 KiB in {} us ({} MB/s), written in {} us ({} MB/s); so a load takes about {} us, and one \
+         of many in a row {} us",
+        block / 1000,
+        cluster / 1000,
+        megabytes(cluster),
+        write / 1000,
+        megabytes(write),
+        block / 1000 + LOAD_US,
+        cluster / 1000 / PAGES_IN_CLUSTER + LOAD_US,
+    )
+}
+
+/// Valkey and Redis: one line for all of it, and one for each primary.
+fn values(text: &str, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<Check> {
+    const NAME: &str = "store";
+    let password = |name: &str| env(name).map(|value| value.as_bytes().to_vec());
+    let opened = valkey::address::Address::parse(text, password).and_then(|address| {
+        let mut values = Values::open(&address)?;
+        values.claim()?;
+        let times = times(values.measure(ROUNDS)?);
+        Ok((address.is_local(), values, times))
+    });
+    let (is_local, values, times) = match opened {
+        Ok(opened) => opened,
+        Err(why) => return vec![bad(NAME, why, REMEDY)],
+    };
+    let kind = match (values.is_cluster(), values.has_replicas()) {
+        (false, _) => "one server".to_string(),
+        (true, true) => format!("a Cluster of {} primaries with replicas", values.nodes.len()),
+        (true, false) => format!("a Cluster of {} primaries", values.nodes.len()),
+    };
+    let found = format!("{}: {kind}; {times}", values.shown());
+    let mut checks = vec![if values.is_cluster() && !values.has_replicas() {
+        note(NAME, found, "give each primary a replica: with it gone its pages are lost")
+    } else if is_local {
+        note(NAME, found, "it is on this machine, and takes of its memory")
+    } else {
+        good(NAME, found)
+    }];
+    checks.extend(values.nodes.iter().map(|node| {
+        let found = node.describe();
+        match (&node.policy, node.evicts()) {
+            (None, _) => note(NAME, found, "see to it that it says noeviction, or pages are lost"),
+            (_, Some(_)) => bad(NAME, found, valkey::node::POLICY_REMEDY),
+            _ => good(NAME, found),
+        }
+    }));
+    checks
 }
 
 /// What a load takes beside the read: the fault, the seal and the codec.

@@ -33,6 +33,7 @@ use crate::os::{self, ControlBlock};
 use crate::place;
 use crate::program::{Program, Way, reason};
 use crate::remote::Keeper;
+use crate::remote::valkey::address::PASSWORD;
 use crate::report::{self, Outcome, PAGE_BYTES};
 use crate::settings::{Backing, RunSettings};
 use crate::supervise::{self, End};
@@ -95,8 +96,8 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let block = managed.as_ref().map(|(_, block)| block);
     if let Some(block) = block {
         begin(block, &ticks, settings.memory_bytes);
-        if let Some(Backing::Exports(Some(exports), _)) = &mut settings.store {
-            exports.claim().map_err(|why| Failure::environment(format!("--store: {why}")))?;
+        if let Some(Backing::Servers(Some(kept), _)) = &mut settings.store {
+            kept.claim().map_err(|why| Failure::environment(format!("--store: {why}")))?;
         }
     }
     let watched = Watched {
@@ -182,7 +183,7 @@ impl Company<'_> {
             })
         });
         let keeper = run.clone().and_then(|run| match &mut self.settings.store {
-            Some(Backing::Exports(exports, _)) => Keeper::start(exports.take()?, run),
+            Some(Backing::Servers(kept, _)) => Keeper::start(kept.take()?, run),
             _ => None,
         });
         let mut server = run.clone().and_then(|run| serve(run, &self.settings));
@@ -206,7 +207,8 @@ impl Company<'_> {
             pid: end.pid,
             series: series.as_ref(),
         });
-        if let Some(left) = keeper.and_then(Keeper::finish).filter(|_| !self.settings.quiet) {
+        let quiet = self.settings.quiet;
+        if let Some(left) = keeper.and_then(|keeper| keeper.finish(quiet)).filter(|_| !quiet) {
             console::say(&left);
         }
         while server.is_some() && run.as_ref().is_some_and(|run| run.live().next().is_some()) {
@@ -232,7 +234,8 @@ fn environment(
     program: &Program,
     managed: Option<(&Path, &ControlBlock)>,
 ) -> Vec<(OsString, OsString)> {
-    let is_ours = |name: &OsString| name == CONTROL_FD_ENV || name == PROGRAM_ENV;
+    let is_ours =
+        |name: &OsString| name == CONTROL_FD_ENV || name == PROGRAM_ENV || name == PASSWORD;
     let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let Some((library, block)) = managed else { return variables };
     variables.push((CONTROL_FD_ENV.into(), block.variable().into()));

@@ -20,7 +20,8 @@ use crate::observe::page;
 use crate::options::{self, Given, MIN_MEMORY_BYTES, RawOptions};
 use crate::place;
 use crate::program::reason;
-use crate::remote::{self, Exports, address, device};
+use crate::remote::valkey::{self, Values};
+use crate::remote::{self, Exports, Kept, address, device};
 use crate::size;
 use crate::trace::recorder::TraceFile;
 
@@ -66,8 +67,9 @@ pub struct RunSettings {
 #[derive(Debug)]
 pub enum Backing {
     Directory(PathBuf),
-    /// Of servers, or a block device. Taken out when the program starts; how they are called stays.
-    Exports(Option<Exports>, String),
+    /// On servers, or on a block device. Taken out when the program starts; how that is called
+    /// stays.
+    Servers(Option<Box<dyn Kept>>, String),
 }
 
 impl Backing {
@@ -75,15 +77,20 @@ impl Backing {
     pub fn shown(&self) -> String {
         match self {
             Backing::Directory(path) => path.to_string_lossy().into_owned(),
-            Backing::Exports(_, shown) => shown.clone(),
+            Backing::Servers(_, shown) => shown.clone(),
         }
     }
 
     fn directory(&self) -> Option<&Path> {
         match self {
             Backing::Directory(path) => Some(path),
-            Backing::Exports(..) => None,
+            Backing::Servers(..) => None,
         }
+    }
+
+    fn servers(kept: impl Kept + 'static) -> Backing {
+        let shown = kept.shown();
+        Backing::Servers(Some(Box::new(kept)), shown)
     }
 }
 
@@ -190,8 +197,8 @@ impl RunSettings {
         let directory = self.store.as_ref().and_then(Backing::directory);
         let directory = directory.map_or(&[][..], |path| path.as_os_str().as_bytes());
         plain.store_dir_len = put(&mut plain.store_dir, directory, "the store directory")?;
-        if let Some(Backing::Exports(Some(exports), _)) = &self.store {
-            exports.put(&mut plain);
+        if let Some(Backing::Servers(Some(kept), _)) = &self.store {
+            kept.put(&mut plain);
         }
         put_cache(&mut plain, self.cache.as_deref())?;
         Ok(plain)
@@ -365,6 +372,13 @@ fn store(
     let wrong = Failure::usage;
     let copies = wanted.as_ref().map_or(Ok(1), copies).map_err(wrong)?;
     let given = raw.text(&options::STORE, env);
+    if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| valkey::address::is_one(t))
+    {
+        let origin = &given.as_ref().expect("looked at").origin;
+        return values(text, copies, env, remarks)
+            .map(Some)
+            .map_err(|why| Failure::usage(format!("{origin}: {why}")));
+    }
     if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| address::is_one(t))
     {
         let origin = &given.as_ref().expect("looked at").origin;
@@ -397,8 +411,7 @@ fn store(
     if device::is_one(&directory) {
         let exports = Exports::device(&directory);
         let exports = exports.map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
-        let shown = exports.shown();
-        return Ok(Some(Backing::Exports(Some(exports), shown)));
+        return Ok(Some(Backing::servers(exports)));
     }
     match place::try_store(&directory) {
         Ok(place) => {
@@ -431,8 +444,30 @@ fn servers(text: &str, copies: usize, remarks: &mut Vec<String>) -> Result<Backi
             claim.shown
         ));
     }
-    let shown = exports.shown();
-    Ok(Backing::Exports(Some(exports), shown))
+    Ok(Backing::servers(exports))
+}
+
+/// A store of values on Valkey or Redis servers.
+fn values(
+    text: &str,
+    copies: usize,
+    env: Env,
+    remarks: &mut Vec<String>,
+) -> Result<Backing, String> {
+    if copies != 1 {
+        return Err("a second copy is the replica's of a Cluster: leave --copies away".to_string());
+    }
+    let password = |name: &str| env(name).map(|value| value.as_bytes().to_vec());
+    let address = valkey::address::Address::parse(text, password)?;
+    let values = Values::open(&address)?;
+    values.check_policies()?;
+    if values.is_cluster() && !values.has_replicas() {
+        remarks.push(format!(
+            "{}: a primary has no replica: its pages are lost when it is",
+            values.shown()
+        ));
+    }
+    Ok(Backing::servers(values))
 }
 
 fn report(raw: &RawOptions, env: Env) -> Result<Option<PathBuf>, Failure> {

@@ -97,6 +97,11 @@ impl Address {
 }
 
 fn host_and_port(text: &str) -> Result<(String, u16), String> {
+    split_port(text).map(|(host, port)| (host, port.unwrap_or(PORT)))
+}
+
+/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
+pub fn split_port(text: &str) -> Result<(String, Option<u16>), String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or("has no ']' after the address")?;
@@ -108,8 +113,8 @@ fn host_and_port(text: &str) -> Result<(String, u16), String> {
         return Err("names no host".to_string());
     }
     let port = match port {
-        None => PORT,
-        Some(port) => port.parse().map_err(|_| format!("'{port}' is no port"))?,
+        None => None,
+        Some(port) => Some(port.parse().map_err(|_| format!("'{port}' is no port"))?),
     };
     Ok((host.to_string(), port))
 }
@@ -123,7 +128,7 @@ fn socket(query: &str) -> Result<PathBuf, String> {
 }
 
 /// What percent signs stand for.
-fn plain(text: &str) -> Result<Vec<u8>, String> {
+pub fn plain(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -141,7 +146,7 @@ fn plain(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// As the kernel takes it.
-fn socket_address(address: SocketAddr) -> Vec<u8> {
+pub fn socket_address(address: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::new();
     match address {
         SocketAddr::V4(v4) => {

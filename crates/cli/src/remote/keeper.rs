@@ -1,5 +1,6 @@
-//! The thread that keeps a run's exports: counts in their claims, leases the extents of processes
-//! that are gone out again, and gives all of it back at the end.
+//! The thread that keeps a run's store on servers or a device: counts in the claims of exports,
+//! renews the leases of values, leases the extents of processes that are gone out again, and gives
+//! all of it back at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,11 +8,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use uzswap::control::Tree;
+use uzswap::control::{Settings, Tree};
 use uzswap::store::extents::EXTENTS_MOST;
 
-use super::Exports;
-use super::claim::{BEAT, Claimed};
+use super::claim::BEAT;
+use crate::console;
 use crate::control::Run;
 
 /// How long a process has been gone before its extents are somebody else's, in beats. What it has
@@ -20,59 +21,93 @@ const GRACE_BEATS: u8 = 3;
 /// How long processes that are ending are waited for, at the end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// In place of a lessee: nobody leases the extent any more.
+const CLOSED: u32 = u32::MAX;
+
+/// What is kept: exports, a device, or the values of servers.
+pub trait Kept: Send + std::fmt::Debug {
+    /// Says where it is.
+    fn put(&self, settings: &mut Settings);
+    /// Takes it, before the program starts.
+    fn claim(&mut self) -> Result<(), String>;
+    /// The program runs: nobody is to wait for a server for long.
+    fn hurry(&mut self) {}
+    /// Whether processes that the program leaves behind need somebody who keeps it.
+    fn outlives_the_program(&self) -> bool {
+        false
+    }
+    /// Once a second.
+    fn beat(&mut self, run: &Run);
+    /// Empties an extent. False: its server does not answer.
+    fn give_back(&mut self, extent: usize) -> bool;
+    /// It is the run's no more. `is_used`: but processes are left that use it.
+    fn release(&mut self, is_used: bool) -> Result<(), String>;
+    /// For messages.
+    fn shown(&self) -> String;
+}
 
 /// See the module.
 pub struct Keeper {
-    thread: JoinHandle<Exports>,
+    thread: JoinHandle<Box<dyn Kept>>,
     ends: Sender<()>,
     run: Arc<Run>,
+    stays: Option<String>,
 }
 
 impl Keeper {
     /// `None`: there is no thread for it. Then nobody counts, that is all.
-    pub fn start(mut exports: Exports, run: Arc<Run>) -> Option<Keeper> {
+    pub fn start(mut kept: Box<dyn Kept>, run: Arc<Run>) -> Option<Keeper> {
         let (ends, end) = mpsc::channel();
         let keeps = run.clone();
+        let stays = kept.outlives_the_program().then(|| kept.shown());
         let keep = move || {
-            exports.claims.iter_mut().for_each(Claimed::hurry);
+            kept.hurry();
             let mut gone = vec![0u8; EXTENTS_MOST];
             while end.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
                 // A server that is down is none of our business: the processes say it.
-                exports.claims.iter_mut().for_each(|claim| _ = claim.beat());
-                lease_again(&mut exports, &keeps, &mut gone);
+                kept.beat(&keeps);
+                lease_again(&mut *kept, &keeps, &mut gone);
             }
-            exports
+            kept
         };
         let thread = thread::Builder::new().name("uzswap-leases".to_string()).spawn(keep).ok()?;
-        Some(Keeper { thread, ends, run })
+        Some(Keeper { thread, ends, run, stays })
     }
 
     /// The program has ended. What is left to say, if anything.
-    pub fn finish(self) -> Option<String> {
-        drop(self.ends);
-        let mut exports = self.thread.join().ok()?;
-        let is_used = !wait_for_end(&self.run);
-        for extent in 0..EXTENTS_MOST {
-            let owner = self.run.tree.leases[extent].load(Ordering::Acquire);
-            if owner != 0 && !(is_used && is_wanted(&self.run, owner)) {
-                give_back(&mut exports, extent);
-            }
-        }
-        let mut said = is_used.then(|| {
-            format!(
-                "processes that the program left behind still use {}, until they end",
-                exports.shown()
-            )
-        });
-        for claim in &mut exports.claims {
-            if let Err(e) = claim.release(is_used) {
-                let why = super::claim::in_words(&claim.shown, e);
-                said = Some(format!(
-                    "what the program wrote to a server could not be taken away: {why}"
+    pub fn finish(self, is_quiet: bool) -> Option<String> {
+        let mut is_used = !wait_for_end(&self.run);
+        if let Some(shown) = &self.stays {
+            // What is written from now on nobody would renew.
+            close(self.run.tree);
+            if is_used && !is_quiet {
+                console::say(&format!(
+                    "waits for processes that the program left behind: their pages are on {shown}"
                 ));
             }
+            while is_used {
+                thread::sleep(BEAT);
+                is_used = owners(self.run.tree).any(|owner| is_wanted(&self.run, owner));
+            }
         }
-        said
+        drop(self.ends);
+        let mut kept = self.thread.join().ok()?;
+        for extent in 0..EXTENTS_MOST {
+            let owner = owner_of(self.run.tree, extent);
+            if owner != 0 && !(is_used && is_wanted(&self.run, owner)) {
+                kept.give_back(extent);
+            }
+        }
+        let said = is_used.then(|| {
+            format!(
+                "processes that the program left behind still use {}, until they end",
+                kept.shown()
+            )
+        });
+        let released = kept.release(is_used).map_err(|why| {
+            format!("what the program wrote to a server could not be taken away: {why}")
+        });
+        released.err().or(said)
     }
 }
 
@@ -89,9 +124,24 @@ fn wait_for_end(run: &Run) -> bool {
     true
 }
 
+/// Who has an extent; 0: nobody.
+pub fn owner_of(tree: &Tree, extent: usize) -> u32 {
+    match tree.leases[extent].load(Ordering::Acquire) {
+        CLOSED => 0,
+        owner => owner,
+    }
+}
+
 /// Who has extents, by extent.
 fn owners(tree: &Tree) -> impl Iterator<Item = u32> {
-    tree.leases.iter().map(|lease| lease.load(Ordering::Acquire)).filter(|owner| *owner != 0)
+    (0..EXTENTS_MOST).map(|extent| owner_of(tree, extent)).filter(|owner| *owner != 0)
+}
+
+/// No process leases an extent any more: those that have one go on.
+fn close(tree: &Tree) {
+    for lease in &tree.leases {
+        let _ = lease.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 fn is_wanted(run: &Run, owner: u32) -> bool {
@@ -99,12 +149,12 @@ fn is_wanted(run: &Run, owner: u32) -> bool {
 }
 
 /// Leases extents of processes that are gone for good out again.
-fn lease_again(exports: &mut Exports, run: &Run, gone: &mut [u8]) {
+fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8]) {
     // Extents of one process lie beside each other mostly.
     let mut last = (0, true);
     for (extent, beats) in gone.iter_mut().enumerate() {
         let lease = &run.tree.leases[extent];
-        let owner = lease.load(Ordering::Acquire);
+        let owner = owner_of(run.tree, extent);
         if owner != 0 && owner != last.0 {
             last = (owner, is_wanted(run, owner));
         }
@@ -113,16 +163,9 @@ fn lease_again(exports: &mut Exports, run: &Run, gone: &mut [u8]) {
             continue;
         }
         *beats += 1;
-        if *beats >= GRACE_BEATS && give_back(exports, extent) {
+        if *beats >= GRACE_BEATS && kept.give_back(extent) {
             *beats = 0;
             let _ = lease.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
-}
-
-/// Trims an extent. False: its server does not answer.
-fn give_back(exports: &mut Exports, extent: usize) -> bool {
-    let Some((server, at)) = exports.geometry.at(extent) else { return true };
-    let bytes = exports.geometry.extent_bytes;
-    exports.claims.get_mut(server).is_some_and(|claim| claim.trim(at, bytes).is_ok())
 }

@@ -1,6 +1,6 @@
 //! A store on other machines, or on a block device, as `uzswap run` sees to it: exports are checked
 //! and claimed before the program starts, leased out again when a process is gone, and given back
-//! at the end.
+//! at the end. Of Valkey and Redis servers: `valkey`.
 //!
 //! ```text
 //!   --store nbd://A/X,nbd://B/Y ─> address ─> Exports ── claim ──> the first bytes of X and Y
@@ -17,8 +17,9 @@ pub mod address;
 pub mod claim;
 pub mod device;
 mod keeper;
+pub mod valkey;
 
-pub use keeper::Keeper;
+pub use keeper::{Keeper, Kept};
 
 use std::path::Path;
 
@@ -26,6 +27,7 @@ use uzswap::control::Settings;
 use uzswap::store::extents::Geometry;
 use uzswap::store::remote::{COPIES_MOST, SERVERS_MOST};
 
+use crate::control::Run;
 use address::Address;
 use claim::Claimed;
 
@@ -93,8 +95,10 @@ impl Exports {
         Ok(Exports { claims, copies, geometry })
     }
 
-    /// Says where they are.
-    pub fn put(&self, settings: &mut Settings) {
+}
+
+impl Kept for Exports {
+    fn put(&self, settings: &mut Settings) {
         settings.extent_bytes = self.geometry.extent_bytes;
         settings.copies = self.copies as u32;
         settings.servers_len = self.claims.len() as u32;
@@ -104,7 +108,7 @@ impl Exports {
     }
 
     /// Takes all of them, or none.
-    pub fn claim(&mut self) -> Result<(), String> {
+    fn claim(&mut self) -> Result<(), String> {
         let by = whose().map_err(|e| format!("a name for the run: {e}"))?;
         for i in 0..self.claims.len() {
             if let Err(why) = self.claims[i].claim(&by) {
@@ -115,8 +119,31 @@ impl Exports {
         Ok(())
     }
 
-    /// For messages.
-    pub fn shown(&self) -> String {
+    fn hurry(&mut self) {
+        self.claims.iter_mut().for_each(Claimed::hurry);
+    }
+
+    fn beat(&mut self, _: &Run) {
+        self.claims.iter_mut().for_each(|claim| _ = claim.beat());
+    }
+
+    fn give_back(&mut self, extent: usize) -> bool {
+        let Some((server, at)) = self.geometry.at(extent) else { return true };
+        let bytes = self.geometry.extent_bytes;
+        self.claims.get_mut(server).is_some_and(|claim| claim.trim(at, bytes).is_ok())
+    }
+
+    fn release(&mut self, is_used: bool) -> Result<(), String> {
+        let mut released = Ok(());
+        for claim in &mut self.claims {
+            if let Err(e) = claim.release(is_used) {
+                released = Err(claim::in_words(&claim.shown, e));
+            }
+        }
+        released
+    }
+
+    fn shown(&self) -> String {
         self.claims.iter().map(|c| c.shown.as_str()).collect::<Vec<_>>().join(",")
     }
 }

@@ -9,10 +9,11 @@
 
 use crate::store::extents::EXTENT_LEAST_BYTES;
 use crate::store::remote::{COPIES_MOST, SERVERS_MOST, Server};
+use crate::store::valkey::PREFIX_BYTES;
 
 pub use crate::sys::mechanism::Kind as Mechanism;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap03");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap04");
 /// Longest path of the store directory, in bytes.
 pub const PATH_BYTES: usize = 3072;
 
@@ -80,6 +81,10 @@ pub struct Settings {
     pub servers_len: u32,
     /// On how many servers each page is that was written.
     pub copies: u32,
+    /// How long a value lives that nobody renews, where the store is Valkey's; 0: it is not.
+    pub lease_ms: u32,
+    /// With what the run's keys begin there.
+    pub key_prefix: [u8; PREFIX_BYTES],
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
     /// The same for what has not been asked for in a while.
@@ -109,6 +114,8 @@ impl Settings {
             watch: 0,
             servers_len: 0,
             copies: 1,
+            lease_ms: 0,
+            key_prefix: [0; PREFIX_BYTES],
             compressor: [0; 128],
             recompressor: [0; 128],
             store_dir: [0; PATH_BYTES],
@@ -129,6 +136,7 @@ impl Settings {
             && (1..=COPIES_MOST as u32).contains(&self.copies)
             && self.extent_bytes >= EXTENT_LEAST_BYTES
             && self.extent_bytes.is_power_of_two()
+            && self.is_valkey() == (self.lease_ms > 0)
     }
 
     pub fn compressor(&self) -> &[u8] {
@@ -145,7 +153,12 @@ impl Settings {
     }
     /// The block device that the store is on.
     pub fn device(&self) -> Option<&Server> {
-        self.servers().first().filter(|server| server.is_device != 0)
+        self.servers().first().filter(|server| server.kind == Server::DEVICE)
+    }
+    /// Whether the store is Valkey's: one server, or a Cluster.
+    pub fn is_valkey(&self) -> bool {
+        let is_its = |s: &Server| s.kind == Server::VALKEY || s.kind == Server::CLUSTER;
+        self.servers().first().is_some_and(is_its)
     }
     /// Whether the store is on other machines.
     pub fn is_remote(&self) -> bool {

@@ -9,6 +9,7 @@ use crate::policy::limbo_slots;
 use crate::region::LOAD_SLOTS_MAX;
 use crate::store::extents::{Geometry, Leases};
 use crate::store::remote::{Remote, RemoteStore};
+use crate::store::valkey::{Valkey, ValkeyStore};
 use crate::store::seal::Encryption;
 use crate::store::{AnyStore, DeviceStore, FileStore};
 use crate::sys::mechanism::Mechanism;
@@ -77,6 +78,10 @@ fn open_store(settings: &Settings, leases: &'static Leases) -> Option<PagerStore
     if let Some(device) = settings.device() {
         let geometry = Geometry::cut(settings.extent_bytes, [device.extents as usize].into_iter());
         return DeviceStore::open(device.export(), geometry, leases).ok().map(PagerStore::from);
+    }
+    if settings.is_valkey() {
+        let valkey = Valkey::new(settings, leases);
+        return ValkeyStore::open(valkey).ok().map(PagerStore::from);
     }
     if settings.is_remote() {
         let copies = settings.copies as usize;

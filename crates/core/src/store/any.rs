@@ -1,9 +1,10 @@
 //! The store of a pager: whichever of them the run was given.
 
-use super::remote::{DESCRIPTORS, RemoteCounts, RemoteStore};
+use super::remote::{RemoteCounts, RemoteStore};
 #[cfg(any(test, feature = "testing"))]
 use super::testing::MemoryStore;
-use super::{DeviceStore, FileStore, Progress, Queue, ReadQueue, Store};
+use super::valkey::ValkeyStore;
+use super::{DESCRIPTORS, DeviceStore, FileStore, Progress, Queue, ReadQueue, Store};
 use crate::sys::Result;
 
 /// One of them. What it costs is a comparison beside a system call.
@@ -12,6 +13,7 @@ pub enum AnyStore {
     File(FileStore),
     Device(DeviceStore),
     Remote(RemoteStore),
+    Valkey(ValkeyStore),
     #[cfg(any(test, feature = "testing"))]
     Memory(MemoryStore),
 }
@@ -34,6 +36,12 @@ impl From<RemoteStore> for AnyStore {
     }
 }
 
+impl From<ValkeyStore> for AnyStore {
+    fn from(store: ValkeyStore) -> AnyStore {
+        AnyStore::Valkey(store)
+    }
+}
+
 #[cfg(any(test, feature = "testing"))]
 impl From<MemoryStore> for AnyStore {
     fn from(store: MemoryStore) -> AnyStore {
@@ -48,6 +56,7 @@ macro_rules! either {
             AnyStore::File($store) => $call,
             AnyStore::Device($store) => $call,
             AnyStore::Remote($store) => $call,
+            AnyStore::Valkey($store) => $call,
             #[cfg(any(test, feature = "testing"))]
             AnyStore::Memory($store) => $call,
         }

@@ -5,8 +5,7 @@
 //! file is. `uzswap run` holds the device exclusively, so that nobody mounts it meanwhile.
 
 use super::extents::{Extents, Geometry, Leases, Spot, owner};
-use super::remote::DESCRIPTORS;
-use super::{Progress, Queue, ReadQueue, Store};
+use super::{DESCRIPTORS, Progress, Queue, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::{Errno, Result};
 

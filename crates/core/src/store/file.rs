@@ -6,8 +6,7 @@
 //! keep. Where it does not, each write is pushed out and dropped from the page cache soon
 //! afterwards.
 
-use super::remote::DESCRIPTORS;
-use super::{Progress, Queue, ReadQueue, Store};
+use super::{DESCRIPTORS, Progress, Queue, ReadQueue, Store};
 use crate::sys::file::{self, Fd};
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};

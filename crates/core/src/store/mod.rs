@@ -10,6 +10,7 @@
 //!   file     one unlinked sparse file per process; gone with the process, whatever happens to it
 //!   device   extents of a block device
 //!   remote   extents of the exports of NBD servers, on one or two of them
+//!   valkey   values of Valkey and Redis servers, one for each cluster
 //! ```
 //!
 //! [`Store`] is the narrow seam: a flat array of bytes outside memory. It knows nothing of pages,
@@ -24,6 +25,7 @@ pub mod remote;
 pub mod seal;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod valkey;
 
 pub use any::AnyStore;
 pub use cluster::{CLUSTER_BYTES, Clusters};
@@ -33,7 +35,7 @@ pub use file::{FileStore, PageCache};
 use crate::sys::Result;
 use crate::sys::aio::AioQueue;
 use crate::sys::file::Fd;
-use remote::{DESCRIPTORS, RemoteCounts};
+use remote::RemoteCounts;
 
 /// Reads and writes start at a multiple of this, and so do their lengths and their buffers'
 /// addresses.
@@ -43,6 +45,9 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const QUEUE_DEPTH: usize = 2;
 /// One buffer per write under way, and one to seal the next cluster in meanwhile.
 pub const QUEUE_BUFFERS: usize = QUEUE_DEPTH + 1;
+/// Descriptors that all stores of a process have in common: two links to each node of the largest
+/// Cluster.
+pub const DESCRIPTORS: usize = 2 * valkey::NODES_MOST;
 /// The buffers to write from.
 pub type Queue = AioQueue<QUEUE_BUFFERS>;
 /// The buffer to read into.

@@ -129,6 +129,15 @@ pub fn shut_down(fd: Fd) {
     let _ = unsafe { uz_syscall!(nr::SHUTDOWN, fd, BOTH) };
 }
 
+/// Ends a connection at once: what is not sent yet never is. It stays open.
+pub fn abandon(fd: Fd) {
+    // An address of no family: TCP takes back what it has, and sends a reset.
+    let nowhere = [0u8; 16];
+    // SAFETY: the kernel reads sixteen bytes.
+    let _ = unsafe { uz_syscall!(nr::CONNECT, fd, nowhere.as_ptr(), nowhere.len()) };
+    shut_down(fd);
+}
+
 /// Connects to an address as the kernel has it (`struct sockaddr_un`, `_in` or `_in6`).
 pub fn connect(address: &[u8], patience: &mut Patience) -> Result<Fd> {
     let family = address.first_chunk().map_or(0, |f| u16::from_ne_bytes(*f));
@@ -189,18 +198,26 @@ pub fn send(fd: Fd, mut bytes: &[u8], patience: &mut Patience) -> Result<()> {
     Ok(())
 }
 
-/// Receives exactly so many bytes. The end of the stream before that is an error.
-pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()> {
-    while !buf.is_empty() {
+/// Receives what has come, one byte at least. The end of the stream is an error.
+pub fn receive_some(fd: Fd, buf: &mut [u8], patience: &mut Patience) -> Result<usize> {
+    loop {
         // SAFETY: the slice is exclusively borrowed and writable for its length.
         match unsafe {
             uz_syscall!(nr::RECVFROM, fd, buf.as_mut_ptr(), buf.len(), MSG_DONTWAIT, 0, 0)
         } {
             Ok(0) => return Err(ECONNRESET),
-            Ok(n) => buf = &mut buf[n..],
+            Ok(n) => return Ok(n),
             Err(Errno::EAGAIN | Errno::EINTR) => patience.wait(fd, POLLIN)?,
             Err(e) => return Err(e),
         }
+    }
+}
+
+/// Receives exactly so many bytes. The end of the stream before that is an error.
+pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()> {
+    while !buf.is_empty() {
+        let n = receive_some(fd, buf, patience)?;
+        buf = &mut buf[n..];
     }
     Ok(())
 }

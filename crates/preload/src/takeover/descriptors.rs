@@ -57,8 +57,11 @@ pub fn keep_over_exec(stay: bool) {
 /// No descriptor of ours is below this number.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
+/// More than the largest store has (32 connections), with the files and leashes of forks.
+const OURS_MOST: usize = 128;
+
 /// Collects our descriptors, ascending, into a bounded array.
-fn ours(into: &mut [i32; 64]) -> usize {
+fn ours(into: &mut [i32; OURS_MOST]) -> usize {
     let mut n = 0;
     let mut add = |fd: i32| {
         if fd >= 0 && n < into.len() {
@@ -80,7 +83,7 @@ fn ours(into: &mut [i32; 64]) -> usize {
 
 /// Looks up what we own now; called after descriptors were opened.
 pub fn refresh() {
-    let mut fds = [0; 64];
+    let mut fds = [0; OURS_MOST];
     let n = ours(&mut fds);
     LOWEST.store(fds[..n].first().copied().unwrap_or(i32::MAX), Ordering::Release);
 }
@@ -90,7 +93,7 @@ fn is_ours(fd: i32) -> bool {
         return false;
     }
     runtime(thread::current(), move || {
-        let mut fds = [0; 64];
+        let mut fds = [0; OURS_MOST];
         let n = ours(&mut fds);
         fds[..n].contains(&fd)
     })
@@ -130,7 +133,7 @@ fn close_range(a: Args) -> Option<Answer> {
         return Some(Answer::Inline);
     }
     let (fds, n) = runtime(thread::current(), || {
-        let mut fds = [0; 64];
+        let mut fds = [0; OURS_MOST];
         let n = ours(&mut fds);
         (fds, n)
     });

@@ -2,8 +2,7 @@
 
 use super::Clusters;
 use super::record::{Cluster, ListName};
-use crate::store::Store;
-use crate::store::remote::DESCRIPTORS;
+use crate::store::{DESCRIPTORS, Store};
 use crate::sys::file::{self, Fd};
 
 /// Forks whose children may still read our file. With more than that, what was written before the

@@ -38,7 +38,7 @@ pub use servers::Remote;
 use core::sync::atomic::Ordering;
 
 use super::extents::{Spots, owner};
-use super::{Progress, Queue, ReadQueue, Store};
+use super::{DESCRIPTORS, Progress, Queue, ReadQueue, Store};
 use crate::sys::file::Fd;
 use crate::sys::socket::Patience;
 use crate::sys::{Errno, Result};
@@ -47,8 +47,6 @@ use crate::sys::{Errno, Result};
 pub const SERVERS_MOST: usize = 4;
 /// Copies of one cluster.
 pub const COPIES_MOST: usize = 2;
-/// Descriptors of one process: two links to each server.
-pub const DESCRIPTORS: usize = 2 * SERVERS_MOST;
 
 /// How long a read or a write is tried before it is given up.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
@@ -59,7 +57,8 @@ const CHILD_NS: u64 = 500_000_000;
 pub const NO_ANSWER: Errno = Errno(121);
 
 /// A server's address, as the kernel takes it, and the name of the export; or a device, whose path
-/// is the name. Plain bytes: a part of the run's settings.
+/// is the name; or a node of Valkey's, where it is who logs in. Plain bytes: a part of the run's
+/// settings.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Server {
@@ -67,8 +66,8 @@ pub struct Server {
     pub name_len: u32,
     /// Extents that are cut from its export.
     pub extents: u32,
-    /// 1: a block device.
-    pub is_device: u32,
+    /// [`Server::NBD`] or another of these.
+    pub kind: u32,
     pub address: [u8; Server::ADDRESS_BYTES],
     pub name: [u8; Server::NAME_BYTES],
 }
@@ -78,11 +77,16 @@ impl Server {
     pub const ADDRESS_BYTES: usize = 112;
     /// The longest name that servers must take is 4096 bytes; nobody has such a one.
     pub const NAME_BYTES: usize = 256;
+    pub const NBD: u32 = 0;
+    pub const DEVICE: u32 = 1;
+    /// One Valkey or Redis server, and a node of a Cluster of them.
+    pub const VALKEY: u32 = 2;
+    pub const CLUSTER: u32 = 3;
     pub const NONE: Server = Server {
         address_len: 0,
         name_len: 0,
         extents: 0,
-        is_device: 0,
+        kind: Server::NBD,
         address: [0; Server::ADDRESS_BYTES],
         name: [0; Server::NAME_BYTES],
     };
@@ -98,12 +102,13 @@ impl Server {
 
     /// `None`: the path is too long.
     pub fn device(path: &[u8]) -> Option<Server> {
-        Some(Server { is_device: 1, ..Server::new(&[], path)? })
+        Some(Server { kind: Server::DEVICE, ..Server::new(&[], path)? })
     }
 
     pub fn is_valid(&self) -> bool {
         self.address_len as usize <= Server::ADDRESS_BYTES
             && self.name_len as usize <= Server::NAME_BYTES
+            && self.kind <= Server::CLUSTER
     }
 
     pub fn address(&self) -> &[u8] {
@@ -242,8 +247,9 @@ impl Store for RemoteStore {
     }
 
     fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
-        let of = |i: usize| self.remote.peers[i / 2].descriptors[i % 2].load(Ordering::Acquire);
-        core::array::from_fn(of)
+        let peers = &self.remote.peers;
+        let of = |i: usize| Some(peers.get(i / 2)?.descriptors[i % 2].load(Ordering::Acquire));
+        core::array::from_fn(|i| of(i).unwrap_or(-1))
     }
 
     fn remote_counts(self) -> RemoteCounts {

@@ -1,0 +1,282 @@
+//! A store of values, as `uzswap run` sees to it: the servers are looked at before the program
+//! starts, the leases of its values begin anew while it runs, and at the end they are deleted.
+//!
+//! Values need no claim: each run has keys of its own, that begin with random letters.
+
+pub mod address;
+pub mod node;
+
+use std::time::{Duration, Instant};
+
+use uzswap::control::Settings;
+use uzswap::store::CLUSTER_BYTES;
+use uzswap::store::extents::{EXTENTS_MOST, Geometry, Leases};
+use uzswap::store::remote::{EPROTO, NO_ANSWER, Server};
+use uzswap::store::valkey::{GONE, LETTERS, PREFIX_BYTES, TOO_MANY, Valkey, Verb};
+use uzswap::sys::socket::Patience;
+use uzswap::sys::{Errno, file};
+
+use super::keeper::{Kept, owner_of};
+use crate::control::Run;
+use address::{Address, PASSWORD};
+use node::Node;
+
+/// For each answer, before the program starts; and while it runs.
+const PATIENCE_NS: u64 = 5_000_000_000;
+const HURRY_NS: u64 = 500_000_000;
+/// How much of a second leases are renewed. What is not done then is the first the next time.
+const RENEWS_WITHIN: Duration = Duration::from_millis(700);
+/// Of a server that does not say how much it takes.
+const CAPACITY_BYTES: u64 = 64 << 30;
+/// With what every key begins.
+const KEYS: &[u8; 3] = b"uz:";
+
+/// Nobody leases by the connections of `uzswap run`.
+static NOBODY: Leases = [const { std::sync::atomic::AtomicU32::new(0) }; EXTENTS_MOST];
+
+/// The servers of a run.
+pub struct Values {
+    shown: String,
+    /// As the runtime gets them.
+    settings: Box<Settings>,
+    valkey: Valkey,
+    geometry: Geometry,
+    pub nodes: Vec<Node>,
+    lease: Duration,
+    /// By extent: since when its values have their lease.
+    renewed: Vec<Option<Instant>>,
+    /// The extent whose turn is next.
+    turn: usize,
+}
+
+impl std::fmt::Debug for Values {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Values").field(&self.shown).finish()
+    }
+}
+
+impl Values {
+    /// Connects to the servers, and looks whether they are right for it.
+    pub fn open(address: &Address) -> Result<Values, String> {
+        let shown = address.text.clone();
+        let in_words = |e| in_words(&shown, e);
+        let mut settings = Box::new(Settings::new());
+        let servers = address.resolve().map_err(|why| format!("{shown}: {why}"))?;
+        settings.servers_len = servers.len() as u32;
+        settings.servers[..servers.len()].copy_from_slice(&servers);
+        settings.lease_ms = address.lease.as_millis() as u32;
+        settings.key_prefix = prefix().map_err(in_words)?;
+        let valkey = connect(&mut settings, &shown)?;
+        let nodes: Vec<Node> = valkey
+            .primaries()
+            .map(|node| Node::ask(&valkey, node))
+            .collect::<Result<_, _>>()
+            .map_err(|why| format!("{shown}: {why}"))?;
+        let capacity: u64 = nodes.iter().map(|n| n.capacity_bytes().unwrap_or(0)).sum();
+        let geometry = Geometry::of(&[2 * if capacity > 0 { capacity } else { CAPACITY_BYTES }]);
+        settings.extent_bytes = geometry.extent_bytes;
+        settings.servers[0].extents = geometry.extents_of(0).len() as u32;
+        let renewed = vec![None; EXTENTS_MOST];
+        let lease = address.lease;
+        Ok(Values { shown, settings, valkey, geometry, nodes, lease, renewed, turn: 0 })
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.settings.servers()[0].kind == Server::CLUSTER
+    }
+
+    /// Whether a primary that is gone is followed by a replica.
+    pub fn has_replicas(&self) -> bool {
+        self.is_cluster() && self.valkey.primaries().all(|node| node.has_replica())
+    }
+
+    /// A server that may delete values of its own accord is no place for pages.
+    pub fn check_policies(&self) -> Result<(), String> {
+        let evicts = self.nodes.iter().find_map(|node| Some((node, node.evicts()?)));
+        match evicts {
+            Some((node, policy)) => Err(format!(
+                "{}: {} has maxmemory-policy {policy}, and would delete pages when it is full: {}",
+                self.shown,
+                node.shown,
+                node::POLICY_REMEDY
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads and writes a little, timed: (4 KiB read, 64 KiB read, 64 KiB written), in nanoseconds:
+    /// the medians of so many `rounds`.
+    pub fn measure(&self, rounds: usize) -> Result<[u64; 3], String> {
+        let in_words = |e| in_words(&self.shown, e);
+        let mut buf = vec![0x5a; CLUSTER_BYTES];
+        let mut patience = Patience::new(PATIENCE_NS);
+        let mut times = [const { Vec::new() }; 3];
+        for round in 0..rounds as u64 {
+            let mut time = |i: usize, done: &mut dyn FnMut() -> Result<(), Errno>| {
+                let before = Instant::now();
+                done().map_err(in_words)?;
+                times[i].push(before.elapsed().as_nanos() as u64);
+                Ok::<(), String>(())
+            };
+            time(2, &mut || self.valkey.store(round, &buf, &mut patience))?;
+            time(0, &mut || self.valkey.read(round, 4096, &mut buf[..4096]))?;
+            time(1, &mut || self.valkey.read(round, 0, &mut buf))?;
+        }
+        let rounds = 0..rounds as u64;
+        self.valkey.each(Verb::Unlink, rounds, &mut patience).map_err(in_words)?;
+        Ok(times.map(|mut times| {
+            times.sort_unstable();
+            times[times.len() / 2]
+        }))
+    }
+
+    fn units(&self, extent: usize) -> std::ops::Range<u64> {
+        let (_, at) = self.geometry.at(extent).unwrap_or((0, 0));
+        let first = at / CLUSTER_BYTES as u64;
+        first..first + self.geometry.extent_bytes / CLUSTER_BYTES as u64
+    }
+
+    /// Renews what has the least time left. False: a server does not answer.
+    fn renew(&mut self, extent: usize) -> bool {
+        let now = Instant::now();
+        let mut patience = Patience::new(HURRY_NS);
+        let renewed = self.valkey.each(Verb::Renew, self.units(extent), &mut patience).is_ok();
+        if renewed {
+            self.renewed[extent] = Some(now);
+        }
+        renewed
+    }
+}
+
+impl Kept for Values {
+    fn put(&self, settings: &mut Settings) {
+        settings.extent_bytes = self.settings.extent_bytes;
+        settings.servers_len = self.settings.servers_len;
+        settings.servers = self.settings.servers;
+        settings.lease_ms = self.settings.lease_ms;
+        settings.key_prefix = self.settings.key_prefix;
+    }
+
+    /// Tries what processes will do: rights that are missing show now.
+    fn claim(&mut self) -> Result<(), String> {
+        let in_words = |e| in_words(&self.shown, e);
+        let mut patience = Patience::new(PATIENCE_NS);
+        let (written, mut read) = ([7; 512], [0; 512]);
+        self.valkey.store(0, &written, &mut patience).map_err(in_words)?;
+        self.valkey.read(0, 0, &mut read).map_err(in_words)?;
+        self.valkey.each(Verb::Renew, 0..1, &mut patience).map_err(in_words)?;
+        self.valkey.each(Verb::Unlink, 0..1, &mut patience).map_err(in_words)?;
+        if read != written {
+            return Err(format!("{}: what was written comes back otherwise", self.shown));
+        }
+        Ok(())
+    }
+
+    /// Without leases values end.
+    fn outlives_the_program(&self) -> bool {
+        true
+    }
+
+    fn beat(&mut self, run: &Run) {
+        let began = Instant::now();
+        for i in 0..EXTENTS_MOST {
+            let extent = (self.turn + i) % EXTENTS_MOST;
+            if owner_of(run.tree, extent) == 0 {
+                self.renewed[extent] = None;
+                continue;
+            }
+            let since = *self.renewed[extent].get_or_insert(began);
+            if since.elapsed() < self.lease / 3 {
+                continue;
+            }
+            if !self.renew(extent) || began.elapsed() > RENEWS_WITHIN {
+                self.turn = extent;
+                return;
+            }
+        }
+    }
+
+    fn give_back(&mut self, extent: usize) -> bool {
+        let mut patience = Patience::new(HURRY_NS);
+        self.renewed[extent] = None;
+        self.valkey.each(Verb::Unlink, self.units(extent), &mut patience).is_ok()
+    }
+
+    /// What could not be deleted ends with its lease.
+    fn release(&mut self, _is_used: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn shown(&self) -> String {
+        self.shown.clone()
+    }
+}
+
+/// Connects to a Cluster, or to one server if it is none.
+fn connect(settings: &mut Settings, shown: &str) -> Result<Valkey, String> {
+    let hosts = settings.servers_len as usize;
+    let mut as_kind = |kind| {
+        settings.servers[..hosts].iter_mut().for_each(|server| server.kind = kind);
+        let valkey = Valkey::new(settings, &NOBODY).with_patience(PATIENCE_NS);
+        valkey.connect(PATIENCE_NS).map(|()| valkey)
+    };
+    match as_kind(Server::CLUSTER) {
+        Ok(valkey) if valkey.is_whole() => Ok(valkey),
+        Ok(_) => Err(format!(
+            "{shown}: slots of the Cluster have no node: see 'redis-cli --cluster check HOST:PORT'"
+        )),
+        Err(Errno::EOPNOTSUPP) if hosts == 1 => {
+            as_kind(Server::VALKEY).map_err(|e| in_words(shown, e))
+        }
+        Err(Errno::EOPNOTSUPP) => Err(format!(
+            "{shown}: several hosts are for the nodes of a Cluster, and these are none: name one of them"
+        )),
+        Err(e) => Err(in_words(shown, e)),
+    }
+}
+
+/// Letters that no other run has.
+fn prefix() -> Result<[u8; PREFIX_BYTES], Errno> {
+    let mut prefix = [0; PREFIX_BYTES];
+    file::fill_random(&mut prefix)?;
+    prefix.iter_mut().for_each(|byte| *byte = LETTERS[usize::from(*byte % 64)]);
+    prefix[..KEYS.len()].copy_from_slice(KEYS);
+    Ok(prefix)
+}
+
+/// An error of a server, for people.
+fn in_words(shown: &str, e: Errno) -> String {
+    let why = match e {
+        Errno::ETIMEDOUT | NO_ANSWER => "it does not answer".to_string(),
+        EPROTO => "what answers there speaks neither Valkey's protocol nor Redis's (TLS, perhaps)".to_string(),
+        Errno::EACCES => format!(
+            "it refuses what is needed: a user's name and password are wrong or missing (valkey://USER@HOST and \
+             {PASSWORD}), or that user may not SET, GETRANGE, PEXPIRE, UNLINK, WAIT, INFO and CLUSTER SLOTS with \
+             keys uz:*"
+        ),
+        Errno::ENOSPC => "it is full (maxmemory): give it more memory, or name another".to_string(),
+        Errno::EAGAIN => "it is loading, or without a primary: try again later".to_string(),
+        TOO_MANY => format!("its Cluster has more than {} primaries", uzswap::store::valkey::NODES_MOST),
+        GONE => "what was written to it is not there any more".to_string(),
+        Errno(number) => crate::program::reason(&std::io::Error::from_raw_os_error(number)),
+    };
+    format!("{shown}: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_runs_are_apart_and_mean_nothing_to_a_cluster() {
+        let (a, b) = (prefix().unwrap(), prefix().unwrap());
+        assert!(a != b && a.starts_with(b"uz:") && !a.contains(&b'{'));
+    }
+
+    #[test]
+    fn servers_that_are_not_there_are_named() {
+        let address = Address::parse("valkey://127.0.0.1:1", |_| None).unwrap();
+        let error = Values::open(&address).unwrap_err();
+        assert!(error.contains("valkey://127.0.0.1:1: "), "{error}");
+    }
+}

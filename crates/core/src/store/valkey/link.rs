@@ -1,0 +1,486 @@
+//! One connection to a node: log in, commands, replies.
+//!
+//! Replies come in the order of the commands, so a command is known by its number. Some commands
+//! stand for one request together: `ASKING` before (the key is here this once), `WAIT` behind (a
+//! replica has it, too). A reply that does not come in time breaks the connection, as does whatever
+//! is not by the protocol: nobody could tell any more which reply is to what.
+//!
+//! The descriptor keeps its number, as that of [`remote::Link`](crate::store::remote::Link) does.
+
+use super::resp::{Address, Complaint, Head, Incoming, Outgoing, Stream};
+use crate::store::remote::{EPROTO, Server};
+use crate::sys::file::{self, Fd};
+use crate::sys::socket::{self, Patience};
+use crate::sys::{Errno, Result};
+
+/// Requests whose replies are on their way, or not taken: two writes and a discard of a process;
+/// `uzswap run` sends as many as fit.
+pub const WINDOW: usize = 16;
+
+const ENOTCONN: Errno = Errno(107);
+const ECONNRESET: Errno = Errno(104);
+
+/// Why a request came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The connection is no more.
+    Broken(Errno),
+    /// The server said no, and can be asked other things.
+    Said(Complaint),
+    /// The server has no such value.
+    Gone,
+    /// Its value is not as long as what was written.
+    Short,
+}
+
+pub type Answer<T> = core::result::Result<T, Failure>;
+
+/// Bytes that come within somebody's patience.
+struct Socket<'a> {
+    fd: Fd,
+    patience: &'a mut Patience,
+}
+
+impl Stream for Socket<'_> {
+    fn some(&mut self, into: &mut [u8]) -> Result<usize> {
+        socket::receive_some(self.fd, into, self.patience)
+    }
+}
+
+/// The user's name and password, with a zero between them; empty: nobody logs in.
+#[derive(Clone, Copy)]
+pub struct Login {
+    bytes: [u8; Server::NAME_BYTES],
+    len: usize,
+}
+
+impl Login {
+    pub const NOBODY: Login = Login { bytes: [0; Server::NAME_BYTES], len: 0 };
+
+    /// As the settings have it, in place of an export's name.
+    pub fn of(server: &Server) -> Login {
+        let mut login = Login { len: server.export().len(), ..Login::NOBODY };
+        login.bytes[..login.len].copy_from_slice(server.export());
+        login
+    }
+
+    fn command(&self) -> Option<Outgoing> {
+        let text = &self.bytes[..self.len];
+        let zero = text.iter().position(|b| *b == 0)?;
+        let (user, password) = (&text[..zero], &text[zero + 1..]);
+        Some(match user {
+            [] => Outgoing::new().command(2).word(b"AUTH").word(password),
+            _ => Outgoing::new().command(3).word(b"AUTH").word(user).word(password),
+        })
+    }
+}
+
+/// What is asked beside a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Manner {
+    /// The node has said that it answers for the key this once.
+    pub is_asking: bool,
+    /// A replica is waited for, so many milliseconds at most; 0: none.
+    pub wait_ms: u32,
+}
+
+impl Manner {
+    fn replies(self) -> u8 {
+        1 + u8::from(self.is_asking) + u8::from(self.wait_ms > 0)
+    }
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The number that came, 0 for a text.
+    pub said: core::result::Result<i64, Complaint>,
+    /// Replicas that have it.
+    pub copies: Option<core::result::Result<i64, Complaint>>,
+}
+
+/// The name of a request on one link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    number: u64,
+    /// Connections that broke before.
+    epoch: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    manner: Manner,
+    /// Replies that have come.
+    replies: u8,
+    outcome: Outcome,
+}
+
+impl Request {
+    const fn new(manner: Manner) -> Request {
+        Request { manner, replies: 0, outcome: Outcome { said: Ok(0), copies: None } }
+    }
+
+    /// Takes one reply; true: the last.
+    fn take(&mut self, reply: core::result::Result<i64, Complaint>) -> bool {
+        let is_first = self.replies == 0;
+        self.replies += 1;
+        let is_last = self.replies == self.manner.replies();
+        if self.manner.is_asking && is_first {
+            self.outcome.said = reply;
+        } else if self.manner.wait_ms > 0 && is_last {
+            self.outcome.copies = Some(reply);
+        } else if self.outcome.said.is_ok() {
+            self.outcome.said = reply;
+        }
+        is_last
+    }
+}
+
+/// See the module.
+pub struct Link {
+    /// -1: none yet.
+    fd: Fd,
+    is_open: bool,
+    to: Address,
+    epoch: u32,
+    incoming: Incoming,
+    /// Requests so far, and those whose replies have come.
+    sent: u64,
+    answered: u64,
+    requests: [Request; WINDOW],
+}
+
+impl Link {
+    pub const fn new() -> Link {
+        Link {
+            fd: -1,
+            is_open: false,
+            to: Address::NONE,
+            epoch: 0,
+            incoming: Incoming::new(),
+            sent: 0,
+            answered: 0,
+            requests: [Request::new(Manner { is_asking: false, wait_ms: 0 }); WINDOW],
+        }
+    }
+
+    /// The descriptor, whatever it is connected to; -1: none.
+    pub fn descriptor(&self) -> Fd {
+        self.fd
+    }
+
+    /// Takes a number for the connection. What was there before (in the child after fork: the
+    /// parent's connection) is left alone, but not ours any more.
+    pub fn reserve(&mut self) -> Result<()> {
+        let empty = socket::unconnected()?;
+        if self.fd < 0 {
+            self.fd = empty;
+        } else {
+            socket::replace(self.fd, empty)?;
+        }
+        self.forget();
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.is_open = false;
+        self.incoming.clear();
+        self.answered = self.sent;
+        self.epoch += 1;
+    }
+
+    /// Closes the connection for good.
+    pub fn close(&mut self) {
+        if self.fd >= 0 {
+            self.break_up();
+            file::close(self.fd);
+            self.fd = -1;
+        }
+    }
+
+    fn break_up(&mut self) {
+        // A write that the server has not read must not come after the next one of that key.
+        socket::abandon(self.fd);
+        self.forget();
+    }
+
+    fn broken(&mut self, why: Errno) -> Failure {
+        self.break_up();
+        Failure::Broken(why)
+    }
+
+    /// Connects to the address, if need be.
+    pub fn open(&mut self, to: Address, login: &Login, patience: &mut Patience) -> Answer<()> {
+        if self.is_open && self.to == to {
+            return Ok(());
+        }
+        if self.is_open {
+            self.break_up();
+        }
+        if self.fd < 0 {
+            self.reserve().map_err(Failure::Broken)?;
+        }
+        let new = socket::connect(to.bytes(), patience).map_err(Failure::Broken)?;
+        let entered = log_in(new, login, &mut self.incoming, patience);
+        let placed = match entered {
+            Ok(()) => socket::replace(self.fd, new).map_err(Failure::Broken),
+            Err(e) => {
+                file::close(new);
+                Err(e)
+            }
+        };
+        self.forget();
+        (self.to, self.is_open) = (to, placed.is_ok());
+        placed
+    }
+
+    fn put(&mut self, parts: [&[u8]; 3], manner: Manner, patience: &mut Patience) -> Answer<Ticket> {
+        if !self.is_open {
+            return Err(Failure::Broken(ENOTCONN));
+        }
+        if self.sent - self.answered == WINDOW as u64 {
+            return Err(self.broken(EPROTO));
+        }
+        let asking: &[u8] = if manner.is_asking { b"*1\r\n$6\r\nASKING\r\n" } else { b"" };
+        for part in [asking].into_iter().chain(parts) {
+            socket::send(self.fd, part, patience).map_err(|e| self.broken(e))?;
+        }
+        let number = self.sent;
+        self.requests[number as usize % WINDOW] = Request::new(manner);
+        self.sent += 1;
+        Ok(Ticket { number, epoch: self.epoch })
+    }
+
+    /// Sends `SET key bytes PX lease`. Its result comes by [`Link::result`].
+    pub fn send_set(
+        &mut self,
+        key: &[u8],
+        bytes: &[u8],
+        lease_ms: u32,
+        manner: Manner,
+        patience: &mut Patience,
+    ) -> Answer<Ticket> {
+        let head = Outgoing::new().command(5).word(b"SET").word(key).length(bytes.len());
+        let tail =
+            Outgoing::new().after_bytes().word(b"PX").word_of_number(u64::from(lease_ms.max(1)));
+        let tail = match manner.wait_ms {
+            0 => tail,
+            ms => tail.command(3).word(b"WAIT").word(b"1").word_of_number(u64::from(ms)),
+        };
+        let (head, tail) = (text(&head)?, text(&tail)?);
+        self.put([head, bytes, tail], manner, patience)
+    }
+
+    /// Sends a command whose reply is a number or a text.
+    pub fn send(
+        &mut self,
+        command: &Outgoing,
+        manner: Manner,
+        patience: &mut Patience,
+    ) -> Answer<Ticket> {
+        self.put([text(command)?, &[], &[]], Manner { wait_ms: 0, ..manner }, patience)
+    }
+
+    /// Receives one reply of the first request that has not all of its own.
+    fn reply(&mut self, patience: &mut Patience) -> Answer<()> {
+        let head = self.incoming.head(&mut Socket { fd: self.fd, patience });
+        let reply = match head {
+            Ok(Head::Status | Head::Nothing) => Ok(0),
+            Ok(Head::Number(n)) => Ok(n),
+            Ok(Head::Error(why)) => Err(why),
+            Ok(Head::Bulk(_) | Head::Array(_)) => return Err(self.broken(EPROTO)),
+            Err(e) => return Err(self.broken(e)),
+        };
+        if self.answered == self.sent {
+            return Err(self.broken(EPROTO));
+        }
+        if self.requests[self.answered as usize % WINDOW].take(reply) {
+            self.answered += 1;
+        }
+        Ok(())
+    }
+
+    /// What came of a request; `None`: not all has come yet, and `waits` is false.
+    pub fn result(
+        &mut self,
+        of: Ticket,
+        waits: bool,
+        patience: &mut Patience,
+    ) -> Option<Answer<Outcome>> {
+        loop {
+            if of.epoch != self.epoch || !self.is_open {
+                return Some(Err(Failure::Broken(ECONNRESET)));
+            }
+            if of.number < self.answered {
+                // Somebody has sent so many since that it is forgotten: asked too late.
+                let is_kept = self.sent - of.number <= WINDOW as u64;
+                let outcome = self.requests[of.number as usize % WINDOW].outcome;
+                return Some(if is_kept { Ok(outcome) } else { Err(Failure::Broken(EPROTO)) });
+            }
+            if !waits && self.incoming.is_empty() && !socket::is_readable(self.fd) {
+                return None;
+            }
+            if let Err(why) = self.reply(patience) {
+                return Some(Err(why));
+            }
+        }
+    }
+
+    /// A request that is waited for.
+    pub fn ask(
+        &mut self,
+        command: &Outgoing,
+        manner: Manner,
+        patience: &mut Patience,
+    ) -> Answer<i64> {
+        let ticket = self.send(command, manner, patience)?;
+        let outcome = self.result(ticket, true, patience).expect("it is waited for")?;
+        outcome.said.map_err(Failure::Said)
+    }
+
+    /// Begins a request whose reply is read at once: nothing may be under way.
+    fn begin(&mut self, command: &Outgoing, manner: Manner, patience: &mut Patience) -> Answer<Head> {
+        if self.sent != self.answered || !self.incoming.is_empty() {
+            return Err(self.broken(EPROTO));
+        }
+        self.send(command, manner, patience)?;
+        self.answered = self.sent;
+        let next = |link: &mut Link, patience: &mut Patience| {
+            let head = link.incoming.head(&mut Socket { fd: link.fd, patience });
+            head.map_err(|e| link.broken(e))
+        };
+        if manner.is_asking {
+            // Where it is refused the command behind it has a reply all the same.
+            if next(self, patience)? != Head::Status {
+                return Err(self.broken(EPROTO));
+            }
+        }
+        next(self, patience)
+    }
+
+    /// Reads a part of a value, by a link that nobody writes by.
+    pub fn read(
+        &mut self,
+        key: &[u8],
+        from: usize,
+        buf: &mut [u8],
+        manner: Manner,
+        patience: &mut Patience,
+    ) -> Answer<()> {
+        let last = (from + buf.len()).saturating_sub(1) as u64;
+        let command = Outgoing::new().command(4).word(b"GETRANGE").word(key);
+        let command = command.word_of_number(from as u64).word_of_number(last);
+        let len = match self.begin(&command, manner, patience)? {
+            Head::Bulk(len) if len <= buf.len() => len,
+            Head::Error(why) => return Err(Failure::Said(why)),
+            _ => return Err(self.broken(EPROTO)),
+        };
+        let wanted = buf.len();
+        let mut socket = Socket { fd: self.fd, patience };
+        let body = self.incoming.body(&mut socket, &mut buf[..len]);
+        body.map_err(|e| self.broken(e))?;
+        match len {
+            0 if wanted > 0 => Err(Failure::Gone),
+            len if len < wanted => Err(Failure::Short),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for a text: its length in `into`, cut to that. An array's texts come one behind the
+    /// other, each with the end of a line. For `uzswap run`.
+    pub fn read_text(
+        &mut self,
+        command: &Outgoing,
+        into: &mut [u8],
+        patience: &mut Patience,
+    ) -> Answer<usize> {
+        let mut head = self.begin(command, Manner::default(), patience)?;
+        let (mut left, mut len) = (1, 0);
+        if let Head::Array(n) = head {
+            left = n;
+            if n > 0 {
+                head = self.next_head(patience)?;
+            }
+        }
+        while left > 0 {
+            match head {
+                Head::Bulk(bytes) => {
+                    let mut socket = Socket { fd: self.fd, patience };
+                    let kept = self.incoming.body_beginning(&mut socket, bytes, &mut into[len..]);
+                    len += kept.map_err(|e| self.broken(e))?;
+                    if let Some(end) = into.get_mut(len) {
+                        *end = b'\n';
+                        len += 1;
+                    }
+                }
+                Head::Error(why) => return Err(Failure::Said(why)),
+                Head::Status | Head::Number(_) | Head::Nothing => {}
+                Head::Array(_) => return Err(self.broken(EPROTO)),
+            }
+            left -= 1;
+            if left > 0 {
+                head = self.next_head(patience)?;
+            }
+        }
+        Ok(len)
+    }
+
+    fn next_head(&mut self, patience: &mut Patience) -> Answer<Head> {
+        let head = self.incoming.head(&mut Socket { fd: self.fd, patience });
+        head.map_err(|e| self.broken(e))
+    }
+
+    /// The text of the last error, for messages.
+    pub fn text(&self) -> &[u8] {
+        self.incoming.text()
+    }
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Link::new()
+    }
+}
+
+fn text(command: &Outgoing) -> Answer<&[u8]> {
+    command.bytes().map_err(|_| Failure::Said(Complaint::Other))
+}
+
+fn log_in(fd: Fd, login: &Login, incoming: &mut Incoming, patience: &mut Patience) -> Answer<()> {
+    incoming.clear();
+    let Some(command) = login.command() else { return Ok(()) };
+    let sent = socket::send(fd, command.bytes().map_err(Failure::Broken)?, patience);
+    sent.map_err(Failure::Broken)?;
+    match incoming.head(&mut Socket { fd, patience }).map_err(Failure::Broken)? {
+        Head::Status if incoming.is_empty() => Ok(()),
+        // A user without a password on a server that asks for none: Redis says so, and goes on.
+        Head::Error(Complaint::Other) => Err(Failure::Said(Complaint::NotAllowed)),
+        Head::Error(why) => Err(Failure::Said(why)),
+        _ => Err(Failure::Broken(EPROTO)),
+    }
+}
+
+/// A connection for one question: CLUSTER SLOTS is a reply of its own kind (see `map.rs`).
+pub fn ask_once<T>(
+    to: Address,
+    login: &Login,
+    command: &Outgoing,
+    patience: &mut Patience,
+    read: impl FnOnce(&mut Incoming, &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<T>,
+) -> Answer<T> {
+    let fd = socket::connect(to.bytes(), patience).map_err(Failure::Broken)?;
+    let mut incoming = Incoming::new();
+    let asked = log_in(fd, login, &mut incoming, patience).and_then(|()| {
+        socket::send(fd, text(command)?, patience).map_err(Failure::Broken)?;
+        let mut more = |into: &mut [u8]| socket::receive_some(fd, into, patience);
+        read(&mut incoming, &mut more).map_err(Failure::Broken)
+    });
+    file::close(fd);
+    asked
+}
+
+impl Stream for &mut dyn FnMut(&mut [u8]) -> Result<usize> {
+    fn some(&mut self, into: &mut [u8]) -> Result<usize> {
+        self(into)
+    }
+}

@@ -1,0 +1,184 @@
+//! A store in the memory of other machines: a Valkey (or Redis) server, or a Cluster of them.
+//!
+//! ```text
+//!   Clusters --- ValkeyStore --- ../extents: which units are whose
+//!                     |             unit: 64 KiB of a space without end, one value under one key
+//!                 nodes: tries, writes under way --- link: the client, over a socket --- resp
+//!                     |
+//!                    map: which node has which key
+//! ```
+//!
+//! Each process talks to the nodes itself, as it does to NBD servers (`../remote`), and believes
+//! them as little: every object is sealed. What is different: a server has no place for a page
+//! before it is written, so extents are numbers only, and full is what the server says is full
+//! (`OOM`); and what nobody renews is gone after the lease, so nothing stays behind of a run that
+//! was killed. `uzswap run` renews.
+//!
+//! # Two copies
+//! A primary answers before its replica has a write. So where it has a replica each unit is
+//! followed by `WAIT 1`, before the pages in it are given up ([decision
+//! 34](../../../../../docs/decisions/0034-wait-for-a-replica.md)).
+//!
+//! # Waiting
+//! A server has ten seconds, a Cluster sixty: for a replica to be elected. Then the page is lost
+//! and its thread gets SIGBUS.
+
+mod link;
+mod map;
+mod nodes;
+pub mod resp;
+#[cfg(test)]
+mod tests;
+
+pub use link::Failure;
+pub use map::{NODES_MOST, TOO_MANY};
+pub use nodes::{CLUSTER_PATIENCE_NS, Node, PATIENCE_NS, Valkey, Verb, errno_of};
+
+use core::sync::atomic::Ordering;
+
+use super::extents::owner;
+use super::remote::RemoteCounts;
+use super::{CLUSTER_BYTES, DESCRIPTORS, Progress, Queue, ReadQueue, Store};
+use crate::sys::file::Fd;
+use crate::sys::{Errno, Result};
+
+/// A server has not what was written: ENODATA. It was restarted, deleted, evicted, let expire, or
+/// lost in a failover.
+pub const GONE: Errno = Errno(61);
+
+/// `uz:` (by which an ACL can name our keys) and nine random letters of a run's: 54 bits.
+pub const PREFIX_BYTES: usize = 12;
+/// With six letters behind for the unit's number.
+pub const KEY_BYTES: usize = PREFIX_BYTES + 6;
+/// Letters of keys, six bits each: none of them means anything to a Cluster, as braces would.
+pub const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// How long a forked child waits for its connections; what it does not get then it makes later.
+const CHILD_NS: u64 = 500_000_000;
+
+/// The key of a unit.
+pub fn key_of(prefix: &[u8; PREFIX_BYTES], unit: u64) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    key[..PREFIX_BYTES].copy_from_slice(prefix);
+    for (i, letter) in key[PREFIX_BYTES..].iter_mut().rev().enumerate() {
+        *letter = LETTERS[(unit >> (6 * i) & 63) as usize];
+    }
+    key
+}
+
+/// Places of units: 64 KiB each.
+pub fn unit_of(at: u64) -> u64 {
+    at / CLUSTER_BYTES as u64
+}
+
+/// One space. See [`Store`].
+#[derive(Clone, Copy)]
+pub struct ValkeyStore {
+    valkey: &'static Valkey,
+    space: u8,
+}
+
+impl ValkeyStore {
+    /// Connects. Allocates what it needs once and for all, so not in a fault.
+    pub fn open(valkey: Valkey) -> Result<ValkeyStore> {
+        let valkey: &'static Valkey = Box::leak(Box::new(valkey));
+        let connected = valkey.connect(valkey.patience().left_ns() / 4);
+        match connected.and_then(|()| valkey.extents.open_space()) {
+            Ok(space) => Ok(ValkeyStore { valkey, space }),
+            Err(e) => {
+                ValkeyStore { valkey, space: 0 }.end();
+                Err(e)
+            }
+        }
+    }
+
+    fn find(self, at: u64) -> Option<u64> {
+        self.valkey.extents.find(self.space, at)[0].map(|spot| spot.at)
+    }
+}
+
+impl Store for ValkeyStore {
+    fn read(self, at: u64, buf: &mut [u8]) -> Result<()> {
+        let at = self.find(at).ok_or(Errno::EIO)?;
+        let from = (at % CLUSTER_BYTES as u64) as usize;
+        if from + buf.len() > CLUSTER_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        self.valkey.read(unit_of(at), from, buf)
+    }
+
+    /// A whole unit by one request costs little more than a part of it: nothing is gained.
+    fn read_ahead(self, _: &mut ReadQueue, _: u64, _: usize) -> bool {
+        false
+    }
+
+    fn write(self, queue: &mut Queue, slot: usize, at: u64, len: usize) -> Progress {
+        let valkey = self.valkey;
+        let leased = valkey.extents.find_or_lease(self.space, at, owner(), 1, |_| true);
+        let spot = match leased.and_then(|spots| spots[0].ok_or(Errno::ENOSPC)) {
+            Ok(spot) => spot,
+            Err(e) => return Progress::Ended(Err(e)),
+        };
+        let flight = valkey.write(unit_of(spot.at), &queue.buffer(slot)[..len]);
+        queue.lend(slot);
+        valkey.flights.lock()[slot] = Some(flight);
+        Progress::Queued
+    }
+
+    fn collect(self, queue: &mut Queue, waits: bool) {
+        let mut flights = self.valkey.flights.lock();
+        let mut has_waited = false;
+        for (slot, flight) in flights.iter_mut().enumerate() {
+            let Some(under_way) = flight else { continue };
+            let landed = self.valkey.land(under_way, queue.lent(slot), waits && !has_waited);
+            let Some(landed) = landed else { continue };
+            has_waited = true;
+            *flight = None;
+            queue.give_back(slot, landed);
+        }
+    }
+
+    fn discard(self, at: u64, _len: u64) {
+        if let Some(at) = self.find(at) {
+            self.valkey.unlink(unit_of(at));
+        }
+    }
+
+    fn fresh(self) -> Result<ValkeyStore> {
+        Ok(ValkeyStore { valkey: self.valkey, space: self.valkey.extents.open_space()? })
+    }
+
+    fn close(self) {
+        self.valkey.extents.close_space(self.space);
+    }
+
+    fn end(self) {
+        self.valkey.nodes.iter().for_each(Node::close);
+    }
+
+    fn in_child(self, is_needed: bool) {
+        let valkey = self.valkey;
+        for count in valkey.counts.all() {
+            count.store(0, Ordering::Relaxed);
+        }
+        let reserved = valkey.nodes.iter().try_for_each(Node::reserve);
+        if reserved.is_ok() && is_needed {
+            // What is not there now is tried again when it is needed.
+            let _ = valkey.connect(CHILD_NS);
+        }
+    }
+
+    fn is_inherited(self) -> bool {
+        true
+    }
+
+    fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
+        let of = |i: usize| self.valkey.nodes[i / 2].descriptors[i % 2].load(Ordering::Acquire);
+        core::array::from_fn(of)
+    }
+
+    fn remote_counts(self) -> RemoteCounts {
+        let [loads, timeouts, lone_copies] =
+            self.valkey.counts.all().map(|c| c.load(Ordering::Relaxed));
+        RemoteCounts { loads, timeouts, second_copies: 0, lone_copies }
+    }
+}
