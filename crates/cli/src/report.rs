@@ -15,6 +15,7 @@ use crate::observe::sampler::Series;
 use crate::options;
 use crate::os;
 use crate::program::reason;
+use crate::remote::valkey::address::is_one as is_values;
 use crate::settings::{Backing, RunSettings};
 use crate::size::{grouped, human};
 use crate::supervise::{End, How};
@@ -267,8 +268,16 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
              backing store, and it was stopped by SIGBUS: run it with --store none"
         ),
         Notice::RemoteLost => format!(
-            "a page was on a server that did not answer any more, and the program was stopped by SIGBUS: see to {}, and \
-             name two servers with --copies 2",
+            "a page was on a server that did not answer any more, and the program was stopped by SIGBUS: see to {}, and {}",
+            settings.store.as_ref().map_or("(none)".into(), Backing::shown),
+            match &settings.store {
+                Some(store) if is_values(&store.shown()) => "take a Cluster with replicas",
+                _ => "name two servers with --copies 2",
+            }
+        ),
+        Notice::RemoteGone => format!(
+            "a server had a page no more that was written to it (it was started again, its keys were deleted, or a \
+             failover lost them), and the program was stopped by SIGBUS: see to {}",
             settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
         Notice::NotTraced => {
@@ -290,6 +299,7 @@ fn notice_name(notice: Notice) -> &'static str {
         Notice::Sandboxed => "sandboxed",
         Notice::LoadRefused => "load_refused",
         Notice::RemoteLost => "remote_lost",
+        Notice::RemoteGone => "remote_gone",
     }
 }
 
@@ -401,7 +411,7 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ),
     (
         "notices",
-        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced, paging_ended, sandboxed, load_refused, remote_lost",
+        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced, paging_ended, sandboxed, load_refused, remote_lost, remote_gone",
     ),
     (
         "fault_latency",

@@ -267,10 +267,12 @@ pub enum Notice {
     LoadRefused = 9,
     /// A page was on a server that did not answer; the program got SIGBUS.
     RemoteLost = 10,
+    /// A server had a page no more that was written to it; the program got SIGBUS.
+    RemoteGone = 11,
 }
 
 impl Notice {
-    pub const ALL: [Notice; 11] = [
+    pub const ALL: [Notice; 12] = [
         Notice::StoreFailed,
         Notice::NoMechanism,
         Notice::OverLimit,
@@ -282,6 +284,7 @@ impl Notice {
         Notice::Sandboxed,
         Notice::LoadRefused,
         Notice::RemoteLost,
+        Notice::RemoteGone,
     ];
 }
 

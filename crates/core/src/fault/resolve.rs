@@ -18,6 +18,7 @@ use crate::policy::trail::Run;
 use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::store::remote::NO_ANSWER;
+use crate::store::valkey::GONE;
 use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// How a fault ended.
@@ -502,6 +503,7 @@ impl Pager {
                 (Notice::LoadRefused, e.0)
             }
             LoadError::Io(NO_ANSWER) => (Notice::RemoteLost, 0),
+            LoadError::Io(GONE) => (Notice::RemoteGone, 0),
             LoadError::Corrupt => (Notice::CorruptPage, 0),
             _ => (Notice::CorruptPage, Errno::EIO.0),
         };
