@@ -32,8 +32,8 @@ pub struct DoctorArguments {
     /// Say it as JSON
     #[arg(long)]
     json: bool,
-    /// Try this store, a directory, a device or the exports of servers, instead of the one that a
-    /// run would take
+    /// Try this store, a directory, a device, the exports of servers, Valkey or Redis, instead of
+    /// the one that a run would take
     #[arg(long, value_name = "DIR|URL,...")]
     store: Option<OsString>,
     /// Also say whether this program can be taken over
@@ -379,7 +379,7 @@ fn times([block, cluster, write]: [u64; 3]) -> String {
     )
 }
 
-/// Valkey and Redis: one line for all of it, and one for each primary.
+/// Valkey and Redis: one line for all of it, and one for each node.
 fn values(text: &str, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<Check> {
     const NAME: &str = "store";
     let password = |name: &str| env(name).map(|value| value.as_bytes().to_vec());
@@ -395,8 +395,8 @@ fn values(text: &str, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<Check> {
     };
     let kind = match (values.is_cluster(), values.has_replicas()) {
         (false, _) => "one server".to_string(),
-        (true, true) => format!("a Cluster of {} primaries with replicas", values.nodes.len()),
-        (true, false) => format!("a Cluster of {} primaries", values.nodes.len()),
+        (true, true) => format!("a Cluster of {} primaries with replicas", values.primaries()),
+        (true, false) => format!("a Cluster of {} primaries", values.primaries()),
     };
     let found = format!("{}: {kind}; {times}", values.shown());
     let mut checks = vec![if values.is_cluster() && !values.has_replicas() {

@@ -372,7 +372,8 @@ fn store(
     let wrong = Failure::usage;
     let copies = wanted.as_ref().map_or(Ok(1), copies).map_err(wrong)?;
     let given = raw.text(&options::STORE, env);
-    if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| valkey::address::is_one(t))
+    if let Some(text) =
+        given.as_ref().and_then(|g| g.value.to_str()).filter(|t| valkey::address::is_one(t))
     {
         let origin = &given.as_ref().expect("looked at").origin;
         return values(text, copies, env, remarks)

@@ -146,7 +146,8 @@ impl Cluster {
         let cluster = Cluster(servers);
         wait_for("the Cluster", || {
             let is_ok = |s: &Server| s.says(&["cluster", "info"]).contains("cluster_state:ok");
-            let slaves = |s: &Server| s.says(&["info", "replication"]).contains("master_link_status:up");
+            let slaves =
+                |s: &Server| s.says(&["info", "replication"]).contains("master_link_status:up");
             cluster.0.iter().all(is_ok) && cluster.0.iter().filter(|s| slaves(s)).count() == 3
         });
         cluster
@@ -305,7 +306,8 @@ fn all_killed(workshop: &Workshop) -> Result<Verdict, String> {
     let url = format!("{}?lease=5s", server.url());
     command.args(["run", "--quiet", "--memory", "32M", "--store", &url, "--", "python3"]);
     command.arg(workshop.script("values.py")).args([HELD_MIB, "600"]);
-    let mut run = command.process_group(0).stdin(Stdio::null()).spawn().map_err(|e| e.to_string())?;
+    let mut run =
+        command.process_group(0).stdin(Stdio::null()).spawn().map_err(|e| e.to_string())?;
     wait_for("values", || server.keys() > 8);
     let group = Pid::from_raw(run.id() as i32).expect("a process of ours");
     kill_process_group(group, Signal::KILL).map_err(|e| e.to_string())?;
@@ -364,9 +366,14 @@ const SPOIL: &str = "for _, key in ipairs(redis.call('keys', 'uz:*')) do \
 fn spoiled(workshop: &Workshop) -> Result<Verdict, String> {
     let server = Server::start(&[]);
     let job = holds(workshop, "60", "0").managed(managed(&server.url()));
-    let run = run_and(workshop, &job, || server.keys() > 8, || {
-        server.says(&["eval", SPOIL, "0"]);
-    })?;
+    let run = run_and(
+        workshop,
+        &job,
+        || server.keys() > 8,
+        || {
+            server.says(&["eval", SPOIL, "0"]);
+        },
+    )?;
     let ok = is_lost(&run, "corrupt_page", "came back damaged");
     Ok(Verdict::check(ok, || run.report()))
 }
@@ -374,9 +381,14 @@ fn spoiled(workshop: &Workshop) -> Result<Verdict, String> {
 fn gone(workshop: &Workshop) -> Result<Verdict, String> {
     let server = Server::start(&[]);
     let job = holds(workshop, "60", "0").managed(managed(&server.url()));
-    let run = run_and(workshop, &job, || server.keys() > 8, || {
-        server.says(&["flushall"]);
-    })?;
+    let run = run_and(
+        workshop,
+        &job,
+        || server.keys() > 8,
+        || {
+            server.says(&["flushall"]);
+        },
+    )?;
     let ok = is_lost(&run, "remote_gone", "had a page no more");
     Ok(Verdict::check(ok, || run.report()))
 }
@@ -403,16 +415,29 @@ fn cluster(workshop: &Workshop) -> Result<Verdict, String> {
     // Replicas hear of it a moment later.
     wait_for("the last key to go", || cluster.keys() == 0);
     let primaries = cluster.0.iter().filter(|s| Cluster::is_primary(s)).count();
-    Ok(Verdict::check(primaries == 3, || format!("{primaries} primaries, {left} keys")))
+    // A replica would evict once it is a primary.
+    let replica = cluster.0.iter().find(|s| !Cluster::is_primary(s)).expect("there are three");
+    replica.says(&["config", "set", "maxmemory-policy", "allkeys-lfu"]);
+    let refused = uzswap(workshop, &cluster.url(), &["true"]);
+    let is_refused = refused.status.code() == Some(2)
+        && String::from_utf8_lossy(&refused.stderr).contains("allkeys-lfu");
+    Ok(Verdict::check(primaries == 3 && is_refused, || {
+        format!("{primaries} primaries, {left} keys, {refused:?}")
+    }))
 }
 
 fn primary_killed(workshop: &Workshop) -> Result<Verdict, String> {
     let cluster = Cluster::start();
     let words = alone(workshop)?;
     let job = holds(workshop, "12", "0").managed(managed(&cluster.url()));
-    let run = run_and(workshop, &job, || cluster.keys() > 8, || {
-        cluster.busy().expect("a primary with values").kill();
-    })?;
+    let run = run_and(
+        workshop,
+        &job,
+        || cluster.keys() > 8,
+        || {
+            cluster.busy().expect("a primary with values").kill();
+        },
+    )?;
     print!("{}", run.stdout);
     let ok = is_right(&run, &words) && run.stat("remote_timeouts").unwrap_or(0) > 0;
     if ok {
@@ -427,22 +452,42 @@ fn resharded(workshop: &Workshop) -> Result<Verdict, String> {
     let words = alone(workshop)?;
     let job = holds(workshop, "15", "0").managed(managed(&cluster.url()));
     let moved = std::sync::Mutex::new(String::new());
-    let run = run_and(workshop, &job, || cluster.keys() > 8, || {
-        let from = cluster.busy().expect("a primary with values");
-        let others = cluster.0.iter().filter(|s| Cluster::is_primary(s) && s.port != from.port);
-        let to = others.last().expect("another primary");
-        let id = |s: &Server| s.says(&["cluster", "myid"]);
-        let (from_id, to_id) = (id(from), id(to));
-        let mut command = Command::new("redis-cli");
-        command.args(["--cluster", "reshard", &format!("127.0.0.1:{}", from.port)]);
-        command.args(["--cluster-from", &from_id, "--cluster-to", &to_id]);
-        command.args(["--cluster-slots", "2500", "--cluster-yes", "--cluster-timeout", "20000"]);
-        let done = command.stdin(Stdio::null()).output().expect("redis-cli starts");
-        *moved.lock().expect("no panic") = format!("{:?}", done.status.code());
-    })?;
+    let run = run_and(
+        workshop,
+        &job,
+        || cluster.keys() > 8,
+        || {
+            let from = cluster.busy().expect("a primary with values");
+            let others = cluster.0.iter().filter(|s| Cluster::is_primary(s) && s.port != from.port);
+            let to = others.last().expect("another primary");
+            let id = |s: &Server| s.says(&["cluster", "myid"]);
+            let (from_id, to_id) = (id(from), id(to));
+            let mut command = Command::new("redis-cli");
+            command.args(["--cluster", "reshard", &format!("127.0.0.1:{}", from.port)]);
+            command.args(["--cluster-from", &from_id, "--cluster-to", &to_id]);
+            command.args([
+                "--cluster-slots",
+                "2500",
+                "--cluster-yes",
+                "--cluster-timeout",
+                "20000",
+            ]);
+            let done = command.stdin(Stdio::null()).output().expect("redis-cli starts");
+            *moved.lock().expect("no panic") = format!("{:?}", done.status.code());
+        },
+    )?;
+    let told = |what: &str| {
+        let of = |s: &Server| {
+            let stats = s.says(&["info", "errorstats"]);
+            let field = format!("errorstat_{what}:count=");
+            stats.lines().find_map(|l| l.strip_prefix(&field)?.trim().parse::<u64>().ok())
+        };
+        cluster.0.iter().filter_map(of).sum::<u64>()
+    };
+    println!("{} redirections by MOVED, {} by ASK", told("MOVED"), told("ASK"));
     print!("{}", run.stdout);
     let moved = moved.into_inner().expect("no panic");
-    let ok = is_right(&run, &words) && moved == "Some(0)";
+    let ok = is_right(&run, &words) && moved == "Some(0)" && told("MOVED") > 0;
     if ok {
         wait_for("the last key to go", || cluster.keys() == 0);
     }

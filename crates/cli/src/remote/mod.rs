@@ -94,7 +94,6 @@ impl Exports {
         }
         Ok(Exports { claims, copies, geometry })
     }
-
 }
 
 impl Kept for Exports {

@@ -85,7 +85,9 @@ impl Address {
         let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !matches!(path, "" | "0") {
-            return Err(format!("names the database '{path}': there is only 0 in a Cluster, so only 0 here"));
+            return Err(format!(
+                "names the database '{path}': there is only 0 in a Cluster, so only 0 here"
+            ));
         }
         let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
         let password = match password {
@@ -118,7 +120,10 @@ impl Address {
             let address = found.next().ok_or_else(|| format!("{host} has no address"))?;
             let server = Server::new(&socket_address(address), &login);
             server.ok_or_else(|| {
-                format!("the user's name and password have more than {} bytes", Server::NAME_BYTES - 1)
+                format!(
+                    "the user's name and password have more than {} bytes",
+                    Server::NAME_BYTES - 1
+                )
             })
         };
         self.hosts.iter().map(server).collect()
@@ -178,7 +183,9 @@ mod tests {
         let one = Address::parse("valkey://me@127.0.0.1:9", by_variable).unwrap();
         assert_eq!(one.resolve().unwrap()[0].export(), b"me\0hidden");
         assert!(one.is_local() && !format!("{one:?}").contains("hidden"));
-        assert!(is_one("redis://x") && is_one("valkeys://x") && !is_one("nbd://x") && !is_one("/redis"));
+        assert!(
+            is_one("redis://x") && is_one("valkeys://x") && !is_one("nbd://x") && !is_one("/redis")
+        );
     }
 
     #[test]

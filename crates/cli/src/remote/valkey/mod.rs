@@ -67,12 +67,18 @@ impl Values {
         settings.lease_ms = address.lease.as_millis() as u32;
         settings.key_prefix = prefix().map_err(in_words)?;
         let valkey = connect(&mut settings, &shown)?;
-        let nodes: Vec<Node> = valkey
+        let mut nodes: Vec<Node> = valkey
             .primaries()
-            .map(|node| Node::ask(&valkey, node))
+            .map(|node| Node::ask(&valkey, node.address(), true))
             .collect::<Result<_, _>>()
             .map_err(|why| format!("{shown}: {why}"))?;
         let capacity: u64 = nodes.iter().map(|n| n.capacity_bytes().unwrap_or(0)).sum();
+        if settings.servers()[0].kind == Server::CLUSTER {
+            // They may be primaries soon. One that we do not reach is not our business yet.
+            let replicas: Vec<_> = nodes.iter().flat_map(|node| node.replicas.clone()).collect();
+            let ask = |at: &_| Node::ask(&valkey, *at, false).ok();
+            nodes.extend(replicas.iter().filter_map(ask));
+        }
         let geometry = Geometry::of(&[2 * if capacity > 0 { capacity } else { CAPACITY_BYTES }]);
         settings.extent_bytes = geometry.extent_bytes;
         settings.servers[0].extents = geometry.extents_of(0).len() as u32;
@@ -83,6 +89,10 @@ impl Values {
 
     pub fn is_cluster(&self) -> bool {
         self.settings.servers()[0].kind == Server::CLUSTER
+    }
+
+    pub fn primaries(&self) -> usize {
+        self.valkey.primaries().count()
     }
 
     /// Whether a primary that is gone is followed by a replica.
@@ -248,7 +258,8 @@ fn prefix() -> Result<[u8; PREFIX_BYTES], Errno> {
 fn in_words(shown: &str, e: Errno) -> String {
     let why = match e {
         Errno::ETIMEDOUT | NO_ANSWER => "it does not answer".to_string(),
-        EPROTO => "what answers there speaks neither Valkey's protocol nor Redis's (TLS, perhaps)".to_string(),
+        EPROTO => "what answers there speaks neither Valkey's protocol nor Redis's (TLS, perhaps)"
+            .to_string(),
         Errno::EACCES => format!(
             "it refuses what is needed: a user's name and password are wrong or missing (valkey://USER@HOST and \
              {PASSWORD}), or that user may not SET, GETRANGE, PEXPIRE, UNLINK, WAIT, INFO and CLUSTER SLOTS with \
@@ -256,7 +267,9 @@ fn in_words(shown: &str, e: Errno) -> String {
         ),
         Errno::ENOSPC => "it is full (maxmemory): give it more memory, or name another".to_string(),
         Errno::EAGAIN => "it is loading, or without a primary: try again later".to_string(),
-        TOO_MANY => format!("its Cluster has more than {} primaries", uzswap::store::valkey::NODES_MOST),
+        TOO_MANY => {
+            format!("its Cluster has more than {} primaries", uzswap::store::valkey::NODES_MOST)
+        }
         GONE => "what was written to it is not there any more".to_string(),
         Errno(number) => crate::program::reason(&std::io::Error::from_raw_os_error(number)),
     };

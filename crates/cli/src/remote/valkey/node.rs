@@ -1,7 +1,7 @@
 //! What one server says of itself: how much it takes, and what it does when that is reached.
 
-use uzswap::store::valkey::resp::Outgoing;
-use uzswap::store::valkey::{self, Failure, Valkey, errno_of};
+use uzswap::store::valkey::resp::{Address, Outgoing};
+use uzswap::store::valkey::{Failure, Valkey, errno_of};
 use uzswap::sys::socket::Patience;
 
 use crate::size::human;
@@ -12,7 +12,7 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// INFO of one section has some kilobytes.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// One server, or one primary of a Cluster.
+/// One server, or one node of a Cluster.
 #[derive(Debug)]
 pub struct Node {
     /// Its address.
@@ -23,28 +23,30 @@ pub struct Node {
     machine_bytes: u64,
     /// `None`: it may not be asked for.
     pub policy: Option<String>,
+    /// Those that follow it.
+    pub replicas: Vec<Address>,
 }
 
 impl Node {
-    pub fn ask(valkey: &Valkey, node: &valkey::Node) -> Result<Node, String> {
-        let address = node.address().to_socket_address();
-        let shown = address.map_or("a node".to_string(), |a| a.to_string());
+    /// `is_primary`: another one would be no use.
+    pub fn ask(valkey: &Valkey, at: Address, is_primary: bool) -> Result<Node, String> {
+        let shown = at.to_socket_address().map_or("a node".to_string(), |a| a.to_string());
         let ask = |words: &[&str]| {
             let command = Outgoing::new().command(words.len());
             let command = words.iter().fold(command, |c, word| c.word(word.as_bytes()));
             let mut text = vec![0; TEXT_BYTES];
             let mut patience = Patience::new(PATIENCE_NS);
-            let asked = valkey.ask_text(node, &command, &mut text, &mut patience);
+            let asked = valkey.ask_text(at, &command, &mut text, &mut patience);
             asked.map(|len| String::from_utf8_lossy(&text[..len]).into_owned())
         };
-        let said = |answer: Result<String, (Failure, String)>| match answer {
+        let said = |answer: Result<String, Failure>| match answer {
             Ok(text) => Ok(Some(text)),
-            Err((Failure::Said(_), _)) => Ok(None),
-            Err((why, _)) => Err(super::in_words(&shown, errno_of(why))),
+            Err(Failure::Said(_)) => Ok(None),
+            Err(why) => Err(super::in_words(&shown, errno_of(why))),
         };
         let memory = said(ask(&["INFO", "memory"]))?.unwrap_or_default();
-        let role = said(ask(&["INFO", "replication"]))?;
-        if role.as_deref().and_then(|text| field(text, "role")) == Some("slave") {
+        let role = said(ask(&["INFO", "replication"]))?.unwrap_or_default();
+        if is_primary && field(&role, "role") == Some("slave") {
             return Err(format!("{shown} is a replica, which takes no writes: name its primary"));
         }
         let mut policy = field(&memory, "maxmemory_policy").map(str::to_string);
@@ -55,7 +57,8 @@ impl Node {
         let number = |name| field(&memory, name).and_then(|n| n.parse().ok()).unwrap_or(0);
         let (used_bytes, most_bytes) = (number("used_memory"), number("maxmemory"));
         let machine_bytes = number("total_system_memory");
-        Ok(Node { shown, used_bytes, most_bytes, machine_bytes, policy })
+        let replicas = role.lines().filter_map(replica).collect();
+        Ok(Node { shown, used_bytes, most_bytes, machine_bytes, policy, replicas })
     }
 
     /// How much it takes, as far as it says.
@@ -79,6 +82,13 @@ impl Node {
     }
 }
 
+/// The address in a line `slave0:ip=10.0.0.2,port=7002,state=online,...`.
+fn replica(line: &str) -> Option<Address> {
+    let (_, fields) = line.strip_prefix("slave")?.split_once(':')?;
+    let of = |name: &str| fields.split(',').find_map(|f| f.strip_prefix(name)?.strip_prefix('='));
+    Address::of(of("ip")?.as_bytes(), of("port")?.parse().ok()?)
+}
+
 /// A field of INFO's text.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let of = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
@@ -95,5 +105,8 @@ mod tests {
         assert_eq!(field(text, "maxmemory"), Some("5"));
         assert_eq!(field(text, "maxmemory_policy"), Some("allkeys-lru"));
         assert_eq!(field(text, "used_memory"), None);
+        let line = "slave0:ip=10.0.0.2,port=7002,state=online,offset=1,lag=0";
+        assert_eq!(replica(line), Address::of(b"10.0.0.2", 7002));
+        assert_eq!((replica("slaves:1"), replica("slave_priority:100")), (None, None));
     }
 }

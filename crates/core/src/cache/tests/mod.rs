@@ -9,6 +9,7 @@ mod model;
 mod races;
 mod remote;
 mod store;
+mod valkey;
 mod windows;
 
 use super::*;

@@ -234,7 +234,12 @@ impl Link {
         placed
     }
 
-    fn put(&mut self, parts: [&[u8]; 3], manner: Manner, patience: &mut Patience) -> Answer<Ticket> {
+    fn put(
+        &mut self,
+        parts: [&[u8]; 3],
+        manner: Manner,
+        patience: &mut Patience,
+    ) -> Answer<Ticket> {
         if !self.is_open {
             return Err(Failure::Broken(ENOTCONN));
         }
@@ -339,7 +344,12 @@ impl Link {
     }
 
     /// Begins a request whose reply is read at once: nothing may be under way.
-    fn begin(&mut self, command: &Outgoing, manner: Manner, patience: &mut Patience) -> Answer<Head> {
+    fn begin(
+        &mut self,
+        command: &Outgoing,
+        manner: Manner,
+        patience: &mut Patience,
+    ) -> Answer<Head> {
         if self.sent != self.answered || !self.incoming.is_empty() {
             return Err(self.broken(EPROTO));
         }
@@ -428,11 +438,6 @@ impl Link {
     fn next_head(&mut self, patience: &mut Patience) -> Answer<Head> {
         let head = self.incoming.head(&mut Socket { fd: self.fd, patience });
         head.map_err(|e| self.broken(e))
-    }
-
-    /// The text of the last error, for messages.
-    pub fn text(&self) -> &[u8] {
-        self.incoming.text()
     }
 }
 

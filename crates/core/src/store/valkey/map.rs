@@ -289,12 +289,14 @@ mod tests {
         let (is_cluster, map) = read(&reply).unwrap();
         assert!(is_cluster && is_whole(&map));
         let of = |slot: usize| map.primaries()[map.owner(slot).unwrap()];
-        let primary = |host, port, has_replica| Primary { address: address(host, port), has_replica };
+        let primary =
+            |host, port, has_replica| Primary { address: address(host, port), has_replica };
         assert_eq!(of(5460), primary("10.0.0.1", 7001, true));
         assert_eq!(of(5461), primary("10.0.0.3", 7003, false));
         assert_eq!(of(16383), primary(FROM, 7004, false));
         assert_eq!(map.primaries().len(), 3);
-        let (is_cluster, map) = read("-ERR This instance has cluster support disabled\r\n").unwrap();
+        let (is_cluster, map) =
+            read("-ERR This instance has cluster support disabled\r\n").unwrap();
         assert!(!is_cluster && !is_whole(&map));
         assert_eq!(read("-NOPERM no\r\n").err(), Some(Errno::EACCES));
         // Every byte of it may be the last.
@@ -325,9 +327,7 @@ mod tests {
         // Backwards, and a node without an address: nobody has these slots.
         assert_eq!(read(&range(5, 4)).unwrap().1.owner(5), None);
         let many: String = (0..17)
-            .map(|i| {
-                format!("*3\r\n:{i}\r\n:{i}\r\n{}", node(&bulk("10.0.0.1"), 7000 + i, &[]))
-            })
+            .map(|i| format!("*3\r\n:{i}\r\n:{i}\r\n{}", node(&bulk("10.0.0.1"), 7000 + i, &[])))
             .collect();
         assert_eq!(read(&format!("*17\r\n{many}")).err(), Some(TOO_MANY));
         // A server that never ends.

@@ -23,16 +23,21 @@
 //! A server has ten seconds, a Cluster sixty: for a replica to be elected. Then the page is lost
 //! and its thread gets SIGBUS.
 
+#[cfg(test)]
+pub(crate) mod hostile;
 mod link;
+mod look;
+mod many;
 mod map;
+mod node;
 mod nodes;
 pub mod resp;
-#[cfg(test)]
-mod tests;
 
 pub use link::Failure;
+pub use many::Verb;
 pub use map::{NODES_MOST, TOO_MANY};
-pub use nodes::{CLUSTER_PATIENCE_NS, Node, PATIENCE_NS, Valkey, Verb, errno_of};
+pub use node::Node;
+pub use nodes::{CLUSTER_PATIENCE_NS, PATIENCE_NS, Valkey, errno_of};
 
 use core::sync::atomic::Ordering;
 

@@ -1,0 +1,87 @@
+//! One node, as one process deals with it: two connections, and whether its replica keeps up.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use super::link::Link;
+use super::resp::Address;
+use crate::sys::Result;
+use crate::sys::sync::Mutex;
+
+/// How long a replica is waited for, in milliseconds. One that does not come in this time is not
+/// waited for again for a while, twice as long each time, up to 32 seconds.
+const WAIT_MS: u32 = 500;
+const LONE_NS: u64 = 1_000_000_000;
+const LONE_LOG2_MOST: u32 = 5;
+
+/// A node, and how it is with it.
+pub struct Node {
+    pub(super) address: Mutex<Address>,
+    pub(super) reads: Mutex<Link>,
+    pub(super) writes: Mutex<Link>,
+    /// The numbers of the links' descriptors, for whoever asks without their locks.
+    pub(super) descriptors: [AtomicI32; 2],
+    pub(super) has_replica: AtomicBool,
+    /// Until when its replica is not waited for, and how often that has not come.
+    lone_until_ns: AtomicU64,
+    lones: AtomicU32,
+}
+
+impl Node {
+    pub(super) fn new() -> Node {
+        Node {
+            address: Mutex::new(Address::NONE),
+            reads: Mutex::new(Link::new()),
+            writes: Mutex::new(Link::new()),
+            descriptors: [const { AtomicI32::new(-1) }; 2],
+            has_replica: AtomicBool::new(false),
+            lone_until_ns: AtomicU64::new(0),
+            lones: AtomicU32::new(0),
+        }
+    }
+
+    pub fn address(&self) -> Address {
+        *self.address.lock()
+    }
+
+    pub fn has_replica(&self) -> bool {
+        self.has_replica.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is somebody to wait for.
+    pub(super) fn wait_ms(&self) -> u32 {
+        let until = self.lone_until_ns.load(Ordering::Relaxed);
+        let is_lone = until != 0 && crate::sys::now_ns() < until;
+        if self.has_replica() && !is_lone { WAIT_MS } else { 0 }
+    }
+
+    pub(super) fn replica_came(&self, came: bool) {
+        if came {
+            self.lones.store(0, Ordering::Relaxed);
+            self.lone_until_ns.store(0, Ordering::Relaxed);
+        } else {
+            let log2 = self.lones.fetch_add(1, Ordering::Relaxed).min(LONE_LOG2_MOST);
+            let until = crate::sys::now_ns() + (LONE_NS << log2);
+            self.lone_until_ns.store(until, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn links(&self) -> [&Mutex<Link>; 2] {
+        [&self.reads, &self.writes]
+    }
+
+    /// Takes a new number for each connection that was there: none is any more.
+    pub(super) fn reserve(&self) -> Result<()> {
+        for (link, number) in self.links().into_iter().zip(&self.descriptors) {
+            let mut link = link.lock();
+            if link.descriptor() >= 0 {
+                link.reserve()?;
+                number.store(link.descriptor(), Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn close(&self) {
+        self.links().into_iter().for_each(|link| link.lock().close());
+    }
+}
