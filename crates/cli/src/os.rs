@@ -752,7 +752,7 @@ mod tests {
             bytes
         };
         let before = read();
-        assert_eq!(&before[..8], b"uzswap03");
+        assert_eq!(&before[..8], b"uzswap04");
         assert_eq!(before[8..16], (77u64 << 20).to_le_bytes());
         assert!(
             sealed.write_at(&[1], 0).is_err()
