@@ -372,20 +372,12 @@ fn store(
     let wrong = Failure::usage;
     let copies = wanted.as_ref().map_or(Ok(1), copies).map_err(wrong)?;
     let given = raw.text(&options::STORE, env);
-    if let Some(text) =
-        given.as_ref().and_then(|g| g.value.to_str()).filter(|t| valkey::address::is_one(t))
+    if let Some(given) = &given
+        && let Some(text) = given.value.to_str().filter(|text| text.contains("://"))
     {
-        let origin = &given.as_ref().expect("looked at").origin;
-        return values(text, copies, env, remarks)
+        return on_servers(text, copies, env, remarks)
             .map(Some)
-            .map_err(|why| Failure::usage(format!("{origin}: {why}")));
-    }
-    if let Some(text) = given.as_ref().and_then(|g| g.value.to_str()).filter(|t| address::is_one(t))
-    {
-        let origin = &given.as_ref().expect("looked at").origin;
-        return servers(text, copies, remarks)
-            .map(Some)
-            .map_err(|why| Failure::usage(format!("{origin}: {why}")));
+            .map_err(|why| wrong(format!("{}: {why}", given.origin)));
     }
     if let Some(wanted) = wanted.filter(|_| copies == 2) {
         let origin = wanted.origin;
@@ -432,6 +424,24 @@ fn store(
             directory.display(),
             place::store_fault(&e)
         ))),
+    }
+}
+
+/// A store on servers, whatever they speak.
+fn on_servers(
+    text: &str,
+    copies: usize,
+    env: Env,
+    remarks: &mut Vec<String>,
+) -> Result<Backing, String> {
+    if valkey::address::is_one(text) {
+        values(text, copies, env, remarks)
+    } else if address::is_one(text) {
+        servers(text, copies, remarks)
+    } else {
+        Err(format!(
+            "'{text}' is none of nbd://, nbd+unix://, valkey:// and redis:// (a directory of that name: ./{text})"
+        ))
     }
 }
 

@@ -249,8 +249,11 @@ fn password(workshop: &Workshop) -> Result<Verdict, String> {
     let is_refused = wrong.status.code() == Some(2)
         && said.contains("a user's name and password are wrong")
         && !said.contains(":wrong");
-    let ok = is_right(&run, &words) && is_refused;
-    Ok(Verdict::check(ok, || format!("{wrong:?}\n{}", run.report())))
+    let odd = uzswap(workshop, "memcached://127.0.0.1", &["true"]);
+    let names_it =
+        String::from_utf8_lossy(&odd.stderr).contains("'memcached://127.0.0.1' is none of");
+    let ok = is_right(&run, &words) && is_refused && names_it;
+    Ok(Verdict::check(ok, || format!("{wrong:?}\n{odd:?}\n{}", run.report())))
 }
 
 fn uzswap(workshop: &Workshop, url: &str, argv: &[&str]) -> Output {

@@ -9,7 +9,7 @@
 
 use crate::store::extents::EXTENT_LEAST_BYTES;
 use crate::store::remote::{COPIES_MOST, SERVERS_MOST, Server};
-use crate::store::valkey::PREFIX_BYTES;
+use crate::store::valkey::{PREFIX_BYTES, Terms};
 
 pub use crate::sys::mechanism::Kind as Mechanism;
 
@@ -159,6 +159,15 @@ impl Settings {
     pub fn is_valkey(&self) -> bool {
         let is_its = |s: &Server| s.kind == Server::VALKEY || s.kind == Server::CLUSTER;
         self.servers().first().is_some_and(is_its)
+    }
+    /// What there is to know of such a one.
+    pub fn terms(&self) -> Terms<'_> {
+        Terms {
+            servers: self.servers(),
+            extent_bytes: self.extent_bytes,
+            lease_ms: self.lease_ms,
+            key_prefix: self.key_prefix,
+        }
     }
     /// Whether the store is on other machines.
     pub fn is_remote(&self) -> bool {

@@ -80,7 +80,7 @@ fn open_store(settings: &Settings, leases: &'static Leases) -> Option<PagerStore
         return DeviceStore::open(device.export(), geometry, leases).ok().map(PagerStore::from);
     }
     if settings.is_valkey() {
-        let valkey = Valkey::new(settings, leases);
+        let valkey = Valkey::new(&settings.terms(), leases);
         return ValkeyStore::open(valkey).ok().map(PagerStore::from);
     }
     if settings.is_remote() {

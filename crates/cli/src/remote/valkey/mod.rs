@@ -227,7 +227,7 @@ fn connect(settings: &mut Settings, shown: &str) -> Result<Valkey, String> {
     let hosts = settings.servers_len as usize;
     let mut as_kind = |kind| {
         settings.servers[..hosts].iter_mut().for_each(|server| server.kind = kind);
-        let valkey = Valkey::new(settings, &NOBODY).with_patience(PATIENCE_NS);
+        let valkey = Valkey::new(&settings.terms(), &NOBODY).with_patience(PATIENCE_NS);
         valkey.connect(PATIENCE_NS).map(|()| valkey)
     };
     match as_kind(Server::CLUSTER) {

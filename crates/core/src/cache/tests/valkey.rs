@@ -43,7 +43,7 @@ fn open(servers: Vec<Hostile>, kind: u32) -> World {
     let settings = settings(&servers.iter().collect::<Vec<_>>(), kind);
     // As in a run: a process sees what those that it forked have leased.
     let leases: &'static Leases = testing::shared();
-    let valkey = Valkey::new(&settings, leases).with_patience(PATIENCE_NS);
+    let valkey = Valkey::new(&settings.terms(), leases).with_patience(PATIENCE_NS);
     let cache = over(ValkeyStore::open(valkey).unwrap(), 64 << 10);
     World { servers, settings, cache, leases, pages: Vec::new() }
 }
@@ -120,7 +120,7 @@ fn pages_come_back_and_values_go() {
         assert_eq!(w.load(), (PAGES, 0));
         assert!(w.servers[0].values().len() < most + 20, "values of freed pages go");
         // As `uzswap run` does at the end.
-        let run = Valkey::new(&w.settings, w.leases).with_patience(PATIENCE_NS);
+        let run = Valkey::new(&w.settings.terms(), w.leases).with_patience(PATIENCE_NS);
         run.connect(PATIENCE_NS).unwrap();
         let units = 0..64 * 16 + 1;
         let there = w.servers[0].values().len() as u64;

@@ -42,7 +42,7 @@ pub use nodes::{CLUSTER_PATIENCE_NS, PATIENCE_NS, Valkey, errno_of};
 use core::sync::atomic::Ordering;
 
 use super::extents::owner;
-use super::remote::RemoteCounts;
+use super::remote::{RemoteCounts, Server};
 use super::{CLUSTER_BYTES, DESCRIPTORS, Progress, Queue, ReadQueue, Store};
 use crate::sys::file::Fd;
 use crate::sys::{Errno, Result};
@@ -57,6 +57,18 @@ pub const PREFIX_BYTES: usize = 12;
 pub const KEY_BYTES: usize = PREFIX_BYTES + 6;
 /// Letters of keys, six bits each: none of them means anything to a Cluster, as braces would.
 pub const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// What a run's processes agree on.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// The nodes that are named: their kind, who logs in, and the first one's extents are of all.
+    pub servers: &'a [Server],
+    pub extent_bytes: u64,
+    /// How long a value lives that nobody renews.
+    pub lease_ms: u32,
+    /// With what the run's keys begin.
+    pub key_prefix: [u8; PREFIX_BYTES],
+}
+
 /// How long a forked child waits for its connections; what it does not get then it makes later.
 const CHILD_NS: u64 = 500_000_000;
 

@@ -15,8 +15,7 @@ use super::many::Verb;
 use super::map::{Map, NODES_MOST, SLOTS, slot_of};
 use super::node::Node;
 use super::resp::{Address, Complaint};
-use super::{GONE, KEY_BYTES, PREFIX_BYTES, key_of};
-use crate::control::Settings;
+use super::{GONE, KEY_BYTES, PREFIX_BYTES, Terms, key_of};
 use crate::store::QUEUE_BUFFERS;
 use crate::store::extents::{Extents, Geometry, Leases};
 use crate::store::remote::{NO_ANSWER, SERVERS_MOST, Server};
@@ -90,18 +89,18 @@ pub struct Valkey {
 
 impl Valkey {
     /// For the processes of a run. Allocates all that it ever needs; connects to nothing yet.
-    pub fn new(settings: &Settings, leases: &'static Leases) -> Valkey {
-        let servers = settings.servers();
+    pub fn new(terms: &Terms<'_>, leases: &'static Leases) -> Valkey {
+        let servers = terms.servers;
         let seed = |i: usize| servers.get(i).and_then(|s| Address::new(s.address()));
         let first = servers.first().copied().unwrap_or(Server::NONE);
-        let geometry = Geometry::cut(settings.extent_bytes, [first.extents as usize].into_iter());
+        let geometry = Geometry::cut(terms.extent_bytes, [first.extents as usize].into_iter());
         let is_cluster = first.kind == Server::CLUSTER;
         let valkey = Valkey {
             seeds: core::array::from_fn(|i| seed(i).unwrap_or(Address::NONE)),
             login: Login::of(&first),
             is_cluster,
-            prefix: settings.key_prefix,
-            lease_ms: settings.lease_ms,
+            prefix: terms.key_prefix,
+            lease_ms: terms.lease_ms,
             patience_ns: if is_cluster { CLUSTER_PATIENCE_NS } else { PATIENCE_NS },
             lost_at_ns: AtomicU64::new(0),
             nodes: (0..NODES_MOST).map(|_| Node::new()).collect(),
