@@ -241,7 +241,7 @@ fn one(workshop: &Workshop) -> Result<Verdict, String> {
 
 fn password(workshop: &Workshop) -> Result<Verdict, String> {
     let server = Server::start(&["--requirepass", "s3cret"]);
-    let words = alone(workshop)?;
+    let alone_words = alone(workshop)?;
     let job = holds(workshop, "0", "0").managed(managed(&server.url()));
     let run = job.env("UZSWAP_STORE_PASSWORD", "s3cret").run(workshop)?;
     let wrong = uzswap(workshop, &server.url().replace("//", "//:wrong@"), &["true"]);
@@ -249,11 +249,19 @@ fn password(workshop: &Workshop) -> Result<Verdict, String> {
     let is_refused = wrong.status.code() == Some(2)
         && said.contains("a user's name and password are wrong")
         && !said.contains(":wrong");
+    // Rights as the document has them, and no more.
+    let rules =
+        ["on", ">pass", "~uz:*", "+set", "+getrange", "+pexpire", "+unlink", "+cluster|slots"];
+    let mut words = vec!["-a", "s3cret", "acl", "setuser", "me"];
+    words.extend(rules);
+    server.says(&words);
+    let with_rights = server.url().replace("//", "//me:pass@");
+    let few = holds(workshop, "0", "0").managed(managed(&with_rights)).run(workshop)?;
     let odd = uzswap(workshop, "memcached://127.0.0.1", &["true"]);
     let names_it =
         String::from_utf8_lossy(&odd.stderr).contains("'memcached://127.0.0.1' is none of");
-    let ok = is_right(&run, &words) && is_refused && names_it;
-    Ok(Verdict::check(ok, || format!("{wrong:?}\n{odd:?}\n{}", run.report())))
+    let ok = is_right(&run, &alone_words) && is_right(&few, &alone_words) && is_refused && names_it;
+    Ok(Verdict::check(ok, || format!("{wrong:?}\n{odd:?}\n{}\n{}", run.report(), few.report())))
 }
 
 fn uzswap(workshop: &Workshop, url: &str, argv: &[&str]) -> Output {
@@ -461,8 +469,9 @@ fn resharded(workshop: &Workshop) -> Result<Verdict, String> {
         || cluster.keys() > 8,
         || {
             let from = cluster.busy().expect("a primary with values");
-            let others = cluster.0.iter().filter(|s| Cluster::is_primary(s) && s.port != from.port);
-            let to = others.last().expect("another primary");
+            let mut others =
+                cluster.0.iter().filter(|s| Cluster::is_primary(s) && s.port != from.port);
+            let to = others.next_back().expect("another primary");
             let id = |s: &Server| s.says(&["cluster", "myid"]);
             let (from_id, to_id) = (id(from), id(to));
             let mut command = Command::new("redis-cli");

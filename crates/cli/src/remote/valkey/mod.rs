@@ -21,9 +21,13 @@ use crate::control::Run;
 use address::{Address, PASSWORD};
 use node::Node;
 
-/// For each answer, before the program starts; and while it runs.
+/// For each answer, before the program starts.
 const PATIENCE_NS: u64 = 5_000_000_000;
-const HURRY_NS: u64 = 500_000_000;
+/// For the values of one extent, while it runs: sixteen round trips at least, of which each may
+/// take a hundred milliseconds. After an extent that came to nothing the servers are left alone for
+/// a while, so that those do not add up to a lease.
+const EXTENT_NS: u64 = 2_000_000_000;
+const LEFT_ALONE: Duration = Duration::from_secs(3);
 /// How much of a second leases are renewed. What is not done then is the first the next time.
 const RENEWS_WITHIN: Duration = Duration::from_millis(700);
 /// Of a server that does not say how much it takes.
@@ -47,6 +51,8 @@ pub struct Values {
     renewed: Vec<Option<Instant>>,
     /// The extent whose turn is next.
     turn: usize,
+    /// When an extent came to nothing.
+    failed_at: Option<Instant>,
 }
 
 impl std::fmt::Debug for Values {
@@ -84,7 +90,17 @@ impl Values {
         settings.servers[0].extents = geometry.extents_of(0).len() as u32;
         let renewed = vec![None; EXTENTS_MOST];
         let lease = address.lease;
-        Ok(Values { shown, settings, valkey, geometry, nodes, lease, renewed, turn: 0 })
+        Ok(Values {
+            shown,
+            settings,
+            valkey,
+            geometry,
+            nodes,
+            lease,
+            renewed,
+            turn: 0,
+            failed_at: None,
+        })
     }
 
     pub fn is_cluster(&self) -> bool {
@@ -146,15 +162,19 @@ impl Values {
         first..first + self.geometry.extent_bytes / CLUSTER_BYTES as u64
     }
 
-    /// Renews what has the least time left. False: a server does not answer.
-    fn renew(&mut self, extent: usize) -> bool {
-        let now = Instant::now();
-        let mut patience = Patience::new(HURRY_NS);
-        let renewed = self.valkey.each(Verb::Renew, self.units(extent), &mut patience).is_ok();
-        if renewed {
-            self.renewed[extent] = Some(now);
+    /// Does something to the values of an extent. False: a server does not answer.
+    fn each(&mut self, verb: Verb, extent: usize) -> bool {
+        if self.failed_at.is_some_and(|at| at.elapsed() < LEFT_ALONE) {
+            return false;
         }
-        renewed
+        let now = Instant::now();
+        let mut patience = Patience::new(EXTENT_NS);
+        let done = self.valkey.each(verb, self.units(extent), &mut patience).is_ok();
+        self.failed_at = (!done).then(Instant::now);
+        if done {
+            self.renewed[extent] = (verb == Verb::Renew).then_some(now);
+        }
+        done
     }
 }
 
@@ -199,7 +219,7 @@ impl Kept for Values {
             if since.elapsed() < self.lease / 3 {
                 continue;
             }
-            if !self.renew(extent) || began.elapsed() > RENEWS_WITHIN {
+            if !self.each(Verb::Renew, extent) || began.elapsed() > RENEWS_WITHIN {
                 self.turn = extent;
                 return;
             }
@@ -207,9 +227,7 @@ impl Kept for Values {
     }
 
     fn give_back(&mut self, extent: usize) -> bool {
-        let mut patience = Patience::new(HURRY_NS);
-        self.renewed[extent] = None;
-        self.valkey.each(Verb::Unlink, self.units(extent), &mut patience).is_ok()
+        self.each(Verb::Unlink, extent)
     }
 
     /// What could not be deleted ends with its lease.
