@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use uzswap_tests::{Job, MIB, Managed, Outcome, Suite, Verdict, Workshop};
+use uzswap_tests::{Job, MIB, Managed, Outcome, Suite, Verdict, Workshop, seed};
 
 const SIGBUS: i32 = 7;
 /// A program holds so much, and has a third of it, or a half.
@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         ("the_only_server_is_killed", only_one_killed),
         ("a_cluster", cluster),
         ("a_primary_is_killed", primary_killed),
+        ("stress_while_a_primary_is_killed", stressed),
         ("slots_move_to_another_node", resharded),
     ] {
         let w = workshop.clone();
@@ -451,6 +452,31 @@ fn primary_killed(workshop: &Workshop) -> Result<Verdict, String> {
     )?;
     print!("{}", run.stdout);
     let ok = is_right(&run, &words) && run.stat("remote_timeouts").unwrap_or(0) > 0;
+    if ok {
+        wait_for("the last key to go", || cluster.keys() == 0);
+    }
+    Ok(Verdict::check(ok, || run.report()))
+}
+
+/// Forks, execs and calls of all kinds meanwhile.
+fn stressed(workshop: &Workshop) -> Result<Verdict, String> {
+    let cluster = Cluster::start();
+    let mut argv = vec![workshop.program("churn").into_os_string(), "12".into()];
+    argv.extend([seed().to_string().into(), "80".into(), "4".into()]);
+    let job = Job::new(argv).hangs_after(Duration::from_secs(240)).managed(managed(&cluster.url()));
+    let run = run_and(
+        workshop,
+        &job,
+        || cluster.keys() > 8,
+        || {
+            cluster.busy().expect("a primary with values").kill();
+        },
+    )?;
+    print!("{}", run.stdout);
+    let ok = run.succeeded()
+        && run.stdout.contains("clean")
+        && notices(&run).is_empty()
+        && run.stat("remote_timeouts").unwrap_or(0) > 0;
     if ok {
         wait_for("the last key to go", || cluster.keys() == 0);
     }
