@@ -147,9 +147,17 @@ impl Cluster {
         let cluster = Cluster(servers);
         wait_for("the Cluster", || {
             let is_ok = |s: &Server| s.says(&["cluster", "info"]).contains("cluster_state:ok");
+            // Every node has heard of every other, and of what it is.
+            let knows = |s: &Server| {
+                let ports: Vec<String> = cluster.0.iter().map(|s| s.port.to_string()).collect();
+                let said = s.says(&["cluster", "slots"]);
+                ports.iter().all(|port| said.lines().any(|line| line.trim() == port))
+            };
             let slaves =
                 |s: &Server| s.says(&["info", "replication"]).contains("master_link_status:up");
-            cluster.0.iter().all(is_ok) && cluster.0.iter().filter(|s| slaves(s)).count() == 3
+            cluster.0.iter().all(is_ok)
+                && cluster.0.iter().all(knows)
+                && cluster.0.iter().filter(|s| slaves(s)).count() == 3
         });
         cluster
     }
@@ -472,10 +480,11 @@ fn stressed(workshop: &Workshop) -> Result<Verdict, String> {
             cluster.busy().expect("a primary with values").kill();
         },
     )?;
-    print!("{}", run.stdout);
+    println!("{} after {:?}", run.stdout.trim(), run.elapsed);
     let ok = run.succeeded()
         && run.stdout.contains("clean")
         && notices(&run).is_empty()
+        && !run.stderr.contains("no replica")
         && run.stat("remote_timeouts").unwrap_or(0) > 0;
     if ok {
         wait_for("the last key to go", || cluster.keys() == 0);

@@ -21,6 +21,8 @@ const GRACE_BEATS: u8 = 3;
 /// How long processes that are ending are waited for, at the end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Between two tries to empty extents at the end.
+const ONCE_MORE_AFTER: Duration = Duration::from_millis(3100);
 /// In place of a lessee: nobody leases the extent any more.
 const CLOSED: u32 = u32::MAX;
 
@@ -92,11 +94,16 @@ impl Keeper {
         }
         drop(self.ends);
         let mut kept = self.thread.join().ok()?;
-        for extent in 0..EXTENTS_MOST {
-            let owner = owner_of(self.run.tree, extent);
-            if owner != 0 && !(is_used && is_wanted(&self.run, owner)) {
-                kept.give_back(extent);
-            }
+        let is_left = |extent: &usize| {
+            let owner = owner_of(self.run.tree, *extent);
+            owner != 0 && !(is_used && is_wanted(&self.run, owner))
+        };
+        let left: Vec<usize> = (0..EXTENTS_MOST).filter(is_left).collect();
+        let failed: Vec<usize> = left.into_iter().filter(|e| !kept.give_back(*e)).collect();
+        if !failed.is_empty() && self.stays.is_some() {
+            // Another node may have taken over by then.
+            thread::sleep(ONCE_MORE_AFTER);
+            failed.into_iter().for_each(|extent| _ = kept.give_back(extent));
         }
         let said = is_used.then(|| {
             format!(

@@ -10,6 +10,10 @@ use crate::store::remote::{NO_ANSWER, SERVERS_MOST};
 use crate::sys::socket::Patience;
 use crate::sys::{Errno, Result};
 
+/// How often the map is asked for because a primary has no replica: one that was just added is
+/// waited for soon, and a Cluster without any costs next to nothing.
+const REPLICA_NS: u64 = 5_000_000_000;
+
 impl Valkey {
     /// Asks for the map, unless somebody else has just done that.
     pub(super) fn look(&self, patience: &mut Patience) -> Result<()> {
@@ -21,6 +25,7 @@ impl Valkey {
         if self.looks.load(Ordering::Acquire) != looks {
             return Ok(());
         }
+        self.looked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         // Another one is asked first each time: some may be on the wrong side of a split.
         let known = |i: usize| match i.checked_sub(NODES_MOST) {
             None => self.nodes[i].address(),
@@ -54,6 +59,15 @@ impl Valkey {
         }
         self.looks.store(looks.wrapping_add(1), Ordering::Release);
         Err(why)
+    }
+
+    /// A node without a replica may have one by now.
+    pub(super) fn look_for_replica(&self, slot: u16) {
+        let Some(node) = self.node_of(slot).filter(|_| self.is_cluster) else { return };
+        let (looked_at, now) = (self.looked_at_ns.load(Ordering::Relaxed), crate::sys::now_ns());
+        if !self.nodes[node].has_replica() && now.wrapping_sub(looked_at) > REPLICA_NS {
+            let _ = self.look(&mut Patience::new(HURRY_NS));
+        }
     }
 
     fn ask_map(&self, at: Address, map: &mut Map, patience: &mut Patience) -> Answer<bool> {

@@ -82,6 +82,7 @@ pub struct Valkey {
     pub(super) map: Mutex<Map>,
     /// How often the map was looked for, and at whom last.
     pub(super) looks: AtomicU32,
+    pub(super) looked_at_ns: AtomicU64,
     pub(super) extents: Extents,
     pub(super) flights: Mutex<[Option<Flight>; QUEUE_BUFFERS]>,
     pub(super) counts: Counts,
@@ -107,6 +108,7 @@ impl Valkey {
             slots: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
             map: Mutex::new(Map::new()),
             looks: AtomicU32::new(0),
+            looked_at_ns: AtomicU64::new(0),
             extents: Extents::new(geometry, leases),
             flights: Mutex::new([None; QUEUE_BUFFERS]),
             counts: Counts::default(),
@@ -273,6 +275,7 @@ impl Valkey {
     pub(super) fn write(&self, unit: u64, bytes: &[u8]) -> Flight {
         let key = self.key(unit);
         let mut patience = self.patience();
+        self.look_for_replica(slot_of(&key));
         let mut sent = None;
         if let Some(i) = self.node_of(slot_of(&key)) {
             let node = &self.nodes[i];
