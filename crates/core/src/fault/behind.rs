@@ -27,53 +27,79 @@ impl Pager {
         page: usize,
         want: usize,
     ) -> Serve {
-        let mut unit = self.unit_pages() * PAGE_SIZE;
-        let start = (page & !(unit - 1)).max(range.start);
-        let mut end = ((page & !(unit - 1)) + unit.max((want * PAGE_SIZE).next_multiple_of(unit)))
-            .min(range.end);
-        let mut missing = 0;
-        let mut at = start;
-        while at < end {
-            missing += (self.state_of(at) != PageState::Resident) as i64;
-            at += PAGE_SIZE;
-        }
-        let excess = self.excess(missing);
-        if excess > 0 {
-            let least = ((page & !(unit - 1)) + unit).min(range.end);
-            if least < end {
-                end = least;
-            }
-            if self.excess(((end - start) >> PAGE_SHIFT) as i64) > 0 {
-                return Serve::NeedRoom(((end - start) >> PAGE_SHIFT) as i64);
-            }
-        }
-        let mut kind = match self.state_of(page) {
+        let (start, end) = match self.unit_with_room(&range, page, want) {
+            Ok(unit) => unit,
+            Err(pages) => return Serve::NeedRoom(pages),
+        };
+        let found = match self.state_of(page) {
             PageState::None => FaultKind::FirstTouch,
             PageState::Limbo(_) | PageState::Resident => FaultKind::LimboHit,
             PageState::Stored(_) => FaultKind::PoolLoad,
         };
-        let mut low = start;
+        let (start, end, from) = match self.fill_and_show(s, active, &range, page, (start, end)) {
+            Ok(shown) => shown,
+            Err(r) => return r,
+        };
+        self.note_shown(s, start, end);
+        self.trace_pages(Kind::Around, start, page);
+        let kind = if from == Origin::Store { FaultKind::StoreLoad } else { found };
+        Serve::Done((end - page) >> PAGE_SHIFT, kind)
+    }
+
+    /// The unit around a page, and so many after it as `want` pages reach into, or it alone where
+    /// room is short. `Err`: so many pages that there is no room for even that.
+    fn unit_with_room(
+        &self,
+        range: &Range,
+        page: usize,
+        want: usize,
+    ) -> core::result::Result<(usize, usize), i64> {
+        let unit = self.unit_pages() * PAGE_SIZE;
+        let (start, least_end) = around(range, page, unit);
+        let wanted = (want * PAGE_SIZE).next_multiple_of(unit).max(unit);
+        let end = ((page & !(unit - 1)) + wanted).min(range.end);
+        let is_missing = |at: &usize| self.state_of(*at) != PageState::Resident;
+        let missing = (start..end).step_by(PAGE_SIZE).filter(is_missing).count();
+        if self.excess(missing as i64) <= 0 {
+            return Ok((start, end));
+        }
+        let least = ((least_end - start) >> PAGE_SHIFT) as i64;
+        if self.excess(least) > 0 { Err(least) } else { Ok((start, least_end)) }
+    }
+
+    /// Fills a hidden run around a page and shows it, or a larger one if the kernel has no mapping
+    /// left for that. Returns what was shown, and whether some of it came from the store.
+    fn fill_and_show(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        (mut start, mut end): (usize, usize),
+    ) -> core::result::Result<(usize, usize, Origin), Serve> {
+        let mut unit = self.unit_pages() * PAGE_SIZE;
+        let mut from = Origin::Memory;
         loop {
-            match self.fill_behind(s, active, low, end) {
-                Ok(Origin::Memory) => {}
-                Ok(Origin::Store) => kind = FaultKind::StoreLoad,
-                Err(r) => return r,
+            if self.fill_behind(s, active, start, end)? == Origin::Store {
+                from = Origin::Store;
             }
-            if active.mechanism.expose(low, end - low, range.prot).is_ok() {
-                break;
+            if active.mechanism.expose(start, end - start, range.prot).is_ok() {
+                return Ok((start, end, from));
             }
             // Out of kernel mappings: a larger run needs fewer of them.
             assert!(
-                low > range.start || end < range.end,
+                start > range.start || end < range.end,
                 "a whole range cannot be shown: {range:?}"
             );
             unit *= 8;
-            low = (page & !(unit - 1)).max(range.start);
-            end = ((page & !(unit - 1)) + unit).min(range.end);
+            (start, end) = around(range, page, unit);
         }
+    }
+
+    /// The words and counts of a run that was filled and is shown.
+    fn note_shown(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let mut shown = 0;
-        let mut at = low;
-        while at < end {
+        for at in (start..end).step_by(PAGE_SIZE) {
             let limbo = match self.state_of(at) {
                 PageState::Limbo(slot) => Some(slot as usize),
                 _ => None,
@@ -103,12 +129,9 @@ impl Pager {
                 }
                 PageState::Resident => self.count_owned(e.own() as usize),
             });
-            at += PAGE_SIZE;
         }
         self.recount_own();
         self.resident.fetch_add(shown, Ordering::Relaxed);
-        self.trace_pages(Kind::Around, low, page);
-        Serve::Done((end - page) >> PAGE_SHIFT, kind)
     }
 
     /// Writes the stored pages of a hidden run into place, and says whether one came from the
@@ -147,4 +170,10 @@ impl Pager {
         let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
         (pages / UNITS_MAX).next_power_of_two().clamp(16, 4096)
     }
+}
+
+/// The unit of `bytes`, a power of two, that a page is in, as far as it is of the range.
+fn around(range: &Range, page: usize, bytes: usize) -> (usize, usize) {
+    let start = page & !(bytes - 1);
+    (start.max(range.start), (start + bytes).min(range.end))
 }

@@ -14,6 +14,7 @@ use crate::cache::{LoadError, SwapEntry};
 use crate::control::trace::Kind;
 use crate::control::{Counter, Mechanism, Notice};
 use crate::latency::FaultKind;
+use crate::policy::limbo::Stretch;
 use crate::policy::trail::Run;
 use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
@@ -304,24 +305,10 @@ impl Pager {
                 continue;
             }
             if self.state_of(page) == PageState::Resident {
-                if self.is_shared(page) {
-                    if self.excess(1) > 0 && tries < OWN_TRIES {
-                        tries += 1;
-                        s = self.make_room(s, active, 1);
-                        continue;
-                    }
-                    tries = 0;
-                    page += self.own_run(&s, active, range, page, (end - page) >> PAGE_SHIFT)
-                        * PAGE_SIZE;
-                    continue;
-                }
-                if self.is_guarded(page) {
-                    self.unguard(&mut s, active, &range, page, false);
-                } else if active.kind == Mechanism::UserfaultfdCopy {
-                    // Protected for a moment, to be copied out.
-                    active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-                }
-                page += PAGE_SIZE;
+                let most = (end - page) >> PAGE_SHIFT;
+                let pages;
+                (s, pages) = self.open_resident(s, active, range, page, most, &mut tries);
+                page += pages * PAGE_SIZE;
                 continue;
             }
             // Memory that the program itself cannot access is not brought in for the kernel either.
@@ -359,6 +346,35 @@ impl Pager {
         }
         self.publish(false);
         (s, true)
+    }
+
+    /// Lets the kernel write a page that is there, and what is shared by fork with it of `most`
+    /// pages. Returns how many; 0: room was made, look again.
+    fn open_resident<'a>(
+        &'a self,
+        mut s: Locked<'a>,
+        active: &Active,
+        range: Range,
+        page: usize,
+        most: usize,
+        tries: &mut u32,
+    ) -> (Locked<'a>, usize) {
+        if self.is_shared(page) {
+            if self.excess(1) > 0 && *tries < OWN_TRIES {
+                *tries += 1;
+                return (self.make_room(s, active, 1), 0);
+            }
+            *tries = 0;
+            let pages = self.own_run(&s, active, range, page, most);
+            return (s, pages);
+        }
+        if self.is_guarded(page) {
+            self.unguard(&mut s, active, &range, page, false);
+        } else if active.kind == Mechanism::UserfaultfdCopy {
+            // Protected for a moment, to be copied out.
+            active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
+        }
+        (s, 1)
     }
 
     /// State of a page; `None` where no word was ever made.
@@ -410,49 +426,17 @@ impl Pager {
             return served;
         }
         let first = self.state_of(page);
-        let is_stored = matches!(first, PageState::Stored(_));
-        let want = if is_stored { want } else { want.min(WINDOW_LOCKED_PAGES) };
-        let most =
-            self.within_unit(active, &range, page, ((range.end - page) >> PAGE_SHIFT).min(want));
-        let alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
-            (PageState::None, PageState::None) => true,
-            (PageState::Stored(_), PageState::Stored(_)) => true,
-            (PageState::Limbo(a), PageState::Limbo(b)) => b == a + i as u64,
-            _ => false,
-        };
-        let most = self.free_run(s, page, most);
-        if most == 0 {
+        let pages = self.alike_run(s, active, &range, first, page, want);
+        if pages == 0 {
             return Serve::Changed;
         }
-        let mut pages = 1;
-        while pages < most && alike(pages) {
-            pages += 1;
-        }
-        let is_window =
-            is_stored && tries <= WINDOW_TRIES && self.may_be_window(active, &range, pages);
-        let mut stretch = None;
-        if is_window {
-            s.limbo.want_stock();
-            // Its frames count already.
-            stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
-            if stretch.is_none() && tries == 0 && self.is_nearly_full() {
-                // Pages have to go for these, now or soon: better now, and without a copy.
-                return Serve::NeedRoom(pages as i64);
-            }
-        }
-        if stretch.is_none() {
-            pages = pages.min(WINDOW_LOCKED_PAGES);
-        }
-        // Limbo pages count already; everything else needs room. Prefer less to waiting.
-        if !matches!(first, PageState::Limbo(_)) && stretch.is_none() {
-            let excess = self.excess(pages as i64);
-            if excess > 0 {
-                if excess as usize >= pages {
-                    return Serve::NeedRoom(if is_window { pages as i64 } else { 1 });
-                }
-                pages -= excess as usize;
-            }
-        }
+        let is_window = matches!(first, PageState::Stored(_))
+            && tries <= WINDOW_TRIES
+            && self.may_be_window(active, &range, pages);
+        let (pages, stretch) = match self.room_for(s, first, pages, is_window, tries) {
+            Ok(room) => room,
+            Err(pages) => return Serve::NeedRoom(pages),
+        };
         let served = match first {
             PageState::Stored(_) if let Some(stretch) = stretch => {
                 self.serve_window(s, active, page, pages, stretch)
@@ -475,6 +459,70 @@ impl Pager {
             }
         }
         served
+    }
+
+    /// How many pages from `page` on, `want` at most, are missing in the same way and free; 0: the
+    /// page itself is claimed.
+    #[inline]
+    fn alike_run(
+        &self,
+        s: &Locked<'_>,
+        active: &Active,
+        range: &Range,
+        first: PageState,
+        page: usize,
+        want: usize,
+    ) -> usize {
+        let is_stored = matches!(first, PageState::Stored(_));
+        let want = if is_stored { want } else { want.min(WINDOW_LOCKED_PAGES) };
+        let most = ((range.end - page) >> PAGE_SHIFT).min(want);
+        let most = self.free_run(s, page, self.within_unit(active, range, page, most));
+        let is_alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
+            (PageState::None, PageState::None) => true,
+            (PageState::Stored(_), PageState::Stored(_)) => true,
+            (PageState::Limbo(a), PageState::Limbo(b)) => b == a + i as u64,
+            _ => false,
+        };
+        let mut pages = most.min(1);
+        while pages < most && is_alike(pages) {
+            pages += 1;
+        }
+        pages
+    }
+
+    /// So many of `pages` missing pages as there is room for now, and the frames of the stock that
+    /// a window moves in. `Err`: that room has to be made for so many.
+    #[inline]
+    fn room_for(
+        &self,
+        s: &mut Locked<'_>,
+        first: PageState,
+        pages: usize,
+        is_window: bool,
+        tries: u32,
+    ) -> core::result::Result<(usize, Option<Stretch>), i64> {
+        if is_window {
+            s.limbo.want_stock();
+            // Its frames count already.
+            let stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
+            if stretch.is_some() {
+                return Ok((pages, stretch));
+            }
+            if tries == 0 && self.is_nearly_full() {
+                // Pages have to go for these, now or soon: better now, and without a copy.
+                return Err(pages as i64);
+            }
+        }
+        let pages = pages.min(WINDOW_LOCKED_PAGES);
+        // Limbo pages count already; everything else needs room. Prefer less to waiting.
+        if matches!(first, PageState::Limbo(_)) {
+            return Ok((pages, None));
+        }
+        let excess = self.excess(pages as i64).max(0) as usize;
+        if excess >= pages {
+            return Err(if is_window { pages as i64 } else { 1 });
+        }
+        Ok((pages - excess, None))
     }
 
     /// Pages that a fault at `page` brought along by way of a window, if they were loaded: huge

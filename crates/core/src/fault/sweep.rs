@@ -83,6 +83,21 @@ impl Victims {
         self.pages += pages;
     }
 
+    /// A run that is to leave together with others that lie alone. False: what there is of them has
+    /// to leave first.
+    fn push_lone(&mut self, addr: usize, run: usize, behind: bool) -> bool {
+        if !self.lone.reaches(addr, run) {
+            // What there is has to do, or has to go the other way.
+            if self.lone.is_enough() {
+                return false;
+            }
+            self.lone_as_runs();
+        }
+        self.lone.push(addr, run, behind);
+        self.pages += run;
+        true
+    }
+
     /// Nothing more fits, or is wanted.
     fn is_enough(&self, want: usize) -> bool {
         self.pages >= want
@@ -279,14 +294,10 @@ impl Pager {
             }
             v.looked += 1;
             if let Some(start) = self.huge_page(active, &range, addr) {
-                v.looked += 8;
-                if self.is_free(s, start) && self.word(start, |_, e| goes(e)) {
-                    v.is_full = !s.limbo.has_free_block();
-                    if v.is_full {
-                        // The rest is for the next time.
-                        return start;
-                    }
-                    v.push(start, HUGE_PAGES, true);
+                self.pick_huge(s, start, v, &goes);
+                if v.is_full {
+                    // The rest is for the next time.
+                    return start;
                 }
                 addr = start + LEAF_BYTES;
                 continue;
@@ -314,22 +325,34 @@ impl Pager {
             }
             // What leaves later must not leave with a huge page before that.
             let may_wait = !self.is_shared(addr) && is_data(range.prot) && !self.is_in_huge(addr);
-            if run <= ALONE_MAX && v.lone.is_wanted() && may_wait {
-                if !v.lone.reaches(addr, run) {
-                    // What there is has to do, or has to go the other way.
-                    if v.lone.is_enough() {
-                        return addr;
-                    }
-                    v.lone_as_runs();
+            if may_wait && v.lone.is_wanted() && run <= ALONE_MAX {
+                if !v.push_lone(addr, run, behind) {
+                    return addr;
                 }
-                v.lone.push(addr, run, behind);
-                v.pages += run;
             } else {
                 v.push(addr, run, false);
             }
             addr += run * PAGE_SIZE;
         }
         addr.min(range.end)
+    }
+
+    /// Picks the huge page at `start` if it goes, or notes that limbo has no room for it.
+    #[inline]
+    fn pick_huge(
+        &self,
+        s: &Locked<'_>,
+        start: usize,
+        v: &mut Victims,
+        goes: &dyn Fn(&PageEntry) -> bool,
+    ) {
+        v.looked += 8;
+        if self.is_free(s, start) && self.word(start, |_, e| goes(e)) {
+            v.is_full = !s.limbo.has_free_block();
+            if !v.is_full {
+                v.push(start, HUGE_PAGES, true);
+            }
+        }
     }
 
     /// The length of the run of cold pages at `addr`, all shared by fork or none, `most` at most;
@@ -398,13 +421,8 @@ impl Pager {
         let is_protect = active.mechanism.is_protect();
         let Some(range) = self.ranges.find(addr).filter(Range::is_swept) else { return STUCK };
         let shared = self.is_shared(addr);
-        let is_there = |e: &PageEntry| {
-            e.is_resident() && !e.is_guarded() && (is_protect || e.is_shared() == shared)
-        };
-        let most = self.free_run(s, addr, run.min((range.end - addr) >> PAGE_SHIFT));
-        let run = (0..most)
-            .take_while(|i| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there))
-            .count();
+        let most = run.min((range.end - addr) >> PAGE_SHIFT);
+        let run = self.run_still_there(s, addr, most, (!is_protect).then_some(shared));
         let movable = is_protect || !shared && is_data(range.prot);
         // What MOVE would refuse the rest of this would drop.
         if run == 0 || shared && !is_protect && self.may_be_pinned() {
@@ -413,13 +431,8 @@ impl Pager {
         if !movable {
             return (self.take_special(active, range, addr), 0);
         }
-        let slots = loop {
-            match s.limbo.peek_free(run) {
-                Some(slots) => break slots,
-                // The stock is in the way of the tail.
-                None if self.give_stock_back(s, active) => {}
-                None => return (Taken { pages: 0, next: Next::End }, 0),
-            }
+        let Some(slots) = self.free_slots(s, active, run) else {
+            return (Taken { pages: 0, next: Next::End }, 0);
         };
         let run = slots.count;
         let owned = self.announce(addr, run, slots.slot, behind);
@@ -444,6 +457,38 @@ impl Pager {
         // Held: as good as stuck.
         let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
         (Taken { pages: t.pages, next }, held_to)
+    }
+
+    /// How many of `most` pages from `addr` on are free and still resident; with `shared`, all
+    /// shared by fork or none.
+    #[inline]
+    fn run_still_there(
+        &self,
+        s: &Locked<'_>,
+        addr: usize,
+        most: usize,
+        shared: Option<bool>,
+    ) -> usize {
+        let is_there = |e: &PageEntry| {
+            e.is_resident()
+                && !e.is_guarded()
+                && shared.is_none_or(|shared| e.is_shared() == shared)
+        };
+        let has_it = |i: &usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there);
+        (0..self.free_run(s, addr, most)).take_while(has_it).count()
+    }
+
+    /// Slots of limbo for `run` pages, or for fewer. `None`: it is full.
+    #[inline]
+    fn free_slots(&self, s: &mut Locked<'_>, active: &Active, run: usize) -> Option<Stretch> {
+        loop {
+            match s.limbo.peek_free(run) {
+                Some(slots) => return Some(slots),
+                // The stock is in the way of the tail.
+                None if self.give_stock_back(s, active) => {}
+                None => return None,
+            }
+        }
     }
 
     /// Publishes that `run` pages are to go into limbo, before the holds are looked at (hold.rs):
@@ -535,14 +580,7 @@ impl Pager {
         fence(Ordering::SeqCst);
         let mut bytes = [0u8; PAGE_SIZE];
         let executable = !shared && range.prot & PROT_WRITE != 0;
-        let taken = if self.holds.is_held(addr, addr + PAGE_SIZE) {
-            false
-        } else if executable {
-            active.mechanism.take_executable(addr, &mut bytes).pages == 1
-        } else {
-            active.mechanism.read_stable(addr, range.prot, &mut bytes)
-        };
-        if !taken {
+        if !self.take_contents(active, &range, addr, executable, &mut bytes) {
             refuse();
             return refused;
         }
@@ -572,6 +610,25 @@ impl Pager {
         }
         self.note_gone(addr, &aged);
         Taken { pages: 1, next: Next::End }
+    }
+
+    /// The contents of a page that MOVE does not take, unless it is held: taken out if it is
+    /// `executable`, or else read while nobody can write it.
+    fn take_contents(
+        &self,
+        active: &Active,
+        range: &Range,
+        addr: usize,
+        executable: bool,
+        into: &mut [u8; PAGE_SIZE],
+    ) -> bool {
+        if self.holds.is_held(addr, addr + PAGE_SIZE) {
+            false
+        } else if executable {
+            active.mechanism.take_executable(addr, into).pages == 1
+        } else {
+            active.mechanism.read_stable(addr, range.prot, into)
+        }
     }
 
     /// A page that went without limbo: into the cache, or as zeros nowhere.
