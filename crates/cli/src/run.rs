@@ -65,28 +65,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
         // Each program of the tree would ask, and a filter may end who does.
         settings.mechanism = Probe::run().choose().unwrap_or(Mechanism::Auto);
     }
-    let takeover = possible(&program, settings.mechanism);
-    if let Err(refusal) = &takeover
-        && !settings.if_possible
-    {
-        let Refusal { cause, remedy } = refusal;
-        return Err(Failure::environment(format!(
-            "{cause}: {remedy}, or run it unmanaged with --if-possible"
-        )));
-    }
-    let managed = match &takeover {
-        Ok(way) => {
-            let library = library_for(way, &program, &env)?;
-            let block = ControlBlock::create(&settings.for_runtime()?).map_err(|e| {
-                Failure::environment(format!("cannot make shared memory: {}", reason(&e)))
-            })?;
-            Some((library, block))
-        }
-        Err(refusal) => {
-            settings.remarks.push(format!("runs unmanaged: {}", refusal.cause));
-            None
-        }
-    };
+    let managed = take_over(&program, &mut settings, &env)?;
     if !settings.quiet {
         settings.remarks.iter().for_each(|remark| console::say(remark));
     }
@@ -121,6 +100,31 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let end = company.attend(std::process::id(), false, || supervise::wait(pid, witness.as_ref()));
     drop(witness);
     Ok(supervise::end_alike(end))
+}
+
+/// The library that takes the program over and the block that they share, or nothing where that is
+/// not possible and need not be.
+fn take_over(
+    program: &Program,
+    settings: &mut RunSettings,
+    env: place::Env,
+) -> Result<Option<(PathBuf, ControlBlock)>, Failure> {
+    let way = match possible(program, settings.mechanism) {
+        Ok(way) => way,
+        Err(refusal) if settings.if_possible => {
+            settings.remarks.push(format!("runs unmanaged: {}", refusal.cause));
+            return Ok(None);
+        }
+        Err(Refusal { cause, remedy }) => {
+            return Err(Failure::environment(format!(
+                "{cause}: {remedy}, or run it unmanaged with --if-possible"
+            )));
+        }
+    };
+    let library = library_for(&way, program, env)?;
+    let block = ControlBlock::create(&settings.for_runtime()?)
+        .map_err(|e| Failure::environment(format!("cannot make shared memory: {}", reason(&e))))?;
+    Ok(Some((library, block)))
 }
 
 /// The library that is to take the program over, if it can in that way.

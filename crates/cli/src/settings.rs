@@ -117,52 +117,18 @@ impl RunSettings {
         let switch = |option| raw.switch(option, env).map_err(wrong);
 
         let (memory_bytes, memory_origin) = memory(text(&options::MEMORY)?, &mut remarks)?;
-        let pool_percent = match text(&options::POOL_PERCENT)? {
-            None => 0,
-            Some(given) => pool_percent(&given).map_err(wrong)?,
-        };
-        let codec = |given: &Given<String>| compressor(given).map_err(wrong);
-        let compressor = match text(&options::COMPRESSOR)? {
-            None => options::COMPRESSOR_DEFAULT.to_string(),
-            Some(given) if given.value == options::COMPRESSOR_DEFAULT => given.value,
-            Some(given) => codec(&given)?,
-        };
-        let recompressor = match text(&options::RECOMPRESSOR)? {
-            None => options::RECOMPRESSOR_DEFAULT.to_string(),
-            Some(given) if given.value == "none" => given.value,
-            Some(given) => codec(&given)?,
-        };
-        let mechanism = match text(&options::MECHANISM)? {
-            None => Mechanism::Auto,
-            Some(given) => mechanism(&given).map_err(wrong)?,
-        };
-        let huge_pages = match text(&options::HUGE_PAGES)? {
-            None => HugePages::Madvise,
-            Some(given) => huge_pages(&given).map_err(wrong)?,
-        };
-        let store = store(raw, env, text(&options::COPIES)?, &mut remarks)?;
-        let cache = match raw.text(&options::CACHE, env) {
-            None => place::default_cache(env, &mut remarks),
-            Some(given) if given.value == "none" => None,
-            Some(given) => {
-                let path = absolute(&given)?;
-                place::private_directory(&path)
-                    .map_err(|fault| wrong(format!("{}: {}", given.origin, fault.text)))?;
-                Some(path)
-            }
-        };
         Ok(RunSettings {
             memory_bytes,
             memory_origin,
-            pool_percent,
-            compressor,
-            recompressor,
-            huge_pages,
-            store,
-            mechanism,
+            pool_percent: pool_percent(text(&options::POOL_PERCENT)?).map_err(wrong)?,
+            compressor: compressor(text(&options::COMPRESSOR)?).map_err(wrong)?,
+            recompressor: recompressor(text(&options::RECOMPRESSOR)?).map_err(wrong)?,
+            mechanism: mechanism(text(&options::MECHANISM)?).map_err(wrong)?,
+            huge_pages: huge_pages(text(&options::HUGE_PAGES)?).map_err(wrong)?,
+            store: store(raw, env, text(&options::COPIES)?, &mut remarks)?,
+            cache: cache(raw, env, &mut remarks)?,
             if_possible: switch(&options::IF_POSSIBLE)?,
             encrypt: !switch(&options::NO_ENCRYPT)?,
-            cache,
             quiet: switch(&options::QUIET)?,
             debug: switch(&options::DEBUG)?,
             report: report(raw, env)?,
@@ -291,7 +257,8 @@ pub fn describe(budget: &Budget) -> String {
     }
 }
 
-fn pool_percent(given: &Given<String>) -> Result<u32, String> {
+fn pool_percent(given: Option<Given<String>>) -> Result<u32, String> {
+    let Some(given) = given else { return Ok(0) };
     let range = options::POOL_PERCENT_MIN..=options::POOL_PERCENT_MAX;
     if given.value.trim() == options::POOL_PERCENT_DEFAULT {
         return Ok(0);
@@ -323,7 +290,8 @@ fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> 
     Ok(Some(duration))
 }
 
-fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
+fn mechanism(given: Option<Given<String>>) -> Result<Mechanism, String> {
+    let Some(given) = given else { return Ok(Mechanism::Auto) };
     let names: Vec<&str> = Mechanism::ALL.iter().map(|m| m.name()).collect();
     Mechanism::ALL.into_iter().find(|m| m.name() == given.value).ok_or_else(|| {
         format!(
@@ -335,14 +303,31 @@ fn mechanism(given: &Given<String>) -> Result<Mechanism, String> {
     })
 }
 
-fn huge_pages(given: &Given<String>) -> Result<HugePages, String> {
+fn huge_pages(given: Option<Given<String>>) -> Result<HugePages, String> {
+    let Some(given) = given else { return Ok(HugePages::Madvise) };
     HugePages::ALL.into_iter().find(|h| h.name() == given.value).ok_or_else(|| {
         format!("{}: '{}' is none of always, madvise and never", given.origin, given.value)
     })
 }
 
-/// The compressor with its parameters, all said.
-fn compressor(given: &Given<String>) -> Result<String, String> {
+fn compressor(given: Option<Given<String>>) -> Result<String, String> {
+    match given {
+        None => Ok(options::COMPRESSOR_DEFAULT.to_string()),
+        Some(given) if given.value == options::COMPRESSOR_DEFAULT => Ok(given.value),
+        Some(given) => codec(&given),
+    }
+}
+
+fn recompressor(given: Option<Given<String>>) -> Result<String, String> {
+    match given {
+        None => Ok(options::RECOMPRESSOR_DEFAULT.to_string()),
+        Some(given) if given.value == "none" => Ok(given.value),
+        Some(given) => codec(&given),
+    }
+}
+
+/// A codec with its parameters, all said.
+fn codec(given: &Given<String>) -> Result<String, String> {
     match CodecSpec::parse(&given.value) {
         Ok(spec) => Ok(spec.to_string()),
         Err(why) => Err(format!("{}: {why}", given.origin)),
@@ -353,6 +338,24 @@ fn absolute(given: &Given<OsString>) -> Result<PathBuf, Failure> {
     std::path::absolute(&given.value).map_err(|e| {
         Failure::usage(format!("{}: {}: {}", given.origin, given.value.display(), reason(&e)))
     })
+}
+
+/// The directory of patch tables and texts, which is ours alone.
+fn cache(
+    raw: &RawOptions,
+    env: Env,
+    remarks: &mut Vec<String>,
+) -> Result<Option<PathBuf>, Failure> {
+    match raw.text(&options::CACHE, env) {
+        None => Ok(place::default_cache(env, remarks)),
+        Some(given) if given.value == "none" => Ok(None),
+        Some(given) => {
+            let path = absolute(&given)?;
+            place::private_directory(&path)
+                .map_err(|fault| Failure::usage(format!("{}: {}", given.origin, fault.text)))?;
+            Ok(Some(path))
+        }
+    }
 }
 
 fn copies(given: &Given<String>) -> Result<usize, String> {
@@ -547,11 +550,14 @@ mod tests {
 
     #[test]
     fn pool_percentages() {
-        assert_eq!(pool_percent(&given("50")), Ok(50));
-        assert_eq!(pool_percent(&given("25%")), Ok(25));
-        assert_eq!(pool_percent(&given("auto")), Ok(0));
+        assert_eq!(pool_percent(Some(given("50"))), Ok(50));
+        assert_eq!(pool_percent(Some(given("25%"))), Ok(25));
+        assert_eq!(pool_percent(Some(given("auto"))), Ok(0));
         for wrong in ["0", "91", "-1", "", "half", "4294967346"] {
-            assert!(pool_percent(&given(wrong)).unwrap_err().contains("from 1 to 90"), "{wrong}");
+            assert!(
+                pool_percent(Some(given(wrong))).unwrap_err().contains("from 1 to 90"),
+                "{wrong}"
+            );
         }
     }
 
@@ -566,16 +572,16 @@ mod tests {
 
     #[test]
     fn mechanisms_by_name() {
-        assert_eq!(mechanism(&given("protect")), Ok(Mechanism::Protect));
-        let error = mechanism(&given("magic")).unwrap_err();
+        assert_eq!(mechanism(Some(given("protect"))), Ok(Mechanism::Protect));
+        let error = mechanism(Some(given("magic"))).unwrap_err();
         assert!(error.contains("'magic'") && error.contains("userfaultfd-copy"), "{error}");
     }
 
     #[test]
     fn compressors_with_parameters() {
-        assert_eq!(compressor(&given("lz4")), Ok("lz4".to_string()));
-        assert_eq!(compressor(&given("zstd:3")), Ok("zstd:level=3".to_string()));
-        let error = compressor(&given("gzip")).unwrap_err();
+        assert_eq!(compressor(Some(given("lz4"))), Ok("lz4".to_string()));
+        assert_eq!(compressor(Some(given("zstd:3"))), Ok("zstd:level=3".to_string()));
+        let error = compressor(Some(given("gzip"))).unwrap_err();
         assert!(
             error.contains("--x") && error.contains("gzip") && error.contains("lzo-rle"),
             "{error}"

@@ -8,14 +8,15 @@
 //! Objects are the mix compressed by lz4. Density is object bytes to bytes of frames. Resident
 //! memory is what the kernel says of this process, which does nothing else meanwhile.
 
+use std::cell::RefCell;
 use std::hint::black_box;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use uzswap::codec::{CodecSpec, Codecs, Scratch, same_filled};
 use uzswap::pool::{ClassStats, MAX_OBJECT_BYTES, Pool, PoolKind};
 
 use super::codecs::Forms;
-use super::engine::{Aim, Comparison, EngineArguments, arm, ns_each};
+use super::engine::{Aim, Arm, Comparison, EngineArguments, arm, ns_each};
 use super::plot;
 use super::record::median;
 use uzswap_cli::Failure;
@@ -125,44 +126,15 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
     let forms = Forms::of(&codecs, &mut Scratch::new(), &pages);
     let objects: Vec<&[u8]> = forms.each().map(|(_, form)| form).collect();
 
-    let seen = PoolKind::ALL.map(|_| std::cell::RefCell::new((Vec::new(), Vec::new())));
-    let mut arms: Vec<_> = PoolKind::ALL
-        .into_iter()
-        .zip(&seen)
-        .map(|(kind, seen)| {
-            let objects = &objects;
-            arm(kind.name(), move |number| {
-                let (all, classes) = &mut *seen.borrow_mut();
-                let of_round = round(kind, objects, number as u64, classes);
-                all.push(of_round);
-                of_round.store_ns
-            })
-        })
-        .collect();
+    let seen = PoolKind::ALL.map(|_| RefCell::new((Vec::new(), Vec::new())));
+    let of_kind = |(kind, seen)| arm_of(kind, &objects, seen);
+    let mut arms: Vec<_> = PoolKind::ALL.into_iter().zip(&seen).map(of_kind).collect();
     let times = comparison.in_turn(comparison.rounds, &mut arms)?;
     drop(arms);
 
-    let bytes: usize = objects.iter().map(|object| object.len()).sum();
-    println!(
-        "{} objects, {bytes} bytes, {:.0} each",
-        objects.len(),
-        bytes as f64 / objects.len() as f64
-    );
-    println!("{:<28} {:>12} {:>12}", "", PoolKind::ALL[0].name(), PoolKind::ALL[1].name());
-    let mut medians = Map::new();
     let figure =
         |kind: usize, of: Figure| median(seen[kind].borrow().0.iter().map(of)).unwrap_or(f64::NAN);
-    for (what, of) in COLUMNS {
-        let both = [figure(0, of), figure(1, of)];
-        println!(
-            "{what:<28} {:>12.*} {:>12.*}",
-            digits(both[0]),
-            both[0],
-            digits(both[1]),
-            both[1]
-        );
-        medians.insert(what.to_string(), json!({"zsmalloc": both[0], "zbud": both[1]}));
-    }
+    let medians = table(&objects, &figure);
     if arguments.classes {
         println!("\n{}", ClassStats::HEADER);
         seen[0].borrow().1.iter().for_each(|class| println!("{class}"));
@@ -179,6 +151,44 @@ pub fn run(arguments: PoolsArguments) -> Result<u8, Failure> {
         json!({"objects": objects.len(), "medians": medians, "store_ns": times.to_json()}),
         &plot,
     )
+}
+
+/// The arm of one pool, which notes in `seen` what it saw in all rounds, and the pool's classes.
+fn arm_of<'a>(
+    kind: PoolKind,
+    objects: &'a [&'a [u8]],
+    seen: &'a RefCell<(Vec<Seen>, Vec<ClassStats>)>,
+) -> Arm<'a> {
+    arm(kind.name(), move |number| {
+        let (all, classes) = &mut *seen.borrow_mut();
+        let of_round = round(kind, objects, number as u64, classes);
+        all.push(of_round);
+        of_round.store_ns
+    })
+}
+
+/// Prints the medians of both pools, by a figure as for [`picture`], and returns them.
+fn table(objects: &[&[u8]], figure: &dyn Fn(usize, Figure) -> f64) -> Map<String, Value> {
+    let bytes: usize = objects.iter().map(|object| object.len()).sum();
+    println!(
+        "{} objects, {bytes} bytes, {:.0} each",
+        objects.len(),
+        bytes as f64 / objects.len() as f64
+    );
+    println!("{:<28} {:>12} {:>12}", "", PoolKind::ALL[0].name(), PoolKind::ALL[1].name());
+    let mut medians = Map::new();
+    for (what, of) in COLUMNS {
+        let both = [figure(0, of), figure(1, of)];
+        println!(
+            "{what:<28} {:>12.*} {:>12.*}",
+            digits(both[0]),
+            both[0],
+            digits(both[1]),
+            both[1]
+        );
+        medians.insert(what.to_string(), json!({"zsmalloc": both[0], "zbud": both[1]}));
+    }
+    medians
 }
 
 /// Both pools beside each other, in percent. `figure`: the median of a pool, by its place in

@@ -13,7 +13,7 @@ use uzswap::cache::{CacheConfig, SwapCache};
 use uzswap::codec::same_filled;
 use uzswap::store::FileStore;
 
-use super::engine::{Aim, Comparison, EngineArguments, arm, ns_each, touch};
+use super::engine::{Aim, Arm, Comparison, EngineArguments, Times, arm, ns_each, touch};
 use super::plot;
 use uzswap_cli::Failure;
 use uzswap_cli::pages::{PAGE_BYTES, PageBytes, Random};
@@ -55,7 +55,6 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     ];
     let config: CacheConfig<FileStore> = CacheConfig::default();
     let cache = SwapCache::new(config).map_err(|e| Failure::environment(format!("{e:?}")))?;
-    let cache = &cache;
     // A real page's store, for scale: what the check is a part of most of the time.
     let others: Vec<PageBytes> = comparison
         .mix
@@ -64,64 +63,12 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
         .take(PAGES)
         .copied()
         .collect();
-    let mut arms = Vec::new();
-    for (name, pages) in &kinds {
-        arms.push(arm(&format!("{name}: check"), move |_| {
-            touch(pages);
-            check(pages)
-        }));
-        arms.push(arm(&format!("{name}: store"), move |_| {
-            touch(pages);
-            let mut entries = Vec::with_capacity(PAGES);
-            let ns = ns_each(PAGES, || {
-                entries.extend(pages.iter().map(|p| cache.swap_out(p).expect("no limit")))
-            });
-            entries.into_iter().for_each(|entry| cache.free(entry));
-            ns
-        }));
-        arms.push(arm(&format!("{name}: load"), move |_| {
-            let entries: Vec<_> =
-                pages.iter().map(|page| cache.swap_out(page).expect("no limit")).collect();
-            let mut page = [0; PAGE_BYTES];
-            let ns = ns_each(PAGES, || {
-                entries
-                    .iter()
-                    .for_each(|entry| cache.swap_in(*entry, &mut page).expect("it is there"));
-            });
-            entries.into_iter().for_each(|entry| cache.free(entry));
-            ns
-        }));
-    }
-    arms.push(arm("real: check", |_| {
-        touch(&others);
-        check(&others)
-    }));
-    arms.push(arm("real: store", |_| {
-        touch(&others);
-        let mut entries = Vec::with_capacity(PAGES);
-        let store = |page| cache.swap_out(page).ok();
-        let ns = ns_each(others.len(), || entries.extend(others.iter().filter_map(store)));
-        entries.into_iter().for_each(|entry| cache.free(entry));
-        ns
-    }));
+    let made_up = kinds.iter().flat_map(|(name, pages)| arms_of(name, pages, &cache));
+    let mut arms: Vec<Arm> = made_up.chain(arms_of_real(&others, &cache)).collect();
     let times = comparison.in_turn(comparison.rounds * 10, &mut arms)?;
     drop(arms);
 
-    println!("{:<14} {:>10} {:>10} {:>10}", "ns/page", "check", "store", "load");
-    let mut groups = Vec::new();
-    for (name, _) in &kinds {
-        let [check, store, load] =
-            ["check", "store", "load"].map(|what| times.median(&format!("{name}: {what}")));
-        println!("{name:<14} {check:>10.1} {store:>10.1} {load:>10.1}");
-        let bars = [("check", check), ("store", store), ("load", load)];
-        groups.push((name.to_string(), bars.map(|(what, ns)| (what.to_string(), ns)).into()));
-    }
-    println!(
-        "{:<14} {:>10.1} {:>10.1}",
-        "real",
-        times.median("real: check"),
-        times.median("real: store")
-    );
+    let groups = table(&times, kinds.each_ref().map(|(name, _)| *name));
     let same = times.median("same-filled: store") + times.median("same-filled: load");
     let through = times.median("last word: store") + times.median("last word: load");
     comparison.aim("store and load, through lz4 to same-filled", through / same, Aim::AtLeast(5.0));
@@ -134,6 +81,77 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     );
     let plot = plot::bars("Pages of one repeated word", "nanoseconds per page", &groups);
     comparison.end(json!({"pages": PAGES, "times_ns": times.to_json()}), &plot)
+}
+
+/// What is done with made-up pages.
+fn arms_of<'a>(
+    name: &str,
+    pages: &'a [PageBytes],
+    cache: &'a SwapCache<FileStore>,
+) -> [Arm<'a>; 3] {
+    let store = move || pages.iter().map(|page| cache.swap_out(page).expect("no limit"));
+    [
+        arm(&format!("{name}: check"), move |_| {
+            touch(pages);
+            check(pages)
+        }),
+        arm(&format!("{name}: store"), move |_| {
+            touch(pages);
+            let mut entries = Vec::with_capacity(PAGES);
+            let ns = ns_each(PAGES, || entries.extend(store()));
+            entries.into_iter().for_each(|entry| cache.free(entry));
+            ns
+        }),
+        arm(&format!("{name}: load"), move |_| {
+            let entries: Vec<_> = store().collect();
+            let mut page = [0; PAGE_BYTES];
+            let ns = ns_each(PAGES, || {
+                entries
+                    .iter()
+                    .for_each(|entry| cache.swap_in(*entry, &mut page).expect("it is there"));
+            });
+            entries.into_iter().for_each(|entry| cache.free(entry));
+            ns
+        }),
+    ]
+}
+
+/// What is done with real ones, of which some may not be taken.
+fn arms_of_real<'a>(others: &'a [PageBytes], cache: &'a SwapCache<FileStore>) -> [Arm<'a>; 2] {
+    [
+        arm("real: check", move |_| {
+            touch(others);
+            check(others)
+        }),
+        arm("real: store", move |_| {
+            touch(others);
+            let mut entries = Vec::with_capacity(PAGES);
+            let store = |page| cache.swap_out(page).ok();
+            let ns = ns_each(others.len(), || entries.extend(others.iter().filter_map(store)));
+            entries.into_iter().for_each(|entry| cache.free(entry));
+            ns
+        }),
+    ]
+}
+
+/// Prints all times: the bars of each kind.
+fn table(times: &Times, kinds: [&str; 3]) -> Vec<plot::Group> {
+    println!("{:<14} {:>10} {:>10} {:>10}", "ns/page", "check", "store", "load");
+    let mut groups = Vec::new();
+    for name in kinds {
+        let [check, store, load] =
+            ["check", "store", "load"].map(|what| times.median(&format!("{name}: {what}")));
+        println!("{name:<14} {check:>10.1} {store:>10.1} {load:>10.1}");
+        let bars = [("check", check), ("store", store), ("load", load)];
+        groups.push((name.to_string(), bars.map(|(what, ns)| (what.to_string(), ns)).into()));
+    }
+    println!(
+        "{:<14} {:>10.1} {:>10.1}",
+        "real",
+        times.median("real: check"),
+        times.median("real: store")
+    );
+    groups
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! and decompressing on the way back. fio reads and writes nothing but bytes. It is given our file
 //! by its descriptor (the file has no name), and writes to a part of it that we do not use.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
@@ -25,7 +26,7 @@ use uzswap::codec::same_filled;
 use uzswap::store::seal::Encryption;
 use uzswap::store::{CLUSTER_BYTES, FileStore, QUEUE_DEPTH};
 
-use super::engine::{Aim, Comparison, EngineArguments, arm};
+use super::engine::{Aim, Arm, Comparison, EngineArguments, Times, arm};
 use super::plot;
 use uzswap_cli::Failure;
 use uzswap_cli::console;
@@ -144,6 +145,11 @@ impl Written {
         decoded as f64 * bytes_per_page / MIB / seconds
     }
 
+    /// Bytes of pages to bytes of the file.
+    fn expansion(&self) -> f64 {
+        self.entries.len() as f64 * PAGE_BYTES as f64 / self.written_bytes as f64
+    }
+
     /// The path by which another process reaches the file.
     fn path(&self) -> String {
         let mut first = None;
@@ -194,58 +200,128 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
     let mut groups: Vec<plot::Group> = Vec::new();
     let mut results = Map::new();
     for (name, encryption) in ENCRYPTIONS {
-        let mut written = Written::new(&arguments, encryption, &pages)?;
-        let mut random = Random(1);
-        let mut order: Vec<u32> = (0..written.entries.len() as u32).collect();
-        random.shuffle(&mut order);
-        let random_part = |written: &Written, round: usize| -> Vec<SwapEntry> {
-            let loads = arguments.loads as usize;
-            let places = order.iter().cycle().skip(round * loads % order.len()).take(loads);
-            places.map(|&i| written.entries[i as usize]).collect()
-        };
-        // The bytes that one random load reads, for fio to do the same.
-        let (_, grown) = written.load(&random_part(&written, 0));
-        let mean_blocks =
-            grown.store_read_bytes as f64 / grown.store_reads as f64 / PAGE_BYTES as f64;
-        let two_blocks = ((mean_blocks - 1.0) * 100.0).round().clamp(0.0, 100.0) as u32;
-        let data_bytes = written.written_bytes / CLUSTER_BYTES as u64 * CLUSTER_BYTES as u64;
-
-        let failure = std::cell::RefCell::new(None);
-        let run_fio = |path: &str, way: &str, options: &[String]| {
-            fio(path, way, options).unwrap_or_else(|why| {
-                failure.borrow_mut().get_or_insert(why);
-                f64::NAN
-            })
-        };
-        let held = std::cell::RefCell::new(&mut written);
-        let mut arms = vec![
-            arm("write", |_| {
-                // The old file goes first, and with it what fio wrote.
-                match Written::new(&arguments, encryption, &pages) {
-                    Ok(new) => {
-                        let rate = new.write_mib_per_s;
-                        **held.borrow_mut() = new;
-                        rate
-                    }
-                    Err(why) => {
-                        failure.borrow_mut().get_or_insert(why.message);
-                        f64::NAN
-                    }
-                }
+        let bench = Bench::begin(&arguments, encryption, &pages)?;
+        let mut arms = bench.own_arms();
+        if with_fio {
+            arms.extend(bench.fio_arms());
+        }
+        let times = comparison.in_turn(comparison.rounds, &mut arms)?;
+        drop(arms);
+        if let Some(why) = bench.failure.take() {
+            return Err(Failure::failed(why));
+        }
+        println!(
+            "{name}: {:.0} MiB in clusters, {:.2} blocks per random read",
+            bench.data_bytes as f64 / MIB,
+            bench.mean_blocks
+        );
+        let expansion = bench.written.borrow().expansion();
+        let mut bars = rates(&mut comparison, name, &times, with_fio);
+        bars.push(of_decoding(&times, expansion, with_fio));
+        groups.push((name.to_string(), bars));
+        results.insert(
+            name.to_string(),
+            json!({
+                "mean_blocks": bench.mean_blocks,
+                "page_bytes_to_bytes": expansion,
+                "mib_per_s": times.to_json(),
             }),
+        );
+    }
+    let plot = plot::bars("Writing back and reading", "MiB per second", &groups);
+    comparison.end(results.into(), &plot)
+}
+
+/// The measurement of one encryption.
+struct Bench<'a> {
+    arguments: &'a StoreArguments,
+    encryption: Encryption,
+    pages: &'a [PageBytes],
+    written: RefCell<Written>,
+    /// In which entries are loaded at random, by their places.
+    order: Vec<u32>,
+    /// The blocks that one random load reads, for fio to do the same.
+    mean_blocks: f64,
+    data_bytes: u64,
+    /// The first reason why a figure is missing.
+    failure: RefCell<Option<String>>,
+}
+
+impl<'a> Bench<'a> {
+    fn begin(
+        arguments: &'a StoreArguments,
+        encryption: Encryption,
+        pages: &'a [PageBytes],
+    ) -> Result<Bench<'a>, Failure> {
+        let written = Written::new(arguments, encryption, pages)?;
+        let mut order: Vec<u32> = (0..written.entries.len() as u32).collect();
+        Random(1).shuffle(&mut order);
+        let data_bytes = written.written_bytes / CLUSTER_BYTES as u64 * CLUSTER_BYTES as u64;
+        let mut bench = Bench {
+            arguments,
+            encryption,
+            pages,
+            written: RefCell::new(written),
+            order,
+            mean_blocks: 0.0,
+            data_bytes,
+            failure: RefCell::new(None),
+        };
+        let (_, grown) = bench.load_at_random(0);
+        bench.mean_blocks =
+            grown.store_read_bytes as f64 / grown.store_reads as f64 / PAGE_BYTES as f64;
+        Ok(bench)
+    }
+
+    fn load_at_random(&self, round: usize) -> (f64, Counters) {
+        let written = self.written.borrow();
+        let loads = self.arguments.loads as usize;
+        let places = self.order.iter().cycle().skip(round * loads % self.order.len()).take(loads);
+        let part: Vec<SwapEntry> = places.map(|&i| written.entries[i as usize]).collect();
+        written.load(&part)
+    }
+
+    fn failed(&self, why: String) -> f64 {
+        self.failure.borrow_mut().get_or_insert(why);
+        f64::NAN
+    }
+
+    /// Writes all pages to a new file. The old one goes, and with it what fio wrote.
+    fn write_anew(&self) -> f64 {
+        match Written::new(self.arguments, self.encryption, self.pages) {
+            Ok(new) => {
+                let rate = new.write_mib_per_s;
+                *self.written.borrow_mut() = new;
+                rate
+            }
+            Err(why) => self.failed(why.message),
+        }
+    }
+
+    fn own_arms(&self) -> Vec<Arm<'_>> {
+        vec![
+            arm("write", |_| self.write_anew()),
             arm("read in order", |_| {
-                let written = held.borrow();
+                let written = self.written.borrow();
                 written.load(&written.entries).0
             }),
-            arm("read at random", |round| {
-                let written = held.borrow();
-                written.load(&random_part(&written, round)).0
-            }),
-        ];
-        arms.push(arm("decode alone", |_| held.borrow().decode()));
-        if with_fio {
-            let path = || held.borrow().path();
-            arms.push(arm("fio write", move |round| {
+            arm("read at random", |round| self.load_at_random(round).0),
+            arm("decode alone", |_| self.written.borrow().decode()),
+        ]
+    }
+
+    fn fio(&self, way: &str, options: &[String]) -> f64 {
+        let path = self.written.borrow().path();
+        fio(&path, way, options).unwrap_or_else(|why| self.failed(why))
+    }
+
+    fn fio_arms(&self) -> [Arm<'_>; 3] {
+        let data_bytes = self.data_bytes;
+        let two_blocks = ((self.mean_blocks - 1.0) * 100.0).round().clamp(0.0, 100.0) as u32;
+        let loads = f64::from(self.arguments.loads);
+        let loads_bytes = (loads * self.mean_blocks) as u64 * PAGE_BYTES as u64;
+        [
+            arm("fio write", move |round| {
                 let offset = FIO_OFFSET_BYTES + (round as u64) * data_bytes;
                 let options = [
                     "--ioengine=libaio".to_string(),
@@ -254,20 +330,17 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
                     format!("--offset={offset}"),
                     format!("--size={data_bytes}"),
                 ];
-                run_fio(&path(), "write", &options)
-            }));
-            let path = || held.borrow().path();
-            arms.push(arm("fio read in order", move |_| {
+                self.fio("write", &options)
+            }),
+            arm("fio read in order", move |_| {
                 let options = [
                     "--ioengine=psync".to_string(),
                     format!("--bs={CLUSTER_BYTES}"),
                     format!("--size={data_bytes}"),
                 ];
-                run_fio(&path(), "read", &options)
-            }));
-            let path = || held.borrow().path();
-            let loads_bytes = (f64::from(arguments.loads) * mean_blocks) as u64 * PAGE_BYTES as u64;
-            arms.push(arm("fio read at random", move |round| {
+                self.fio("read", &options)
+            }),
+            arm("fio read at random", move |round| {
                 let options = [
                     "--ioengine=psync".to_string(),
                     format!("--bssplit=4k/{}:8k/{two_blocks}", 100 - two_blocks),
@@ -276,66 +349,53 @@ pub fn run(arguments: StoreArguments) -> Result<u8, Failure> {
                     format!("--size={data_bytes}"),
                     format!("--io_size={loads_bytes}"),
                 ];
-                run_fio(&path(), "randread", &options)
-            }));
+                self.fio("randread", &options)
+            }),
+        ]
+    }
+}
+
+/// Prints the rates of writing and reading, and what they are to fio's: their bars.
+fn rates(
+    comparison: &mut Comparison,
+    name: &str,
+    times: &Times,
+    with_fio: bool,
+) -> Vec<(String, f64)> {
+    let mut bars = Vec::new();
+    for what in ["write", "read in order", "read at random"] {
+        let ours = times.median(what);
+        bars.push((format!("uzswap {what}"), ours));
+        if !with_fio {
+            println!("  {what:<16} {ours:>8.0} MiB/s");
+            continue;
         }
-        let times = comparison.in_turn(comparison.rounds, &mut arms)?;
-        drop(arms);
-        if let Some(why) = failure.into_inner() {
-            return Err(Failure::failed(why));
-        }
-        println!(
-            "{name}: {:.0} MiB in clusters, {mean_blocks:.2} blocks per random read",
-            data_bytes as f64 / MIB
+        let theirs = format!("fio {what}");
+        println!("  {what:<16} {ours:>8.0} MiB/s, fio {:>8.0} MiB/s", times.median(&theirs));
+        comparison.aim(
+            &format!("{name}: {what}, to fio"),
+            times.ratio(what, &theirs),
+            Aim::AtLeast(0.8),
         );
-        let mut bars = Vec::new();
-        for what in ["write", "read in order", "read at random"] {
-            let ours = times.median(what);
-            bars.push((format!("uzswap {what}"), ours));
-            if with_fio {
-                let theirs = format!("fio {what}");
-                println!(
-                    "  {what:<16} {ours:>8.0} MiB/s, fio {:>8.0} MiB/s",
-                    times.median(&theirs)
-                );
-                comparison.aim(
-                    &format!("{name}: {what}, to fio"),
-                    times.ratio(what, &theirs),
-                    Aim::AtLeast(0.8),
-                );
-                bars.push((theirs.clone(), times.median(&theirs)));
-            } else {
-                println!("  {what:<16} {ours:>8.0} MiB/s");
-            }
-        }
-        let decode = times.median("decode alone");
-        println!("  {:<16} {decode:>8.0} MiB/s", "decode alone");
-        bars.push(("decode alone".to_string(), decode));
-        let expansion =
-            written.entries.len() as f64 * PAGE_BYTES as f64 / written.written_bytes as f64;
-        println!("  pages in order   {:>8.0} MiB/s", times.median("read in order") * expansion);
-        if with_fio {
-            println!(
-                "  pages in order, to fio reading them uncompressed: {:.3}",
-                times.ratio("read in order", "fio read in order") * expansion
-            );
-            println!(
-                "  decode alone, to fio reading in order: {:.3}; uzswap reading in order, to the slower of the two: {:.3}",
-                times.ratio("decode alone", "fio read in order"),
-                times
-                    .ratio("read in order", "fio read in order")
-                    .max(times.ratio("read in order", "decode alone"))
-            );
-        }
-        groups.push((name.to_string(), bars));
-        results.insert(
-            name.to_string(),
-            json!({
-            "mean_blocks": mean_blocks,
-            "page_bytes_to_bytes": expansion,
-            "mib_per_s": times.to_json()}),
+        bars.push((theirs.clone(), times.median(&theirs)));
+    }
+    bars
+}
+
+/// Prints what decoding is of reading: its bar.
+fn of_decoding(times: &Times, expansion: f64, with_fio: bool) -> (String, f64) {
+    let decode = times.median("decode alone");
+    println!("  {:<16} {decode:>8.0} MiB/s", "decode alone");
+    println!("  pages in order   {:>8.0} MiB/s", times.median("read in order") * expansion);
+    if with_fio {
+        let to_fio = times.ratio("read in order", "fio read in order");
+        println!("  pages in order, to fio reading them uncompressed: {:.3}", to_fio * expansion);
+        println!(
+            "  decode alone, to fio reading in order: {:.3}; \
+             uzswap reading in order, to the slower of the two: {:.3}",
+            times.ratio("decode alone", "fio read in order"),
+            to_fio.max(times.ratio("read in order", "decode alone"))
         );
     }
-    let plot = plot::bars("Writing back and reading", "MiB per second", &groups);
-    comparison.end(results.into(), &plot)
+    ("decode alone".to_string(), decode)
 }

@@ -42,32 +42,14 @@ const IMPORTS: [(&str, &str, &[&str]); 22] = [
 /// A function is read in one sitting.
 const LINES_MOST: usize = 70;
 
-/// Longer functions, and why they are not cut. Tests, models and checks are stories told in order,
-/// and are not asked.
-const LONG: [(&str, &str, &str); 23] = [
+/// Longer functions, and why they are not cut: tables and formats. Tests and models are stories told
+/// in order, and are not asked.
+const LONG: [(&str, &str, &str); 5] = [
     ("core/src/codec/lzo.rs", "decompress", "a format's one state machine"),
-    ("core/src/sys/words/plain.rs", "compress_lines", "one loop, whose state stays in registers"),
     ("core/src/sys/words/avx512.rs", "compress", "one loop, whose state stays in registers"),
-    ("core/src/fault/behind.rs", "serve_unit", "one unit from claim to end, with what it holds"),
-    ("core/src/fault/resolve.rs", "serve", "the ways that a fault can go, one arm each"),
-    ("core/src/fault/resolve.rs", "make_resident", "the loop around those ways"),
-    ("core/src/fault/sweep.rs", "pick_in", "the ways that a page can leave, one arm each"),
     ("preload/src/calls/ioctl.rs", "argument", "a table, as a match"),
     ("preload/src/patch/analyze/sweep.rs", "is_compiled", "a table of instructions, as a match"),
-    ("preload/src/patch/slot.rs", "check_slot", "a layout that is held against its bytes in order"),
-    ("preload/src/takeover/memory/advise.rs", "note", "a table of advice, as a match"),
-    ("preload/src/takeover/process.rs", "carry", "an environment, copied in order"),
     ("preload/src/takeover/signals.rs", "uzswap_enter_handler", "assembly"),
-    ("cli/src/estimate/cost.rs", "of", "a measurement, told in order"),
-    ("cli/src/estimate/model.rs", "forecast", "a model's equations, in order"),
-    ("cli/src/estimate/table.rs", "text", "a table, line by line"),
-    ("cli/src/settings.rs", "resolve", "one line an option"),
-    ("lab/src/cache.rs", "run", "a measurement, told in order"),
-    ("lab/src/plot.rs", "faults", "a picture, drawn in order"),
-    ("lab/src/same_filled.rs", "run", "a measurement, told in order"),
-    ("lab/src/store.rs", "run", "a measurement, told in order"),
-    ("lab/src/streams.rs", "run", "a measurement, told in order"),
-    ("core/src/cache/check.rs", "check", "every equation of the cache, in order"),
 ];
 
 /// Larger files are data, and belong outside of the tree; the lines of results are what is kept.

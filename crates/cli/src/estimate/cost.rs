@@ -103,66 +103,27 @@ impl Costs {
         [cold_free, cold]: [&Value; 2],
         first_ns: [f64; 2],
     ) -> Costs {
-        let number = |v: &Value| v.as_f64().unwrap_or(0.0);
-        let wall_ns = |run: &Value, name: &str| number(&run["phases"][name]["wall_ns"]);
-        let extra_ns = |run: &Value, free: &Value, name: &str| {
-            (wall_ns(run, name) - wall_ns(free, name)).max(0.0)
-        };
-        // By refault, or where one fault serves many touches by touch.
-        let longer = |run: &Value, free: &Value, name: &str, by: &str| {
-            extra_ns(run, free, name) / number(&run["phases"][name][by]).max(1.0)
-        };
-        let count = |run: &Value, name: &str| number(&run["stats"]["counters"][name]);
-        // A hit in limbo is a refault, but no page that had to come back: what it costs belongs to
-        // those that had to.
-        let at_random = |run: &Value, free: &Value| {
-            let (loads, hits) = (count(run, "loads"), count(run, "limbo_hits"));
-            let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
-            AT_RANDOM.map(|name| longer(run, free, name, "refaults") / part)
-        };
-        let in_order = |run: &Value| longer(run, free, "sequential read", "touches");
-        let ways = at_random(squeezed, free);
+        let [squeezed, stored] = [squeezed, stored].map(|run| Beside { run, free });
+        let cold = Beside { run: cold, free: cold_free };
+        let ways = squeezed.at_random_ns();
         let load_ns = mean(ways);
-        let load_least_ns = in_order(squeezed).min(load_ns);
-        let by_writing = longer(squeezed, free, "sequential write", "touches");
+        let load_least_ns = squeezed.in_order_ns().min(load_ns);
+        let by_writing = squeezed.longer_ns("sequential write", "touches");
         let load_in_order_ns = mean([load_least_ns, by_writing]).clamp(load_least_ns, load_ns);
-        // With hardly any pool nearly all pages come from the disk, and leave for it: the waiting
-        // for both is in these.
-        let from_store =
-            (count(stored, "read_back_pages") / count(stored, "loads").max(1.0)).min(1.0);
+        let from_store = stored.part_of_store();
         let by_store = |with: f64, without: f64| match from_store {
             part if part > 0.0 => without + (with - without).max(0.0) / part,
             _ => without,
         };
-        let handler = |run: &Value, kind: FaultKind, figure: &str| {
-            number(&run["stats"]["fault_latency"][kind.name()][figure])
-        };
-        let fill_ns = |run: &Value, free: &Value| {
-            number(&run["fill_ns_per_page"]) - number(&free["fill_ns_per_page"])
-        };
-        // The part on top of the handlers: signals, in and out. First touches were faults in the
-        // free run, too.
-        let signal_ns = |run: &Value, free: &Value, pages: u64| {
-            let phases = free["phases"].as_object().into_iter().flatten();
-            let all_phases: f64 = phases.map(|(name, _)| extra_ns(run, free, name)).sum();
-            let verifying = number(&run["verify_ns"]) - number(&free["verify_ns"]);
-            let (faults, handlers) =
-                FaultKind::ALL.iter().fold((0.0, 0.0), |(faults, handlers), kind| {
-                    let count = handler(run, *kind, "count");
-                    (faults + count, handlers + count * handler(run, *kind, "mean_ns"))
-                });
-            let all = all_phases + verifying + pages as f64 * (fill_ns(run, free) + first_ns[0]);
-            ((all - handlers) / faults.max(1.0)).max(0.0)
-        };
-        let warm_signal_ns = signal_ns(squeezed, free, PAGES);
+        let signal_ns = squeezed.signal_ns(PAGES, first_ns[0]);
         let between_ns =
             mean(AT_RANDOM.map(|name| number(&cold_free["phases"][name]["between_mean_ns"])));
         // The first pages found room.
-        let first_touch_most_ns = (fill_ns(squeezed, free) / (1.0 - RESIDENT)).max(0.0);
+        let first_touch_most_ns = (squeezed.fill_ns() / (1.0 - RESIDENT)).max(0.0);
         // Of first touches the middle one: some wait for a page to go, which is what the other
         // figure is for. One fault may have brought many pages; a page is never dearer than where
         // all wait.
-        let first_touch_ns = (handler(squeezed, FaultKind::FirstTouch, "p50_ns") + warm_signal_ns)
+        let first_touch_ns = (squeezed.handler(FaultKind::FirstTouch, "p50_ns") + signal_ns)
             .min(first_touch_most_ns);
         Costs {
             first_touch_ns,
@@ -171,13 +132,13 @@ impl Costs {
             load_least_ns,
             load_most_ns: ways[0].max(ways[1]),
             load_in_order_ns,
-            load_cold_ns: (mean(at_random(cold, cold_free)) - load_ns).max(0.0),
+            load_cold_ns: (mean(cold.at_random_ns()) - load_ns).max(0.0),
             cold_after_ns: (COLD_AFTER * between_ns).max(1.0),
             // A program that is watched has few faults.
-            signal_ns: signal_ns(cold, cold_free, COLD_PAGES).max(warm_signal_ns),
+            signal_ns: cold.signal_ns(COLD_PAGES, first_ns[0]).max(signal_ns),
             first_ns,
-            store_load_ns: by_store(mean(at_random(stored, free)), load_ns),
-            store_load_least_ns: by_store(in_order(stored), load_least_ns),
+            store_load_ns: by_store(mean(stored.at_random_ns()), load_ns),
+            store_load_least_ns: by_store(stored.in_order_ns(), load_least_ns),
         }
     }
 
@@ -203,6 +164,74 @@ impl Costs {
             "store_load_ns": self.store_load_ns,
             "store_load_least_ns": self.store_load_least_ns,
         })
+    }
+}
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or(0.0)
+}
+
+/// A run under uzswap beside the free one: what its pages cost.
+struct Beside<'a> {
+    run: &'a Value,
+    free: &'a Value,
+}
+
+impl Beside<'_> {
+    fn extra_ns(&self, phase: &str) -> f64 {
+        let wall_ns = |run: &Value| number(&run["phases"][phase]["wall_ns"]);
+        (wall_ns(self.run) - wall_ns(self.free)).max(0.0)
+    }
+
+    /// By refault, or where one fault serves many touches by touch.
+    fn longer_ns(&self, phase: &str, by: &str) -> f64 {
+        self.extra_ns(phase) / number(&self.run["phases"][phase][by]).max(1.0)
+    }
+
+    fn count(&self, name: &str) -> f64 {
+        number(&self.run["stats"]["counters"][name])
+    }
+
+    /// A refault in each way at random. A hit in limbo is a refault, but no page that had to come
+    /// back: what it costs belongs to those that had to.
+    fn at_random_ns(&self) -> [f64; 2] {
+        let (loads, hits) = (self.count("loads"), self.count("limbo_hits"));
+        let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
+        AT_RANDOM.map(|name| self.longer_ns(name, "refaults") / part)
+    }
+
+    fn in_order_ns(&self) -> f64 {
+        self.longer_ns("sequential read", "touches")
+    }
+
+    /// The part of the loads that came from the disk. With hardly any pool nearly all pages come
+    /// from there, and leave for it: the waiting for both is in what they cost.
+    fn part_of_store(&self) -> f64 {
+        (self.count("read_back_pages") / self.count("loads").max(1.0)).min(1.0)
+    }
+
+    fn handler(&self, kind: FaultKind, figure: &str) -> f64 {
+        number(&self.run["stats"]["fault_latency"][kind.name()][figure])
+    }
+
+    fn fill_ns(&self) -> f64 {
+        number(&self.run["fill_ns_per_page"]) - number(&self.free["fill_ns_per_page"])
+    }
+
+    /// The part on top of the handlers: signals, in and out. First touches were faults in the free
+    /// run, too, of `first_ns` each.
+    fn signal_ns(&self, pages: u64, first_ns: f64) -> f64 {
+        let phases = self.free["phases"].as_object().into_iter().flatten();
+        let all_phases: f64 = phases.map(|(name, _)| self.extra_ns(name)).sum();
+        let verifying = number(&self.run["verify_ns"]) - number(&self.free["verify_ns"]);
+        let (mut faults, mut handlers) = (0.0, 0.0);
+        for kind in FaultKind::ALL {
+            let count = self.handler(kind, "count");
+            faults += count;
+            handlers += count * self.handler(kind, "mean_ns");
+        }
+        let all = all_phases + verifying + pages as f64 * (self.fill_ns() + first_ns);
+        ((all - handlers) / faults.max(1.0)).max(0.0)
     }
 }
 

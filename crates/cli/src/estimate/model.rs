@@ -99,108 +99,164 @@ pub fn forecast(
     costs: &Costs,
     memory_bytes: u64,
 ) -> Forecast {
-    let own_bytes = PROCESS_BYTES * f64::from(seen.large_processes.max(1));
-    let memory = (memory_bytes as f64 - own_bytes).max(PROCESS_BYTES) / PAGE_BYTES;
-    let peak = seen.peak_bytes as f64 / PAGE_BYTES;
-    let seconds = seen.seconds.max(1e-9);
-    // Pages go beside the program, unless it asks for new ones faster than they go.
-    let first = |step: &Step| {
-        let own_ns = 1e9 * step.seconds / step.new_pages.max(1.0);
-        step.new_pages * (costs.first_touch_most_ns - own_ns).max(costs.first_touch_ns)
-    };
-    let first_ns: f64 =
-        seen.steps.iter().filter(|step| step.anonymous_pages > memory).map(first).sum();
-    // Memory that was in huge pages comes in units, from the disk as it lies there.
-    let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
-    // Pages that come back, with so many more resident.
-    let loads_of = |density: &Density, pool_percent: u32, more: f64| {
-        refaults(seen, &|anonymous| {
-            let division = Division::of(anonymous, memory, density, pool_percent);
+    let model = Model::new(seen, densities, costs, memory_bytes);
+    let settled = settled_percent(|percent| model.borders(percent));
+    // It takes a while to get there.
+    model.at(settled).between(model.at(settled.midpoint(POOL_FIRST_PERCENT)))
+}
+
+/// A program that was seen, at one limit.
+struct Model<'a> {
+    seen: &'a Observation,
+    fast: &'a Density,
+    dense: &'a Density,
+    costs: &'a Costs,
+    memory_bytes: u64,
+    /// In pages, without what uzswap takes itself; and the program's.
+    memory: f64,
+    peak: f64,
+    seconds: f64,
+    /// Pages of limbo: a little more memory, as the engine sees it.
+    limbo: f64,
+}
+
+impl<'a> Model<'a> {
+    fn new(
+        seen: &'a Observation,
+        [fast, dense]: &'a [Density; 2],
+        costs: &'a Costs,
+        memory_bytes: u64,
+    ) -> Model<'a> {
+        let own_bytes = PROCESS_BYTES * f64::from(seen.large_processes.max(1));
+        let memory = (memory_bytes as f64 - own_bytes).max(PROCESS_BYTES) / PAGE_BYTES;
+        Model {
+            seen,
+            fast,
+            dense,
+            costs,
+            memory_bytes,
+            memory,
+            peak: seen.peak_bytes as f64 / PAGE_BYTES,
+            seconds: seen.seconds.max(1e-9),
+            limbo: limbo_target(memory as i64, usize::MAX) as f64,
+        }
+    }
+
+    /// What first touches cost in all. Pages go beside the program, unless it asks for new ones
+    /// faster than they go.
+    fn first_ns(&self) -> f64 {
+        let first = |step: &Step| {
+            let own_ns = 1e9 * step.seconds / step.new_pages.max(1.0);
+            let most_ns = self.costs.first_touch_most_ns - own_ns;
+            step.new_pages * most_ns.max(self.costs.first_touch_ns)
+        };
+        let is_full = |step: &&Step| step.anonymous_pages > self.memory;
+        self.seen.steps.iter().filter(is_full).map(first).sum()
+    }
+
+    /// Pages that come back, with so many more resident.
+    fn loads(&self, density: &Density, pool_percent: u32, more: f64) -> Refaults {
+        refaults(self.seen, &|anonymous| {
+            let division = Division::of(anonymous, self.memory, density, pool_percent);
             let resident = division.resident * (1.0 - KEPT) + more;
             if division.resident < anonymous { resident.min(anonymous) } else { anonymous }
         })
-    };
-    let store_loads_of = |density: &Density, pool_percent: u32| {
-        refaults(seen, &|anonymous| {
-            let division = Division::of(anonymous, memory, density, pool_percent);
+    }
+
+    /// Pages of these that come from the disk.
+    fn store_loads(&self, density: &Density, pool_percent: u32) -> f64 {
+        refaults(self.seen, &|anonymous| {
+            let division = Division::of(anonymous, self.memory, density, pool_percent);
             let is_some = division.stored > LEAST_STORED * anonymous;
             if is_some { division.resident + division.compressed } else { anonymous }
         })
         .pages
-    };
-    let [fast, dense] = densities;
-    let with = |pool_percent: u32, is_dense: bool| {
-        let (density, slower_ns) =
-            if is_dense { (dense, (dense.page_ns - fast.page_ns).max(0.0)) } else { (fast, 0.0) };
-        let loads = loads_of(density, pool_percent, 0.0);
-        let from_store = store_loads_of(density, pool_percent);
+    }
+
+    /// Pages of so many loads that a little more memory saves.
+    fn hits(&self, pool_percent: u32, loads: f64) -> f64 {
+        (loads - self.loads(self.fast, pool_percent, self.limbo).pages).max(0.0)
+    }
+
+    /// With that share of the pool, and the codec as the engine decides.
+    fn at(&self, pool_percent: u32) -> Forecast {
+        let by_fast = self.with(pool_percent, false);
+        match self.may_be_dense(pool_percent, &by_fast) {
+            [false, false] => by_fast,
+            [true, true] => self.with(pool_percent, true),
+            _ => by_fast.between(self.with(pool_percent, true)),
+        }
+    }
+
+    fn with(&self, pool_percent: u32, is_dense: bool) -> Forecast {
+        let density = if is_dense { self.dense } else { self.fast };
+        let loads = self.loads(density, pool_percent, 0.0);
+        let times = self.times(density, pool_percent, &loads);
+        let at_peak = Division::of(self.peak, self.memory, density, pool_percent);
+        Forecast {
+            memory_bytes: self.memory_bytes,
+            resident_bytes: at_peak.resident * PAGE_BYTES,
+            compressed_bytes: at_peak.pool * PAGE_BYTES,
+            stored_bytes: at_peak.stored * PAGE_BYTES,
+            faults_by_second: loads.pages / self.seconds,
+            slowdown: times.map(|time| 1.0 + time / self.seconds),
+            is_dense,
+        }
+    }
+
+    /// Seconds more that the program takes: expected, at least, at most.
+    fn times(&self, density: &Density, pool_percent: u32, loads: &Refaults) -> [f64; 3] {
+        let Model { seen, costs, .. } = self;
+        let slower_ns = (density.page_ns - self.fast.page_ns).max(0.0);
+        let from_store = self.store_loads(density, pool_percent);
         // A page that does not compress is not in the pool, however often it is used.
         let from_store = from_store.max(loads.pages * density.incompressible).min(loads.pages);
         // A page that is read in order comes by windows, from the disk too.
         let in_order = BY_WINDOWS * loads.in_order / loads.pages.max(1.0);
+        // Memory that was in huge pages comes in units, from the disk as it lies there.
+        let in_units = (seen.peak_huge_bytes as f64 / seen.peak_bytes.max(1) as f64).min(1.0);
         let store_in_order = in_order.max(in_units);
         let store_load_ns = costs.store_load_ns
             + store_in_order * (costs.store_load_least_ns - costs.store_load_ns);
-        let colder_ns = costs.colder_ns(1e9 * seconds / loads.pages.max(1.0));
-        let time = |load_ns: f64| {
+        let colder_ns = costs.colder_ns(1e9 * self.seconds / loads.pages.max(1.0));
+        let first_ns = self.first_ns();
+        [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(|load_ns| {
             let load_ns = load_ns + colder_ns;
             let load_ns = load_ns + in_order * (costs.load_in_order_ns - load_ns).min(0.0);
             let by_store = from_store * (store_load_ns - load_ns).max(0.0);
             (first_ns + loads.pages * (load_ns + slower_ns) + by_store) / 1e9
-        };
-        let times = [costs.load_ns, costs.load_least_ns, costs.load_most_ns].map(time);
-        let at_peak = Division::of(peak, memory, density, pool_percent);
-        Forecast {
-            memory_bytes,
-            resident_bytes: at_peak.resident * PAGE_BYTES,
-            compressed_bytes: at_peak.pool * PAGE_BYTES,
-            stored_bytes: at_peak.stored * PAGE_BYTES,
-            faults_by_second: loads.pages / seconds,
-            slowdown: times.map(|time| 1.0 + time / seconds),
-            is_dense,
-        }
-    };
-    // The saving of a little more memory, as the engine sees it.
-    let limbo = limbo_target(memory as i64, usize::MAX) as f64;
-    let hits_of = |pool_percent: u32, loads: f64| {
-        (loads - loads_of(fast, pool_percent, limbo).pages).max(0.0)
-    };
-    // As the engine decides, by that. It sees it in limbo only, so it may see half of it.
-    let may_be_dense = |pool_percent: u32, by_fast: &Forecast| {
-        let loads = by_fast.faults_by_second * seconds;
-        let hits = hits_of(pool_percent, loads);
+        })
+    }
+
+    /// Whether the engine takes the denser codec, by what more memory would save. It sees that in
+    /// limbo only, so it may see half of it.
+    fn may_be_dense(&self, pool_percent: u32, by_fast: &Forecast) -> [bool; 2] {
+        let loads = by_fast.faults_by_second * self.seconds;
+        let hits = self.hits(pool_percent, loads);
         let pool = by_fast.compressed_bytes / PAGE_BYTES;
-        let saved = pool * (1.0 - dense.stored / fast.stored.max(0.001)).max(0.0);
+        let saved = pool * (1.0 - self.dense.stored / self.fast.stored.max(0.001)).max(0.0);
         [hits / 2.0, hits].map(|hits| {
             let events = [loads, loads, hits].map(|pages| pages as u64);
-            is_denser_better(false, events, limbo as u64, saved as u64)
+            is_denser_better(false, events, self.limbo as u64, saved as u64)
         })
-    };
-    let at = |percent: u32| {
-        let by_fast = with(percent, false);
-        match may_be_dense(percent, &by_fast) {
-            [false, false] => by_fast,
-            [true, true] => with(percent, true),
-            _ => by_fast.between(with(percent, true)),
-        }
-    };
-    let settled = settled_percent(|percent| {
-        let division = Division::of(peak, memory, fast, percent);
-        let loads = loads_of(fast, percent, 0.0).pages;
-        let store_loads = store_loads_of(fast, percent).min(loads);
-        // The hits of a little more pool, by all that is stored: in a sample too few pages
-        // lie so near the border.
+    }
+
+    /// What the engine sees at the borders of the pool with that share.
+    fn borders(&self, pool_percent: u32) -> Borders {
+        let division = Division::of(self.peak, self.memory, self.fast, pool_percent);
+        let loads = self.loads(self.fast, pool_percent, 0.0).pages;
+        let store_loads = self.store_loads(self.fast, pool_percent).min(loads);
+        // The hits of a little more pool, by all that is stored: in a sample too few pages lie so
+        // near the border.
         Borders {
             near_loads: store_loads as u64,
-            limbo_hits: hits_of(percent, loads) as u64,
+            limbo_hits: self.hits(pool_percent, loads) as u64,
             pool_loads: (loads - store_loads) as u64,
-            near: (division.stored * fast.stored) as u64,
+            near: (division.stored * self.fast.stored) as u64,
             stored: division.stored as u64,
-            limbo: limbo as u64,
+            limbo: self.limbo as u64,
         }
-    });
-    // It takes a while to get there.
-    at(settled).between(at(settled.midpoint(POOL_FIRST_PERCENT)))
+    }
 }
 
 /// Where the pool's share comes to rest, by the engine's own rule, from where it begins.

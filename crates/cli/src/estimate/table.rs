@@ -27,57 +27,80 @@ const UNSEEN_SHARE: f64 = 0.5;
 
 impl Estimate {
     pub fn text(&self) -> String {
+        [self.head(), self.rows(), self.dearness(), self.watching(), self.doubts()].concat()
+    }
+
+    /// The program, and how its pages compress.
+    fn head(&self) -> String {
         let (seen, [fast, dense]) = (&self.seen, &self.densities);
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         let [ratio, least, most] = fast.ratio(self.peak_pages());
-        let mut text =
-            format!("needs {}, watched for {:.1} s\n", human(seen.peak_bytes), seen.seconds);
-        text += &format!(
-            "its pages compress {ratio:.2}x ({least:.2} to {most:.2}; {} sampled), {:.2}x by the denser codec; {} are one word repeated, \
-             {} do not compress\n\n",
+        format!(
+            "needs {}, watched for {:.1} s\n\
+             its pages compress {ratio:.2}x ({least:.2} to {most:.2}; {} sampled), \
+             {:.2}x by the denser codec; {} are one word repeated, {} do not compress\n\n",
+            human(seen.peak_bytes),
+            seen.seconds,
             grouped(fast.sampled_pages as u64),
             dense.ratio(self.peak_pages())[0],
             percent(fast.same_filled),
             percent(fast.incompressible),
-        );
+        )
+    }
+
+    /// The table: a row for each limit.
+    fn rows(&self) -> String {
         let row = |cells: [String; 6]| {
             let [memory, resident, compressed, stored, faults, slowdown] = cells;
             let line = format!(
-                "  {memory:<16} {resident:>10} {compressed:>10} {stored:>10} {faults:>10}   {slowdown}"
+                "  {memory:<16} {resident:>10} {compressed:>10} {stored:>10} {faults:>10}   \
+                 {slowdown}"
             );
             line.trim_end().to_string() + "\n"
         };
         let heads = ["memory", "resident", "compressed", "on disk", "faults/s", "time"];
-        text += &row(heads.map(String::from));
-        for forecast in &self.forecasts {
-            text += &row(self.cells(forecast));
-        }
-        text += &format!(
-            "\na page that comes back takes {} here, {} to {} by how it is touched, {} from the disk; a first touch {} more\n",
+        let rows = self.forecasts.iter().map(|forecast| row(self.cells(forecast)));
+        std::iter::once(row(heads.map(String::from))).chain(rows).collect()
+    }
+
+    /// What pages cost here.
+    fn dearness(&self) -> String {
+        format!(
+            "\na page that comes back takes {} here, {} to {} by how it is touched, \
+             {} from the disk; a first touch {} more\n",
             us(self.costs.load_ns),
             us(self.costs.load_least_ns),
             us(self.costs.load_most_ns),
             us(self.costs.store_load_ns),
             us(self.costs.first_touch_ns),
-        );
+        )
+    }
+
+    /// How the program was watched, and what that cost it.
+    fn watching(&self) -> String {
+        let seen = &self.seen;
         let of_time = |seconds: f64| 100.0 * seconds / (seen.seconds + seen.mark_seconds).max(1e-9);
         let longer = 100.0 * seen.mark_seconds / seen.seconds.max(1e-9);
         match &seen.touches {
-            None => {
-                text += &format!(
-                    "looked {} times, which took {:.1} % of the time ({:.1} % clearing); the program took {longer:.1} % longer for it\n",
-                    grouped(seen.looks.into()),
-                    of_time(seen.look_seconds),
-                    of_time(seen.clear_seconds),
-                );
-            }
-            Some(touches) => {
-                text += &format!(
-                    "watched one page in {} from within; the program took {longer:.1} % longer for it\n",
-                    touches.one_in
-                );
-            }
+            None => format!(
+                "looked {} times, which took {:.1} % of the time ({:.1} % clearing); \
+                 the program took {longer:.1} % longer for it\n",
+                grouped(seen.looks.into()),
+                of_time(seen.look_seconds),
+                of_time(seen.clear_seconds),
+            ),
+            Some(touches) => format!(
+                "watched one page in {} from within; \
+                 the program took {longer:.1} % longer for it\n",
+                touches.one_in
+            ),
         }
+    }
+
+    /// Why the times may be wrong, if they may.
+    fn doubts(&self) -> String {
+        let seen = &self.seen;
+        let mut text = String::new();
         if seen.peak_huge_bytes as f64 > HUGE_SHARE * seen.peak_bytes as f64 {
             let (what, how) = match seen.touches {
                 None => ("of which any touch counts for 2 MiB", "high"),
@@ -91,8 +114,8 @@ impl Estimate {
         let unseen = self.unseen_bytes();
         if unseen > UNSEEN_SHARE * seen.peak_bytes as f64 {
             text += &format!(
-                "{} of it could not be watched (programs that cannot be taken over, or less than 8 MiB each): the times are too low; \
-                 --from-outside sees them\n",
+                "{} of it could not be watched (programs that cannot be taken over, or less than \
+                 8 MiB each): the times are too low; --from-outside sees them\n",
                 human(unseen as u64)
             );
         }

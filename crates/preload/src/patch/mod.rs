@@ -172,50 +172,68 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
     let mut report = Report::default();
     // What is private takes the first slots that are free, so what is shared comes first: it needs
     // those at its distance.
-    let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) =
-        list.iter().rev().partition(|m| m.name == b"[vdso]");
+    let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) = list.iter().rev().partition(|m| is_vdso(m));
     for m in files.into_iter().chain(vdso) {
-        let is_vdso = m.name == b"[vdso]";
         if Some((m.device, m.inode)) == own {
             continue;
         }
         // SAFETY: one thread, and it is here: what is listed stays mapped.
         let Some(image) = (unsafe { object_of(m, &list) }) else { continue };
-        let text = Text { start: m.start, end: m.end, prot: m.prot };
-        let bias = image.bias().unwrap_or(0);
-        let name =
-            cache_name(&image, || cache::stat_path(&m.name).ok().filter(|s| s.inode == m.inode));
-        let mut path = m.name.clone();
-        path.push(0);
-        let source =
-            if is_vdso { Source::None } else { Source::Path { path: &path, offset: m.offset } };
-        let kept = cache.as_ref().zip(name.as_deref());
-        let analysis = OnceCell::new();
-        let whole = || analysis.get_or_init(|| load_or_analyze(&image, kept));
-        // Of what has a file, the head of the table may be enough.
-        let kept_of_file = kept.filter(|_| !is_vdso);
-        let counts =
-            kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
-        // What shared texts find behind their links is for programs of libc.
-        let shared = kept_of_file.filter(|_| counts.sites > 0 && !needs_hook_stack(&image));
-        let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, &patcher.slots));
-        let slots = &mut patcher.slots;
-        let served = match (shared, &mut pagemap) {
-            // SAFETY: one thread, and it is here.
-            (Some(s), Some(p)) => unsafe { s.serve(slots, p, source, bias, whole) },
-            _ => false,
-        };
-        let patched = if served || counts.sites == 0 {
-            counts.sites
-        } else {
-            // SAFETY: as above.
-            unsafe {
-                redirect(slots, &whole().sites, bias, text, source, links_of(&image), &mut maps)
-            }
+        // SAFETY: as above, and so nobody executes it.
+        let (counts, patched) = unsafe {
+            patch_loaded(m, &image, cache.as_ref(), &mut pagemap, &mut patcher.slots, &mut maps)
         };
         report.add(counts, patched, &m.name);
     }
     report
+}
+
+fn is_vdso(m: &Mapping) -> bool {
+    m.name == b"[vdso]"
+}
+
+/// Patches an object that is mapped, by shared pages if its table and the place for its slots allow
+/// it. Says what it has, and how many of its sites were patched.
+///
+/// # Safety
+/// `m` must be the object's text, and nobody may be executing it.
+unsafe fn patch_loaded(
+    m: &Mapping,
+    image: &Image,
+    cache: Option<&CacheDir>,
+    pagemap: &mut Option<Pagemap>,
+    slots: &mut Slots,
+    maps: &mut Maps,
+) -> (Counts, usize) {
+    let text = Text { start: m.start, end: m.end, prot: m.prot };
+    let bias = image.bias().unwrap_or(0);
+    let name = cache_name(image, || cache::stat_path(&m.name).ok().filter(|s| s.inode == m.inode));
+    let mut path = m.name.clone();
+    path.push(0);
+    let source =
+        if is_vdso(m) { Source::None } else { Source::Path { path: &path, offset: m.offset } };
+    let kept = cache.zip(name.as_deref());
+    let analysis = OnceCell::new();
+    let whole = || analysis.get_or_init(|| load_or_analyze(image, kept));
+    // Of what has a file, the head of the table may be enough.
+    let kept_of_file = kept.filter(|_| !is_vdso(m));
+    let counts =
+        kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
+    // What shared texts find behind their links is for programs of libc.
+    let shared = kept_of_file.filter(|_| counts.sites > 0 && !needs_hook_stack(image));
+    let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, slots));
+    let served = match (shared, pagemap) {
+        // SAFETY: nobody executes it, as the caller says.
+        (Some(s), Some(p)) => unsafe { s.serve(slots, p, source, bias, whole) },
+        _ => false,
+    };
+    if served || counts.sites == 0 {
+        return (counts, counts.sites);
+    }
+    let links = links_of(image);
+    // SAFETY: as above.
+    let patched = unsafe { redirect(slots, &whole().sites, bias, text, source, links, maps) };
+    (counts, patched)
 }
 
 /// The object whose text `m` is, if all of it is there to be read.

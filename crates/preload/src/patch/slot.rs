@@ -398,113 +398,151 @@ mod tests {
             && (0..a.op_count()).all(|n| a.try_immediate(n).ok() == b.try_immediate(n).ok())
     }
 
-    /// Where an unconditional jump leads; jumps through the following eight bytes included.
-    fn destination(code: &[u8], at: u64, i: &Instruction) -> u64 {
-        if i.code() == Code::Jmp_rm64 {
-            assert_eq!(i.ip_rel_memory_address(), i.next_ip());
-            let from = (i.next_ip() - at) as usize;
-            return u64::from_le_bytes(code[from..from + 8].try_into().unwrap());
+    /// The code that a site stands for, from its start.
+    fn original_of(site: &Site, bias: u64) -> Vec<Instruction> {
+        let mut bytes = site.original[..site.len as usize].to_vec();
+        if site.stays_in_place() {
+            bytes.extend([0x0f, 0x05]);
         }
-        assert_eq!(i.flow_control(), FlowControl::UnconditionalBranch);
-        i.near_branch_target()
+        decode(&bytes, bias + site.start)
+    }
+
+    /// A slot, read as a processor would.
+    struct Reading<'a> {
+        site: &'a Site,
+        code: &'a [u8; SLOT_BYTES],
+        slot: u64,
+        links: u64,
+        ahead: Decoder<'a>,
+    }
+
+    impl Reading<'_> {
+        fn next(&mut self) -> Instruction {
+            self.ahead.decode()
+        }
+
+        fn at(&self, address: u64) -> Vec<Instruction> {
+            decode(&self.code[(address - self.slot) as usize..], address)
+        }
+
+        /// Where an unconditional jump leads; jumps through the following eight bytes included.
+        fn destination(&self, i: &Instruction) -> u64 {
+            if i.code() == Code::Jmp_rm64 {
+                assert_eq!(i.ip_rel_memory_address(), i.next_ip());
+                let from = (i.next_ip() - self.slot) as usize;
+                return u64::from_le_bytes(self.code[from..from + 8].try_into().unwrap());
+            }
+            assert_eq!(i.flow_control(), FlowControl::UnconditionalBranch);
+            i.near_branch_target()
+        }
+
+        fn check_moved(&mut self, original: &[Instruction]) {
+            for o in original {
+                let n = self.next();
+                assert!(same(o, &n), "{o:?} {n:?}");
+            }
+        }
+
+        /// The class is looked up. Returns where a number leads that is not in the table, if that
+        /// is known only when it is called.
+        fn check_class(&mut self) -> Option<u64> {
+            let links = self.links;
+            let i = self.next();
+            if i.code() == Code::Mov_rm32_r32 {
+                let compare = self.next();
+                let compared = (compare.code(), compare.immediate32());
+                assert_eq!(compared, (Code::Cmp_rm32_imm32, CLASS_COUNT as u32));
+                let jae = self.next();
+                assert_eq!(jae.code(), Code::Jae_rel8_64);
+                let load = self.next();
+                let loaded = (load.code(), load.ip_rel_memory_address());
+                assert_eq!(loaded, (Code::Mov_r64_rm64, links));
+                let i = self.next();
+                assert_eq!((i.code(), i.memory_index()), (Code::Cmp_rm8_imm8, Register::RCX));
+                Some(jae.near_branch_target())
+            } else if (self.site.number as usize) < CLASS_COUNT {
+                assert_eq!((i.code(), i.ip_rel_memory_address()), (Code::Mov_r64_rm64, links));
+                let load = i;
+                let i = self.next();
+                assert_eq!((i.code(), i.memory_base()), (Code::Cmp_rm8_imm8, load.op0_register()));
+                assert_eq!(i.memory_displacement64(), self.site.number as u64);
+                None
+            } else {
+                assert_eq!(i.code(), Code::Cmp_rm32_r32);
+                None
+            }
+        }
+
+        /// What comes after the call, and the way back.
+        fn check_rest(&mut self, original: &[Instruction], resume: u64) {
+            let is_jump = matches!(self.site.tail, Tail::Jump(_) | Tail::Branch(..));
+            self.check_moved(&original[..original.len() - usize::from(is_jump)]);
+            let last = original.last();
+            match self.site.tail {
+                Tail::None => assert_eq!(last.unwrap().flow_control(), FlowControl::Return),
+                Tail::Next => {
+                    let next = self.next();
+                    assert_eq!(self.destination(&next), resume);
+                }
+                Tail::Jump(_) => {
+                    let next = self.next();
+                    assert_eq!(self.destination(&next), last.unwrap().near_branch_target());
+                }
+                Tail::Branch(..) => {
+                    let skip = self.next();
+                    let mut inverted = *last.unwrap();
+                    inverted.negate_condition_code();
+                    assert_eq!(skip.condition_code(), inverted.condition_code());
+                    let next = self.next();
+                    assert_eq!(self.destination(&next), last.unwrap().near_branch_target());
+                    let back = self.at(skip.near_branch_target())[0];
+                    assert_eq!(self.destination(&back), resume);
+                }
+            }
+        }
+
+        /// The slow path is told where the call returns to.
+        fn check_slow(&self, slow: u64, after: u64) {
+            let slow = self.at(slow);
+            let given = match slow[0].code() {
+                Code::Lea_r64_m => slow[0].ip_rel_memory_address(),
+                Code::Mov_r64_imm64 => slow[0].immediate64(),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(given, after);
+            let jump = (slow[1].code(), slow[1].ip_rel_memory_address());
+            assert_eq!(jump, (Code::Jmp_rm64, self.links + 8));
+        }
     }
 
     /// Reads a slot as a processor would, and compares with the code it stands for.
     fn check_slot(site: &Site, slot: u64, bias: u64, near: bool) {
         let links = slot - PAGE_SIZE as u64;
-        let code = emit_slot(site, slot as usize, bias, near, links as usize);
-        let start = bias + site.start;
-        let len = site.len as usize;
-        let mut bytes = site.original[..len].to_vec();
-        if site.stays_in_place() {
-            bytes.extend([0x0f, 0x05]);
-        }
-        let original = decode(&bytes, start);
+        let code = &emit_slot(site, slot as usize, bias, near, links as usize);
+        let ahead = Decoder::with_ip(64, code, slot, DecoderOptions::NONE);
+        let mut reading = Reading { site, code, slot, links, ahead };
+        let original = original_of(site, bias);
         let call = original.iter().position(|i| i.code() == Code::Syscall).unwrap();
         assert_eq!(original[call].ip(), bias + site.syscall_vaddr());
-        let mut slot_code = Decoder::with_ip(64, &code, slot, DecoderOptions::NONE);
-        let mut next = || slot_code.decode();
-        for o in &original[..call] {
-            let n = next();
-            assert!(same(o, &n), "{o:?} {n:?}");
-        }
-        // The class.
-        let mut i = next();
-        let plain_from_jae = if i.code() == Code::Mov_rm32_r32 {
-            let compare = next();
-            assert_eq!(
-                (compare.code(), compare.immediate32()),
-                (Code::Cmp_rm32_imm32, CLASS_COUNT as u32)
-            );
-            let jae = next();
-            assert_eq!(jae.code(), Code::Jae_rel8_64);
-            let load = next();
-            assert_eq!((load.code(), load.ip_rel_memory_address()), (Code::Mov_r64_rm64, links));
-            i = next();
-            assert_eq!((i.code(), i.memory_index()), (Code::Cmp_rm8_imm8, Register::RCX));
-            Some(jae.near_branch_target())
-        } else if (site.number as usize) < CLASS_COUNT {
-            assert_eq!((i.code(), i.ip_rel_memory_address()), (Code::Mov_r64_rm64, links));
-            let load = i;
-            i = next();
-            assert_eq!((i.code(), i.memory_base()), (Code::Cmp_rm8_imm8, load.op0_register()));
-            assert_eq!(i.memory_displacement64(), site.number as u64);
-            None
-        } else {
-            assert_eq!(i.code(), Code::Cmp_rm32_r32);
-            None
-        };
-        let to_slow = next();
+
+        reading.check_moved(&original[..call]);
+        let unknown = reading.check_class();
+        let to_slow = reading.next();
         assert_eq!(to_slow.code(), Code::Jne_rel8_64);
-        let plain = next();
-        assert!(plain_from_jae.is_none_or(|t| t == plain.ip()));
-        let after;
-        if site.stays_in_place() {
-            after = start + len as u64 + 2;
-            assert_eq!(destination(&code, slot, &plain), start + len as u64);
+        let plain = reading.next();
+        assert!(unknown.is_none_or(|t| t == plain.ip()));
+        let resume = bias + site.start + u64::from(site.len);
+        let after = if site.stays_in_place() {
+            assert_eq!(reading.destination(&plain), resume);
+            resume + 2
         } else {
             assert_eq!(plain.code(), Code::Syscall);
-            after = plain.next_ip();
-            let mut rest = &original[call + 1..];
-            if matches!(site.tail, Tail::Jump(_) | Tail::Branch(..)) {
-                rest = &rest[..rest.len() - 1];
-            }
-            for o in rest {
-                let n = next();
-                assert!(same(o, &n), "{o:?} {n:?}");
-            }
-            let last = original.last().unwrap();
-            match site.tail {
-                Tail::None => assert_eq!(last.flow_control(), FlowControl::Return),
-                Tail::Next => assert_eq!(destination(&code, slot, &next()), start + len as u64),
-                Tail::Jump(_) => {
-                    assert_eq!(destination(&code, slot, &next()), last.near_branch_target())
-                }
-                Tail::Branch(..) => {
-                    let skip = next();
-                    let mut inverted = *last;
-                    inverted.negate_condition_code();
-                    assert_eq!(skip.condition_code(), inverted.condition_code());
-                    assert_eq!(destination(&code, slot, &next()), last.near_branch_target());
-                    let from = (skip.near_branch_target() - slot) as usize;
-                    let resume = decode(&code[from..], skip.near_branch_target())[0];
-                    assert_eq!(destination(&code, slot, &resume), start + len as u64);
-                }
-            }
-        }
-        let from = (to_slow.near_branch_target() - slot) as usize;
-        let slow = decode(&code[from..], to_slow.near_branch_target());
-        let given = match slow[0].code() {
-            Code::Lea_r64_m => slow[0].ip_rel_memory_address(),
-            Code::Mov_r64_imm64 => slow[0].immediate64(),
-            other => panic!("{other:?}"),
+            reading.check_rest(&original[call + 1..], resume);
+            plain.next_ip()
         };
-        assert_eq!(given, after);
-        assert_eq!((slow[1].code(), slow[1].ip_rel_memory_address()), (Code::Jmp_rm64, links + 8));
-        assert_eq!(
-            code[ORIGIN_AT..],
-            (bias + site.syscall_vaddr()).wrapping_sub(slot).to_le_bytes()
-        );
+        reading.check_slow(to_slow.near_branch_target(), after);
+        let origin = (bias + site.syscall_vaddr()).wrapping_sub(slot);
+        assert_eq!(code[ORIGIN_AT..], origin.to_le_bytes());
     }
 
     #[test]

@@ -371,85 +371,108 @@ struct Carried {
     library: usize,
 }
 
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+/// The environment that the program gives to exec: its own array of C strings, held for the call.
+struct Given {
+    at: usize,
+    count: usize,
+    /// Where LD_PRELOAD is, if that is looked for.
+    preload_at: Option<usize>,
+    /// A run in this one executes its library to boot a program: that needs to know of this run,
+    /// and no more.
+    is_booting: bool,
+}
+
+impl Given {
+    fn read(at: usize, looks_for_preload: bool) -> Given {
+        let mut given = Given { at, count: 0, preload_at: None, is_booting: false };
+        while at != 0 && given.word(given.count) != 0 {
+            let variable = given.word(given.count);
+            if looks_for_preload && starts_with(variable, PRELOAD) {
+                given.preload_at = Some(given.count);
+            }
+            given.is_booting |= starts_with(variable, PROGRAM_ENV.as_bytes());
+            given.count += 1;
+        }
+        given
+    }
+
+    fn word(&self, i: usize) -> usize {
+        // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in
+        // libc.
+        unsafe { ((self.at + i * 8) as *const usize).read_unaligned() }
+    }
+
+    /// The libraries that are named already.
+    fn preload(&self) -> &[u8] {
+        self.preload_at.map_or(&[], |i| c_bytes(self.word(i) + PRELOAD.len()))
+    }
+}
+
+/// Strings, one behind the other, in memory that was sized for all of them.
+struct Strings {
+    at: usize,
+}
+
+impl Strings {
+    /// Adds the parts of a string: the address of the first.
+    fn put(&mut self, parts: &[&[u8]]) -> usize {
+        let start = self.at;
+        for part in parts {
+            // SAFETY: inside the scratch memory, which was sized for all of it.
+            unsafe {
+                core::ptr::copy_nonoverlapping(part.as_ptr(), self.at as *mut u8, part.len())
+            };
+            self.at += part.len();
+        }
+        start
+    }
+}
+
 /// Builds the environment of the new program: the program's, plus the two variables that bring us
 /// there. `first`: what has to be loaded before us, or nothing.
 fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) -> Option<Carried> {
-    const PRELOAD: &[u8] = b"LD_PRELOAD=";
     let own = start::preload();
     let program = if let Way::Boot(path) = way { Some(path) } else { None };
-    let mut n = 0;
-    let (mut preload_at, mut is_booting) = (None, false);
-    // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in
-    // libc.
-    let word = |i: usize| unsafe { ((environment + i * 8) as *const usize).read_unaligned() };
-    while environment != 0 && word(n) != 0 {
-        if program.is_none() && starts_with(word(n), PRELOAD) {
-            preload_at = Some(n);
-        }
-        // A run in this one executes its library to boot a program: that needs to know of this run,
-        // and no more.
-        is_booting |= starts_with(word(n), PROGRAM_ENV.as_bytes());
-        n += 1;
-    }
-    let old_len = preload_at.map_or(0, |i| c_len(word(i)) - PRELOAD.len());
-    let path_len = program.map_or(0, c_len);
-    let of_list = PRELOAD.len() + first.len() + 1 + own.len() + 1 + old_len + 1;
-    let of_program = PROGRAM_ENV.len() + 1 + path_len + 1;
-    let strings = of_list + of_program + CONTROL_FD_ENV.len() + 1 + TEXT_BYTES + 1;
-    let need = (n + 3) * 8 + strings;
-    let base = scratch(t, need)?;
-    let mut at = base + (n + 3) * 8;
-    let mut put = |bytes: &[u8]| {
-        // SAFETY: inside the scratch memory, which was sized for all of it.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
-        at += bytes.len();
-        at
-    };
-    let preload = put(b"");
-    put(PRELOAD);
+    let given = Given::read(environment, program.is_none());
+    let (others, path) = (given.preload(), program.map_or(&[][..], c_bytes));
+    let words = given.count + 3;
+    let of_list = PRELOAD.len() + first.len() + 1 + own.len() + 1 + others.len() + 1;
+    let of_program = PROGRAM_ENV.len() + 1 + path.len() + 1;
+    let of_strings = of_list + of_program + CONTROL_FD_ENV.len() + 1 + TEXT_BYTES + 1;
+    let base = scratch(t, words * 8 + of_strings)?;
+
+    let mut strings = Strings { at: base + words * 8 };
+    let preload = strings.put(&[PRELOAD]);
     if !first.is_empty() {
-        put(first);
-        put(b":");
+        strings.put(&[first, b":"]);
     }
-    let library = put(b"");
-    put(own);
-    if let Some(i) = preload_at
-        && old_len > 0
-    {
-        put(b":");
-        // SAFETY: the program's C string, `old_len` bytes after the name.
-        put(unsafe {
-            core::slice::from_raw_parts((word(i) + PRELOAD.len()) as *const u8, old_len)
-        });
+    let library = strings.put(&[own]);
+    if !others.is_empty() {
+        strings.put(&[b":", others]);
     }
-    put(b"\0");
-    let named = put(b"");
-    put(PROGRAM_ENV.as_bytes());
-    put(b"=");
-    if let Some(path) = program {
-        // SAFETY: the program's C string, held for this call.
-        put(unsafe { core::slice::from_raw_parts(path as *const u8, path_len) });
-    }
-    put(b"\0");
-    let control = put(b"");
-    put(CONTROL_FD_ENV.as_bytes());
-    put(b"=");
-    put(descriptors::handles().write_to(&mut [0; TEXT_BYTES]));
-    put(b"\0");
+    strings.put(&[b"\0"]);
+    let named = strings.put(&[PROGRAM_ENV.as_bytes(), b"=", path, b"\0"]);
+    let handles = descriptors::handles();
+    let mut text = [0; TEXT_BYTES];
+    let text = handles.write_to(&mut text);
+    let control = strings.put(&[CONTROL_FD_ENV.as_bytes(), b"=", text, b"\0"]);
+
     let mut out = 0;
-    // SAFETY: n + 3 words were reserved for the array.
+    // SAFETY: so many words were reserved for the array.
     let mut push = |w: usize| unsafe {
         ((base + out * 8) as *mut usize).write_unaligned(w);
         out += 1;
     };
     match program {
-        _ if is_booting => {}
+        _ if given.is_booting => {}
         Some(_) => push(named),
         None => push(preload),
     }
     push(control);
-    for i in (0..n).filter(|i| is_booting || Some(*i) != preload_at) {
-        push(word(i));
+    for i in (0..given.count).filter(|i| given.is_booting || Some(*i) != given.preload_at) {
+        push(given.word(i));
     }
     push(0);
     Some(Carried { environment: base, library })
@@ -471,9 +494,12 @@ fn scratch(t: &'static ThreadBlock, need: usize) -> Option<usize> {
     Some(t.exec_scratch.load(Ordering::Relaxed))
 }
 
-fn c_len(at: usize) -> usize {
-    // SAFETY: a C string of the program.
-    (0..).take_while(|i| unsafe { *((at + i) as *const u8) } != 0).count()
+/// A C string of the program without its NUL, which is held for the call that names it.
+fn c_bytes<'a>(at: usize) -> &'a [u8] {
+    // SAFETY: a C string of the program; reading stops at its end.
+    let len = (0..).take_while(|i| unsafe { *((at + i) as *const u8) } != 0).count();
+    // SAFETY: so many bytes of it were read.
+    unsafe { core::slice::from_raw_parts(at as *const u8, len) }
 }
 
 fn starts_with(at: usize, prefix: &[u8]) -> bool {

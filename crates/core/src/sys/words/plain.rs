@@ -19,6 +19,73 @@ fn place(word: u64, shift: u32) -> usize {
     ((folded * MULTIPLIER) >> PRODUCT_SHIFT) as usize % TABLE_WORDS
 }
 
+/// Where words were last, by their upper bytes.
+struct Seen<'a> {
+    tables: [&'a mut [[u8; 4]]; SHIFTS.len()],
+}
+
+impl Seen<'_> {
+    #[inline(always)]
+    fn note(&mut self, table: usize, place: usize, index: usize) {
+        self.tables[table][place] = (index as u32).to_le_bytes();
+    }
+
+    /// The word at a place, from that at `start` on: how many bytes differ, and its distance.
+    #[inline(always)]
+    fn look(
+        &self,
+        table: usize,
+        place: u16,
+        all: &[[u8; 8]],
+        start: usize,
+        word: u64,
+    ) -> (usize, usize) {
+        let index = u32::from_le_bytes(self.tables[table][usize::from(place)]) as usize;
+        let distance = start - 1 - index;
+        let differ = bytes_that_differ(word, u64::from_le_bytes(all[index]));
+        (if distance > DISTANCE_MAX { 8 } else { differ }, distance)
+    }
+}
+
+/// The cheapest choice for word `i` of the line at `start`, and the distance if it has one.
+#[inline(always)]
+fn choose(
+    seen: &Seen,
+    places: &[[u16; LINE_WORDS]; SHIFTS.len()],
+    all: &[[u8; 8]],
+    start: usize,
+    i: usize,
+    word: u64,
+) -> (u8, usize) {
+    // The tables of choices have places for all of four bits.
+    let by = |choices: &Choices, differ: usize| choices[differ & 15];
+    let is_first = start == 0;
+    let above = if is_first { 0 } else { u64::from_le_bytes(all[start - LINE_WORDS + i]) };
+    let plain =
+        by(&BY_ZERO, bytes_that_differ(word, 0)).min(by(&BY_ABOVE, bytes_that_differ(word, above)));
+    if is_first {
+        return (plain, 0);
+    }
+    let one = seen.look(0, places[0][i], all, start, word);
+    let other = seen.look(1, places[1][i], all, start, word);
+    let (differ, distance) = if other.0 < one.0 { other } else { one };
+    (plain.min(by(&BY_DISTANT, differ)), distance)
+}
+
+/// Writes the first `count` bytes of `low` to the start of `literals`, all of a line where there is
+/// room.
+#[inline(always)]
+fn put_literals(literals: &mut [u8], low: &[u8; LINE_BYTES + 8], count: usize) -> bool {
+    if let Some(out) = literals.first_chunk_mut::<LINE_BYTES>() {
+        out.copy_from_slice(&low[..LINE_BYTES]);
+    } else if let Some(out) = literals.get_mut(..count) {
+        out.copy_from_slice(&low[..count]);
+    } else {
+        return false;
+    }
+    true
+}
+
 /// As the vector loops, to the byte, one word after the other.
 #[inline(always)]
 pub fn compress_lines(
@@ -29,7 +96,7 @@ pub fn compress_lines(
 ) -> bool {
     tables.fill(0);
     let (entries, _) = tables.as_chunks_mut::<4>();
-    let (first, second) = entries.split_at_mut(TABLE_WORDS);
+    let mut seen = Seen { tables: entries.split_at_mut(TABLE_WORDS).into() };
     let (all, _) = lines.as_flattened().as_chunks::<8>();
     for (number, line) in lines.iter().enumerate() {
         if found.is_hopeless(number, lines.len(), literals.len()) {
@@ -39,42 +106,18 @@ pub fn compress_lines(
         let start = number * LINE_WORDS;
         if words == [0; LINE_WORDS] {
             // No code, and its last word is where zero was last.
-            for (table, shift) in [(&mut *first, SHIFTS[0]), (&mut *second, SHIFTS[1])] {
-                table[place(0, shift)] = ((start + LINE_WORDS - 1) as u32).to_le_bytes();
+            for (table, shift) in SHIFTS.into_iter().enumerate() {
+                seen.note(table, place(0, shift), start + LINE_WORDS - 1);
             }
             continue;
         }
+        let places = SHIFTS.map(|shift| words.map(|word| place(word, shift) as u16));
         // Whole words are written, each from where the literal of the one before ends.
         let (mut low, mut count) = ([0; LINE_BYTES + 8], 0);
         let mut codes = 0u32;
-        // Loops, not `map`: a closure in a function of its own loses the processor's features.
-        let mut places = [[0; LINE_WORDS]; SHIFTS.len()];
-        for (places, shift) in places.iter_mut().zip(SHIFTS) {
-            for (place_of, word) in places.iter_mut().zip(words) {
-                *place_of = place(word, shift) as u16;
-            }
-        }
-        // The tables of choices have places for all of four bits.
-        let choose = |by: &Choices, differ: usize| by[differ & 15];
         for (i, word) in words.into_iter().enumerate() {
-            let above =
-                if number > 0 { u64::from_le_bytes(all[start - LINE_WORDS + i]) } else { 0 };
-            let mut best = choose(&BY_ZERO, bytes_that_differ(word, 0))
-                .min(choose(&BY_ABOVE, bytes_that_differ(word, above)));
-            let mut distance = 0;
-            if number > 0 {
-                let near = |table: &[[u8; 4]], places: &[u16; LINE_WORDS]| {
-                    let index = u32::from_le_bytes(table[usize::from(places[i])]) as usize;
-                    let distance = start - 1 - index;
-                    let differ = bytes_that_differ(word, u64::from_le_bytes(all[index]));
-                    (if distance > DISTANCE_MAX { 8 } else { differ }, distance)
-                };
-                let (one, other) = (near(first, &places[0]), near(second, &places[1]));
-                let (differ, nearer) = if other.0 < one.0 { other } else { one };
-                distance = nearer;
-                best = best.min(choose(&BY_DISTANT, differ));
-            }
-            let code = best & 15;
+            let (choice, distance) = choose(&seen, &places, all, start, i, word);
+            let code = choice & 15;
             codes |= u32::from(code) << (4 * i);
             low[count..count + 8].copy_from_slice(&word.to_le_bytes());
             count += usize::from(LITERALS[usize::from(code)]);
@@ -83,17 +126,14 @@ pub fn compress_lines(
             found.distance_bytes += usize::from(code >= FIRST_DISTANT);
         }
         let Some(out) = literals.get_mut(found.literal_bytes..) else { return false };
-        if let Some(out) = out.first_chunk_mut::<LINE_BYTES>() {
-            out.copy_from_slice(&low[..LINE_BYTES]);
-        } else if let Some(out) = out.get_mut(..count) {
-            out.copy_from_slice(&low[..count]);
-        } else {
+        if !put_literals(out, &low, count) {
             return false;
         }
         found.literal_bytes += count;
         for i in 0..LINE_WORDS {
-            first[usize::from(places[0][i])] = ((start + i) as u32).to_le_bytes();
-            second[usize::from(places[1][i])] = ((start + i) as u32).to_le_bytes();
+            for (table, places) in places.iter().enumerate() {
+                seen.note(table, usize::from(places[i]), start + i);
+            }
         }
         found.put_codes(number, codes);
     }

@@ -8,6 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
+use uzswap::fault::Locked;
 use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
@@ -234,21 +235,7 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
             // stored one.
             let kernel = if advice == FREE { DONTNEED } else { advice };
             let r = way.kernel(start, len, kernel);
-            // With a hole in the range the rest was discarded all the same.
-            if r == 0 || r == Errno::ENOMEM.as_return() {
-                PAGER.note_discarded(&mut s, start, end);
-            } else if r == Errno::EINVAL.as_return() {
-                // The kernel stopped at the first locked range; what lies before it is gone.
-                let mut stop = end;
-                PAGER.ranges.for_each(start, end, |range| {
-                    if range.flags.has(RangeFlags::LOCKED) {
-                        stop = stop.min(range.start);
-                    }
-                });
-                if stop < end {
-                    PAGER.note_discarded(&mut s, start, stop);
-                }
-            }
+            discarded(&mut s, start, end, r);
             if advice == GUARD_INSTALL && r == 0 {
                 PAGER.note_flag(start, end, RangeFlags::GUARD, true);
             }
@@ -267,5 +254,24 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
             Some(if ok { 0 } else { Errno::EFAULT.as_return() })
         }
         _ => None,
+    }
+}
+
+/// Notes what is gone after a call that discards and answered `r`.
+fn discarded(s: &mut Locked<'_>, start: usize, end: usize, r: isize) {
+    // With a hole in the range the rest was discarded all the same.
+    if r == 0 || r == Errno::ENOMEM.as_return() {
+        PAGER.note_discarded(s, start, end);
+    } else if r == Errno::EINVAL.as_return() {
+        // The kernel stopped at the first locked range; what lies before it is gone.
+        let mut stop = end;
+        PAGER.ranges.for_each(start, end, |range| {
+            if range.flags.has(RangeFlags::LOCKED) {
+                stop = stop.min(range.start);
+            }
+        });
+        if stop < end {
+            PAGER.note_discarded(s, start, stop);
+        }
     }
 }
