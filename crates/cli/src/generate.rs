@@ -34,7 +34,7 @@ pub enum GenerateCommand {
 }
 
 /// `uzswap generate`, of this command line.
-pub fn run(what: GenerateCommand, mut command: Command) -> Result<u8, Failure> {
+pub fn run(what: GenerateCommand, command: Command) -> Result<u8, Failure> {
     let shell = match what {
         GenerateCommand::Man { directory } => return man(&directory, command),
         GenerateCommand::Bash => Shell::Bash,
@@ -42,9 +42,19 @@ pub fn run(what: GenerateCommand, mut command: Command) -> Result<u8, Failure> {
         GenerateCommand::Fish => Shell::Fish,
     };
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command, "uzswap", &mut text);
+    clap_complete::generate(shell, &mut without_hidden(&command), "uzswap", &mut text);
     crate::print(&String::from_utf8_lossy(&text));
     Ok(0)
+}
+
+/// The command without those that `--help` leaves out: completions would offer them all the same.
+fn without_hidden(command: &Command) -> Command {
+    let shown = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    Command::new("uzswap")
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_help_subcommand(true)
+        .args(command.get_arguments().cloned())
+        .subcommands(shown.cloned())
 }
 
 fn man(directory: &Path, command: Command) -> Result<u8, Failure> {

@@ -59,9 +59,14 @@ fn a_shell_completes_commands_and_options() {
         stdout(&bash).trim().to_string()
     };
     assert_eq!(completed(&["uzswap", "recl"]), "reclaim");
+    let offered = completed(&["uzswap", ""]);
+    let offered = offered.split_whitespace().filter(|word| !word.starts_with('-'));
+    assert_eq!(offered.collect::<Vec<_>>(), commands(), "hidden ones, or not all");
     assert_eq!(completed(&["uzswap", "run", "--mem"]), "--memory");
     for shell in ["zsh", "fish"] {
         let made = uzswap().args(["generate", shell]).output().unwrap();
-        assert!(stdout(&made).contains("idle-after"), "{shell}");
+        let made = stdout(&made);
+        assert!(made.contains("idle-after") && made.contains("reclaim"), "{shell}");
+        assert!(!made.contains("worker") && !made.contains("generate"), "{shell}");
     }
 }
