@@ -8,9 +8,9 @@
     uzswap-VERSION.data/scripts/uzswap             -> bin/uzswap
     uzswap-VERSION.data/data/lib/uzswap/lib*.so    -> lib/uzswap/, where the command looks for it
 
-The tag says which glibc the compiled files really need: that is read from them. Built on a distribution
-it is that one's (2.34 on Debian 12); with --zig (pip install ziglang cargo-zigbuild) it is 2.28.
-The same files give the same wheel: times are SOURCE_DATE_EPOCH's.
+The tag says which glibc the compiled files really need: that is read from them. Built on a
+distribution it is that one's (2.34 on Debian 12); with --zig (pip install ziglang cargo-zigbuild)
+it is 2.28. The same files give the same wheel: times are SOURCE_DATE_EPOCH's.
 """
 
 import argparse

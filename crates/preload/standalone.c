@@ -1,8 +1,10 @@
 /* What the preload library would else take from libc, libgcc and the loader.
  *
- * The library is loaded into programs of any glibc, and runs on its own where there is none (`src/boot`). So it needs no other library. Rust's
- * standard library names these functions; what runs in a program calls none of them, but a panic on its way to abort:
- * it prints a line. They are hidden: the program keeps its own. Everything is a bare system call; errno is one for all threads.
+ * The library is loaded into programs of any glibc, and runs on its own where there is none
+ * (`src/boot`). So it needs no other library. Rust's standard library names these functions; what
+ * runs in a program calls none of them, but a panic on its way to abort: it prints a line. They
+ * are hidden: the program keeps its own. Everything is a bare system call; errno is one for all
+ * threads.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +14,10 @@
 static long call(long n, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
     long r;
-    __asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(r)
+                     : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
     return r;
 }
 
@@ -28,11 +33,17 @@ static long checked(long r) {
 
 HIDDEN int *__errno_location(void) { return &error_number; }
 
-HIDDEN long syscall(long n, long a, long b, long c, long d, long e, long f) { return checked(call(n, a, b, c, d, e, f)); }
+HIDDEN long syscall(long n, long a, long b, long c, long d, long e, long f) {
+    return checked(call(n, a, b, c, d, e, f));
+}
 
 HIDDEN long read(int fd, void *to, size_t n) { return checked(call(0, fd, (long)to, n, 0, 0, 0)); }
-HIDDEN long write(int fd, const void *from, size_t n) { return checked(call(1, fd, (long)from, n, 0, 0, 0)); }
-HIDDEN long writev(int fd, const void *v, int n) { return checked(call(20, fd, (long)v, n, 0, 0, 0)); }
+HIDDEN long write(int fd, const void *from, size_t n) {
+    return checked(call(1, fd, (long)from, n, 0, 0, 0));
+}
+HIDDEN long writev(int fd, const void *v, int n) {
+    return checked(call(20, fd, (long)v, n, 0, 0, 0));
+}
 HIDDEN int close(int fd) { return checked(call(3, fd, 0, 0, 0, 0, 0)); }
 HIDDEN int munmap(void *at, size_t n) { return checked(call(11, (long)at, n, 0, 0, 0, 0)); }
 HIDDEN int gettid(void) { return call(186, 0, 0, 0, 0, 0, 0); }
@@ -76,8 +87,16 @@ HIDDEN void *realloc(void *block, size_t n) {
 }
 
 /* Rust's own thread-local variables, which a panic uses: one set for all threads. */
-typedef struct { uint32_t kind, flags; uint64_t offset, address, load, file_bytes, memory_bytes, align; } Header;
-typedef struct { char id[32]; uint64_t headers; char more[16]; uint16_t head_bytes, header_bytes, count; } Object;
+typedef struct {
+    uint32_t kind, flags;
+    uint64_t offset, address, load, file_bytes, memory_bytes, align;
+} Header;
+typedef struct {
+    char id[32];
+    uint64_t headers;
+    char more[16];
+    uint16_t head_bytes, header_bytes, count;
+} Object;
 extern HIDDEN const Object __ehdr_start;
 static char thread_locals[4096] __attribute__((aligned(64)));
 static int are_set;
@@ -87,7 +106,8 @@ HIDDEN void *__tls_get_addr(const size_t *index) {
     const Header *h = (const Header *)(base + __ehdr_start.headers);
     for (unsigned i = 0; !are_set && i < __ehdr_start.count; i++) {
         if (h[i].kind != 7) continue;
-        for (size_t k = 0; k < h[i].file_bytes && k < sizeof thread_locals; k++) thread_locals[k] = base[h[i].address + k];
+        for (size_t k = 0; k < h[i].file_bytes && k < sizeof thread_locals; k++)
+            thread_locals[k] = base[h[i].address + k];
     }
     are_set = 1;
     return thread_locals + index[1];
@@ -106,7 +126,10 @@ HIDDEN long readlink(const char *path, char *to, size_t n) { error_number = 2; r
 HIDDEN int open64(const char *path, int flags, ...) { error_number = 2; return -1; }
 HIDDEN int stat64(const char *path, void *to) { error_number = 2; return -1; }
 HIDDEN int fstat64(int fd, void *to) { error_number = 9; return -1; }
-HIDDEN int statx(int at, const char *path, int flags, unsigned mask, void *to) { error_number = 38; return -1; }
+HIDDEN int statx(int at, const char *path, int flags, unsigned mask, void *to) {
+    error_number = 38;
+    return -1;
+}
 HIDDEN long lseek64(int fd, long to, int how) { error_number = 9; return -1; }
 HIDDEN int dl_iterate_phdr(int (*f)(void *, size_t, void *), void *data) { return 0; }
 

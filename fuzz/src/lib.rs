@@ -92,8 +92,11 @@ pub fn round_trip(data: &[u8]) {
     DECODERS.with_borrow_mut(|Decoders { codecs, scratch }| {
         codecs.select(spec(SPECS[usize::from(which) % SPECS.len()]));
         let src = src[..src.len().min(16 << 10)].to_vec().into_boxed_slice();
-        let room =
-            if room < 128 { src.len() * 9 / 8 + 64 } else { src.len() * usize::from(room - 128) / 128 };
+        let room = if room < 128 {
+            src.len() * 9 / 8 + 64
+        } else {
+            src.len() * usize::from(room - 128) / 128
+        };
         let mut out = vec![0xdd; room + 64];
         let done = codecs.compress(scratch, &src, &mut out[..room]);
         assert!(out[room..].iter().all(|&byte| byte == 0xdd), "wrote past its room");
@@ -103,7 +106,9 @@ pub fn round_trip(data: &[u8]) {
         };
         let form = out[..done.len].to_vec().into_boxed_slice();
         let mut back = vec![0; src.len()];
-        codecs.decompress(done.codec, scratch, &form, &mut back).expect("what was compressed decompresses");
+        codecs
+            .decompress(done.codec, scratch, &form, &mut back)
+            .expect("what was compressed decompresses");
         assert!(back == *src, "other bytes came back");
         if codecs.training_due() {
             codecs.train();
@@ -140,7 +145,8 @@ pub fn cache(data: &[u8]) {
 pub fn disk(data: &[u8]) {
     const BYTES: u64 = 300_001;
     let Some((&which, rest)) = data.split_first() else { return };
-    let disk = Disk::new(&uzswap_disk::testing::config(BYTES, 8 << 20)).expect("memory for the disk");
+    let disk =
+        Disk::new(&uzswap_disk::testing::config(BYTES, 8 << 20)).expect("memory for the disk");
     // "IHAVEOPT", GO or EXPORT_NAME of the default, with and without structured replies before.
     const OPTION: &[u8] = b"IHAVEOPT";
     let hello = |options: &[&[u8]]| {
@@ -160,7 +166,8 @@ pub fn disk(data: &[u8]) {
         _ => {
             let mut choices = Bytes(rest);
             let structured = choices.below(2) == 0;
-            let agreement = Agreement { structured, allocation: structured && choices.below(2) == 0 };
+            let agreement =
+                Agreement { structured, allocation: structured && choices.below(2) == 0 };
             let mut model = vec![0; BYTES as usize];
             let requests = rest.len().div_ceil(8).min(200);
             let mut below = |n| choices.below(n);
@@ -172,6 +179,9 @@ pub fn disk(data: &[u8]) {
         }
     };
     // Requests are small, and so are replies to most: a long reply is to a read.
-    assert!(said.len() <= 64 + data.len() / 28 * (32 << 20) + data.len() * 300, "it says no end of things");
+    assert!(
+        said.len() <= 64 + data.len() / 28 * (32 << 20) + data.len() * 300,
+        "it says no end of things"
+    );
     disk.cache().check();
 }

@@ -8,7 +8,8 @@ use uzswap::testing::{Choices, Random, any_page};
 
 /// Runs a target on what `make` makes until the time is over; how often that was.
 fn drive(target: fn(&[u8]), mut make: impl FnMut(&mut Random) -> Vec<u8>) {
-    let seconds = std::env::var("UZSWAP_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let seconds =
+        std::env::var("UZSWAP_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut seed = 0;
     // A few at least, however slow the machine is.
@@ -35,7 +36,8 @@ fn decoders_on_noise() {
         let mut data = noise(random, 600);
         if let Some(codec) = data.first_mut() {
             // Mostly one that exists.
-            *codec = if random.below(8) == 0 { *codec } else { [1, 2, 3, 4, 5, 0x13][random.index(6)] };
+            *codec =
+                if random.below(8) == 0 { *codec } else { [1, 2, 3, 4, 5, 0x13][random.index(6)] };
         }
         data
     });
@@ -43,7 +45,8 @@ fn decoders_on_noise() {
 
 #[test]
 fn decoders_on_damaged_forms() {
-    let specs = ["lz4", "lzo", "lzo-rle", "842", "zstd:1", "deflate:6"].map(|text| text.parse().unwrap());
+    let specs =
+        ["lz4", "lzo", "lzo-rle", "842", "zstd:1", "deflate:6"].map(|text| text.parse().unwrap());
     let (mut scratch, mut out) = (Scratch::new(), [0; 8192]);
     drive(uzswap_fuzz::decompress, |random| {
         let codecs = Codecs::new(specs[random.index(specs.len())]);

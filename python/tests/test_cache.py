@@ -91,7 +91,8 @@ class CacheTest(unittest.TestCase):
                     stats = cache.stats()
                     self.assertEqual((stats.pages, stats.memory_pages), (2000, 0))
                     self.assertTrue(all(cache[n] == page(n) for n in range(2000)))
-            with uzswap.Cache("1M", store=pathlib.Path(directory), compressor="zstd:level=1") as cache:
+            place = pathlib.Path(directory)
+            with uzswap.Cache("1M", store=place, compressor="zstd:level=1") as cache:
                 cache[0] = page(0)
                 self.assertEqual(cache[0], page(0))
 

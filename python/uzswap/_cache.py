@@ -256,7 +256,8 @@ class Cache:
         """What the cache holds, and what it has done."""
         handle, stats = self._open(), c.Stats(size=ctypes.sizeof(c.Stats))
         handle.check(handle.library.uzswap_cache_stats(handle.pointer, ctypes.byref(stats)))
-        return CacheStats(**{field.name: getattr(stats, field.name) for field in fields(CacheStats)})
+        names = [field.name for field in fields(CacheStats)]
+        return CacheStats(**{name: getattr(stats, name) for name in names})
 
     def close(self) -> None:
         """Frees all pages, once no other thread is in a call. It may be closed again."""

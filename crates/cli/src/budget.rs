@@ -331,7 +331,8 @@ mod tests {
 
     const NO_LIMIT_V1: u64 = 9_223_372_036_854_771_712;
     const V1_MOUNT: &str = "22 27 0:21 / /proc rw - proc proc rw\n\
-                            35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+                            35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup \
+                            cgroup rw,memory\n\
                             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
     const V2_MOUNT: &str =
         "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";

@@ -230,7 +230,8 @@ fn overcommit() -> Check {
     match read_line("/proc/sys/vm/overcommit_memory").as_deref() {
         Some("2") => note(
             NAME,
-            "strict: the kernel refuses mappings beyond its commit limit, whatever uzswap could hold",
+            "strict: the kernel refuses mappings beyond its commit limit, whatever uzswap could \
+             hold",
             "sysctl vm.overcommit_memory=1",
         ),
         Some("0") => {

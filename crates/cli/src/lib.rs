@@ -134,7 +134,8 @@ pub fn main_of_command() -> i32 {
         Err(e) if !e.use_stderr() => return print(&e.to_string()),
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(Failure::usage(
-                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, jupyter, doctor, bench or help (see 'uzswap --help')"
+                "what to do? run, estimate, simulate, ps, top, set, reclaim, bring-in, disk, \
+                 jupyter, doctor, bench or help (see 'uzswap --help')"
                     .to_string(),
             ));
         }

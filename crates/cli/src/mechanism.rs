@@ -106,7 +106,8 @@ fn explain_userfaultfd(error: &io::Error, is_filtered: bool) -> Refusal {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) if is_filtered => refusal(
             "userfaultfd is refused by a seccomp filter, as in a default container",
-            "add userfaultfd to the container's seccomp profile (or run it with --security-opt seccomp=unconfined)",
+            "add userfaultfd to the container's seccomp profile (or run it with --security-opt \
+             seccomp=unconfined)",
         ),
         Some(libc::EPERM | libc::EACCES) => refusal(
             "userfaultfd is refused by a security policy",

@@ -42,11 +42,13 @@ pub const MEMORY: OptionSpec = OptionSpec {
     flag: "memory",
     variable: "UZSWAP_MEMORY",
     value: Some("SIZE|PERCENT"),
-    what: "memory that the program and all it starts may hold: bytes, 512M, 1.5G, 1GiB, or 50% of the limit",
+    what: "memory that the program and all it starts may hold: bytes, 512M, 1.5G, 1GiB, or 50% of \
+           the limit",
     default: "what is free",
     bounds: "at least 16M",
-    reason: "the smallest memory cgroup limit (or the machine's available memory), less what is used there \
-             already and a margin for page tables, stacks and kernel memory, which count there too",
+    reason: "the smallest memory cgroup limit (or the machine's available memory), less what is \
+             used there already and a margin for page tables, stacks and kernel memory, which \
+             count there too",
     hidden: false,
 };
 
@@ -57,8 +59,8 @@ pub const POOL_PERCENT: OptionSpec = OptionSpec {
     what: "share of the memory that compressed pages may take, in percent, or auto",
     default: POOL_PERCENT_DEFAULT,
     bounds: "1 to 90",
-    reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use; what is better shows \
-             in the faults, so it adapts between 10 and 85",
+    reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use; what is \
+             better shows in the faults, so it adapts between 10 and 85",
     hidden: false,
 };
 
@@ -66,11 +68,13 @@ pub const COMPRESSOR: OptionSpec = OptionSpec {
     flag: "compressor",
     variable: "UZSWAP_COMPRESSOR",
     value: Some("NAME|auto"),
-    what: "how pages are compressed: words, lz4, zstd:level=3 and others (see 'uzswap help compressors'), or auto",
+    what: "how pages are compressed: words, lz4, zstd:level=3 and others (see 'uzswap help \
+           compressors'), or auto",
     default: COMPRESSOR_DEFAULT,
     bounds: "",
-    reason: "words (lz4 on processors without AVX2) brings pages back fastest; auto takes the recompressor at once for a program to which the memory \
-             saved is worth more than the time",
+    reason: "words (lz4 on processors without AVX2) brings pages back fastest; auto takes the \
+             recompressor at once for a program to which the memory saved is worth more than the \
+             time",
     hidden: false,
 };
 
@@ -78,10 +82,12 @@ pub const RECOMPRESSOR: OptionSpec = OptionSpec {
     flag: "recompressor",
     variable: "UZSWAP_RECOMPRESSOR",
     value: Some("NAME|none"),
-    what: "how pages are compressed again that have not been asked for in a while, when there is time for it",
+    what: "how pages are compressed again that have not been asked for in a while, when there is \
+           time for it",
     default: RECOMPRESSOR_DEFAULT,
     bounds: "",
-    reason: "most of what is in the pool stays there for long: packed more densely it leaves memory for pages",
+    reason: "most of what is in the pool stays there for long: packed more densely it leaves \
+             memory for pages",
     hidden: false,
 };
 
@@ -89,8 +95,8 @@ pub const HUGE_PAGES: OptionSpec = OptionSpec {
     flag: "huge-pages",
     variable: "UZSWAP_HUGE_PAGES",
     value: Some("always|madvise|never"),
-    what: "which memory goes out and comes in as whole huge pages of 2 MiB: all that could, what the program asks for \
-           (MADV_HUGEPAGE), or none",
+    what: "which memory goes out and comes in as whole huge pages of 2 MiB: all that could, what \
+           the program asks for (MADV_HUGEPAGE), or none",
     default: "madvise",
     bounds: "needs userfaultfd with MOVE, and 32M of memory or more",
     reason: "a huge page is one fault instead of 512, but all of it comes in for any part of it",
@@ -114,7 +120,8 @@ pub const COPIES: OptionSpec = OptionSpec {
     flag: "copies",
     variable: "UZSWAP_COPIES",
     value: Some("1|2"),
-    what: "on how many servers of --store each page is that was written: with 2, one of them may fail",
+    what: "on how many servers of --store each page is that was written: with 2, one of them may \
+           fail",
     default: "1",
     bounds: "no more than there are servers",
     reason: "a page whose only server is gone ends the program that needs it",
@@ -136,11 +143,12 @@ pub const METRICS: OptionSpec = OptionSpec {
     flag: "metrics",
     variable: "UZSWAP_METRICS",
     value: Some("unix:PATH|HOST:PORT|PORT"),
-    what: "serve metrics for Prometheus over HTTP while the program runs, on a Unix socket or a TCP port",
+    what: "serve metrics for Prometheus over HTTP while the program runs, on a Unix socket or a \
+           TCP port",
     default: "not served",
     bounds: "a free address; without a host only this machine can reach it",
-    reason: "a socket file is its owner's alone; a port has no password, so whoever reaches it reads the names and memory \
-             of processes. Port 0 takes a free one and says which",
+    reason: "a socket file is its owner's alone; a port has no password, so whoever reaches it \
+             reads the names and memory of processes. Port 0 takes a free one and says which",
     hidden: false,
 };
 
@@ -148,7 +156,8 @@ pub const REPORT: OptionSpec = OptionSpec {
     flag: "report",
     variable: "UZSWAP_REPORT",
     value: Some("FILE.html"),
-    what: "write a page about the run at the end, with plots over time, in one file that needs nothing else",
+    what: "write a page about the run at the end, with plots over time, in one file that needs \
+           nothing else",
     default: "not written",
     bounds: "a file that can be made",
     reason: "tried before the program starts, and written however the program ends",
@@ -162,7 +171,8 @@ pub const TRACE: OptionSpec = OptionSpec {
     what: "record every fault in FILE, for 'uzswap simulate'",
     default: "not recorded",
     bounds: "a writable file; 16 bytes for each fault",
-    reason: "what is touched while it is in memory leaves no fault: a small --memory gives a fine trace",
+    reason: "what is touched while it is in memory leaves no fault: a small --memory gives a fine \
+             trace",
     hidden: false,
 };
 
@@ -184,7 +194,8 @@ pub const MECHANISM: OptionSpec = OptionSpec {
     what: "how pages leave and enter the program",
     default: "auto",
     bounds: "auto, userfaultfd, userfaultfd-copy or protect",
-    reason: "auto takes the best that 'uzswap doctor' finds; the others are for tests and measurements",
+    reason: "auto takes the best that 'uzswap doctor' finds; the others are for tests and \
+             measurements",
     hidden: false,
 };
 
@@ -203,10 +214,12 @@ pub const CACHE: OptionSpec = OptionSpec {
     flag: "cache",
     variable: "UZSWAP_CACHE",
     value: Some("DIR|none"),
-    what: "directory where the analysis of libraries and their patched code, 128 MiB at most, are kept between starts",
+    what: "directory where the analysis of libraries and their patched code, 128 MiB at most, are \
+           kept between starts",
     default: "$XDG_CACHE_HOME/uzswap, ~/.cache/uzswap or /tmp/uzswap-UID",
     bounds: "a directory that nobody else can write",
-    reason: "without it every start takes some 100 ms longer and every process has its own copies of that code",
+    reason: "without it every start takes some 100 ms longer and every process has its own copies \
+             of that code",
     hidden: false,
 };
 
@@ -217,11 +230,12 @@ pub const IDLE_AFTER: OptionSpec = OptionSpec {
     flag: "idle-after",
     variable: "UZSWAP_IDLE_AFTER",
     value: Some("TIME|never"),
-    what: "take all memory of a process that has had no fault and no processor time (a thousandth of it at most) for \
-           so long: 30s, 10m, 2h; it comes back as it is touched",
+    what: "take all memory of a process that has had no fault and no processor time (a thousandth \
+           of it at most) for so long: 30s, 10m, 2h; it comes back as it is touched",
     default: IDLE_AFTER_DEFAULT,
     bounds: "at least 1s",
-    reason: "memory that is not used for minutes is worth more to others, but the program's next step waits for it",
+    reason: "memory that is not used for minutes is worth more to others, but the program's next \
+             step waits for it",
     hidden: false,
 };
 
@@ -229,12 +243,14 @@ pub const NO_TURNS: OptionSpec = OptionSpec {
     flag: "no-turns",
     variable: "UZSWAP_NO_TURNS",
     value: None,
-    what: "let all processes run at any time, also when they need so much memory together that they do little but page; \
-           without this only so many of them run at a time as fit, by turns of 0.4 to 8 s",
+    what: "let all processes run at any time, also when they need so much memory together that \
+           they do little but page; without this only so many of them run at a time as fit, by \
+           turns of 0.4 to 8 s",
     default: "turns",
     bounds: "",
-    reason: "a build by 24 compilers in half of their memory takes an eleventh of the processor time; a server that must answer \
-             at once may rather be slow all the time than wait for its turn",
+    reason: "a build by 24 compilers in half of their memory takes an eleventh of the processor \
+             time; a server that must answer at once may rather be slow all the time than wait for \
+             its turn",
     hidden: false,
 };
 
@@ -242,12 +258,13 @@ pub const IN_PLACE: OptionSpec = OptionSpec {
     flag: "in-place",
     variable: "UZSWAP_IN_PLACE",
     value: None,
-    what: "become the program: it has the process id that uzswap was started with, and its parent as its own; uzswap goes \
-           on beside it, with nothing to say",
+    what: "become the program: it has the process id that uzswap was started with, and its parent \
+           as its own; uzswap goes on beside it, with nothing to say",
     default: "the program is a child",
     bounds: "",
-    reason: "whoever started uzswap (a notebook server, systemd, a batch system, a container) signals, watches and waits for \
-             the program itself; the summary has no stderr to go to, --stats and --report have it",
+    reason: "whoever started uzswap (a notebook server, systemd, a batch system, a container) \
+             signals, watches and waits for the program itself; the summary has no stderr to go \
+             to, --stats and --report have it",
     hidden: false,
 };
 

@@ -177,8 +177,8 @@ pub fn find_preload(env: Env) -> Result<PathBuf, String> {
             let found = candidates.iter().find_map(|c| fs::canonicalize(c).ok());
             found.ok_or_else(|| {
                 format!(
-                    "{LIBRARY} is neither beside {} nor in ../lib/uzswap: build it (cargo build --release) \
-                     or name it in {PRELOAD_VARIABLE}",
+                    "{LIBRARY} is neither beside {} nor in ../lib/uzswap: build it (cargo build \
+                     --release) or name it in {PRELOAD_VARIABLE}",
                     own.display()
                 )
             })?

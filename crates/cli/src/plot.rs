@@ -19,9 +19,11 @@ pub fn bars(title: &str, unit: &str, groups: &[Group]) -> String {
     let values = groups.iter().flat_map(|(_, bars)| bars.iter().map(|(_, value)| *value));
     let largest = values.filter(|value| value.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"10\" y=\"20\" font-size=\"15\">{}</text>\n<text x=\"10\" y=\"38\" fill=\"#555\">{}</text>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
+         fill=\"white\"/>\n\
+         <text x=\"10\" y=\"20\" font-size=\"15\">{}</text>\n\
+         <text x=\"10\" y=\"38\" fill=\"#555\">{}</text>\n",
         escape(title),
         escape(unit)
     );
@@ -39,9 +41,9 @@ pub fn bars(title: &str, unit: &str, groups: &[Group]) -> String {
             let width = (value / largest * (WIDTH - LABEL - RIGHT)).max(0.0);
             let _ = writeln!(
                 svg,
-                "<text x=\"{}\" y=\"{text:.1}\" text-anchor=\"end\">{}</text>\
-                 <rect x=\"{LABEL}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{}\" fill=\"#1f6fb2\"/>\
-                 <text x=\"{:.1}\" y=\"{text:.1}\">{value:.*}</text>",
+                "<text x=\"{}\" y=\"{text:.1}\" text-anchor=\"end\">{}</text><rect x=\"{LABEL}\" \
+                 y=\"{:.1}\" width=\"{width:.1}\" height=\"{}\" fill=\"#1f6fb2\"/><text \
+                 x=\"{:.1}\" y=\"{text:.1}\">{value:.*}</text>",
                 LABEL - 8.0,
                 escape(label),
                 y + 2.0,

@@ -216,7 +216,8 @@ fn explain_over(over: Option<&Over>, settings: &RunSettings) -> String {
         ),
         Some(store) => (
             format!("neither the pool nor the store in {} took more pages", store.shown()),
-            "free space there, choose another directory with --store, or give it more with --memory",
+            "free space there, choose another directory with --store, or give it more with \
+             --memory",
         ),
     };
     format!(
@@ -234,12 +235,15 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
     };
     match notice {
         Notice::StoreFailed => format!(
-            "the backing store in {} failed{because}; nothing was lost, but pages stayed in memory from then on: \
-             free space there or choose another directory with --store",
+            "the backing store in {} failed{because}; nothing was lost, but pages stayed in memory \
+             from then on: free space there or choose another directory with --store",
             settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
         Notice::NoMechanism => {
-            format!("no way to page the program was found{because}, it ran unmanaged: see 'uzswap doctor'")
+            format!(
+                "no way to page the program was found{because}, it ran unmanaged: see 'uzswap \
+                 doctor'"
+            )
         }
         Notice::OverLimit => explain_over(over, settings),
         Notice::TooManyProcesses => format!(
@@ -247,25 +251,28 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
             uzswap::control::MAX_PROCESSES
         ),
         Notice::CorruptPage => {
-            "a page came back damaged from the backing store and the program was stopped by SIGBUS: \
-             check the disk, and choose another directory with --store"
+            "a page came back damaged from the backing store and the program was stopped by \
+             SIGBUS: check the disk, and choose another directory with --store"
                 .to_string()
         }
         Notice::Unmanaged => {
-            "a program that was started along the way cannot be taken over (static, setuid, not for glibc) and ran unmanaged; \
-             its memory is not counted"
+            "a program that was started along the way cannot be taken over (static, setuid, not \
+             for glibc) and ran unmanaged; its memory is not counted"
                 .to_string()
         }
         Notice::PagingEnded => format!(
-            "a process could not be paged any more{because}, having given up rights or /proc: its memory was brought \
-             back and it ran unmanaged from there"
+            "a process could not be paged any more{because}, having given up rights or /proc: its \
+             memory was brought back and it ran unmanaged from there"
         ),
-        Notice::Sandboxed => "a process put itself under a seccomp filter that refuses what paging needs: its memory \
-             was brought back and it ran unmanaged from there"
-            .to_string(),
+        Notice::Sandboxed => {
+            "a process put itself under a seccomp filter that refuses what paging \
+             needs: its memory was brought back and it ran unmanaged from there"
+                .to_string()
+        }
         Notice::LoadRefused => format!(
-            "a page could not be read back{because}: something, a sandbox say, refuses the program's reads of the \
-             backing store, and it was stopped by SIGBUS: run it with --store none"
+            "a page could not be read back{because}: something, a sandbox say, refuses the \
+             program's reads of the backing store, and it was stopped by SIGBUS: run it with \
+             --store none"
         ),
         Notice::RemoteLost => format!(
             "a page was on a server that did not answer any more, and the program was stopped by SIGBUS: see to {}, and {}",
@@ -281,7 +288,10 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
             settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
         Notice::NotTraced => {
-            format!("a process had no room for --trace{because}: the trace does not have it; raise its limit on address space (ulimit -v)")
+            format!(
+                "a process had no room for --trace{because}: the trace does not have it; raise \
+                 its limit on address space (ulimit -v)"
+            )
         }
     }
 }
@@ -369,7 +379,7 @@ fn statistics(outcome: &Outcome) -> Value {
         outcome.tree.map(|t| notices(t).map(notice_name).collect()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "command": outcome.command.iter().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        "command": outcome.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>(),
         "pid": outcome.pid,
         "exit_code": code,
         "signal": signal,
@@ -407,7 +417,8 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ("ratio", "peak_needed_bytes by peak_used_bytes"),
     (
         "settings",
-        "the options of the run as they were resolved, with memory_from saying where the limit is from",
+        "the options of the run as they were resolved, with memory_from saying where the limit is \
+         from",
     ),
     (
         "notices",
@@ -415,9 +426,10 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ),
     (
         "fault_latency",
-        "how long faults took in uzswap's handler, by first_touch, limbo_hit, pool_load, store_load: count, mean_ns, p50_ns, \
-         p99_ns, p999_ns, and buckets as pairs of the longest time (ns, null: without end) and the count; all zero where the \
-         processor's time stamp counter cannot be used",
+        "how long faults took in uzswap's handler, by first_touch, limbo_hit, pool_load, \
+         store_load: count, mean_ns, p50_ns, p99_ns, p999_ns, and buckets as pairs of the longest \
+         time (ns, null: without end) and the count; all zero where the processor's time stamp \
+         counter cannot be used",
     ),
     ("counters", "the counters below, over all processes of the run"),
 ];
@@ -436,7 +448,8 @@ pub fn stats_help() -> String {
     for (key, meaning) in DOCUMENTED {
         text += &format!("  {key:<20} {meaning}\n");
     }
-    text += "\nCounters are sums over all processes; (largest) is the largest of one process, (at the end) is what\n\
+    text += "\nCounters are sums over all processes; (largest) is the largest of one process, (at \
+             the end) is what\n\
              processes that were still alive then held:\n\n";
     for counter in Counter::ALL {
         let fold = match counter.fold() {
@@ -490,8 +503,8 @@ mod tests {
         };
         assert_eq!(
             summary(Some(&n), 512 * MIB, Some(256 * MIB)),
-            "passed the limit: peak 600 MiB of 512 MiB (set to 256 MiB while it ran), without 2 programs \
-             that ran unmanaged"
+            "passed the limit: peak 600 MiB of 512 MiB (set to 256 MiB while it ran), without 2 \
+             programs that ran unmanaged"
         );
         let n = Numbers { activations: 1, unmanaged: 1, ..n };
         assert!(

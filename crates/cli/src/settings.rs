@@ -202,8 +202,8 @@ pub fn memory(
         let source = describe(&budget);
         if bytes < MIN_MEMORY_BYTES {
             return Err(Failure::environment(format!(
-                "{source} leaves {} after a margin of {}, and the least that works is {least}: raise the limit, \
-                 or give --memory to try with less margin",
+                "{source} leaves {} after a margin of {}, and the least that works is {least}: \
+                 raise the limit, or give --memory to try with less margin",
                 size::human(bytes),
                 size::human(budget.margin_bytes())
             )));

@@ -123,7 +123,8 @@ fn limits_directory_mask_and_group_are_inherited() {
     let output = Command::new("sh")
         .args([
             "-c",
-            "cut -d' ' -f5 /proc/self/stat; $UZSWAP run --quiet -- cut -d' ' -f5 /proc/self/stat; :",
+            "cut -d' ' -f5 /proc/self/stat; $UZSWAP run --quiet -- cut -d' ' -f5 /proc/self/stat; \
+             :",
         ])
         .env("UZSWAP", env!("CARGO_BIN_EXE_uzswap"))
         .env("UZSWAP_PRELOAD", library())

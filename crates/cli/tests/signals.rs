@@ -291,7 +291,8 @@ fn as_the_first_process_of_a_container() {
     // exit code.
     let output = script("kill -TERM $$").unwrap();
     assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
-    let zombies = "(sh -c 'exit 9' &) ; (sh -c 'exit 9' &) ; until ! grep -l '^State:.Z' /proc/[0-9]*/status; do sleep 0.01; done; exit 4";
+    let zombies = "(sh -c 'exit 9' &) ; (sh -c 'exit 9' &) ; until ! grep -l '^State:.Z' \
+                   /proc/[0-9]*/status; do sleep 0.01; done; exit 4";
     let output = script(zombies).unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     // In place the program is process 1 itself.

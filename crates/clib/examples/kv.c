@@ -1,6 +1,6 @@
 /*
- * A store of values that is larger than its memory: keys in a table, values packed into pages, pages
- * in uzswap's cache, which compresses them and writes the coldest to a directory.
+ * A store of values that is larger than its memory: keys in a table, values packed into pages,
+ * pages in uzswap's cache, which compresses them and writes the coldest to a directory.
  *
  *     cc -O2 kv.c $(pkg-config --cflags --libs uzswap) -o kv
  *     ./kv [VALUES [MEMORY_MIB [DIRECTORY]]]
@@ -112,7 +112,8 @@ static void let_go(struct kv *kv, struct slot *slot) {
 
 /* Sets the value of a key: 1 to 4096 bytes. */
 static void kv_put(struct kv *kv, uint64_t key, const void *value, uint16_t length) {
-    if (length == 0 || length > UZSWAP_PAGE_BYTES) fail("a value is 1 to 4096 bytes", UZSWAP_INVALID);
+    if (length == 0 || length > UZSWAP_PAGE_BYTES)
+        fail("a value is 1 to 4096 bytes", UZSWAP_INVALID);
     if (2 * (kv->count + 1) > kv->capacity) grow(kv);
     if (kv->filled + length > UZSWAP_PAGE_BYTES) turn_page(kv);
     struct slot *slot = find(kv, key);
@@ -139,7 +140,7 @@ static uint16_t kv_get(struct kv *kv, uint64_t key, void *value) {
     return slot->length;
 }
 
-/* --------------------------------------------------------------------------- a use of it, checked */
+/* ------------------------------------------------------------------------- a use of it, checked */
 
 static uint64_t random_state = 1;
 
@@ -152,7 +153,8 @@ static uint64_t random_number(void) {
 
 /* The value of a key in its nth version: a record in text, of 200 to 700 bytes. */
 static uint16_t make_value(uint64_t key, unsigned version, char *value) {
-    int at = sprintf(value, "{\"key\": %llu, \"version\": %u, \"tags\": [", (unsigned long long)key, version);
+    int at = sprintf(value, "{\"key\": %llu, \"version\": %u, \"tags\": [", (unsigned long long)key,
+                     version);
     uint64_t x = key * 0x9E3779B97F4A7C15u + version;
     int end = 200 + (int)(x >> 32) % 500;
     while (at < end) {
@@ -183,7 +185,8 @@ int main(int argc, char **argv) {
         bytes += length;
     }
     /* Every tenth is changed, then all are read at random, and some that are not there. */
-    for (uint64_t key = 0; key < values; key += 10) kv_put(kv, key, value, make_value(key, 2, value));
+    for (uint64_t key = 0; key < values; key += 10)
+        kv_put(kv, key, value, make_value(key, 2, value));
     for (uint64_t i = 0; i < values; i++) {
         uint64_t key = random_number() % values;
         check(kv, key, key % 10 ? 1 : 2);
@@ -195,7 +198,8 @@ int main(int argc, char **argv) {
     if (result != UZSWAP_OK) fail("no statistics", result);
     printf("%llu values of %llu MiB in %llu MiB of memory; %llu MiB in the store\n",
            (unsigned long long)kv->count, (unsigned long long)(bytes >> 20),
-           (unsigned long long)(stats.used_bytes >> 20), (unsigned long long)(stats.store_bytes >> 20));
+           (unsigned long long)(stats.used_bytes >> 20),
+           (unsigned long long)(stats.store_bytes >> 20));
     kv_close(kv);
     return 0;
 }

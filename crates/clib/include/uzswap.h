@@ -47,18 +47,18 @@ extern "C" {
 
 enum uzswap_result {
     UZSWAP_OK = 0,
-    UZSWAP_INVALID = 1,       /* A null pointer, an unknown flag or advice, a size that is none. */
-    UZSWAP_NOT_FOUND = 2,     /* There is no page under this key. */
-    UZSWAP_FULL = 3,          /* Neither memory nor store has room; the older page is there still. */
-    UZSWAP_OUT_OF_RANGE = 4,  /* The area or the page number is too large. */
-    UZSWAP_CORRUPT = 5,       /* What was read from the store is not what was written. */
-    UZSWAP_FORKED = 6,        /* The cache is that of a parent process. */
-    UZSWAP_STORE = 7,         /* The store cannot be made or read: errno. */
-    UZSWAP_SYSTEM = 8,        /* The kernel refused something else, memory mostly: errno. */
-    UZSWAP_COMPRESSOR = 9,    /* There is no such compressor, or not with this parameter. */
-    UZSWAP_NOT_MANAGED = 10,  /* This process does not run under uzswap. */
-    UZSWAP_NO_ANSWER = 11,    /* It does, and its run does not answer. */
-    UZSWAP_REFUSED = 12       /* Its run does not do what was asked. */
+    UZSWAP_INVALID = 1,      /* A null pointer, an unknown flag or advice, a size that is none. */
+    UZSWAP_NOT_FOUND = 2,    /* There is no page under this key. */
+    UZSWAP_FULL = 3,         /* Neither memory nor store has room; the older page is there still. */
+    UZSWAP_OUT_OF_RANGE = 4, /* The area or the page number is too large. */
+    UZSWAP_CORRUPT = 5,      /* What was read from the store is not what was written. */
+    UZSWAP_FORKED = 6,       /* The cache is that of a parent process. */
+    UZSWAP_STORE = 7,        /* The store cannot be made or read: errno. */
+    UZSWAP_SYSTEM = 8,       /* The kernel refused something else, memory mostly: errno. */
+    UZSWAP_COMPRESSOR = 9,   /* There is no such compressor, or not with this parameter. */
+    UZSWAP_NOT_MANAGED = 10, /* This process does not run under uzswap. */
+    UZSWAP_NO_ANSWER = 11,   /* It does, and its run does not answer. */
+    UZSWAP_REFUSED = 12      /* Its run does not do what was asked. */
 };
 
 /* A sentence for a result; also for numbers that are none. Static: not to be freed. */
@@ -112,7 +112,8 @@ int uzswap_cache_store(uzswap_cache *cache, uint32_t area, uint64_t number, cons
  * UZSWAP_NOT_FOUND, UZSWAP_STORE, UZSWAP_CORRUPT, UZSWAP_OUT_OF_RANGE, UZSWAP_FORKED. */
 int uzswap_cache_load(uzswap_cache *cache, uint32_t area, uint64_t number, void *page);
 
-/* Drops the page of a key. UZSWAP_NOT_FOUND if there is none; UZSWAP_OUT_OF_RANGE, UZSWAP_FORKED. */
+/* Drops the page of a key. UZSWAP_NOT_FOUND if there is none; UZSWAP_OUT_OF_RANGE,
+ * UZSWAP_FORKED. */
 int uzswap_cache_drop(uzswap_cache *cache, uint32_t area, uint64_t number);
 
 /* Drops all pages of an area; *pages, if it is not null, says how many. Pages that another thread
@@ -164,8 +165,8 @@ int uzswap_cache_stats(uzswap_cache *cache, struct uzswap_cache_stats *stats);
  *     pid_t pid = fork();
  *     uzswap_cache_after_fork(cache, pid);    on both sides, first of all
  *
- * In between, other threads that call the cache wait, and this one must not call it. Afterwards both
- * sides have all pages and go on by themselves; the child writes to a store file of its own.
+ * In between, other threads that call the cache wait, and this one must not call it. Afterwards
+ * both sides have all pages and go on by themselves; the child writes to a store file of its own.
  *
  * After a fork without these, every function answers UZSWAP_FORKED in the child, but for
  * uzswap_cache_close: a thread that the child does not have may have been half-way through
@@ -180,7 +181,7 @@ int uzswap_cache_before_fork(uzswap_cache *cache);
  * uzswap_cache_before_fork. */
 int uzswap_cache_after_fork(uzswap_cache *cache, int64_t pid);
 
-/* ---------------------------------------------------------------------------------- this process */
+/* --------------------------------------------------------------------------------- this process */
 
 /* Whether this process runs under uzswap: 1 or 0. */
 int uzswap_self_is_managed(void);

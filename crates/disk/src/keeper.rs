@@ -157,8 +157,8 @@ fn warn(disk: &Disk, upkeep: &Upkeep, say: &impl Fn(&str)) {
     {
         let mib = |bytes: u64| bytes >> 20;
         say(&format!(
-            "{} of {} MiB of memory are used: when all are, writes fail for lack of space (ENOSPC); \
-             'set memory=SIZE' allows more",
+            "{} of {} MiB of memory are used: when all are, writes fail for lack of space \
+             (ENOSPC); 'set memory=SIZE' allows more",
             mib(used),
             mib(all)
         ));

@@ -62,8 +62,8 @@ pub fn run(line: &str, server: &Server) -> Answer {
         "set" => set(&rest, disk, upkeep),
         "" => Err("an order is missing".to_string()),
         _ => Err(format!(
-            "there is no order '{order}': mm_stat, io_stat, bd_stat, stats, idle, writeback, recompress, \
-             compact, reset or set"
+            "there is no order '{order}': mm_stat, io_stat, bd_stat, stats, idle, writeback, \
+             recompress, compact, reset or set"
         )),
     }
 }

@@ -39,10 +39,16 @@ pub struct ArmArguments {
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = peer_list)]
     pub peers: Peers,
     /// Read-ahead of the kernel's swap, 2^N pages; one arm for each
-    #[arg(long, value_name = "N,...", default_value = "0,3", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=6))]
+    #[arg(
+        long, value_name = "N,...", default_value = "0,3", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(0..=6)
+    )]
     pub page_cluster: Vec<u32>,
     /// Runs of each arm, in turn; results are medians
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     pub rounds: u32,
     /// Lower the kernel's limit by the compressed pool, so that all arms hold the same memory
     #[arg(long)]
@@ -401,7 +407,8 @@ pub fn uzswap() -> Result<PathBuf, Failure> {
     match path.is_file() {
         true => Ok(path),
         false => Err(Failure::environment(format!(
-            "there is no uzswap beside {}: build it (cargo build --release), or install both in one folder",
+            "there is no uzswap beside {}: build it (cargo build --release), or install both in \
+             one folder",
             own.display()
         ))),
     }

@@ -16,8 +16,8 @@ index = collections.defaultdict(list)
 for place, word in enumerate(words[:300_000]):
     index[word].append(place)
 records = [
-    {"id": i, "name": random.choice(words), "score": random.random(), "tags": random.sample(words, 4),
-     "parent": i // 7, "active": i % 3 == 0}
+    {"id": i, "name": random.choice(words), "score": random.random(),
+     "tags": random.sample(words, 4), "parent": i // 7, "active": i % 3 == 0}
     for i in range(60_000)
 ]
 document = json.dumps(records[:20_000])

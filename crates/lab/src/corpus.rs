@@ -48,7 +48,10 @@ pub struct CorpusArguments {
     #[arg(value_name = "DIR", default_value = "bench-corpus")]
     directory: PathBuf,
     /// Pages to keep of each program, at most
-    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(64..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 16384,
+        value_parser = clap::value_parser!(u32).range(64..)
+    )]
     pages: u32,
 }
 
@@ -191,12 +194,16 @@ fn same_filled_share(pages: &[PageBytes]) -> f64 {
 /// code.
 fn translation_unit() -> String {
     let mut text = String::from(
-        "#include <algorithm>\n#include <functional>\n#include <map>\n#include <regex>\n#include <string>\n\
+        "#include <algorithm>\n#include <functional>\n#include <map>\n#include <regex>\n\
+         #include <string>\n\
          #include <unordered_map>\n#include <vector>\n\
-         template <int N> struct Key { int part[N]; bool operator<(const Key& o) const { return part[0] < o.part[0]; } };\n\
+         template <int N> struct Key { int part[N]; \
+         bool operator<(const Key& o) const { return part[0] < o.part[0]; } };\n\
          template <int N> int work(const std::string& text) {\n\
-           std::map<Key<N>, std::vector<std::string>> tree; std::unordered_map<int, Key<N>> table;\n\
-           std::function<int(int)> next = [&](int x) { tree[Key<N>{{x}}].push_back(text); return int(tree.size()) + N; };\n\
+           std::map<Key<N>, std::vector<std::string>> tree; \
+           std::unordered_map<int, Key<N>> table;\n\
+           std::function<int(int)> next = [&](int x) { tree[Key<N>{{x}}].push_back(text); \
+           return int(tree.size()) + N; };\n\
            for (auto& [k, v] : tree) { std::sort(v.begin(), v.end()); table[k.part[0]] = k; }\n\
            std::regex pattern(\"a+\" + std::to_string(N)); std::smatch found;\n\
            return std::regex_search(text, found, pattern) ? next(N) : int(table.size());\n}\n",

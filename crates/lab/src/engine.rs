@@ -23,10 +23,16 @@ pub struct EngineArguments {
     #[arg(long, value_name = "DIR", default_value = "bench-corpus")]
     corpus: PathBuf,
     /// Pages to measure with, as many of each corpus
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(256..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 8192,
+        value_parser = clap::value_parser!(u32).range(256..)
+    )]
     pages: u32,
     /// Rounds in which the arms take turns
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 15,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     rounds: u32,
     #[command(flatten)]
     out: Out,

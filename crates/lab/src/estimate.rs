@@ -37,10 +37,16 @@ pub struct EstimateArguments {
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
     programs: Chosen,
     /// Memory limits, in percent of what the program needs
-    #[arg(long, value_name = "N,...", default_value = "75,50,25", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=95))]
+    #[arg(
+        long, value_name = "N,...", default_value = "75,50,25", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(5..=95)
+    )]
     parts: Vec<u32>,
     /// Runs of each kind, in turn; results are medians
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     rounds: u32,
     #[command(flatten)]
     out: Out,
@@ -298,7 +304,10 @@ mod tests {
 
     #[test]
     fn estimates_are_held_against_medians() {
-        let estimate = |time: f64| json!({"kind": "estimate", "estimate": {"codec": {"ratio": 3.0}, "limits": [{"slowdown": time}, {"slowdown": 9.0}]}});
+        let estimate = |time: f64| {
+            let limits = [json!({"slowdown": time}), json!({"slowdown": 9.0})];
+            json!({"kind": "estimate", "estimate": {"codec": {"ratio": 3.0}, "limits": limits}})
+        };
         let wall = |kind: &str, seconds: f64| json!({"kind": kind, "wall_seconds": seconds});
         let runs = [
             wall("free", 2.0),

@@ -34,7 +34,10 @@ pub struct FaultsArguments {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = arms::bytes)]
     size: u64,
     /// Passes over all pages for each way of touching them
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     passes: u32,
     /// Take the pages' content from a file (a memory image, say) instead of making it up
     #[arg(long, value_name = "FILE")]
@@ -98,7 +101,9 @@ pub fn run(arguments: FaultsArguments) -> Result<u8, Failure> {
             "size_bytes": arguments.size,
             "rounds": arguments.arms.rounds,
             "passes": arguments.passes,
-            "content": corpus.as_ref().map_or("made up like a heap".into(), |p| p.display().to_string()),
+            "content": corpus
+                .as_ref()
+                .map_or("made up like a heap".into(), |p| p.display().to_string()),
             "count_pool": arguments.arms.count_pool,
         },
         "summary": summary,
@@ -267,7 +272,8 @@ mod tests {
             .map(|phase| {
                 let figures = json!({
                     "touches": 100, "refaults": 50, "wall_ns": us * 1000.0 * 50.0, "cpu_ns": 0,
-                    "hit_mean_ns": 0.0, "refault_mean_ns": us * 1000.0, "refault_p50_ns": us * 900.0,
+                    "hit_mean_ns": 0.0, "refault_mean_ns": us * 1000.0,
+                    "refault_p50_ns": us * 900.0,
                     "refault_p99_ns": us * 2000.0, "refault_p999_ns": us * 3000.0,
                 });
                 (phase.name.to_string(), figures)

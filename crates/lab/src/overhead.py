@@ -18,7 +18,12 @@ def nbody():
                 b[k] += 0.001 * b[k + 3]
 
 def json_loop():
-    document = {"users": [{"id": i, "name": "user%d" % i, "tags": ["a", "b", str(i)], "score": i / 7} for i in range(800)]}
+    document = {
+        "users": [
+            {"id": i, "name": "user%d" % i, "tags": ["a", "b", str(i)], "score": i / 7}
+            for i in range(800)
+        ]
+    }
     for _ in range(110):
         json.loads(json.dumps(document))
 

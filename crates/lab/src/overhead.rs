@@ -35,10 +35,16 @@ pub struct OverheadArguments {
     #[arg(long, value_name = "SIZE", default_value = "2G")]
     memory: String,
     /// Pairs of runs of each program
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 7,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     rounds: u32,
     /// Pairs of starts of /bin/true
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     starts: u32,
     #[command(flatten)]
     out: Out,
@@ -90,7 +96,9 @@ pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
         }
     }
     let json = record.write_json(json!({
-        "settings": {"memory": arguments.memory, "rounds": arguments.rounds, "starts": arguments.starts},
+        "settings": {
+            "memory": arguments.memory, "rounds": arguments.rounds, "starts": arguments.starts,
+        },
         "workloads": all,
     }))?;
     println!("\n{}", json.display());
@@ -358,7 +366,9 @@ mod tests {
 
     #[test]
     fn rates_of_redis_become_times() {
-        let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"50000.00\",\"0.5\"\n\"GET\",\"100000.00\",\"0.4\"\n";
+        let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\
+                   \"SET\",\"50000.00\",\"0.5\"\n\
+                   \"GET\",\"100000.00\",\"0.4\"\n";
         let figures = redis_figures(csv);
         assert_eq!(figures.len(), 2);
         assert_eq!((figures["SET wall"], figures["GET wall"]), (2e-5, 1e-5));
@@ -382,7 +392,10 @@ mod tests {
 
     #[test]
     fn a_run_that_was_not_managed_or_did_not_fit_counts_for_nothing() {
-        let stats = |managed: bool, activations: u64| json!({"managed": managed, "counters": {"activations": activations}});
+        let stats = |managed: bool, activations: u64| {
+            let counters = json!({"activations": activations});
+            json!({"managed": managed, "counters": counters})
+        };
         assert_eq!(judge(&stats(true, 0)), Ok(()));
         assert!(judge(&stats(false, 0)).unwrap_err().contains("unmanaged"));
         assert!(judge(&stats(true, 1)).unwrap_err().contains("--memory"));

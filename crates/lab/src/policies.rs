@@ -30,7 +30,10 @@ pub struct PoliciesArguments {
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
     programs: Chosen,
     /// Memory of the simulated policies, in percent of what the program needs
-    #[arg(long, value_name = "N,...", default_value = "75,50,35,25", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=95))]
+    #[arg(
+        long, value_name = "N,...", default_value = "75,50,35,25", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(5..=95)
+    )]
     parts: Vec<u32>,
     /// Memory to record with: sizes below what is in memory then are not told
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
@@ -56,7 +59,9 @@ pub fn run(arguments: PoliciesArguments) -> Result<u8, Failure> {
     let by_own = over_programs(&arguments.parts, &of_programs);
     print!("{}", conclusion(&arguments.parts, &by_own));
     let json = record.write_json(json!({
-        "settings": {"parts_percent": arguments.parts, "record_with_bytes": arguments.record_with.of(0)},
+        "settings": {
+            "parts_percent": arguments.parts, "record_with_bytes": arguments.record_with.of(0),
+        },
         "loads_by_uzswap": by_own,
         "programs": of_programs,
     }))?;

@@ -360,21 +360,30 @@ mod tests {
     fn record(benchmark: &str, runs: Value) -> Value {
         json!({
             "benchmark": benchmark, "date": "2026-11-25T06:08:54Z", "commit": "abc",
-            "machine": {"cpu": "Some CPU", "cores": 2, "memory_bytes": 25_276_063_744u64, "kernel": "6.18.4-x"},
+            "machine": {
+                "cpu": "Some CPU", "cores": 2, "memory_bytes": 25_276_063_744u64,
+                "kernel": "6.18.4-x",
+            },
             "settings": {"rounds": 3}, "runs": runs,
         })
     }
 
     #[test]
     fn a_line_an_arm_with_medians_quartiles_and_the_number_of_runs() {
-        let run = |arm: &str, round: u32, seconds: f64| json!({"arm": arm, "program": "sort", "part_percent": 50, "round": round, "wall_seconds": seconds});
+        let run = |arm: &str, round: u32, seconds: f64| {
+            json!({
+                "arm": arm, "program": "sort", "part_percent": 50, "round": round,
+                "wall_seconds": seconds,
+            })
+        };
         let mut runs: Vec<Value> =
             (1..=3).map(|round| run("uzswap", round, f64::from(round))).collect();
         runs.push(run("zram", 0, 77.0));
         runs.push(run("zram", 1, 2.0 / 3.0));
-        runs.push(
-            json!({"arm": "zram", "program": "sort", "part_percent": 50, "round": 2, "error": "killed"}),
-        );
+        runs.push(json!({
+            "arm": "zram", "program": "sort", "part_percent": 50, "round": 2,
+            "error": "killed",
+        }));
         let lines = lines_of(&record("programs", runs.into()));
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0]["date"], "2026-11-25T060854");
@@ -399,7 +408,10 @@ mod tests {
     #[test]
     fn a_line_is_replaced_by_a_newer_one_of_its_arm() {
         let path = std::env::temp_dir().join(format!("uzswap-results-{}", std::process::id()));
-        let line = |date: &str, arm: &str, commit: &str| json!({"date": date, "benchmark": "faults", "arm": arm, "commit": commit});
+        let line = |date: &str, arm: &str, commit: &str| {
+            let benchmark = "faults";
+            json!({"date": date, "benchmark": benchmark, "arm": arm, "commit": commit})
+        };
         keep(&path, vec![line("2", "b", "x"), line("2", "a", "x")]).unwrap();
         keep(&path, vec![line("1", "a", "x"), line("2", "a", "y")]).unwrap();
         let all = read(&fs::read_to_string(&path).unwrap()).unwrap();

@@ -40,10 +40,16 @@ pub struct StoreArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// How often the pages are stored: so many times their compressed size is written
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     copies: u32,
     /// Random loads of a round
-    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 4000,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     loads: u32,
 }
 

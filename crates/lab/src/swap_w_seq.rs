@@ -245,7 +245,8 @@ mod tests {
         let run = |arm: &str, seconds: f64| {
             let writer =
                 json!({"cpu_ns": seconds * 4e9, "resident_bytes": 4096, "huge_bytes": 1024});
-            json!({"arm": arm, "round": 1, "worker": {"wall_ns": seconds * 1e9, "writers": [writer, writer]}})
+            let worker = json!({"wall_ns": seconds * 1e9, "writers": [writer, writer]});
+            json!({"arm": arm, "round": 1, "worker": worker})
         };
         let mut runs: Vec<Value> = [1.0, 50.0, 2.0].iter().map(|s| run("uzswap", *s)).collect();
         runs.extend([3.0, 5.0].map(|s| run("zram pc0", s)));

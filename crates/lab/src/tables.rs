@@ -391,7 +391,8 @@ mod tests {
 
     fn line(arm: &str, us: f64) -> Value {
         json!({
-            "benchmark": "faults", "date": "2026-01-02T030405", "arm": arm, "machine": "M", "commit": "c",
+            "benchmark": "faults", "date": "2026-01-02T030405", "arm": arm,
+            "machine": "M", "commit": "c",
             "settings": {"rounds": 3, "count_pool": true},
             "figures": {"random read": {"touch_ns": [us * 1000.0, 1, 2, 3]}},
         })

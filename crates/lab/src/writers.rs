@@ -36,13 +36,19 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 #[derive(clap::Args, Clone, Debug)]
 pub struct WriterArguments {
     /// Processes that write
-    #[arg(long, value_name = "P", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long, value_name = "P", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
     pub processes: u32,
     /// Memory that each process writes
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = arms::bytes)]
     pub size: u64,
     /// How often each process writes its memory, from begin to end
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     pub rounds_of_writing: u32,
     /// Whether the memory is to be in huge pages (madvise); if not given, as the system does by
     /// itself
@@ -346,10 +352,13 @@ mod tests {
 
     #[test]
     fn resident_and_huge_memory_of_a_range() {
-        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nRss:    2048 kB\n\
+        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\n\
+                     Rss:    2048 kB\n\
                      AnonHugePages:      2048 kB\nVmFlags: rd wr\n\
-                     7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \nRss: 512 kB\nAnonHugePages: 0 kB\n\
-                     7f0000300000-7f0000400000 rw-p 00000000 00:00 0  [heap]\nRss: 4 kB\nAnonHugePages: 0 kB\n";
+                     7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \nRss: 512 kB\n\
+                     AnonHugePages: 0 kB\n\
+                     7f0000300000-7f0000400000 rw-p 00000000 00:00 0  [heap]\nRss: 4 kB\n\
+                     AnonHugePages: 0 kB\n";
         let of = |from: usize, to: usize| {
             in_memory(smaps, &(0x7f00_0000_0000 + from..0x7f00_0000_0000 + to))
         };

@@ -120,8 +120,9 @@ fn if_installed(command: &[&str]) {
 
 #[test]
 fn shells_and_tools_run_the_same() {
-    let script = "for i in 1 2 3; do echo $(echo $i | cat); done; (exit 3); echo $?; trap 'echo trapped' USR1; \
-                  kill -USR1 $$; sleep 0.05 & wait; ls / | sort | head -3; echo a b | tr a-z A-Z > /dev/stdout";
+    let script = "for i in 1 2 3; do echo $(echo $i | cat); done; (exit 3); echo $?; trap 'echo \
+                  trapped' USR1; kill -USR1 $$; sleep 0.05 & wait; ls / | sort | head -3; echo a b \
+                  | tr a-z A-Z > /dev/stdout";
     if_installed(&["bash", "-c", script]);
     if_installed(&["sh", "-c", script]);
     if_installed(&[
@@ -163,10 +164,12 @@ if __name__ == "__main__":
 
 #[test]
 fn node_and_java_run_the_same() {
-    let script = "const { execSync } = require('child_process'); console.log(execSync('echo x').toString()); \
+    let script = "const { execSync } = require('child_process'); \
+                  console.log(execSync('echo x').toString()); \
                   const { Worker } = require('worker_threads'); \
-                  new Worker('console.log(1 + 1)', { eval: true }).on('exit', () => setTimeout(() => \
-                  require('fs').readFile('/etc/hostname', (e, d) => console.log(d.toString())), 5));";
+                  new Worker('console.log(1 + 1)', { eval: true }).on('exit', () => setTimeout(() \
+                  => require('fs').readFile('/etc/hostname', (e, d) => \
+                  console.log(d.toString())), 5));";
     if_installed(&["node", "-e", script]);
     let java = scratch().join("H.java");
     std::fs::write(
@@ -174,10 +177,13 @@ fn node_and_java_run_the_same() {
         r#"public class H { public static void main(String[] a) throws Exception {
             Thread[] t = new Thread[8];
             for (int i = 0; i < 8; i++) { t[i] = new Thread(() -> {
-                byte[][] b = new byte[100][]; for (int j = 0; j < 1000; j++) b[j % 100] = new byte[10000]; }); t[i].start(); }
+                byte[][] b = new byte[100][];
+                for (int j = 0; j < 1000; j++) b[j % 100] = new byte[10000];
+            }); t[i].start(); }
             for (Thread x : t) x.join();
             System.gc();
-            System.out.println(new String(new ProcessBuilder("echo", "sub").start().getInputStream().readAllBytes()));
+            Process echo = new ProcessBuilder("echo", "sub").start();
+            System.out.println(new String(echo.getInputStream().readAllBytes()));
         } }"#,
     )
     .unwrap();

@@ -214,8 +214,8 @@ fn an_upgraded_library_gets_another_text() {
     let answer = |n: u32| {
         let source = dir.join("upgraded.c");
         // The same build id each time: that alone does not tell.
-        let text = "long answer(void) { long r; __asm__ volatile(\"syscall\" : \"=a\"(r) : \"a\"(39L) : \"rcx\", \"r11\"); \
-                    return r > 0 ? ANSWER : 0; }";
+        let text = "long answer(void) { long r; __asm__ volatile(\"syscall\" : \"=a\"(r) : \
+                    \"a\"(39L) : \"rcx\", \"r11\"); return r > 0 ? ANSWER : 0; }";
         std::fs::write(&source, text).unwrap();
         let built = dir.join("libupgraded-new.so");
         let mut cc = Command::new("cc");
@@ -227,8 +227,9 @@ fn an_upgraded_library_gets_another_text() {
     let library = dir.join("libupgraded.so");
     std::fs::copy(answer(1), &library).unwrap();
     let main = dir.join("upgraded-main.c");
-    let text = "#include <stdio.h>\nlong answer(void); int main(void) { char b[4096]; FILE *f = fopen(\"/proc/self/smaps\", \"r\"); \
-                printf(\"%ld\\n\", answer()); while (fgets(b, sizeof b, f)) fputs(b, stdout); }";
+    let text = "#include <stdio.h>\nlong answer(void); int main(void) { char b[4096]; FILE *f = \
+                fopen(\"/proc/self/smaps\", \"r\"); printf(\"%ld\\n\", answer()); while (fgets(b, \
+                sizeof b, f)) fputs(b, stdout); }";
     std::fs::write(&main, text).unwrap();
     let program = dir.join("upgraded");
     let mut cc = Command::new("cc");
@@ -263,7 +264,8 @@ fn a_cache_that_cannot_hold_code_holds_tables() {
     let cache = fresh_cache("cache-noexec");
     std::fs::create_dir_all(&cache).unwrap();
     let script = "mount -t tmpfs -o noexec,mode=700 none \"$1\" || exit 77; for i in 1 2; do \
-                  LD_PRELOAD=\"$2\" UZ_PASSTHROUGH_CACHE=\"$1\" UZ_PASSTHROUGH_LOG=\"$3\" cat /proc/self/smaps; done; ls \"$1\" >&2";
+                  LD_PRELOAD=\"$2\" UZ_PASSTHROUGH_CACHE=\"$1\" UZ_PASSTHROUGH_LOG=\"$3\" cat \
+                  /proc/self/smaps; done; ls \"$1\" >&2";
     let log = scratch().join("log-noexec");
     let _ = std::fs::remove_file(&log);
     let mut command = Command::new("unshare");
@@ -291,7 +293,8 @@ fn a_limit_on_files_is_kept() {
     let mut command = Command::new("sh");
     command.args([
         "-c",
-        "ulimit -f 200; exec env LD_PRELOAD=\"$1\" UZ_PASSTHROUGH_CACHE=\"$2\" cat /proc/self/smaps",
+        "ulimit -f 200; exec env LD_PRELOAD=\"$1\" UZ_PASSTHROUGH_CACHE=\"$2\" cat \
+         /proc/self/smaps",
         "sh",
     ]);
     let out = run(command.arg(library()).arg(&cache));

@@ -1,10 +1,11 @@
-"""Runs a module as `python3 -m MODULE ARGS...` does, with live memory beside it that keeps the pager busy.
+"""Runs a module as `python3 -m MODULE ARGS...` does, with live memory beside it that keeps the
+pager busy.
 
     ballast.py MIB MODULE ARGS...
 
-Library tests are small: alone, most of them fit into any limit in which an interpreter can start. So MIB of live
-objects are made first, and before each test a part of them is read, which pushes out what the tests use.
-The objects are checked: a wrong one ends the run.
+Library tests are small: alone, most of them fit into any limit in which an interpreter can start.
+So MIB of live objects are made first, and before each test a part of them is read, which pushes out
+what the tests use. The objects are checked: a wrong one ends the run.
 """
 import os
 import runpy
@@ -18,7 +19,9 @@ OBJECT_BYTES = 400  # a small object of the interpreter's own allocator, not a m
 class Ballast:
     def __init__(self, mib):
         count = (mib << 20) // OBJECT_BYTES
-        self.parts = [[b"%0360d" % (part * count + i) for i in range(count // PARTS)] for part in range(PARTS)]
+        self.parts = [
+            [b"%0360d" % (part * count + i) for i in range(count // PARTS)] for part in range(PARTS)
+        ]
         self.firsts = [part * count for part in range(PARTS)]
         self.next = 0
         self.pid = os.getpid()

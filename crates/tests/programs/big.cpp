@@ -28,7 +28,8 @@ template <int N> int work(const std::string &text) {
     }
     int sum = 0;
     for (auto &[tag, list] : map) {
-        std::sort(list.begin(), list.end(), [](auto &a, auto &b) { return std::get<1>(a) < std::get<1>(b); });
+        std::sort(list.begin(), list.end(),
+                  [](auto &a, auto &b) { return std::get<1>(a) < std::get<1>(b); });
         sum += tag.value + int(list.size());
     }
     for (auto &[key, entry] : table)

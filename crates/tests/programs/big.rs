@@ -13,16 +13,18 @@ fn work<const N: usize>(text: &str) -> usize {
         map.entry(tag.clone()).or_default().push((i, word.repeat(N % 3)));
         table.insert(tag.clone(), if i % 2 == 0 { Ok(word.into()) } else { Err(tag) });
     }
-    let mut list: Vec<_> = map.into_iter().flat_map(|(t, v)| v.into_iter().map(move |x| (x, t.clone()))).collect();
+    let mut list: Vec<_> =
+        map.into_iter().flat_map(|(t, v)| v.into_iter().map(move |x| (x, t.clone()))).collect();
     list.sort_by(|a, b| b.0.1.cmp(&a.0.1).then(a.1.cmp(&b.1)));
     list.len() + table.values().filter(|r| r.is_ok()).count() + format!("{list:?}").len()
 }
 
 macro_rules! all {
     ($text:expr; $($a:literal)*) => { all!(@ $text; $($a)*) };
-    (@ $text:expr; $($a:literal)*) => { 0 $( + work::<{ $a * 8 }>($text) + work::<{ $a * 8 + 1 }>($text)
-        + work::<{ $a * 8 + 2 }>($text) + work::<{ $a * 8 + 3 }>($text) + work::<{ $a * 8 + 4 }>($text)
-        + work::<{ $a * 8 + 5 }>($text) )* };
+    (@ $text:expr; $($a:literal)*) => { 0 $(
+        + work::<{ $a * 8 }>($text) + work::<{ $a * 8 + 1 }>($text)
+        + work::<{ $a * 8 + 2 }>($text) + work::<{ $a * 8 + 3 }>($text)
+        + work::<{ $a * 8 + 4 }>($text) + work::<{ $a * 8 + 5 }>($text) )* };
 }
 
 pub fn run(text: &str) -> usize {

@@ -58,7 +58,9 @@ static void *worker_main(void *argument) {
 
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "--words")) return words_sum(argv + 2, getenv("CHURN"));
-    if (argc < 5) return fprintf(stderr, "usage: churn SECONDS SEED MIB THREADS [--only STEPS] [--regions OPS] [--spoil]\n"), 2;
+    if (argc < 5)
+        return fprintf(stderr, "usage: churn SECONDS SEED MIB THREADS "
+                               "[--only STEPS] [--regions OPS] [--spoil]\n"), 2;
     double seconds = atof(argv[1]);
     seed = strtoull(argv[2], NULL, 10);
     size_t pages = strtoul(argv[3], NULL, 10) * 256;

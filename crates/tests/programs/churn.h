@@ -57,8 +57,9 @@ static uint64_t below(uint64_t n) { return rnd() % n; }
 // child.
 __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...) {
     char text[600];
-    int n = snprintf(text, 200, "churn: seed %llu: %s %d, thread %d, %s: ", (unsigned long long)seed, process_name,
-                     getpid(), self ? self->id : -1, self && self->doing ? self->doing : "start");
+    int n = snprintf(
+        text, 200, "churn: seed %llu: %s %d, thread %d, %s: ", (unsigned long long)seed,
+        process_name, getpid(), self ? self->id : -1, self && self->doing ? self->doing : "start");
     va_list list;
     va_start(list, format);
     n += vsnprintf(text + n, sizeof text - n - 2, format, list);
@@ -77,7 +78,8 @@ static intptr_t must_value(intptr_t result, const char *call) {
 #define must(call) must_value((intptr_t)(call), #call)
 
 static void *map(size_t bytes) {
-    return (void *)must(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    return (void *)must(
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
 // Waits for a child of ours that must have ended well.
@@ -85,7 +87,8 @@ static void expect_success(pid_t pid) {
     int status;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) fail("waitpid: %s", strerror(errno));
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail("child %d ended with status %#x", pid, status);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail("child %d ended with status %#x", pid, status);
 }
 
 // ---- pages
@@ -134,27 +137,35 @@ static void page_check(const uint64_t *page, uint64_t uid, uint64_t index, uint3
     int i = page_wrong_word(page, uid, index, version);
     if (i < 0) return;
     uint64_t got = page[i];
-    uint64_t expected = version ? page_word(page_key(uid, index, version), page_key(uid, index, version) % 4, i) : 0;
+    uint64_t expected =
+        version ? page_word(page_key(uid, index, version), page_key(uid, index, version) % 4, i)
+                : 0;
     const char *what = "unknown bytes";
     if (page_is_zero(page)) what = "a zero page";
     for (uint32_t old = version; old-- > 0 && version - old < 1000;)
         if (page_wrong_word(page, uid, index, old) < 0) what = "an older version of the page";
     for (uint64_t other = index < 4096 ? 0 : index - 4096; other < index + 4096; other++)
-        if (other != index && page_wrong_word(page, uid, other, version) < 0) what = "another page of the region";
+        if (other != index && page_wrong_word(page, uid, other, version) < 0)
+            what = "another page of the region";
     int again = page_wrong_word(page, uid, index, version);
-    fail("region %llu page %llu version %u at %p: word %d is %#llx, expected %#llx: %s%s", (unsigned long long)uid,
-         (unsigned long long)index, version, (void *)page, i, (unsigned long long)got, (unsigned long long)expected,
-         what, again < 0 ? " (right when read again)" : "");
+    fail("region %llu page %llu version %u at %p: word %d is %#llx, expected %#llx: %s%s",
+         (unsigned long long)uid, (unsigned long long)index, version, (void *)page, i,
+         (unsigned long long)got, (unsigned long long)expected, what,
+         again < 0 ? " (right when read again)" : "");
 }
 
 // For a page whose filling was cut short: each word is that of `version` or of the one after it.
-static void page_check_filling(const uint64_t *page, uint64_t uid, uint64_t index, uint32_t version) {
+static void page_check_filling(const uint64_t *page, uint64_t uid, uint64_t index,
+                               uint32_t version) {
     uint64_t key = page_key(uid, index, version), next = page_key(uid, index, version + 1);
     for (unsigned i = 0; i < WORDS; i++) {
-        uint64_t got = page[i], old = version ? page_word(key, key % 4, i) : 0, fresh = page_word(next, next % 4, i);
+        uint64_t got = page[i], old = version ? page_word(key, key % 4, i) : 0,
+                 fresh = page_word(next, next % 4, i);
         if (got != old && got != fresh)
-            fail("region %llu page %llu between versions %u and %u at %p: word %u is %#llx, expected %#llx or %#llx",
-                 (unsigned long long)uid, (unsigned long long)index, version, version + 1, (void *)page, i,
-                 (unsigned long long)got, (unsigned long long)old, (unsigned long long)fresh);
+            fail("region %llu page %llu between versions %u and %u at %p: word %u is %#llx, "
+                 "expected %#llx or %#llx",
+                 (unsigned long long)uid, (unsigned long long)index, version, version + 1,
+                 (void *)page, i, (unsigned long long)got, (unsigned long long)old,
+                 (unsigned long long)fresh);
     }
 }

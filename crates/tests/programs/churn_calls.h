@@ -27,7 +27,9 @@
 #define SCRATCH_BYTES (SCRATCH_PAGES * PAGE)
 #define GUARD 96
 
-static unsigned char scratch_byte(size_t offset) { return mix(offset / 8 + (uint64_t)self->id * 77777) >> (offset % 8 * 8); }
+static unsigned char scratch_byte(size_t offset) {
+    return mix(offset / 8 + (uint64_t)self->id * 77777) >> (offset % 8 * 8);
+}
 
 static void scratch_restore(size_t at, size_t bytes) {
     for (size_t i = at; i < at + bytes; i++) self->scratch[i] = scratch_byte(i);
@@ -35,7 +37,8 @@ static void scratch_restore(size_t at, size_t bytes) {
 
 static void scratch_check(size_t at, size_t bytes) {
     for (size_t i = at; i < at + bytes; i++)
-        if (self->scratch[i] != scratch_byte(i)) fail("scratch byte %zu is %#x, not %#x", i, self->scratch[i], scratch_byte(i));
+        if (self->scratch[i] != scratch_byte(i))
+            fail("scratch byte %zu is %#x, not %#x", i, self->scratch[i], scratch_byte(i));
 }
 
 // A place of so many bytes with room for guards, at any alignment or at one of 8.
@@ -53,7 +56,8 @@ static void settle(size_t at, size_t bytes) {
 static void expect_copy(size_t to, size_t from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++)
         if (self->scratch[to + i] != scratch_byte(from + i))
-            fail("byte %zu of %zu is %#x, not %#x", i, bytes, self->scratch[to + i], scratch_byte(from + i));
+            fail("byte %zu of %zu is %#x, not %#x", i, bytes, self->scratch[to + i],
+                 scratch_byte(from + i));
     settle(to, bytes);
 }
 
@@ -124,9 +128,11 @@ static void call_datagram(Files *f) {
     size_t bytes = 1 + below(9000), from, to;
     for (int i = 0; i < 3; i++) {
         two_places(bytes, &from, &to);
-        if (must(send(f->datagram[0], self->scratch + from, bytes, 0)) != (ssize_t)bytes) fail("a short datagram sent");
+        if (must(send(f->datagram[0], self->scratch + from, bytes, 0)) != (ssize_t)bytes)
+            fail("a short datagram sent");
         ssize_t n = recv(f->datagram[1], self->scratch + to, bytes, MSG_DONTWAIT);
-        if (n != (ssize_t)bytes) fail("a datagram was lost: %zd of %zu, %s", n, bytes, strerror(errno));
+        if (n != (ssize_t)bytes)
+            fail("a datagram was lost: %zd of %zu, %s", n, bytes, strerror(errno));
         expect_copy(to, from, bytes);
     }
 }
@@ -142,9 +148,12 @@ static void call_message(Files *f) {
         size_t at = receive ? to : from, cut = bytes / 2;
         memset(m, 0, sizeof *m);
         m->msg_iov = v, m->msg_iovlen = 2;
-        v[0] = (struct iovec){self->scratch + at, cut}, v[1] = (struct iovec){self->scratch + at + cut, bytes - cut};
-        ssize_t n = receive ? recvmsg(f->datagram[1], m, MSG_DONTWAIT) : sendmsg(f->datagram[0], m, 0);
-        if (n != (ssize_t)bytes) fail("message %d: %zd of %zu, %s", receive, n, bytes, strerror(errno));
+        v[0] = (struct iovec){self->scratch + at, cut},
+        v[1] = (struct iovec){self->scratch + at + cut, bytes - cut};
+        ssize_t n =
+            receive ? recvmsg(f->datagram[1], m, MSG_DONTWAIT) : sendmsg(f->datagram[0], m, 0);
+        if (n != (ssize_t)bytes)
+            fail("message %d: %zd of %zu, %s", receive, n, bytes, strerror(errno));
     }
     settle(header, 512);
     expect_copy(to, from, bytes);
@@ -154,14 +163,17 @@ static void call_file(Files *f) {
     size_t bytes = 1 + below(60000), from, to;
     two_places(bytes, &from, &to);
     off_t offset = below(1 << 16);
-    if (must(pwrite(f->file, self->scratch + from, bytes, offset)) != (ssize_t)bytes) fail("a short write to a file");
-    if (must(pread(f->file, self->scratch + to, bytes, offset)) != (ssize_t)bytes) fail("a short read from a file");
+    if (must(pwrite(f->file, self->scratch + from, bytes, offset)) != (ssize_t)bytes)
+        fail("a short write to a file");
+    if (must(pread(f->file, self->scratch + to, bytes, offset)) != (ssize_t)bytes)
+        fail("a short read from a file");
     expect_copy(to, from, bytes);
 }
 
 static void call_vectors(Files *f) {
     enum { N = 7 };
-    size_t at[N], bytes = 700 + below(1500), total = 0, list = place_aligned(N * sizeof(struct iovec));
+    size_t at[N], bytes = 700 + below(1500), total = 0,
+                  list = place_aligned(N * sizeof(struct iovec));
     struct iovec *v = (void *)(self->scratch + list);
     off_t offset = 1 << 20;
     // Written from seven places; read back into one, then scattered again.
@@ -190,7 +202,8 @@ static void call_counters(Files *f) {
     while ((ready = epoll_wait(f->epoll, e, 1, 1000)) < 0 && errno == EINTR) continue;
     if (ready != 1 || e->data.u64 != 0x1234567890abcdef) fail("epoll_wait: %d", ready);
     settle(list, sizeof *e);
-    if (read(f->event, word, 8) != 8 || *word != add) fail("eventfd lost its count: %s", strerror(errno));
+    if (read(f->event, word, 8) != 8 || *word != add)
+        fail("eventfd lost its count: %s", strerror(errno));
     settle(at, 8);
 
     at = place_aligned(sizeof(struct itimerspec));
@@ -208,9 +221,11 @@ static void call_counters(Files *f) {
 static void call_signalfd(Files *f) {
     size_t at = place_aligned(sizeof(struct signalfd_siginfo));
     struct signalfd_siginfo *info = (void *)(self->scratch + at);
-    must(pthread_sigqueue(pthread_self(), SIGRTMIN + 9, (union sigval){.sival_int = 4711}) ? -1 : 0);
+    union sigval value = {.sival_int = 4711};
+    must(pthread_sigqueue(pthread_self(), SIGRTMIN + 9, value) ? -1 : 0);
     ssize_t n = read(f->signals, info, sizeof *info);
-    if (n != sizeof *info || info->ssi_int != 4711) fail("signalfd: %zd %s", n, n < 0 ? strerror(errno) : "");
+    if (n != sizeof *info || info->ssi_int != 4711)
+        fail("signalfd: %zd %s", n, n < 0 ? strerror(errno) : "");
     settle(at, sizeof *info);
 }
 
@@ -236,10 +251,12 @@ static void call_random(Files *f) {
 static void call_wait(Files *f) {
     size_t at = place_aligned(2 * sizeof(struct pollfd));
     struct pollfd *p = (void *)(self->scratch + at);
-    p[0] = (struct pollfd){f->pipe[1], POLLOUT, 0x55}, p[1] = (struct pollfd){f->pipe[0], POLLIN, 0x55};
+    p[0] = (struct pollfd){f->pipe[1], POLLOUT, 0x55},
+    p[1] = (struct pollfd){f->pipe[0], POLLIN, 0x55};
     int n;
     while ((n = poll(p, 2, 0)) < 0 && errno == EINTR) continue;
-    if (n != 1 || p[0].revents != POLLOUT || p[1].revents) fail("poll: %d %x %x", n, p[0].revents, p[1].revents);
+    if (n != 1 || p[0].revents != POLLOUT || p[1].revents)
+        fail("poll: %d %x %x", n, p[0].revents, p[1].revents);
     settle(at, 2 * sizeof *p);
 
     at = place_aligned(sizeof(fd_set) + 64);
@@ -264,7 +281,8 @@ static void call_wait(Files *f) {
     long r = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 6, pause, NULL, 0);
     if (r != -1 || errno != EAGAIN) fail("futex with another value: %ld %s", r, strerror(errno));
     r = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 5, pause, NULL, 0);
-    if (r != -1 || (errno != ETIMEDOUT && errno != EINTR)) fail("futex: %ld %s", r, strerror(errno));
+    if (r != -1 || (errno != ETIMEDOUT && errno != EINTR))
+        fail("futex: %ld %s", r, strerror(errno));
     settle(at, 64);
 }
 
@@ -282,7 +300,8 @@ static void call_names(Files *f) {
     must(close(fd));
     settle(at, 4096), at = place(4096), path = (char *)self->scratch + at;
     char here[4096];
-    if (!getcwd(here, sizeof here) || !getcwd(path, 4096) || strcmp(here, path)) fail("getcwd gave %s, not %s", path, here);
+    if (!getcwd(here, sizeof here) || !getcwd(path, 4096) || strcmp(here, path))
+        fail("getcwd gave %s, not %s", path, here);
     settle(at, 4096), at = place(4096), path = (char *)self->scratch + at;
     ssize_t n = must(readlink("/proc/self/exe", path, 4096));
     if (n < 1 || path[0] != '/') fail("readlink");
@@ -307,8 +326,10 @@ static void call_names(Files *f) {
     settle(at, 32768), at = place_aligned(32);
     struct timespec *t = (void *)(self->scratch + at);
     // This clock is no vDSO clock: it falls back to a system call inside the vDSO.
-    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, t) || clock_gettime(CLOCK_THREAD_CPUTIME_ID, t + 1)) fail("clock_gettime");
-    if (t[1].tv_nsec < 0 || t[1].tv_nsec > 999999999) fail("clock_gettime gave %ld ns", t[1].tv_nsec);
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, t) || clock_gettime(CLOCK_THREAD_CPUTIME_ID, t + 1))
+        fail("clock_gettime");
+    if (t[1].tv_nsec < 0 || t[1].tv_nsec > 999999999)
+        fail("clock_gettime gave %ld ns", t[1].tv_nsec);
     settle(at, 32);
 }
 
@@ -321,9 +342,10 @@ static const struct {
     const char *name;
     void (*run)(Files *);
 } calls[] = {
-    {"pipe", call_pipe},       {"stream", call_stream},     {"datagram", call_datagram}, {"message", call_message},
-    {"file", call_file},       {"vectors", call_vectors},   {"counters", call_counters}, {"signalfd", call_signalfd},
-    {"random", call_random},   {"wait", call_wait},         {"names", call_names},
+    {"pipe", call_pipe},         {"stream", call_stream},     {"datagram", call_datagram},
+    {"message", call_message},   {"file", call_file},         {"vectors", call_vectors},
+    {"counters", call_counters}, {"signalfd", call_signalfd}, {"random", call_random},
+    {"wait", call_wait},         {"names", call_names},
 };
 
 static void call_step(Files *f) {

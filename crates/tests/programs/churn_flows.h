@@ -38,7 +38,8 @@ static uint64_t tick_uid(int kind) { return 1000000 + self->id * 10 + kind; }
 // The next nesting tick. Each asks for it itself, and the topmost only when it ends: where handlers
 // take longer than the ticks are apart, they would pile up until the stack is full.
 static void tick_again(Ticks *t) {
-    must(timer_settime(t->nesting_timer, 0, &(struct itimerspec){{0, 0}, {0, t->nesting_period}}, NULL));
+    must(timer_settime(t->nesting_timer, 0, &(struct itimerspec){{0, 0}, {0, t->nesting_period}},
+                       NULL));
 }
 
 static void touch_tick_pages(Ticks *t, int kind) {
@@ -110,7 +111,8 @@ static void on_tick(int number, siginfo_t *info, void *context) {
 static void ticks_install(void) {
     static const int flags[] = {SA_ONSTACK, 0, SA_NODEFER};
     for (int kind = 0; kind < TICK_KINDS; kind++) {
-        struct sigaction action = {.sa_sigaction = on_tick, .sa_flags = SA_SIGINFO | SA_RESTART | flags[kind]};
+        struct sigaction action = {.sa_sigaction = on_tick,
+                                   .sa_flags = SA_SIGINFO | SA_RESTART | flags[kind]};
         // One of them blocks everything that can be blocked, SIGBUS and SIGSEGV too.
         if (kind == ON_OWN_STACK) sigfillset(&action.sa_mask);
         must(sigaction(SIGRTMIN + kind, &action, NULL));
@@ -148,10 +150,13 @@ static Coroutine *coroutines[MAX_THREADS];
 
 // What a frame holds differs from one turn to the next, so that a page which has lost its last
 // changes is told from the right one.
-static uint64_t local_word(Coroutine *c, uint64_t turn, int depth, int i) { return mix(c->key + (turn * 16 + depth) * 256 + i); }
+static uint64_t local_word(Coroutine *c, uint64_t turn, int depth, int i) {
+    return mix(c->key + (turn * 16 + depth) * 256 + i);
+}
 
 // Says what a frame that changed holds instead: words of an earlier turn, zeros, or something else.
-__attribute__((noreturn)) static void frame_changed(Coroutine *c, uint64_t turn, int depth, const uint64_t *local) {
+__attribute__((noreturn)) static void frame_changed(Coroutine *c, uint64_t turn, int depth,
+                                                    const uint64_t *local) {
     int wrong = 0, zeros = 0, first = -1, last = 0;
     uint64_t back = 0;
     for (int i = 0; i < 256; i++) {
@@ -161,8 +166,10 @@ __attribute__((noreturn)) static void frame_changed(Coroutine *c, uint64_t turn,
             if (local[i] == local_word(c, turn - n, depth, i)) back = n;
         wrong++, last = i, zeros += !local[i];
     }
-    fail("coroutine, turn %llu (now %llu): %d words of depth %d changed, from %d to %d at %p, %d of them zero, first %#llx, some %llu turns old",
-         (unsigned long long)turn, (unsigned long long)c->turns, wrong, depth, first, last, (void *)&local[first < 0 ? 0 : first], zeros,
+    fail("coroutine, turn %llu (now %llu): %d words of depth %d changed, from %d to %d at %p, %d "
+         "of them zero, first %#llx, some %llu turns old",
+         (unsigned long long)turn, (unsigned long long)c->turns, wrong, depth, first, last,
+         (void *)&local[first < 0 ? 0 : first], zeros,
          (unsigned long long)local[first < 0 ? 0 : first], (unsigned long long)back);
 }
 
@@ -170,7 +177,10 @@ static void descend(Coroutine *c, uint64_t turn, int depth) {
     uint64_t local[256];
     for (int i = 0; i < 256; i++) local[i] = local_word(c, turn, depth, i);
     if (depth < 12) descend(c, turn, depth + 1);
-    else must(swapcontext(&c->context, c->back)); // Where it fails, libc leaves a register wrong: `c` is something else then.
+    else
+        must(swapcontext(
+            &c->context,
+            c->back)); // Where it fails, libc leaves a register wrong: `c` is something else then.
     for (int i = 0; i < 256; i++)
         if (local[i] != local_word(c, turn, depth, i)) frame_changed(c, turn, depth, local);
 }
@@ -186,7 +196,8 @@ static void coroutines_start(void) {
         c->stack = map(COROUTINE_BYTES), c->key = rnd();
         must(getcontext(&c->context));
         c->context.uc_stack.ss_sp = c->stack, c->context.uc_stack.ss_size = COROUTINE_BYTES;
-        makecontext(&c->context, (void (*)(void))coroutine_main, 2, (unsigned)((uintptr_t)c >> 32), (unsigned)(uintptr_t)c);
+        makecontext(&c->context, (void (*)(void))coroutine_main, 2, (unsigned)((uintptr_t)c >> 32),
+                    (unsigned)(uintptr_t)c);
     }
 }
 
@@ -245,7 +256,8 @@ static void guest_step(void) {
     } else if (write(g->pipe[1], "g", 1) != 1) fail("write to a guest");
     void *result;
     pthread_join(thread, &result);
-    if (g->cancelled ? result != PTHREAD_CANCELED : result != (void *)g->sum) fail("a guest returned %p", result);
+    if (g->cancelled ? result != PTHREAD_CANCELED : result != (void *)g->sum)
+        fail("a guest returned %p", result);
     close(g->pipe[0]), close(g->pipe[1]);
     pthread_attr_destroy(&attributes);
     must(munmap(stack, STACK)), must(munmap(g, sizeof *g));
@@ -305,7 +317,8 @@ static void heap_step(void) {
     } else {
         must(sbrk(more * PAGE));
         for (size_t i = heap.pages; i < heap.pages + more; i++) {
-            if (!page_is_zero((uint64_t *)(heap.base + i * PAGE))) fail("page %zu of a grown heap is not zero", i);
+            if (!page_is_zero((uint64_t *)(heap.base + i * PAGE)))
+                fail("page %zu of a grown heap is not zero", i);
             page_fill((uint64_t *)(heap.base + i * PAGE), 999, i, ++heap.version[i]);
         }
         heap.pages += more;
@@ -361,13 +374,16 @@ static void fork_step(void) {
     char *gone = map(4 * PAGE), *wiped = map(4 * PAGE);
     memset(gone, 1, 4 * PAGE), memset(wiped, 2, 4 * PAGE);
     must(madvise(gone, 4 * PAGE, MADV_DONTFORK)), must(madvise(wiped, 4 * PAGE, MADV_WIPEONFORK));
-    volatile uint32_t *shared = (void *)must(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    volatile uint32_t *shared =
+        (void *)must(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     pid_t pid = must(fork());
     if (pid == 0) {
         unsigned char resident[4];
-        if (mincore(gone, 4 * PAGE, resident) != -1 || errno != ENOMEM) fail("MADV_DONTFORK was inherited");
+        if (mincore(gone, 4 * PAGE, resident) != -1 || errno != ENOMEM)
+            fail("MADV_DONTFORK was inherited");
         for (size_t i = 0; i < 4; i++)
-            if (!page_is_zero((uint64_t *)(wiped + i * PAGE))) fail("MADV_WIPEONFORK was not wiped");
+            if (!page_is_zero((uint64_t *)(wiped + i * PAGE)))
+                fail("MADV_WIPEONFORK was not wiped");
         *shared = 4711;
         child_life(held, count);
     }

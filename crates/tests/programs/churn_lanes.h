@@ -32,7 +32,8 @@ static void lane_check_tags(size_t page) {
     for (int worker = 0; worker < arena_threads; worker++)
         for (int i = 0; i < LANE_WORDS; i += 5) {
             uint64_t word = atomic_load_explicit(lane_at(page, worker) + i, memory_order_relaxed);
-            if (word && word >> 32 != page) fail("arena page %zu holds %#llx", page, (unsigned long long)word);
+            if (word && word >> 32 != page)
+                fail("arena page %zu holds %#llx", page, (unsigned long long)word);
         }
 }
 
@@ -47,12 +48,15 @@ static void lane_step(void) {
         for (int i = 0; i < LANE_WORDS; i++) {
             uint64_t word = atomic_load_explicit(lane + i, memory_order_relaxed);
             if (word != old)
-                fail("a lost update: arena page %zu lane %d word %d is %#llx, this thread wrote %#llx", page, self->id,
-                     i, (unsigned long long)word, (unsigned long long)old);
+                fail("a lost update: arena page %zu lane %d word %d is %#llx, this thread wrote "
+                     "%#llx",
+                     page, self->id, i, (unsigned long long)word, (unsigned long long)old);
         }
         uint64_t fresh = (uint64_t)page << 32 | ++written[page];
-        for (int i = 0; i < LANE_WORDS; i++) atomic_store_explicit(lane + i, fresh, memory_order_relaxed);
-        atomic_fetch_add_explicit((_Atomic uint64_t *)(arena + page * WORDS + COUNTER_WORD), 1, memory_order_relaxed);
+        for (int i = 0; i < LANE_WORDS; i++)
+            atomic_store_explicit(lane + i, fresh, memory_order_relaxed);
+        atomic_fetch_add_explicit((_Atomic uint64_t *)(arena + page * WORDS + COUNTER_WORD), 1,
+                                  memory_order_relaxed);
         counted++;
         if (n % 8 == 0) lane_check_tags(page);
     }
@@ -67,8 +71,10 @@ static void lane_by_kernel(int zero, int sink) {
     if (must(read(zero, lane, LANE_WORDS * 8)) != LANE_WORDS * 8) fail("a short read of /dev/zero");
     written[page] = 0;
     for (int i = 0; i < LANE_WORDS; i++)
-        if (lane_at(page, self->id)[i]) fail("a lost update by the kernel: arena page %zu word %d", page, i);
-    if (must(write(sink, lane, LANE_WORDS * 8)) != LANE_WORDS * 8) fail("a short write to /dev/null");
+        if (lane_at(page, self->id)[i])
+            fail("a lost update by the kernel: arena page %zu word %d", page, i);
+    if (must(write(sink, lane, LANE_WORDS * 8)) != LANE_WORDS * 8)
+        fail("a short write to /dev/null");
 }
 
 static void lanes_check(void) {
@@ -79,8 +85,10 @@ static void lanes_check(void) {
             uint32_t n = lane_written[worker][page];
             uint64_t expected = n ? (uint64_t)page << 32 | n : 0;
             for (int i = 0; i < LANE_WORDS; i++)
-                if (lane_at(page, worker)[i] != expected) fail("at the end: arena page %zu, lane %d", page, worker);
+                if (lane_at(page, worker)[i] != expected)
+                    fail("at the end: arena page %zu, lane %d", page, worker);
         }
     }
-    if (sum != counted) fail("the counters of the arena sum up to %llu, not %lu", (unsigned long long)sum, counted);
+    if (sum != counted)
+        fail("the counters of the arena sum up to %llu, not %lu", (unsigned long long)sum, counted);
 }

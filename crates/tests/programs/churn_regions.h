@@ -75,14 +75,17 @@ static void write_page(Region *r, size_t i) {
     r->state[i] = WRITTEN;
 }
 
-static void mark_zero(Region *r, size_t first, size_t count) { memset(r->state + first, ZERO, count); }
+static void mark_zero(Region *r, size_t first, size_t count) {
+    memset(r->state + first, ZERO, count);
+}
 
 // The write barrier. It runs on a fault of this thread's own write to a region that it has locked.
 static void on_segv(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     Region *r = self ? self->barrier_region : NULL;
     char *at = info->si_addr;
-    if (!r || !r->barrier || at < r->base || at >= r->base + r->pages * PAGE) fail("SIGSEGV at %p", (void *)at);
+    if (!r || !r->barrier || at < r->base || at >= r->base + r->pages * PAGE)
+        fail("SIGSEGV at %p", (void *)at);
     int saved = errno;
     must(mprotect((void *)((uintptr_t)at & ~(PAGE - 1)), PAGE, PROT_READ | PROT_WRITE));
     r->barrier_hits++;
@@ -116,12 +119,14 @@ static void op_free(Region *r, size_t first, size_t count) {
 }
 
 static void op_advice(Region *r, size_t first, size_t count) {
-    static const int harmless[] = {MADV_COLD,    MADV_PAGEOUT,    MADV_WILLNEED,      MADV_SEQUENTIAL, MADV_NORMAL,
-                                   MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE};
+    static const int harmless[] = {MADV_COLD,       MADV_PAGEOUT,       MADV_WILLNEED,
+                                   MADV_SEQUENTIAL, MADV_NORMAL,        MADV_HUGEPAGE,
+                                   MADV_NOHUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE};
     int advice = harmless[below(sizeof harmless / sizeof *harmless)];
     if (r->barrier && advice == MADV_POPULATE_WRITE) return; // refused on read-only pages
     // Not every kernel has every advice; what none may do is change a byte.
-    if (madvise(r->base + first * PAGE, count * PAGE, advice) && errno != EINVAL && errno != ENOMEM && errno != EAGAIN)
+    if (madvise(r->base + first * PAGE, count * PAGE, advice) && errno != EINVAL &&
+        errno != ENOMEM && errno != EAGAIN)
         fail("madvise %d: %s", advice, strerror(errno));
 }
 
@@ -189,7 +194,8 @@ static void op_move(Region *r, size_t first, size_t count) {
     must(mprotect(r->base, r->pages * PAGE, PROT_READ | PROT_WRITE));
     char *target = map(r->pages * PAGE);
     memset(target, 0x5a, PAGE * 3);
-    char *moved = mremap(r->base, r->pages * PAGE, r->pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    char *moved =
+        mremap(r->base, r->pages * PAGE, r->pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     if (moved == MAP_FAILED) {
         if (errno != EFAULT && errno != EINVAL) fail("mremap fixed: %s", strerror(errno));
         must(munmap(target, r->pages * PAGE));
@@ -204,14 +210,17 @@ static void op_move_leaving(Region *r, size_t first, size_t count) {
     (void)first, (void)count;
     must(mprotect(r->base, r->pages * PAGE, PROT_READ | PROT_WRITE));
     char *old = r->base;
-    char *moved = mremap(old, r->pages * PAGE, r->pages * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    char *moved =
+        mremap(old, r->pages * PAGE, r->pages * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     if (moved == MAP_FAILED) {
-        if (errno != EFAULT && errno != EINVAL && errno != ENOMEM) fail("mremap dontunmap: %s", strerror(errno));
+        if (errno != EFAULT && errno != EINVAL && errno != ENOMEM)
+            fail("mremap dontunmap: %s", strerror(errno));
         return;
     }
     r->base = moved;
     for (size_t i = 0; i < r->pages; i += 1 + below(16))
-        if (!page_is_zero((uint64_t *)(old + i * PAGE))) fail("page %zu left behind by DONTUNMAP is not zero", i);
+        if (!page_is_zero((uint64_t *)(old + i * PAGE)))
+            fail("page %zu left behind by DONTUNMAP is not zero", i);
     memset(old, 0xa5, PAGE);
     must(munmap(old, r->pages * PAGE));
     check_range(r, 0, r->pages < 8 ? r->pages : 8);
@@ -221,7 +230,9 @@ static void op_move_leaving(Region *r, size_t first, size_t count) {
 static void op_unmap(Region *r, size_t first, size_t count) {
     check_range(r, first, count);
     size_t half = r->pages / 2;
-    if (below(2)) must(munmap(r->base + half * PAGE, (r->pages - half) * PAGE)), must(munmap(r->base, half * PAGE));
+    if (below(2))
+        must(munmap(r->base + half * PAGE, (r->pages - half) * PAGE)),
+            must(munmap(r->base, half * PAGE));
     else must(munmap(r->base, r->pages * PAGE));
     region_make(r, r->target_pages);
 }
@@ -257,7 +268,8 @@ static struct {
 static unsigned pick_region_op(void) {
     unsigned total = 0, i = 0;
     for (size_t k = 0; k < REGION_OPS; k++) total += region_ops[k].weight;
-    for (unsigned pick = below(total); pick >= region_ops[i].weight;) pick -= region_ops[i++].weight;
+    for (unsigned pick = below(total); pick >= region_ops[i].weight;)
+        pick -= region_ops[i++].weight;
     return i;
 }
 

@@ -1,9 +1,10 @@
-"""Holds data that it does not touch while others work: MIB, KIB, and a program with its arguments. With LOCKED in the environment
-the data is locked in memory, and new memory is touched while the program runs.
+"""Holds data that it does not touch while others work: MIB, KIB, and a program with its arguments.
+With LOCKED in the environment the data is locked in memory, and new memory is touched while the
+program runs.
 
-Runs the program again and again until this process has less than KIB of anonymous memory, but once at least and 60 times at most.
-Prints what the program printed, once if it was always the same, and a hash of the data, before and after. Exits with 3 if its memory
-did not become less."""
+Runs the program again and again until this process has less than KIB of anonymous memory, but once
+at least and 60 times at most. Prints what the program printed, once if it was always the same, and
+a hash of the data, before and after. Exits with 3 if its memory did not become less."""
 import ctypes
 import hashlib
 import os
@@ -18,7 +19,8 @@ mib, kib, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 rng = random.Random(mib)
 # Half of each piece is noise and half is text: it compresses, but not to nothing.
 data = [
-    rng.randbytes(PIECE_BYTES // 2) + b"%016d" % i * (PIECE_BYTES // 32) for i in range((mib << 20) // PIECE_BYTES)
+    rng.randbytes(PIECE_BYTES // 2) + b"%016d" % i * (PIECE_BYTES // 32)
+    for i in range((mib << 20) // PIECE_BYTES)
 ]
 
 if "LOCKED" in os.environ:

@@ -19,7 +19,8 @@ static void again(int sig) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     size_t pages = strtoul(argv[1], NULL, 10) * 256;
-    char *memory = mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *memory =
+        mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 2;
     for (uint64_t i = 0; i < pages; i++) {
         uint64_t *page = (uint64_t *)(memory + i * 4096);

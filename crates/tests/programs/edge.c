@@ -44,12 +44,14 @@ static uint64_t *big;
 // The first half compresses well, the second not at all, so that memory and the store both take
 // part.
 static uint64_t big_word(size_t i) {
-    return i < BIG / 16 ? i / 16 * 0x9e3779b97f4a7c15ull : (i * 0x9e3779b97f4a7c15ull) >> (i % 3 * 20);
+    return i < BIG / 16 ? i / 16 * 0x9e3779b97f4a7c15ull
+                        : (i * 0x9e3779b97f4a7c15ull) >> (i % 3 * 20);
 }
 
 // Writes what is there already: any thread may do it at any time.
 static void push_out(void) {
-    for (size_t i = 0; i < BIG / 8; i += PAGE / 8) ((volatile uint64_t *)big)[i + 1] = big_word(i + 1);
+    for (size_t i = 0; i < BIG / 8; i += PAGE / 8)
+        ((volatile uint64_t *)big)[i + 1] = big_word(i + 1);
 }
 
 static int big_is_right(void) {
@@ -132,7 +134,9 @@ static void case_only_read(void) {
         int done = 0, child = 0;
         if (way == 0) memset(p, 0, HALF), done = 1;
         if (way == 1) done = read(zero, p, HALF) == HALF;
-        if (way == 2) done = readv(zero, (struct iovec[]){{p, HALF - 5000}, {p + HALF - 5000, 5000}}, 2) == HALF;
+        if (way == 2)
+            done =
+                readv(zero, (struct iovec[]){{p, HALF - 5000}, {p + HALF - 5000, 5000}}, 2) == HALF;
         if (way == 3) {
             q = mremap(p, BYTES, 2 * BYTES, MREMAP_MAYMOVE);
             done = read(zero, q, HALF) == HALF;
@@ -160,7 +164,8 @@ static void case_only_read(void) {
         }
         size_t end = way == 4 ? BYTES - PAGE : BYTES;
         read_at_random((unsigned char *)big, BIG / 2, 3000);
-        show("way %d: done %d, child %d, written %d, rest %d\n", way, done, child, is_zero(q, 0, HALF), is_cold_pattern(q, HALF, end));
+        show("way %d: done %d, child %d, written %d, rest %d\n", way, done, child,
+             is_zero(q, 0, HALF), is_cold_pattern(q, HALF, end));
         munmap(q, way == 3 ? 2 * BYTES : BYTES);
     }
 }
@@ -173,7 +178,8 @@ static void case_huge(void) {
     show("advice %d\n", madvise(p, bytes, MADV_HUGEPAGE));
     put_words((uint64_t *)p, 0, bytes - HUGE, 1); // The last is never written before it goes out.
     push_out();
-    show("whole %d %d\n", holds_words((uint64_t *)p, 0, bytes - HUGE, 1), is_zero(p, bytes - HUGE, bytes));
+    show("whole %d %d\n", holds_words((uint64_t *)p, 0, bytes - HUGE, 1),
+         is_zero(p, bytes - HUGE, bytes));
     push_out();
     // Each operation below meets a huge page that is out, and then one that is in.
     for (int in = 0; in < 2; in++) {
@@ -192,10 +198,12 @@ static void case_huge(void) {
         put_words((uint64_t *)p, q - p, q - p + HUGE, 1);
         q += HUGE;
         unsigned char *moved = mremap(q + 7 * PAGE, 300 * PAGE, 301 * PAGE, MREMAP_MAYMOVE);
-        mmap(q + 7 * PAGE, 300 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        mmap(q + 7 * PAGE, 300 * PAGE, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         memcpy(q + 7 * PAGE, moved, 300 * PAGE);
         push_out();
-        show("moved %d %d\n", holds_words((uint64_t *)p, q - p, q - p + HUGE, 1), is_zero(moved, 300 * PAGE, 301 * PAGE));
+        show("moved %d %d\n", holds_words((uint64_t *)p, q - p, q - p + HUGE, 1),
+             is_zero(moved, 300 * PAGE, 301 * PAGE));
         q += HUGE;
         munmap(q, HUGE);
         mmap(q, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -213,7 +221,8 @@ static void case_huge(void) {
         push_out();
         pipe(pair);
         char got[100];
-        r &= write(pair[1], q - 50, 100) == 100 && read(pair[0], got, 100) == 100 && !memcmp(got, q - 50, 100);
+        r &= write(pair[1], q - 50, 100) == 100 && read(pair[0], got, 100) == 100 &&
+             !memcmp(got, q - 50, 100);
         close(zeros), close(pair[0]), close(pair[1]);
         show("calls %d\n", r);
     }
@@ -224,12 +233,14 @@ static void case_huge(void) {
         int ok = holds_words((uint64_t *)p, 0, 4 * HUGE, 1);
         put_words((uint64_t *)p, 2 * HUGE, 6 * HUGE, 2);
         push_out();
-        ok &= holds_words((uint64_t *)p, 0, 2 * HUGE, 1) && holds_words((uint64_t *)p, 2 * HUGE, 6 * HUGE, 2);
+        ok &= holds_words((uint64_t *)p, 0, 2 * HUGE, 1) &&
+              holds_words((uint64_t *)p, 2 * HUGE, 6 * HUGE, 2);
         _exit(!(ok & holds_words((uint64_t *)p, 6 * HUGE, bytes - HUGE, 1)));
     }
     put_words((uint64_t *)p, HUGE, 3 * HUGE, 3);
     push_out();
-    int ok = holds_words((uint64_t *)p, 0, HUGE, 1) && holds_words((uint64_t *)p, HUGE, 3 * HUGE, 3);
+    int ok =
+        holds_words((uint64_t *)p, 0, HUGE, 1) && holds_words((uint64_t *)p, HUGE, 3 * HUGE, 3);
     ok &= holds_words((uint64_t *)p, 3 * HUGE, bytes - HUGE, 1);
     show("fork %d child %d big %d\n", ok, wait_for(pid), big_is_right());
 }
@@ -305,12 +316,15 @@ static void case_read_only(void) {
 
 static void case_map_fixed(void) {
     unsigned char *p = cold(1 << 20);
-    mmap(p + (256 << 10), 64 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    mmap(p + (256 << 10), 64 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+         -1, 0);
     push_out();
     int zero = 1;
     for (size_t i = 256 << 10; i < 320 << 10; i++) zero &= p[i] == 0;
-    show("zero %d kept %d %d\n", zero, is_cold_pattern(p, 0, 256 << 10), is_cold_pattern(p, 320 << 10, 1 << 20));
-    void *again = mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    show("zero %d kept %d %d\n", zero, is_cold_pattern(p, 0, 256 << 10),
+         is_cold_pattern(p, 320 << 10, 1 << 20));
+    void *again =
+        mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     show("noreplace %s\n", again == MAP_FAILED ? strerror(errno) : "mapped");
 }
 
@@ -327,7 +341,8 @@ static void case_private_file(void) {
     for (int i = 0; i < 256; i += 2) p[i * PAGE + 9] = 200;
     push_out();
     int right = 1;
-    for (int i = 0; i < 256; i++) right &= p[i * PAGE + 9] == (i % 2 ? i : 200) && p[i * PAGE + 10] == i;
+    for (int i = 0; i < 256; i++)
+        right &= p[i * PAGE + 9] == (i % 2 ? i : 200) && p[i * PAGE + 10] == i;
     char byte;
     right &= pread(fd, &byte, 1, 9) == 1 && byte == 0;
     show("private %d\n", right);
@@ -355,7 +370,8 @@ static void case_read_own_memory(void) {
     show("mem %zd %d\n", n, memcmp(copy, p + 8000, sizeof copy));
     push_out();
     n = pwrite(fd, "changed", 7, (off_t)(uintptr_t)(p + 90000));
-    show("mem %zd %.7s %d\n", n, p + 90000, is_cold_pattern(p, 0, 90000) && is_cold_pattern(p, 90007, 1 << 20));
+    show("mem %zd %.7s %d\n", n, p + 90000,
+         is_cold_pattern(p, 0, 90000) && is_cold_pattern(p, 90007, 1 << 20));
     unsigned char *other = cold(1 << 20);
     struct iovec to = {copy, sizeof copy}, from = {other + 700000, sizeof copy};
     n = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
@@ -424,7 +440,8 @@ static void case_direct_io(void) {
     memset(q, 0, 1 << 20);
     push_out();
     ssize_t in = pread(fd, q, 1 << 20, 0);
-    show("direct %zd %zd %d %d\n", out, in, is_cold_pattern(q, 0, 1 << 20), is_cold_pattern(p, 0, 2 << 20));
+    show("direct %zd %zd %d %d\n", out, in, is_cold_pattern(q, 0, 1 << 20),
+         is_cold_pattern(p, 0, 2 << 20));
 }
 
 static void case_kernel_aio(void) {
@@ -439,7 +456,10 @@ static void case_kernel_aio(void) {
     memset(q, 0, 1 << 20);
     struct iocb *block = (void *)(q + 70 * PAGE), **list = (void *)(q + 80 * PAGE);
     struct io_event *event = (void *)(q + 90 * PAGE);
-    *block = (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = fd, .aio_buf = (uintptr_t)q, .aio_nbytes = 65536};
+    *block = (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD,
+                           .aio_fildes = fd,
+                           .aio_buf = (uintptr_t)q,
+                           .aio_nbytes = 65536};
     *list = block;
     push_out();
     if (syscall(SYS_io_submit, context, 1, list) != 1) perror("io_submit");
@@ -468,8 +488,9 @@ static void case_vmsplice(void) {
 
 static void case_clocks(void) {
     struct timespec *t = (void *)(cold(1 << 20) + (512 << 10));
-    static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID,
-                                    CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME, CLOCK_REALTIME_COARSE};
+    static const clockid_t ids[] = {
+        CLOCK_REALTIME,      CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID,
+        CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME,  CLOCK_REALTIME_COARSE};
     for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++) {
         t->tv_nsec = -1;
         push_out();
@@ -511,20 +532,25 @@ static void handle(int number, void (*handler)(int, siginfo_t *, void *), int fl
 static void case_own_faults(void) {
     handle(SIGSEGV, on_fault, 0), handle(SIGBUS, on_fault, 0);
     unsigned char *p = cold(16 * PAGE);
-    munmap(p + 4 * PAGE, PAGE), mprotect(p + 8 * PAGE, PAGE, PROT_READ), mprotect(p + 9 * PAGE, PAGE, PROT_NONE);
+    munmap(p + 4 * PAGE, PAGE), mprotect(p + 8 * PAGE, PAGE, PROT_READ),
+        mprotect(p + 9 * PAGE, PAGE, PROT_NONE);
     push_out();
     struct {
         const char *name;
         volatile unsigned char *at;
         int write;
-    } tries[] = {{"null", NULL, 0}, {"unmapped", p + 4 * PAGE + 123, 0}, {"read only", p + 8 * PAGE + 77, 1}, {"none", p + 9 * PAGE + 1, 0}};
+    } tries[] = {{"null", NULL, 0},
+                 {"unmapped", p + 4 * PAGE + 123, 0},
+                 {"read only", p + 8 * PAGE + 77, 1},
+                 {"none", p + 9 * PAGE + 1, 0}};
     for (int i = 0; i < 4; i++) {
         hits = 0;
         if (sigsetjmp(back, 1) == 0) {
             if (tries[i].write) *tries[i].at = 1;
             else show("%d\n", *tries[i].at);
         }
-        show("%s: %d at its address %d code %d\n", tries[i].name, hits, hit_address == (void *)tries[i].at, hit_code);
+        show("%s: %d at its address %d code %d\n", tries[i].name, hits,
+             hit_address == (void *)tries[i].at, hit_code);
     }
     // Past the end of a file: the program's own SIGBUS.
     int fd = open(".", O_TMPFILE | O_RDWR, 0600);
@@ -532,7 +558,8 @@ static void case_own_faults(void) {
     volatile unsigned char *m = mmap(NULL, 4 * PAGE, PROT_READ, MAP_SHARED, fd, 0);
     hits = 0;
     if (sigsetjmp(back, 1) == 0) show("%d\n", m[2 * PAGE + 5]);
-    show("bus: %d at its address %d code %d\n", hits, hit_address == (void *)(m + 2 * PAGE + 5), hit_code);
+    show("bus: %d at its address %d code %d\n", hits, hit_address == (void *)(m + 2 * PAGE + 5),
+         hit_code);
     show("rest %d %d\n", is_cold_pattern(p, 0, 4 * PAGE), is_cold_pattern(p, 10 * PAGE, 16 * PAGE));
 }
 
@@ -569,7 +596,8 @@ static void case_write_barrier(void) {
     show("barrier %d", hits);
     push_out();
     int right = 1;
-    for (int i = 0; i < 512; i++) right &= p[i * PAGE + 51] == (unsigned char)((i * PAGE + 51) * 7 + (i * PAGE + 51) / 251);
+    for (int i = 0; i < 512; i++)
+        right &= p[i * PAGE + 51] == (unsigned char)((i * PAGE + 51) * 7 + (i * PAGE + 51) / 251);
     for (int i = 0; i < 512; i += 4) right &= p[i * PAGE + 50] == 250;
     show(" %d\n", right);
 }
@@ -581,13 +609,13 @@ static void case_masks(void) {
     push_out();
     show("right %d", big_is_right());
     sigprocmask(SIG_SETMASK, NULL, &now);
-    show(" blocked: bus %d segv %d usr1 %d kill %d\n", sigismember(&now, SIGBUS), sigismember(&now, SIGSEGV),
-         sigismember(&now, SIGUSR1), sigismember(&now, SIGKILL));
+    show(" blocked: bus %d segv %d usr1 %d kill %d\n", sigismember(&now, SIGBUS),
+         sigismember(&now, SIGSEGV), sigismember(&now, SIGUSR1), sigismember(&now, SIGKILL));
     signal(SIGBUS, on_hit), signal(SIGUSR1, on_hit);
     raise(SIGBUS), raise(SIGUSR1);
     sigpending(&pending);
-    show("hits %d pending: bus %d usr1 %d usr2 %d\n", hits, sigismember(&pending, SIGBUS), sigismember(&pending, SIGUSR1),
-         sigismember(&pending, SIGUSR2));
+    show("hits %d pending: bus %d usr1 %d usr2 %d\n", hits, sigismember(&pending, SIGBUS),
+         sigismember(&pending, SIGUSR1), sigismember(&pending, SIGUSR2));
     sigemptyset(&all);
     sigprocmask(SIG_SETMASK, &all, &now);
     show("hits %d, old mask bus %d\n", hits, sigismember(&now, SIGBUS));
@@ -595,11 +623,13 @@ static void case_masks(void) {
     sigaddset(&action.sa_mask, SIGBUS), sigaddset(&action.sa_mask, SIGHUP);
     sigaction(SIGSEGV, &action, NULL), sigaction(SIGSEGV, NULL, &old);
     show("action %d flags %x mask %d %d %d\n", old.sa_handler == on_hit, old.sa_flags & ~0x04000000,
-         sigismember(&old.sa_mask, SIGBUS), sigismember(&old.sa_mask, SIGHUP), sigismember(&old.sa_mask, SIGINT));
+         sigismember(&old.sa_mask, SIGBUS), sigismember(&old.sa_mask, SIGHUP),
+         sigismember(&old.sa_mask, SIGINT));
     signal(SIGBUS, SIG_IGN);
     raise(SIGBUS);
     push_out();
-    show("ignored: right %d, hits %d, %d\n", big_is_right(), hits, signal(SIGBUS, SIG_DFL) == SIG_IGN);
+    show("ignored: right %d, hits %d, %d\n", big_is_right(), hits,
+         signal(SIGBUS, SIG_DFL) == SIG_IGN);
 }
 
 static void case_mask_in_thread(void) {
@@ -670,7 +700,8 @@ static void case_mask_storm(void) {
         sigemptyset(&mask);
         if (!was_blocked) sigaddset(&mask, SIGUSR1);
         sigprocmask(SIG_SETMASK, &mask, &old);
-        wrong += sigismember(&old, SIGUSR1) != was_blocked || sigismember(&old, SIGUSR2) || sigismember(&old, SIGRTMIN);
+        wrong += sigismember(&old, SIGUSR1) != was_blocked || sigismember(&old, SIGUSR2) ||
+                 sigismember(&old, SIGRTMIN);
     }
     show("wrong %d\n", wrong);
 }
@@ -744,7 +775,8 @@ static void case_disarming(void) {
     handle(SIGUSR1, on_signal, SA_ONSTACK);
     for (int i = 0; i < 3; i++) raise(SIGUSR1), push_out();
     sigaltstack(NULL, &got);
-    show("inside %d disarmed %d told %d armed %d\n", inside, disarmed, told, got.ss_sp == alternate);
+    show("inside %d disarmed %d told %d armed %d\n", inside, disarmed, told,
+         got.ss_sp == alternate);
 }
 
 // Backtraces, and so exceptions, pass through a handler, wherever its frame lies.
@@ -774,7 +806,8 @@ static void case_unwind(void) {
     raise_within(SIGUSR1);
     show("plain %d\n", unwound);
     for (int kind = 0; kind < 2; kind++) {
-        stack_t given = {.ss_sp = map(256 << 10), .ss_size = 256 << 10, .ss_flags = kind ? (int)(1u << 31) : 0};
+        stack_t given = {
+            .ss_sp = map(256 << 10), .ss_size = 256 << 10, .ss_flags = kind ? (int)(1u << 31) : 0};
         sigaltstack(&given, NULL), push_out();
         unwound = 0, raise_within(SIGUSR2);
         show("mapped %d\n", unwound);
@@ -790,7 +823,8 @@ static void case_no_room(void) {
     pid_t pid = fork();
     if (pid == 0) {
         // kill(getpid(), SIGUSR1); exit_group(7), on a stack with 600 bytes left above the guard
-        __asm__ volatile("mov %0, %%rsp; mov $39, %%eax; syscall; mov %%eax, %%edi; mov $10, %%esi; mov $62, %%eax; syscall;"
+        __asm__ volatile("mov %0, %%rsp; mov $39, %%eax; syscall;"
+                         " mov %%eax, %%edi; mov $10, %%esi; mov $62, %%eax; syscall;"
                          "mov $7, %%edi; mov $231, %%eax; syscall"
                          :: "r"(stack + (512 << 10) + 600) : "memory");
     }
@@ -813,7 +847,8 @@ static void case_coroutines(void) {
     signal(SIGALRM, on_hit);
     setitimer(ITIMER_REAL, &often, NULL);
     getcontext(&inside);
-    inside.uc_stack.ss_sp = cold(1 << 20), inside.uc_stack.ss_size = 1 << 20, inside.uc_link = &outside;
+    inside.uc_stack.ss_sp = cold(1 << 20), inside.uc_stack.ss_size = 1 << 20,
+    inside.uc_link = &outside;
     makecontext(&inside, body, 0);
     for (int i = 0; i < 21; i++) {
         swapcontext(&outside, &inside);
@@ -886,12 +921,14 @@ static void case_blocked(void) {
     show("less %d\n", is_cold_pattern(p, 0, 4 << 20));
     push_out();
     unsigned char *q = mremap(p, 4 << 20, 16 << 20, MREMAP_MAYMOVE);
-    show("more %d\n", q != MAP_FAILED && is_cold_pattern(q, 0, 4 << 20) && is_zero(q, 4 << 20, 16 << 20));
+    show("more %d\n",
+         q != MAP_FAILED && is_cold_pattern(q, 0, 4 << 20) && is_zero(q, 4 << 20, 16 << 20));
     push_out();
     mprotect(q + (2 << 20), 2 << 20, PROT_READ);
     show("part read only %d\n", is_cold_pattern(q, 0, 4 << 20));
     madvise(q + (3 << 20), PAGE, MADV_DONTNEED);
-    show("dropped %d\n", is_zero(q, 3 << 20, (3 << 20) + PAGE) && is_cold_pattern(q, (3 << 20) + PAGE, 4 << 20));
+    show("dropped %d\n",
+         is_zero(q, 3 << 20, (3 << 20) + PAGE) && is_cold_pattern(q, (3 << 20) + PAGE, 4 << 20));
 }
 
 static void case_own_stack(void) {
@@ -948,7 +985,8 @@ static void case_many_threads(void) {
     long sum = 0;
     for (int round = 0; round < 20; round++) {
         pthread_t thread[24];
-        for (long i = 0; i < 24; i++) pthread_create(&thread[i], NULL, work, (void *)(round * 100 + i));
+        for (long i = 0; i < 24; i++)
+            pthread_create(&thread[i], NULL, work, (void *)(round * 100 + i));
         push_out();
         for (int i = 0; i < 24; i++) {
             void *result;
@@ -990,7 +1028,8 @@ static void case_fork(void) {
     for (int generation = 0; generation < 3; generation++) {
         pid_t pid = fork();
         if (pid == 0) {
-            show("generation %d: %d %d\n", generation, is_cold_pattern(p, 0, 8 << 20), big_is_right());
+            show("generation %d: %d %d\n", generation, is_cold_pattern(p, 0, 8 << 20),
+                 big_is_right());
             push_out();
             memset(p, generation, 1 << 20);
             int kept = is_cold_pattern(p, 1 << 20, 8 << 20);
@@ -1100,7 +1139,8 @@ static void case_close_all(void) {
     show("few descriptors: right %d child %d\n", big_is_right(), WEXITSTATUS(wait_for(pid)));
     int fd = open("/dev/null", O_RDONLY), seen = 0;
     struct stat about;
-    for (int i = fd + 1; i < 70000; i++) seen += fstat(i, &about) == 0 || fcntl(i, F_GETFD) >= 0 || dup(i) >= 0;
+    for (int i = fd + 1; i < 70000; i++)
+        seen += fstat(i, &about) == 0 || fcntl(i, F_GETFD) >= 0 || dup(i) >= 0;
     show("next descriptor %d, %d more\n", fd, seen);
 }
 
@@ -1118,7 +1158,8 @@ static void case_descriptor_limit(void) {
     for (int fd; (fd = open("/dev/null", O_RDONLY)) >= 0; opened++) last = fd;
     push_out();
     pid_t pid = fork();
-    if (pid == 0) getrlimit(RLIMIT_NOFILE, &now), _exit(big_is_right() && now.rlim_max == 128 ? 5 : 6);
+    if (pid == 0)
+        getrlimit(RLIMIT_NOFILE, &now), _exit(big_is_right() && now.rlim_max == 128 ? 5 : 6);
     show("opened %d, last %d, child %d\n", opened, last, WEXITSTATUS(wait_for(pid)));
     close_range(3, ~0u, 0);
     pid_t shell;
@@ -1153,7 +1194,8 @@ static void case_empty_environment(void) {
 }
 
 static void case_shared(void) {
-    uint64_t *shared = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t *shared =
+        mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -1162,7 +1204,8 @@ static void case_shared(void) {
     pid_t pids[3];
     for (int i = 0; i < 3; i++)
         if ((pids[i] = fork()) == 0) {
-            for (int k = 0; k < 2000; k++) pthread_mutex_lock(mutex), shared[0]++, pthread_mutex_unlock(mutex);
+            for (int k = 0; k < 2000; k++)
+                pthread_mutex_lock(mutex), shared[0]++, pthread_mutex_unlock(mutex);
             push_out();
             _exit(!big_is_right());
         }
@@ -1194,7 +1237,9 @@ static int kinds_of_threads(void) {
         FILE *status = d->d_name[0] == '.' ? NULL : fopen(path, "r");
         if (!status) continue;
         while (fgets(line, sizeof line, status))
-            if (!strncmp(line, "Uid:", 4) || !strncmp(line, "Gid:", 4) || !strncmp(line, "CapEff:", 7)) strcat(all, line);
+            if (!strncmp(line, "Uid:", 4) || !strncmp(line, "Gid:", 4) ||
+                !strncmp(line, "CapEff:", 7))
+                strcat(all, line);
         fclose(status);
         int k = 0;
         while (k < n && strcmp(kinds[k], all)) k++;
@@ -1216,7 +1261,9 @@ static void case_identity(void) {
         _exit(0);
     }
     wait_for(pid);
-    void *wait_here(void *barrier) { return pthread_barrier_wait(barrier), pthread_barrier_wait(barrier), NULL; }
+    void *wait_here(void *barrier) {
+        return pthread_barrier_wait(barrier), pthread_barrier_wait(barrier), NULL;
+    }
     pthread_barrier_t barrier;
     pthread_barrier_init(&barrier, NULL, 2);
     pthread_t thread;
@@ -1240,17 +1287,16 @@ static const struct {
     void (*run)(void);
     int is_late;
 } cases[] = {
-    CASE(huge),          CASE(only_read),      LATE(blocked),
-    CASE(grow),          CASE(resize_in_place), CASE(none_and_back),  CASE(read_only),        CASE(map_fixed),     CASE(private_file),
-    CASE(run_code),      CASE(read_own_memory), CASE(deep_stack),      CASE(brk),           CASE(bad_pointers),
-    CASE(direct_io),     CASE(kernel_aio),     CASE(vmsplice),         CASE(clocks),        CASE(own_faults),
-    CASE(deadly_faults), CASE(write_barrier),  CASE(masks),            CASE(mask_in_thread), CASE(mask_storm),
-    CASE(alternate_stack),
-    CASE(alarms),        CASE(coroutines),     CASE(cancel),           CASE(own_stack),     CASE(robust_mutex),
-    CASE(many_threads),  CASE(spawn),          CASE(cold_arguments),   CASE(fork),          CASE(fork_tree),
-    CASE(raw_clone),     CASE(fork_with_threads), CASE(daemon),        CASE(close_all),     CASE(exec_again),
-    CASE(disarming),     CASE(unwind),         CASE(no_room),          CASE(descriptor_limit),
-    CASE(empty_environment), CASE(shared),     CASE(end_in_thread),  CASE(identity),
+    CASE(huge), CASE(only_read), LATE(blocked), CASE(grow), CASE(resize_in_place),
+    CASE(none_and_back), CASE(read_only), CASE(map_fixed), CASE(private_file), CASE(run_code),
+    CASE(read_own_memory), CASE(deep_stack), CASE(brk), CASE(bad_pointers), CASE(direct_io),
+    CASE(kernel_aio), CASE(vmsplice), CASE(clocks), CASE(own_faults), CASE(deadly_faults),
+    CASE(write_barrier), CASE(masks), CASE(mask_in_thread), CASE(mask_storm),
+    CASE(alternate_stack), CASE(alarms), CASE(coroutines), CASE(cancel), CASE(own_stack),
+    CASE(robust_mutex), CASE(many_threads), CASE(spawn), CASE(cold_arguments), CASE(fork),
+    CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon), CASE(close_all),
+    CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room), CASE(descriptor_limit),
+    CASE(empty_environment), CASE(shared), CASE(end_in_thread), CASE(identity),
 };
 
 int main(int argc, char **argv) {

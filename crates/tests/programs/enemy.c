@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
         counters += attack_mappings(round % 3);
         usleep(1000);
     }
-    printf("enemy: user %d, files %s, settings %s, counters %s\n", geteuid(), found ? "found" : "none",
-           settings ? "written" : "safe", counters ? "written" : "safe");
+    printf("enemy: user %d, files %s, settings %s, counters %s\n", geteuid(),
+           found ? "found" : "none", settings ? "written" : "safe", counters ? "written" : "safe");
     return 0;
 }

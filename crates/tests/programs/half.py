@@ -1,6 +1,8 @@
-"""Pages of which half is random and half is not: any codec makes a half of them. Arguments: MiB, seconds.
+"""Pages of which half is random and half is not: any codec makes a half of them. Arguments: MiB,
+seconds.
 
-It holds them for so long, and ends without giving anything back, so that the last counters are those of all of it."""
+It holds them for so long, and ends without giving anything back, so that the last counters are
+those of all of it."""
 import mmap
 import os
 import sys

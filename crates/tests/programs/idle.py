@@ -2,8 +2,8 @@
 
     idle.py MIB DIR
 
-Makes DIR/orders, a fifo, and answers each line that comes there by the hash of its data, a line in DIR/answers. The line
-"end" ends it. While it waits it neither runs nor touches anything.
+Makes DIR/orders, a fifo, and answers each line that comes there by the hash of its data, a line in
+DIR/answers. The line "end" ends it. While it waits it neither runs nor touches anything.
 """
 import hashlib
 import os

@@ -63,7 +63,8 @@ int main(int argc, char **argv) {
     if (argc != 3) return 2;
     for (int i = 0; i < 32; i++) mark[i] = "ABCDEFGHJKLMNPQR"[(i * 7 + i / 3) % 16];
     size_t pages = strtoul(argv[1], NULL, 10) * 256;
-    unsigned char *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory =
+        mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 2;
     for (size_t i = 0; i < pages; i++) fill(memory + i * PAGE, i);
     for (int round = 0; round < atoi(argv[2]); round++) {

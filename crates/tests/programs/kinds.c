@@ -38,14 +38,16 @@ static void *serve(void *nothing) {
         if (read(faults, &message, sizeof message) != sizeof message) continue;
         check(message.event == UFFD_EVENT_PAGEFAULT, "an event");
         size_t at = (message.arg.pagefault.address & -PAGE_BYTES) - (size_t)served;
-        struct uffdio_copy copy = {.dst = (size_t)served + at, .src = (size_t)memory + at, .len = PAGE_BYTES};
+        struct uffdio_copy copy = {
+            .dst = (size_t)served + at, .src = (size_t)memory + at, .len = PAGE_BYTES};
         check(!ioctl(faults, UFFDIO_COPY, &copy) || errno == EEXIST, "UFFDIO_COPY");
     }
     return nothing;
 }
 
 static void enlist(void *start, size_t bytes) {
-    struct uffdio_register range = {.range = {(size_t)start, bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    struct uffdio_register range = {.range = {(size_t)start, bytes},
+                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
     check(!ioctl(faults, UFFDIO_REGISTER, &range), "UFFDIO_REGISTER");
 }
 

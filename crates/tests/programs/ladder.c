@@ -56,7 +56,8 @@ static void find_library(struct task *t) {
     while (fgets(line, sizeof line, f)) {
         unsigned long start, end;
         char access[8];
-        if (sscanf(line, "%lx-%lx %4s", &start, &end, access) == 3 && access[2] == 'x' && strstr(line, LIBRARY))
+        if (sscanf(line, "%lx-%lx %4s", &start, &end, access) == 3 && access[2] == 'x' &&
+            strstr(line, LIBRARY))
             t->start = start, t->end = end;
     }
     fclose(f);
@@ -76,11 +77,15 @@ static int is_in(const long *numbers, size_t len, long number) {
 #define IS_IN(numbers, number) is_in(numbers, sizeof numbers / sizeof *numbers, number)
 
 static int is_counted(long number) {
-    static const long lasting[] = {SYS_mmap, SYS_open, SYS_openat, SYS_memfd_create, SYS_userfaultfd, SYS_clone,
-                                   SYS_pread64, SYS_io_submit, SYS_io_setup, SYS_fallocate, SYS_ftruncate};
+    static const long lasting[] = {SYS_mmap,        SYS_open,      SYS_openat,   SYS_memfd_create,
+                                   SYS_userfaultfd, SYS_clone,     SYS_pread64,  SYS_io_submit,
+                                   SYS_io_setup,    SYS_fallocate, SYS_ftruncate};
 
-    static const long never[] = {SYS_getpid, SYS_gettid, SYS_sched_yield, SYS_clock_gettime, SYS_rt_sigreturn, SYS_exit,
-                                 SYS_exit_group, SYS_rt_sigprocmask, SYS_futex, SYS_nanosleep, SYS_getuid, SYS_geteuid, SYS_brk, SYS_rt_sigaction};
+    static const long never[] = {SYS_getpid,        SYS_gettid,         SYS_sched_yield,
+                                 SYS_clock_gettime, SYS_rt_sigreturn,   SYS_exit,
+                                 SYS_exit_group,    SYS_rt_sigprocmask, SYS_futex,
+                                 SYS_nanosleep,     SYS_getuid,         SYS_geteuid,
+                                 SYS_brk,           SYS_rt_sigaction};
     return mode == EVER ? IS_IN(lasting, number) : !IS_IN(never, number);
 }
 
@@ -89,7 +94,11 @@ static int error_of(long number) {
     switch (number) {
         case SYS_read: case SYS_pread64: return EIO;
         case SYS_write: case SYS_pwrite64: case SYS_io_submit: case SYS_fallocate: return ENOSPC;
-        case SYS_open: case SYS_openat: case SYS_memfd_create: case SYS_fcntl: case SYS_userfaultfd: return EMFILE;
+        case SYS_open:
+        case SYS_openat:
+        case SYS_memfd_create:
+        case SYS_fcntl:
+        case SYS_userfaultfd: return EMFILE;
         case SYS_clone: case SYS_fork: case SYS_vfork: return EAGAIN;
         default: return ENOMEM;
     }
@@ -149,7 +158,8 @@ static int at_stop(struct task *t, int status, int *goes_on) {
     *goes_on = PTRACE_SYSCALL;
     if (sig == (SIGTRAP | 0x80)) return at_call(t), 0;
     if (event == PTRACE_EVENT_STOP) {
-        if (sig == SIGSTOP || sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU) *goes_on = PTRACE_LISTEN;
+        if (sig == SIGSTOP || sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU)
+            *goes_on = PTRACE_LISTEN;
         return 0;
     }
     if (event == PTRACE_EVENT_EXEC) return t->start = t->end = 0, 0;
@@ -173,7 +183,8 @@ static int follow(pid_t first) {
             ptrace(how, tid, 0, sig);
         } else {
             t->tid = 0;
-            if (tid == first) ends_with = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            if (tid == first)
+                ends_with = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         }
     }
     return ends_with;
@@ -192,14 +203,15 @@ int main(int argc, char **argv) {
     }
     int status;
     waitpid(child, &status, WUNTRACED);
-    long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE |
-                   PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
+    long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK |
+                   PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
     if (ptrace(PTRACE_SEIZE, child, 0, options)) {
         fprintf(stderr, "ladder: ptrace: %s\n", strerror(errno));
         return 2;
     }
     kill(child, SIGCONT);
     int ends_with = follow(child);
-    fprintf(stderr, "\nladder: counted %ld, number %ld refused %ld times\n", counted, refused_number, refused_calls);
+    fprintf(stderr, "\nladder: counted %ld, number %ld refused %ld times\n", counted,
+            refused_number, refused_calls);
     return ends_with;
 }

@@ -40,7 +40,8 @@ static uintptr_t control_block(void) {
 
 static int where(void) {
     const uintptr_t block = control_block();
-    const uintptr_t end = ((uintptr_t)neighbour_memory() + neighbour_pages() * PAGE + PAGE - 1) / PAGE * PAGE;
+    const uintptr_t end =
+        ((uintptr_t)neighbour_memory() + neighbour_pages() * PAGE + PAGE - 1) / PAGE * PAGE;
     unsigned long low, high, start = 0;
     int one = variables[0];
     char line[512];
@@ -58,7 +59,8 @@ static int run(void) {
     char *neighbour = neighbour_memory();
     const size_t pages = neighbour_pages();
     for (size_t i = 0; i < pages; i++) memset(neighbour + i * PAGE, 'a' + i % 26, 100 + i % 3000);
-    uint64_t *other = mmap(NULL, (size_t)OTHER_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t *other = mmap(NULL, (size_t)OTHER_PAGES * PAGE, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (other == MAP_FAILED) return perror("mmap"), 1;
     for (int round = 0; round < ROUNDS; round++)
         for (size_t i = 0; i < OTHER_PAGES; i++) {
@@ -67,10 +69,12 @@ static int run(void) {
             if (i % 64 == 0) usleep(1), sched_yield();
         }
     for (size_t i = 0; i < OTHER_PAGES; i++)
-        if (other[i * PAGE / 8 + i % 512] != ROUNDS * i * 0x9e3779b97f4a7c15ull) return puts("wrong"), 1;
+        if (other[i * PAGE / 8 + i % 512] != ROUNDS * i * 0x9e3779b97f4a7c15ull)
+            return puts("wrong"), 1;
     for (size_t i = 0; i < pages; i++)
         for (size_t k = 0; k < PAGE; k++)
-            if (neighbour[i * PAGE + k] != (k < 100 + i % 3000 ? (char)('a' + i % 26) : 0)) return puts("wrong"), 1;
+            if (neighbour[i * PAGE + k] != (k < 100 + i % 3000 ? (char)('a' + i % 26) : 0))
+                return puts("wrong"), 1;
     return puts("right"), 0;
 }
 

@@ -40,7 +40,8 @@ static int look(struct mapping *all) {
         char mode[5], name[256] = "";
         if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %255s", &from, &to, mode, &inode, name) >= 4) {
             if (++n == MAPPINGS) exit(2);
-            all[n] = (struct mapping){from, to, !inode && !name[0], mode[0] == 'r', 0, from == chain};
+            all[n] =
+                (struct mapping){from, to, !inode && !name[0], mode[0] == 'r', 0, from == chain};
             // The kernel shows the end of a file's segment (.bss), and what lies behind it, as
             // anonymous.
             chain = inode || from == chain ? to : 0;
@@ -71,7 +72,8 @@ static int keys_in(const struct mapping *m) {
     int found = 0;
     for (uint64_t at = m->from; at < m->to; at += PIECE) {
         ssize_t n = pread(memory, words, sizeof words, at);
-        for (ssize_t i = 0; n > 0 && i * 4 + KEY_BYTES <= n && i < PIECE / 4; i++) found += is_key(words + i);
+        for (ssize_t i = 0; n > 0 && i * 4 + KEY_BYTES <= n && i < PIECE / 4; i++)
+            found += is_key(words + i);
     }
     return found;
 }
@@ -87,7 +89,8 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     int n = look(before), wrong = 0, undumped = 0, dumped_keys = 0, hidden_keys = 0;
     size_t bytes = strtoul(argv[1], NULL, 10) << 20;
-    unsigned char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 2;
     uint64_t x = 88172645463325252ull;
     for (size_t i = 0; i < bytes / 8; i++) {
@@ -99,7 +102,8 @@ int main(int argc, char **argv) {
         struct mapping *a = &after[i];
         if (a->anonymous && a->to < library - FAR && a->from > library - (FAR << 2)) {
             undumped += a->undumped;
-            if (!a->undumped) printf("own: %lx-%lx would be in a core dump\n", a->from, a->to), wrong++;
+            if (!a->undumped)
+                printf("own: %lx-%lx would be in a core dump\n", a->from, a->to), wrong++;
             if (a->readable) hidden_keys += keys_in(a);
             continue;
         }
@@ -107,11 +111,12 @@ int main(int argc, char **argv) {
         if (a->anonymous && !a->behind_file && !is_mine && !is_in(before, n, a)) {
             // The program's mapping may have grown together with a neighbour that was there before.
             int overlaps = a->from <= (uint64_t)memory && a->to >= (uint64_t)memory + bytes;
-            if (!overlaps) printf("own: %lx-%lx lies where the kernel likes\n", a->from, a->to), wrong++;
+            if (!overlaps)
+                printf("own: %lx-%lx lies where the kernel likes\n", a->from, a->to), wrong++;
         }
         if (a->readable && !a->undumped && a->from < 1ull << 47) dumped_keys += keys_in(a);
     }
-    printf("own: %s mappings left out, %d wrong, keys %d and %s\n", undumped ? "some" : "no", wrong, dumped_keys,
-           hidden_keys ? "hidden" : "none");
+    printf("own: %s mappings left out, %d wrong, keys %d and %s\n", undumped ? "some" : "no", wrong,
+           dumped_keys, hidden_keys ? "hidden" : "none");
     return wrong || dumped_keys;
 }

@@ -1,4 +1,5 @@
-"""CPython with threads, subprocess, os.fork and multiprocessing over one large heap. Argument: scale (1.0 is about 200 MiB)."""
+"""CPython with threads, subprocess, os.fork and multiprocessing over one large heap. Argument:
+scale (1.0 is about 200 MiB)."""
 import hashlib
 import multiprocessing
 import os
@@ -47,7 +48,11 @@ print("threads", *sorted_parts)
 # subprocess: a large text goes through pipes to a child and comes back.
 text = "\n".join(heap[::3]).encode()
 child = subprocess.run(
-    [sys.executable, "-c", "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d[::-1])"],
+    [
+        sys.executable,
+        "-c",
+        "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d[::-1])",
+    ],
     input=text,
     stdout=subprocess.PIPE,
     check=True,
@@ -76,7 +81,8 @@ print("fork", answer, digest(heap))
 
 # multiprocessing: workers inherit the heap by fork and send results back.
 def work(k):
-    return digest(sorted(part(k, 8))), sum(index[i[-60:][:8]] if i[-60:][:8] in index else 1 for i in part(k, 8))
+    found = sum(index[i[-60:][:8]] if i[-60:][:8] in index else 1 for i in part(k, 8))
+    return digest(sorted(part(k, 8))), found
 
 
 with multiprocessing.get_context("fork").Pool(2) as pool:

@@ -1,4 +1,5 @@
-"""redis-server, filled over its unix socket, changed during BGSAVE (fork), reloaded; digests compared.
+"""redis-server, filled over its unix socket, changed during BGSAVE (fork), reloaded; digests
+compared.
 
 Argument: scale (1.0 is about 200 MiB). Speaks the protocol itself: no client library is needed.
 """
@@ -16,8 +17,8 @@ path = os.path.join(directory, "s")
 
 class Server:
     def __init__(self):
-        options = {"port": "0", "save": "", "appendonly": "no", "enable-debug-command": "yes", "loglevel": "warning"}
-        options |= {"unixsocket": path, "dir": directory}
+        options = {"port": "0", "save": "", "appendonly": "no", "enable-debug-command": "yes"}
+        options |= {"loglevel": "warning", "unixsocket": path, "dir": directory}
         command = ["redis-server"] + [word for k, v in options.items() for word in ("--" + k, v)]
         self.log = open(os.path.join(directory, "log"), "a+")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
@@ -30,7 +31,8 @@ class Server:
                 self.socket.close()
                 if self.process.poll() is not None:
                     self.log.seek(0)
-                    sys.exit("redis-server ended: %s\n%s" % (self.process.returncode, self.log.read()))
+                    why = self.process.returncode, self.log.read()
+                    sys.exit("redis-server ended: %s\n%s" % why)
                 time.sleep(0.02)
         self.file = self.socket.makefile("rb")
         while True:
@@ -90,9 +92,14 @@ def value(i):
 strings, lists = int(40_000 * scale), int(500 * scale)
 server = Server()
 for first in range(0, strings, 20_000):
-    server.pipeline(("SET", "string:%d" % i, value(i)) for i in range(first, min(strings, first + 20_000)))
-server.pipeline(("RPUSH", "list:%d" % i, *[value(i * 100 + j) for j in range(15)]) for i in range(lists))
-server.pipeline(("HSET", "hash:%d" % i, *[x for j in range(5) for x in (j, value(i + j))]) for i in range(lists))
+    some = range(first, min(strings, first + 20_000))
+    server.pipeline(("SET", "string:%d" % i, value(i)) for i in some)
+server.pipeline(
+    ("RPUSH", "list:%d" % i, *[value(i * 100 + j) for j in range(15)]) for i in range(lists)
+)
+server.pipeline(
+    ("HSET", "hash:%d" % i, *[x for j in range(5) for x in (j, value(i + j))]) for i in range(lists)
+)
 before = server.ask("DEBUG", "DIGEST")
 print("filled", server.ask("DBSIZE"), before)
 

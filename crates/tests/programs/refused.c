@@ -27,7 +27,8 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     size_t pages = strtoul(argv[1], NULL, 10) * 256;
     int rounds = argc > 2 ? atoi(argv[2]) : 2;
-    uint64_t *memory = mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t *memory =
+        mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 2;
     uint64_t sum = 0;
     for (int round = 0; round < rounds; round++) {

@@ -48,7 +48,9 @@ static void drop(const char *what) {
     if (!strcmp(what, "chroot")) {
         check(!chroot(".") && !chdir("/"), "chroot");
     } else if (!strcmp(what, "setuid")) {
-        check(!setgroups(0, 0) && !setresgid(65534, 65534, 65534) && !setresuid(65534, 65534, 65534), "setuid");
+        check(!setgroups(0, 0) && !setresgid(65534, 65534, 65534) &&
+                  !setresuid(65534, 65534, 65534),
+              "setuid");
     } else {
         check(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable");
     }
@@ -58,26 +60,37 @@ static void drop(const char *what) {
 }
 
 #define ALLOW(name) \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_##name, 0, 1), \
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
 static void jail(const char *how) {
     unsigned refusal = !strcmp(how, "kill") ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM;
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        ALLOW(read), ALLOW(write), ALLOW(exit), ALLOW(exit_group), ALLOW(rt_sigreturn), ALLOW(brk), ALLOW(mmap), ALLOW(munmap),
-        ALLOW(rt_sigaction), BPF_STMT(BPF_RET | BPF_K, refusal),
+        ALLOW(read),
+        ALLOW(write),
+        ALLOW(exit),
+        ALLOW(exit_group),
+        ALLOW(rt_sigreturn),
+        ALLOW(brk),
+        ALLOW(mmap),
+        ALLOW(munmap),
+        ALLOW(rt_sigaction),
+        BPF_STMT(BPF_RET | BPF_K, refusal),
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
     check(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
     int is_strict = !strcmp(how, "strict");
-    check(!(is_strict ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)),
+    check(!(is_strict ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)
+                      : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)),
           "the filter");
     for (int round = 0; round < 3; round++) check(is_right(), "memory under the filter");
     if (!is_strict) {
         static struct sigaction ignore = {.sa_handler = SIG_IGN};
         check(!sigaction(SIGUSR1, &ignore, 0), "sigaction");
         for (int i = 0; i < 64; i++) {
-            char *more = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            char *more =
+                mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             check(more != MAP_FAILED, "more memory");
             memset(more, i, 1 << 20);
         }
@@ -99,7 +112,8 @@ static void threads(size_t limit_mib) {
     pthread_attr_setstacksize(&attributes, 64 << 10);
     pthread_t thread;
     int error = 0;
-    for (int i = 0; i < 30000 && !error; i++) error = pthread_create(&thread, &attributes, wait_for_ever, 0);
+    for (int i = 0; i < 30000 && !error; i++)
+        error = pthread_create(&thread, &attributes, wait_for_ever, 0);
     check(error == EAGAIN, "the error of pthread_create");
     check(is_right(), "memory");
 }
@@ -151,7 +165,8 @@ static void namespaces(size_t mib, int processes) {
     }
     for (int i = 0; i < processes; i++) {
         int status;
-        check(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 5, "a process of a namespace");
+        check(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 5,
+              "a process of a namespace");
     }
 }
 

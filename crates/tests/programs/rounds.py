@@ -1,4 +1,5 @@
-"""Goes through its memory in order, a byte of each page, again and again. Arguments: MiB, rounds. Half of each page is random."""
+"""Goes through its memory in order, a byte of each page, again and again. Arguments: MiB, rounds.
+Half of each page is random."""
 import mmap
 import os
 import sys

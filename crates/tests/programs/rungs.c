@@ -38,7 +38,9 @@ static uint64_t sum_of(size_t from, size_t to) {
             uint64_t found = memory[p * PAGE_WORDS + i];
             if (found != word(p, i)) {
                 char text[128];
-                int len = snprintf(text, sizeof text, "rungs: wrong bytes in page %zu, word %d: %llx\n", p, i, (unsigned long long)found);
+                int len =
+                    snprintf(text, sizeof text, "rungs: wrong bytes in page %zu, word %d: %llx\n",
+                             p, i, (unsigned long long)found);
                 _exit(write(2, text, len) < 0 ? 4 : 1);
             }
             sum = sum * 31 + found;

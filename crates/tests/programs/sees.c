@@ -17,7 +17,8 @@ int main(void) {
         if (fcntl(fd, F_GETFD) < 0) continue;
         ssize_t n = readlink(path, target, sizeof target - 1);
         target[n < 0 ? 0 : n] = 0;
-        if (n < 0 || strstr(target, "uzswap")) printf("sees: %d is %s\n", fd, n < 0 ? "something" : target);
+        if (n < 0 || strstr(target, "uzswap"))
+            printf("sees: %d is %s\n", fd, n < 0 ? "something" : target);
     }
     printf("sees: done\n");
     return 0;

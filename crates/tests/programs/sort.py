@@ -1,4 +1,5 @@
-"""CPython builds and sorts large dict, list and str structures. Argument: scale (1.0 is about 200 MiB)."""
+"""CPython builds and sorts large dict, list and str structures. Argument: scale (1.0 is about 200
+MiB)."""
 import hashlib
 import random
 import sys

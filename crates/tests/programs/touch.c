@@ -40,7 +40,8 @@ static void *work(void *argument) {
     size_t self = (size_t)argument, sum = 0;
     size_t first = pages * self / threads, end = pages * (self + 1) / threads;
     for (int round = 0; round < rounds; round++) {
-        for (size_t i = first; i < end; i++) fill(memory + i * PAGE_WORDS, i + ((uint64_t)round << 40));
+        for (size_t i = first; i < end; i++)
+            fill(memory + i * PAGE_WORDS, i + ((uint64_t)round << 40));
         for (size_t i = first; i < end; i++) {
             if (!check(memory + i * PAGE_WORDS, i + ((uint64_t)round << 40))) {
                 fprintf(stderr, "wrong bytes in page %zu, round %d, thread %zu\n", i, round, self);

@@ -1,4 +1,5 @@
-"""A program to be watched: builds a heap, reads it over, starts others, then waits. Arguments: MiB, directory.
+"""A program to be watched: builds a heap, reads it over, starts others, then waits. Arguments: MiB,
+directory.
 
 It makes DIRECTORY/ready when there is nothing more to see, and ends when DIRECTORY/go is there."""
 import hashlib

@@ -205,9 +205,12 @@ impl Exposition {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "# HELP uzswap_x_total x\n# TYPE uzswap_x_total counter\nuzswap_x_total{a=\"b\\\"c\"} 1\n\
-        # HELP uzswap_h_seconds h\n# TYPE uzswap_h_seconds histogram\nuzswap_h_seconds_bucket{le=\"1\"} 1\n\
-        uzswap_h_seconds_bucket{le=\"+Inf\"} 2\nuzswap_h_seconds_sum 3\nuzswap_h_seconds_count 2\n";
+    const GOOD: &str = "# HELP uzswap_x_total x\n# TYPE uzswap_x_total counter\n\
+                        uzswap_x_total{a=\"b\\\"c\"} 1\n\
+                        # HELP uzswap_h_seconds h\n# TYPE uzswap_h_seconds histogram\n\
+                        uzswap_h_seconds_bucket{le=\"1\"} 1\n\
+                        uzswap_h_seconds_bucket{le=\"+Inf\"} 2\nuzswap_h_seconds_sum 3\n\
+                        uzswap_h_seconds_count 2\n";
 
     #[test]
     fn what_is_wrong_is_refused() {

@@ -300,7 +300,8 @@ impl Outcome {
     /// Everything one wants to see when a case fails.
     pub fn report(&self) -> String {
         let mut text = format!(
-            "exit {:?} signal {:?}, OOM kills {}, {:.1} s, peaks: process {} MiB, tree {} MiB, group {} MiB\n",
+            "exit {:?} signal {:?}, OOM kills {}, {:.1} s, peaks: process {} MiB, tree {} MiB, \
+             group {} MiB\n",
             self.status.code(),
             self.status.signal(),
             self.oom_kills,

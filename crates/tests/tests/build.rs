@@ -74,7 +74,8 @@ fn objects(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict,
         .run(workshop)?;
     let allowed_mib = MEMORY_MIB + MEMORY_MIB / 20 + 16;
     println!(
-        "free {} MiB in {:.1} s; limit {MEMORY_MIB} MiB, allowed {allowed_mib}, highest {} MiB in {} samples, {:.1} s",
+        "free {} MiB in {:.1} s; limit {MEMORY_MIB} MiB, allowed {allowed_mib}, highest {} MiB in \
+         {} samples, {:.1} s",
         free.peaks.group_bytes / MIB,
         free.elapsed.as_secs_f64(),
         run.peaks.group_bytes / MIB,
@@ -192,14 +193,16 @@ fn write_sources(directory: &Path) -> std::io::Result<()> {
         for function in 0..FUNCTIONS {
             let _ = writeln!(
                 text,
-                "unsigned f{file}_{function}(unsigned a, unsigned b) {{\n  for (; b; b--) switch (a % {CASES}) {{"
+                "unsigned f{file}_{function}(unsigned a, unsigned b) {{\n  for (; b; b--) switch \
+                 (a % {CASES}) {{"
             );
             for case in 0..CASES {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let (first, second) = (random >> 24, random >> 12 & 255);
                 let _ = writeln!(
                     text,
-                    "  case {case}: a += table[(b ^ {first}) & 255] * {second}; table[a & 255] ^= b << {}; break;",
+                    "  case {case}: a += table[(b ^ {first}) & 255] * {second}; table[a & 255] ^= \
+                     b << {}; break;",
                     case % 7
                 );
             }

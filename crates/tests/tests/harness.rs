@@ -96,13 +96,20 @@ fn main() -> ExitCode {
     suite.add("junit_differences_are_found", move || {
         let write = |name: &str, body: &str| {
             let path = w.dir().join(name);
-            std::fs::write(&path, format!("<testsuites><testsuite>{body}</testsuite></testsuites>")).unwrap();
+            std::fs::write(
+                &path,
+                format!(
+                    "<testsuites><testsuite>{body}</testsuite>\
+                     </testsuites>"
+                ),
+            )
+            .unwrap();
             junit::read(&path).expect("a report")
         };
         let expected = write(
             "a.xml",
-            "<testcase classname='c' name='a'/><testcase classname='c' name='b'><skipped/></testcase>\
-             <testcase classname='c' name='gone'/>",
+            "<testcase classname='c' name='a'/><testcase classname='c' name='b'><skipped/>\
+             </testcase><testcase classname='c' name='gone'/>",
         );
         let got = write(
             "b.xml",

@@ -257,11 +257,14 @@ fn interrupted(workshop: &Workshop) -> Result<Verdict, String> {
 const INSPECT: &str = r#"<script>
 addEventListener('load', () => {
   const wide = [...document.body.querySelectorAll('*')].filter((e) =>
-    !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 0.5).map((e) => e.tagName + '.' + e.className);
+    !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 0.5)
+    .map((e) => e.tagName + '.' + e.className);
   const small = [...document.body.querySelectorAll('*')].filter((e) =>
     e.textContent.trim() && parseFloat(getComputedStyle(e).fontSize) < 12).map((e) => e.tagName);
-  const plots = [...document.querySelectorAll('.plot')].map((p) => p.id + ':' + p.querySelectorAll('svg path[d], svg rect').length);
-  const verdict = { errors, wide, small, plots, width: document.documentElement.scrollWidth, inner: innerWidth,
+  const plots = [...document.querySelectorAll('.plot')].map((p) =>
+    p.id + ':' + p.querySelectorAll('svg path[d], svg rect').length);
+  const verdict = { errors, wide, small, plots,
+    width: document.documentElement.scrollWidth, inner: innerWidth,
     ready: document.body.dataset.ready, resources: performance.getEntriesByType('resource').length,
     images: document.images.length, bad: [...document.querySelectorAll('path')].filter((p) =>
       /NaN|Infinity|undefined/.test(p.getAttribute('d'))).length };
@@ -271,8 +274,9 @@ addEventListener('load', () => {
   document.body.append(pre);
 });
 </script>"#;
-const CATCH: &str = "<script>const errors = []; addEventListener('error', (e) => errors.push(e.message));\
-                     addEventListener('securitypolicyviolation', (e) => errors.push(e.blockedURI));</script>";
+const CATCH: &str = "<script>const errors = []; addEventListener('error', (e) => \
+                     errors.push(e.message));addEventListener('securitypolicyviolation', (e) => \
+                     errors.push(e.blockedURI));</script>";
 
 fn browser() -> Result<PathBuf, String> {
     let names =

@@ -128,8 +128,8 @@ fn rustc(w: &Workshop) -> Result<Vec<OsString>, String> {
     let rustc = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/rustc");
     // Not to a pipe: for one, rustc writes a file beside it first, in /dev, which is memory that
     // nobody can page out.
-    let script = "\"$0\" --edition=2021 --crate-type=lib -Copt-level=0 -Ccodegen-units=1 --emit=asm -o big.s \"$1\" \
-                  && sha256sum big.s";
+    let script = "\"$0\" --edition=2021 --crate-type=lib -Copt-level=0 -Ccodegen-units=1 \
+                  --emit=asm -o big.s \"$1\" && sha256sum big.s";
     Ok(line([&"sh", &"-c", &script, &rustc, &w.script("big.rs")]))
 }
 

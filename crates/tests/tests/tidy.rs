@@ -42,8 +42,8 @@ const IMPORTS: [(&str, &str, &[&str]); 22] = [
 /// A function is read in one sitting.
 const LINES_MOST: usize = 70;
 
-/// Longer functions, and why they are not cut: tables and formats. Tests and models are stories told
-/// in order, and are not asked.
+/// Longer functions, and why they are not cut: tables and formats. Tests and models are stories
+/// told in order, and are not asked.
 const LONG: [(&str, &str, &str); 5] = [
     ("core/src/codec/lzo.rs", "decompress", "a format's one state machine"),
     ("core/src/sys/words/avx512.rs", "compress", "one loop, whose state stays in registers"),
@@ -264,8 +264,10 @@ fn no_function_is_longer_than_a_sitting() {
 
 #[test]
 fn a_function_is_counted_from_its_head_to_its_brace() {
-    let text = "impl A {\n    pub(crate) const fn one(\n        a: u8,\n    ) -> u8 {\n        a\n    }\n}\n\
-                fn two() {}\n// fn no() {\nlet x = \"fn no\";\nunsafe extern \"C\" fn three() {\n}\n";
+    let text = "impl A {\n    pub(crate) const fn one(\n        a: u8,\n    ) -> u8 {\n        \
+                a\n    }\n}\n\
+                fn two() {}\n// fn no() {\nlet x = \"fn no\";\nunsafe extern \"C\" fn three() {\n\
+                }\n";
     assert_eq!(lengths(text), [("one", 5), ("three", 2)]);
 }
 

@@ -29,7 +29,8 @@ print(total, walk(2))
 "#;
 
 /// `$0` is the program. Says nothing of the one that is killed.
-const KILLED: &str = r#""$0" 160 1 100000 >/dev/null & sleep 2; kill -KILL $!; wait $!; [ $? = 137 ] && echo killed"#;
+const KILLED: &str = r#""$0" 160 1 100000 >/dev/null & sleep 2; kill -KILL $!
+wait $!; [ $? = 137 ] && echo killed"#;
 
 fn main() -> ExitCode {
     let workshop = Arc::new(Workshop::new());

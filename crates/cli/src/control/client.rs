@@ -83,8 +83,8 @@ impl Runs {
         match found[..] {
             [one] => Ok(one),
             [] => Err(Failure::usage(format!(
-                "'{name}' is neither a process id nor the name of a program that runs under uzswap: 'uzswap ps' \
-                 lists them{}",
+                "'{name}' is neither a process id nor the name of a program that runs under \
+                 uzswap: 'uzswap ps' lists them{}",
                 self.and_silent()
             ))),
             _ => {
@@ -115,7 +115,8 @@ impl Runs {
         let fault = match fs::metadata(format!("/proc/{pid}")).map(|m| m.uid()) {
             Err(_) => format!("there is no process {pid}"),
             Ok(owner) if owner != user => format!(
-                "process {pid} belongs to user {owner}: only they can control it (as that user: sudo -u '#{owner}')"
+                "process {pid} belongs to user {owner}: only they can control it (as that user: \
+                 sudo -u '#{owner}')"
             ),
             Ok(_) => format!("process {pid} does not run under uzswap"),
         };
@@ -135,7 +136,8 @@ impl Runs {
 
 pub fn does_not_answer(run: u32) -> Failure {
     Failure::environment(format!(
-        "run {run} does not answer: it is stopped (kill -CONT {run}), or busy with other requests: try again"
+        "run {run} does not answer: it is stopped (kill -CONT {run}), or busy with other requests: \
+         try again"
     ))
 }
 

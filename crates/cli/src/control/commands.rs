@@ -222,7 +222,8 @@ fn brought_in(result: &BroughtIn) -> String {
     match result.missing_bytes {
         0 => format!("process {pid}: all {after} are in memory"),
         missing => format!(
-            "process {pid}: {after} in memory, {} are not: the limit has no room for them (see 'uzswap set')",
+            "process {pid}: {after} in memory, {} are not: the limit has no room for them (see \
+             'uzswap set')",
             human(missing)
         ),
     }

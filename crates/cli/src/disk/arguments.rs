@@ -14,9 +14,10 @@ use crate::{Failure, duration, options, place};
 /// Arguments of `uzswap disk`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Orders, as zram's files: mm_stat, io_stat, bd_stat, stats, idle all|AGE, \
-    writeback idle|huge|huge_idle|incompressible [max_pages=N], \
-    recompress [idle|huge|huge_idle] [threshold=BYTES] [max_pages=N], compact, reset, \
-    set memory=SIZE|compressor=NAME|recompressor=NAME|writeback_limit=SIZE|idle_after=AGE|read_only=0|1")]
+                        writeback idle|huge|huge_idle|incompressible [max_pages=N], \
+                        recompress [idle|huge|huge_idle] [threshold=BYTES] [max_pages=N], compact, \
+                        reset, set memory=SIZE|compressor=NAME|recompressor=NAME|\
+                        writeback_limit=SIZE|idle_after=AGE|read_only=0|1")]
 pub struct DiskArguments {
     /// How large the disk is (512M, 4G), the name of one that is served, or ls for all of them
     #[arg(value_name = "SIZE|NAME|ls", allow_hyphen_values = true)]

@@ -152,7 +152,8 @@ fn start(
 fn lock_memory() -> Result<(), Failure> {
     os::lock_memory().map_err(|e| {
         Failure::environment(format!(
-            "--locked: memory cannot be locked: {}: allow more by 'ulimit -l unlimited', or as root",
+            "--locked: memory cannot be locked: {}: allow more by 'ulimit -l unlimited', or as \
+             root",
             reason(&e)
         ))
     })?;
@@ -227,8 +228,9 @@ fn open(
             let address = listener.local_addr().map_err(|e| fault(reason(&e)))?;
             if !address.ip().is_loopback() && !settings.may_be_plain {
                 return Err(fault(format!(
-                    "{address} is not of this machine alone, and nothing is encrypted or asked for a \
-                     password: add --no-tls if the network is trusted, or tunnel a Unix socket (ssh -L)"
+                    "{address} is not of this machine alone, and nothing is encrypted or asked for \
+                     a password: add --no-tls if the network is trusted, or tunnel a Unix socket \
+                     (ssh -L)"
                 )));
             }
             format!("nbd://{address}/{name}")

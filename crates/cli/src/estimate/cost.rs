@@ -329,7 +329,9 @@ mod tests {
             let mean = |ns: f64, count: u32| json!({"mean_ns": ns, "p50_ns": ns, "count": count});
             run["stats"] = json!({
                 "counters": {"loads": 300, "limbo_hits": 100, "read_back_pages": read_back},
-                "fault_latency": {"first_touch": mean(1000.0, 5000), "pool_load": mean(8000.0, 10_000)},
+                "fault_latency": {
+                    "first_touch": mean(1000.0, 5000), "pool_load": mean(8000.0, 10_000),
+                },
             });
             run
         };
@@ -337,7 +339,10 @@ mod tests {
         let free = run(500.0, 0.0);
         let cold = |us: f64| {
             let phase = json!({"refaults": 500, "wall_ns": us * 1e6, "between_mean_ns": 40_000.0});
-            json!({"fill_ns_per_page": 500.0, "verify_ns": 0, "phases": {"random read": phase, "random write": phase}})
+            json!({
+                "fill_ns_per_page": 500.0, "verify_ns": 0,
+                "phases": {"random read": phase, "random write": phase},
+            })
         };
         let warm = [&free, &with(run(6500.0, 4.0), 0), &with(run(0.0, 19.0), 225)];
         let costs = Costs::of(warm, [&cold(0.0), &with(cold(9.0), 0)], first_ns);

@@ -121,8 +121,8 @@ pub fn permit(pid: u32) -> Result<(), String> {
         ErrorKind::PermissionDenied => {
             match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
                 Ok(scope) if scope.trim() != "0" => format!(
-                    "{what} may not be looked into (kernel.yama.ptrace_scope is {}): do it as root, or start the program with \
-                 'uzswap estimate -- COMMAND'",
+                    "{what} may not be looked into (kernel.yama.ptrace_scope is {}): do it as \
+                     root, or start the program with 'uzswap estimate -- COMMAND'",
                     scope.trim()
                 ),
                 _ => {
@@ -146,8 +146,8 @@ pub fn permit(pid: u32) -> Result<(), String> {
     }
     clear(pid).map_err(|e| match e.kind() {
         ErrorKind::NotFound => format!(
-            "this kernel does not tell which pages are touched ({directory}/clear_refs is missing): use one with \
-             CONFIG_PROC_PAGE_MONITOR"
+            "this kernel does not tell which pages are touched ({directory}/clear_refs is \
+             missing): use one with CONFIG_PROC_PAGE_MONITOR"
         ),
         _ => refused(&e),
     })

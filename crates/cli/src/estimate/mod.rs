@@ -52,11 +52,13 @@ use crate::{Failure, console, duration, run, size, supervise};
 /// Arguments of `uzswap estimate`.
 #[derive(clap::Args, Debug)]
 #[command(
-    override_usage = "uzswap estimate [OPTIONS] PID\n       uzswap estimate [OPTIONS] -- COMMAND...",
-    after_help = "Counted are the process and all that it starts; memory that they share by fork counts in each of them. A COMMAND runs under uzswap \
-                  with all the memory that it wants, and one of many of its pages is watched; one that cannot be taken over, and a PID, is \
-                  looked at from outside. Looking takes a tenth of a processor and a fifth of a second at most; the target takes longer \
-                  meanwhile, which is said."
+    override_usage = "uzswap estimate [OPTIONS] PID\n       \
+                      uzswap estimate [OPTIONS] -- COMMAND...",
+    after_help = "Counted are the process and all that it starts; memory that they share by fork \
+                  counts in each of them. A COMMAND runs under uzswap with all the memory that it \
+                  wants, and one of many of its pages is watched; one that cannot be taken over, \
+                  and a PID, is looked at from outside. Looking takes a tenth of a processor and a \
+                  fifth of a second at most; the target takes longer meanwhile, which is said."
 )]
 pub struct EstimateArguments {
     /// A process that runs
@@ -66,10 +68,16 @@ pub struct EstimateArguments {
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<OsString>,
     /// Limits to look at: sizes, or parts of the most memory that it is seen to need
-    #[arg(long, value_name = "SIZE|PERCENT,...", default_value = "75%,50%,25%", value_delimiter = ',', value_parser = size::parse)]
+    #[arg(
+        long, value_name = "SIZE|PERCENT,...", default_value = "75%,50%,25%", value_delimiter = ',',
+        value_parser = size::parse
+    )]
     memory: Vec<Size>,
     /// How long to watch a process that runs; Ctrl-C ends it earlier [default: 10s]
-    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, conflicts_with = "command")]
+    #[arg(
+        long = "for", value_name = "TIME", value_parser = duration::parse,
+        conflicts_with = "command"
+    )]
     duration: Option<Duration>,
     /// Watch COMMAND without uzswap in it, as a process that runs already: less is seen
     #[arg(long, requires = "command")]
@@ -124,7 +132,8 @@ fn create(path: &PathBuf) -> Result<(PathBuf, File), Failure> {
 fn process(text: &str) -> Result<u32, Failure> {
     let pid = text.parse().map_err(|_| {
         Failure::usage(format!(
-            "'{text}' is no process id: give one ('ps -e' shows them), or a program behind --: uzswap estimate -- {text}"
+            "'{text}' is no process id: give one ('ps -e' shows them), or a program behind --: \
+             uzswap estimate -- {text}"
         ))
     })?;
     look::permit(pid).map_err(Failure::environment)?;
@@ -194,7 +203,8 @@ fn conclude(
 ) -> Result<(), Failure> {
     if seen.looks < LOOKS_LEAST || seen.peak_bytes < NEED_LEAST_BYTES || seen.pages.is_empty() {
         return Err(Failure::failed(format!(
-            "no estimate: {} looks in {:.2} s saw {} of memory: it must run longer, or needs no less",
+            "no estimate: {} looks in {:.2} s saw {} of memory: it must run longer, or needs no \
+             less",
             seen.looks,
             seen.seconds,
             human(seen.peak_bytes)

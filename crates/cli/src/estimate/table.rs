@@ -157,7 +157,10 @@ impl Estimate {
         let (seen, [fast, dense]) = (&self.seen, &self.densities);
         let density = |density: &Density| {
             let [ratio, least, most] = density.ratio(self.peak_pages());
-            json!({"ratio": ratio, "ratio_least": least, "ratio_most": most, "page_ns": density.page_ns})
+            json!({
+                "ratio": ratio, "ratio_least": least, "ratio_most": most,
+                "page_ns": density.page_ns,
+            })
         };
         json!({
             "version": env!("CARGO_PKG_VERSION"),

@@ -67,8 +67,8 @@ pub fn render(outcome: &Outcome, told: &Told, series: &Series) -> String {
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
-         script-src 'unsafe-inline'\">\n<title>uzswap: {command}</title>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+         'unsafe-inline'; script-src 'unsafe-inline'\">\n<title>uzswap: {command}</title>\n\
          <style>\n{}</style>\n</head>\n<body>\n<h1>uzswap: <code>{command}</code></h1>\n",
         include_str!("page.css")
     );
@@ -79,7 +79,8 @@ pub fn render(outcome: &Outcome, told: &Told, series: &Series) -> String {
     details(&mut html, outcome);
     let _ = write!(
         html,
-        "<script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
+        "<script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{}</script>\n\
+         </body>\n</html>\n",
         for_script(&data(series, &latency)),
         include_str!("page.js")
     );
@@ -144,7 +145,8 @@ fn plots(html: &mut String, outcome: &Outcome, series: &Series, latency: &[Histo
     let plot = |html: &mut String, id: &str, title: &str, note: &str| {
         let _ = writeln!(
             html,
-            "<h2>{title}</h2>\n<p class=\"quiet\">{note}</p>\n<div class=\"plot\" id=\"{id}\" data-title=\"{title}\"></div>"
+            "<h2>{title}</h2>\n<p class=\"quiet\">{note}</p>\n\
+             <div class=\"plot\" id=\"{id}\" data-title=\"{title}\"></div>"
         );
     };
     let every = series.interval.as_millis();
@@ -153,7 +155,8 @@ fn plots(html: &mut String, outcome: &Outcome, series: &Series, latency: &[Histo
         "memory",
         "Memory",
         &format!(
-            "Sampled every {every} ms. Reserved: what processes that do not page could hold at most."
+            "Sampled every {every} ms. Reserved: what processes that do not page could hold at \
+             most."
         ),
     );
     plot(html, "faults", "Faults per second", "By what was to be done.");
@@ -162,7 +165,8 @@ fn plots(html: &mut String, outcome: &Outcome, series: &Series, latency: &[Histo
             html,
             "latency",
             "How long faults took",
-            "Faults of all processes by the time in uzswap's handler; the time is on a logarithmic scale.",
+            "Faults of all processes by the time in uzswap's handler; the time is on a logarithmic \
+             scale.",
         );
         latency_table(html, latency);
     }
@@ -176,13 +180,16 @@ fn plots(html: &mut String, outcome: &Outcome, series: &Series, latency: &[Histo
         html,
         "ratio",
         "Memory saved",
-        "Needed by used: of everything. Stored pages by pool: same-filled pages and those in the store take none of it.",
+        "Needed by used: of everything. Stored pages by pool: same-filled pages and those in the \
+         store take none of it.",
     );
 }
 
 fn latency_table(html: &mut String, latency: &[Histogram; 4]) {
-    *html += "<div class=\"scroll\"><table class=\"figured\">\n<tr><th>faults</th><th class=\"number\">count</th><th class=\"number\">mean</th>\
-              <th class=\"number\">p50</th><th class=\"number\">p99</th><th class=\"number\">p99.9</th></tr>\n";
+    *html += "<div class=\"scroll\"><table class=\"figured\">\n<tr><th>faults</th>\
+              <th class=\"number\">count</th><th class=\"number\">mean</th>\
+              <th class=\"number\">p50</th><th class=\"number\">p99</th>\
+              <th class=\"number\">p99.9</th></tr>\n";
     for (kind, one) in FaultKind::ALL.iter().zip(latency).filter(|(_, one)| one.count() > 0) {
         let _ = write!(
             html,
@@ -207,9 +214,11 @@ fn processes(html: &mut String, outcome: &Outcome, series: &Series) {
     if series.processes.is_empty() {
         return;
     }
-    *html += "<h2>Processes</h2>\n<div class=\"scroll\"><table class=\"figured\" id=\"processes\">\n<tr><th>pid</th><th>command</th>\
-              <th class=\"number\">needed</th><th class=\"number\">used</th><th class=\"number\">faults</th>\
-              <th class=\"number\">loads</th><th class=\"number\">from</th><th class=\"number\">to</th><th>paging</th></tr>\n";
+    *html += "<h2>Processes</h2>\n<div class=\"scroll\">\
+              <table class=\"figured\" id=\"processes\">\n<tr><th>pid</th><th>command</th>\
+              <th class=\"number\">needed</th><th class=\"number\">used</th>\
+              <th class=\"number\">faults</th><th class=\"number\">loads</th>\
+              <th class=\"number\">from</th><th class=\"number\">to</th><th>paging</th></tr>\n";
     for p in series.processes.iter().take(ROWS_MAX) {
         let _ = write!(
             html,
@@ -305,7 +314,9 @@ fn data(series: &Series, latency: &[Histogram; 4]) -> Value {
             "written_pages": column(|s| s.written_pages),
             "read_pages": column(|s| s.read_pages),
             "processes": column(|s| s.processes),
-            "faults": by_kind(&|kind| series.samples.iter().map(|s| s.faults[kind as usize]).collect()),
+            "faults": by_kind(&|kind| {
+                series.samples.iter().map(|s| s.faults[kind as usize]).collect()
+            }),
         },
         "latency": by_kind(&|kind| latency[kind as usize].counts.to_vec()),
         "latency_upper_ns": (0..BUCKETS).map(upper_ns).collect::<Vec<_>>(),

@@ -63,8 +63,8 @@ fn refuse(status: &str, why: &str, more: &str) -> Request {
     let body = format!("{why}\n");
     Request::Refused(
         format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n{more}\
-             Connection: close\r\n\r\n{body}",
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+             {more}Connection: close\r\n\r\n{body}",
             body.len()
         )
         .into_bytes(),
@@ -74,7 +74,8 @@ fn refuse(status: &str, why: &str, more: &str) -> Request {
 /// The answer with the metrics in it: its head, and its body, which several connections may share.
 pub fn answer(text: &Rc<str>, with_body: bool) -> (Vec<u8>, Rc<str>) {
     let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+        "HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nCache-Control: \
+         no-store\r\n\
          Connection: close\r\n\r\n",
         text.len()
     );

@@ -50,7 +50,8 @@ impl Address {
             }
             "nbds" | "nbds+unix" => {
                 return Err(
-                    "TLS is not spoken here; pages are encrypted before they leave: take nbd://, or a tunnel"
+                    "TLS is not spoken here; pages are encrypted before they leave: take nbd://, \
+                     or a tunnel"
                         .to_string(),
                 );
             }

@@ -227,8 +227,8 @@ impl Claimed {
         match self.record()? {
             Record::Blank => self.is_blank().map(|()| false),
             Record::Left => Err(format!(
-                "{shown} is used by processes that a run left behind: when they have gone, start the server anew \
-                 or make its first 4096 bytes zero"
+                "{shown} is used by processes that a run left behind: when they have gone, start \
+                 the server anew or make its first 4096 bytes zero"
             )),
             Record::Foreign => {
                 Err(format!("{shown} holds something that is not uzswap's: {REMEDY}"))
@@ -366,8 +366,9 @@ fn check(shown: &str, export: &Export) -> Result<(), String> {
             export.block_bytes
         )),
         () if !export.is_multi_conn() => Err(format!(
-            "{shown} does not promise that one connection sees what another has written (multi-conn): start its server \
-             so that it does (qemu-nbd --shared=64, nbdkit --filter=multi-conn), or take 'uzswap disk'"
+            "{shown} does not promise that one connection sees what another has written \
+             (multi-conn): start its server so that it does (qemu-nbd --shared=64, nbdkit \
+             --filter=multi-conn), or take 'uzswap disk'"
         )),
         () => Ok(()),
     }

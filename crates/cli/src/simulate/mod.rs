@@ -36,17 +36,23 @@ use crate::{console, plot, program::reason, report};
 /// Arguments of `uzswap simulate`.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "A trace has only the touches that faulted: what was in memory while it was recorded left no record. Record with a small \
-                  --memory (a tenth of what the program needs) for a fine trace: uzswap run --memory 32M --trace FILE -- PROGRAM. Sizes below what was in \
-                  memory then are not told by the trace and have no figures; of those marked with ~ only a part is told. Sizes are memory for pages as \
-                  they are, without compressed ones. A load is a page that comes back; first touches are no loads."
+    after_help = "A trace has only the touches that faulted: what was in memory while it was \
+                  recorded left no record. Record with a small --memory (a tenth of what the \
+                  program needs) for a fine trace: uzswap run --memory 32M --trace FILE -- \
+                  PROGRAM. Sizes below what was in memory then are not told by the trace and have \
+                  no figures; of those marked with ~ only a part is told. Sizes are memory for \
+                  pages as they are, without compressed ones. A load is a page that comes back; \
+                  first touches are no loads."
 )]
 pub struct SimulateArguments {
     /// File that 'uzswap run --trace' has recorded
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Sizes of the memory, or parts of what the program needed at most
-    #[arg(long, value_name = "SIZE|PERCENT,...", default_value = "75%,50%,35%,25%", value_delimiter = ',', value_parser = size::parse)]
+    #[arg(
+        long, value_name = "SIZE|PERCENT,...", default_value = "75%,50%,35%,25%",
+        value_delimiter = ',', value_parser = size::parse
+    )]
     memory: Vec<Size>,
     /// Policies to compare, beside the optimum: uzswap (the pager's own), s3-fifo, clock, lru,
     /// s3-blind, fifo [default: all]
@@ -137,7 +143,8 @@ pub fn read(path: &Path) -> Result<Sequence, Failure> {
     }
     if sequence.loads + sequence.limbo_hits == 0 {
         return Err(Failure::failed(format!(
-            "{shown}: nothing was brought back while it was recorded: record it again with less --memory"
+            "{shown}: nothing was brought back while it was recorded: record it again with less \
+             --memory"
         )));
     }
     Ok(sequence)
@@ -149,7 +156,8 @@ fn sizes(given: &[Size], sequence: &Sequence) -> Result<Vec<u64>, String> {
     let need = bytes_of(sequence.peak_pages);
     let of = |size: &Size| match size.of(need) / report::PAGE_BYTES {
         pages if pages < LEAST_PAGES => Err(format!(
-            "--memory: {} of the {} that the program needed: 1 MiB is the least that can be simulated",
+            "--memory: {} of the {} that the program needed: 1 MiB is the least that can be \
+             simulated",
             human(size.of(need)),
             human(need)
         )),

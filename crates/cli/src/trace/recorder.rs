@@ -230,7 +230,8 @@ impl Output {
                 grouped(lost)
             )),
             None if lost > 0 => console::say(&format!(
-                "--trace: {path}: {} records are missing: they came too fast, or their process was killed",
+                "--trace: {path}: {} records are missing: they came too fast, or their process was \
+                 killed",
                 grouped(lost)
             )),
             None => {}

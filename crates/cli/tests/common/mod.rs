@@ -132,7 +132,8 @@ impl Drop for Scratch {
 /// A complete 32-bit x86 program that exits with 42.
 pub fn narrow_program() -> Vec<u8> {
     const BASE: u32 = 0x40_0000;
-    const CODE: &[u8] = b"\xb8\x01\0\0\0\xbb\x2a\0\0\0\xcd\x80"; // mov eax, 1; mov ebx, 42; int 0x80
+    // mov eax, 1; mov ebx, 42; int 0x80
+    const CODE: &[u8] = b"\xb8\x01\0\0\0\xbb\x2a\0\0\0\xcd\x80";
     const HEADERS: u32 = 52 + 32;
     let mut file = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let half = |file: &mut Vec<u8>, v: u16| file.extend(v.to_le_bytes());
@@ -156,7 +157,8 @@ pub fn narrow_program() -> Vec<u8> {
 /// A complete static x86-64 program that exits with 42.
 pub fn static_program() -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
-    const CODE: &[u8] = b"\xb8\x3c\0\0\0\xbf\x2a\0\0\0\x0f\x05"; // mov eax, 60; mov edi, 42; syscall
+    // mov eax, 60; mov edi, 42; syscall
+    const CODE: &[u8] = b"\xb8\x3c\0\0\0\xbf\x2a\0\0\0\x0f\x05";
     const HEADERS: u64 = 64 + 56;
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let half = |file: &mut Vec<u8>, v: u16| file.extend(v.to_le_bytes());

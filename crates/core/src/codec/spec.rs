@@ -45,8 +45,8 @@ const ENTRIES: [Entry; 9] = [
         levels: None,
         dictionary: false,
         parameters: "",
-        summary: "made for heaps, denser than lz4, which takes pages of which it makes less; the default on processors with AVX-512 \
-                  (VBMI2), where it is the fastest both ways",
+        summary: "made for heaps, denser than lz4, which takes pages of which it makes less; the \
+                  default on processors with AVX-512 (VBMI2), where it is the fastest both ways",
     },
     Entry {
         algorithm: Algorithm::Lz4,
@@ -54,7 +54,8 @@ const ENTRIES: [Entry; 9] = [
         levels: None,
         dictionary: false,
         parameters: "",
-        summary: "fast both ways, whatever the pages hold (liblz4); the default on other processors",
+        summary: "fast both ways, whatever the pages hold (liblz4); the default on other \
+                  processors",
     },
     Entry {
         algorithm: Algorithm::Lz4Hc,
@@ -342,15 +343,18 @@ mod tests {
         let says = |text: &str| CodecSpec::parse(text).unwrap_err().to_string();
         assert_eq!(
             says("snappy"),
-            "codec 'snappy': no such codec; there are words, lz4, lz4hc, lzo, lzo-rle, zstd, deflate, 842, none"
+            "codec 'snappy': no such codec; there are words, lz4, lz4hc, lzo, lzo-rle, zstd, \
+             deflate, 842, none"
         );
         assert_eq!(
             says("zstd:level=99"),
-            "codec 'zstd:level=99': '99' is not a value for it; zstd takes level=-128..22, dict=auto|off"
+            "codec 'zstd:level=99': '99' is not a value for it; zstd takes level=-128..22, \
+             dict=auto|off"
         );
         assert_eq!(
             says("zstd:lvl=9"),
-            "codec 'zstd:lvl=9': no such parameter 'lvl=9'; zstd takes level=-128..22, dict=auto|off"
+            "codec 'zstd:lvl=9': no such parameter 'lvl=9'; zstd takes level=-128..22, \
+             dict=auto|off"
         );
         assert_eq!(says("lz4:9"), "codec 'lz4:9': no such parameter '9'; lz4 takes no parameters");
         for bad in [

@@ -197,7 +197,8 @@ pub const FULLNESS_COLUMNS: usize = 11;
 
 impl ClassStats {
     pub const HEADER: &'static str = concat!(
-        " class  size      10%      20%      30%      40%      50%      60%      70%      80%      90%      99%     100%",
+        " class  size      10%      20%      30%      40%      50%",
+        "      60%      70%      80%      90%      99%     100%",
         " obj_allocated   obj_used pages_used pages_per_zspage freeable"
     );
 }

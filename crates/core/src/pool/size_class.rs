@@ -216,7 +216,8 @@ mod tests {
                 }
                 assert_eq!(c.backed(attached), want, "class {} attached {attached:#b}", c.size);
                 if c.size < 1000 {
-                    break; // one pass suffices for the many-slot classes; the rest is slow and the same
+                    // One pass suffices for the many-slot classes; the rest is slow and the same.
+                    break;
                 }
             }
         }

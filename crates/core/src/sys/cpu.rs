@@ -42,7 +42,10 @@ pub fn current() -> usize {
     let aux: u32;
     // SAFETY: as above; every x86-64 CPU that Linux's vDSO `getcpu` supports without rdpid has it.
     unsafe {
-        core::arch::asm!("rdtscp", out("eax") _, out("edx") _, out("ecx") aux, options(nomem, nostack, preserves_flags))
+        core::arch::asm!(
+            "rdtscp", out("eax") _, out("edx") _, out("ecx") aux,
+            options(nomem, nostack, preserves_flags),
+        )
     };
     (aux & 0xfff) as usize
 }

@@ -15,7 +15,8 @@ pub static PAGER: Pager = Pager::new();
 pub static LOST: AtomicBool = AtomicBool::new(false);
 
 std::thread_local! {
-    static STREAM: std::cell::RefCell<FaultStream> = const { std::cell::RefCell::new(FaultStream::new()) };
+    static STREAM: std::cell::RefCell<FaultStream> =
+        const { std::cell::RefCell::new(FaultStream::new()) };
 }
 
 extern "C" fn on_fault(sig: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

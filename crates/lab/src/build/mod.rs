@@ -46,7 +46,10 @@ use uzswap_cli::size::{grouped, human};
 #[derive(clap::Args, Debug)]
 pub struct BuildArguments {
     /// Numbers of jobs at a time
-    #[arg(long, value_name = "N,...", default_value = "8,12,16,20,24", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long, value_name = "N,...", default_value = "8,12,16,20,24", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
     jobs: Vec<u32>,
     /// Limit of every arm's memory group [default: half of what the build needs at the most jobs]
     #[arg(long, value_name = "SIZE", value_parser = arms::bytes)]
@@ -346,13 +349,17 @@ mod tests {
     fn made_up() -> Vec<Value> {
         let kernel = |arm: &str, [pages_in, pages_out, major, wall]: [u64; 4]| {
             json!({
-                "arm": arm, "round": 1, "major_faults": major, "wall_seconds": wall, "cpu_percent": 60.0,
-                "vmstat": {"pswpin": pages_in, "pswpout": pages_out}, "limit_bytes": 1 << 28, "pool_bytes": 1 << 20,
+                "arm": arm, "round": 1, "major_faults": major, "wall_seconds": wall,
+                "cpu_percent": 60.0, "vmstat": {"pswpin": pages_in, "pswpout": pages_out},
+                "limit_bytes": 1 << 28, "pool_bytes": 1 << 20,
             })
         };
-        let counters = json!({"read_back_pages": 10, "written_back_pages": 20, "loads": 35, "fault_around_pages": 5});
+        let counters = json!({
+            "read_back_pages": 10, "written_back_pages": 20, "loads": 35, "fault_around_pages": 5,
+        });
         let uzswap = json!({
-            "arm": "uzswap", "round": 1, "major_faults": 40, "wall_seconds": 50, "cpu_percent": 120.0,
+            "arm": "uzswap", "round": 1, "major_faults": 40, "wall_seconds": 50,
+            "cpu_percent": 120.0,
             "stats": {"counters": counters},
         });
         let mut runs = vec![

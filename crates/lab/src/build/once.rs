@@ -141,7 +141,8 @@ mod tests {
     #[test]
     fn the_first_complaint_is_shown() {
         let stderr =
-            b"a.c: warning: b\ncc: fatal error: Killed signal terminated program cc1\nmake: *** Error 1\n";
+            b"a.c: warning: b\ncc: fatal error: Killed signal terminated program cc1\nmake: *** \
+              Error 1\n";
         assert_eq!(
             first_complaint(stderr).unwrap(),
             "cc: fatal error: Killed signal terminated program cc1"

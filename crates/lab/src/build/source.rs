@@ -142,7 +142,8 @@ fn fetched(cache: &Path) -> Result<PathBuf, String> {
         let _ = fs::remove_file(&path);
     }
     Err(format!(
-        "the source tree cannot be had: {failure}; put {ARCHIVE} into a directory and name it by --cache"
+        "the source tree cannot be had: {failure}; put {ARCHIVE} into a directory and name it by \
+         --cache"
     ))
 }
 
@@ -231,7 +232,8 @@ mod tests {
 
     #[test]
     fn objects_are_read_from_the_makefile() {
-        let makefile = "LIB_OBJS += a.o\nLIB_OBJS += $(B).o\n\tLIB_OBJS += c.o\nLIB_OBJS += x/d.o\nOBJS += e.o\n";
+        let makefile = "LIB_OBJS += a.o\nLIB_OBJS += $(B).o\n\tLIB_OBJS += c.o\nLIB_OBJS += x/d.o\n\
+                        OBJS += e.o\n";
         assert_eq!(objects_of_library(makefile), ["a.o", "x/d.o"]);
     }
 

@@ -34,7 +34,8 @@ pub fn write_log(out: &mut dyn Write) -> io::Result<()> {
         let (worker, number) = (dice >> 20 & 63, dice >> 32);
         writeln!(
             out,
-            "{first} {second} {third} worker-{worker:02} {fourth} {fifth} id={number:08x} line {line}"
+            "{first} {second} {third} worker-{worker:02} {fourth} {fifth} id={number:08x} line \
+             {line}"
         )?;
     }
     Ok(())

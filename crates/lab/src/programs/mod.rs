@@ -47,7 +47,10 @@ pub struct ProgramsArguments {
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = catalogue::chosen)]
     programs: Chosen,
     /// Memory limits of the arms, in percent of what the program needs
-    #[arg(long, value_name = "N,...", default_value = "75,50,35,25", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=95))]
+    #[arg(
+        long, value_name = "N,...", default_value = "75,50,35,25", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(5..=95)
+    )]
     parts: Vec<u32>,
     #[command(flatten)]
     arms: ArmArguments,
@@ -396,7 +399,10 @@ mod tests {
 
     #[test]
     fn over_programs_it_is_the_median() {
-        let program = |seconds: f64| json!({"parts": {"50": made_up(&[("uzswap", 1.0), ("zram pc0", seconds)], &[])}});
+        let program = |seconds: f64| {
+            let part = made_up(&[("uzswap", 1.0), ("zram pc0", seconds)], &[]);
+            json!({"parts": {"50": part}})
+        };
         let mut summary: Map<String, Value> = [("a", 1.5), ("b", 9.0), ("c", 0.5)]
             .map(|(name, s)| (name.to_string(), program(s)))
             .into_iter()

@@ -63,8 +63,8 @@ fn with(modules: &[&str]) -> Result<PathBuf, String> {
     let list = modules.join(" and ");
     let packages = modules.join(" ").replace("sklearn", "scikit-learn");
     Err(format!(
-        "no python3 on the search path has {list}: 'pip install {packages}', and where that is in a \
-         virtual environment put its bin first on PATH"
+        "no python3 on the search path has {list}: 'pip install {packages}', and where that is in \
+         a virtual environment put its bin first on PATH"
     ))
 }
 

@@ -39,7 +39,10 @@ pub fn shape(nr: usize, given: &[usize; 6]) -> Args {
         nr::GET_MEMPOLICY => get_mempolicy(given[4]),
         nr::FSCONFIG => fsconfig(int(1)),
         nr::KCMP if int(2) == 7 /* EPOLL_TFD */ => only(4, In(Fixed(12))),
-        nr::LANDLOCK_ADD_RULE => only(2, In(Fixed(if int(1) == 1 /* PATH_BENEATH */ { 12 } else { 16 }))),
+        nr::LANDLOCK_ADD_RULE => {
+            let is_path_beneath = int(1) == 1;
+            only(2, In(Fixed(if is_path_beneath { 12 } else { 16 })))
+        }
         nr::REBOOT if int(2) == 0xA1B2_C3D4 /* RESTART2 */ => only(3, Str),
         nr::SYSFS => match int(0) {
             1 => only(1, Str),

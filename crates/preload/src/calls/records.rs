@@ -62,11 +62,15 @@ impl Id {
 
 records! {
     // Sockets. msghdr: name, namelen, iov, iovlen, control, controllen, flags.
-    SendMsg In 56 [Ptr(0, In(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
-    RecvMsg Out 56 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
+    SendMsg In 56 [Ptr(0, In(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::In, U64(24))),
+                   Ptr(32, In(Len(U64(40))))]
+    RecvMsg Out 56 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))),
+                    Ptr(32, Out(Len(U64(40))))]
     /// mmsghdr: a msghdr, and the number of bytes moved.
-    SendMmsg Out 64 [Ptr(0, In(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::In, U64(24))), Ptr(32, In(Len(U64(40))))]
-    RecvMmsg Out 64 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))), Ptr(32, Out(Len(U64(40))))]
+    SendMmsg Out 64 [Ptr(0, In(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::In, U64(24))),
+                     Ptr(32, In(Len(U64(40))))]
+    RecvMmsg Out 64 [Ptr(0, Out(AtMost(SOCKADDR, I32(8)))), Ptr(16, Iov(Kind::Out, U64(24))),
+                     Ptr(32, Out(Len(U64(40))))]
     /// sock_fprog: length, filter.
     Fprog In 16 [Ptr(8, In(Array(8, U16(0))))]
     /// tcp_zerocopy_receive: ..., copybuf_address, copybuf_len, flags, msg_control, msg_controllen,
@@ -99,14 +103,16 @@ records! {
     /// iocb: data, key (written), flags, operation, ..., buffer, length. The operation says whether
     /// the buffer is one (read, write) or an array of them (readv, writev).
     Iocb Out 64 [
-        PtrIf(U16(16), &[0, 1], 24, Keep(Len(U64(32)))), PtrIf(U16(16), &[7, 8], 24, Iov(Kind::Keep, U64(32))),
+        PtrIf(U16(16), &[0, 1], 24, Keep(Len(U64(32)))),
+        PtrIf(U16(16), &[7, 8], 24, Iov(Kind::Keep, U64(32))),
     ]
 
     // Processes and programs.
     /// clone_args: flags, pidfd, child_tid, parent_tid, ..., set_tid, set_tid_size, cgroup. The
     /// child's number is cleared when the thread ends.
     CloneArgs In 88 [
-        Ptr(8, Out(Fixed(4))), Ptr(16, Keep(Fixed(4))), Ptr(24, Out(Fixed(4))), Ptr(64, In(Array(4, U64(72)))),
+        Ptr(8, Out(Fixed(4))), Ptr(16, Keep(Fixed(4))), Ptr(24, Out(Fixed(4))),
+        Ptr(64, In(Array(4, U64(72)))),
     ]
     KexecSegment In 32 [Ptr(0, In(Len(U64(8))))]
     /// A register set: the iovec itself is written, too.
@@ -135,7 +141,8 @@ records! {
     // Devices.
     /// sg_io_hdr: command and sense lengths, number of iovecs, data length, data, command, sense.
     SgIo Out 88 [
-        Ptr(16, Out(Len(U32(12)))), Ptr(16, Iov(Kind::Out, U16(10))), Ptr(24, In(Len(U8(8)))), Ptr(32, Out(Len(U8(9)))),
+        Ptr(16, Out(Len(U32(12)))), Ptr(16, Iov(Kind::Out, U16(10))), Ptr(24, In(Len(U8(8)))),
+        Ptr(32, Out(Len(U8(9)))),
     ]
     /// uffdio_copy: destination, source, length, mode, copied.
     UffdCopy Out 40 [Ptr(8, In(Len(U64(16))))]
@@ -159,13 +166,16 @@ records! {
     // the map; a page and 64 KiB are what they are in practice.
     BpfElement Out 32 [Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Fixed(65535)))]
     BpfLoad Out 168 [
-        Ptr(8, In(Array(8, U32(4)))), Ptr(16, Str), Ptr(32, Out(Len(U32(28)))), Ptr(80, In(Array(8, U32(88)))),
-        Ptr(96, In(Array(16, U32(104)))), Ptr(120, In(Fixed(256))), Ptr(120, In(Array(4, U32(148)))),
+        Ptr(8, In(Array(8, U32(4)))), Ptr(16, Str), Ptr(32, Out(Len(U32(28)))),
+        Ptr(80, In(Array(8, U32(88)))),
+        Ptr(96, In(Array(16, U32(104)))), Ptr(120, In(Fixed(256))),
+        Ptr(120, In(Array(4, U32(148)))),
         Ptr(128, In(Array(16, U32(116)))), Ptr(152, In(Len(U32(160)))),
     ]
     BpfPath In 16 [Ptr(0, Str)]
     BpfTestRun Out 80 [
-        Ptr(16, In(Len(U32(8)))), Ptr(24, Out(Len(U32(12)))), Ptr(48, In(Len(U32(40)))), Ptr(56, Out(Len(U32(44)))),
+        Ptr(16, In(Len(U32(8)))), Ptr(24, Out(Len(U32(12)))), Ptr(48, In(Len(U32(40)))),
+        Ptr(56, Out(Len(U32(44)))),
     ]
     BpfInfo Out 16 [Ptr(8, Out(Len(U32(4))))]
     BpfQuery Out 64 [Ptr(16, Out(Array(4, U32(24)))), Ptr(32, Out(Array(4, U32(24))))]

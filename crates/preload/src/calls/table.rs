@@ -92,7 +92,8 @@ shapes! {
     WRITEV                  Piecewise (Int, Iov(Kind::In, U64(2)))
     ACCESS                  Buffers (Str)
     PIPE                    Buffers (Out(Fixed(2 * INT)))
-    SELECT                  Buffers (Int, Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Fixed(TIMESPEC)))
+    SELECT                  Buffers (Int, Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Bits(I32(0))),
+                                     Out(Fixed(TIMESPEC)))
     SCHED_YIELD             Plain ()
     MREMAP                  MemoryMap ()
     MSYNC                   MemoryMap ()
@@ -114,7 +115,8 @@ shapes! {
     CONNECT                 Buffers (Int, In(AtMost(SOCKADDR, I32(2))))
     ACCEPT                  ConsumesBeforeFault (Int, Out(AtMost(SOCKADDR, At(2))), Out(Fixed(INT)))
     SENDTO                  Special (Int, In(Len(U64(2))), Int, Int, In(AtMost(SOCKADDR, I32(5))))
-    RECVFROM                ConsumesBeforeFault (Int, Out(Len(U64(2))), Int, Int, Out(AtMost(SOCKADDR, At(5))), Out(Fixed(INT)))
+    RECVFROM                ConsumesBeforeFault (Int, Out(Len(U64(2))), Int, Int,
+                                                 Out(AtMost(SOCKADDR, At(5))), Out(Fixed(INT)))
     SENDMSG                 Special (Int, Record(Id::SendMsg))
     RECVMSG                 ConsumesBeforeFault (Int, Record(Id::RecvMsg))
     SHUTDOWN                Plain ()
@@ -277,7 +279,8 @@ shapes! {
     SET_THREAD_AREA         Unimplemented ()
     IO_SETUP                Special (Int, Out(Fixed(LONG)))
     IO_DESTROY              Special ()
-    IO_GETEVENTS            Special (Int, Int, Int, Out(Array(IO_EVENT, U64(2))), In(Fixed(TIMESPEC)))
+    IO_GETEVENTS            Special (Int, Int, Int, Out(Array(IO_EVENT, U64(2))),
+                                     In(Fixed(TIMESPEC)))
     IO_SUBMIT               Special (Int, Int, RecordPointers(Id::Iocb, U64(1)))
     IO_CANCEL               Special (Int, Out(Fixed(64)), Out(Fixed(IO_EVENT)))
     GET_THREAD_AREA         Unimplemented ()
@@ -292,7 +295,8 @@ shapes! {
     SEMTIMEDOP              Buffers (Int, In(Array(SEMBUF, U32(2))), Int, In(Fixed(TIMESPEC)))
     FADVISE64               Plain ()
     TIMER_CREATE            Buffers (Int, In(Fixed(SIGEVENT)), Out(Fixed(INT)))
-    TIMER_SETTIME           ConsumesBeforeFault (Int, Int, In(Fixed(ITIMERSPEC)), Out(Fixed(ITIMERSPEC)))
+    TIMER_SETTIME           ConsumesBeforeFault (Int, Int, In(Fixed(ITIMERSPEC)),
+                                                 Out(Fixed(ITIMERSPEC)))
     TIMER_GETTIME           Buffers (Int, Out(Fixed(ITIMERSPEC)))
     TIMER_GETOVERRUN        Plain ()
     TIMER_DELETE            Plain ()
@@ -312,11 +316,13 @@ shapes! {
     MQ_OPEN                 Buffers (Str, Int, Int, In(Fixed(MQ_ATTR)))
     MQ_UNLINK               Buffers (Str)
     MQ_TIMEDSEND            Buffers (Int, In(Len(U64(2))), Int, Int, In(Fixed(TIMESPEC)))
-    MQ_TIMEDRECEIVE         ConsumesBeforeFault (Int, Out(Len(U64(2))), Int, Out(Fixed(INT)), In(Fixed(TIMESPEC)))
+    MQ_TIMEDRECEIVE         ConsumesBeforeFault (Int, Out(Len(U64(2))), Int, Out(Fixed(INT)),
+                                                 In(Fixed(TIMESPEC)))
     MQ_NOTIFY               Buffers (Int, Record(Id::MqNotify))
     MQ_GETSETATTR           ConsumesBeforeFault (Int, In(Fixed(MQ_ATTR)), Out(Fixed(MQ_ATTR)))
     KEXEC_LOAD              Buffers (Int, Int, Records(Id::KexecSegment, U64(1)))
-    WAITID                  ConsumesBeforeFault (Int, Int, Out(Fixed(SIGINFO)), Int, Out(Fixed(RUSAGE)))
+    WAITID                  ConsumesBeforeFault (Int, Int, Out(Fixed(SIGINFO)), Int,
+                                                 Out(Fixed(RUSAGE)))
     ADD_KEY                 Buffers (Str, Str, In(Len(U64(3))))
     REQUEST_KEY             Buffers (Str, Str, Str)
     KEYCTL                  Buffers command
@@ -339,8 +345,10 @@ shapes! {
     READLINKAT              Buffers (Int, Str, Out(Len(I32(3))))
     FCHMODAT                Buffers (Int, Str)
     FACCESSAT               Buffers (Int, Str)
-    PSELECT6                Signal (Int, Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Fixed(TIMESPEC)), Record(Id::SigsetArg))
-    PPOLL                   Signal (Out(Array(POLLFD, U32(1))), Int, Out(Fixed(TIMESPEC)), In(Fixed(SIGSET)))
+    PSELECT6                Signal (Int, Out(Bits(I32(0))), Out(Bits(I32(0))), Out(Bits(I32(0))),
+                                    Out(Fixed(TIMESPEC)), Record(Id::SigsetArg))
+    PPOLL                   Signal (Out(Array(POLLFD, U32(1))), Int, Out(Fixed(TIMESPEC)),
+                                    In(Fixed(SIGSET)))
     UNSHARE                 Process ()
     SET_ROBUST_LIST         Process (Keep(Fixed(24)))
     GET_ROBUST_LIST         Buffers (Int, Out(Fixed(LONG)), Out(Fixed(LONG)))
@@ -348,14 +356,17 @@ shapes! {
     TEE                     Plain ()
     SYNC_FILE_RANGE         Plain ()
     VMSPLICE                Special (Int, Iov(Kind::Keep, U64(2)))
-    MOVE_PAGES              MemoryMap (Int, Int, In(Array(LONG, U64(1))), In(Array(INT, U64(1))), Out(Array(INT, U64(1))))
+    MOVE_PAGES              MemoryMap (Int, Int, In(Array(LONG, U64(1))), In(Array(INT, U64(1))),
+                                       Out(Array(INT, U64(1))))
     UTIMENSAT               Buffers (Int, Str, In(Fixed(2 * TIMESPEC)))
-    EPOLL_PWAIT             Signal (Int, Out(Array(EPOLL_EVENT, I32(2))), Int, Int, In(Fixed(SIGSET)))
+    EPOLL_PWAIT             Signal (Int, Out(Array(EPOLL_EVENT, I32(2))), Int, Int,
+                                    In(Fixed(SIGSET)))
     SIGNALFD                Signal (Int, In(Fixed(SIGSET)))
     TIMERFD_CREATE          Plain ()
     EVENTFD                 Plain ()
     FALLOCATE               Plain ()
-    TIMERFD_SETTIME         ConsumesBeforeFault (Int, Int, In(Fixed(ITIMERSPEC)), Out(Fixed(ITIMERSPEC)))
+    TIMERFD_SETTIME         ConsumesBeforeFault (Int, Int, In(Fixed(ITIMERSPEC)),
+                                                 Out(Fixed(ITIMERSPEC)))
     TIMERFD_GETTIME         Buffers (Int, Out(Fixed(ITIMERSPEC)))
     ACCEPT4                 ConsumesBeforeFault (Int, Out(AtMost(SOCKADDR, At(2))), Out(Fixed(INT)))
     SIGNALFD4               Signal (Int, In(Fixed(SIGSET)))
@@ -368,7 +379,8 @@ shapes! {
     PWRITEV                 Piecewise (Int, Iov(Kind::In, U64(2)))
     RT_TGSIGQUEUEINFO       Buffers (Int, Int, Int, In(Fixed(SIGINFO)))
     PERF_EVENT_OPEN         Buffers (Record(Id::PerfEventAttr))
-    RECVMMSG                ConsumesBeforeFault (Int, Records(Id::RecvMmsg, U32(2)), Int, Int, Out(Fixed(TIMESPEC)))
+    RECVMMSG                ConsumesBeforeFault (Int, Records(Id::RecvMmsg, U32(2)), Int, Int,
+                                                 Out(Fixed(TIMESPEC)))
     FANOTIFY_INIT           Plain ()
     FANOTIFY_MARK           Buffers (Int, Int, Int, Int, Str)
     PRLIMIT64               ConsumesBeforeFault (Int, Int, In(Fixed(RLIMIT)), Out(Fixed(RLIMIT)))
@@ -402,7 +414,8 @@ shapes! {
     PKEY_ALLOC              Plain ()
     PKEY_FREE               Plain ()
     STATX                   Buffers (Int, Str, Int, Int, Out(Fixed(STATX)))
-    IO_PGETEVENTS           Signal (Int, Int, Int, Out(Array(IO_EVENT, U64(2))), In(Fixed(TIMESPEC)), Record(Id::SigsetArg))
+    IO_PGETEVENTS           Signal (Int, Int, Int, Out(Array(IO_EVENT, U64(2))),
+                                    In(Fixed(TIMESPEC)), Record(Id::SigsetArg))
     RSEQ                    Process (Keep(Struct(U32(1))))
     URETPROBE               Plain ()
     UPROBE                  Plain ()
@@ -423,7 +436,8 @@ shapes! {
     PIDFD_GETFD             Plain ()
     FACCESSAT2              Buffers (Int, Str)
     PROCESS_MADVISE         MemoryMap (Int, In(Array(IOVEC, U64(2))))
-    EPOLL_PWAIT2            Signal (Int, Out(Array(EPOLL_EVENT, I32(2))), Int, In(Fixed(TIMESPEC)), In(Fixed(SIGSET)))
+    EPOLL_PWAIT2            Signal (Int, Out(Array(EPOLL_EVENT, I32(2))), Int, In(Fixed(TIMESPEC)),
+                                    In(Fixed(SIGSET)))
     MOUNT_SETATTR           Buffers (Int, Str, Int, In(Struct(U64(4))))
     QUOTACTL_FD             Buffers command
     LANDLOCK_CREATE_RULESET Process (In(Struct(U64(1))))
@@ -431,7 +445,8 @@ shapes! {
     LANDLOCK_RESTRICT_SELF  Process ()
     MEMFD_SECRET            Plain ()
     PROCESS_MRELEASE        Plain ()
-    FUTEX_WAITV             Buffers (Records(Id::FutexWaiter, U32(1)), Int, Int, In(Fixed(TIMESPEC)))
+    FUTEX_WAITV             Buffers (Records(Id::FutexWaiter, U32(1)), Int, Int,
+                                     In(Fixed(TIMESPEC)))
     SET_MEMPOLICY_HOME_NODE MemoryMap ()
     CACHESTAT               Buffers (Int, In(Fixed(16)), Out(Fixed(40)))
     FCHMODAT2               Buffers (Int, Str)

@@ -70,7 +70,8 @@ global_asm!(
     // The return address (column 16) is the value of: slot + [slot + 120], where slot is rip
     // & -128. DW_CFA_val_expression 16, 10 bytes: breg16 0, const1s -128, and, dup, plus_uconst
     // 120, deref, plus
-    "    .cfi_escape 0x16, 0x10, 0x0a, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x12, 0x23, {origin}, 0x06, 0x22",
+    "    .cfi_escape 0x16, 0x10, 0x0a, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x12, 0x23, {origin}, 0x06, \
+     0x22",
     "    .zero {bytes}",
     "    .cfi_endproc",
     ".popsection",

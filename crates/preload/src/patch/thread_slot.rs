@@ -111,7 +111,11 @@ pub fn thread_slot_address() -> Option<usize> {
     let pointer: usize;
     // SAFETY: the thread pointer points to itself (x86-64 ABI).
     unsafe {
-        asm!("mov {p}, qword ptr fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags))
+        asm!(
+            "mov {p}, qword ptr fs:[0]",
+            p = out(reg) pointer,
+            options(nostack, readonly, preserves_flags),
+        )
     };
     thread_slot_of(pointer)
 }

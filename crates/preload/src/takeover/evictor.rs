@@ -110,7 +110,8 @@ pub fn start() {
             "2:",
             body = sym body,
             inlateout("rax") nr::CLONE as isize => result,
-            in("rdi") CLONE_FLAGS, in("rsi") stack, in("rdx") 0, in("r10") ALIVE.as_ptr(), in("r8") tls,
+            in("rdi") CLONE_FLAGS, in("rsi") stack, in("rdx") 0, in("r10") ALIVE.as_ptr(),
+            in("r8") tls,
             lateout("rcx") _, lateout("r11") _,
         );
     }

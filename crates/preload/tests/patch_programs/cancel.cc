@@ -1,5 +1,6 @@
-// Cancellation unwinds out of a signal handler, through the interrupted system call, back into the function that
-// made it. Destructors and cleanup handlers must run, whatever the call was doing at that moment.
+// Cancellation unwinds out of a signal handler, through the interrupted system call, back into the
+// function that made it. Destructors and cleanup handlers must run, whatever the call was doing at
+// that moment.
 #include "check.h"
 #include <atomic>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Threads that are cancelled at any instruction, also in the midst of a hooked call; and at the calls that libc makes
-   cancellable for the time of the call. */
+/* Threads that are cancelled at any instruction, also in the midst of a hooked call; and at the
+   calls that libc makes cancellable for the time of the call. */
 #include "check.h"
 #include <pthread.h>
 #include <sched.h>

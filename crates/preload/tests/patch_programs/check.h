@@ -1,4 +1,5 @@
-/* A call number that no kernel has: the test hook answers it with 4242, so it shows whether a site is hooked. */
+/* A call number that no kernel has: the test hook answers it with 4242, so it shows whether a
+   site is hooked. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -20,12 +21,14 @@ static inline int hooked(void) { return getenv("EXPECT_HOOK") != NULL; }
         }                                                                               \
     } while (0)
 
-/* A crash says where it was: registers, the top of the stack, and what is mapped at all these addresses. */
+/* A crash says where it was: registers, the top of the stack, and what is mapped at all these
+   addresses. */
 static void crashed(int sig, siginfo_t *info, void *context) {
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
     unsigned long *stack = (unsigned long *)r[REG_RSP], words[64];
     for (int i = 0; i < 64; i++) words[i] = i < 23 ? (unsigned long)r[i] : stack[i - 23];
-    fprintf(stderr, "signal %d code %d address %p rip %llx\n", sig, info->si_code, info->si_addr, r[REG_RIP]);
+    fprintf(stderr, "signal %d code %d address %p rip %llx\n", sig, info->si_code, info->si_addr,
+            r[REG_RIP]);
     for (int i = 0; i < 64; i++) fprintf(stderr, "%s%016lx", i % 8 ? " " : "\n", words[i]);
     char line[256];
     FILE *maps = fopen("/proc/self/maps", "r");

@@ -56,9 +56,11 @@ int main(void) {
         CHECK(posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ) == 0 && status_of(pid) == 11);
         CHECK(posix_spawn(&pid, "/nonexistent", NULL, NULL, argv, environ) == ENOENT);
 
-        char *stack = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *stack =
+            mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         int value = 0;
-        CHECK(status_of(clone(in_child, stack + (1 << 16), CLONE_VM | CLONE_VFORK | SIGCHLD, &value)) == 9);
+        CHECK(status_of(clone(in_child, stack + (1 << 16), CLONE_VM | CLONE_VFORK | SIGCHLD,
+                              &value)) == 9);
         CHECK(value == 5);
         CHECK(status_of(clone(in_child, stack + (1 << 16), SIGCHLD, &value)) == 9);
         munmap(stack, 1 << 16);

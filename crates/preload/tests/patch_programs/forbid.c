@@ -1,5 +1,5 @@
-/* forbid LIBRARY COMMAND...: runs the command with LIBRARY preloaded, where no memory may become executable that was
-   not. Exits with 77 where the kernel cannot do that. */
+/* forbid LIBRARY COMMAND...: runs the command with LIBRARY preloaded, where no memory may become
+   executable that was not. Exits with 77 where the kernel cannot do that. */
 #include "check.h"
 #include <sys/prctl.h>
 #include <unistd.h>

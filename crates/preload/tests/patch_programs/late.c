@@ -1,4 +1,5 @@
-/* The library that loaded.c opens: its calls must be hooked as soon as it is there, its constructor's too. */
+/* The library that loaded.c opens: its calls must be hooked as soon as it is there, its
+   constructor's too. */
 #include "check.h"
 static long in_constructor;
 static __attribute__((noinline)) long call(long n) {

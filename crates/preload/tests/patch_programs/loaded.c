@@ -1,4 +1,5 @@
-/* Libraries that come later, more of them than there are pages of slots, while another thread makes calls. */
+/* Libraries that come later, more of them than there are pages of slots, while another thread
+   makes calls. */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>

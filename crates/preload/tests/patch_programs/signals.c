@@ -1,4 +1,5 @@
-/* Signals while hooked calls run: handlers that make calls themselves, alternate stacks, EINTR, restarts. */
+/* Signals while hooked calls run: handlers that make calls themselves, alternate stacks, EINTR,
+   restarts. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <errno.h>
@@ -69,6 +70,7 @@ int main(void) {
     CHECK(ticks > 100);
     raise(SIGALRM);
     struct timespec ts;
-    CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts) == 0 && ts.tv_sec + ts.tv_nsec > 0); /* vDSO falls back */
+    CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts) == 0 &&
+          ts.tv_sec + ts.tv_nsec > 0); /* vDSO falls back */
     puts("signals ok");
 }

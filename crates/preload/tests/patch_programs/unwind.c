@@ -1,5 +1,6 @@
-/* Steps through hooked system calls one machine instruction at a time and unwinds from each: through the slot, the
-   stub and the hook, the caller must always be found. Also libc's calls, and longjmps out of handlers. */
+/* Steps through hooked system calls one machine instruction at a time and unwinds from each:
+   through the slot, the stub and the hook, the caller must always be found. Also libc's calls,
+   and longjmps out of handlers. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <setjmp.h>
@@ -38,7 +39,8 @@ static __attribute__((noinline)) long own_call(long n) {
     return r;
 }
 
-/* One section, so that its bounds can be had; the page behind it holds no other frame of interest. */
+/* One section, so that its bounds can be had; the page behind it holds no other frame of
+   interest. */
 __attribute__((noinline, section("stepped_code"))) static void stepped(void) {
     char buffer[8];
     STEP_ON;
@@ -72,8 +74,8 @@ int main(void) {
     steps = 0;
     stepped_own();
     CHECK(steps > 10);
-    /* An executable is out of reach of the slots: each of its calls passes a stub of one instruction that no
-       unwinder knows. Nothing else may be lost. */
+    /* An executable is out of reach of the slots: each of its calls passes a stub of one
+       instruction that no unwinder knows. Nothing else may be lost. */
     CHECK(lost <= 2);
 
     /* Out of a blocked call by longjmp, many times. */

@@ -7,7 +7,8 @@ cmp data back
 nbdcopy --synchronous --no-extents "$NBD_URI" - | cmp data -
 nbdcopy --allocated "$NBD_URI" back && cmp data back
 # Over what is there, with zeros and trims where the source has holes.
-truncate -s 0 data && truncate -s 64M data && printf end | dd of=data bs=1 seek=67108861 conv=notrunc status=none
+truncate -s 0 data && truncate -s 64M data
+printf end | dd of=data bs=1 seek=67108861 conv=notrunc status=none
 nbdcopy --destination-is-zero data "$NBD_URI"
 nbdcopy data "$NBD_URI"
 nbdcopy "$NBD_URI" - | cmp data -

@@ -9,7 +9,8 @@ cmp data back
 nbdkit -U - nbd "$NBD_URI" --filter=checkwrite --run 'nbdcopy data "$uri"'
 # One request in some fails on the way: whatever the client and the proxy make of it, what is there
 # is unharmed.
-nbdkit -U - nbd "$NBD_URI" --filter=error error=EIO error-pread-rate=5% --run 'nbdcopy "$uri" null:' || true
+nbdkit -U - nbd "$NBD_URI" --filter=error error=EIO error-pread-rate=5% \
+    --run 'nbdcopy "$uri" null:' || true
 nbdkit -U - nbd "$NBD_URI" --filter=nozero --filter=noextents --filter=fua fuamode=force \
     --run 'nbdcopy "$uri" back'
 cmp data back

@@ -16,7 +16,8 @@ start=$(resident)
 truncate -s 64M data
 nbdcopy data "$NBD_URI"
 "$UZSWAP" disk ls | grep -q "^$UZSWAP_DISK  *64 MiB"
-"$UZSWAP" disk ls --json | python3 -c 'import json, sys; assert json.load(sys.stdin)["disks"][0]["stats"]["bytes"] == 64 << 20'
+"$UZSWAP" disk ls --json | python3 -c 'import json, sys
+assert json.load(sys.stdin)["disks"][0]["stats"]["bytes"] == 64 << 20'
 [ "$(disk mm_stat | wc -w) $(disk io_stat | wc -w) $(disk bd_stat | wc -w)" = "9 4 3" ]
 [ "$(stat incompressible_pages)" -ge 1000 ]
 disk idle all

@@ -239,7 +239,8 @@ pub unsafe fn compress(
     literals: &mut [u8],
     found: &mut Lines,
 ) -> bool {
-    const { assert!(2 * size_of::<Positions>() <= TABLES_BYTES && BLOCK_WORDS <= i16::MAX as usize) };
+    const { assert!(2 * size_of::<Positions>() <= TABLES_BYTES) };
+    const { assert!(BLOCK_WORDS <= i16::MAX as usize) };
     let (entries, _) = tables[..2 * size_of::<Positions>()].as_chunks_mut::<2>();
     entries.fill([0; 2]);
     let (first, second) = entries.split_at_mut(TABLE_WORDS);

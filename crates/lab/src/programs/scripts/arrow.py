@@ -32,13 +32,14 @@ def every(table, step):
     return table.take(pa.array(np.arange(0, table.num_rows, step)))
 
 
-order = pc.sort_indices(events, [("word", "ascending"), ("price", "descending"), ("key", "ascending")])
+BY = [("word", "ascending"), ("price", "descending"), ("key", "ascending")]
+order = pc.sort_indices(events, BY)
 events = events.take(order)
 show("sorted", every(events, 50))
 groups = events.group_by("key").aggregate([("amount", "sum"), ("word", "max"), ("price", "max")])
 groups = groups.sort_by("key")
 show("groups", every(groups, 10))
-joined = events.join(groups, "key").sort_by([("word", "ascending"), ("price", "descending"), ("key", "ascending")])
+joined = events.join(groups, "key").sort_by(BY)
 show("joined", every(joined, 50))
 codes = joined["word"].combine_chunks().dictionary_encode().indices
 show("codes", pa.table({"code": codes.slice(0, 50_000)}))

@@ -11,7 +11,8 @@ db = duckdb.connect(config=settings)
 # A query that takes longer than two seconds draws one into the output, if Python runs a string.
 db.execute("set enable_progress_bar = false")
 db.execute(f"""create table events as select i as id, (i * 2654435761) % {rows // 8} as customer,
-    (i * 40503) % 9973 as amount, 'item-' || ((i * 7919) % 100003) as item from range({rows}) t(i)""")
+    (i * 40503) % 9973 as amount, 'item-' || ((i * 7919) % 100003) as item
+    from range({rows}) t(i)""")
 QUERIES = {
     "join": f"""select c.region, count(*), sum(e.amount), min(e.item), max(c.name)
         from events e join (select i as id, 'customer-' || (i * 31 % 1000003) as name,

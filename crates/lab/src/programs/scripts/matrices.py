@@ -1,4 +1,5 @@
-"""NumPy in memory: arithmetic, sorts, transposes, a product. Argument: side of the matrices (2400 needs about 250 MiB)."""
+"""NumPy in memory: arithmetic, sorts, transposes, a product. Argument: side of the matrices (2400
+needs about 250 MiB)."""
 import hashlib
 import sys
 
