@@ -85,6 +85,7 @@ impl Victims {
 
     /// A run that is to leave together with others that lie alone. False: what there is of them has
     /// to leave first.
+    #[inline]
     fn push_lone(&mut self, addr: usize, run: usize, behind: bool) -> bool {
         if !self.lone.reaches(addr, run) {
             // What there is has to do, or has to go the other way.
