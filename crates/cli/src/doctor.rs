@@ -368,8 +368,8 @@ fn measured(exports: Result<Exports, String>, takes_memory: bool) -> Check {
 fn times([block, cluster, write]: [u64; 3]) -> String {
     let megabytes = |ns: u64| (64 << 10) * 1000 / ns.max(1);
     format!(
-        "4 KiB in {} us, 64 KiB in {} us ({} MB/s), written in {} us ({} MB/s); so a load takes about {} us, and one \
-         of many in a row {} us",
+        "4 KiB in {} us, 64 KiB in {} us ({} MB/s), written in {} us ({} MB/s); so a load takes \
+         about {} us, and one of many in a row {} us",
         block / 1000,
         cluster / 1000,
         megabytes(cluster),

@@ -107,12 +107,15 @@ pub const STORE: OptionSpec = OptionSpec {
     flag: "store",
     variable: "UZSWAP_STORE",
     value: Some("DIR|DEVICE|URL,...|none"),
-    what: "where pages go that find no room in memory: a directory on a disk, in a file without a name; a block device; the \
-           exports of NBD servers, nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH; or a Valkey or Redis server or \
-           Cluster, valkey://HOST or redis://HOST (its password in UZSWAP_STORE_PASSWORD)",
+    what: "where pages go that find no room in memory: a directory on a disk, in a file without a \
+           name; a block device; the exports of NBD servers, nbd://HOST/EXPORT or \
+           nbd+unix:///EXPORT?socket=PATH; or a Valkey or Redis server or Cluster, valkey://HOST \
+           or redis://HOST (its password in UZSWAP_STORE_PASSWORD)",
     default: "first disk directory of $TMPDIR, /var/tmp, /tmp",
-    bounds: "a writable directory, an empty device, at most 4 empty exports, or servers that evict nothing",
-    reason: "with none, compressed pages are all there is, and what does not fit stays in the program",
+    bounds: "a writable directory, an empty device, at most 4 empty exports, or servers that \
+             evict nothing",
+    reason: "with none, compressed pages are all there is, and what does not fit stays in the \
+             program",
     hidden: false,
 };
 

@@ -275,7 +275,8 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
              --store none"
         ),
         Notice::RemoteLost => format!(
-            "a page was on a server that did not answer any more, and the program was stopped by SIGBUS: see to {}, and {}",
+            "a page was on a server that did not answer any more, and the program was stopped by \
+             SIGBUS: see to {}, and {}",
             settings.store.as_ref().map_or("(none)".into(), Backing::shown),
             match &settings.store {
                 Some(store) if is_values(&store.shown()) => "take a Cluster with replicas",
@@ -283,8 +284,9 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
             }
         ),
         Notice::RemoteGone => format!(
-            "a server had a page no more that was written to it (it was started again, its keys were deleted, or a \
-             failover lost them), and the program was stopped by SIGBUS: see to {}",
+            "a server had a page no more that was written to it (it was started again, its keys \
+             were deleted, or a failover lost them), and the program was stopped by SIGBUS: see \
+             to {}",
             settings.store.as_ref().map_or("(none)".into(), Backing::shown)
         ),
         Notice::NotTraced => {
@@ -422,7 +424,8 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
     ),
     (
         "notices",
-        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, unmanaged, not_traced, paging_ended, sandboxed, load_refused, remote_lost, remote_gone",
+        "warnings: store_failed, no_mechanism, over_limit, too_many_processes, corrupt_page, \
+         unmanaged, not_traced, paging_ended, sandboxed, load_refused, remote_lost, remote_gone",
     ),
     (
         "fault_latency",

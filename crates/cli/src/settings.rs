@@ -443,7 +443,8 @@ fn on_servers(
         servers(text, copies, remarks)
     } else {
         Err(format!(
-            "'{text}' is none of nbd://, nbd+unix://, valkey:// and redis:// (a directory of that name: ./{text})"
+            "'{text}' is none of nbd://, nbd+unix://, valkey:// and redis:// (a directory of that \
+             name: ./{text})"
         ))
     }
 }

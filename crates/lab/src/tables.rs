@@ -51,8 +51,8 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         ("variety", []) => variety(lines),
         ("newest", []) => Ok(newest(lines)),
         _ => Err(format!(
-            "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary DATE..., \
-             codecs DATE, variety, newest"
+            "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary \
+             DATE..., codecs DATE, variety, newest"
         )),
     }
 }

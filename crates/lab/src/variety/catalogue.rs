@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_list_is_parsed_and_what_is_wrong_is_said() {
-        let text = "# a head\n\n#: a pack\n#: needs x y\nmade\n#: run\necho\n\n#: b p q\n#: needs z\n#: run\ndone\n";
+        let text = "# a head\n\n#: a pack\n#: needs x y\nmade\n#: run\necho\n\n#: b p q\n#: needs \
+                    z\n#: run\ndone\n";
         let list = parse("kind", text).unwrap();
         assert_eq!((list.len(), &*list[0].prepare, &*list[0].run), (2, "made\n", "echo\n"));
         assert_eq!((&*list[1].package, &*list[1].prepare), ("p q", ""));

@@ -202,8 +202,8 @@ pub fn release_finished() {
 }
 
 impl Call {
-    /// Whether the thread has left the call. One that runs may be on its way into it again, as after
-    /// a signal: not if it runs for some time.
+    /// Whether the thread has left the call. One that runs may be on its way into it again, as
+    /// after a signal: not if it runs for some time.
     fn is_over(&self) -> bool {
         match where_is(self.tid) {
             Where::Blocked(call) => call != self.blocked,

@@ -75,8 +75,8 @@ impl Address {
         match scheme {
             "valkey" | "redis" => {}
             "valkeys" | "rediss" => {
-                return Err("is for TLS, which is not spoken here; pages are encrypted before they leave: take \
-                            valkey://, or a tunnel"
+                return Err("is for TLS, which is not spoken here; pages are encrypted before they \
+                            leave: take valkey://, or a tunnel"
                     .to_string());
             }
             _ => return Err(format!("begins with '{scheme}://', not with valkey:// or redis://")),

@@ -257,7 +257,8 @@ fn connect(settings: &mut Settings, shown: &str) -> Result<Valkey, String> {
             as_kind(Server::VALKEY).map_err(|e| in_words(shown, e))
         }
         Err(Errno::EOPNOTSUPP) => Err(format!(
-            "{shown}: several hosts are for the nodes of a Cluster, and these are none: name one of them"
+            "{shown}: several hosts are for the nodes of a Cluster, and these are none: name one \
+             of them"
         )),
         Err(e) => Err(in_words(shown, e)),
     }
@@ -279,9 +280,9 @@ fn in_words(shown: &str, e: Errno) -> String {
         EPROTO => "what answers there speaks neither Valkey's protocol nor Redis's (TLS, perhaps)"
             .to_string(),
         Errno::EACCES => format!(
-            "it refuses what is needed: a user's name and password are wrong or missing (valkey://USER@HOST and \
-             {PASSWORD}), or that user may not SET, GETRANGE, PEXPIRE, UNLINK, WAIT, INFO and CLUSTER SLOTS with \
-             keys uz:*"
+            "it refuses what is needed: a user's name and password are wrong or missing \
+             (valkey://USER@HOST and {PASSWORD}), or that user may not SET, GETRANGE, PEXPIRE, \
+             UNLINK, WAIT, INFO and CLUSTER SLOTS with keys uz:*"
         ),
         Errno::ENOSPC => "it is full (maxmemory): give it more memory, or name another".to_string(),
         Errno::EAGAIN => "it is loading, or without a primary: try again later".to_string(),
