@@ -313,7 +313,7 @@ fn variety(lines: &[Value]) -> Result<String, String> {
         count += 1;
     }
     let measured = format!("{count} programs; measurements {}.", origins.join(", "));
-    Ok(text + &wrapped(&measured).trim_end() + "\n")
+    Ok(text + wrapped(&measured).trim_end() + "\n")
 }
 
 /// The words for a run that failed, by the metric that counts its kind.

@@ -1,7 +1,8 @@
 """Pages that are read again and again, each round compared with what they were.
 
-Arguments: MiB, seconds[, pause]. Half of each page is random. After the first round it pauses for so
-many seconds, if any. Prints what all of it is in the end; then, on a line of its own, the longest time that one MiB of it took.
+Arguments: MiB, seconds[, pause]. Half of each page is random. After the first round it pauses for
+so many seconds, if any. Prints what all of it is in the end; then, on a line of its own, the
+longest time that one MiB of it took.
 """
 import hashlib
 import os

@@ -75,9 +75,11 @@ impl Address {
         match scheme {
             "valkey" | "redis" => {}
             "valkeys" | "rediss" => {
-                return Err("is for TLS, which is not spoken here; pages are encrypted before they \
+                return Err(
+                    "is for TLS, which is not spoken here; pages are encrypted before they \
                             leave: take valkey://, or a tunnel"
-                    .to_string());
+                        .to_string(),
+                );
             }
             _ => return Err(format!("begins with '{scheme}://', not with valkey:// or redis://")),
         }
