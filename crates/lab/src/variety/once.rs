@@ -292,7 +292,10 @@ mod tests {
 
     #[test]
     fn a_run_that_was_not_paged_is_none() {
-        let stats = |notices: Value, evictions: u64| json!({"notices": notices, "counters": {"evictions": evictions}});
+        let stats = |notices: Value, evictions: u64| {
+            let counters = json!({"evictions": evictions});
+            json!({"notices": notices, "counters": counters})
+        };
         assert_eq!(unmanaged(&stats(json!([]), 7)), None);
         assert_eq!(unmanaged(&stats(json!([]), 0)).unwrap(), "nothing was paged");
         assert_eq!(unmanaged(&stats(json!(["over_limit"]), 7)).unwrap(), "said over_limit");
