@@ -55,7 +55,20 @@ impl Scratch {
         Scratch { compressor: Compressor::Empty, zstd: None, deflate: None }
     }
 
-    /// Address space held, in bytes.
+    /// With address space for all decoders: it decompresses whatever happens to memory later.
+    pub fn with_decoders() -> crate::sys::Result<Scratch> {
+        let (zstd, deflate) = (ZstdDecompressor::new()?, DeflateDecompressor::new()?);
+        Ok(Scratch { zstd: Some(zstd), deflate: Some(deflate), ..Scratch::new() })
+    }
+
+    /// Gives its memory back, but for the address space of decoders.
+    pub fn rest(&mut self) {
+        self.compressor = Compressor::Empty;
+        self.zstd.iter_mut().for_each(ZstdDecompressor::rest);
+        self.deflate.iter_mut().for_each(DeflateDecompressor::rest);
+    }
+
+    /// Memory in use, in bytes.
     pub fn mapped_bytes(&self) -> usize {
         let compressor = match &self.compressor {
             Compressor::Empty => 0,

@@ -52,7 +52,7 @@ impl Streams {
         let slots = (0..slots.clamp(1, MAX_SLOTS))
             .map(|_| {
                 Ok(Slot::new(Stream {
-                    scratch: Scratch::new(),
+                    scratch: Scratch::with_decoders()?,
                     out: Mapping::new(max_input_bytes)?,
                 }))
             })
@@ -91,7 +91,7 @@ impl Streams {
         for taken in self.slots.iter().filter_map(Slot::try_take) {
             taken.with(|stream| {
                 let before = stream.scratch.mapped_bytes();
-                stream.scratch = Scratch::new();
+                stream.scratch.rest();
                 stream.out.decommit(0..stream.out.len());
                 self.scratch_bytes.fetch_sub(before, Ordering::Relaxed);
             });

@@ -362,19 +362,33 @@ impl ZstdCompressor {
 }
 
 /// The decoder of zstd, of every level and dictionary.
-pub struct ZstdDecompressor(Mapping);
+///
+/// Its address space is there from the start and its context is made by the first use: what is
+/// stored can be decompressed when no address space is left, and who decompresses nothing has no
+/// frames of it. Likewise that of deflate.
+pub struct ZstdDecompressor {
+    memory: Mapping,
+    is_made: bool,
+}
 
 impl ZstdDecompressor {
     pub fn new() -> Result<Self> {
         // SAFETY: a pure function.
-        let mut memory = Mapping::new(unsafe { zstd::ZSTD_estimateDCtxSize() })?;
-        let len = memory.len();
+        let memory = Mapping::new(unsafe { zstd::ZSTD_estimateDCtxSize() })?;
+        Ok(Self { memory, is_made: false })
+    }
+
+    /// Makes the context if there is none.
+    fn make(&mut self) -> Option<*mut zstd::ZSTD_DCtx> {
+        let (at, len) = (self.memory.as_mut_slice().as_mut_ptr(), self.memory.len());
+        if self.is_made {
+            return Some(at.cast());
+        }
         // SAFETY: the memory is ours, page-aligned, and holds no context yet.
-        let context =
-            unsafe { zstd::ZSTD_initStaticDCtx(memory.as_mut_slice().as_mut_ptr().cast(), len) };
+        let context = unsafe { zstd::ZSTD_initStaticDCtx(at.cast(), len) };
         const MAGICLESS: c_int = zstd::ZSTD_format_e::ZSTD_f_zstd1_magicless as c_int;
         // SAFETY: the context was made above (null is an error code of its own).
-        let set = !context.is_null()
+        self.is_made = !context.is_null()
             && zstd_ok(unsafe {
                 zstd::ZSTD_DCtx_setParameter(
                     context,
@@ -382,7 +396,13 @@ impl ZstdDecompressor {
                     MAGICLESS,
                 )
             });
-        if set { Ok(Self(memory)) } else { Err(super::Errno::ENOMEM) }
+        self.is_made.then_some(context)
+    }
+
+    /// Gives the frames back; the address space stays.
+    pub fn rest(&mut self) {
+        self.is_made = false;
+        self.memory.decommit(0..self.memory.len());
     }
 
     /// The number of bytes written, `None` if `src` is not what the compressor made or does not
@@ -393,10 +413,10 @@ impl ZstdDecompressor {
         src: &[u8],
         dst: &mut [u8],
     ) -> Option<usize> {
-        let context = self.0.as_mut_slice().as_mut_ptr().cast();
+        let context = self.make()?;
         let (to, to_len) = (dst.as_mut_ptr().cast(), dst.len());
         let (from, from_len) = (src.as_ptr().cast(), src.len());
-        // SAFETY: see the charter; the context was built in `new`, the dictionary lives until the
+        // SAFETY: see the charter; the context was made above, the dictionary lives until the
         // call returns and is not referred to afterwards (`usingDDict` is for one call).
         let code = unsafe {
             match dictionary {
@@ -414,8 +434,9 @@ impl ZstdDecompressor {
         zstd_ok(code).then_some(code)
     }
 
+    /// What may have frames.
     pub fn mapped_bytes(&self) -> usize {
-        self.0.len()
+        if self.is_made { self.memory.len() } else { 0 }
     }
 }
 
@@ -504,24 +525,30 @@ extern "C" fn deflate_malloc(len: usize) -> *mut c_void {
 /// The memory belongs to the owner of the context, so there is nothing to free.
 extern "C" fn deflate_free(_: *mut c_void) {}
 
-/// Builds a context with `alloc`; the mapping that it lives in and its address there.
-fn deflate_build<T>(
-    alloc: impl Fn(&deflate::libdeflate_options) -> *mut T,
-) -> Result<(Mapping, usize)> {
-    let options = deflate::libdeflate_options {
-        sizeof_options: size_of::<deflate::libdeflate_options>(),
-        malloc_func: Some(deflate_malloc),
-        free_func: Some(deflate_free),
-    };
+const DEFLATE_OPTIONS: deflate::libdeflate_options = deflate::libdeflate_options {
+    sizeof_options: size_of::<deflate::libdeflate_options>(),
+    malloc_func: Some(deflate_malloc),
+    free_func: Some(deflate_free),
+};
+
+/// Memory for a context that `alloc` makes.
+fn deflate_memory<T>(alloc: impl Fn(&deflate::libdeflate_options) -> *mut T) -> Result<Mapping> {
     let _building = DEFLATE_BUILD.lock();
     DEFLATE_OFFER.store(0, Ordering::Relaxed);
     DEFLATE_ASKED_BYTES.store(0, Ordering::Relaxed);
-    assert!(alloc(&options).is_null(), "libdeflate made a context without memory");
-    let memory = Mapping::new(DEFLATE_ASKED_BYTES.load(Ordering::Relaxed))?;
+    assert!(alloc(&DEFLATE_OPTIONS).is_null(), "libdeflate made a context without memory");
+    Mapping::new(DEFLATE_ASKED_BYTES.load(Ordering::Relaxed))
+}
+
+/// Builds a context with `alloc` in `memory`; its address there.
+fn deflate_build<T>(
+    memory: &mut Mapping,
+    alloc: impl Fn(&deflate::libdeflate_options) -> *mut T,
+) -> Option<usize> {
+    let _building = DEFLATE_BUILD.lock();
     DEFLATE_OFFER.store(memory.addr(), Ordering::Relaxed);
-    let context = alloc(&options) as usize;
-    let inside = context >= memory.addr() && context < memory.addr() + memory.len();
-    if inside { Ok((memory, context)) } else { Err(super::Errno::ENOMEM) }
+    let context = alloc(&DEFLATE_OPTIONS) as usize;
+    (memory.addr()..memory.addr() + memory.len()).contains(&context).then_some(context)
 }
 
 /// Raw deflate at one level.
@@ -538,7 +565,8 @@ impl DeflateCompressor {
         // SAFETY: the options are complete; a level out of range gives null.
         let alloc =
             |options: &_| unsafe { deflate::libdeflate_alloc_compressor_ex(level.into(), options) };
-        let (memory, context) = deflate_build(alloc)?;
+        let mut memory = deflate_memory(alloc)?;
+        let context = deflate_build(&mut memory, alloc).ok_or(super::Errno::ENOMEM)?;
         Ok(Self { memory, context, level })
     }
 
@@ -569,28 +597,44 @@ impl DeflateCompressor {
     }
 }
 
-/// The decoder of raw deflate.
+/// The decoder of raw deflate. Its context is made as that of [`ZstdDecompressor`].
 pub struct DeflateDecompressor {
     memory: Mapping,
-    context: usize,
+    context: Option<usize>,
 }
 
 impl DeflateDecompressor {
     pub fn new() -> Result<Self> {
+        Ok(Self { memory: deflate_memory(Self::alloc)?, context: None })
+    }
+
+    fn alloc(options: &deflate::libdeflate_options) -> *mut deflate::libdeflate_decompressor {
         // SAFETY: the options are complete.
-        let alloc = |options: &_| unsafe { deflate::libdeflate_alloc_decompressor_ex(options) };
-        let (memory, context) = deflate_build(alloc)?;
-        Ok(Self { memory, context })
+        unsafe { deflate::libdeflate_alloc_decompressor_ex(options) }
+    }
+
+    fn make(&mut self) -> Option<usize> {
+        if self.context.is_none() {
+            self.context = deflate_build(&mut self.memory, Self::alloc);
+        }
+        self.context
+    }
+
+    /// Gives the frames back; the address space stays.
+    pub fn rest(&mut self) {
+        self.context = None;
+        self.memory.decommit(0..self.memory.len());
     }
 
     /// The number of bytes written, `None` if `src` is not one stream, whole and alone, or does not
     /// fit.
     pub fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        let context = self.make()?;
         let (mut read, mut written) = (0usize, 0usize);
         // SAFETY: see the charter; the context was built by `deflate_build` in our mapping.
         let result = unsafe {
             deflate::libdeflate_deflate_decompress_ex(
-                self.context as *mut _,
+                context as *mut _,
                 src.as_ptr().cast(),
                 src.len(),
                 dst.as_mut_ptr().cast(),
@@ -603,7 +647,8 @@ impl DeflateDecompressor {
             .then_some(written)
     }
 
+    /// What may have frames.
     pub fn mapped_bytes(&self) -> usize {
-        self.memory.len()
+        if self.context.is_some() { self.memory.len() } else { 0 }
     }
 }
