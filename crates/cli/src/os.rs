@@ -21,6 +21,7 @@ use std::path::Path;
 use std::ptr::{null, null_mut};
 
 pub mod apart;
+pub mod contention;
 mod witness;
 
 pub use witness::Witness;

@@ -60,6 +60,20 @@ pub struct ArmArguments {
     pub out: Out,
 }
 
+impl ArmArguments {
+    /// For uzswap's arm alone.
+    pub fn of_uzswap(rounds: u32, out: Out) -> ArmArguments {
+        ArmArguments {
+            peers: Peers(vec![]),
+            page_cluster: vec![],
+            rounds,
+            count_pool: false,
+            swap_directory: PathBuf::new(),
+            out,
+        }
+    }
+}
+
 /// A parsed `--peers` (a type of its own: clap takes a bare `Vec` for a repeated option).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers(pub Vec<Kind>);

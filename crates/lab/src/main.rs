@@ -9,6 +9,7 @@
 //!  policies ─> traces of the real programs under `uzswap simulate`
 //!  estimate ─> what `uzswap estimate` says of the real programs │ what they do under `uzswap run`
 //!  overhead ─> pairs: plain │ under `uzswap run`
+//!  contention ─> a library that counts how long its locks are held  (projection)
 //!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
 //!        all ─> record: machine, commit, raw runs as JSON;  plot: SVG
 //! ```
@@ -21,6 +22,7 @@ mod arms;
 mod build;
 mod cache;
 mod codecs;
+mod contention;
 mod corpus;
 mod engine;
 mod estimate;
@@ -101,6 +103,8 @@ enum BenchCommand {
     /// The build of a large source tree by N jobs at a time, beside zswap, zram and swap of the
     /// kernel
     Build(build::BuildArguments),
+    /// How long locks and claims are held and waited for, by a library that is built to count that
+    Contention(contention::ContentionArguments),
     /// The cost of uzswap to a program that fits its limit
     Overhead(overhead::OverheadArguments),
     /// Make page corpora from the heaps of CPython, g++, node and redis, for the benches below
@@ -143,6 +147,7 @@ fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Estimate(arguments) => estimate::run(arguments),
         BenchCommand::Policies(arguments) => policies::run(arguments),
         BenchCommand::Build(arguments) => build::run(arguments),
+        BenchCommand::Contention(arguments) => contention::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
         BenchCommand::Corpus(arguments) => corpus::run(arguments),
         BenchCommand::Codecs(arguments) => codecs::run(arguments),

@@ -221,6 +221,7 @@ impl Figures {
                 }
             }
             "swap-w-seq" => self.add_writing(arm, run),
+            "contention" => self.add_contention(arm, &run["figures"]),
             _ => {
                 for metric in ["wall_seconds", "cpu_seconds"] {
                     self.add(arm, &case, metric, plain(metric));
@@ -248,6 +249,14 @@ impl Figures {
         }
     }
 
+    fn add_contention(&mut self, arm: &str, figures: &Value) {
+        for (case, metrics) in figures.as_object().into_iter().flatten() {
+            for (metric, value) in metrics.as_object().into_iter().flatten() {
+                self.add(arm, case, metric, value.as_f64());
+            }
+        }
+    }
+
     fn add_writing(&mut self, arm: &str, run: &Value) {
         let writers = || run["worker"]["writers"].as_array().into_iter().flatten();
         let sum = |key: &str| writers().map(|writer| writer[key].as_f64()).sum::<Option<f64>>();
@@ -262,7 +271,7 @@ impl Figures {
         let summary = &record["summary"];
         let rounds = record["settings"]["rounds"].as_u64().unwrap_or(1);
         match benchmark {
-            "faults" | "threads" => {}
+            "faults" | "threads" | "contention" => {}
             "swap-w-seq" => {
                 for (arm, figures) in summary.as_object().into_iter().flatten() {
                     let speed = figures["mib_per_second"].as_f64();

@@ -8,6 +8,7 @@
 //!  build DATE           I/O and time of a build, by jobs
 //!  summary DATE...      programs and faults of one machine and one commit, for README
 //!  codecs DATE          time and size of each codec
+//!  contention DATE      locks and claims by fault, and the projections
 //!  variety              each program's newest run by each mechanism
 //!  newest               of each benchmark and machine the newest measurement, every arm
 //! ```
@@ -47,12 +48,13 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         }
         ("build", [date]) => build(&measured("build", date, lines)?),
         ("summary", [_, ..]) => summary(&dates, lines),
+        ("contention", [date]) => contention(&measured("contention", date, lines)?),
         ("codecs", [date]) => codecs(&measured("codecs", date, lines)?),
         ("variety", []) => variety(lines),
         ("newest", []) => Ok(newest(lines)),
         _ => Err(format!(
             "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary \
-             DATE..., codecs DATE, variety, newest"
+             DATE..., codecs DATE, contention DATE, variety, newest"
         )),
     }
 }
@@ -221,12 +223,56 @@ fn codecs(lines: &[&Value]) -> Result<String, String> {
     Ok(text)
 }
 
+/// Locks and claims by fault, and what their serial part would allow.
+fn contention(lines: &[&Value]) -> Result<String, String> {
+    let line =
+        arm(lines, "uzswap").ok_or("a measurement of contention without the arm 'uzswap'")?;
+    let figure = |case: &str, metric: &str, factor: f64, digits: usize| {
+        middle(line, case, metric)
+            .map_or("-".to_string(), |value| format!("{:.digits$}", value * factor))
+    };
+    let cases = cases(&[line]);
+    let columns = ["taken", "held, mean", "99 %", "in all", "waits, %", "waited", "system calls"];
+    let mut text = head("", &columns);
+    for case in cases.iter().filter(|case| case.contains('/')) {
+        let cells = [
+            figure(case, "acquired", 1.0, 2),
+            figure(case, "held_mean_ns", 1.0, 0),
+            figure(case, "held_p99_ns", 1.0, 0),
+            figure(case, "held_ns", 1.0, 0),
+            figure(case, "wait_share", 100.0, 2),
+            figure(case, "waited_ns", 1.0, 0),
+            figure(case, "calls", 1.0, 3),
+        ];
+        text += &row([case.replace('/', ", ")].into_iter().chain(cells));
+    }
+    let columns = ["serial part", "of it in the fault", "4 processors", "16", "64", "bound"];
+    text += &format!("\n{}", head("", &columns));
+    for case in cases.iter().filter(|case| !case.contains('/')) {
+        let projected = |n: u32| {
+            let of = |kind: &str| figure(case, &format!("projected_{kind}_{n}"), 1.0, 1);
+            format!("{}x ({}x)", of("queue"), of("amdahl"))
+        };
+        let cells = [
+            figure(case, "serial_ns", 1.0, 0),
+            figure(case, "serial_in_fault_ns", 1.0, 0),
+            projected(4),
+            projected(16),
+            projected(64),
+            figure(case, "projected_bound", 1.0, 0) + "x",
+        ];
+        text += &row([case.clone()].into_iter().chain(cells));
+    }
+    Ok(text)
+}
+
 // ---------------------------------------------------------------- the newest of each
 
 /// The metric by which a benchmark is shown, its factor and unit, and what its table says.
-const SHOWN: [(&str, &str, f64, &str); 6] = [
+const SHOWN: [(&str, &str, f64, &str); 7] = [
     ("faults", "touch_ns", 1e-3, "us a touch"),
     ("threads", "touch_ns", 1e-3, "us a touch, of all threads together"),
+    ("contention", "serial_ns", 1.0, "ns for which a fault holds locks that another could want"),
     ("swap-w-seq", "mib_per_second", 1.0, "MiB/s"),
     ("programs", "wall_seconds", 1.0, "seconds; the number is the part of the need in percent"),
     ("build", "wall_seconds", 1.0, "seconds"),

@@ -10,7 +10,7 @@
 //! the counts of all pages together are the number of writes: an update that paging lost is missing
 //! there. The threads draw their touches in small portions from one budget, so that all of them
 //! work to the end, and the time is from a common start to the last end. Nothing here knows about
-//! uzswap or the kernel's swap.
+//! uzswap or the kernel's swap, but that `--contention` asks what a library for that has counted.
 
 use std::io;
 use std::sync::RwLock;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::contention::Watch;
 use uzswap_cli::Failure;
 use uzswap_cli::estimate::histogram::Histogram;
 use uzswap_cli::estimate::worker::{cpu_time, mark, say_and_wait};
@@ -40,6 +41,9 @@ pub struct ToucherArguments {
     /// Numbers of threads, measured one after the other
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<u32>,
+    /// Say what the library in this process has counted of its locks
+    #[arg(long)]
+    contention: bool,
 }
 
 pub fn run(arguments: ToucherArguments) -> Result<u8, Failure> {
@@ -51,7 +55,14 @@ pub fn run(arguments: ToucherArguments) -> Result<u8, Failure> {
         for write in [false, true] {
             // The pages that the measurement before left in memory were chosen for other touches.
             heap.touch(*threads, u64::from(arguments.pages) / 2, write, &mut draws)?;
+            let watch = match arguments.contention {
+                true => Some(Watch::begin()?),
+                false => None,
+            };
             let mut result = heap.touch(*threads, touches, write, &mut draws)?.to_json();
+            if let Some(watch) = watch {
+                result["contention"] = watch.end()?;
+            }
             result["threads"] = json!(threads);
             result["write"] = json!(write);
             results.push(result);

@@ -6,6 +6,8 @@
 
 mod boot;
 pub mod calls;
+#[cfg(feature = "contention")]
+mod contention;
 pub mod patch;
 pub mod takeover;
 

@@ -75,6 +75,7 @@ use crate::store::cluster::Clusters;
 use crate::store::remote::RemoteCounts;
 use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
+use crate::sys::contention::Class;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use choice::Choice;
@@ -180,16 +181,16 @@ impl<S: Store> SwapCache<S> {
         );
         state.keeps_incompressible = config.keeps_incompressible;
         Ok(SwapCache {
-            state: Mutex::new(state),
+            state: Mutex::of(Class::CacheState, state),
             codecs: Codecs::new(config.codec),
             streams: Streams::new(STREAM_BYTES)?,
-            packer: Mutex::new(Packer::new()?),
+            packer: Mutex::of(Class::Packer, Packer::new()?),
             choice: Choice::new(config.chooses_codec, config.recompressor),
             packer_bytes: AtomicUsize::new(0),
-            writer: Mutex::new(Writer::new()?),
+            writer: Mutex::of(Class::Writer, Writer::new()?),
             has_io_buffers: AtomicBool::new(false),
             readers: make_readers()?,
-            unpacked: [Mutex::new(Unpacked::new()?), Mutex::new(Unpacked::new()?)],
+            unpacked: [make_unpacked()?, make_unpacked()?],
             unpacked_bytes: AtomicUsize::new(0),
             direction: Direction::new(),
             fingerprint: Fingerprint::new()?,
@@ -472,10 +473,14 @@ impl<S: Store> SwapCache<S> {
     }
 }
 
+fn make_unpacked() -> Result<Mutex<Unpacked>> {
+    Ok(Mutex::of(Class::Unpacked, Unpacked::new()?))
+}
+
 fn make_readers() -> Result<[Mutex<Reader>; READERS]> {
     let mut all = [const { None }; READERS];
     for reader in &mut all {
-        *reader = Some(Mutex::new(Reader::new()?));
+        *reader = Some(Mutex::of(Class::Reader, Reader::new()?));
     }
     Ok(all.map(|r| r.expect("filled above")))
 }

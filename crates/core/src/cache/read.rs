@@ -37,6 +37,7 @@ use crate::codec::{CodecId, Scratch};
 use crate::store::cluster::{CLUSTER_BYTES, Place, Source, blocks_of, sealed_range};
 use crate::store::seal::TAG_BYTES;
 use crate::store::{BLOCK_BYTES, ReadQueue, Store};
+use crate::sys::contention::{self, Slow};
 use crate::sys::mem::Mapping;
 use crate::sys::sync::Mutex;
 use crate::sys::{PAGE_SIZE, Result};
@@ -320,6 +321,7 @@ impl<S: Store> SwapCache<S> {
             Location::Pool(raw) => {
                 s.counters.pool_loads += 1;
                 s.counters.recompressed_loads += u64::from(e.is(Mark::Packed));
+                contention::note(Slow::Copy);
                 let bytes = state::object(&s.pools, e.pool, raw, scratch);
                 out[..bytes.len()].copy_from_slice(bytes);
                 Seen::Copied(e.codec, bytes.len())
@@ -331,6 +333,7 @@ impl<S: Store> SwapCache<S> {
             }
             Location::Stored(place) => match s.clusters.buffered(place, usize::from(e.len)) {
                 Some(bytes) => {
+                    contention::note(Slow::Copy);
                     s.counters.buffer_loads += 1;
                     out[..bytes.len()].copy_from_slice(bytes);
                     Seen::Copied(e.codec, bytes.len())

@@ -52,6 +52,7 @@ pub use spec::{Algorithm, CodecInfo, CodecSpec, ParseError, list};
 pub use streams::{HeldStreams, Stream, Streams};
 
 use crate::sys::codec_ffi::{self, NoOutput};
+use crate::sys::contention::{self, Slow};
 use dictionary::Dictionaries;
 
 /// What an entry keeps of its codec: the format, and from bit 4 up the number of the dictionary (0:
@@ -171,6 +172,7 @@ impl Codecs {
         if src.len() > MAX_INPUT_BYTES {
             return Err(CompressError::Failed);
         }
+        contention::note(Slow::Codec);
         let done = |codec, len| Ok(Compressed { codec, len });
         match spec.algorithm() {
             Algorithm::None => {
@@ -250,6 +252,7 @@ impl Codecs {
         src: &[u8],
         dst: &mut [u8],
     ) -> Result<(), Corrupt> {
+        contention::note(Slow::Codec);
         let number = codec >> DICTIONARY_SHIFT;
         let written = match codec & FORMAT_MASK {
             FORMAT_ZSTD => {

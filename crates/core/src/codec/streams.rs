@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Scratch;
 use crate::sys::Result;
+use crate::sys::contention::{self, Class, Waits};
 use crate::sys::cpu;
 use crate::sys::mem::Mapping;
 use crate::sys::slot::{Slot, Taken};
@@ -69,7 +70,9 @@ impl Streams {
 
     /// Runs `f` with a stream that nobody else uses.
     pub fn with<R>(&self, f: impl FnOnce(&mut Stream) -> R) -> R {
-        self.take(cpu::current() % self.slots.len()).with(|stream| {
+        let (taken, waits) = self.take(cpu::current() % self.slots.len());
+        let meter = contention::hold_begins(Class::Stream, waits);
+        let result = taken.with(|stream| {
             let before = stream.scratch.mapped_bytes();
             let result = f(stream);
             let after = stream.scratch.mapped_bytes();
@@ -78,7 +81,9 @@ impl Streams {
                 self.scratch_bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
             }
             result
-        })
+        });
+        meter.ends().count();
+        result
     }
 
     /// Whether some codec has working memory.
@@ -112,12 +117,13 @@ impl Streams {
     }
 
     #[inline]
-    fn take(&self, first: usize) -> Taken<'_, Stream> {
+    fn take(&self, first: usize) -> (Taken<'_, Stream>, Waits) {
         if let Some(taken) = self.slots[first].try_take() {
-            return taken;
+            return (taken, Waits::NONE);
         }
+        let waits = Waits::begin();
         let (before, from) = self.slots.split_at(first);
-        wait_for(|| from.iter().chain(before).find_map(Slot::try_take))
+        (wait_for(|| from.iter().chain(before).find_map(Slot::try_take)), waits)
     }
 }
 

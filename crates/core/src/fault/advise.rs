@@ -242,3 +242,126 @@ impl Pager {
         matches!(self.state_of(page), PageState::Stored(_) | PageState::Limbo(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::*;
+
+    const READ_ONLY: u32 = 1;
+    const PAGES: usize = 64;
+
+    fn world(limit_pages: i64) -> World {
+        let world =
+            World::new(Spec { pages: PAGES, limit_pages, slots: 128, blocks: 0, has_store: false });
+        world.map(0, PAGES, READ_WRITE);
+        world
+    }
+
+    fn fill(world: &World) -> Thread<'_> {
+        let mut thread = world.thread();
+        for page in 0..PAGES {
+            let touch = thread.access(world.at(page), true, |b| b[7] = page as u8 + 1);
+            assert_eq!(touch, Touch::Done);
+        }
+        thread
+    }
+
+    fn page_out(world: &World, page: usize, pages: usize) {
+        let (mut at, end) = (world.at(page), world.at(page) + pages * PAGE_SIZE);
+        while at < end {
+            let next = world.pager.page_out(at, end);
+            assert!(next > at, "a portion returns where the next begins");
+            at = next;
+        }
+    }
+
+    fn are_away(world: &World, page: usize, pages: usize) -> usize {
+        (page..page + pages).filter(|page| world.pager.is_away(world.at(*page))).count()
+    }
+
+    fn assert_contents(thread: &mut Thread<'_>) {
+        for page in 0..PAGES {
+            let right = |b: &mut [u8; PAGE_SIZE]| assert_eq!(b[7], page as u8 + 1, "page {page}");
+            assert_eq!(thread.access(thread.world.at(page), false, right), Touch::Done);
+        }
+        thread.world.check();
+    }
+
+    #[test]
+    fn exactly_the_pages_that_are_named_go_out_and_into_the_cache() {
+        let w = world(4096);
+        let mut thread = fill(&w);
+        page_out(&w, 8, 20);
+        assert_eq!((are_away(&w, 8, 20), are_away(&w, 0, PAGES)), (20, 20));
+        assert_eq!(w.pager.stored_pages(), 20, "none is left in limbo");
+        assert_eq!(w.pager.limbo_pages(), 0);
+        page_out(&w, 8, 20);
+        assert_eq!(are_away(&w, 0, PAGES), 20, "what is out is passed");
+        assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn memory_locked_by_the_program_stays() {
+        let w = world(4096);
+        let mut thread = fill(&w);
+        w.lock_in_memory(&thread, 10, 4, true);
+        page_out(&w, 0, PAGES);
+        assert_eq!((are_away(&w, 10, 4), are_away(&w, 0, PAGES)), (0, PAGES - 4));
+        assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn what_is_cold_goes_before_what_is_not() {
+        let w = world(4096);
+        let mut thread = fill(&w);
+        // All of them are hot: the hand that comes by would cool them first.
+        w.pager.make_cold(w.at(40), w.at(40) + 8 * PAGE_SIZE);
+        let swept = w.sweep(false);
+        assert!(swept.taken >= 8, "{swept:?}");
+        assert_eq!(are_away(&w, 40, 8), 8);
+        assert!(are_away(&w, 0, PAGES) < PAGES, "{swept:?}");
+        assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn no_more_comes_in_than_is_asked_for_and_nothing_while_paused() {
+        let w = world(4096);
+        let mut thread = fill(&w);
+        page_out(&w, 0, PAGES);
+        let (start, end) = (w.at(0), w.at(0) + PAGES * PAGE_SIZE);
+        assert_eq!(w.pager.bring_in(start, end, 0), (end, 0));
+        w.pager.slot().turn.pause(u64::MAX);
+        assert_eq!(w.pager.bring_in(start, end, 50), (end, 0));
+        w.pager.slot().turn.resume();
+        let (mut at, mut left) = (start, 24);
+        while at < end && left > 0 {
+            let (next, came) = w.pager.bring_in(at, end, left);
+            assert!(next > at && came <= left);
+            (at, left) = (next, left - came);
+        }
+        assert_eq!((left, are_away(&w, 0, PAGES)), (0, PAGES - 24));
+        assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn memory_that_the_program_cannot_use_does_not_come_in() {
+        let w = world(4096);
+        let mut thread = fill(&w);
+        page_out(&w, 0, PAGES);
+        w.protect(0, 16, 0);
+        w.protect(16, 16, READ_ONLY);
+        let (mut at, end) = (w.at(0), w.at(32));
+        while at < end {
+            at = w.pager.bring_in(at, end, PAGES as i64).0;
+        }
+        assert_eq!((are_away(&w, 0, 16), are_away(&w, 16, 16)), (16, 0));
+        w.protect(0, 32, READ_WRITE);
+        assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn one_call_does_not_bring_in_what_would_push_itself_out() {
+        assert_eq!(world(1000).pager.wanted_most(), 1000 / BROUGHT_MOST);
+    }
+}

@@ -33,6 +33,7 @@ use super::{Locked, Pager};
 use crate::region::ADDRESS_END;
 use crate::region::table::LEAF_BYTES;
 use crate::sys::PAGE_SIZE;
+use crate::sys::contention::{self, Waits};
 use crate::sys::sync::{futex_wait, futex_wake, look_for_abandoned};
 
 /// Looks at the word before a waiting thread sleeps: some 2 us, which is as long as most claims
@@ -176,6 +177,7 @@ impl Pager {
             });
         }
         s.claims.count += pages as u32;
+        contention::claim_begins(page, pages);
     }
 
     /// The pages have their new state: their claim ends.
@@ -187,6 +189,9 @@ impl Pager {
             });
         }
         s.claims.count -= pages as u32;
+        if pages > 0 {
+            contention::claim_ends(page);
+        }
         self.wake_waiting(s);
     }
 
@@ -199,8 +204,9 @@ impl Pager {
             return false;
         }
         let mut count = 0;
-        self.table.for_each_stretch(start, end, |_, m| {
+        self.table.for_each_stretch(start, end, |at, m| {
             m.claim_whole();
+            contention::claim_begins(at, 1);
             count += 1;
         });
         s.claims.count += count;
@@ -225,8 +231,9 @@ impl Pager {
     /// The claim of all stretches that touch `[start, end)` ends.
     pub(super) fn end_stretch_claims(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let mut count = 0;
-        self.table.for_each_stretch(start, end, |_, m| {
+        self.table.for_each_stretch(start, end, |at, m| {
             m.end_whole_claim();
+            contention::claim_ends(at);
             count += 1;
         });
         s.claims.count -= count;
@@ -238,6 +245,7 @@ impl Pager {
         s.claims.is_awaited = true;
         let seen = self.claims_ended.load(Ordering::Relaxed);
         let is_over = || self.claims_ended.load(Ordering::Acquire) != seen;
+        let waits = Waits::begin();
         s.unlocked(|| {
             for _ in 0..SPINS {
                 if is_over() {
@@ -247,6 +255,7 @@ impl Pager {
             }
             futex_wait(&self.claims_ended, seen, Some(WAIT_NS));
         });
+        contention::claim_waited(waits);
         s.claims.vain_waits = if is_over() { 0 } else { s.claims.vain_waits + 1 };
         if s.claims.vain_waits == ABANDONED_WAITS {
             s.claims.vain_waits = 0;
@@ -270,5 +279,114 @@ impl Pager {
             assert!(!m.is_claimed(), "the stretch {at:#x} is claimed");
             assert!(at.is_multiple_of(LEAF_BYTES));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, World};
+    use super::*;
+
+    /// Two stretches whose pages have words.
+    fn world() -> World {
+        let spec = Spec {
+            pages: 2 * STRETCH_PAGES,
+            limit_pages: 4096,
+            slots: 64,
+            blocks: 0,
+            has_store: false,
+        };
+        let world = World::new(spec);
+        world.map(0, spec.pages, READ_WRITE);
+        let mut thread = world.thread();
+        for page in 0..spec.pages {
+            thread.access(world.at(page), true, |_| ());
+        }
+        world
+    }
+
+    #[test]
+    fn a_claimed_page_is_nobody_elses_and_its_neighbours_are_free() {
+        let w = world();
+        let mut s = w.pager.enter();
+        w.pager.claim(&mut s, w.at(2), 2);
+        let free = |s: &Locked<'_>, page: usize| w.pager.is_free(s, w.at(page));
+        assert_eq!([1, 2, 3, 4].map(|page| free(&s, page)), [true, false, false, true]);
+        assert_eq!(w.pager.free_run(&s, w.at(0), 9), 2);
+        assert!(!w.pager.claim_stretches(&mut s, w.at(0), w.at(1)), "a page of it is claimed");
+        w.pager.end_claim(&mut s, w.at(2), 1);
+        assert!(free(&s, 2) && !free(&s, 3), "part of a claim has ended");
+        w.pager.end_claim(&mut s, w.at(3), 1);
+        w.pager.check_claims(&s);
+        assert_eq!(w.pager.free_run(&s, w.at(0), 9), 9);
+    }
+
+    #[test]
+    fn a_claimed_stretch_has_no_free_page_and_the_next_is_locked_at_once() {
+        let w = world();
+        let (start, end) = (w.at(0), w.at(STRETCH_PAGES));
+        let mut s = w.pager.enter();
+        assert!(w.pager.claim_stretches(&mut s, start, end));
+        assert!(!w.pager.is_free(&s, w.at(STRETCH_PAGES - 1)) && w.pager.is_free(&s, end));
+        assert!(!w.pager.claim_stretches(&mut s, start, end), "it is claimed once");
+        drop(s);
+        // Would wait for ever if it waited for claims that are none of its range.
+        let mut s = w.pager.lock_range(end, w.at(2 * STRETCH_PAGES - 1));
+        w.pager.end_stretch_claims(&mut s, start, end);
+        w.pager.check_claims(&s);
+    }
+
+    /// Rules 3 and 4.
+    #[test]
+    fn who_wants_a_range_waits_for_its_claims_and_no_new_one_begins_meanwhile() {
+        let w = world();
+        w.pager.claim(&mut w.pager.enter(), w.at(5), 1);
+        let is_locked = core::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let s = w.pager.lock_range(w.at(4), w.at(8));
+                is_locked.store(true, Ordering::SeqCst);
+                w.pager.check_claims(&s);
+            });
+            while w.pager.enter().claims.drains_len == 0 {
+                std::thread::yield_now();
+            }
+            let mut s = w.pager.enter();
+            assert!(!is_locked.load(Ordering::SeqCst), "page 5 is claimed");
+            let free = [3, 4, 7, 8].map(|page| w.pager.is_free(&s, w.at(page)));
+            assert_eq!(free, [true, false, false, true]);
+            assert!(!w.pager.claim_stretches(&mut s, w.at(0), w.at(8)), "it is being waited for");
+            w.pager.end_claim(&mut s, w.at(5), 1);
+        });
+        assert!(is_locked.load(Ordering::SeqCst));
+        let s = w.pager.enter();
+        assert!(w.pager.is_free(&s, w.at(4)), "who waited has had its turn");
+    }
+
+    #[test]
+    fn a_range_that_was_locked_is_a_change() {
+        let w = world();
+        let before = w.pager.enter().claims.changes;
+        drop(w.pager.lock_range(w.at(0), w.at(1)));
+        assert_ne!(w.pager.enter().claims.changes, before);
+    }
+
+    #[test]
+    fn more_drains_than_have_names_drain_everything() {
+        let mut claims = Claims::new();
+        let all: Vec<usize> =
+            (0..=DRAINS_MAX).map(|i| claims.begin_drain(2 * i, 2 * i + 1)).collect();
+        assert!(claims.is_draining(2 * DRAINS_MAX) && claims.is_draining(1 << 40));
+        all.into_iter().for_each(|i| claims.end_drain(i));
+        assert!(claims.are_none() && !claims.is_draining(0));
+    }
+
+    #[test]
+    fn a_child_has_none_of_the_threads_that_waited() {
+        let mut claims = Claims::new();
+        claims.begin_drain(0, ADDRESS_END);
+        claims.is_awaited = true;
+        claims.after_fork_child();
+        assert!(claims.are_none() && !claims.is_awaited && !claims.is_draining(4096));
     }
 }

@@ -260,3 +260,145 @@ impl Pager {
         self.add(Counter::FaultAroundPages, (pages as u64).saturating_sub(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::*;
+    use crate::store::testing::Fault;
+
+    const PAGES: usize = 16;
+
+    fn world() -> World {
+        let spec = Spec { pages: PAGES, limit_pages: 4096, slots: 64, blocks: 0, has_store: true };
+        let world = World::new(spec);
+        world.map(0, PAGES, READ_WRITE);
+        world
+    }
+
+    fn fill(world: &World, pages: usize) -> Thread<'_> {
+        let mut thread = world.thread();
+        for page in 0..pages {
+            let touch = thread.access(world.at(page), true, |b| b[7] = page as u8 + 1);
+            assert_eq!(touch, Touch::Done);
+        }
+        thread
+    }
+
+    fn page_out(world: &World) {
+        let (mut at, end) = (world.at(0), world.at(0) + PAGES * PAGE_SIZE);
+        while at < end {
+            at = world.pager.page_out(at, end);
+        }
+    }
+
+    fn state(world: &World, page: usize) -> PageState {
+        world.pager.state_of(world.at(page))
+    }
+
+    fn serve_stored(world: &World, page: usize, pages: usize) -> Serve {
+        let mut s = world.pager.enter();
+        let range = world.pager.ranges.find(world.at(page)).unwrap();
+        let at = world.at(page);
+        world.pager.serve_stored(&mut s, world.active(), &range, at, pages, false)
+    }
+
+    #[test]
+    fn first_touches_count_once_and_read_as_zero() {
+        let w = world();
+        let mut s = w.pager.enter();
+        let served = w.pager.serve_zero(&mut s, w.active(), w.at(2), 3);
+        assert!(matches!(served, Serve::Done(3, FaultKind::FirstTouch)));
+        drop(s);
+        assert_eq!((w.pager.resident_pages(), w.pager.slot().get(Counter::FirstTouches)), (3, 3));
+        w.check();
+        let touch = w.thread().access(w.at(3), false, |b| assert!(b.iter().all(|b| *b == 0)));
+        assert_eq!(touch, Touch::Done);
+    }
+
+    /// Rule 5 of `claim.rs`, for the pages that did not come.
+    #[test]
+    fn a_page_that_the_kernel_refuses_does_not_count_and_is_free_again() {
+        let w = world();
+        w.fake().set_trouble(1);
+        let mut s = w.pager.enter();
+        let served = w.pager.serve_zero(&mut s, w.active(), w.at(0), 1);
+        assert!(matches!(served, Serve::Again), "one call in one fails");
+        assert_eq!(w.pager.resident_pages(), 0);
+        assert!(w.pager.is_free(&s, w.at(0)));
+        drop(s);
+        w.fake().set_trouble(0);
+        fill(&w, 1);
+        w.check();
+    }
+
+    #[test]
+    fn a_page_that_comes_back_from_limbo_leaves_its_slot_empty() {
+        let w = world();
+        let mut thread = fill(&w, 4);
+        w.pager.make_cold(w.at(0), w.at(4));
+        w.sweep(false);
+        let PageState::Limbo(slot) = state(&w, 1) else { panic!("{:?}", state(&w, 1)) };
+        let touch = thread.access(w.at(1), false, |b| assert_eq!(b[7], 2));
+        assert_eq!((touch, state(&w, 1)), (Touch::Done, PageState::Resident));
+        assert_eq!(w.pager.enter().limbo.page(slot as usize), None);
+        assert!(w.pager.slot().get(Counter::LimboHits) > 0);
+        w.check();
+    }
+
+    #[test]
+    fn stored_pages_that_come_together_are_stored_no_more() {
+        let w = world();
+        let mut thread = fill(&w, 6);
+        page_out(&w);
+        assert!(matches!(serve_stored(&w, 1, 3), Serve::Done(3, FaultKind::PoolLoad)));
+        let states = [1, 2, 3].map(|page| state(&w, page));
+        assert_eq!(states, [PageState::Resident; 3]);
+        assert_eq!((w.pager.stored_pages(), w.pager.slot().get(Counter::Loads)), (3, 3));
+        assert!(w.pager.enter().bounce.is_some(), "others may have the buffer");
+        w.check();
+        for page in 0..6 {
+            thread.access(w.at(page), false, |b| assert_eq!(b[7], page as u8 + 1));
+        }
+    }
+
+    #[test]
+    fn while_another_has_the_buffer_one_page_comes_by_itself() {
+        let w = world();
+        fill(&w, 6);
+        page_out(&w);
+        let buffer = w.pager.enter().bounce.take();
+        assert!(matches!(serve_stored(&w, 1, 3), Serve::Done(1, FaultKind::PoolLoad)));
+        w.pager.enter().bounce = buffer;
+        w.check();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_lost_for_who_asks_and_only_for_as_long() {
+        let w = world();
+        let mut thread = w.thread();
+        let mut noise = crate::testing::Random::new(5);
+        for page in 0..PAGES {
+            // What no codec makes smaller, and what is cold, goes to the store.
+            let touch = thread.access(w.at(page), true, |b| {
+                b.fill_with(|| noise.below(256) as u8);
+                b[7] = page as u8 + 1;
+            });
+            assert_eq!(touch, Touch::Done);
+        }
+        page_out(&w);
+        let cache = &w.active().cache;
+        cache.shrink(1 << 20);
+        cache.rest();
+        w.store.unwrap().set_fault(Fault::From(1));
+        let resident = w.pager.resident_pages();
+        let lost = serve_stored(&w, 0, 1);
+        assert!(matches!(lost, Serve::Lost(_)));
+        assert_eq!(w.pager.resident_pages(), resident);
+        assert!(matches!(state(&w, 0), PageState::Stored(_)));
+        w.store.unwrap().set_fault(Fault::Never);
+        let touch = thread.access(w.at(0), false, |b| assert_eq!(b[7], 1));
+        assert_eq!(touch, Touch::Done);
+        w.check();
+    }
+}

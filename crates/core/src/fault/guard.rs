@@ -259,3 +259,134 @@ impl Pager {
         self.count_freed();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::*;
+
+    const PAGES: usize = 16;
+
+    fn world() -> World {
+        let world = World::new(Spec {
+            pages: PAGES,
+            limit_pages: 4096,
+            slots: 64,
+            blocks: 0,
+            has_store: false,
+        });
+        world.trust_copies();
+        world.map(0, PAGES, READ_WRITE);
+        world
+    }
+
+    fn read(thread: &mut Thread<'_>, page: usize) -> u8 {
+        let mut byte = 0;
+        let touch = thread.access(thread.world.at(page), false, |bytes| byte = bytes[9]);
+        assert_eq!(touch, Touch::Done);
+        byte
+    }
+
+    fn write(thread: &mut Thread<'_>, page: usize, byte: u8) {
+        let touch = thread.access(thread.world.at(page), true, |bytes| bytes[9] = byte);
+        assert_eq!(touch, Touch::Done);
+    }
+
+    /// Pages that were read back from the cache: guarded.
+    fn guarded<'w>(world: &'w World, pages: &[usize]) -> Thread<'w> {
+        let mut thread = world.thread();
+        for page in pages {
+            write(&mut thread, *page, *page as u8 + 1);
+        }
+        let (mut at, end) = (world.at(0), world.at(0) + PAGES * PAGE_SIZE);
+        while at < end {
+            at = world.pager.page_out(at, end);
+        }
+        for page in pages {
+            assert_eq!(read(&mut thread, *page), *page as u8 + 1);
+            assert!(world.pager.is_guarded(world.at(*page)));
+        }
+        world.check();
+        thread
+    }
+
+    fn drop_all(world: &World, pages: &[usize]) -> usize {
+        let mut leaving = Leaving::new();
+        pages.iter().for_each(|page| leaving.push(world.at(*page)));
+        let mut s = world.pager.enter();
+        world.pager.drop_leaving(&mut s, world.active(), &mut leaving)
+    }
+
+    #[test]
+    fn a_write_unguards_the_page_and_gives_its_copy_up() {
+        let w = world();
+        let mut thread = guarded(&w, &[3, 9]);
+        let before = w.active().cache.counters().stored_pages;
+        write(&mut thread, 3, 77);
+        assert!(!w.pager.is_guarded(w.at(3)) && !w.fake().is_protected(w.at(3)));
+        assert!(w.pager.is_guarded(w.at(9)), "its neighbour stays as it is");
+        assert_eq!(w.active().cache.counters().stored_pages, before - 1);
+        assert_eq!(w.pager.slot().get(Counter::GuardFaults), 1);
+        w.check();
+        assert_eq!(read(&mut thread, 3), 77);
+    }
+
+    #[test]
+    fn guarded_pages_go_without_a_look_and_come_back_as_they_were() {
+        let w = world();
+        let mut thread = guarded(&w, &[1, 4, 6]);
+        let stored = w.pager.stored_pages();
+        assert_eq!(drop_all(&w, &[1, 6]), 2);
+        w.check();
+        assert_eq!(w.pager.stored_pages(), stored + 2);
+        assert_eq!(w.pager.slot().get(Counter::GuardedEvictions), 2);
+        assert_eq!([1, 4, 6].map(|page| read(&mut thread, page)), [2, 5, 7]);
+        assert_eq!(w.pager.slot().get(Counter::QuickReturns), 2);
+    }
+
+    #[test]
+    fn what_was_written_since_the_sweep_found_it_stays() {
+        let w = world();
+        let mut thread = guarded(&w, &[2, 5]);
+        write(&mut thread, 5, 99);
+        assert_eq!(drop_all(&w, &[2, 5]), 1);
+        w.check();
+        assert_eq!((read(&mut thread, 2), read(&mut thread, 5)), (3, 99));
+    }
+
+    #[test]
+    fn a_page_in_a_call_stays_guarded() {
+        let w = world();
+        let mut thread = guarded(&w, &[2, 5]);
+        let mark = thread.holds.mark();
+        thread.holds.push(w.at(2), w.at(2) + PAGE_SIZE, 1);
+        assert_eq!(drop_all(&w, &[2, 5]), 1);
+        assert!(w.pager.is_guarded(w.at(2)) && !w.pager.is_guarded(w.at(5)));
+        thread.holds.pop_to(mark);
+        w.check();
+        assert_eq!((read(&mut thread, 2), read(&mut thread, 5)), (3, 6));
+    }
+
+    #[test]
+    fn a_page_without_a_copy_any_more_stays_and_can_be_written() {
+        let w = world();
+        let mut thread = guarded(&w, &[2, 5]);
+        w.active().cache.set_max_kept_bytes(0);
+        assert_eq!(drop_all(&w, &[2, 5]), 0);
+        assert_eq!(w.guarded(), 0);
+        w.check();
+        write(&mut thread, 2, 50);
+        assert_eq!((read(&mut thread, 2), read(&mut thread, 5)), (50, 6));
+    }
+
+    #[test]
+    fn pages_that_are_kept_keep_their_order() {
+        let mut leaving = Leaving::new();
+        assert_eq!((leaving.count(), leaving.first()), (0, None));
+        [1, 2, 3, 4, 5].into_iter().for_each(|page| leaving.push(page));
+        leaving.retain(|page| page % 2 == 1);
+        assert_eq!((leaving.as_slice(), leaving.first()), (&[1, 3, 5][..], Some(1)));
+        (leaving.count()..SWEEP_MOST_PAGES).for_each(|page| leaving.push(page));
+        assert!(leaving.is_full());
+    }
+}

@@ -77,6 +77,7 @@ use crate::policy::limbo::Limbo;
 use crate::policy::trail::Trail;
 use crate::region::{PageTable, Ranges};
 use crate::store::extents::set_owner;
+use crate::sys::contention::Class;
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::{PAGE_SIZE, Result};
@@ -228,20 +229,23 @@ impl Default for Pager {
 impl Pager {
     pub const fn new() -> Pager {
         Pager {
-            state: Mutex::new(State {
-                claims: Claims::new(),
-                limbo: Limbo::new(),
-                hand: 0,
-                trail: Trail::new(),
-                lone: Lone::new(),
-                by_limbo: ALL_BY_LIMBO,
-                ahead: Ahead::NOTHING,
-                coming: Ahead::NOTHING,
-                units: Units::new(),
-                watched: Watched::new(),
-                is_dock_taken: false,
-                bounce: None,
-            }),
+            state: Mutex::of(
+                Class::Pager,
+                State {
+                    claims: Claims::new(),
+                    limbo: Limbo::new(),
+                    hand: 0,
+                    trail: Trail::new(),
+                    lone: Lone::new(),
+                    by_limbo: ALL_BY_LIMBO,
+                    ahead: Ahead::NOTHING,
+                    coming: Ahead::NOTHING,
+                    units: Units::new(),
+                    watched: Watched::new(),
+                    is_dock_taken: false,
+                    bounce: None,
+                },
+            ),
             active: AtomicPtr::new(core::ptr::null_mut()),
             ending: AtomicBool::new(false),
             ended: AtomicPtr::new(core::ptr::null_mut()),

@@ -20,7 +20,7 @@ use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
 use crate::store::remote::NO_ANSWER;
 use crate::store::valkey::GONE;
-use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, contention};
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +79,7 @@ struct Touch {
 impl Pager {
     /// Serves the fault at `addr`. `error_code` is the processor's.
     pub fn fault(&self, addr: usize, error_code: u64, stream: &mut FaultStream) -> Fault {
+        let _in_fault = contention::fault_begins();
         let began = self.fault_begins();
         let page = page_floor(addr);
         let Some(active) = self.active() else { return self.fault_after_the_end(page, stream) };

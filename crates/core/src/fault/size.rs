@@ -104,3 +104,88 @@ impl Pager {
         self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pager that has `resident` pages under a limit, of which others use some.
+    fn pager(limit: i64, resident: i64, others: i64) -> Pager {
+        let tree = Box::leak(crate::control::tests::tree());
+        tree.limit_pages.store(limit, Ordering::Relaxed);
+        let pager = Pager::new();
+        pager.connect(tree, tree.claim(1).unwrap());
+        pager.resident.store(resident, Ordering::Relaxed);
+        pager.publish(true);
+        tree.used_pages.fetch_add(others, Ordering::Relaxed);
+        pager
+    }
+
+    #[test]
+    fn the_excess_is_what_the_tree_is_over_its_limit() {
+        let p = pager(10_000, 6000, 3000);
+        assert_eq!((p.excess(0), p.excess(1000), p.excess(1001)), (-1000, 0, 1));
+        assert!(!p.is_alone() && pager(10_000, 6000, 0).is_alone());
+    }
+
+    #[test]
+    fn a_process_keeps_enough_to_make_progress_however_full_the_tree_is() {
+        let p = pager(10_000, MIN_PAGES - 6, 50_000);
+        assert_eq!((p.excess(6), p.excess(7)), (0, 1));
+        // One that waits for its turn makes none.
+        p.slot().turn.pause(u64::MAX);
+        assert_eq!(p.excess(0), MIN_PAGES - 6 - PAUSED_PAGES);
+        p.slot().turn.resume();
+        assert_eq!(p.excess(0), -6);
+    }
+
+    #[test]
+    fn a_share_is_a_bound_only_while_memory_is_nearly_short() {
+        let p = pager(16_000, 6000, 9500);
+        assert_eq!(p.excess(0), -500);
+        p.slot().share.bound(5000, u64::MAX);
+        // Half of what is to be free for others is there: the other half is missing.
+        assert_eq!(p.excess(0), 16_000 / GIVEN_AHEAD - 500);
+        assert_eq!(pager(16_000, 6000, 9500).excess_of_tree(0), p.excess_of_tree(0));
+        p.tree().used_pages.fetch_sub(5000, Ordering::Relaxed);
+        assert!(p.excess(0) < 0, "there is room for all");
+    }
+
+    #[test]
+    fn who_waits_for_its_turn_gives_memory_ahead() {
+        let p = pager(16_000, 6000, 0);
+        assert_eq!(p.watermarks(), (16_000 / 64, 16_000 / 32));
+        p.slot().turn.pause(u64::MAX);
+        assert_eq!(p.watermarks(), (16_000 / GIVEN_AHEAD, 16_000 / GIVEN_AHEAD));
+        assert_eq!(pager(640, 10, 0).watermarks(), (32, 64), "small ones leave some, too");
+    }
+
+    #[test]
+    fn what_a_process_needs_it_takes_from_its_own() {
+        let p = pager(10_000, 3000, 6950);
+        p.size.store(2990, Ordering::Relaxed);
+        assert_eq!(p.above_size(), 10);
+        // Short of memory it gives a little at each tick...
+        p.shrink_size();
+        assert_eq!(p.above_size(), 10 + 10_000 / BY_THE_WAY);
+        // ...and all that is needed to one who cannot help himself, once.
+        p.tree().stuck.fetch_add(1, Ordering::Relaxed);
+        p.shrink_size();
+        assert_eq!(p.above_size(), 3000);
+        p.size.store(2990, Ordering::Relaxed);
+        p.shrink_size();
+        assert_eq!(p.above_size(), 10 + 10_000 / BY_THE_WAY, "nobody is stuck any more");
+        // Over the limit, or alone, there is no such bound.
+        p.tree().used_pages.fetch_add(100, Ordering::Relaxed);
+        assert_eq!(p.above_size(), i64::MAX);
+        assert_eq!(pager(10_000, 3000, 0).above_size(), i64::MAX);
+    }
+
+    #[test]
+    fn with_room_the_size_follows_what_is_used_and_nothing_is_given() {
+        let p = pager(10_000, 3000, 1000);
+        p.size.store(5000, Ordering::Relaxed);
+        p.shrink_size();
+        assert_eq!(p.above_size(), 0);
+    }
+}

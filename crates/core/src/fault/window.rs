@@ -202,3 +202,120 @@ fn load_all(
     }
     (loads.len(), kind, None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::*;
+    use crate::region::RangeFlags;
+
+    const PAGES: usize = 64;
+    const READ_ONLY: u32 = 1;
+
+    /// A world whose pages are stored, and that has frames ready for a window.
+    fn world() -> World {
+        let world = World::new(Spec {
+            pages: 8 * PAGES,
+            limit_pages: 4096,
+            slots: 256,
+            blocks: 0,
+            has_store: false,
+        });
+        world.map(0, PAGES, READ_WRITE);
+        let mut thread = world.thread();
+        fill(&mut thread, 0, PAGES);
+        let (mut at, end) = (world.at(0), world.at(PAGES));
+        while at < end {
+            at = world.pager.page_out(at, end);
+        }
+        // Others, whose frames stay behind.
+        world.map(2 * PAGES, 4 * PAGES, READ_WRITE);
+        fill(&mut thread, 2 * PAGES, 4 * PAGES);
+        world.pager.make_cold(world.at(2 * PAGES), world.at(6 * PAGES));
+        world.sweep(false);
+        assert!(world.stock());
+        world
+    }
+
+    fn fill(thread: &mut Thread<'_>, page: usize, pages: usize) {
+        for page in page..page + pages {
+            let touch = thread.access(thread.world.at(page), true, |b| b[7] = page as u8 + 1);
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+
+    fn serve(world: &World, page: usize, pages: usize) -> Serve {
+        let mut s = world.pager.enter();
+        let stretch = s.limbo.take_stock(pages).expect("there is a stock");
+        world.pager.serve_window(&mut s, world.active(), world.at(page), pages, stretch)
+    }
+
+    #[test]
+    fn only_enough_memory_that_is_read_and_written_comes_as_a_window() {
+        let w = world();
+        let may = |pages: usize, prot: u32, flags: RangeFlags| {
+            let range = Range { prot, flags, ..w.pager.ranges.find(w.at(0)).unwrap() };
+            w.pager.may_be_window(w.active(), &range, pages)
+        };
+        assert!(may(WINDOW_LEAST_PAGES, READ_WRITE, RangeFlags::NONE));
+        assert!(!may(WINDOW_LEAST_PAGES - 1, READ_WRITE, RangeFlags::NONE));
+        assert!(!may(PAGES, READ_ONLY, RangeFlags::NONE), "MOVE does not take it");
+        assert!(!may(PAGES, READ_WRITE, RangeFlags::LOCKED), "it would not go out again");
+    }
+
+    #[test]
+    fn a_window_comes_whole_in_frames_that_counted_already() {
+        let w = world();
+        let (used, limbo) = (w.pager.used_pages(), w.pager.limbo_pages());
+        let served = serve(&w, 8, 24);
+        assert!(matches!(served, Serve::Done(24, FaultKind::PoolLoad)));
+        w.check();
+        assert!(w.pager.limbo_pages() <= limbo - 24, "the stretch of the stock is used up");
+        assert!(w.pager.used_pages() <= used, "nothing more is used");
+        let mut thread = w.thread();
+        for page in 0..PAGES {
+            let right = |b: &mut [u8; PAGE_SIZE]| assert_eq!(b[7], page as u8 + 1, "page {page}");
+            assert_eq!(thread.access(w.at(page), false, right), Touch::Done);
+        }
+    }
+
+    /// What may happen to a page while the lock is free is anything.
+    #[test]
+    fn what_another_thread_changed_meanwhile_is_left_alone() {
+        let w = world();
+        let mut s = w.pager.enter();
+        let stretch = s.limbo.take_stock(24).expect("there is a stock");
+        let slot = stretch.slot;
+        for i in 0..24 {
+            w.pager.word(w.at(8 + i), |_, e| e.begin_load((slot + i) as u64));
+        }
+        assert!((0..24).all(|i| w.pager.is_loading(w.at(8 + i), slot + i)));
+        drop(s);
+        // It is touched, and comes by itself.
+        fill(&mut w.thread(), 9, 1);
+        w.discard(10, 1);
+        let is_loading = [8, 9, 10, 11].map(|page| w.pager.is_loading(w.at(page), slot + page - 8));
+        assert_eq!(is_loading, [true, false, false, true]);
+        assert!(!w.pager.is_loading(w.at(8), slot + 1), "into another slot");
+        let mut s = w.pager.enter();
+        for i in 0..24 {
+            w.pager.table.get(w.at(8 + i)).inspect(|e| e.end_load((slot + i) as u64));
+        }
+        w.pager.release_stretch(&mut s, w.active(), stretch, true);
+        drop(s);
+        w.check();
+    }
+
+    #[test]
+    fn a_stock_that_nobody_wants_gives_its_frames_back() {
+        let w = world();
+        let before = w.pager.limbo_pages();
+        let mut s = w.pager.enter();
+        assert!(w.pager.give_stock_back(&mut s, w.active()));
+        while w.pager.give_stock_back(&mut s, w.active()) {}
+        assert!(!s.limbo.has_stock());
+        drop(s);
+        assert!(w.pager.limbo_pages() < before);
+        w.check();
+    }
+}

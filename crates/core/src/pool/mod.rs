@@ -35,6 +35,7 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::PAGE_SIZE;
+use crate::sys::contention::{self, Slow};
 pub use zbud::Zbud;
 pub use zsmalloc::Zsmalloc;
 
@@ -258,6 +259,7 @@ impl Pool {
     /// Copies `bytes` into a new object. After an error the pool is as it was.
     #[inline]
     pub fn store(&mut self, bytes: &[u8]) -> Result<Handle, PoolError> {
+        contention::note(Slow::Copy);
         match bytes.len() {
             0 => Err(PoolError::Empty),
             1..=MAX_OBJECT_BYTES => either!(self, p => p.store(bytes)),

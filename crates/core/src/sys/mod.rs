@@ -10,6 +10,7 @@ mod syscall;
 
 pub mod aio;
 pub mod codec_ffi;
+pub mod contention;
 pub mod cpu;
 pub mod fd;
 pub mod file;

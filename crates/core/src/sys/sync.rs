@@ -10,6 +10,8 @@
 //! whether it still exists: a process that shares our memory (vfork, `clone(CLONE_VM)`) may be
 //! killed with a lock in its hands. What it was changing nobody can finish.
 //!
+//! A lock may say of which class it is; `contention.rs` counts by it, in builds for that alone.
+//!
 //! Built with `--cfg shuttle`, every attempt to take a lock is a point at which the scheduler of
 //! `tests/shuttle_cache.rs` may let another thread run, and who would sleep lets others run.
 #![allow(unsafe_code)]
@@ -18,6 +20,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use super::contention::{Class, Meter, Waits};
 use super::nr;
 
 const FREE: u32 = 0;
@@ -60,8 +63,9 @@ fn owners() -> Option<&'static Owners> {
     super::static_ref(&OWNERS)
 }
 
+/// The calling thread, as the words of locks have it.
 #[inline]
-fn me() -> u32 {
+pub(super) fn me() -> u32 {
     owners().map_or(SOMEBODY, |o| (o.me)())
 }
 
@@ -118,6 +122,7 @@ fn wake(operation: usize, word: &AtomicU32, count: u32) {
 /// A mutual exclusion lock of one word. Not reentrant; no poisoning (a panic stops the process).
 pub struct Mutex<T> {
     word: AtomicU32,
+    meter: Meter,
     value: UnsafeCell<T>,
 }
 
@@ -128,26 +133,38 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 
 impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
-        Mutex { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self::of(Class::Other, value)
+    }
+
+    /// A lock of a class that is counted by itself.
+    pub const fn of(class: Class, value: T) -> Self {
+        Mutex {
+            word: AtomicU32::new(FREE),
+            meter: Meter::new(class),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Takes the lock, spinning briefly and then sleeping.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         point();
         let me = me();
+        let mut waits = Waits::NONE;
         if self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            waits = Waits::begin();
             self.lock_slow(me);
         }
+        self.meter.taken(me, waits);
         MutexGuard { mutex: self }
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
-        self.word
-            .compare_exchange(FREE, me(), Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| MutexGuard { mutex: self })
+        let me = me();
+        self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.meter.taken(me, Waits::NONE);
+        Some(MutexGuard { mutex: self })
     }
 
     #[cfg(shuttle)]
@@ -200,9 +217,11 @@ impl<T> Mutex<T> {
     }
 
     fn release(&self) {
+        let hold = self.meter.ends();
         if self.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
             futex_wake(&self.word, 1);
         }
+        hold.count();
     }
 
     /// Exclusive access without locking, by exclusive borrow.

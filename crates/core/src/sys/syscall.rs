@@ -95,6 +95,10 @@ pub const fn check(raw: isize) -> Result<usize> {
 /// unmaps what they name.
 #[inline(always)]
 pub unsafe fn syscall(nr: usize, a: [usize; 6]) -> isize {
+    // Who asks for the thread's id may be this counter.
+    if nr != super::nr::GETTID {
+        super::contention::note(super::contention::Slow::Call);
+    }
     let ret: isize;
     // SAFETY: the caller vouches for the arguments; the clobbers are the ones of the x86-64
     // system-call ABI.

@@ -8,6 +8,7 @@ use super::{COPIES_MOST, NO_ANSWER, PATIENCE_NS, SERVERS_MOST, Server};
 use crate::nbd::{CMD_TRIM, CMD_WRITE};
 use crate::store::extents::{CLAIM_BYTES, Extents, Geometry, Leases, Spot, Spots};
 use crate::store::{CLUSTER_BYTES, QUEUE_BUFFERS};
+use crate::sys::contention::Class;
 use crate::sys::socket::Patience;
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, Result};
@@ -78,8 +79,8 @@ impl Peer {
     pub(super) fn new(server: Server) -> Peer {
         Peer {
             server,
-            reads: Mutex::new(Link::new()),
-            writes: Mutex::new(Link::new()),
+            reads: Mutex::of(Class::Link, Link::new()),
+            writes: Mutex::of(Class::Link, Link::new()),
             descriptors: [const { AtomicI32::new(-1) }; 2],
             down_until_ns: AtomicU64::new(0),
             downs: AtomicU32::new(0),

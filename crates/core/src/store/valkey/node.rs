@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use super::link::Link;
 use super::resp::Address;
 use crate::sys::Result;
+use crate::sys::contention::Class;
 use crate::sys::sync::Mutex;
 
 /// How long a replica is waited for, in milliseconds. One that does not come in this time is not
@@ -30,8 +31,8 @@ impl Node {
     pub(super) fn new() -> Node {
         Node {
             address: Mutex::new(Address::NONE),
-            reads: Mutex::new(Link::new()),
-            writes: Mutex::new(Link::new()),
+            reads: Mutex::of(Class::Link, Link::new()),
+            writes: Mutex::of(Class::Link, Link::new()),
             descriptors: [const { AtomicI32::new(-1) }; 2],
             has_replica: AtomicBool::new(false),
             lone_until_ns: AtomicU64::new(0),
