@@ -246,7 +246,8 @@ fn contention(lines: &[&Value]) -> Result<String, String> {
         ];
         text += &row([case.replace('/', ", ")].into_iter().chain(cells));
     }
-    let columns = ["serial part", "of it in the fault", "4 processors", "16", "64", "bound"];
+    let columns =
+        ["serial part", "of it in the fault", "by medians", "4 processors", "16", "64", "bound"];
     text += &format!("\n{}", head("", &columns));
     for case in cases.iter().filter(|case| !case.contains('/')) {
         let projected = |n: u32| {
@@ -256,6 +257,7 @@ fn contention(lines: &[&Value]) -> Result<String, String> {
         let cells = [
             figure(case, "serial_ns", 1.0, 0),
             figure(case, "serial_in_fault_ns", 1.0, 0),
+            figure(case, "serial_by_median_ns", 1.0, 0),
             projected(4),
             projected(16),
             projected(64),

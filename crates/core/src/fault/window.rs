@@ -217,7 +217,7 @@ mod tests {
         let world = World::new(Spec {
             pages: 8 * PAGES,
             limit_pages: 4096,
-            slots: 256,
+            slots: 1024,
             blocks: 0,
             has_store: false,
         });

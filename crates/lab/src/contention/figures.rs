@@ -116,6 +116,12 @@ fn of_class(contention: &Value, class: Class) -> Value {
         "waited_ns": all("waited_ns") / faults,
         "held_ns": all("held_ns") / faults,
         "held_in_fault_ns": plain("in_fault", "held_ns") / faults,
+        // A thread that loses its processor holds on meanwhile: by medians that counts for nothing.
+        "held_by_median_ns": ["in_fault", "outside"]
+            .map(|half| plain(half, "acquired") * plain(half, "held_p50_ns"))
+            .iter()
+            .sum::<f64>()
+            / faults,
         "calls": all("calls") / faults,
         "codecs": all("codecs") / faults,
         "copies": all("copies") / faults,
@@ -137,6 +143,7 @@ fn of_measurement(measurement: &Value) -> Value {
         "faults": faults,
         "serial_ns": sum("held_ns"),
         "serial_in_fault_ns": sum("held_in_fault_ns"),
+        "serial_by_median_ns": sum("held_by_median_ns"),
         "serial_waited_ns": sum("waited_ns"),
         "acquired": sum("acquired"),
         "calls": sum("calls"),
@@ -169,7 +176,8 @@ mod tests {
                 "held_ns": held_ns, "held_p50_ns": 7, "held_p99_ns": 9, "calls": 1, "codecs": 0,
                 "copies": acquired,
             });
-            let halves = json!({"all": half, "in_fault": {"held_ns": held_ns / 2.0}});
+            let inside = json!({"acquired": acquired, "held_ns": held_ns / 2.0, "held_p50_ns": 7});
+            let halves = json!({"all": half, "in_fault": inside});
             classes.insert(class.name().to_string(), halves);
         }
         json!({
@@ -190,6 +198,7 @@ mod tests {
         assert_eq!((&pager["acquired"], &pager["held_mean_ns"]), (&json!(4.0), &json!(50.0)));
         assert_eq!((&pager["held_ns"], &pager["held_in_fault_ns"]), (&json!(200.0), &json!(100.0)));
         assert_eq!((&pager["wait_share"], &pager["waited_ns"]), (&json!(0.25), &json!(400.0)));
+        assert_eq!(pager["held_by_median_ns"], 28.0);
         assert_eq!((&pager["calls"], &pager["copies"]), (&json!(0.01), &json!(4.0)));
         assert_eq!(run["write 2/claims"]["held_mean_ns"], 3000.0);
         assert!(run["write 2/readers"].is_null(), "what was never taken has no row");
@@ -203,6 +212,7 @@ mod tests {
         assert!(serial >= 2.0 && serial < Class::ALL.len() as f64);
         assert_eq!(whole["serial_ns"], 10.0 * serial);
         assert_eq!(whole["serial_in_fault_ns"], 5.0 * serial);
+        assert_eq!(whole["serial_by_median_ns"], 7.0 * serial);
         assert_eq!(whole["fault_cpu_ns"], 5000.0);
         let demand = Demand::of(vec![10.0; serial as usize], 5000.0);
         assert_eq!(whole["projected_queue_64"], json!(demand.queue(64)));

@@ -189,8 +189,9 @@ fn text(summary: &Value) -> String {
         let verdict = if serial_ns < SERIAL_MOST_NS { "below" } else { "not below" };
         text += &format!(
             "  serial part of a fault {serial_ns:.0} ns, {} of it in the fault: {verdict} \
-             {SERIAL_MOST_NS:.0} (a reading of the clock: {})\n",
+             {SERIAL_MOST_NS:.0} (if each hold took its median: {}; a reading of the clock: {})\n",
             number(&whole["serial_in_fault_ns"], 0, 1.0),
+            number(&whole["serial_by_median_ns"], 0, 1.0),
             number(&whole["clock_ns"], 0, 1.0),
         );
         let projected = |kind: &str| {
