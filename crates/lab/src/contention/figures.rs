@@ -106,6 +106,8 @@ fn of_class(contention: &Value, class: Class) -> Value {
     let halves = &contention["classes"][class.name()];
     let plain = |half: &str, key: &str| halves[half][key].as_f64().unwrap_or(0.0);
     let all = |key: &str| plain("all", key);
+    // A thread that loses its processor holds on meanwhile: by medians that counts for nothing.
+    let by_median = |half: &str| plain(half, "acquired") * plain(half, "held_p50_ns") / faults;
     let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
     json!({
         "acquired": all("acquired") / faults,
@@ -116,12 +118,7 @@ fn of_class(contention: &Value, class: Class) -> Value {
         "waited_ns": all("waited_ns") / faults,
         "held_ns": all("held_ns") / faults,
         "held_in_fault_ns": plain("in_fault", "held_ns") / faults,
-        // A thread that loses its processor holds on meanwhile: by medians that counts for nothing.
-        "held_by_median_ns": ["in_fault", "outside"]
-            .map(|half| plain(half, "acquired") * plain(half, "held_p50_ns"))
-            .iter()
-            .sum::<f64>()
-            / faults,
+        "held_by_median_ns": by_median("in_fault") + by_median("outside"),
         "calls": all("calls") / faults,
         "codecs": all("codecs") / faults,
         "copies": all("copies") / faults,
