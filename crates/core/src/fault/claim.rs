@@ -342,6 +342,7 @@ mod tests {
         let w = world();
         w.pager.claim(&mut w.pager.enter(), w.at(5), 1);
         let is_locked = core::sync::atomic::AtomicBool::new(false);
+        let (mut is_early, mut is_taken, mut free) = (true, true, [false; 4]);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let s = w.pager.lock_range(w.at(4), w.at(8));
@@ -352,12 +353,15 @@ mod tests {
                 std::thread::yield_now();
             }
             let mut s = w.pager.enter();
-            assert!(!is_locked.load(Ordering::SeqCst), "page 5 is claimed");
-            let free = [3, 4, 7, 8].map(|page| w.pager.is_free(&s, w.at(page)));
-            assert_eq!(free, [true, false, false, true]);
-            assert!(!w.pager.claim_stretches(&mut s, w.at(0), w.at(8)), "it is being waited for");
+            is_early = is_locked.load(Ordering::SeqCst);
+            free = [3, 4, 7, 8].map(|page| w.pager.is_free(&s, w.at(page)));
+            is_taken = w.pager.claim_stretches(&mut s, w.at(0), w.at(8));
             w.pager.end_claim(&mut s, w.at(5), 1);
         });
+        // Asked here, so that whoever waits has come to its end if the answer is wrong.
+        assert!(!is_early, "page 5 was claimed");
+        assert_eq!(free, [true, false, false, true]);
+        assert!(!is_taken, "it was waited for");
         assert!(is_locked.load(Ordering::SeqCst));
         let s = w.pager.enter();
         assert!(w.pager.is_free(&s, w.at(4)), "who waited has had its turn");
