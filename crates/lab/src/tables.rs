@@ -234,7 +234,9 @@ fn contention(lines: &[&Value]) -> Result<String, String> {
     let cases = cases(&[line]);
     let columns = ["taken", "held, mean", "99 %", "in all", "waits, %", "waited", "system calls"];
     let mut text = head("", &columns);
-    for case in cases.iter().filter(|case| case.contains('/')) {
+    // What is hardly ever taken fills the table only.
+    let is_shown = |case: &&String| middle(line, case, "held_ns").is_some_and(|ns| ns >= 5.0);
+    for case in cases.iter().filter(|case| case.contains('/')).filter(is_shown) {
         let cells = [
             figure(case, "acquired", 1.0, 2),
             figure(case, "held_mean_ns", 1.0, 0),
