@@ -31,20 +31,23 @@ struct Block {
     classes: [[Sums; Class::ALL.len()]; Half::ALL.len()],
 }
 
+impl Sums {
+    const fn new() -> Sums {
+        Sums {
+            sums: [const { AtomicU64::new(0) }; SUMS],
+            holds: [const { AtomicU32::new(0) }; BUCKETS],
+        }
+    }
+}
+
 impl Block {
     const fn new() -> Block {
-        const NOTHING: [Sums; Class::ALL.len()] = [const {
-            Sums {
-                sums: [const { AtomicU64::new(0) }; SUMS],
-                holds: [const { AtomicU32::new(0) }; BUCKETS],
-            }
-        }; Class::ALL.len()];
         Block {
             faults: AtomicU64::new(0),
             // Zero, so that the whole is memory without contents.
             half: AtomicU32::new(OUTSIDE),
             holds: AtomicU32::new(0),
-            classes: [NOTHING; Half::ALL.len()],
+            classes: [const { [const { Sums::new() }; Class::ALL.len()] }; Half::ALL.len()],
         }
     }
 }
