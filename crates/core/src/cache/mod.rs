@@ -410,32 +410,28 @@ impl<S: Store> SwapCache<S> {
 
     /// Memory that the cache holds: pool frames, records, buffers, scratch.
     pub fn footprint_bytes(&self) -> usize {
-        let s = self.state.lock();
-        let pools: usize =
-            s.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
-        let areas: usize = s.areas.iter().map(Area::memory_bytes).sum();
-        let io = if self.has_io_buffers.load(Ordering::Relaxed) {
-            Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES
-        } else {
-            0
-        };
-        pools
-            + areas
-            + s.entries.memory_bytes()
-            + s.groups.memory_bytes()
-            + s.clusters.memory_bytes()
-            + io
-            + self.streams.mapped_bytes()
-            + self.codecs.dictionary_bytes()
-            + self.packer_bytes.load(Ordering::Relaxed)
-            + self.unpacked_bytes.load(Ordering::Relaxed)
+        self.sizes_bytes().0
     }
 
     /// Memory that the pool's objects take, in whole frames, but for kept copies: what
     /// `max_pool_bytes` limits.
     pub fn pool_bytes(&self) -> usize {
+        self.sizes_bytes().1
+    }
+
+    /// Footprint and pool, under one lock: each fault asks for both.
+    pub(crate) fn sizes_bytes(&self) -> (usize, usize) {
+        let buffers = self.streams.mapped_bytes()
+            + self.codecs.dictionary_bytes()
+            + self.packer_bytes.load(Ordering::Relaxed)
+            + self.unpacked_bytes.load(Ordering::Relaxed);
+        let io = if self.has_io_buffers.load(Ordering::Relaxed) {
+            Writer::<S>::BYTES + (READERS + 1) * Reader::BYTES
+        } else {
+            0
+        };
         let s = self.state.lock();
-        s.pool_bytes() - s.kept.bytes
+        (s.memory_bytes() + buffers + io, s.pool_bytes() - s.kept.bytes)
     }
 
     pub fn counters(&self) -> Counters {

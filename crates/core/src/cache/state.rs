@@ -134,6 +134,18 @@ impl<S: Store> State<S> {
         }
     }
 
+    /// Frames and records of pools, entries, groups and clusters.
+    pub fn memory_bytes(&self) -> usize {
+        let pools: usize =
+            self.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
+        let areas: usize = self.areas.iter().map(Area::memory_bytes).sum();
+        pools
+            + areas
+            + self.entries.memory_bytes()
+            + self.groups.memory_bytes()
+            + self.clusters.memory_bytes()
+    }
+
     pub fn pool_bytes(&self) -> usize {
         self.pools.iter().map(|p| p.used_frames() * PAGE_SIZE).sum()
     }

@@ -349,13 +349,13 @@ impl Pager {
     /// Asks the cache what it takes now. Whoever has given pages to it or taken them calls this.
     pub(super) fn recount_own(&self) {
         if let Some(a) = self.active() {
-            let bytes = a.cache.footprint_bytes() + self.table.bytes();
-            let pages = (bytes / PAGE_SIZE) as i64;
+            let (footprint, pool) = a.cache.sizes_bytes();
+            let pages = ((footprint + self.table.bytes()) / PAGE_SIZE) as i64;
             let given_back = self.own.swap(pages, Ordering::Relaxed) - pages;
             if given_back > 0 {
                 self.count_given_back(given_back);
             }
-            self.pool.store((a.cache.pool_bytes() / PAGE_SIZE) as i64, Ordering::Relaxed);
+            self.pool.store((pool / PAGE_SIZE) as i64, Ordering::Relaxed);
         }
     }
 

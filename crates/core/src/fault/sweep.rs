@@ -27,6 +27,10 @@ use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 /// Words that one sweep step looks at before it lets the lock go.
 pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 
+/// Pages of neighbouring units that leave by protection faults as one run, about: a run in order
+/// has as many.
+const UNITS_RUN_PAGES: usize = 16;
+
 /// What a sweep came to.
 #[derive(Default)]
 pub(super) struct Swept {
@@ -316,7 +320,7 @@ impl Pager {
                 continue;
             }
             let (run, passed) = match active.mechanism.is_protect() {
-                true => self.cold_unit(&range, addr, &goes),
+                true => self.cold_units(&range, addr, &goes),
                 false => self.cold_run(s, &range, addr, run_most, &goes),
             };
             v.looked += passed;
@@ -333,7 +337,7 @@ impl Pager {
             } else {
                 v.push(addr, run, false);
             }
-            addr += run * PAGE_SIZE;
+            addr += passed * PAGE_SIZE;
         }
         addr.min(range.end)
     }
@@ -382,6 +386,26 @@ impl Pager {
             run += 1;
         }
         (run, run)
+    }
+
+    /// By protection faults units leave, neighbours together: each run is two calls of the kernel.
+    /// The pages of the run, and those looked at.
+    fn cold_units(
+        &self,
+        range: &Range,
+        addr: usize,
+        goes: &dyn Fn(&PageEntry) -> bool,
+    ) -> (usize, usize) {
+        let (mut run, mut passed) = self.cold_unit(range, addr, goes);
+        while 0 < run && run == passed && run < UNITS_RUN_PAGES {
+            let next = addr + run * PAGE_SIZE;
+            if next >= range.end || self.state_of(next) != PageState::Resident {
+                break;
+            }
+            let (more, looked) = self.cold_unit(range, next, goes);
+            (run, passed) = (run + more, passed + looked);
+        }
+        (run, passed)
     }
 
     /// By protection faults the unit around `addr` decides: the resident pages of its part from
