@@ -404,6 +404,10 @@ impl Pager {
             }
             let (more, looked) = self.cold_unit(range, next, goes);
             (run, passed) = (run + more, passed + looked);
+            // One that begins with a refused page has none, and nothing was looked at.
+            if more == 0 {
+                break;
+            }
         }
         (run, passed)
     }
