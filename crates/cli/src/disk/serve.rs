@@ -174,7 +174,10 @@ fn place(given: Option<&str>) -> Result<(String, PathBuf, address::Listener), Fa
         .map_err(|why| Failure::environment(format!("no place for the disk's sockets: {why}")))?;
     let orders_of = |name: &str| {
         let path = directory.join(format!("{PREFIX}{name}{ORDERS_SUFFIX}"));
-        address::Listener::open(&unix(&path))
+        // Whoever lists disks removes a socket on which nobody listens.
+        let unnamed = directory.join(format!("{PREFIX}{}.new", std::process::id()));
+        let _ = std::fs::remove_file(&unnamed);
+        address::Listener::open(&unix(&unnamed))?.named(&path)
     };
     if let Some(name) = given {
         return match orders_of(name) {

@@ -92,6 +92,27 @@ impl Listener {
         Ok(Listener::Unix { listener, path: path.clone(), made })
     }
 
+    /// Gives a socket of this user's the name by which it is found, which nobody else has: from the
+    /// first moment on somebody listens there.
+    pub fn named(mut self, name: &Path) -> Result<Listener, String> {
+        if let Listener::Unix { path, .. } = &mut self {
+            let link = || fs::hard_link(&path, name);
+            let linked = match link() {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_abandoned(name) => {
+                    fs::remove_file(name).and_then(|()| link())
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    return Err(format!("{}: is in use", name.display()));
+                }
+                other => other,
+            };
+            linked.map_err(|e| format!("{}: {}", name.display(), why(&e)))?;
+            let _ = fs::remove_file(&path);
+            *path = name.to_path_buf();
+        }
+        Ok(self)
+    }
+
     /// Where it can be reached, in words; of port 0 the one that the kernel chose.
     pub fn name(&self) -> String {
         match self {
@@ -191,6 +212,21 @@ mod tests {
 
     fn unix(path: &Path) -> Result<Listener, String> {
         Listener::open(format!("unix:{}", path.display()).as_ref())
+    }
+
+    #[test]
+    fn a_socket_gets_its_name_when_somebody_listens_and_no_other_gets_it_too() {
+        let (name, first, second) = (scratch("name"), scratch("first"), scratch("second"));
+        let listener = unix(&first).unwrap().named(&name).unwrap();
+        assert!(!first.exists() && UnixStream::connect(&name).is_ok());
+        let refused = unix(&second).unwrap().named(&name).unwrap_err();
+        assert!(refused.contains("is in use") && !second.exists(), "{refused}");
+        drop(listener);
+        assert!(!name.exists());
+        // One that was killed has left its name.
+        drop(UnixListener::bind(&name).unwrap());
+        drop(unix(&second).unwrap().named(&name).unwrap());
+        assert!(!name.exists() && !second.exists());
     }
 
     #[test]
