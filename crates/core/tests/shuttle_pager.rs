@@ -25,7 +25,7 @@ use uzswap::testing::{Random, page};
 const PAGES: usize = 48;
 /// So many are more than the process keeps however short memory is.
 const SPEC: Spec =
-    Spec { pages: PAGES, limit_pages: 4096, slots: 128, blocks: 0, has_store: false };
+    Spec { pages: PAGES, limit_pages: 4096, slots: 128, blocks: 0, has_store: false, hides: false };
 
 /// Tries many schedules: random ones, and ones with few changes at unlikely places.
 fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
@@ -40,6 +40,14 @@ fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
     };
     Runner::new(RandomScheduler::new(number), config()).run(model.clone());
     Runner::new(PctScheduler::new(4, number), config()).run(model);
+}
+
+/// The same by each mechanism.
+fn schedules_of_each(model: impl Fn(Spec) + Send + Sync + Clone + 'static) {
+    for spec in [SPEC, Spec { hides: true, ..SPEC }] {
+        let model = model.clone();
+        schedules(move || model(spec));
+    }
 }
 
 /// One schedule: that a test is not for nothing.
@@ -169,8 +177,8 @@ fn scattered() -> Shared {
 
 #[test]
 fn faults_of_many_threads_on_the_same_pages() {
-    schedules(|| {
-        let world = world(SPEC);
+    schedules_of_each(|spec| {
+        let world = world(spec);
         page_out(&world);
         let one = spawn(&world, |w| read(w, 0..12));
         let two = spawn(&world, |w| read(w, (0..12).rev()));
@@ -182,8 +190,8 @@ fn faults_of_many_threads_on_the_same_pages() {
 
 #[test]
 fn faults_against_moves_out_and_ageing() {
-    schedules(|| {
-        let world = world(SPEC);
+    schedules_of_each(|spec| {
+        let world = world(spec);
         let one = spawn(&world, |w| write(w, (0..24).step_by(2)));
         let two = spawn(&world, |w| read(w, (1..24).step_by(2)));
         let evictor = spawn(&world, |w| evict(w, false, true));
@@ -195,8 +203,8 @@ fn faults_against_moves_out_and_ageing() {
 
 #[test]
 fn faults_of_pages_in_limbo_against_ageing() {
-    schedules(|| {
-        let world = world(SPEC);
+    schedules_of_each(|spec| {
+        let world = world(spec);
         into_limbo(&world);
         let one = spawn(&world, |w| write(w, 0..8));
         let two = spawn(&world, |w| read(w, 8..20));
@@ -292,8 +300,8 @@ fn memory_moves_while_pages_leave_together() {
 
 #[test]
 fn faults_against_unmapping_and_mapping_anew() {
-    schedules(|| {
-        let world = world(SPEC);
+    schedules_of_each(|spec| {
+        let world = world(spec);
         page_out(&world);
         let change = spawn(&world, |w| {
             w.unmap(4, 8);
@@ -331,8 +339,8 @@ fn faults_against_unmapping_and_mapping_anew() {
 
 #[test]
 fn calls_hold_their_buffers_whoever_evicts() {
-    schedules(|| {
-        let world = world(SPEC);
+    schedules_of_each(|spec| {
+        let world = world(spec);
         into_limbo(&world);
         let one = spawn(&world, |w| calls(w, 0, 4));
         let two = spawn(&world, |w| calls(w, 6, 3));
@@ -407,8 +415,8 @@ fn page_out_rest(world: &World) {
 
 #[test]
 fn programs_of_threads_with_parts_and_pages_in_common() {
-    schedules(|| {
-        let world = Arc::new(World::new(Spec { has_store: true, ..SPEC }));
+    schedules_of_each(|spec| {
+        let world = Arc::new(World::new(Spec { has_store: true, ..spec }));
         world.map(32, 16, READ_WRITE);
         let parts = [0, 1].map(|part| {
             spawn(&world, move |w| run_part(w, part * 16, 16, &mut Random::new(part as u64), 12))

@@ -252,8 +252,14 @@ mod tests {
     const PAGES: usize = 64;
 
     fn world(limit_pages: i64) -> World {
-        let world =
-            World::new(Spec { pages: PAGES, limit_pages, slots: 128, blocks: 0, has_store: false });
+        let world = World::new(Spec {
+            pages: PAGES,
+            limit_pages,
+            slots: 128,
+            blocks: 0,
+            has_store: false,
+            hides: false,
+        });
         world.map(0, PAGES, READ_WRITE);
         world
     }

@@ -64,53 +64,21 @@ impl Pager {
             return self.age_out_block(s, active);
         }
         let Some(stretch) = s.limbo.claim(want.clamp(1, BATCH_PAGES)) else { return (s, 0, 0) };
-        let (mut freed, mut refused) = (0, 0);
+        if active.mechanism.is_protect() {
+            let (freed, refused) = self.age_in_place(&mut s, active, stretch);
+            return (s, freed, refused);
+        }
+        let mut refused = 0;
         for first in (0..stretch.count).step_by(PART_PAGES) {
             let (slot, count) = (stretch.slot + first, PART_PAGES.min(stretch.count - first));
             let mut aged = [Aged::Empty; PART_PAGES];
             let (live, copies) = self.look_at_slots(&s, slot, count);
-            if active.mechanism.is_protect() {
-                self.give_pages_to_cache(&s, active, slot, &live[..count], &copies, &mut aged);
-            } else {
-                drop(s);
-                let _ = self.give_slots_to_cache(active, slot, &live[..count], &copies, &mut aged);
-                s = self.enter();
-            }
-            freed += aged.iter().filter(|a| matches!(a, Aged::Zero | Aged::Stored(_))).count();
+            drop(s);
+            let _ = self.give_slots_to_cache(active, slot, &live[..count], &copies, &mut aged);
+            s = self.enter();
             refused += self.publish_slots(&mut s, active, slot, &aged[..count]);
         }
-        if active.mechanism.is_protect() {
-            s.limbo.finish(stretch);
-            return (s, freed, refused);
-        }
         self.end_batch(s, active, stretch, refused, may_keep)
-    }
-
-    /// Compresses the pages of claimed slots in place: they must not be touched between that and
-    /// their end, so the lock stays.
-    fn give_pages_to_cache(
-        &self,
-        s: &Locked<'_>,
-        active: &Active,
-        slot: usize,
-        live: &[bool],
-        copies: &[Option<u64>],
-        aged: &mut [Aged],
-    ) {
-        let mut bytes = [0u8; PAGE_SIZE];
-        for i in 0..live.len() {
-            let slot = slot + i;
-            if let Some(page) = s.limbo.page(slot)
-                && active.mechanism.read_limbo(page, slot, &mut bytes).is_ok()
-            {
-                let cold = s.limbo.is_cold(slot);
-                aged[i] =
-                    self.give_to_cache(active, &bytes, cold, copies[i], &mut Evidence::default());
-            } else if live[i] {
-                self.free_entry(copies[i]);
-                aged[i] = Aged::Refused;
-            }
-        }
     }
 
     /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The
@@ -338,36 +306,43 @@ impl Pager {
                 }
                 continue;
             };
-            match *aged {
-                Aged::Zero => {
-                    self.word(page, |m, e| {
-                        e.drop_contents();
-                        m.count(0, -1);
-                    });
-                    self.add(Counter::ZeroPages, 1);
-                }
-                Aged::Stored(e) => {
-                    self.word(page, |_, w| w.store(e.to_bits()));
-                    self.stored.fetch_add(1, Ordering::Relaxed);
-                    self.add(Counter::Stores, 1);
-                }
-                Aged::Refused | Aged::Empty => {
-                    self.put_back(active, page, slot);
-                    if matches!(aged, Aged::Refused) {
-                        self.note_refused(page);
-                    }
-                    s.limbo.kill(slot);
-                    refused += 1;
-                    continue;
-                }
-            }
-            s.limbo.kill(slot);
-            if active.mechanism.is_protect() {
-                let _ = active.mechanism.drop_in_place(page, 1);
-                self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
-            }
+            refused += !self.publish_page(s, active, page, slot, *aged) as usize;
         }
         refused
+    }
+
+    /// Gives the page of a slot, which nobody else can change, its new state. False: it stays in
+    /// the program.
+    pub(super) fn publish_page(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        page: usize,
+        slot: usize,
+        aged: Aged,
+    ) -> bool {
+        match aged {
+            Aged::Zero => {
+                self.word(page, |m, e| {
+                    e.drop_contents();
+                    m.count(0, -1);
+                });
+                self.add(Counter::ZeroPages, 1);
+            }
+            Aged::Stored(e) => {
+                self.word(page, |_, w| w.store(e.to_bits()));
+                self.stored.fetch_add(1, Ordering::Relaxed);
+                self.add(Counter::Stores, 1);
+            }
+            Aged::Refused | Aged::Empty => {
+                self.put_back(active, page, slot);
+                if matches!(aged, Aged::Refused) {
+                    self.note_refused(page);
+                }
+            }
+        }
+        s.limbo.kill(slot);
+        matches!(aged, Aged::Zero | Aged::Stored(_))
     }
 
     /// The page that is in a slot still, once nobody is about to bring it back: after that its
@@ -392,7 +367,6 @@ impl Pager {
             // the program can tell, so show it now.
             let range = self.ranges.find(page).expect("a page in limbo has a range");
             let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
-            self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
         } else {
             let f = active.mechanism.fill_from_limbo(page, slot, 1);
             assert!(

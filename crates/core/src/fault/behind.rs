@@ -1,24 +1,62 @@
-//! Faults served by protection: units of pages that are filled behind PROT_NONE, and shown at once.
+//! Paging by protection faults: units of pages that are filled behind PROT_NONE and shown at once,
+//! and pages that leave from where they are.
+//!
+//! ```text
+//!   fault    lock: claim the unit  | load, write behind the protection, show   | lock: new states
+//!   leaving  lock: claim some      | read, compress, drop their frames         | lock: new states
+//! ```
 //!
 //! Each change of protection may split a mapping of the kernel's, of which a process has some 65
-//! 000 (`vm.max_map_count`), so pages come and go by units of 16 and more, as many as keep mappings
+//! 000 (`vm.max_map_count`), so pages come and go by units of several, as many as keep mappings
 //! few.
 
 use core::sync::atomic::Ordering;
 
+use super::age_out::Aged;
 use super::resolve::{Serve, swap_entry};
+use super::units::Evidence;
 use super::{Active, Locked, Pager};
-use crate::cache::Origin;
+use crate::cache::{LoadError, Origin, Print};
 use crate::control::Counter;
 use crate::control::trace::Kind;
 use crate::latency::FaultKind;
+use crate::policy::WINDOW_LOCKED_PAGES;
+use crate::policy::limbo::Stretch;
 use crate::region::{PageState, Range};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Pages of a unit, at least. A touch at random loads so many: 16 load four times as much as 4, and
-/// take 2.9 times as long (256 MiB in 128). Up to 256 MiB need no larger ones.
-const UNIT_LEAST_PAGES: usize = 4;
+/// Kernel mappings that units may make, of some 65 000: the rest is for the program's own.
+const MAPPINGS_MOST: usize = 40 << 10;
+/// Pages of a unit at most: 16 MiB, of which 65 000 make all that a process has.
+const UNIT_MOST_PAGES: usize = 4096;
+/// Pages of limbo that are claimed at the same time as they leave: a touch of one waits for all.
+/// Runs of units have as many.
+const LEAVING_PAGES: usize = 16;
+
+/// What came of a run that was filled and shown without the lock.
+struct Shown {
+    from: Origin,
+    /// Whose copies the cache keeps, a bit each; none of a run that is longer.
+    kept: u64,
+}
+
+/// Why a run was not shown. Nothing has changed: what was loaded is still stored.
+enum Hidden {
+    Lost(LoadError),
+    /// The kernel did not take the pages.
+    Unfilled,
+    /// The kernel has no mapping left to show part of one.
+    NoMapping,
+}
+
+/// A page of limbo that leaves, claimed: the entry of its copy, if the cache kept one.
+#[derive(Clone, Copy)]
+struct Leaver {
+    page: usize,
+    copy: Option<u64>,
+    is_cold: bool,
+}
 
 impl Pager {
     /// Serves by protection faults: the whole unit around the page, filled behind its protection,
@@ -32,22 +70,79 @@ impl Pager {
         want: usize,
     ) -> Serve {
         let (start, end) = match self.unit_with_room(&range, page, want) {
-            Ok(unit) => unit,
+            Ok(unit) => self.free_around(s, page, unit),
             Err(pages) => return Serve::NeedRoom(pages),
         };
+        match self.serve_run(s, active, &range, page, (start, end)) {
+            // A neighbour that cannot be read, or written, is nobody's business before it is
+            // touched.
+            Serve::Lost(_) | Serve::Again if end - start > PAGE_SIZE => {
+                self.serve_run(s, active, &range, page, (page, page + PAGE_SIZE))
+            }
+            served => served,
+        }
+    }
+
+    /// Serves the free pages from `start` to `end`, which have room.
+    fn serve_run(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        (start, end): (usize, usize),
+    ) -> Serve {
+        if (start..end).step_by(PAGE_SIZE).any(|at| self.table.ensure(at).is_err()) {
+            return Serve::Again;
+        }
         let found = match self.state_of(page) {
             PageState::None => FaultKind::FirstTouch,
             PageState::Limbo(_) | PageState::Resident => FaultKind::LimboHit,
             PageState::Stored(_) => FaultKind::PoolLoad,
         };
-        let (start, end, from) = match self.fill_and_show(s, active, &range, page, (start, end)) {
-            Ok(shown) => shown,
-            Err(r) => return r,
+        let missing = self.missing_between(start, end) as i64;
+        self.claim(s, start, (end - start) >> PAGE_SHIFT);
+        self.resident.fetch_add(missing, Ordering::Relaxed);
+        // One page has room on the stack. Of several, others may have the buffer.
+        let mut buffer = s.bounce.take();
+        let shown = s.unlocked(|| {
+            let mut one = [[0u8; PAGE_SIZE]; 1];
+            let bytes = match &mut buffer {
+                Some(buffer) => buffer.as_mut_slice().as_chunks_mut().0,
+                None => &mut one[..],
+            };
+            self.fill_and_show(active, range, (start, end), bytes)
+        });
+        if buffer.is_some() {
+            s.bounce = buffer;
+        }
+        self.end_claim(s, start, (end - start) >> PAGE_SHIFT);
+        let why = match shown {
+            Ok(shown) => {
+                self.note_shown(s, start, end, shown.kept);
+                self.trace_pages(Kind::Around, start, page);
+                let from_store = shown.from == Origin::Store;
+                let kind = if from_store { FaultKind::StoreLoad } else { found };
+                return Serve::Done((end - page) >> PAGE_SHIFT, kind);
+            }
+            Err(why) => why,
         };
-        self.note_shown(s, start, end);
-        self.trace_pages(Kind::Around, start, page);
-        let kind = if from == Origin::Store { FaultKind::StoreLoad } else { found };
-        Serve::Done((end - page) >> PAGE_SHIFT, kind)
+        self.resident.fetch_sub(missing, Ordering::Relaxed);
+        match why {
+            Hidden::Lost(error) => Serve::Lost(error),
+            Hidden::Unfilled => Serve::Again,
+            Hidden::NoMapping => {
+                if start <= range.start && range.end <= end {
+                    // Others may give mappings back.
+                    return Serve::Again;
+                }
+                // Larger units need fewer of them.
+                let pages = ((end - start) >> PAGE_SHIFT).max(self.unit_pages());
+                let least = (pages * 2).next_power_of_two().min(UNIT_MOST_PAGES);
+                self.unit_pages_least.fetch_max(least, Ordering::Relaxed);
+                Serve::Changed
+            }
+        }
     }
 
     /// The unit around a page, and so many after it as `want` pages reach into, or it alone where
@@ -62,117 +157,228 @@ impl Pager {
         let (start, least_end) = around(range, page, unit);
         let wanted = (want * PAGE_SIZE).next_multiple_of(unit).max(unit);
         let end = ((page & !(unit - 1)) + wanted).min(range.end);
-        let is_missing = |at: &usize| self.state_of(*at) != PageState::Resident;
-        let missing = (start..end).step_by(PAGE_SIZE).filter(is_missing).count();
-        if self.excess(missing as i64) <= 0 {
+        if self.excess(self.missing_between(start, end) as i64) <= 0 {
             return Ok((start, end));
         }
-        let least = ((least_end - start) >> PAGE_SHIFT) as i64;
+        // Where the kernel is short of mappings units are as large as they have to be.
+        let least = ((least_end - start) >> PAGE_SHIFT).min(self.unit_pages_by_size()) as i64;
         if self.excess(least) > 0 { Err(least) } else { Ok((start, least_end)) }
     }
 
-    /// Fills a hidden run around a page and shows it, or a larger one if the kernel has no mapping
-    /// left for that. Returns what was shown, and whether some of it came from the store.
+    fn missing_between(&self, start: usize, end: usize) -> usize {
+        let is_missing = |at: &usize| self.state_of(*at) != PageState::Resident;
+        (start..end).step_by(PAGE_SIZE).filter(is_missing).count()
+    }
+
+    /// The part of a unit around a free page that nobody has claimed.
+    pub(super) fn free_around(
+        &self,
+        s: &Locked<'_>,
+        page: usize,
+        (start, end): (usize, usize),
+    ) -> (usize, usize) {
+        let mut first = page;
+        while first > start && self.is_free(s, first - PAGE_SIZE) {
+            first -= PAGE_SIZE;
+        }
+        (first, page + self.free_run(s, page, (end - page) >> PAGE_SHIFT) * PAGE_SIZE)
+    }
+
+    /// Writes the stored pages of a claimed, hidden run into place and shows the run, without the
+    /// lock. `bytes`: room for some pages.
     fn fill_and_show(
         &self,
-        s: &mut Locked<'_>,
         active: &Active,
         range: &Range,
-        page: usize,
-        (mut start, mut end): (usize, usize),
-    ) -> core::result::Result<(usize, usize, Origin), Serve> {
-        let mut unit = self.unit_pages() * PAGE_SIZE;
-        let mut from = Origin::Memory;
-        loop {
-            if self.fill_behind(s, active, start, end)? == Origin::Store {
+        (start, end): (usize, usize),
+        bytes: &mut [[u8; PAGE_SIZE]],
+    ) -> core::result::Result<Shown, Hidden> {
+        let mut shown = Shown { from: Origin::Memory, kept: 0 };
+        let mut prints = [None; WINDOW_LOCKED_PAGES];
+        let keeps = (end - start) >> PAGE_SHIFT <= WINDOW_LOCKED_PAGES;
+        let mut at = start;
+        while at < end {
+            let first = if keeps { (at - start) >> PAGE_SHIFT } else { WINDOW_LOCKED_PAGES };
+            let (pages, from) = self.load_run(active, (at, end), bytes, &mut prints[first..])?;
+            if from == Origin::Store {
+                shown.from = from;
+            }
+            let loaded = bytes[..pages].as_flattened();
+            if pages > 0 && active.mechanism.fill(at, loaded) != Filled::All {
+                return Err(Hidden::Unfilled);
+            }
+            at += pages.max(1) * PAGE_SIZE;
+        }
+        if active.mechanism.expose(start, end - start, range.prot).is_err() {
+            return Err(Hidden::NoMapping);
+        }
+        for (i, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
+            if let PageState::Stored(raw) = self.state_of(at) {
+                let print = prints.get(i).copied().flatten();
+                let is_kept = active.cache.keep_wanted(swap_entry(raw), print);
+                shown.kept |= u64::from(is_kept).checked_shl(i as u32).unwrap_or(0);
+            }
+        }
+        Ok(shown)
+    }
+
+    /// Loads the stored pages from `start` on, as many as are neighbours and have room, and takes
+    /// the fingerprints of those whose copies are to be kept. `prints`: room for those, or none.
+    fn load_run(
+        &self,
+        active: &Active,
+        (start, end): (usize, usize),
+        bytes: &mut [[u8; PAGE_SIZE]],
+        prints: &mut [Option<Print>],
+    ) -> core::result::Result<(usize, Origin), Hidden> {
+        let (mut pages, mut from) = (0, Origin::Memory);
+        for (at, into) in (start..end).step_by(PAGE_SIZE).zip(bytes) {
+            let PageState::Stored(raw) = self.state_of(at) else { break };
+            let entry = swap_entry(raw);
+            let loaded = active.cache.swap_in_from(entry, into).map_err(Hidden::Lost)?;
+            if loaded.from == Origin::Store {
                 from = Origin::Store;
             }
-            if active.mechanism.expose(start, end - start, range.prot).is_ok() {
-                return Ok((start, end, from));
+            if let Some(print) = prints.get_mut(pages).filter(|_| active.cache.wants_copy(entry)) {
+                *print = Some(active.cache.print(loaded, into));
             }
-            // Out of kernel mappings: a larger run needs fewer of them.
-            assert!(
-                start > range.start || end < range.end,
-                "a whole range cannot be shown: {range:?}"
-            );
-            unit *= 8;
-            (start, end) = around(range, page, unit);
+            pages += 1;
         }
+        Ok((pages, from))
     }
 
-    /// The words and counts of a run that was filled and is shown.
-    fn note_shown(&self, s: &mut Locked<'_>, start: usize, end: usize) {
-        let mut shown = 0;
-        for at in (start..end).step_by(PAGE_SIZE) {
-            let limbo = match self.state_of(at) {
-                PageState::Limbo(slot) => Some(slot as usize),
-                _ => None,
-            };
-            if let Some(slot) = limbo {
-                s.limbo.kill(slot);
-            }
-            self.word(at, |m, e| match e.state() {
+    /// The words and counts of a run that was filled and is shown. `kept`: the pages whose copies
+    /// the cache keeps.
+    fn note_shown(&self, s: &mut Locked<'_>, start: usize, end: usize, kept: u64) {
+        let (mut first, mut hits, mut loaded) = (0, 0, 0);
+        for (i, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
+            match self.state_of(at) {
                 PageState::None => {
-                    e.touch_first();
-                    m.count(1, 1);
-                    shown += 1;
+                    self.word(at, |m, e| {
+                        e.touch_first();
+                        m.count(1, 1);
+                    });
+                    first += 1;
                 }
-                PageState::Limbo(_) => {
-                    e.leave_limbo();
-                    m.count(1, 0);
-                    shown += 1;
+                PageState::Limbo(slot) => {
+                    s.limbo.kill(slot as usize);
+                    self.word(at, |m, e| {
+                        self.note_return(e);
+                        e.leave_limbo();
+                        m.count(1, 0);
+                    });
                     self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+                    hits += 1;
                 }
-                PageState::Stored(raw) => {
-                    e.load();
-                    m.count(1, 0);
-                    shown += 1;
-                    self.stored.fetch_sub(1, Ordering::Relaxed);
-                    self.add(Counter::Loads, 1);
-                    self.free_entry(Some(raw));
+                PageState::Stored(_) => {
+                    let keeps = kept.checked_shr(i as u32).unwrap_or(0) & 1 != 0;
+                    self.note_loaded(at, keeps, false);
+                    loaded += 1;
                 }
-                PageState::Resident => self.count_owned(e.own() as usize),
-            });
+                PageState::Resident => self.word(at, |_, e| self.count_owned(e.own() as usize)),
+            }
         }
+        self.stored.fetch_sub(loaded, Ordering::Relaxed);
+        self.add(Counter::FirstTouches, first);
+        self.add(Counter::LimboHits, hits);
+        self.add(Counter::Loads, loaded as u64);
         self.recount_own();
-        self.resident.fetch_add(shown, Ordering::Relaxed);
-    }
-
-    /// Writes the stored pages of a hidden run into place, and says whether one came from the
-    /// store. `Err` is how it failed.
-    fn fill_behind(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        start: usize,
-        end: usize,
-    ) -> core::result::Result<Origin, Serve> {
-        let mut from = Origin::Memory;
-        let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
-        for at in (start..end).step_by(PAGE_SIZE) {
-            if self.table.ensure(at).is_err() {
-                return Err(Serve::Again);
-            }
-            if let PageState::Stored(raw) = self.state_of(at) {
-                let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
-                match active.cache.swap_in_from(swap_entry(raw), &mut into[0]).map(|l| l.from) {
-                    Ok(Origin::Memory) => {}
-                    Ok(Origin::Store) => from = Origin::Store,
-                    Err(e) => return Err(Serve::Lost(e)),
-                }
-                if active.mechanism.fill(at, &into[0]) != Filled::All {
-                    return Err(Serve::Again);
-                }
-            }
-        }
-        Ok(from)
     }
 
     /// Pages that protection faults handle together: as many as keep the kernel's mappings few.
     pub(super) fn unit_pages(&self) -> usize {
-        const UNITS_MAX: usize = 16 << 10;
+        self.unit_pages_by_size().max(self.unit_pages_least.load(Ordering::Relaxed))
+    }
+
+    /// A unit has one mapping at most, and two for each that is shown. A touch at random loads a
+    /// unit, so it has as few pages as that allows: 4 take 1.9 times as long as 2 (256 MiB in 128).
+    fn unit_pages_by_size(&self) -> usize {
         let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
-        (pages / UNITS_MAX).next_power_of_two().clamp(UNIT_LEAST_PAGES, 4096)
+        let shown = usize::try_from(self.limit_pages()).unwrap_or(0);
+        let mappings = pages.min(2 * shown);
+        mappings.div_ceil(MAPPINGS_MOST).next_power_of_two().min(UNIT_MOST_PAGES)
+    }
+
+    /// Gives the pages of a claimed stretch of limbo to the cache from where they are. Returns the
+    /// frames freed and the pages refused.
+    pub(super) fn age_in_place(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        stretch: Stretch,
+    ) -> (usize, usize) {
+        let (mut freed, mut refused) = (0, 0);
+        for first in (0..stretch.count).step_by(LEAVING_PAGES) {
+            let (slot, count) = (stretch.slot + first, LEAVING_PAGES.min(stretch.count - first));
+            let leavers = self.claim_slots(s, slot, count);
+            let aged = s.unlocked(|| self.give_leavers_to_cache(active, &leavers));
+            self.recount_own();
+            for i in 0..count {
+                let Some(Leaver { page, .. }) = leavers[i] else { continue };
+                // While it is claimed: its frame is gone already.
+                let is_out = self.publish_page(s, active, page, slot + i, aged[i]);
+                (freed, refused) = (freed + is_out as usize, refused + !is_out as usize);
+                self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+                self.end_claim(s, page, 1);
+            }
+        }
+        s.limbo.finish(stretch);
+        (freed, refused)
+    }
+
+    /// Claims the pages that `count` slots from `first` on have, once none of them is about to be
+    /// shown. Their copies become the claimer's.
+    fn claim_slots(
+        &self,
+        s: &mut Locked<'_>,
+        first: usize,
+        count: usize,
+    ) -> [Option<Leaver>; LEAVING_PAGES] {
+        let slots = first..first + count;
+        while slots.clone().any(|slot| s.limbo.page(slot).is_some_and(|p| !self.is_free(s, p))) {
+            self.wait_for_claim(s);
+        }
+        let mut leavers = [None; LEAVING_PAGES];
+        for (slot, leaver) in slots.zip(&mut leavers) {
+            let Some(page) = s.limbo.page(slot) else { continue };
+            self.claim(s, page, 1);
+            let copy = self.word(page, |_, e| e.take_copy());
+            *leaver = Some(Leaver { page, copy, is_cold: s.limbo.is_cold(slot) });
+        }
+        leavers
+    }
+
+    /// Compresses claimed pages, without the lock, and drops the frames of those that are stored.
+    fn give_leavers_to_cache(
+        &self,
+        active: &Active,
+        leavers: &[Option<Leaver>; LEAVING_PAGES],
+    ) -> [Aged; LEAVING_PAGES] {
+        let mut bytes = [0u8; PAGE_SIZE];
+        let aged = leavers.map(|leaver| {
+            let Some(Leaver { page, copy, is_cold }) = leaver else { return Aged::Empty };
+            if active.mechanism.read_limbo(page, 0, &mut bytes).is_err() {
+                self.free_entry(copy);
+                return Aged::Refused;
+            }
+            self.give_to_cache(active, &bytes, is_cold, copy, &mut Evidence::default())
+        });
+        // Neighbours go by one call: each call of the kernel's here is as much as a page's codec.
+        let is_gone = |i: usize| matches!(aged[i], Aged::Zero | Aged::Stored(_));
+        let page_of = |i: usize| leavers[i].filter(|_| is_gone(i)).map(|l| l.page);
+        let mut i = 0;
+        while i < LEAVING_PAGES {
+            let Some(start) = page_of(i) else {
+                i += 1;
+                continue;
+            };
+            let is_next = |n: &usize| page_of(i + n) == Some(start + n * PAGE_SIZE);
+            let pages = (0..LEAVING_PAGES - i).take_while(is_next).count();
+            // A frame that the kernel does not drop takes memory, and is written over.
+            let _ = active.mechanism.drop_in_place(start, pages);
+            i += pages;
+        }
+        aged
     }
 }
 
@@ -180,4 +386,106 @@ impl Pager {
 fn around(range: &Range, page: usize, bytes: usize) -> (usize, usize) {
     let start = page & !(bytes - 1);
     (start.max(range.start), (start + bytes).min(range.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+    use crate::store::testing::Fault;
+    use crate::testing::{Choices, Random};
+
+    const PAGES: usize = 32;
+
+    /// A world whose pages are written, by protection faults.
+    fn world() -> World {
+        let world = World::new(Spec {
+            pages: PAGES,
+            limit_pages: 4096,
+            slots: 64,
+            blocks: 0,
+            has_store: true,
+            hides: true,
+        });
+        world.map(0, PAGES, READ_WRITE);
+        let (mut thread, mut noise) = (world.thread(), Random::new(3));
+        for page in 0..PAGES {
+            // Half of them are what no codec makes smaller.
+            let touch = thread.access(world.at(page), true, |b| {
+                b.fill_with(|| if page % 2 == 0 { 1 } else { noise.below(256) as u8 });
+                b[7] = page as u8;
+            });
+            assert_eq!(touch, Touch::Done);
+        }
+        world
+    }
+
+    fn page_out(world: &World) {
+        let (mut at, end) = (world.at(0), world.at(0) + PAGES * PAGE_SIZE);
+        while at < end {
+            at = world.pager.page_out(at, end);
+        }
+    }
+
+    fn read(world: &World, page: usize) -> Touch {
+        world.thread().access(world.at(page), false, |b| assert_eq!(b[7], page as u8))
+    }
+
+    #[test]
+    fn pages_that_nobody_wrote_leave_again_without_being_compressed() {
+        let w = world();
+        page_out(&w);
+        assert_eq!(w.pager.stored_pages(), PAGES as i64);
+        w.active().cache.set_max_kept_bytes(1 << 20);
+        (0..PAGES).for_each(|page| assert_eq!(read(&w, page), Touch::Done));
+        w.thread().access(w.at(4), true, |b| b[100] = 9);
+        w.check();
+        page_out(&w);
+        let clean = w.pager.slot().get(Counter::CleanEvictions);
+        assert!(0 < clean && clean < PAGES as u64, "{clean}");
+        w.thread().access(w.at(4), false, |b| assert_eq!((b[7], b[100]), (4, 9)));
+        (0..PAGES).for_each(|page| assert_eq!(read(&w, page), Touch::Done));
+        w.check();
+    }
+
+    #[test]
+    fn a_neighbour_that_cannot_be_read_is_not_missed_before_it_is_touched() {
+        let w = world();
+        w.pager.unit_pages_least.store(4, Ordering::Relaxed);
+        page_out(&w);
+        w.active().cache.rest();
+        w.store.unwrap().set_fault(Fault::From(1));
+        // What compresses is in the pool.
+        assert_eq!((read(&w, 8), read(&w, 9)), (Touch::Done, Touch::Lost));
+        w.store.unwrap().set_fault(Fault::Never);
+        assert_eq!(read(&w, 9), Touch::Done);
+        w.check();
+    }
+
+    #[test]
+    fn units_are_as_small_as_the_kernels_mappings_allow() {
+        let w = world();
+        assert_eq!(w.pager.unit_pages(), 1);
+        w.pager.make_cold(w.at(0), w.at(0) + PAGES * PAGE_SIZE);
+        w.sweep(false);
+        assert!(matches!(w.pager.state_of(w.at(0)), PageState::Limbo(_)));
+        w.fake().set_trouble(1);
+        assert_eq!(read(&w, 0), Touch::Done);
+        w.fake().set_trouble(0);
+        assert_eq!(w.pager.unit_pages(), 2, "the kernel was short of them");
+        w.check();
+    }
+
+    #[test]
+    fn the_part_of_a_unit_that_another_thread_has_is_left_to_it() {
+        let w = world();
+        let mut s = w.pager.enter();
+        w.pager.claim(&mut s, w.at(2), 1);
+        w.pager.claim(&mut s, w.at(6), 2);
+        let unit = (w.at(0), w.at(8));
+        assert_eq!(w.pager.free_around(&s, w.at(4), unit), (w.at(3), w.at(6)));
+        assert_eq!(w.pager.free_around(&s, w.at(0), unit), (w.at(0), w.at(2)));
+        w.pager.end_claim(&mut s, w.at(2), 1);
+        w.pager.end_claim(&mut s, w.at(6), 2);
+    }
 }

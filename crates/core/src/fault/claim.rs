@@ -295,6 +295,7 @@ mod tests {
             slots: 64,
             blocks: 0,
             has_store: false,
+            hides: false,
         };
         let world = World::new(spec);
         world.map(0, spec.pages, READ_WRITE);

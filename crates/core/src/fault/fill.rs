@@ -271,7 +271,14 @@ mod tests {
     const PAGES: usize = 16;
 
     fn world() -> World {
-        let spec = Spec { pages: PAGES, limit_pages: 4096, slots: 64, blocks: 0, has_store: true };
+        let spec = Spec {
+            pages: PAGES,
+            limit_pages: 4096,
+            slots: 64,
+            blocks: 0,
+            has_store: true,
+            hides: false,
+        };
         let world = World::new(spec);
         world.map(0, PAGES, READ_WRITE);
         world

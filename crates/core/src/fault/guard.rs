@@ -274,6 +274,7 @@ mod tests {
             slots: 64,
             blocks: 0,
             has_store: false,
+            hides: false,
         });
         world.trust_copies();
         world.map(0, PAGES, READ_WRITE);

@@ -58,7 +58,9 @@ mod units;
 pub mod watch;
 mod window;
 
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 pub use active::{Active, PagerStore};
 pub use bring_in::BringIn;
@@ -182,6 +184,8 @@ pub struct Pager {
     /// So many read pages of the program without the lock, for which memory stays under the
     /// mechanism.
     copying: AtomicU32,
+    /// By protection faults units have so many pages at least: the kernel was short of mappings.
+    unit_pages_least: AtomicUsize,
     /// Bumped, then futex-woken, when a claim ends that somebody waits for.
     claims_ended: AtomicU32,
     /// Pages that were written while they, or their neighbours, were leaving together, since that
@@ -258,6 +262,7 @@ impl Pager {
             outside: AtomicI64::new(0),
             pins: AtomicBool::new(false),
             copying: AtomicU32::new(0),
+            unit_pages_least: AtomicUsize::new(0),
             claims_ended: AtomicU32::new(0),
             disturbed: AtomicU32::new(0),
             dropped: AtomicU64::new(0),

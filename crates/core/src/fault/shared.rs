@@ -132,6 +132,7 @@ impl Pager {
             let unit = self.unit_pages() * PAGE_SIZE;
             let start = (page / unit * unit).max(range.start);
             let end = ((page / unit + 1) * unit).min(range.end);
+            let (start, end) = self.free_around(s, page, (start, end));
             self.unprotect(active, range.prot, start, end);
             self.own_all(start, end);
             return 1;

@@ -475,9 +475,7 @@ impl Pager {
             );
         }
         self.settle_words(addr, run, &t);
-        if !is_protect {
-            self.end_claim(s, addr, run);
-        }
+        self.end_claim(s, addr, run);
         self.note_taken(s, active, &range, addr, t.pages);
         self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
         if t.next == Next::Stuck && free > t.pages {
@@ -560,8 +558,7 @@ impl Pager {
     }
 
     /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into
-    /// `slots`: under a claim of all of them, which is the caller's to end. By protection faults
-    /// the lock stays, and there are no claims.
+    /// `slots`: under a claim of all of them, which is the caller's to end.
     #[expect(clippy::too_many_arguments, reason = "a part of the one above")]
     fn move_to_limbo(
         &self,
@@ -577,16 +574,14 @@ impl Pager {
             0 => Taken { pages: 0, next: Next::Stuck },
             _ => active.mechanism.take_out(addr, free, slots.slot),
         };
-        if active.mechanism.is_protect() {
-            let t = take();
-            s.limbo.take(t.pages, addr, cold);
-            self.limbo_pages.fetch_add(t.pages as i64, Ordering::Relaxed);
-            return t;
-        }
         s.limbo.expect(slots, addr, cold);
         self.claim(s, addr, run);
         let t = s.unlocked(take);
-        let in_limbo = s.limbo.arrive(slots, t.pages);
+        let mut in_limbo = s.limbo.arrive(slots, t.pages);
+        if active.mechanism.is_protect() {
+            // A slot without a page has no frame.
+            in_limbo = t.pages;
+        }
         self.limbo_pages.fetch_add(in_limbo as i64, Ordering::Relaxed);
         t
     }

@@ -220,6 +220,7 @@ mod tests {
             slots: 1024,
             blocks: 0,
             has_store: false,
+            hides: false,
         });
         world.map(0, PAGES, READ_WRITE);
         let mut thread = world.thread();

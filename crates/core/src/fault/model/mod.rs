@@ -44,6 +44,8 @@ pub struct Spec {
     /// Blocks of limbo for huge pages; 0: there are none.
     pub blocks: usize,
     pub has_store: bool,
+    /// By protection faults.
+    pub hides: bool,
 }
 
 /// A process with its pager and a kernel.
@@ -68,13 +70,16 @@ impl World {
     pub const BASE: usize = 0x4000_0000;
 
     pub fn new(spec: Spec) -> World {
-        let mechanism = Mechanism::Fake(Fake::new(Self::BASE, spec.pages, spec.slots, spec.blocks));
+        let fake = match spec.hides {
+            true => Fake::hiding(Self::BASE, spec.pages, spec.slots),
+            false => Fake::new(Self::BASE, spec.pages, spec.slots, spec.blocks),
+        };
         let store = spec.has_store.then(MemoryStore::new);
         let config = CacheConfig { store: store.map(From::from), ..CacheConfig::default() };
         let active = Active {
-            mechanism,
+            mechanism: Mechanism::Fake(fake),
             cache: SwapCache::new(config).expect("a cache"),
-            kind: Kind::Userfaultfd,
+            kind: if spec.hides { Kind::Protect } else { Kind::Userfaultfd },
             slots: spec.slots,
             blocks: spec.blocks,
             huge_pages: if spec.blocks > 0 { HugePages::Always } else { HugePages::Never },
@@ -151,6 +156,10 @@ impl World {
         let (start, len) = self.stretch(page, pages);
         let _s = self.pager.lock_range(start, start + len);
         self.fake().set_prot(start, len, prot);
+        if self.spec.hides {
+            let shown = self.fake().calmly(|| self.pager.protect_shown(start, start + len, prot));
+            shown.expect("it is mapped");
+        }
         self.pager.note_protected(start, start + len, prot);
     }
 
@@ -259,18 +268,19 @@ impl World {
         let fake = self.fake();
         for page in (0..self.spec.pages).map(|page| self.at(page)) {
             let Some(range) = self.pager.ranges.find(page) else { continue };
-            let mut present = [0];
-            fake.present(page, &mut present).expect("what is managed is mapped");
+            let is_shown = fake.is_shown(page);
             let word = self.pager.table.get(page);
             let state = word.map_or(PageState::None, |e| e.state());
             let is_racy =
                 racy.contains(&((page - Self::BASE) / PAGE_SIZE)) && state == PageState::None;
+            // A page that the kernel would not show is shown when it is touched.
+            let is_late = self.spec.hides && !is_shown && state == PageState::Resident;
             assert!(
-                (state == PageState::Resident) == (present[0] != 0) || is_racy,
+                (state == PageState::Resident) == is_shown || is_racy || is_late,
                 "{page:#x} is {state:?}, {range:?}"
             );
             let Some(e) = word else { continue };
-            if e.is_writable() || e.is_guarded() {
+            if (e.is_writable() || e.is_guarded()) && !is_late {
                 assert_eq!(e.is_guarded(), fake.is_protected(page), "{page:#x}: {range:?}");
             }
         }
@@ -325,7 +335,13 @@ impl Thread<'_> {
                     // Another thread may have unmapped it, or changed its protection, in between.
                     Fault::NotOurs => {
                         strays += 1;
-                        assert!(strays < STRAYS_MAX, "a fault at {addr:#x} ({code}) is nobody's");
+                        let (pager, page) = (&self.world.pager, page_floor(addr));
+                        assert!(
+                            strays < STRAYS_MAX,
+                            "a fault at {addr:#x} ({code}) is nobody's: {:?} of {:?}",
+                            pager.table.get(page).map(|e| e.state()),
+                            pager.ranges.find(page),
+                        );
                     }
                 },
             }
@@ -353,6 +369,11 @@ impl Thread<'_> {
         if is_there {
             for (i, page) in (start..end).step_by(PAGE_SIZE).enumerate() {
                 let access = self.world.fake().access(page, is_write, |bytes| f(i, bytes));
+                if self.world.spec.hides && access != Access::Done {
+                    // The kernel had no mapping left to show it: a call is made again after EFAULT.
+                    assert_eq!(self.access(page, is_write, |bytes| f(i, bytes)), Touch::Done);
+                    continue;
+                }
                 assert_eq!(access, Access::Done, "a call's buffer at {page:#x}");
             }
         }

@@ -7,7 +7,8 @@ use super::*;
 use crate::control::Counter;
 use crate::testing::{Choices, Random};
 
-const SMALL: Spec = Spec { pages: 1024, limit_pages: 480, slots: 256, blocks: 0, has_store: true };
+const SMALL: Spec =
+    Spec { pages: 1024, limit_pages: 480, slots: 256, blocks: 0, has_store: true, hides: false };
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
@@ -65,8 +66,26 @@ fn agrees_with_the_model_with_huge_pages() {
         slots: 275,
         blocks: 2,
         has_store: true,
+        hides: false,
     };
     seeds(spec, 200..204, &[]);
+}
+
+/// What is only by userfaultfd.
+const MOVERS_ONLY: [Counter; 8] = [
+    Counter::QuickReturns,
+    Counter::FaultAroundPages,
+    Counter::AheadPages,
+    Counter::GuardedEvictions,
+    Counter::GuardFaults,
+    Counter::LoneEvictions,
+    Counter::HugeFaults,
+    Counter::HugeEvictions,
+];
+
+#[test]
+fn agrees_with_the_model_by_protection_faults() {
+    seeds(Spec { hides: true, ..SMALL }, 300..303, &MOVERS_ONLY);
 }
 
 /// Whoever evicts, and wants more or less memory, until all others are done.
@@ -97,11 +116,12 @@ fn evict_until(world: &World, random: &mut Random, is_over: impl Fn() -> bool) {
 
 /// Threads with parts of their own that lie in the same stretches of 2 MiB, threads that share a
 /// part, and the evictor.
-fn threads(seed: u64, operations: u64, blocks: usize) {
+fn threads(seed: u64, operations: u64, blocks: usize, hides: bool) {
     const PART_PAGES: usize = 256;
     const PARTS: usize = 4;
     let limit_pages = if blocks > 0 { 1800 } else { 600 };
-    let spec = Spec { pages: 4 * STRETCH_PAGES, limit_pages, slots: 256, blocks, has_store: true };
+    let pages = 4 * STRETCH_PAGES;
+    let spec = Spec { pages, limit_pages, slots: 256, blocks, has_store: true, hides };
     let world = World::new(spec);
     let shared = PARTS * PART_PAGES..spec.pages;
     world.map(shared.start, shared.len(), READ_WRITE);
@@ -135,6 +155,14 @@ fn threads(seed: u64, operations: u64, blocks: usize) {
 fn threads_side_by_side_find_what_they_wrote() {
     for seed in seeds_from()..seeds_from() + 4 {
         println!("seed {seed}");
-        threads(seed, operations(2000), if seed % 2 == 0 { 0 } else { 2 });
+        threads(seed, operations(2000), if seed % 2 == 0 { 0 } else { 2 }, false);
+    }
+}
+
+#[test]
+fn threads_by_protection_faults_find_what_they_wrote() {
+    for seed in seeds_from() + 10..seeds_from() + 14 {
+        println!("seed {seed}");
+        threads(seed, operations(2000), 0, true);
     }
 }

@@ -17,6 +17,8 @@
 // Safety charter: all addresses are of mappings that the fake owns; a page's bytes are used with
 // its lock held, and a slot's by whoever has the slot, as the pager promises.
 
+mod hide;
+
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Filled, Next, Taken};
@@ -41,6 +43,8 @@ struct Page {
     is_protected: bool,
     /// A child by fork has its frame as well.
     is_shared: bool,
+    /// Behind PROT_NONE.
+    is_hidden: bool,
 }
 
 const UNMAPPED: Page = Page {
@@ -50,6 +54,7 @@ const UNMAPPED: Page = Page {
     is_present: false,
     is_protected: false,
     is_shared: false,
+    is_hidden: false,
 };
 
 /// How an access of the processor, or of the kernel in a call, ended.
@@ -83,6 +88,9 @@ pub struct Fake {
     /// Of the blocks, and of the dock.
     is_block_huge: Vec<AtomicBool>,
     keeps_tables: AtomicBool,
+    /// It is a kernel without userfaultfd: see `hide.rs`.
+    hides: bool,
+    was_short: AtomicBool,
     /// One call in so many fails or stops halfway; 0: none.
     trouble: AtomicU64,
     random: AtomicU64,
@@ -105,6 +113,8 @@ impl Fake {
             blocks,
             is_block_huge: flags(blocks + 1),
             keeps_tables: AtomicBool::new(false),
+            hides: false,
+            was_short: AtomicBool::new(false),
             trouble: AtomicU64::new(0),
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
         }
@@ -113,6 +123,14 @@ impl Fake {
     /// From now on one call in `one_in` fails, or stops halfway; 0: none.
     pub fn set_trouble(&self, one_in: u64) {
         self.trouble.store(one_in, Ordering::Relaxed);
+    }
+
+    /// Runs `f`, in which no call fails.
+    pub fn calmly<T>(&self, f: impl FnOnce() -> T) -> T {
+        let trouble = self.trouble.swap(0, Ordering::Relaxed);
+        let result = f();
+        self.trouble.store(trouble, Ordering::Relaxed);
+        result
     }
 
     fn random(&self) -> u64 {
@@ -230,7 +248,7 @@ impl Fake {
             if !p.is_mapped || p.prot == 0 || is_write && p.prot & PROT_WRITE == 0 {
                 return Access::Forbidden;
             }
-            if !p.is_present && p.is_registered {
+            if !p.is_present && p.is_registered || p.is_hidden {
                 return Access::Fault(code);
             }
             if is_write && p.is_protected {
@@ -289,7 +307,12 @@ impl Fake {
     pub fn discard(&self, addr: usize, len: usize) {
         self.each(addr, len, |p, at| {
             self.junk(at);
-            *p = Page { is_present: false, is_protected: false, is_shared: false, ..*p };
+            *p = Page {
+                is_present: false,
+                is_protected: self.hides && p.is_protected,
+                is_shared: false,
+                ..*p
+            };
         });
         self.forget_tables(addr, len);
     }
@@ -301,7 +324,7 @@ impl Fake {
             let (was, from) = self.with(old + i, |p, from| {
                 let was = *p;
                 *p = if keeps {
-                    Page { is_mapped: true, prot: was.prot, ..UNMAPPED }
+                    Page { is_mapped: true, prot: was.prot, is_hidden: was.is_hidden, ..UNMAPPED }
                 } else {
                     UNMAPPED
                 };
@@ -497,12 +520,16 @@ impl Fake {
     /// Drops a page that nobody can write.
     fn drop_page(&self, addr: usize) -> bool {
         let is_mapped = self.with(addr, |p, at| {
-            let can_be_written =
-                p.is_mapped && p.is_present && !p.is_protected && p.prot & PROT_WRITE != 0;
+            let can_be_written = p.is_mapped
+                && p.is_present
+                && !p.is_protected
+                && !p.is_hidden
+                && p.prot & PROT_WRITE != 0;
             assert!(!can_be_written, "page {addr:#x} is dropped while it can be written");
             if p.is_mapped {
                 self.junk(at);
-                (p.is_present, p.is_protected, p.is_shared) = (false, false, false);
+                let stays_protected = self.hides && p.is_protected;
+                (p.is_present, p.is_protected, p.is_shared) = (false, stays_protected, false);
             }
             p.is_mapped
         });
@@ -564,6 +591,9 @@ impl Fake {
 
     /// The child has a mechanism of its own, under which there is nothing yet.
     pub fn renew(&self) -> Result<()> {
+        if self.hides {
+            return Ok(());
+        }
         for page in &self.pages {
             let mut p = page.lock();
             (p.is_registered, p.is_protected) = (false, false);

@@ -6,7 +6,7 @@
 //! | a touch of it is | SIGBUS | SIGSEGV |
 //! | taking out | MOVE to a staging slot (or write-protect, copy, drop) | mprotect(PROT_NONE), frame stays |
 //! | filling | COPY | /proc/self/mem behind the protection, then mprotect |
-//! | unit | one page | runs of 64 KiB and more: each run costs a kernel mapping |
+//! | unit | one page | as many pages as keep the kernel's mappings few |
 //!
 //! # Safety charter
 //! The methods are safe to call for addresses inside managed ranges: no Rust object of uzswap lives
@@ -100,6 +100,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.detach(addr, len),
             Mechanism::Protect(p) => p.expose(addr, len, prot),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.show(addr, len, prot),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.detach(addr, len),
         }
     }
@@ -119,6 +121,8 @@ impl Mechanism {
             Mechanism::Uffd(_) => Kind::UserfaultfdCopy,
             Mechanism::Protect(_) => Kind::Protect,
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => Kind::Protect,
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(_) => Kind::Userfaultfd,
         }
     }
@@ -131,7 +135,12 @@ impl Mechanism {
     }
 
     pub fn is_protect(&self) -> bool {
-        matches!(self, Mechanism::Protect(_))
+        match self {
+            Mechanism::Uffd(_) => false,
+            Mechanism::Protect(_) => true,
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) => f.hides(),
+        }
     }
 
     /// Descriptors that must survive the program's closing.
@@ -150,6 +159,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.attach(addr, len),
             Mechanism::Protect(p) => p.hide(addr, len),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.hide(addr, len),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.attach(addr, len),
         }
     }
@@ -163,6 +174,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.detach(addr, len),
             Mechanism::Protect(p) => p.hide(addr, len),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.hide(addr, len),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.detach(addr, len),
         }
     }
@@ -175,6 +188,8 @@ impl Mechanism {
                 Ok(()) => Taken { pages, next: Next::End },
                 Err(_) => Taken { pages: 0, next: Next::Stuck },
             },
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.hide_run(addr, pages),
             #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.take_out(addr, pages, slot),
         }
@@ -195,7 +210,7 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) if u.has_move() => Some(Mover::Uffd(u)),
             #[cfg(any(test, feature = "testing"))]
-            Mechanism::Fake(f) => Some(Mover::Fake(f)),
+            Mechanism::Fake(f) if !f.hides() => Some(Mover::Fake(f)),
             _ => None,
         }
     }
@@ -219,6 +234,8 @@ impl Mechanism {
             }
             Mechanism::Protect(p) => p.read(addr, into),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.read_behind(addr, into),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => {
                 into.copy_from_slice(f.slot(slot));
                 Ok(())
@@ -233,6 +250,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => Some(u.slot(slot)),
             Mechanism::Protect(_) => None,
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => None,
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => Some(f.slot(slot)),
         }
     }
@@ -242,6 +261,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.fill(addr, u.slot(slot).as_ptr() as usize, pages),
             Mechanism::Protect(_) => Filled::All,
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => Filled::All,
             #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.fill_from_slots(addr, slot, pages),
         }
@@ -254,6 +275,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.fill(addr, bytes.as_ptr() as usize, bytes.len() / PAGE_SIZE),
             Mechanism::Protect(p) => p.fill(addr, bytes),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.write_behind(addr, bytes),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.fill(addr, bytes),
         }
     }
@@ -265,6 +288,8 @@ impl Mechanism {
             // Never-touched memory is zero behind its protection.
             Mechanism::Protect(_) => Filled::All,
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => Filled::All,
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.fill_zero(addr, pages),
         }
     }
@@ -274,6 +299,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(_) => Ok(()),
             Mechanism::Protect(p) => p.expose(addr, len, prot),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.show(addr, len, prot),
             #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(_) => Ok(()),
         }
@@ -286,6 +313,8 @@ impl Mechanism {
             Mechanism::Uffd(u) => u.forbid_write(addr, len),
             Mechanism::Protect(p) => p.expose(addr, len, prot & !PROT_WRITE),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => f.show(addr, len, prot & !PROT_WRITE),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.forbid_write(addr, len),
         }
     }
@@ -297,6 +326,8 @@ impl Mechanism {
             // Out of kernel mappings: the fault that follows asks again.
             Mechanism::Protect(p) => _ = p.expose(addr, len, prot),
             #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => _ = f.show(addr, len, prot),
+            #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.allow_write(addr, len),
         }
     }
@@ -306,6 +337,8 @@ impl Mechanism {
         match self {
             Mechanism::Uffd(u) => u.release_slots(slot, count),
             Mechanism::Protect(_) => {}
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if f.hides() => {}
             #[cfg(any(test, feature = "testing"))]
             Mechanism::Fake(f) => f.release_slots(slot, count),
         }

@@ -3,7 +3,7 @@
 //! A run is hidden behind PROT_NONE: atomic, and nobody can change it from then on. It is read and
 //! filled from behind through `/proc/self/mem`, which ignores protection. A fork needs nothing: the
 //! child inherits protection and contents. Each run that differs from its neighbours costs the
-//! kernel a mapping, so the pager works in units of 16 pages and more here.
+//! kernel a mapping, so the pager works in units of several pages where memory is large.
 //!
 //! A process that has given up its rights, or sees no /proc, cannot open that file (again: a child
 //! needs its own). As long as it has one thread it needs none: whoever shows a page to read or fill
