@@ -57,6 +57,25 @@ class Command(unittest.TestCase):
         command = [sys.executable, "-m", "uzswap", "--quiet", "-c", "raise SystemExit(7)"]
         self.assertEqual(subprocess.run(command, timeout=60).returncode, 7)
 
+    def test_a_program_waits_for_no_import(self):
+        code = """
+            import sys
+            before = set(sys.modules)
+            import uzswap{more}
+            print(*sorted(set(sys.modules) - before))
+        """
+        for more, modules in [
+            (
+                ".__main__; uzswap._command.find_command()",
+                "uzswap uzswap.__main__ uzswap._command",
+            ),
+            (
+                "; uzswap.restart",
+                "uzswap uzswap._command uzswap._errors uzswap._managed uzswap._restart",
+            ),
+        ]:
+            self.assertEqual(python(code=code.format(more=more)), modules + "\n")
+
     def test_without_a_program_it_says_how(self):
         done = subprocess.run(
             [sys.executable, "-m", "uzswap", "--memory", "1G"], capture_output=True, text=True

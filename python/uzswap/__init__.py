@@ -13,9 +13,10 @@ change something raises NotManaged. Nothing here is compiled: control goes over 
 advice is `madvise`, and Cache is the library for C, by ctypes.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+# A script that starts by this package waits for all that is imported here and on its way to exec
+# (__main__, _command, _restart): nothing of the standard library that the interpreter has not
+# loaded by itself. Type checkers know the name below.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._advice import Advice, advise
     from ._cache import Cache, CacheStats, Full
@@ -43,8 +44,7 @@ __all__ = [
     "status",
 ]
 
-# Where each name is. They are imported when they are asked for: a program that only starts under
-# uzswap waits for none.
+# Where each name is. They are imported when they are asked for.
 _HOMES = {
     "_advice": ("Advice", "advise"),
     "_cache": ("Cache", "CacheStats", "Full"),
@@ -58,7 +58,9 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     for module, names in _HOMES.items():
         if name in names:
-            found: object = getattr(import_module(f"{__name__}.{module}"), name)
+            # Not by importlib, which itself has to be imported.
+            home = __import__(f"{__name__}.{module}", fromlist=[name])
+            found: object = getattr(home, name)
             globals()[name] = found
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,8 @@
 """python -m uzswap [OPTIONS OF uzswap run] SCRIPT ARGS | -m MODULE ARGS | -c CODE ARGS"""
 
 import sys
-from typing import List, Tuple
 
-from ._command import find_command
-from ._errors import Error
-from ._restart import execute, original_arguments
+from ._command import execute, find_command, original_arguments
 
 _USAGE = """usage: python -m uzswap [OPTIONS] SCRIPT ARGS...
        python -m uzswap [OPTIONS] -m MODULE ARGS...
@@ -18,7 +15,7 @@ The options are those of 'uzswap run' (see 'uzswap help run')."""
 _SWITCHES = {"--if-possible", "--in-place", "--no-encrypt", "--no-turns", "--quiet", "--debug"}
 
 
-def split(words: List[str]) -> Tuple[List[str], List[str]]:
+def split(words: list[str]) -> tuple[list[str], list[str]]:
     """Options of uzswap, and what the interpreter gets."""
     at = 0
     while at < len(words) and words[at].startswith("--") and words[at] != "--":
@@ -30,7 +27,7 @@ def split(words: List[str]) -> Tuple[List[str], List[str]]:
     return options, program
 
 
-def interpreter_options() -> List[str]:
+def interpreter_options() -> list[str]:
     """What this interpreter was given before `-m uzswap`."""
     words = original_arguments()
     for at in range(1, len(words) - 1):
@@ -50,7 +47,11 @@ def main() -> int:
         return 2
     try:
         command = find_command()
-    except Error as why:
+    except Exception as why:
+        from ._errors import Error
+
+        if not isinstance(why, Error):
+            raise
         print(f"uzswap: {why}", file=sys.stderr)
         return 2
     execute([command, "run", *options, "--", sys.executable, *interpreter_options(), *program])

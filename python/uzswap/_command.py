@@ -1,33 +1,44 @@
-"""Where the command `uzswap` is."""
+"""Where the command `uzswap` is, and how this process becomes it."""
 
 import os
-import shutil
-import sysconfig
-from typing import Iterator
+import sys
 
-from ._errors import Error
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, NoReturn, Optional, Sequence
 
 _NAME = "uzswap"
 
 
-def _default_scheme() -> str:
-    # Public since Python 3.10.
-    find = getattr(sysconfig, "get_default_scheme", None)
-    return str(find()) if find else "posix_prefix"
-
-
-def _candidates() -> Iterator[str]:
+def _candidates() -> "Iterator[str]":
     named = os.environ.get("UZSWAP_COMMAND")
     if named:
         yield named
         return
-    # Beside the package: a plain installation, one of the user's, and `pip install --target`.
-    for scheme in (_default_scheme(), f"{os.name}_user"):
-        yield os.path.join(sysconfig.get_path("scripts", scheme), _NAME)
-    yield os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin", _NAME)
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # PREFIX/lib/python3.N/site-packages and PREFIX/bin: how nearly every installation lies, without
+    # a question to sysconfig, which takes longer than all else before the program starts.
+    library = os.path.dirname(os.path.dirname(packages))
+    if os.path.basename(library) in ("lib", "lib64"):
+        yield os.path.join(os.path.dirname(library), "bin", _NAME)
+    yield from _by_scheme()
+    # Of `pip install --target`.
+    yield os.path.join(packages, "bin", _NAME)
+    import shutil
+
     found = shutil.which(_NAME)
     if found:
         yield found
+
+
+def _by_scheme() -> "Iterator[str]":
+    """Where Python puts programs: of a plain installation, and of one of the user's."""
+    import sysconfig
+
+    # Public since Python 3.10.
+    find = getattr(sysconfig, "get_default_scheme", None)
+    for scheme in (str(find()) if find else "posix_prefix", f"{os.name}_user"):
+        yield os.path.join(sysconfig.get_path("scripts", scheme), _NAME)
 
 
 def find_command() -> str:
@@ -36,8 +47,29 @@ def find_command() -> str:
     for path in _candidates():
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return path
-        tried.append(path)
+        if path not in tried:
+            tried.append(path)
+    from ._errors import Error
+
     raise Error(
         f"there is no command uzswap ({', '.join(tried)}): "
         "install the package again, or name it with UZSWAP_COMMAND"
     )
+
+
+def original_arguments() -> list[str]:
+    """The command line of this interpreter, as it was given."""
+    arguments: "Optional[Sequence[str]]" = getattr(sys, "orig_argv", None)
+    if arguments is None:
+        # Python 3.9.
+        with open("/proc/self/cmdline", "rb") as line:
+            arguments = [os.fsdecode(word) for word in line.read().split(b"\0")[:-1]]
+    return list(arguments)
+
+
+def execute(command: "Sequence[str]") -> "NoReturn":
+    """Becomes another program."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os.execv(command[0], list(command))

@@ -1,37 +1,21 @@
-"""Running a script under uzswap: `python -m uzswap`, and `restart` from within."""
+"""Running a script under uzswap from its own head."""
 
 import os
 import sys
-import threading
-from typing import List, NoReturn, Optional, Sequence, Union
 
-from ._command import find_command
+from ._command import execute, find_command, original_arguments
 from ._errors import Error
 from ._managed import is_managed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Union
 
 # Set for the restarted program: where it cannot be managed it must not be started again and again.
 _RESTARTED = "UZSWAP_PYTHON_RESTARTED"
 
 
-def original_arguments() -> List[str]:
-    """The command line of this interpreter, as it was given."""
-    arguments: Optional[Sequence[str]] = getattr(sys, "orig_argv", None)
-    if arguments is None:
-        # Python 3.9.
-        with open("/proc/self/cmdline", "rb") as line:
-            arguments = [os.fsdecode(word) for word in line.read().split(b"\0")[:-1]]
-    return list(arguments)
-
-
-def execute(command: Sequence[str]) -> NoReturn:
-    """Becomes another program."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    os.execv(command[0], list(command))
-
-
-def _obstacle() -> Optional[str]:
+def _obstacle() -> "Optional[str]":
     """Why this program cannot be started again from its beginning, and what to do instead."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return "this is a worker of pytest-xdist: start it all with 'python -m uzswap -m pytest'"
@@ -49,12 +33,16 @@ def _obstacle() -> Optional[str]:
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         return "this is a worker of multiprocessing: restart in the program that starts it"
-    if threading.active_count() > 1:
+    # A program that has not imported it has started no thread by it.
+    threading = sys.modules.get("threading")
+    if threading is not None and threading.active_count() > 1:
         return "other threads run already: restart at the head of the program"
     return None
 
 
-def restart(memory: Union[int, str, None] = None, *options: str, if_possible: bool = False) -> bool:
+def restart(
+    memory: "Union[int, str, None]" = None, *options: str, if_possible: bool = False
+) -> bool:
     """Starts this program again under uzswap, as the same process. To be called at its head.
 
     `memory` is the limit: bytes, "4G", or "50%" of what it may have here; without it, what is free.

@@ -29,7 +29,7 @@ use crate::observe::clock::TickWatch;
 use crate::observe::{self, Watched};
 use crate::options::RawOptions;
 use crate::os::apart::Side;
-use crate::os::{self, ControlBlock};
+use crate::os::{self, ControlBlock, Witness};
 use crate::place;
 use crate::program::{Program, Way, reason};
 use crate::remote::Keeper;
@@ -61,11 +61,13 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let env = |name: &str| std::env::var_os(name);
     let mut settings = RunSettings::resolve(&arguments.options, &env)?;
     let program = Program::find(&arguments.command, env("PATH"))?;
+    // Once: under a filter, as in a container, it takes a process to ask.
+    let probe = Probe::run();
     if settings.mechanism == Mechanism::Auto && is_filtered() {
         // Each program of the tree would ask, and a filter may end who does.
-        settings.mechanism = Probe::run().choose().unwrap_or(Mechanism::Auto);
+        settings.mechanism = probe.choose().unwrap_or(Mechanism::Auto);
     }
-    let managed = take_over(&program, &mut settings, &env)?;
+    let managed = take_over(&program, &probe, &mut settings, &env)?;
     if !settings.quiet {
         settings.remarks.iter().for_each(|remark| console::say(remark));
     }
@@ -95,9 +97,14 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let (shown, inherited) = (program.shown, os::take_signals());
     let pid = os::start(&program.executable, &inherited).map_err(|e| refused(&shown, &e))?;
     // Before there are threads, and after the program: it is to be the newest process of the group.
-    let witness = os::Witness::start().ok();
+    let witness = Witness::start().ok();
     let company = Company { settings, block, arguments: &arguments, watched };
-    let end = company.attend(std::process::id(), false, || supervise::wait(pid, witness.as_ref()));
+    let end = company.attend(std::process::id(), false, || {
+        let end = supervise::wait(pid, witness.as_ref());
+        // It goes while the report is made.
+        witness.iter().for_each(Witness::dismiss);
+        end
+    });
     drop(witness);
     Ok(supervise::end_alike(end))
 }
@@ -106,10 +113,11 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
 /// not possible and need not be.
 fn take_over(
     program: &Program,
+    probe: &Probe,
     settings: &mut RunSettings,
     env: place::Env,
 ) -> Result<Option<(PathBuf, ControlBlock)>, Failure> {
-    let way = match possible(program, settings.mechanism) {
+    let way = match possible(program, probe, settings.mechanism) {
         Ok(way) => way,
         Err(refusal) if settings.if_possible => {
             settings.remarks.push(format!("runs unmanaged: {}", refusal.cause));
@@ -270,9 +278,9 @@ fn environment(
 }
 
 /// Whether the program can be managed, here.
-fn possible(program: &Program, mechanism: Mechanism) -> Result<Way, Refusal> {
+fn possible(program: &Program, probe: &Probe, mechanism: Mechanism) -> Result<Way, Refusal> {
     let way = program.takeover.clone()?;
-    Probe::run().check(mechanism).map(|()| way)
+    probe.check(mechanism).map(|()| way)
 }
 
 /// Begins to record for `--trace`.

@@ -65,6 +65,12 @@ impl Witness {
         is_possible && self.ask(received.signal as u8).unwrap_or(false)
     }
 
+    /// Has it end; dropping it waits for that.
+    pub fn dismiss(&self) {
+        // SAFETY: our own child; if it was killed by others and reaped, this is an error.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
+
     fn ask(&self, signal: u8) -> Option<bool> {
         let fd = self.line.as_raw_fd();
         // SAFETY: our own descriptor, a live local.
@@ -125,11 +131,9 @@ unsafe fn answer(line: c_int) {
 
 impl Drop for Witness {
     fn drop(&mut self) {
+        self.dismiss();
         // SAFETY: our own child: it is reaped here, or was with the others, and then this is an
         // error.
-        unsafe {
-            libc::kill(self.pid, libc::SIGKILL);
-            libc::waitpid(self.pid, null_mut(), 0);
-        }
+        unsafe { libc::waitpid(self.pid, null_mut(), 0) };
     }
 }
