@@ -190,6 +190,33 @@ fn imports_are_found_in_all_their_forms() {
     assert_eq!(imports(&code_of(text)), ["sys", "pool", "store", "codec"]);
 }
 
+// ---------------------------------------------------------------- statistics
+
+/// A statistic that nobody counts is always 0, and read as if that were so.
+#[test]
+fn each_counter_is_counted_somewhere() {
+    const COUNTERS: &str = "core/src/control/counters.rs";
+    let sources = rust_files();
+    let Some((_, counters)) = sources.iter().find(|(name, _)| name.ends_with(COUNTERS)) else {
+        assert!(sources.is_empty(), "no {COUNTERS}");
+        return;
+    };
+    // A row begins with the variant and the name in quotes.
+    let is_row = |line: &&str| line.trim().split(' ').nth(1).is_some_and(|w| w.starts_with('"'));
+    let rows = counters.lines().filter(is_row);
+    let variants: Vec<&str> = rows.map(|line| line.trim().split(' ').next().unwrap()).collect();
+    assert!(variants.len() > 50, "{variants:?}");
+    let is_word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let is_used = |variant: &str| {
+        sources
+            .iter()
+            .filter(|(name, _)| !name.ends_with(COUNTERS))
+            .any(|(_, text)| text.split(is_word).any(|word| word == variant))
+    };
+    let unused: Vec<_> = variants.into_iter().filter(|variant| !is_used(variant)).collect();
+    assert!(unused.is_empty(), "nobody counts {unused:?}");
+}
+
 // ---------------------------------------------------------------- heads
 
 #[test]

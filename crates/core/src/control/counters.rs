@@ -129,8 +129,6 @@ counters! {
         "clusters (64 KiB) that one server took, and no second one",
     StoreErrors "store_errors" Sum "failed operations on the backing store",
     MoveBusy "move_busy" Sum "pages that the kernel would not move (shared or pinned)",
-    MoveUncounted "move_uncounted" Sum
-        "pages that the kernel moved without counting them (its bug, worked around)",
     Pauses "pauses" Sum
         "faults, and calls for more memory, that waited for the process's turn (see --no-turns)",
     PausedNs "paused_ns" Sum "how long they waited, all together (ns)",
@@ -142,6 +140,4 @@ counters! {
     UnmanagedExecs "unmanaged_execs" Sum
         "programs started in the tree that cannot be taken over (static, setuid, not for glibc)",
     UnpatchedSites "unpatched_sites" Sum "system-call instructions that could not be redirected",
-    PeakMappings "peak_mappings" Max
-        "largest number of kernel mappings made by protection faults (an estimate)",
 }
