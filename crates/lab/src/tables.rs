@@ -283,17 +283,21 @@ const SHOWN: [(&str, &str, f64, &str); 7] = [
     ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
 ];
 
-/// The kind of a measurement of a benchmark: the settings but how often it ran.
-fn kind_of(line: &Value) -> String {
+/// What a measurement of a benchmark was: machine, and the settings but how often it ran.
+fn described(line: &Value, but: &[&str]) -> String {
+    const REPEATS: [&str; 5] = ["rounds", "passes", "parts_percent", "files", "cflags"];
     let settings = line["settings"].as_object().into_iter().flatten();
     let mut kind: Vec<String> = settings
-        .filter(|(name, _)| {
-            !["rounds", "passes", "parts_percent", "files", "cflags"].contains(&name.as_str())
-        })
+        .filter(|(name, _)| !REPEATS.contains(&name.as_str()) && !but.contains(&name.as_str()))
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     kind.insert(0, line["machine"].as_str().unwrap_or_default().to_string());
     kind.join(", ").replace('"', "")
+}
+
+/// The kind of a measurement: a limit that follows from the need is a result.
+fn kind_of(line: &Value) -> String {
+    described(line, &["limit_bytes"])
 }
 
 fn newest(lines: &[Value]) -> String {
@@ -308,9 +312,10 @@ fn newest(lines: &[Value]) -> String {
             continue;
         }
         text += &format!("\n## {benchmark}\n\nMedians, {unit}.\n");
-        for (kind, date) in of_kinds {
+        for date in of_kinds.into_values() {
             let own = measured(benchmark, date, lines).expect("its date is that of a line");
             let commit = own[0]["commit"].as_str().unwrap_or("an unknown commit");
+            let kind = described(own[0], &[]);
             text += &wrapped(&format!("`{date}`, {kind}, commit {commit}:"));
             text += &arms(&own, metric, factor);
         }
