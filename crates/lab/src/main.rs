@@ -8,6 +8,7 @@
 //!  build ──────┘                                         └──> make -jN of a source tree     (source)
 //!  policies ─> traces of the real programs under `uzswap simulate`
 //!  estimate ─> what `uzswap estimate` says of the real programs │ what they do under `uzswap run`
+//!  disk ─────> fio's phases: uzswap disk │ nbdkit │ zram
 //!  overhead ─> pairs: plain │ under `uzswap run`
 //!  contention ─> a library that counts how long its locks are held  (projection)
 //!  corpus ───> pages of real heaps ──> codecs, cache, same-filled, streams, pools, store   (the engine alone)
@@ -24,6 +25,7 @@ mod cache;
 mod codecs;
 mod contention;
 mod corpus;
+mod disk;
 mod engine;
 mod estimate;
 mod faults;
@@ -105,6 +107,8 @@ enum BenchCommand {
     Build(build::BuildArguments),
     /// How long locks and claims are held and waited for, by a library that is built to count that
     Contention(contention::ContentionArguments),
+    /// A compressed disk by fio, beside nbdkit's and the kernel's zram
+    Disk(disk::DiskArguments),
     /// The cost of uzswap to a program that fits its limit
     Overhead(overhead::OverheadArguments),
     /// Make page corpora from the heaps of CPython, g++, node and redis, for the benches below
@@ -148,6 +152,7 @@ fn run(command: BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Policies(arguments) => policies::run(arguments),
         BenchCommand::Build(arguments) => build::run(arguments),
         BenchCommand::Contention(arguments) => contention::run(arguments),
+        BenchCommand::Disk(arguments) => disk::run(arguments),
         BenchCommand::Overhead(arguments) => overhead::run(arguments),
         BenchCommand::Corpus(arguments) => corpus::run(arguments),
         BenchCommand::Codecs(arguments) => codecs::run(arguments),

@@ -126,7 +126,11 @@ impl Peer {
             _ => {}
         }
         let pool = match plan.kind {
-            Kind::Zram => Pool::Zram(zram(&mut undo, plan.swap_bytes)?),
+            Kind::Zram => {
+                let (block, device) = zram(&mut undo, plan.swap_bytes)?;
+                swap_on(&mut undo, &device)?;
+                Pool::Zram(block)
+            }
             Kind::Zswap | Kind::Swap => {
                 swap_file(&mut undo, plan.directory, plan.swap_bytes)?;
                 if plan.kind == Kind::Zswap { Pool::Zswap } else { Pool::None }
@@ -145,10 +149,7 @@ impl Peer {
     pub fn pool_bytes(&self) -> u64 {
         match &self.pool {
             Pool::None => 0,
-            Pool::Zram(block) => {
-                let stat = fs::read_to_string(block.join("mm_stat")).unwrap_or_default();
-                stat.split_whitespace().nth(2).and_then(|n| n.parse().ok()).unwrap_or(0)
-            }
+            Pool::Zram(block) => zram_used_bytes(block),
             Pool::Zswap => kib_of("/proc/meminfo", "Zswap:") * 1024,
         }
     }
@@ -266,8 +267,43 @@ impl Drop for UndoList {
     }
 }
 
-/// Makes a zram device and swaps to it. Returns its directory in /sys.
-fn zram(undo: &mut UndoList, bytes: u64) -> Result<PathBuf, String> {
+/// A zram device that nobody swaps to.
+pub struct ZramDisk {
+    undo: UndoList,
+    block: PathBuf,
+    device: PathBuf,
+}
+
+impl ZramDisk {
+    pub fn make(_lock: &Lock, bytes: u64) -> Result<ZramDisk, String> {
+        let mut undo = UndoList::default();
+        let (block, device) = zram(&mut undo, bytes)?;
+        Ok(ZramDisk { undo, block, device })
+    }
+
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// Memory that its contents take.
+    pub fn used_bytes(&self) -> u64 {
+        zram_used_bytes(&self.block)
+    }
+
+    /// Removes the device; an error says what could not be undone.
+    pub fn put_back(mut self) -> Result<(), String> {
+        self.undo.put_back()
+    }
+}
+
+/// `mem_used_total`, the third column of `mm_stat`.
+fn zram_used_bytes(block: &Path) -> u64 {
+    let stat = fs::read_to_string(block.join("mm_stat")).unwrap_or_default();
+    stat.split_whitespace().nth(2).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Makes a zram device with lz4. Returns its directory in /sys, and its file.
+fn zram(undo: &mut UndoList, bytes: u64) -> Result<(PathBuf, PathBuf), String> {
     if !Path::new(ZRAM_CONTROL).exists() {
         tool("modprobe", &["zram".as_ref()]).map_err(|e| format!("zram is not there ({e})"))?;
         undo.push("unloading zram", || {
@@ -290,8 +326,7 @@ fn zram(undo: &mut UndoList, bytes: u64) -> Result<PathBuf, String> {
     }
     patiently(|| fs::metadata(&device))
         .map_err(|e| format!("{}: {}", device.display(), reason(&e)))?;
-    swap_on(undo, &device)?;
-    Ok(block)
+    Ok((block, device))
 }
 
 /// Makes a swap file without holes and swaps to it.

@@ -200,6 +200,7 @@ impl Figures {
             "programs" => format!("{} {}", word(&run["program"]), run["part_percent"]),
             "build" => format!("{} jobs", run["jobs"]),
             "variety" => word(&run["program"]).to_string(),
+            "disk" => format!("{} {}", word(&run["data"]), run["writers"]),
             _ => String::new(),
         };
         if !run["error"].is_null() {
@@ -222,6 +223,7 @@ impl Figures {
             }
             "swap-w-seq" => self.add_writing(arm, run),
             "contention" => self.add_contention(arm, &run["figures"]),
+            "disk" => self.add_disk(arm, &case, run),
             _ => {
                 for metric in ["wall_seconds", "cpu_seconds"] {
                     self.add(arm, &case, metric, plain(metric));
@@ -257,6 +259,22 @@ impl Figures {
         }
     }
 
+    /// Speeds, and their ratios to those of the same round.
+    fn add_disk(&mut self, arm: &str, case: &str, run: &Value) {
+        for (phase, speed) in run["phases"].as_object().into_iter().flatten() {
+            self.add(arm, &format!("{case}/{phase}"), "mib_per_second", speed.as_f64());
+        }
+        for (other, ratios) in run["by"].as_object().into_iter().flatten() {
+            for (of, ratio) in ratios.as_object().into_iter().flatten() {
+                let (case, metric) = match of.ends_with("_bytes") {
+                    true => (case.to_string(), format!("{of}_by_{other}")),
+                    false => (format!("{case}/{of}"), format!("by_{other}")),
+                };
+                self.add(arm, &case, &metric, ratio.as_f64());
+            }
+        }
+    }
+
     fn add_writing(&mut self, arm: &str, run: &Value) {
         let writers = || run["worker"]["writers"].as_array().into_iter().flatten();
         let sum = |key: &str| writers().map(|writer| writer[key].as_f64()).sum::<Option<f64>>();
@@ -271,7 +289,7 @@ impl Figures {
         let summary = &record["summary"];
         let rounds = record["settings"]["rounds"].as_u64().unwrap_or(1);
         match benchmark {
-            "faults" | "threads" | "contention" => {}
+            "faults" | "threads" | "contention" | "disk" => {}
             "swap-w-seq" => {
                 for (arm, figures) in summary.as_object().into_iter().flatten() {
                     let speed = figures["mib_per_second"].as_f64();

@@ -8,6 +8,7 @@
 //!  build DATE           I/O and time of a build, by jobs
 //!  summary DATE...      programs and faults of one machine and one commit, for README
 //!  codecs DATE          time and size of each codec
+//!  disk DATE            phases of a disk, by nbdkit's and zram's
 //!  contention DATE      locks and claims by fault, and the projections
 //!  variety              each program's newest run by each mechanism
 //!  newest               of each benchmark and machine the newest measurement, every arm
@@ -49,12 +50,13 @@ fn table(what: &str, lines: &[Value]) -> Result<String, String> {
         ("build", [date]) => build(&measured("build", date, lines)?),
         ("summary", [_, ..]) => summary(&dates, lines),
         ("contention", [date]) => contention(&measured("contention", date, lines)?),
+        ("disk", [date]) => Ok(super::disk::table(&measured("disk", date, lines)?)),
         ("codecs", [date]) => codecs(&measured("codecs", date, lines)?),
         ("variety", []) => variety(lines),
         ("newest", []) => Ok(newest(lines)),
         _ => Err(format!(
             "no table '{what}': there are faults DATE [DATE], threads DATE, build DATE, summary \
-             DATE..., codecs DATE, contention DATE, variety, newest"
+             DATE..., codecs DATE, disk DATE, contention DATE, variety, newest"
         )),
     }
 }
@@ -273,13 +275,14 @@ fn contention(lines: &[&Value]) -> Result<String, String> {
 // ---------------------------------------------------------------- the newest of each
 
 /// The metric by which a benchmark is shown, its factor and unit, and what its table says.
-const SHOWN: [(&str, &str, f64, &str); 7] = [
+const SHOWN: [(&str, &str, f64, &str); 8] = [
     ("faults", "touch_ns", 1e-3, "us a touch"),
     ("threads", "touch_ns", 1e-3, "us a touch, of all threads together"),
     ("contention", "serial_ns", 1.0, "ns for which a fault holds locks that another could want"),
     ("swap-w-seq", "mib_per_second", 1.0, "MiB/s"),
     ("programs", "wall_seconds", 1.0, "seconds; the number is the part of the need in percent"),
     ("build", "wall_seconds", 1.0, "seconds"),
+    ("disk", "mib_per_second", 1.0, "MiB/s, and what it takes at the end"),
     ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
 ];
 
@@ -317,7 +320,10 @@ fn newest(lines: &[Value]) -> String {
             let commit = own[0]["commit"].as_str().unwrap_or("an unknown commit");
             let kind = described(own[0], &[]);
             text += &wrapped(&format!("`{date}`, {kind}, commit {commit}:"));
-            text += &arms(&own, metric, factor);
+            text += &match benchmark {
+                "disk" => super::disk::table(&own),
+                _ => arms(&own, metric, factor),
+            };
         }
     }
     text
