@@ -416,13 +416,13 @@ fn on_demand(base: usize, pages: usize) {
         (from..to).step_by(P).filter(is_there).count()
     };
     assert_eq!(PAGER.make_cold(half, base + pages * P), base + pages * P);
-    // Compressed, a page takes half of what it took, or nothing more where its copy is there.
+    // Compressed, a page takes half of what it took. By protection faults pages go one by one, not
+    // by batches, and where its copy is there each frees all of what it took.
     reclaim(pages as u64 / 8);
     let (warm, cold) = (at_hand(base, half), at_hand(half, base + pages * P));
-    assert!(
-        warm > pages / 2 - 64 && cold <= pages * 2 / 5,
-        "{warm} warm pages are there, {cold} cold ones"
-    );
+    let is_protect = PAGER.active().unwrap().kind == Mechanism::Protect;
+    let most = if is_protect { pages * 2 / 5 } else { pages * 3 / 8 };
+    assert!(warm > pages / 2 - 64 && cold <= most, "{warm} warm pages are there, {cold} cold ones");
     let now = PAGER.used_pages();
     assert!(
         now <= used - pages as i64 / 8 && PAGER.resident_pages() > 64,

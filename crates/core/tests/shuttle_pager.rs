@@ -24,8 +24,7 @@ use uzswap::testing::{Random, page};
 /// Pages of the program.
 const PAGES: usize = 48;
 /// So many are more than the process keeps however short memory is.
-const SPEC: Spec =
-    Spec { pages: PAGES, limit_pages: 4096, slots: 128, blocks: 0, has_store: false, hides: false };
+const SPEC: Spec = Spec { slots: 128, ..Spec::roomy(PAGES) };
 
 /// Tries many schedules: random ones, and ones with few changes at unlikely places.
 fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
@@ -91,10 +90,7 @@ fn world(spec: Spec) -> Shared {
 
 /// Takes all pages out, as far as the cache.
 fn page_out(world: &World) {
-    let (mut at, end) = (world.at(0), world.at(PAGES));
-    while at < end {
-        at = world.pager.page_out(at, end);
-    }
+    world.page_out();
     assert_eq!(world.count(|s| matches!(s, PageState::Stored(_))), PAGES);
 }
 

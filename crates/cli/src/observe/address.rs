@@ -101,9 +101,6 @@ impl Listener {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && is_abandoned(name) => {
                     fs::remove_file(name).and_then(|()| link())
                 }
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    return Err(format!("{}: is in use", name.display()));
-                }
                 other => other,
             };
             linked.map_err(|e| format!("{}: {}", name.display(), why(&e)))?;
@@ -172,7 +169,7 @@ fn is_abandoned(path: &Path) -> bool {
 
 fn why(e: &io::Error) -> String {
     match e.kind() {
-        io::ErrorKind::AddrInUse => "is in use".to_string(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AlreadyExists => "is in use".to_string(),
         io::ErrorKind::AddrNotAvailable => "is no address of this machine".to_string(),
         io::ErrorKind::NotFound => "its directory does not exist".to_string(),
         // "path must be shorter than SUN_LEN" comes without a number.

@@ -252,14 +252,7 @@ mod tests {
     const PAGES: usize = 64;
 
     fn world(limit_pages: i64) -> World {
-        let world = World::new(Spec {
-            pages: PAGES,
-            limit_pages,
-            slots: 128,
-            blocks: 0,
-            has_store: false,
-            hides: false,
-        });
+        let world = World::new(Spec { limit_pages, slots: 128, ..Spec::roomy(PAGES) });
         world.map(0, PAGES, READ_WRITE);
         world
     }

@@ -13,6 +13,7 @@
 use core::sync::atomic::Ordering;
 
 use super::age_out::Aged;
+use super::fill::unlocked_with_room;
 use super::resolve::{Serve, swap_entry};
 use super::units::Evidence;
 use super::{Active, Locked, Pager};
@@ -100,23 +101,16 @@ impl Pager {
             PageState::Limbo(_) | PageState::Resident => FaultKind::LimboHit,
             PageState::Stored(_) => FaultKind::PoolLoad,
         };
+        let pages = (end - start) >> PAGE_SHIFT;
         let missing = self.missing_between(start, end) as i64;
-        self.claim(s, start, (end - start) >> PAGE_SHIFT);
+        self.claim(s, start, pages);
         self.resident.fetch_add(missing, Ordering::Relaxed);
         // One page has room on the stack. Of several, others may have the buffer.
-        let mut buffer = s.bounce.take();
-        let shown = s.unlocked(|| {
-            let mut one = [[0u8; PAGE_SIZE]; 1];
-            let bytes = match &mut buffer {
-                Some(buffer) => buffer.as_mut_slice().as_chunks_mut().0,
-                None => &mut one[..],
-            };
+        let buffer = if pages > 1 { s.bounce.take() } else { None };
+        let shown = unlocked_with_room(s, buffer, |bytes| {
             self.fill_and_show(active, range, (start, end), bytes)
         });
-        if buffer.is_some() {
-            s.bounce = buffer;
-        }
-        self.end_claim(s, start, (end - start) >> PAGE_SHIFT);
+        self.end_claim(s, start, pages);
         let why = match shown {
             Ok(shown) => {
                 self.note_shown(s, start, end, shown.kept);
@@ -137,8 +131,8 @@ impl Pager {
                     return Serve::Again;
                 }
                 // Larger units need fewer of them.
-                let pages = ((end - start) >> PAGE_SHIFT).max(self.unit_pages());
-                let least = (pages * 2).next_power_of_two().min(UNIT_MOST_PAGES);
+                let least =
+                    (pages.max(self.unit_pages()) * 2).next_power_of_two().min(UNIT_MOST_PAGES);
                 self.unit_pages_least.fetch_max(least, Ordering::Relaxed);
                 Serve::Changed
             }
@@ -254,19 +248,11 @@ impl Pager {
         for (i, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
             match self.state_of(at) {
                 PageState::None => {
-                    self.word(at, |m, e| {
-                        e.touch_first();
-                        m.count(1, 1);
-                    });
+                    self.note_touched(at);
                     first += 1;
                 }
                 PageState::Limbo(slot) => {
-                    s.limbo.kill(slot as usize);
-                    self.word(at, |m, e| {
-                        self.note_return(e);
-                        e.leave_limbo();
-                        m.count(1, 0);
-                    });
+                    self.note_left_limbo(s, at, slot as usize);
                     self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
                     hits += 1;
                 }
@@ -291,7 +277,7 @@ impl Pager {
     }
 
     /// A unit has one mapping at most, and two for each that is shown. A touch at random loads a
-    /// unit, so it has as few pages as that allows: 4 take 1.9 times as long as 2 (256 MiB in 128).
+    /// unit, so it has as few pages as that allows: 4 take 1.4 times as long as 2 (256 MiB in 128).
     fn unit_pages_by_size(&self) -> usize {
         let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
         let shown = usize::try_from(self.limit_pages()).unwrap_or(0);
@@ -357,7 +343,7 @@ impl Pager {
         let mut bytes = [0u8; PAGE_SIZE];
         let aged = leavers.map(|leaver| {
             let Some(Leaver { page, copy, is_cold }) = leaver else { return Aged::Empty };
-            if active.mechanism.read_limbo(page, 0, &mut bytes).is_err() {
+            if active.mechanism.read_hidden(page, &mut bytes).is_err() {
                 self.free_entry(copy);
                 return Aged::Refused;
             }
@@ -399,14 +385,7 @@ mod tests {
 
     /// A world whose pages are written, by protection faults.
     fn world() -> World {
-        let world = World::new(Spec {
-            pages: PAGES,
-            limit_pages: 4096,
-            slots: 64,
-            blocks: 0,
-            has_store: true,
-            hides: true,
-        });
+        let world = World::new(Spec { has_store: true, hides: true, ..Spec::roomy(PAGES) });
         world.map(0, PAGES, READ_WRITE);
         let (mut thread, mut noise) = (world.thread(), Random::new(3));
         for page in 0..PAGES {
@@ -420,13 +399,6 @@ mod tests {
         world
     }
 
-    fn page_out(world: &World) {
-        let (mut at, end) = (world.at(0), world.at(0) + PAGES * PAGE_SIZE);
-        while at < end {
-            at = world.pager.page_out(at, end);
-        }
-    }
-
     fn read(world: &World, page: usize) -> Touch {
         world.thread().access(world.at(page), false, |b| assert_eq!(b[7], page as u8))
     }
@@ -434,13 +406,13 @@ mod tests {
     #[test]
     fn pages_that_nobody_wrote_leave_again_without_being_compressed() {
         let w = world();
-        page_out(&w);
+        w.page_out();
         assert_eq!(w.pager.stored_pages(), PAGES as i64);
         w.active().cache.set_max_kept_bytes(1 << 20);
         (0..PAGES).for_each(|page| assert_eq!(read(&w, page), Touch::Done));
         w.thread().access(w.at(4), true, |b| b[100] = 9);
         w.check();
-        page_out(&w);
+        w.page_out();
         let clean = w.pager.slot().get(Counter::CleanEvictions);
         assert!(0 < clean && clean < PAGES as u64, "{clean}");
         w.thread().access(w.at(4), false, |b| assert_eq!((b[7], b[100]), (4, 9)));
@@ -452,7 +424,7 @@ mod tests {
     fn a_neighbour_that_cannot_be_read_is_not_missed_before_it_is_touched() {
         let w = world();
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);
-        page_out(&w);
+        w.page_out();
         w.active().cache.rest();
         w.store.unwrap().set_fault(Fault::From(1));
         // What compresses is in the pool.

@@ -289,14 +289,7 @@ mod tests {
 
     /// Two stretches whose pages have words.
     fn world() -> World {
-        let spec = Spec {
-            pages: 2 * STRETCH_PAGES,
-            limit_pages: 4096,
-            slots: 64,
-            blocks: 0,
-            has_store: false,
-            hides: false,
-        };
+        let spec = Spec::roomy(2 * STRETCH_PAGES);
         let world = World::new(spec);
         world.map(0, spec.pages, READ_WRITE);
         let mut thread = world.thread();

@@ -21,6 +21,7 @@ use crate::policy::WINDOW_LOCKED_PAGES;
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::Filled;
+use crate::sys::mem::Mapping;
 
 /// What came of stored pages that were loaded and filled without the lock.
 struct Brought {
@@ -64,12 +65,7 @@ impl Pager {
         self.claim_to_fill(s, page, pages);
         let filled = s.unlocked(|| active.mechanism.fill_zero(page, pages));
         let (n, again) = self.filled(filled, pages);
-        for i in 0..n {
-            self.word(page + i * PAGE_SIZE, |m, e| {
-                e.touch_first();
-                m.count(1, 1);
-            });
-        }
+        (0..n).for_each(|i| self.note_touched(page + i * PAGE_SIZE));
         self.end_fill(s, page, pages, n);
         self.add(Counter::FirstTouches, n as u64);
         if again { Serve::Again } else { Serve::Done(n, FaultKind::FirstTouch) }
@@ -92,14 +88,7 @@ impl Pager {
             }
             f => self.filled(f, pages),
         };
-        for i in 0..n {
-            self.word(page + i * PAGE_SIZE, |m, e| {
-                self.note_return(e);
-                e.leave_limbo();
-                m.count(1, 0);
-            });
-            s.limbo.kill(slot + i);
-        }
+        (0..n).for_each(|i| self.note_left_limbo(s, page + i * PAGE_SIZE, slot + i));
         // The frames in the slots are still there until the tail passes, so they go on counting.
         self.end_fill(s, page, pages, n);
         self.add(Counter::LimboHits, n as u64);
@@ -117,7 +106,7 @@ impl Pager {
         guards: bool,
     ) -> Serve {
         // One page has room on the stack. Of several, others may have the buffer.
-        let mut buffer = if pages > 1 { s.bounce.take() } else { None };
+        let buffer = if pages > 1 { s.bounce.take() } else { None };
         let pages = if buffer.is_some() { pages } else { 1 };
         let mut entries = [None; WINDOW_LOCKED_PAGES];
         for (i, entry) in entries[..pages].iter_mut().enumerate() {
@@ -127,17 +116,9 @@ impl Pager {
             *entry = Some(swap_entry(raw));
         }
         self.claim_to_fill(s, page, pages);
-        let b = s.unlocked(|| {
-            let mut one = [[0u8; PAGE_SIZE]; 1];
-            let bytes = match &mut buffer {
-                Some(buffer) => buffer.as_mut_slice().as_chunks_mut().0,
-                None => &mut one[..],
-            };
+        let b = unlocked_with_room(s, buffer, |bytes| {
             self.bring(active, range, page, &entries[..pages], guards, bytes)
         });
-        if buffer.is_some() {
-            s.bounce = buffer;
-        }
         for i in 0..b.pages {
             let keeps = b.kept >> i & 1 != 0;
             self.note_loaded(page + i * PAGE_SIZE, keeps, b.is_guarded && keeps);
@@ -220,6 +201,24 @@ impl Pager {
         self.resident.fetch_sub((pages - came) as i64, Ordering::Relaxed);
     }
 
+    /// A page that was never there is mapped now, as zeros.
+    pub(super) fn note_touched(&self, page: usize) {
+        self.word(page, |m, e| {
+            e.touch_first();
+            m.count(1, 1);
+        });
+    }
+
+    /// A page of limbo is mapped now, and its slot has none any more.
+    pub(super) fn note_left_limbo(&self, s: &Locked<'_>, page: usize, slot: usize) {
+        self.word(page, |m, e| {
+            self.note_return(e);
+            e.leave_limbo();
+            m.count(1, 0);
+        });
+        s.limbo.kill(slot);
+    }
+
     /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free.
     /// `is_guarded`: write-protected.
     pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
@@ -261,6 +260,26 @@ impl Pager {
     }
 }
 
+/// Runs `f` without the lock, with room for pages: `buffer`, which goes back to where it was taken
+/// from, or room for one on the stack.
+pub(super) fn unlocked_with_room<T>(
+    s: &mut Locked<'_>,
+    mut buffer: Option<Mapping>,
+    f: impl FnOnce(&mut [[u8; PAGE_SIZE]]) -> T,
+) -> T {
+    let result = s.unlocked(|| {
+        let mut one = [[0u8; PAGE_SIZE]; 1];
+        f(match &mut buffer {
+            Some(buffer) => buffer.as_mut_slice().as_chunks_mut().0,
+            None => &mut one[..],
+        })
+    });
+    if buffer.is_some() {
+        s.bounce = buffer;
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
@@ -271,15 +290,7 @@ mod tests {
     const PAGES: usize = 16;
 
     fn world() -> World {
-        let spec = Spec {
-            pages: PAGES,
-            limit_pages: 4096,
-            slots: 64,
-            blocks: 0,
-            has_store: true,
-            hides: false,
-        };
-        let world = World::new(spec);
+        let world = World::new(Spec { has_store: true, ..Spec::roomy(PAGES) });
         world.map(0, PAGES, READ_WRITE);
         world
     }
@@ -291,13 +302,6 @@ mod tests {
             assert_eq!(touch, Touch::Done);
         }
         thread
-    }
-
-    fn page_out(world: &World) {
-        let (mut at, end) = (world.at(0), world.at(0) + PAGES * PAGE_SIZE);
-        while at < end {
-            at = world.pager.page_out(at, end);
-        }
     }
 
     fn state(world: &World, page: usize) -> PageState {
@@ -364,7 +368,7 @@ mod tests {
     fn stored_pages_that_come_together_are_stored_no_more() {
         let w = world();
         let mut thread = fill(&w, 6);
-        page_out(&w);
+        w.page_out();
         assert!(matches!(serve_stored(&w, 1, 3), Serve::Done(3, FaultKind::PoolLoad)));
         let states = [1, 2, 3].map(|page| state(&w, page));
         assert_eq!(states, [PageState::Resident; 3]);
@@ -380,7 +384,7 @@ mod tests {
     fn while_another_has_the_buffer_one_page_comes_by_itself() {
         let w = world();
         fill(&w, 6);
-        page_out(&w);
+        w.page_out();
         let buffer = w.pager.enter().bounce.take();
         assert!(matches!(serve_stored(&w, 1, 3), Serve::Done(1, FaultKind::PoolLoad)));
         w.pager.enter().bounce = buffer;
@@ -400,7 +404,7 @@ mod tests {
             });
             assert_eq!(touch, Touch::Done);
         }
-        page_out(&w);
+        w.page_out();
         let cache = &w.active().cache;
         cache.shrink(1 << 20);
         cache.rest();

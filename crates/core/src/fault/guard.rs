@@ -268,14 +268,7 @@ mod tests {
     const PAGES: usize = 16;
 
     fn world() -> World {
-        let world = World::new(Spec {
-            pages: PAGES,
-            limit_pages: 4096,
-            slots: 64,
-            blocks: 0,
-            has_store: false,
-            hides: false,
-        });
+        let world = World::new(Spec::roomy(PAGES));
         world.trust_copies();
         world.map(0, PAGES, READ_WRITE);
         world
@@ -299,10 +292,7 @@ mod tests {
         for page in pages {
             write(&mut thread, *page, *page as u8 + 1);
         }
-        let (mut at, end) = (world.at(0), world.at(0) + PAGES * PAGE_SIZE);
-        while at < end {
-            at = world.pager.page_out(at, end);
-        }
+        world.page_out();
         for page in pages {
             assert_eq!(read(&mut thread, *page), *page as u8 + 1);
             assert!(world.pager.is_guarded(world.at(*page)));

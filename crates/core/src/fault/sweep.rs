@@ -577,11 +577,9 @@ impl Pager {
         s.limbo.expect(slots, addr, cold);
         self.claim(s, addr, run);
         let t = s.unlocked(take);
-        let mut in_limbo = s.limbo.arrive(slots, t.pages);
-        if active.mechanism.is_protect() {
-            // A slot without a page has no frame.
-            in_limbo = t.pages;
-        }
+        let in_use = s.limbo.arrive(slots, t.pages);
+        // By protection faults a slot without a page has no frame.
+        let in_limbo = if active.mechanism.is_protect() { t.pages } else { in_use };
         self.limbo_pages.fetch_add(in_limbo as i64, Ordering::Relaxed);
         t
     }

@@ -214,21 +214,11 @@ mod tests {
 
     /// A world whose pages are stored, and that has frames ready for a window.
     fn world() -> World {
-        let world = World::new(Spec {
-            pages: 8 * PAGES,
-            limit_pages: 4096,
-            slots: 1024,
-            blocks: 0,
-            has_store: false,
-            hides: false,
-        });
+        let world = World::new(Spec { slots: 1024, ..Spec::roomy(8 * PAGES) });
         world.map(0, PAGES, READ_WRITE);
         let mut thread = world.thread();
         fill(&mut thread, 0, PAGES);
-        let (mut at, end) = (world.at(0), world.at(PAGES));
-        while at < end {
-            at = world.pager.page_out(at, end);
-        }
+        world.page_out();
         // Others, whose frames stay behind.
         world.map(2 * PAGES, 4 * PAGES, READ_WRITE);
         fill(&mut thread, 2 * PAGES, 4 * PAGES);

@@ -48,6 +48,13 @@ pub struct Spec {
     pub hides: bool,
 }
 
+impl Spec {
+    /// A small program that has room for all it does, by userfaultfd, without a store.
+    pub const fn roomy(pages: usize) -> Spec {
+        Spec { pages, limit_pages: 4096, slots: 64, blocks: 0, has_store: false, hides: false }
+    }
+}
+
 /// A process with its pager and a kernel.
 pub struct World {
     pub pager: Pager,

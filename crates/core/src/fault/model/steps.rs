@@ -26,6 +26,14 @@ impl World {
         }
     }
 
+    /// The program says that it does not need its pages: all go, as far as the cache.
+    pub fn page_out(&self) {
+        let (mut at, end) = (self.at(0), self.at(self.spec.pages));
+        while at < end {
+            at = self.pager.page_out(at, end);
+        }
+    }
+
     /// Limbo's oldest pages go to the cache, up to `most`.
     pub fn age_out(&self, most: usize) {
         let pager = &self.pager;

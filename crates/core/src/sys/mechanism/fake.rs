@@ -90,6 +90,7 @@ pub struct Fake {
     keeps_tables: AtomicBool,
     /// It is a kernel without userfaultfd: see `hide.rs`.
     hides: bool,
+    /// The last change of protection found no mapping.
     was_short: AtomicBool,
     /// One call in so many fails or stops halfway; 0: none.
     trouble: AtomicU64,

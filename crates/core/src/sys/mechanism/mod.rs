@@ -225,21 +225,14 @@ impl Mechanism {
         unsafe { super::program::advise_huge(addr, len) }
     }
 
-    /// Copies a page in limbo (its slot, or in place at `addr`) to `into`.
-    pub fn read_limbo(&self, addr: usize, slot: usize, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
+    /// Copies a page that limbo has left in its place, hidden.
+    pub fn read_hidden(&self, addr: usize, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
         match self {
-            Mechanism::Uffd(u) => {
-                into.copy_from_slice(u.slot(slot));
-                Ok(())
-            }
             Mechanism::Protect(p) => p.read(addr, into),
+            // Limbo has its pages in slots.
+            Mechanism::Uffd(_) => Err(super::Errno::EINVAL),
             #[cfg(any(test, feature = "testing"))]
-            Mechanism::Fake(f) if f.hides() => f.read_behind(addr, into),
-            #[cfg(any(test, feature = "testing"))]
-            Mechanism::Fake(f) => {
-                into.copy_from_slice(f.slot(slot));
-                Ok(())
-            }
+            Mechanism::Fake(f) => f.read_behind(addr, into),
         }
     }
 
