@@ -7,6 +7,8 @@ use uzswap::sys::{PAGE_SIZE, nr, syscall};
 use uzswap_preload::calls::walk::{Kind, Visit};
 
 pub const ARENA_PAGES: usize = 8192;
+/// A child that takes longer hangs. A write to a disk that has much to do takes 20.
+const PATIENCE_SECONDS: usize = 120;
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -39,7 +41,7 @@ pub fn in_child(
     let child = unsafe { fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        sys(nr::ALARM, &[20]);
+        sys(nr::ALARM, &[PATIENCE_SECONDS]);
         let mut place = Place::new();
         let outcome = body(&mut place);
         let [first, second, third] = outcome.unwrap_or_default();
