@@ -209,7 +209,7 @@ impl Pager {
         for (i, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
             if let PageState::Stored(raw) = self.state_of(at) {
                 let print = prints.get(i).copied().flatten();
-                let is_kept = active.cache.keep_wanted(swap_entry(raw), print);
+                let is_kept = active.cache.keep(swap_entry(raw), print);
                 shown.kept |= u64::from(is_kept).checked_shl(i as u32).unwrap_or(0);
             }
         }
@@ -233,8 +233,8 @@ impl Pager {
             if loaded.from == Origin::Store {
                 from = Origin::Store;
             }
-            if let Some(print) = prints.get_mut(pages).filter(|_| active.cache.wants_copy(entry)) {
-                *print = Some(active.cache.print(loaded, into));
+            if let Some(print) = prints.get_mut(pages) {
+                *print = active.cache.print(loaded, into);
             }
             pages += 1;
         }
@@ -445,6 +445,18 @@ mod tests {
         assert_eq!(read(&w, 0), Touch::Done);
         w.fake().set_trouble(0);
         assert_eq!(w.pager.unit_pages(), 2, "the kernel was short of them");
+        w.check();
+    }
+
+    #[test]
+    fn no_page_is_said_to_be_writable_that_the_kernel_found_no_mapping_for() {
+        let w = world();
+        w.pager.unit_pages_least.store(4, Ordering::Relaxed);
+        assert!(w.fork(&mut w.thread(), |_| ()));
+        w.fake().set_trouble(1);
+        assert_eq!(w.thread().access(w.at(5), true, |b| b[100] = 9), Touch::Done);
+        w.fake().set_trouble(0);
+        // Its neighbours, too, are as their words say.
         w.check();
     }
 

@@ -133,8 +133,12 @@ impl Pager {
             let start = (page / unit * unit).max(range.start);
             let end = ((page / unit + 1) * unit).min(range.end);
             let (start, end) = self.free_around(s, page, (start, end));
-            self.unprotect(active, range.prot, start, end);
-            self.own_all(start, end);
+            if !self.own_between(active, range.prot, start, end) && self.is_shared(page) {
+                // Out of kernel mappings. All that is resident around it has a mapping already.
+                let (start, end) = self.free_around(s, page, (range.start, range.end));
+                let (start, end) = self.resident_around(page, start, end);
+                self.own_between(active, range.prot, start, end);
+            }
             return 1;
         }
         let most = self.free_run(s, page, ((range.end - page) >> PAGE_SHIFT).min(want.max(1)));
@@ -146,17 +150,58 @@ impl Pager {
         n.max(1)
     }
 
-    /// Lifts the write protection of `[start, end)`, a part of one range with protection `prot`.
-    /// Before its marks are taken off: a word that says writable is believed without the lock.
-    fn unprotect(&self, active: &Active, prot: u32, start: usize, end: usize) {
-        if !active.mechanism.is_protect() {
-            return active.mechanism.allow_write(start, end - start, prot);
-        }
-        // What is not resident is hidden, and stays so.
-        let _ = self.for_each_resident_run(start, end, |from, to| {
-            active.mechanism.allow_write(from, to - from, prot);
+    /// Lifts the write protection of `[start, end)`, a part of one range with protection `prot`,
+    /// and then takes its marks off; the pages count from now on. False: see `lift_marked`.
+    fn own_between(&self, active: &Active, prot: u32, start: usize, end: usize) -> bool {
+        self.lift_marked(active, prot, start, end, |from, to| self.own_all(from, to))
+    }
+
+    /// Lifts the write protection of `[start, end)`, and does `then` with each part that can be
+    /// written now: before that no word may say writable, which is believed without the lock.
+    /// False: the kernel, out of mappings, protects some of it as before.
+    fn lift_marked(
+        &self,
+        active: &Active,
+        prot: u32,
+        start: usize,
+        end: usize,
+        mut then: impl FnMut(usize, usize),
+    ) -> bool {
+        let mut is_all = true;
+        let mut lift = |from, to| {
+            match active.mechanism.try_allow_write(from, to - from, prot) {
+                Ok(()) => then(from, to),
+                Err(_) => is_all = false,
+            }
             Ok(())
+        };
+        let _ = match active.mechanism.is_protect() {
+            // What is not resident is hidden, and stays so.
+            true => self.for_each_resident_run(start, end, lift),
+            false => lift(start, end),
+        };
+        is_all
+    }
+
+    /// The run of resident pages around the resident page `page`, within `[start, end)`.
+    fn resident_around(&self, page: usize, start: usize, end: usize) -> (usize, usize) {
+        let is_resident = |at: &usize| self.state_of(*at) == PageState::Resident;
+        let before = (start..page).step_by(PAGE_SIZE).rev().take_while(is_resident).last();
+        let after = (page..end).step_by(PAGE_SIZE).take_while(is_resident).last();
+        (before.unwrap_or(page), after.unwrap_or(page) + PAGE_SIZE)
+    }
+
+    /// Marks resident pages again whose protection the kernel does not lift, out of mappings, while
+    /// the caller has claimed them. Nobody has believed them to be writable meanwhile.
+    pub(super) fn share_again(&self, start: usize, end: usize) {
+        let mut pages = 0;
+        self.table.for_each_occupied(start, end, |_, _, e| {
+            if e.is_resident() {
+                e.share();
+                pages += 1;
+            }
         });
+        self.sharing.debt.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Takes the marks off `[start, end)`; the pages count from now on.
@@ -193,8 +238,7 @@ impl Pager {
                 self.holds.overlapping(at, stop, |from, to| {
                     let (from, to) = (from.max(at), to.min(stop));
                     // An earlier fork may have protected it: its holder then waits for the lock.
-                    self.unprotect(active, range.prot, from, to);
-                    self.own_all(from, to);
+                    self.own_between(active, range.prot, from, to);
                     false
                 });
                 self.protect_marked(active, range, at, stop);
@@ -213,8 +257,7 @@ impl Pager {
         let _ = self.for_each_run(start, end, PageEntry::is_shared, |from, to| {
             if active.mechanism.forbid_write(from, to - from, range.prot).is_err() {
                 // Some were guarded, and the marks have taken the place of that.
-                self.unprotect(active, range.prot, from, to);
-                self.own_all(from, to);
+                self.own_between(active, range.prot, from, to);
             }
             Ok(())
         });
@@ -324,9 +367,9 @@ impl Pager {
         }
         let Some(active) = self.active() else { return };
         let forks = s.forks.load(Ordering::Relaxed);
-        let mut at = 0;
+        let (mut at, mut is_all) = (0, true);
         // Step by step, so that a fault need not wait for all of it.
-        while let Some(next) = self.unmark_step(active, at) {
+        while let Some(next) = self.unmark_step(active, at, &mut is_all) {
             if s.forks.load(Ordering::Relaxed) != forks {
                 return;
             }
@@ -334,13 +377,13 @@ impl Pager {
         }
         // Under the lock, or a fork in between would mark pages that nobody believes to be marked.
         let _lock = self.lock();
-        if s.forks.load(Ordering::Relaxed) == forks {
+        if is_all && s.forks.load(Ordering::Relaxed) == forks {
             s.marked.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Unmarks one stretch from `at` on; where to go on.
-    fn unmark_step(&self, active: &Active, at: usize) -> Option<usize> {
+    /// Unmarks one stretch from `at` on; where to go on. `is_all`: it did so far.
+    fn unmark_step(&self, active: &Active, at: usize, is_all: &mut bool) -> Option<usize> {
         let end = (at / STEP_BYTES + 1) * STEP_BYTES;
         let _s = self.lock_range(at, end);
         let i = self.ranges.index_from(at);
@@ -356,9 +399,11 @@ impl Pager {
             let mut any = false;
             self.table.for_each_occupied(start, stop, |_, _, e| any |= e.is_shared());
             if any {
-                self.unprotect(active, range.prot, start, stop);
+                *is_all &= self.lift_marked(active, range.prot, start, stop, |from, to| {
+                    let unmark = |e: &PageEntry| (e.own(), e.unguard());
+                    self.table.for_each_occupied(from, to, |_, _, e| _ = unmark(e));
+                });
             }
-            self.table.for_each_occupied(start, stop, |_, _, e| _ = e.own() || any && e.unguard());
         }
         Some(stop)
     }

@@ -467,14 +467,14 @@ impl Pager {
         let owned = self.announce(addr, run, slots.slot, behind);
         let (free, held_to) = self.before_holds(addr, run);
         let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
-        if owned > 0 && t.pages < run {
-            active.mechanism.allow_write(
-                addr + t.pages * PAGE_SIZE,
-                (run - t.pages) * PAGE_SIZE,
-                range.prot,
-            );
-        }
+        let (rest, end) = (addr + t.pages * PAGE_SIZE, addr + run * PAGE_SIZE);
+        let is_protected = owned > 0
+            && rest < end
+            && active.mechanism.try_allow_write(rest, end - rest, range.prot).is_err();
         self.settle_words(addr, run, &t);
+        if is_protected {
+            self.share_again(rest, end);
+        }
         self.end_claim(s, addr, run);
         self.note_taken(s, active, &range, addr, t.pages);
         self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
