@@ -4,11 +4,11 @@
 //!
 //! # Safety charter
 //! The command is an ordinary process; it forks once before it has threads, and every function here
-//! is safe to call from its main thread. Others come after that, with all signals blocked.
-//! Pointers given to libc point to live locals or to memory that this file owns. Between fork and
-//! exec the child calls async-signal-safe functions only and allocates nothing. The control block
-//! is mapped for the life of the process and sealed against shrinking, so references to it stay
-//! valid whatever the managed program does; its shared half consists of atomics.
+//! is safe to call from its main thread. Others come after that, with all signals blocked. Pointers
+//! given to libc point to live locals or to memory that this file owns. Between fork and exec the
+//! child calls async-signal-safe functions only and allocates nothing. The control block is mapped
+//! for the life of the process and sealed against shrinking, so references to it stay valid
+//! whatever the managed program does; its shared half consists of atomics.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -52,8 +52,7 @@ pub struct EstimateArguments {
     out: Out,
 }
 
-/// The aim of an estimate: within a tenth of the ratio, and a factor of one and a half of the
-/// time.
+/// The aim of an estimate: within a tenth of the ratio, and a factor of one and a half of the time.
 const RATIO_WITHIN: f64 = 1.1;
 const TIME_WITHIN: f64 = 1.5;
 /// Between two times that all pages are taken out.

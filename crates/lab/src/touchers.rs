@@ -225,8 +225,8 @@ fn failed(what: &str, e: &io::Error) -> Failure {
     Failure::environment(format!("{what}: {}", reason(e)))
 }
 
-/// Where the mark is in its page: in another cache line from page to page, or all marks would
-/// fight for one cache set.
+/// Where the mark is in its page: in another cache line from page to page, or all marks would fight
+/// for one cache set.
 fn mark_word(page: u32) -> usize {
     page as usize * 13 % 64 * 8
 }

@@ -108,8 +108,8 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
     Ok(Named { listener, directory, name })
 }
 
-/// The runs found: those of the user that are there, and where somebody else keeps runs from
-/// being seen.
+/// The runs found: those of the user that are there, and where somebody else keeps runs from being
+/// seen.
 #[derive(Default)]
 pub struct Found {
     pub runs: Vec<(u32, UnixStream)>,

@@ -69,8 +69,8 @@ impl Step {
         self.touched_before_pages <= resident && resident <= self.touched_pages
     }
 
-    /// Its word on the rate with so many pages resident, and how far that is from what it saw
-    /// (0 to 1).
+    /// Its word on the rate with so many pages resident, and how far that is from what it saw (0 to
+    /// 1).
     fn rate_at(&self, resident: f64) -> (f64, f64) {
         if self.crosses(resident) {
             return (self.rate(), 1.0);

@@ -1,6 +1,6 @@
-//! Pages in the order in which they were last used, and how many were used since one was:
-//! its *distance* (Mattson et al., Evaluation techniques for storage hierarchies, 1970). A memory
-//! of M pages from which the one used longest ago goes misses it if that is M or more.
+//! Pages in the order in which they were last used, and how many were used since one was: its
+//! *distance* (Mattson et al., Evaluation techniques for storage hierarchies, 1970). A memory of M
+//! pages from which the one used longest ago goes misses it if that is M or more.
 //!
 //! ```text
 //!   places   0    1    2    3    4    5    6        a page that is used goes to the end; who was there is gone

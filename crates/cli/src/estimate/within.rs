@@ -170,8 +170,8 @@ impl Touches {
         (self.peak << LOG2_FIRST) as f64 * PAGE_BYTES as f64
     }
 
-    /// As [`Self::refaults`], if as many stayed resident, or a little less, or more: where
-    /// all of a loop fits or none of it does, the truth is between the two.
+    /// As [`Self::refaults`], if as many stayed resident, or a little less, or more: where all of a
+    /// loop fits or none of it does, the truth is between the two.
     pub fn refaults_about(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let with = |times: &f64| {
             let about = |pages: f64| match resident(pages) {

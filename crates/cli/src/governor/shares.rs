@@ -9,12 +9,12 @@
 //!   worth = max( loads / pages outside,  hits in limbo / pages in it )
 //! ```
 //!
-//! While memory is short, those to which a page is worth a quarter or less of what it is to
-//! another *give*: they get a bound a little below what they have (`uzswap::control::share`). If
-//! what they give comes back, a page is worth more to them from then on, and they keep the rest;
-//! the lesson is forgotten slowly, so that trying again costs little. A process that nobody knows
-//! anything of, because it never had to give, is tried so as well. Sights of the processes go in,
-//! who gives comes out.
+//! While memory is short, those to which a page is worth a quarter or less of what it is to another
+//! *give*: they get a bound a little below what they have (`uzswap::control::share`). If what they
+//! give comes back, a page is worth more to them from then on, and they keep the rest; the lesson
+//! is forgotten slowly, so that trying again costs little. A process that nobody knows anything of,
+//! because it never had to give, is tried so as well. Sights of the processes go in, who gives
+//! comes out.
 //!
 //! Where processes take turns (`turns`), those that wait have given already, and those that run
 //! have just brought back what they need: only who sleeps gives then.

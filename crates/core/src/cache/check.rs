@@ -184,6 +184,8 @@ impl<S: Store> State<S> {
     /// Each key names its own entry.
     fn check_keys(&self) {
         let mut keyed = 0;
+        let never_begun = &self.areas[self.areas_end..];
+        assert!(never_begun.iter().all(|a| a.state == AreaState::Unused));
         for (i, area) in self.areas.iter().enumerate().skip(1) {
             let mut from = 0;
             while let Some((offset, id)) = area.next(from) {

@@ -5,11 +5,12 @@
 //! then do with the file is decided in `store/cluster.rs`: the parent keeps what the child can
 //! read, the child writes to a file of its own.
 
+use super::SwapCache;
+use super::glance::StateGuard;
 use super::group::{UNPACKED, Unpacked};
 use super::read::{READERS, Reader};
 use super::recompress::Packer;
 use super::writeback::Writer;
-use super::{State, SwapCache};
 use crate::codec::HeldStreams;
 use crate::store::Store;
 use crate::store::cluster::Leash;
@@ -19,7 +20,7 @@ use crate::sys::sync::MutexGuard;
 #[must_use]
 pub struct ForkGuard<'a, S: Store> {
     // Dropped in this order: the reverse of the order of locking.
-    state: MutexGuard<'a, State<S>>,
+    state: StateGuard<'a, S>,
     _streams: HeldStreams<'a>,
     _unpacked: [MutexGuard<'a, Unpacked>; UNPACKED],
     readers: [MutexGuard<'a, Reader>; READERS],

@@ -9,11 +9,10 @@
 //!
 //! Pages that lay side by side resemble each other, and a codec that sees 64 KiB of them finds what
 //! one that sees 4 KiB cannot: a fifth of the bytes. In exchange whoever wants one page
-//! decompresses all of them. So this is for what
-//! [`recompress`](super::recompress) has been at and nobody has asked for since: when the old are
-//! more than their part of old and cold, the oldest of them are due. The cache knows of no
-//! addresses; neighbours are those that came in one after the other, as they still follow each
-//! other in the list.
+//! decompresses all of them. So this is for what [`recompress`](super::recompress) has been at and
+//! nobody has asked for since: when the old are more than their part of old and cold, the oldest of
+//! them are due. The cache knows of no addresses; neighbours are those that came in one after the
+//! other, as they still follow each other in the list.
 //!
 //! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A
 //! member's entry says (group, index) where others have a handle, and is in one of the pool's lists

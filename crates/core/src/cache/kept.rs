@@ -102,7 +102,7 @@ impl Kept {
 
     /// Whether pages are worth protecting until they go: of most the copies are right then, and
     /// there.
-    fn may_be_trusted(&self) -> bool {
+    pub fn may_be_trusted(&self) -> bool {
         self.score >= SCORE_GUARDED && self.lasting >= SCORE_LASTING
     }
 }
@@ -113,33 +113,29 @@ fn move_score(score: &mut u32, good: bool) {
 }
 
 impl<S: Store> SwapCache<S> {
+    /// The fingerprint of a page that was loaded, if a copy of it is worth keeping.
+    pub fn print(&self, loaded: Loaded, page: &Page) -> Option<Print> {
+        match loaded.wants_copy {
+            true if loaded.is_printed => Some(Print::KNOWN),
+            true => Some(self.print_of(page)),
+            false => None,
+        }
+    }
+
     /// The page of `entry`, loaded, goes back to its owner. True: the cache keeps its copy, and the
-    /// entry is for
-    /// [`SwapCache::take_back`] or `free`. False: the entry is freed.
-    pub fn keep(&self, entry: SwapEntry, page: &Page) -> bool {
-        self.keep_as(entry, || self.print_of(page))
+    /// entry is for [`SwapCache::take_back`] or `free`. False: the entry is freed, as it always is
+    /// without a `print`.
+    pub fn keep(&self, entry: SwapEntry, print: Option<Print>) -> bool {
+        self.keep_each(core::iter::once((entry, print))) != 0
     }
 
-    /// What `keep_as` wants to know of a page that was loaded.
-    pub fn print(&self, loaded: Loaded, page: &Page) -> Print {
-        if loaded.is_printed { Print::KNOWN } else { self.print_of(page) }
-    }
-
-    /// The same as `keep`, of a page whose fingerprint is taken if it is wanted: where pages are
-    /// written most are not.
-    pub fn keep_as(&self, entry: SwapEntry, print: impl FnOnce() -> Print) -> bool {
-        let is_dense = self.is_dense();
-        self.keep_if(entry, |s, id| s.may_keep(id, is_dense) && s.keep(id, print()))
-    }
-
-    /// The same of several: which are kept, one bit each.
-    pub fn keep_each(&self, loads: impl Iterator<Item = (SwapEntry, Print)>) -> u64 {
-        let is_dense = self.is_dense();
+    /// The same of up to 64 pages: which are kept, one bit each.
+    pub fn keep_each(&self, loads: impl Iterator<Item = (SwapEntry, Option<Print>)>) -> u64 {
         let mut s = self.state.lock();
         let mut kept = 0;
         for (i, (entry, print)) in loads.enumerate() {
             let id = s.lookup(entry).expect("a swap entry is kept once");
-            if s.may_keep(id, is_dense) && s.keep(id, print) {
+            if print.is_some_and(|print| s.keep(id, print)) {
                 kept |= 1 << i;
             } else {
                 s.drop_entry(entry, id);
@@ -147,29 +143,6 @@ impl<S: Store> SwapCache<S> {
         }
         self.end_of_drops(s);
         kept
-    }
-
-    fn keep_if(&self, entry: SwapEntry, keep: impl FnOnce(&mut State<S>, u32) -> bool) -> bool {
-        let mut s = self.state.lock();
-        let id = s.lookup(entry).expect("a swap entry is kept once");
-        let keeps = keep(&mut s, id);
-        if !keeps {
-            self.drop_entry(s, entry, id);
-        }
-        keeps
-    }
-
-    /// Whether a copy of the page of `entry`, which is being loaded, would be kept: else its
-    /// fingerprint need not be taken. To be asked once, and answered by `keep_wanted`.
-    pub fn wants_copy(&self, entry: SwapEntry) -> bool {
-        let mut s = self.state.lock();
-        let id = s.lookup(entry).expect("a swap entry that is loaded is there");
-        s.may_keep(id, self.is_dense())
-    }
-
-    /// As `keep_as`, once `wants_copy` has been asked; without a fingerprint the entry is freed.
-    pub fn keep_wanted(&self, entry: SwapEntry, print: Option<Print>) -> bool {
-        self.keep_if(entry, |s, id| print.is_some_and(|print| s.keep(id, print)))
     }
 
     /// The page of a kept entry comes again. True: it is what it was, and is stored under `entry`.
@@ -235,7 +208,7 @@ impl<S: Store> SwapCache<S> {
     /// Whether so many pages go out again as they came, with their copies there, that each is worth
     /// a fault if it is written all the same.
     pub fn are_pages_read_only(&self) -> bool {
-        self.state.lock().kept.may_be_trusted()
+        self.state.trusts_copies()
     }
 
     /// For tests: as if all copies had turned out to be right.
@@ -262,9 +235,9 @@ impl<S: Store> SwapCache<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Whether the copy of a page that goes back is worth keeping. Asked once for each: with a bad
-    /// score every so manieth is.
-    fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
+    /// Whether the copy of a page that is loaded is worth keeping. Asked once for each load: with a
+    /// bad score every so manieth is.
+    pub(super) fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
         let e = *self.entries.get(id);
         match e.location() {
             // What was compressed again because it was idle is not: kept, it would cost each load
@@ -381,7 +354,7 @@ impl<S: Store> State<S> {
 #[cfg(test)]
 mod tests {
     use super::super::CacheConfig;
-    use super::super::tests::{in_memory, loaded, recompressing};
+    use super::super::tests::{in_memory, keep, loaded, recompressing};
     use super::*;
     use crate::sys::PAGE_SIZE;
     use crate::testing::page;
@@ -391,13 +364,13 @@ mod tests {
         let (cache, _) = in_memory(1 << 20);
         let (a, b) = (page(1), page(2));
         let stored = cache.swap_out(&a).unwrap();
-        assert!(!cache.keep(stored, &a), "no copies are allowed yet, and the entry is gone");
+        assert!(!keep(&cache, stored, &a), "no copies are allowed yet, and the entry is gone");
         cache.set_max_kept_bytes(1 << 20);
         let kept = cache.swap_out(&a).unwrap();
-        assert!(cache.keep(kept, &a) && cache.take_back(kept, &a));
+        assert!(keep(&cache, kept, &a) && cache.take_back(kept, &a));
         assert_eq!(loaded(&cache, kept), a);
         cache.check();
-        assert!(cache.keep(kept, &a) && !cache.take_back(kept, &b));
+        assert!(keep(&cache, kept, &a) && !cache.take_back(kept, &b));
         let c = cache.counters();
         assert_eq!((c.unchanged_pages, c.changed_pages, c.stored_pages), (1, 1, 0));
         cache.check();
@@ -408,7 +381,7 @@ mod tests {
         let (cache, _) = in_memory(1 << 20);
         let pages: Vec<_> = (0..40).map(page).collect();
         let loads: Vec<_> =
-            pages.iter().map(|p| (cache.swap_out(p).unwrap(), cache.print_of(p))).collect();
+            pages.iter().map(|p| (cache.swap_out(p).unwrap(), Some(cache.print_of(p)))).collect();
         assert_eq!(cache.keep_each(loads[..8].iter().copied()), 0, "no copies are allowed yet");
         cache.set_max_kept_bytes(1 << 20);
         assert_eq!(cache.keep_each(loads[8..].iter().copied()), u64::from(u32::MAX));
@@ -417,7 +390,7 @@ mod tests {
         let again = loads[8..]
             .iter()
             .enumerate()
-            .map(|(i, (e, p))| (*e, if i % 4 == 0 { other } else { *p }));
+            .map(|(i, (e, p))| (*e, if i % 4 == 0 { other } else { p.unwrap() }));
         let mut backs = Vec::new();
         cache.take_back_each(again, |i, back| {
             assert_eq!(i, backs.len());
@@ -435,32 +408,26 @@ mod tests {
     fn a_copy_is_asked_for_before_its_fingerprint_is_taken() {
         let (cache, _) = in_memory(1 << 20);
         let (a, b) = (page(1), page(2));
-        let first = cache.swap_out(&a).unwrap();
-        assert!(
-            !cache.wants_copy(first) && !cache.keep_wanted(first, None),
-            "no copies are allowed yet"
-        );
-        cache.set_max_kept_bytes(1 << 20);
-        let kept = cache.swap_out(&a).unwrap();
         let print = |entry| {
             let mut page = [0; PAGE_SIZE];
             let loaded = cache.swap_in_from(entry, &mut page).unwrap();
-            Print::from_bytes(Print::to_bytes(Some(cache.print(loaded, &page))))
+            Print::from_bytes(Print::to_bytes(cache.print(loaded, &page)))
         };
-        assert_ne!(print(kept), Some(Print::KNOWN));
-        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, print(kept)));
+        let first = cache.swap_out(&a).unwrap();
+        assert!(print(first).is_none() && !cache.keep(first, None), "no copies are allowed yet");
+        cache.set_max_kept_bytes(1 << 20);
+        let kept = cache.swap_out(&a).unwrap();
+        let taken = print(kept);
+        assert!(taken.is_some_and(|print| print != Print::KNOWN) && cache.keep(kept, taken));
         assert_eq!(cache.take_back_as(kept, &a), Back::Same);
         assert_eq!(print(kept), Some(Print::KNOWN), "it is not taken again");
-        assert!(cache.wants_copy(kept) && cache.keep_wanted(kept, print(kept)));
+        assert!(cache.keep(kept, print(kept)));
         assert_eq!(cache.take_back_as(kept, &b), Back::Changed);
         let late = cache.swap_out(&a).unwrap();
-        assert!(
-            cache.wants_copy(late) && print(late) != Some(Print::KNOWN),
-            "it is another page's entry"
-        );
-        assert_eq!(Print::from_bytes(Print::to_bytes(None)), None);
+        let taken = print(late);
+        assert!(taken.is_some_and(|print| print != Print::KNOWN), "it is another page's entry");
         cache.set_max_kept_bytes(0);
-        assert!(!cache.keep_wanted(late, print(late)), "there is no room any more");
+        assert!(!cache.keep(late, taken), "there is no room any more");
         assert_eq!(cache.counters().stored_pages, 0);
         cache.check();
     }
@@ -472,7 +439,7 @@ mod tests {
         let a = page(1);
         let entry = || {
             let e = cache.swap_out(&a).unwrap();
-            assert!(cache.keep(e, &a));
+            assert!(keep(&cache, e, &a));
             e
         };
         let trusted_after = |n: usize, what: &dyn Fn()| {
@@ -508,13 +475,13 @@ mod tests {
         let a = page(3);
         let e = cache.swap_out(&a).unwrap();
         cache.shrink(1 << 20);
-        assert!(cache.keep(e, &a), "though no memory is allowed for copies");
+        assert!(keep(&cache, e, &a), "though no memory is allowed for copies");
         cache.set_max_pool_bytes(0);
         assert!(cache.take_back(e, &a));
         assert_eq!(loaded(&cache, e), a);
         assert_eq!((cache.counters().store_pages, cache.counters().pool_pages), (1, 0));
         cache.check();
-        assert!(cache.keep(e, &a));
+        assert!(keep(&cache, e, &a));
         cache.set_max_pool_bytes(1 << 20);
         assert!(!cache.take_back(e, &a), "there is room in memory for it");
         cache.check();
@@ -530,12 +497,12 @@ mod tests {
         let packed = cache.counters().recompressed_pages as usize;
         assert!((100..500).contains(&packed), "{packed}");
         let kept =
-            |from: usize| (from..512).filter(|i| cache.keep(entries[*i], &pages[*i])).count();
+            |from: usize| (from..512).filter(|i| keep(&cache, entries[*i], &pages[*i])).count();
         // The oldest were compressed again. As long as the denser codec is the one for all pages
         // theirs is as good as any.
-        assert!(!cache.keep(entries[0], &pages[0]));
+        assert!(!keep(&cache, entries[0], &pages[0]));
         cache.choose_dense(true);
-        assert!(cache.keep(entries[1], &pages[1]));
+        assert!(keep(&cache, entries[1], &pages[1]));
         cache.choose_dense(false);
         assert_eq!(kept(2), 512 - packed);
         cache.check();
@@ -548,7 +515,7 @@ mod tests {
         let pages: Vec<_> = (0..1024u64).map(page).collect();
         let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
         for (e, p) in entries.iter().zip(&pages).take(512) {
-            assert!(cache.keep(*e, p));
+            assert!(keep(&cache, *e, p));
         }
         cache.check();
         cache.shrink(128 << 10);

@@ -187,9 +187,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Memory that records and tables take, beside the pool.
     pub fn tables_bytes(&self) -> usize {
-        let s = self.state.lock();
-        let areas: usize = s.areas.iter().map(|a| a.memory_bytes()).sum();
-        areas + s.entries.memory_bytes() + s.groups.memory_bytes() + s.clusters.memory_bytes()
+        self.state.tables_bytes()
     }
 
     /// Gives the memory of records and tables back, if no page is stored.

@@ -37,9 +37,10 @@
 //! 6. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one
 //!    object, or one cluster.
 //!
-//! No entry is looked at without `state`, and nothing known of one survives its release: who must
-//! let go of it (to decompress, to read) has copied what it needs, or asks again afterwards
-//! ([`read`], [`writeback`]).
+//! The figures that each fault asks for are left behind by whoever lets `state` go ([`glance`]). No
+//! entry is looked at without it, and nothing known of one survives its release: who must let go of
+//! it (to decompress, to read) has copied what it needs, or asks again afterwards ([`read`],
+//! [`writeback`]).
 
 mod check;
 mod choice;
@@ -47,6 +48,7 @@ mod counters;
 mod entry;
 mod fingerprint;
 mod fork;
+mod glance;
 mod group;
 mod kept;
 mod keys;
@@ -76,11 +78,12 @@ use crate::store::remote::RemoteCounts;
 use crate::store::seal::Encryption;
 use crate::store::{FileStore, Store};
 use crate::sys::contention::Class;
-use crate::sys::sync::{Mutex, MutexGuard};
+use crate::sys::sync::Mutex;
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use choice::Choice;
 use entry::{Area, AreaState, Location, NONE, OWN_AREA};
 use fingerprint::Fingerprint;
+use glance::{StateGuard, StateLock};
 use group::{UNPACKED, Unpacked};
 use read::{Direction, READERS, Reader};
 pub use read::{Loaded, Origin, near_bytes};
@@ -152,7 +155,7 @@ pub enum LoadError {
 
 /// See the module.
 pub struct SwapCache<S: Store = FileStore> {
-    state: Mutex<State<S>>,
+    state: StateLock<S>,
     codecs: Codecs,
     streams: Streams,
     packer: Mutex<Packer>,
@@ -181,7 +184,7 @@ impl<S: Store> SwapCache<S> {
         );
         state.keeps_incompressible = config.keeps_incompressible;
         Ok(SwapCache {
-            state: Mutex::of(Class::CacheState, state),
+            state: StateLock::new(state),
             codecs: Codecs::new(config.codec),
             streams: Streams::new(STREAM_BYTES)?,
             packer: Mutex::of(Class::Packer, Packer::new()?),
@@ -238,10 +241,12 @@ impl<S: Store> SwapCache<S> {
 
     /// Begins area `area` (1 to [`MAX_AREAS`] - 1), empty.
     pub fn init(&self, area: u8) -> Result<()> {
-        let mut s = self.state.lock();
+        let mut guard = self.state.lock();
+        let s = &mut *guard;
         match s.areas.get_mut(usize::from(area)) {
             Some(a) if a.state == AreaState::Unused => {
                 a.state = AreaState::InUse;
+                s.areas_end = s.areas_end.max(usize::from(area) + 1);
                 Ok(())
             }
             Some(_) => Err(Errno::EEXIST),
@@ -294,14 +299,14 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// Drops an entry, and does its share of giving disk space back.
-    fn drop_entry(&self, mut s: MutexGuard<'_, State<S>>, entry: SwapEntry, id: u32) {
+    fn drop_entry(&self, mut s: StateGuard<'_, S>, entry: SwapEntry, id: u32) {
         s.drop_entry(entry, id);
         self.end_of_drops(s);
     }
 
     /// Entries may have been dropped: lets the lock go, and gives disk space back if there is much
     /// of it now.
-    fn end_of_drops(&self, s: MutexGuard<'_, State<S>>) {
+    fn end_of_drops(&self, s: StateGuard<'_, S>) {
         let has_discards = s.clusters.has_discards();
         drop(s);
         if has_discards {
@@ -410,17 +415,6 @@ impl<S: Store> SwapCache<S> {
 
     /// Memory that the cache holds: pool frames, records, buffers, scratch.
     pub fn footprint_bytes(&self) -> usize {
-        self.sizes_bytes().0
-    }
-
-    /// Memory that the pool's objects take, in whole frames, but for kept copies: what
-    /// `max_pool_bytes` limits.
-    pub fn pool_bytes(&self) -> usize {
-        self.sizes_bytes().1
-    }
-
-    /// Footprint and pool, under one lock: each fault asks for both.
-    pub(crate) fn sizes_bytes(&self) -> (usize, usize) {
         let buffers = self.streams.mapped_bytes()
             + self.codecs.dictionary_bytes()
             + self.packer_bytes.load(Ordering::Relaxed)
@@ -430,8 +424,13 @@ impl<S: Store> SwapCache<S> {
         } else {
             0
         };
-        let s = self.state.lock();
-        (s.memory_bytes() + buffers + io, s.pool_bytes() - s.kept.bytes)
+        self.state.memory_bytes() + buffers + io
+    }
+
+    /// Memory that the pool's objects take, in whole frames, but for kept copies: what
+    /// `max_pool_bytes` limits.
+    pub fn pool_bytes(&self) -> usize {
+        self.state.pool_bytes()
     }
 
     pub fn counters(&self) -> Counters {

@@ -110,8 +110,8 @@ pub fn run<S: Store>(
                 let (e, tag) = model.own.swap_remove(i);
                 let mut page = any_page(tag);
                 let keeps = match cache.swap_in_from(e, &mut page) {
-                    Ok(loaded) => cache.keep_as(e, || cache.print(loaded, &page)),
-                    Err(_) => cache.keep(e, &any_page(tag)),
+                    Ok(loaded) => cache.keep(e, cache.print(loaded, &page)),
+                    Err(_) => cache.keep(e, None),
                 };
                 if keeps {
                     model.kept.push((e, tag));

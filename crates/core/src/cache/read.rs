@@ -235,6 +235,8 @@ pub struct Loaded {
     pub from: Origin,
     /// Its fingerprint was known when it was looked up.
     pub is_printed: bool,
+    /// A copy of it is worth keeping once it has gone back to its owner.
+    pub wants_copy: bool,
 }
 
 /// What the lock let us see of an entry.
@@ -260,12 +262,12 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
     ) -> core::result::Result<Loaded, LoadError> {
         loop {
-            let (left, is_printed) = self.streams.with(|stream| {
+            let (left, known) = self.streams.with(|stream| {
                 let (out, scratch) = stream.out.as_mut_slice().split_at_mut(PAGE_SIZE);
                 match self.look(key, page, out, scratch)? {
-                    (Seen::Copied(codec, len), is_printed) => {
+                    (Seen::Copied(codec, len), known) => {
                         self.unpack(codec, &mut stream.scratch, &out[..len], page)?;
-                        Ok((Seen::Done, is_printed))
+                        Ok((Seen::Done, known))
                     }
                     other => Ok(other),
                 }
@@ -276,15 +278,14 @@ impl<S: Store> SwapCache<S> {
                 _ => Ok(Origin::Memory),
             };
             match loaded {
-                Ok(from) => return Ok(Loaded { from, is_printed }),
+                Ok(from) => return Ok(Loaded { from, ..known }),
                 Err(Failure::Load(why)) => return Err(why),
                 Err(Failure::Changed) => {}
             }
         }
     }
 
-    /// Looks an entry up, and takes what is in memory. Says whether the fingerprint of the page is
-    /// known.
+    /// Looks an entry up, and takes what is in memory. Says what is known of the page.
     #[inline]
     fn look(
         &self,
@@ -292,7 +293,7 @@ impl<S: Store> SwapCache<S> {
         page: &mut Page,
         out: &mut [u8],
         scratch: &mut [u8],
-    ) -> core::result::Result<(Seen, bool), LoadError> {
+    ) -> core::result::Result<(Seen, Loaded), LoadError> {
         let mut guard = self.state.lock();
         let s = &mut *guard;
         let Some(id) = s.lookup(key) else {
@@ -306,6 +307,11 @@ impl<S: Store> SwapCache<S> {
         if e.is(Mark::Packed) {
             s.idleness.learn_load();
         }
+        let known = Loaded {
+            from: Origin::Memory,
+            is_printed: e.is(Mark::Printed),
+            wants_copy: s.may_keep(id, self.is_dense()),
+        };
         let seen = match e.location() {
             Location::Free => unreachable!("looked up"),
             Location::Gone => {
@@ -341,7 +347,7 @@ impl<S: Store> SwapCache<S> {
                 None => Seen::InFile,
             },
         };
-        Ok((seen, e.is(Mark::Printed)))
+        Ok((seen, known))
     }
 
     fn load_from_file(&self, key: SwapEntry, page: &mut Page) -> core::result::Result<(), Failure> {

@@ -492,7 +492,7 @@ impl<S: Store> State<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{loaded, recompressing};
+    use super::super::tests::{keep, loaded, recompressing};
     use super::*;
     use crate::testing::page;
 
@@ -545,7 +545,7 @@ mod tests {
         cache.set_max_kept_bytes(1 << 20);
         let job = begin();
         assert_eq!(u64::from(job.id), entries[2].to_bits());
-        assert!(cache.keep(entries[2], &page(2)));
+        assert!(keep(&cache, entries[2], &page(2)));
         end(&job);
         assert!(cache.take_back(entries[2], &page(2)));
         assert_eq!(loaded(&cache, entries[2]), page(2));

@@ -34,6 +34,8 @@ const LENT_LEAST_BYTES: usize = 64 << 10;
 pub struct State<S: Store> {
     pub entries: Entries,
     pub areas: [Area; MAX_AREAS],
+    /// Areas from here on were never begun.
+    pub areas_end: usize,
     /// Entries in the pool, but for kept ones, least recently used last: the young, after them the
     /// old, which the recompressor has been at, and after these the cold, which have been offered a
     /// place in a group.
@@ -104,6 +106,7 @@ impl<S: Store> State<S> {
         State {
             entries: Entries::default(),
             areas,
+            areas_end: usize::from(OWN_AREA) + 1,
             young: Ends::default(),
             old: Ends::default(),
             cold: Ends::default(),
@@ -134,13 +137,15 @@ impl<S: Store> State<S> {
         }
     }
 
-    /// Frames and records of pools, entries, groups and clusters.
-    pub fn memory_bytes(&self) -> usize {
-        let pools: usize =
-            self.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum();
-        let areas: usize = self.areas.iter().map(Area::memory_bytes).sum();
-        pools
-            + areas
+    /// Frames of the pools, whether they are used or not, and their records.
+    pub fn frames_bytes(&self) -> usize {
+        self.pools.iter().map(|p| p.resident_frames() * PAGE_SIZE + p.metadata_bytes()).sum()
+    }
+
+    /// Records of areas, entries, groups and clusters.
+    pub fn tables_bytes(&self) -> usize {
+        let areas: usize = self.areas[..self.areas_end].iter().map(Area::memory_bytes).sum();
+        areas
             + self.entries.memory_bytes()
             + self.groups.memory_bytes()
             + self.clusters.memory_bytes()

@@ -1,9 +1,8 @@
 //! Which codec, said in words: `lz4`, `lz4hc:level=9`, `zstd:level=-5,dict=auto`.
 //!
 //! A [`CodecSpec`] is a plain value of four bytes, so that it fits a tunable that is changed while
-//! running. An
-//! [`Algorithm`] is how pages are compressed from now on; what entries carry is not this but a
-//! [`CodecId`](super::CodecId), which names how they are decompressed.
+//! running. An [`Algorithm`] is how pages are compressed from now on; what entries carry is not
+//! this but a [`CodecId`](super::CodecId), which names how they are decompressed.
 
 use core::fmt;
 use core::ops::RangeInclusive;

@@ -152,8 +152,8 @@ impl Balance {
     }
 
     /// One step of the share of kept copies. `room`, `limbo`, `kept`: pages of memory that the pool
-    /// leaves, that limbo holds, that copies take. `events`: totals of copies
-    /// that served, of pages stored, of hits in limbo.
+    /// leaves, that limbo holds, that copies take. `events`: totals of copies that served, of pages
+    /// stored, of hits in limbo.
     fn step_kept(&self, room: i64, limbo: i64, kept: i64, events: [u64; 3]) -> i64 {
         let [gain, stored, hits] = self.kept_seen.take(events).map(|n| n as i64);
         let loss = hits.saturating_mul(kept).saturating_mul(RELOAD_COST) / limbo.max(16);

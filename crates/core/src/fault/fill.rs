@@ -156,7 +156,7 @@ impl Pager {
             match active.cache.swap_in_from(*entry, into) {
                 Ok(l) => {
                     b.kind = if l.from == Origin::Store { FaultKind::StoreLoad } else { b.kind };
-                    loads[loaded] = Some((*entry, l));
+                    loads[loaded] = Some((*entry, active.cache.print(l, into)));
                 }
                 Err(error) if loaded == 0 => return Brought { error: Some(error), ..b },
                 // A neighbour that cannot be read is nobody's business before it is touched.
@@ -165,8 +165,9 @@ impl Pager {
             loaded += 1;
         }
         // Another mapping may be in the way; the ordinary way knows that.
-        b.is_guarded =
-            guards && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
+        b.is_guarded = guards
+            && loads[0].is_some_and(|(_, print)| print.is_some())
+            && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
         let filled = match b.is_guarded {
             true => Filled::All,
             false => active.mechanism.fill(page, bytes[..loaded].as_flattened()),
@@ -178,10 +179,7 @@ impl Pager {
             }
             f => self.filled(f, loaded),
         };
-        for (i, ((entry, l), bytes)) in loads[..b.pages].iter().flatten().zip(&*bytes).enumerate() {
-            let keeps = active.cache.keep_as(*entry, || active.cache.print(*l, bytes));
-            b.kept |= u64::from(keeps) << i;
-        }
+        b.kept = active.cache.keep_each(loads[..b.pages].iter().flatten().copied());
         if b.is_guarded && b.kept == 0 {
             active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
         }

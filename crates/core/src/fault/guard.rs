@@ -87,16 +87,14 @@ impl Pager {
         self.table.get(page).is_some_and(|e| e.is_guarded())
     }
 
-    /// Whether the stored page `page` of `range`, which is read now, is worth guarding.
-    pub(super) fn may_be_guarded(&self, active: &Active, range: &Range, page: usize) -> bool {
-        let PageState::Stored(raw) = self.state_of(page) else { return false };
+    /// Whether a stored page of `range` that is read now is worth guarding.
+    pub(super) fn may_be_guarded(&self, active: &Active, range: &Range) -> bool {
         // What is watched leaves by way of limbo.
         !self.is_watching()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each())
             && is_data(range.prot)
             && range.is_swept()
             && active.cache.are_pages_read_only()
-            && active.cache.wants_copy(swap_entry(raw))
     }
 
     /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is

@@ -308,7 +308,7 @@ impl Pager {
                 }
                 PageState::Stored(raw) => {
                     self.note_return(e);
-                    if active.cache.keep_wanted(swap_entry(raw), Print::from_bytes(*print)) {
+                    if active.cache.keep(swap_entry(raw), Print::from_bytes(*print)) {
                         e.load_keeping();
                     } else {
                         e.load();
@@ -484,8 +484,7 @@ impl Pager {
                     let entry = swap_entry(raw);
                     let load = |bytes: &mut _| {
                         let loaded = active.cache.swap_in_from(entry, bytes)?;
-                        let wanted = active.cache.wants_copy(entry);
-                        *print = Print::to_bytes(wanted.then(|| active.cache.print(loaded, bytes)));
+                        *print = Print::to_bytes(active.cache.print(loaded, bytes));
                         Ok(loaded.from)
                     };
                     if mechanism.with_page_to_fill(kept, i, load)? == Origin::Store {

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only
-//! noted. *Active*: the mechanism is on, missing pages fault. *Limbo*: see
-//! `policy/limbo.rs`. *Held*: see `hold.rs`. *Used*: pages counted against the limit: resident +
-//! limbo + swap cache + tables + what the process has outside.
+//! noted. *Active*: the mechanism is on, missing pages fault. *Limbo*: see `policy/limbo.rs`.
+//! *Held*: see `hold.rs`. *Used*: pages counted against the limit: resident + limbo + swap cache +
+//! tables + what the process has outside.
 //!
 //! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. It protects
 //! page words (writes), ranges (writes), limbo, the sweep's hand. What is slow is done without it,
@@ -354,13 +354,13 @@ impl Pager {
     /// Asks the cache what it takes now. Whoever has given pages to it or taken them calls this.
     pub(super) fn recount_own(&self) {
         if let Some(a) = self.active() {
-            let (footprint, pool) = a.cache.sizes_bytes();
-            let pages = ((footprint + self.table.bytes()) / PAGE_SIZE) as i64;
+            let own_bytes = a.cache.footprint_bytes() + self.table.bytes();
+            let pages = (own_bytes / PAGE_SIZE) as i64;
             let given_back = self.own.swap(pages, Ordering::Relaxed) - pages;
             if given_back > 0 {
                 self.count_given_back(given_back);
             }
-            self.pool.store((pool / PAGE_SIZE) as i64, Ordering::Relaxed);
+            self.pool.store((a.cache.pool_bytes() / PAGE_SIZE) as i64, Ordering::Relaxed);
         }
     }
 

@@ -445,7 +445,7 @@ impl Pager {
             PageState::None => self.serve_zero(s, active, page, pages),
             PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
             PageState::Stored(_) => {
-                let guards = !write && pages == 1 && self.may_be_guarded(active, &range, page);
+                let guards = !write && pages == 1 && self.may_be_guarded(active, &range);
                 self.serve_stored(s, active, &range, page, pages, guards)
             }
             // Nobody asks for a page that is there.

@@ -33,8 +33,8 @@ impl Pager {
             over.min(by_tree + self.given_ahead())
         });
         let by_tree = by_share.map_or(by_tree, |s| s.max(by_tree));
-        // However full the tree is, a process keeps enough to make progress.
-        // One that waits for its turn makes none.
+        // However full the tree is, a process keeps enough to make progress. One that waits for its
+        // turn makes none.
         let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };
         let by_floor = self.resident_pages() + self.limbo_pages() + extra - least;
         by_tree.min(by_floor)

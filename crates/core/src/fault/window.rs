@@ -131,7 +131,7 @@ impl Pager {
                 (frames, frames + copied as usize)
             });
             for (n, some) in loads[i..i + moved].chunks(TOGETHER).enumerate() {
-                let print = |l: &Load| (l.entry, l.print.expect("loaded"));
+                let print = |l: &Load| (l.entry, l.print);
                 let kept = active.cache.keep_each(some.iter().flatten().map(print));
                 for j in 0..some.len() {
                     let page = page + (i + n * TOGETHER + j) * PAGE_SIZE;
@@ -191,7 +191,7 @@ fn load_all(
     for (i, load) in loads.iter_mut().flatten().enumerate() {
         let from = mechanism.slot_mut(slot + i, |bytes| {
             let loaded = active.cache.swap_in_from(load.entry, bytes)?;
-            load.print = Some(active.cache.print(loaded, bytes));
+            load.print = active.cache.print(loaded, bytes);
             Ok(loaded.from)
         });
         match from {

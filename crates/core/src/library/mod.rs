@@ -207,8 +207,8 @@ impl Cache {
         }
     }
 
-    /// Closes the gaps that dropped pages have left; says whether that freed something. Without
-    /// new ones it is not tried again.
+    /// Closes the gaps that dropped pages have left; says whether that freed something. Without new
+    /// ones it is not tried again.
     fn pack(&self, swap: &SwapCache) -> bool {
         let drops = swap.counters().invalidates;
         self.packed_after.swap(drops, Ordering::Relaxed) != drops && swap.compact() > 0
@@ -295,8 +295,8 @@ impl Cache {
 
     // ---- Fork
 
-    /// Brings the cache to rest for a fork. Until the result is gone, everybody else waits,
-    /// and this thread must not use the cache.
+    /// Brings the cache to rest for a fork. Until the result is gone, everybody else waits, and
+    /// this thread must not use the cache.
     ///
     /// The parent ends it by [`Forking::in_parent`], the child by [`Forking::in_child`]; to drop it
     /// says that there was no fork.

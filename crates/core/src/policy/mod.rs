@@ -10,10 +10,9 @@
 //! ```
 //!
 //! What is here knows pages as numbers: [`Heat`](crate::region::Heat) decides what the hand takes,
-//! [`trail`] what goes before that,
-//! [`limbo`] is the first-in first-out part, and the figures below say how much of each. How the
-//! hand gets from page to page is not: the pager goes by ranges, runs and huge pages
-//! (`fault/sweep.rs`), the simulator by a bitmap.
+//! [`trail`] what goes before that, [`limbo`] is the first-in first-out part, and the figures below
+//! say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs
+//! and huge pages (`fault/sweep.rs`), the simulator by a bitmap.
 
 pub mod ghost;
 pub mod limbo;

@@ -149,8 +149,8 @@ impl Extents {
         self.spots(entry, at % self.geometry.extent_bytes)
     }
 
-    /// Finds a place that is to be written: leases extents for it if there are none yet, as
-    /// many as `copies`, on servers that `may_use`. For one thread at a time in a space.
+    /// Finds a place that is to be written: leases extents for it if there are none yet, as many as
+    /// `copies`, on servers that `may_use`. For one thread at a time in a space.
     pub fn find_or_lease(
         &self,
         space: u8,

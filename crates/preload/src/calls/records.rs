@@ -2,8 +2,8 @@
 //!
 //! A record is like a call whose arguments lie in memory. Each of its fields is an [`Arg`], found
 //! either behind the pointer at a byte offset (`Ptr`) or in the memory that follows (`Tail`, a
-//! trailing array); and a
-//! [`Number`] in it is a byte offset in the record. Offsets are those of the x86-64 ABI.
+//! trailing array); and a [`Number`] in it is a byte offset in the record. Offsets are those of the
+//! x86-64 ABI.
 
 use super::shapes::Arg::{self, *};
 use super::shapes::Extent::*;

@@ -15,9 +15,9 @@
 //! ```
 //!
 //! Vocabulary: an argument is an [`Arg`]; a range of memory has an [`Extent`]; an extent that
-//! depends on another argument names it by a [`Number`]. A struct with pointers in it is a
-//! record, which is nothing but a call whose arguments lie in memory: its fields are `Arg`s, and
-//! its numbers are byte offsets in the struct instead of argument positions.
+//! depends on another argument names it by a [`Number`]. A struct with pointers in it is a record,
+//! which is nothing but a call whose arguments lie in memory: its fields are `Arg`s, and its
+//! numbers are byte offsets in the struct instead of argument positions.
 //!
 //! A range may be larger than what the kernel touches in the end, never smaller.
 //! `tests/shapes_kernel.rs` holds the rows against the running kernel.

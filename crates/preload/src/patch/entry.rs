@@ -105,8 +105,8 @@ pub struct HookFrame {
 pub const ACTION_RETURN: u64 = 0;
 /// Restore everything and let the instruction run in its place, with no frame of ours on the stack.
 pub const ACTION_INLINE: u64 = 1;
-/// Run the `clone` or `clone3` of the frame, whose child is a thread with a stack of its own.
-/// All signals must be blocked; `frame.thread_block` must be set.
+/// Run the `clone` or `clone3` of the frame, whose child is a thread with a stack of its own. All
+/// signals must be blocked; `frame.thread_block` must be set.
 pub const ACTION_CLONE_THREAD: u64 = 2;
 
 /// What a new thread finds in r9. Embed it as the first field of a block of your own.

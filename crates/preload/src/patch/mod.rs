@@ -23,9 +23,9 @@
 //!  mem.rs      memcpy and its kin, so that they are not libc's
 //! ```
 //!
-//! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its
-//! plan; *unpatched* sites are known to exist, were left as they are, and are counted: calls made
-//! there are not seen.
+//! Vocabulary: an *object* is an ELF file in memory; a *site* is one instruction with its plan;
+//! *unpatched* sites are known to exist, were left as they are, and are counted: calls made there
+//! are not seen.
 //!
 //! What is there at start is patched by [`patch_all_loaded`], before any other code of the program
 //! runs; what the loader maps later by [`patch_file_mapping`], from the hook of `mmap`, before

@@ -92,8 +92,7 @@ fn competes(slot: &Slot) -> bool {
         && slot.counted_by.load(Ordering::Acquire) == 0
 }
 
-/// Managed memory that it would hold if it could; of one that is dormant, all that it could
-/// hold.
+/// Managed memory that it would hold if it could; of one that is dormant, all that it could hold.
 fn needed_pages(slot: &Slot) -> u64 {
     match slot.mechanism() {
         Some(_) => {

@@ -39,6 +39,14 @@ pub fn recompressing(chooses_codec: bool) -> SwapCache {
     SwapCache::new(CacheConfig { recompressor, chooses_codec, ..CacheConfig::default() }).unwrap()
 }
 
+/// The page of an entry goes back to its owner: whether its copy stays.
+pub fn keep<S: Store>(cache: &SwapCache<S>, e: SwapEntry, p: &Page) -> bool {
+    let mut back = [0xee; PAGE_SIZE];
+    let loaded = cache.swap_in_from(e, &mut back).unwrap();
+    assert_eq!(&back, p);
+    cache.keep(e, cache.print(loaded, &back))
+}
+
 pub fn loaded<S: Store>(cache: &SwapCache<S>, e: SwapEntry) -> Page {
     let mut p = [0xee; PAGE_SIZE];
     cache.swap_in(e, &mut p).unwrap();

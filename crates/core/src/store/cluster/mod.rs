@@ -19,9 +19,9 @@
 //!
 //! # Vocabulary
 //! *Object*: bytes that the owner appended, known by a [`Place`]. *Cluster id*: index of a record
-//! here; an id is free for use again when its cluster has died. *Slot*: a 64 KiB place in the
-//! file. *Sequence*: the number of a flush; never comes back, so it names one use of one slot
-//! (`seal.rs` builds on that).
+//! here; an id is free for use again when its cluster has died. *Slot*: a 64 KiB place in the file.
+//! *Sequence*: the number of a flush; never comes back, so it names one use of one slot (`seal.rs`
+//! builds on that).
 //!
 //! # The file and fork
 //! Fork copies memory but shares files. So after a fork the parent may not touch the slots that the

@@ -1,0 +1,92 @@
+//! The state's lock, and what is known of the state without it.
+//!
+//! Each fault asks how much memory the cache takes, and whether copies may be trusted. Neither is
+//! worth a lock that others wait for. So whoever lets the lock go leaves these figures behind:
+//! they are those of the state as it was last seen.
+
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::state::State;
+use crate::store::Store;
+use crate::sys::contention::Class;
+use crate::sys::sync::{Mutex, MutexGuard};
+
+/// The state, behind its lock.
+pub struct StateLock<S: Store> {
+    state: Mutex<State<S>>,
+    glance: Glance,
+}
+
+/// Figures that need no lock.
+#[derive(Default)]
+struct Glance {
+    frames_bytes: AtomicUsize,
+    tables_bytes: AtomicUsize,
+    pool_bytes: AtomicUsize,
+    trusts_copies: AtomicBool,
+}
+
+/// The right to use the state, until dropped.
+pub struct StateGuard<'a, S: Store> {
+    state: MutexGuard<'a, State<S>>,
+    glance: &'a Glance,
+}
+
+impl<S: Store> StateLock<S> {
+    pub fn new(state: State<S>) -> Self {
+        let lock =
+            StateLock { state: Mutex::of(Class::CacheState, state), glance: Glance::default() };
+        drop(lock.lock());
+        lock
+    }
+
+    pub fn lock(&self) -> StateGuard<'_, S> {
+        StateGuard { state: self.state.lock(), glance: &self.glance }
+    }
+
+    /// All that the state takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.glance.frames_bytes.load(Ordering::Relaxed) + self.tables_bytes()
+    }
+
+    /// As [`State::tables_bytes`].
+    pub fn tables_bytes(&self) -> usize {
+        self.glance.tables_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The pool but for kept copies, which is what its limit is for.
+    pub fn pool_bytes(&self) -> usize {
+        self.glance.pool_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether of most copies the pages are as they were, and the copies there.
+    pub fn trusts_copies(&self) -> bool {
+        self.glance.trusts_copies.load(Ordering::Relaxed)
+    }
+}
+
+impl<S: Store> Deref for StateGuard<'_, S> {
+    type Target = State<S>;
+
+    fn deref(&self) -> &State<S> {
+        &self.state
+    }
+}
+
+impl<S: Store> DerefMut for StateGuard<'_, S> {
+    fn deref_mut(&mut self) -> &mut State<S> {
+        &mut self.state
+    }
+}
+
+impl<S: Store> Drop for StateGuard<'_, S> {
+    // The lock goes after this, with the guard that is in here.
+    fn drop(&mut self) {
+        let (s, glance) = (&self.state, self.glance);
+        glance.frames_bytes.store(s.frames_bytes(), Ordering::Relaxed);
+        glance.tables_bytes.store(s.tables_bytes(), Ordering::Relaxed);
+        glance.pool_bytes.store(s.pool_bytes() - s.kept.bytes, Ordering::Relaxed);
+        glance.trusts_copies.store(s.kept.may_be_trusted(), Ordering::Relaxed);
+    }
+}
