@@ -26,7 +26,7 @@ fn no_write_is_lost(base: usize, pages: usize) {
                 let first: Vec<u64> = (0..pages)
                     .map(|i| word(base + i * P + t * 8).load(Ordering::Relaxed))
                     .collect();
-                for round in 0..4 {
+                for round in 0..2 {
                     for n in 0..pages {
                         // One pass in order, one at random, so that whole runs and single pages go.
                         let i = if round % 2 == 0 { n } else { rnd(&mut seed) as usize % pages };
@@ -99,7 +99,7 @@ fn windows_meet_changes(base: usize, pages: usize) {
             });
         }
         let mut seed = 0x5eed;
-        for _ in 0..3000 {
+        for _ in 0..1500 {
             let block = rnd(&mut seed) as usize % (pages / BLOCK) * BLOCK;
             let changed = block..block + BLOCK / (1 + rnd(&mut seed) as usize % 8);
             let (start, len) = (base + changed.start * P, changed.len() * P);

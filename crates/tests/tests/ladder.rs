@@ -20,7 +20,7 @@ const MEMORY: &str = "16M";
 /// The calls until paging has begun are some hundred; the rest are those of faults and evictions.
 const START_CALLS: u64 = 320;
 /// So many rungs in the short form, a part of them among the first calls.
-const RUNGS: u64 = 5;
+const RUNGS: u64 = 4;
 const RUNGS_FULL: u64 = 400;
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 

@@ -35,7 +35,7 @@ fn seeded(spec: Spec, seed: u64, default: u64) -> Sum {
 fn seeds(spec: Spec, seeds: core::ops::Range<u64>, never: &[Counter]) {
     let mut ways = [0; WAYS.len()];
     for seed in seeds.map(|seed| seed + seeds_from()) {
-        let sum = seeded(spec, seed, 20_000);
+        let sum = seeded(spec, seed, 12_000);
         println!("seed {seed}: {sum:?}");
         ways.iter_mut().zip(sum.ways).for_each(|(all, one)| *all += one);
     }
