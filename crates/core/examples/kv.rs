@@ -165,8 +165,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[test]
 fn values_that_are_larger_than_memory_come_back() {
-    let memory_bytes = 32 << 20;
-    let (stats, bytes) = run(300_000, memory_bytes, &std::env::temp_dir()).unwrap();
+    let memory_bytes = 16 << 20;
+    let (stats, bytes) = run(150_000, memory_bytes, &std::env::temp_dir()).unwrap();
     assert!(bytes > 2 * memory_bytes, "{bytes} bytes would fit");
     assert!(stats.used_bytes <= memory_bytes + memory_bytes / 16, "{stats:?}");
     assert!(stats.store_pages > 0 && stats.store_error == 0, "{stats:?}");

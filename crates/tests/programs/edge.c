@@ -36,7 +36,7 @@
 #include <unwind.h>
 
 #define PAGE 4096ul
-#define BIG (64ul << 20)
+#define BIG (40ul << 20)
 
 extern char **environ;
 static uint64_t *big;

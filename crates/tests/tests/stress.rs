@@ -1,5 +1,5 @@
 //! Never wrong bytes: the seeded stress (`programs/churn.c`), and corner cases one by one
-//! (`programs/edge.c`), under a limit of a quarter of their memory.
+//! (`programs/edge.c`), under a limit of a third and of half of their memory.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, f
 /// Memory that `churn` checks; what its threads need beside comes on top.
 const CHURN_MIB: u64 = 96;
 const CHURN_LIMIT_MIB: u64 = 32;
-/// `edge` holds 64 MiB.
+/// `edge` holds 40 MiB.
 const EDGE_LIMIT_MIB: u64 = 20;
 
 fn main() -> ExitCode {

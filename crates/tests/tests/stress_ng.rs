@@ -23,14 +23,14 @@ const STRESSORS: &[Stressor] = &[
         options: "--vm 2 --vm-bytes 160m --vm-method all",
         memory_mib: 40,
         is_paged: true,
-        seconds: 10,
+        seconds: 6,
     },
     Stressor {
         name: "mremap",
         options: "--mremap 2 --mremap-bytes 128m",
         memory_mib: 32,
         is_paged: true,
-        seconds: 4,
+        seconds: 3,
     },
     Stressor {
         name: "malloc",
@@ -38,7 +38,7 @@ const STRESSORS: &[Stressor] = &[
         options: "--malloc 2 --malloc-bytes 4m --malloc-max 60 --malloc-touch",
         memory_mib: 32,
         is_paged: true,
-        seconds: 4,
+        seconds: 3,
     },
     // The others work on many small, shared or file mappings: they show that nothing is confused,
     // in little memory.
@@ -47,28 +47,28 @@ const STRESSORS: &[Stressor] = &[
         options: "--madvise 2",
         memory_mib: 16,
         is_paged: false,
-        seconds: 4,
+        seconds: 3,
     },
     Stressor {
         name: "mmapfork",
         options: "--mmapfork 1",
         memory_mib: 16,
         is_paged: false,
-        seconds: 4,
+        seconds: 3,
     },
     Stressor {
         name: "stackmmap",
         options: "--stackmmap 2",
         memory_mib: 16,
         is_paged: false,
-        seconds: 4,
+        seconds: 3,
     },
     Stressor {
         name: "fork",
         options: "--fork 2 --fork-vm",
         memory_mib: 16,
         is_paged: false,
-        seconds: 4,
+        seconds: 3,
     },
 ];
 
