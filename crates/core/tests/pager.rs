@@ -491,9 +491,10 @@ fn life(mechanism: Mechanism) {
         what_is_copied_is_not_moved(base, PAGES / 2);
         checked();
     }
-    no_write_is_lost(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
+    let part = if mechanism == Mechanism::Protect { 4 } else { 2 };
+    no_write_is_lost(base, PAGES / part);
     checked();
-    windows_meet_changes(base, PAGES / if mechanism == Mechanism::Protect { 4 } else { 1 });
+    windows_meet_changes(base, PAGES / part);
     checked();
     // What is one range to the pager may be many mappings to the kernel: windows come in over their
     // borders.

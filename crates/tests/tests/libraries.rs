@@ -30,7 +30,7 @@ const CPYTHON: &[(&str, bool, [u64; 2])] = &[
     ("test_faulthandler", false, SMALL_MIB),
     ("test_socket", false, SMALL_MIB),
     ("test_io", false, SMALL_MIB),
-    ("test_os", true, SMALL_MIB),
+    ("test_os", false, SMALL_MIB),
     ("test_posix", true, SMALL_MIB),
     ("test_asyncio", false, [96, 96]),
     ("test_array", false, SMALL_MIB),

@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::SystemTime;
 
 pub const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -15,42 +14,24 @@ pub fn scratch() -> PathBuf {
     dir
 }
 
-/// Where the example library is. It is built if need be, and the product beside it.
-///
-/// Only then: for this package alone cargo chooses other features of what it depends on, which is
-/// another build of all of it, and replaces the library under programs that other tests run.
+/// Builds the library as the tests themselves are built, and answers where it is. Of the whole
+/// workspace: for one package cargo chooses other features of what it depends on, which is another
+/// build of all of it, and replaces the product under programs that other tests run.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         // <target>/<profile>/deps/patch-<hash>
         let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/NAME");
-        let library = profile.join("examples/libpassthrough.so");
-        let sources = ["src", "examples", "Cargo.toml", "../core/src", "../core/Cargo.toml"];
-        let newest = sources.iter().filter_map(|name| newest(&Path::new(HERE).join(name))).max();
-        let made = |file: &Path| std::fs::metadata(file).and_then(|of| of.modified()).ok();
-        if made(&library) < newest || made(&profile.join("libuzswap_preload.so")) < newest {
-            build(profile);
+        let profile_dir = test.parent().unwrap().parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--workspace", "--lib", "--example", "passthrough"]);
+        cargo.arg("--target-dir").arg(profile_dir.parent().unwrap()).current_dir(HERE);
+        if profile_dir.file_name().unwrap() == "release" {
+            cargo.arg("--release");
         }
-        library
+        assert!(cargo.status().unwrap().success());
+        profile_dir.join("examples/libpassthrough.so")
     })
-}
-
-/// The time of the newest file.
-fn newest(path: &Path) -> Option<SystemTime> {
-    let own = std::fs::metadata(path).and_then(|of| of.modified()).ok();
-    let below = std::fs::read_dir(path).into_iter().flatten().flatten();
-    below.map(|entry| newest(&entry.path())).max().unwrap_or(own).max(own)
-}
-
-fn build(profile: &Path) {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "-p", "uzswap-preload", "--lib", "--example", "passthrough"]);
-    cargo.arg("--target-dir").arg(profile.parent().unwrap()).current_dir(HERE);
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "the library is not built");
 }
 
 /// Compiles a program of `patch_programs`.
