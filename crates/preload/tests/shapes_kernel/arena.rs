@@ -7,8 +7,8 @@ use uzswap::sys::{PAGE_SIZE, nr, syscall};
 use uzswap_preload::calls::walk::{Kind, Visit};
 
 pub const ARENA_PAGES: usize = 8192;
-/// A child that takes longer hangs. A write to a disk that has much to do takes 20.
-const PATIENCE_SECONDS: usize = 120;
+/// A child that takes longer hangs. A write to a disk that has much to do has taken more than 120.
+const PATIENCE_SECONDS: usize = 600;
 
 unsafe extern "C" {
     fn fork() -> i32;

@@ -15,8 +15,9 @@ pub fn scratch() -> PathBuf {
 }
 
 /// Builds the library as the tests themselves are built, and answers where it is. Of the whole
-/// workspace: for one package cargo chooses other features of what it depends on, which is another
-/// build of all of it, and replaces the product under programs that other tests run.
+/// workspace and with its commands: for less cargo chooses other features of what it depends on,
+/// which is another build of all of it, and replaces the product under programs that other tests
+/// run.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -24,7 +25,8 @@ pub fn library() -> &'static Path {
         let test = std::env::current_exe().unwrap();
         let profile_dir = test.parent().unwrap().parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--workspace", "--lib", "--example", "passthrough"]);
+        cargo.args(["build", "--quiet", "--workspace", "--lib", "--bins"]);
+        cargo.args(["--example", "passthrough"]);
         cargo.arg("--target-dir").arg(profile_dir.parent().unwrap()).current_dir(HERE);
         if profile_dir.file_name().unwrap() == "release" {
             cargo.arg("--release");
