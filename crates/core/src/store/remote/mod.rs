@@ -142,7 +142,7 @@ impl RemoteStore {
     pub fn open(remote: Remote) -> Result<RemoteStore> {
         let remote: &'static Remote = Box::leak(Box::new(remote));
         let opened = remote.peers().iter().try_for_each(Peer::reserve);
-        let opened = opened.and_then(|()| remote.connect(remote.patience_ns / SERVERS_MOST as u64));
+        let opened = opened.and_then(|()| remote.connect(PATIENCE_NS / SERVERS_MOST as u64));
         let store = RemoteStore { remote, space: 0 };
         match opened.and_then(|()| remote.extents.open_space()) {
             Ok(space) => Ok(RemoteStore { remote, space }),

@@ -156,7 +156,7 @@ impl Remote {
         }
     }
 
-    /// With another patience than ten seconds, for tests.
+    /// With another patience than ten seconds, once it is connected, for tests.
     #[cfg(test)]
     pub fn with_patience(self, patience_ns: u64) -> Remote {
         Remote { patience_ns, hurry_ns: patience_ns / 4, ..self }
