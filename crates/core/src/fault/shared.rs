@@ -135,8 +135,8 @@ impl Pager {
             let (start, end) = self.free_around(s, page, (start, end));
             if !self.own_between(active, range.prot, start, end) && self.is_shared(page) {
                 // Out of kernel mappings. All that is resident around it has a mapping already.
-                let (start, end) = self.free_around(s, page, (range.start, range.end));
-                let (start, end) = self.resident_around(page, start, end);
+                let resident = self.resident_around(page, range.start, range.end);
+                let (start, end) = self.free_around(s, page, resident);
                 self.own_between(active, range.prot, start, end);
             }
             return 1;

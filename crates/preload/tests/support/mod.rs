@@ -29,14 +29,12 @@ pub fn library() -> &'static Path {
         cargo.args(["--example", "passthrough"]);
         // What cargo says of this package to its tests: build scripts that ask for it (ring's)
         // would run again, and once more afterwards, with all that depends on them built anew.
-        let of_package = |name: &str| {
-            name.starts_with("CARGO_PKG_")
-                || name.starts_with("CARGO_MANIFEST_")
-                || name == "OUT_DIR"
-        };
-        std::env::vars().filter(|(name, _)| of_package(name)).for_each(|(name, _)| {
-            cargo.env_remove(name);
-        });
+        for (name, _) in std::env::vars_os() {
+            let begins = |with: &&str| name.as_encoded_bytes().starts_with(with.as_bytes());
+            if ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(begins) {
+                cargo.env_remove(name);
+            }
+        }
         cargo.arg("--target-dir").arg(profile_dir.parent().unwrap()).current_dir(HERE);
         if profile_dir.file_name().unwrap() == "release" {
             cargo.arg("--release");

@@ -312,26 +312,21 @@ impl Mechanism {
         }
     }
 
-    /// Lets the program write a run of resident pages as far as `prot` does. By protection faults
-    /// it may be in vain: see [`Mechanism::try_allow_write`].
+    /// Lets the program write a run of resident pages as far as `prot` does. Where that is in vain
+    /// the fault that follows asks again.
     pub fn allow_write(&self, addr: usize, len: usize, prot: u32) {
-        match self {
-            Mechanism::Uffd(u) => u.allow_write(addr, len),
-            Mechanism::Protect(p) => _ = p.expose(addr, len, prot),
-            #[cfg(any(test, feature = "testing"))]
-            Mechanism::Fake(f) if f.hides() => _ = f.show(addr, len, prot),
-            #[cfg(any(test, feature = "testing"))]
-            Mechanism::Fake(f) => f.allow_write(addr, len),
-        }
+        let _ = self.try_allow_write(addr, len, prot);
     }
 
-    /// [`Mechanism::allow_write`], where more depends on it than the next fault, which asks again.
-    /// ENOMEM, by protection faults: the kernel has no mapping left for a part of one.
+    /// [`Mechanism::allow_write`], for who believes the page's word rather than faults. ENOMEM, by
+    /// protection faults: the kernel has no mapping left for a part of one.
     pub fn try_allow_write(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
-        if self.is_protect() {
-            return self.expose(addr, len, prot);
+        match self {
+            Mechanism::Uffd(u) => u.allow_write(addr, len),
+            #[cfg(any(test, feature = "testing"))]
+            Mechanism::Fake(f) if !f.hides() => f.allow_write(addr, len),
+            _ => return self.expose(addr, len, prot),
         }
-        self.allow_write(addr, len, prot);
         Ok(())
     }
 
