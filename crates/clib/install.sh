@@ -4,6 +4,7 @@
 #   PREFIX/lib/libuzswap.so.VERSION   with links libuzswap.so.1 (the loader's) and libuzswap.so
 #   PREFIX/lib/libuzswap.a            with zstd, lz4 and libdeflate in it
 #   PREFIX/include/uzswap.h
+#   PREFIX/include/uzswap_self.h      for programs that run without the library, too
 #   PREFIX/lib/pkgconfig/uzswap.pc
 #
 # Builds with cargo; with --built it takes the library that is in DIR. DESTDIR goes before all
@@ -51,7 +52,7 @@ ln -sf "libuzswap.so.$version" "$lib/libuzswap.so.1"
 ln -sf libuzswap.so.1 "$lib/libuzswap.so"
 install -m 644 "$built/libuzswap.a" "$lib/libuzswap.a"
 strip --strip-debug "$lib/libuzswap.a"
-install -m 644 "$here/include/uzswap.h" "$include/uzswap.h"
+install -m 644 "$here/include/uzswap.h" "$here/include/uzswap_self.h" "$include"
 cat >"$lib/pkgconfig/uzswap.pc" <<END
 prefix=$prefix
 libdir=\${prefix}/$libdir
@@ -65,4 +66,4 @@ Cflags: -I\${includedir}
 Libs: -L\${libdir} -luzswap
 Libs.private: -lgcc_s -lpthread -lm -ldl
 END
-echo "installed libuzswap.so.$version, uzswap.h and uzswap.pc in ${DESTDIR:-}$prefix"
+echo "installed libuzswap.so.$version, uzswap.h, uzswap_self.h and uzswap.pc in ${DESTDIR:-}$prefix"

@@ -8,6 +8,9 @@
  *
  * Compile and link:  cc program.c $(pkg-config --cflags --libs uzswap)
  *
+ * Such a program needs libuzswap.so.1 to start. With uzswap_self.h in the place of this header it
+ * has uzswap_self_* where the library is, and runs without it, too.
+ *
  * Results. A function that can fail returns one of enum uzswap_result, UZSWAP_OK being 0, and
  * changes nothing its caller can see if it fails, unless it says otherwise. Null pointers, where
  * they are not allowed, are UZSWAP_INVALID. With UZSWAP_STORE and UZSWAP_SYSTEM, errno says why;
@@ -27,6 +30,9 @@
  * Fork. See uzswap_cache_before_fork.
  */
 #ifndef UZSWAP_H
+#ifdef UZSWAP_SELF_H
+#error "uzswap.h has all that uzswap_self.h has: include it alone, or first"
+#endif
 #define UZSWAP_H
 
 #include <stddef.h>

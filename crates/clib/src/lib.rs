@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Each function checks its pointers and hands on; what is decided is decided in `crates/core`, or
-//! by the run. The header is written by hand: `tests/header.rs` holds it against the library.
+//! by the run. The header is written by hand: `tests/header.rs` holds it against the library, and
+//! against it `include/uzswap_self.h`, which finds the second half at run time.
 //!
 //! Nothing unwinds into C: the workspace's panics abort, and `extern "C"` aborts in any other
 //! build.

@@ -1,4 +1,5 @@
-//! The header's prototypes are what the library exports, with the types that Rust has.
+//! The header's prototypes are what the library exports, with the types that Rust has; and what
+//! `uzswap_self.h` declares is what it says, too.
 //!
 //! Structures and constants are compared by `src/layout.rs`.
 
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use support::{CRATE, Place, built, said};
+use support::{CRATE, Place, STRICT, built, said};
 
 type Signatures = BTreeMap<String, String>;
 
@@ -20,36 +21,36 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The header without comments and without its macros.
-fn header() -> String {
-    let text = text("include/uzswap.h");
+/// A header without comments and without its macros.
+fn header(name: &str) -> String {
+    let text = text(&format!("include/{name}"));
     let code = text.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, rest)| rest));
     let code: String = code.collect();
     code.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |all, l| all + l + "\n")
 }
 
-/// `name -> result(types of arguments)` of the header.
+/// `name -> result(types of arguments)` of a prototype.
+fn signature(statement: &str) -> (String, String) {
+    let (head, arguments) = statement.split_once('(').unwrap();
+    let at = head.rfind("uzswap_").unwrap();
+    let result = head[..at].rsplit(['}', '{']).next().unwrap();
+    let without_name = |argument: &str| match argument.trim() {
+        "void" => String::new(),
+        argument => words(
+            argument
+                .rsplit_once(|c: char| " *".contains(c))
+                .map_or(argument, |(_, name)| argument.strip_suffix(name).unwrap()),
+        ),
+    };
+    let types: Vec<_> =
+        arguments.trim_end().trim_end_matches(')').split(',').map(without_name).collect();
+    (head[at..].to_string(), format!("{}({})", words(result), types.join(", ")))
+}
+
+/// All of the header.
 fn of_header() -> Signatures {
-    let code = header();
-    let statements = code.split(';').filter(|statement| statement.contains('('));
-    statements
-        .map(|statement| {
-            let (head, arguments) = statement.split_once('(').unwrap();
-            let at = head.rfind("uzswap_").unwrap();
-            let result = head[..at].rsplit(['}', '{']).next().unwrap();
-            let without_name = |argument: &str| match argument.trim() {
-                "void" => String::new(),
-                argument => words(
-                    argument
-                        .rsplit_once(|c: char| " *".contains(c))
-                        .map_or(argument, |(_, name)| argument.strip_suffix(name).unwrap()),
-                ),
-            };
-            let types: Vec<_> =
-                arguments.trim_end().trim_end_matches(')').split(',').map(without_name).collect();
-            (head[at..].to_string(), format!("{}({})", words(result), types.join(", ")))
-        })
-        .collect()
+    let code = header("uzswap.h");
+    code.split(';').filter(|statement| statement.contains('(')).map(signature).collect()
 }
 
 /// A type of Rust, as C writes it.
@@ -100,6 +101,39 @@ fn prototypes_are_those_of_the_sources() {
     assert_eq!(header, rust);
 }
 
+/// Declarations of enumerations and structures, with their comments.
+fn declarations(text: &str) -> Vec<&str> {
+    let starts = ["\nenum uzswap_", "\nstruct uzswap_"].map(|start| text.match_indices(start));
+    let all = starts.into_iter().flatten().map(|(at, _)| text[at..].split_once("\n};"));
+    all.map(|declaration| declaration.expect("it ends").0).collect()
+}
+
+/// A program goes from one header to the other by its name alone.
+#[test]
+fn the_header_for_programs_that_are_not_linked_is_a_part_of_the_other() {
+    const NAME: &str = "uzswap_self.h";
+    let (whole, part) = (text("include/uzswap.h"), text(&format!("include/{NAME}")));
+    let own = declarations(&part);
+    assert_eq!(own.len(), 4, "{own:?}");
+    for declaration in own {
+        assert!(declarations(&whole).contains(&declaration), "another:{declaration}");
+    }
+    let code = header(NAME);
+    let heads = code.split("static inline ").skip(1).map(|from| from.split_once(" {").unwrap());
+    let mut functions: Signatures = heads.clone().map(|(head, _)| signature(head)).collect();
+    functions.remove("uzswap_self_find_").expect("it looks for the others");
+    let expected = of_header().into_iter().filter(|(name, _)| name.starts_with("uzswap_self_"));
+    assert_eq!(functions, expected.collect());
+    // Each asks for its own name, with the types that it has.
+    for (head, body) in heads {
+        let (name, types) = signature(head);
+        let call = types.replacen('(', " (*call)(", 1).replace("()", "(void)");
+        let found = format!("uzswap_self_find_(\"{name}\", &call)");
+        let is_own = body.contains(&format!("{call};")) && body.contains(&found);
+        assert!(name == "uzswap_self_find_" || is_own, "{head}: {body}");
+    }
+}
+
 #[test]
 fn the_library_exports_what_the_header_declares_and_nothing_else() {
     let library = built().join("libuzswap.so");
@@ -121,20 +155,25 @@ fn the_loader_is_asked_for_the_library_by_its_number() {
 }
 
 #[test]
-fn the_header_is_for_c_of_any_year_and_for_cpp() {
+fn the_headers_are_for_c_of_any_year_and_for_cpp() {
     let place = Place::new("header");
     let file = place.path().join("only.c");
-    fs::write(&file, "#include <uzswap.h>\nint main(void) { return 0; }\n").unwrap();
-    for (compiler, language) in [("gcc", "c99"), ("gcc", "c17"), ("g++", "c++11"), ("g++", "c++20")]
-    {
-        if !support::has(compiler) {
-            support::skipped("the_header_is_for_c_of_any_year_and_for_cpp", "g++ is not installed");
-            continue;
+    let both = "#include <uzswap.h>\n#include <uzswap_self.h>\n";
+    for includes in ["#include <uzswap.h>\n", "#include <uzswap_self.h>\n", both] {
+        fs::write(&file, format!("{includes}int main(void) {{ return 0; }}\n")).unwrap();
+        for (compiler, language) in
+            [("gcc", "c99"), ("gcc", "c17"), ("g++", "c++11"), ("g++", "c++20")]
+        {
+            if !support::has(compiler) {
+                let test = "the_headers_are_for_c_of_any_year_and_for_cpp";
+                support::skipped(test, "g++ is not installed");
+                continue;
+            }
+            let mut command = Command::new(compiler);
+            command.arg(format!("-std={language}")).args(STRICT);
+            command.args(["-x", if compiler == "g++" { "c++" } else { "c" }, "-fsyntax-only"]);
+            said(command.arg(format!("-I{CRATE}/include")).arg(&file));
         }
-        let mut command = Command::new(compiler);
-        command.args([&format!("-std={language}"), "-Wall", "-Wextra", "-Werror", "-pedantic"]);
-        command.args(["-x", if compiler == "g++" { "c++" } else { "c" }, "-fsyntax-only"]);
-        said(command.arg(format!("-I{CRATE}/include")).arg(&file));
     }
 }
 
@@ -147,7 +186,7 @@ fn fields(text: &str, from: &str, to: &str, name: impl Fn(&str) -> Option<String
 
 #[test]
 fn python_has_the_headers_structures_and_results() {
-    let (header, python) = (header(), text("../../python/uzswap/_library.py"));
+    let (header, python) = (header("uzswap.h"), text("../../python/uzswap/_library.py"));
     for (c, class) in [("uzswap_config", "Config"), ("uzswap_cache_stats", "Stats")] {
         let of_c = fields(&header, &format!("struct {c} {{"), "};", |line| {
             let line = line.split_once(';')?.0;

@@ -1,4 +1,5 @@
-//! What `install.sh` installs is found by pkg-config, by the compiler and by the loader.
+//! What `install.sh` installs is found by pkg-config, by the compiler and by the loader; and the
+//! header that needs no library, by the compiler alone.
 
 mod support;
 
@@ -6,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{CRATE, Place, built, has, said, skipped};
+use support::{CRATE, Place, STRICT, built, has, said, skipped};
 
 fn install(prefix: &Path, more: &[&str]) -> String {
     let mut script = Command::new(format!("{CRATE}/install.sh"));
@@ -70,6 +71,28 @@ fn a_program_has_the_library_in_it_if_it_is_linked_so() {
     let flags = [include, archive].into_iter().chain(private.split(' ').map(str::to_string));
     let mut program = compile(&prefix, &flags.collect::<Vec<_>>());
     assert!(said(&mut program).starts_with("20000 values"));
+}
+
+/// The block of the document in C that includes `uzswap_self.h`.
+fn documented() -> String {
+    let document = fs::read_to_string(format!("{CRATE}/../../docs/library.md")).unwrap();
+    let blocks = document.split("```c\n").skip(1).filter_map(|from| from.split_once("```\n"));
+    let mut blocks = blocks.map(|(block, _)| block).filter(|b| b.contains("<uzswap_self.h>"));
+    blocks.next().expect("the document has an example").to_string()
+}
+
+#[test]
+fn the_documents_program_is_built_with_a_header_and_runs_where_the_library_is_not() {
+    let place = Place::new("alone");
+    let prefix = place.path().join("prefix");
+    install(&prefix, &[]);
+    let (file, program) = (prefix.join("program.c"), prefix.join("program"));
+    fs::write(&file, documented()).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-O2"]).args(STRICT).arg(&file).arg("-o").arg(&program);
+    said(gcc.arg(format!("-I{}", prefix.join("include").display())).arg("-ldl"));
+    let out = said(Command::new(&program).env_remove("LD_LIBRARY_PATH"));
+    assert_eq!(out, "not managed\n");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::{env, fs};
 
 pub const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 pub const LINE: [&str; 6] = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
+/// What the headers compile with.
+pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// The directory in which cargo puts the library. Cargo builds no library for C along with tests,
 /// so it is built here if it is missing, or older than a source.
@@ -77,6 +79,17 @@ impl Place {
         gcc.arg(format!("{CRATE}/{source}")).arg(format!("-L{}", self.0.display()));
         gcc.args([format!("-Wl,-rpath,{}", self.0.display()).as_str(), "-luzswap", "-pthread"]);
         said(&mut gcc);
+        made
+    }
+
+    /// Compiles a C file of the crate without the library, as C or as C++ of a year.
+    pub fn compile_alone(&self, source: &str, compiler: &str, year: &str) -> PathBuf {
+        let made = self.0.join(format!("alone-{year}"));
+        let mut command = Command::new(compiler);
+        command.args([&format!("-std={year}"), "-O2"]).args(STRICT);
+        command.args(["-x", if compiler == "g++" { "c++" } else { "c" }]);
+        command.arg(format!("-I{CRATE}/include")).arg(format!("{CRATE}/{source}"));
+        said(command.arg("-o").arg(&made).arg("-ldl"));
         made
     }
 
