@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The package in a clean place: its sources packed and built by pip from what cargo has compiled,
 # installed in a virtual environment of its own, and its tests run there. Needs python3 with venv,
-# and PyPI for NumPy and the notebook's kernel: what cannot be had is skipped, and said.
+# and PyPI for NumPy, pandas and the notebook's kernel: what cannot be had is skipped, and said.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/uzswap-python-XXXXXX")
@@ -18,13 +18,23 @@ fi
 # From the archive of the sources, as from a registry: what is missing in it fails here.
 sources=$(PYTHONPATH=$root/python python3 -c 'import backend; print(backend.build_sdist("."))')
 env/bin/pip install --quiet --no-index --config-settings=bin="$root/target/release" "./$sources"
-packages=(numpy ipykernel jupyter_client)
-# Hundreds of megabytes, for tests that take a minute.
-[ -z "${UZSWAP_TEST_FULL:-}" ] || packages+=(pandas polars pyarrow scikit-learn)
-env/bin/pip install --quiet "${packages[@]}" >pip.log 2>&1 ||
-    echo "SKIPPED notebooks and NumPy: PyPI cannot be reached: $(tail -n 1 pip.log)"
+# Nothing is compiled for them, which would take too long.
+get() {
+    env/bin/pip install --quiet --only-binary=:all: "$@" >pip.log 2>&1 ||
+        echo "SKIPPED what needs one of $*: PyPI does not give it: $(tail -n 1 pip.log)"
+}
+get numpy ipykernel jupyter_client
+get pandas
 
 status=0
+if [ -n "${UZSWAP_TEST_FULL:-}" ]; then
+    # Hundreds of megabytes, for tests that take a minute.
+    get polars pyarrow scikit-learn
+    get mypy
+    if [ -x env/bin/mypy ]; then
+        env/bin/mypy --strict --cache-dir mypy "$root/python/uzswap" || status=1
+    fi
+fi
 env/bin/python "$root/python/tests/run.py" || status=$?
 env/bin/pip uninstall --quiet --yes uzswap
 if [ -e env/bin/uzswap ] || [ -e env/lib/uzswap/libuzswap_preload.so ] ||

@@ -1,7 +1,9 @@
 """Notebooks: a kernel made by `uzswap jupyter install`, driven as a notebook server drives it."""
 
 import os
+import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import unittest
 from kernels import MIB, Kernel, Place, eventually
 
 LIMIT_MIB = 96
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/python.md"
 
 
 def resident(pid):
@@ -17,6 +20,13 @@ def resident(pid):
     with open(f"/proc/{pid}/statm") as statm:
         _, all_pages, shared, *_ = map(int, statm.read().split())
     return (all_pages - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def load_tests(loader, tests, pattern):
+    """Long tests are left out, not skipped: nothing is missing here."""
+    if os.environ.get("UZSWAP_TEST_FULL"):
+        return tests
+    return loader.loadTestsFromTestCase(Notebook)
 
 
 class Notebook(unittest.TestCase):
@@ -27,6 +37,13 @@ class Notebook(unittest.TestCase):
         cls.place.install("--memory", f"{LIMIT_MIB}M", "--idle-after", "2s")
         cls.kernel = Kernel("uzswap-python3")
         cls.addClassCleanup(cls.kernel.stop)
+
+    def test_a_kernel_is_called_as_the_document_says(self):
+        text = DOCUMENT.read_text()
+        [options] = re.findall(r"^uzswap jupyter install (.*)$", text, re.MULTILINE)
+        [name] = re.findall(r'a kernel "(.*?)"', text)
+        self.place.install(*shlex.split(options), "--name", "documented")
+        self.assertEqual(self.place.read("documented")["display_name"], name)
 
     def test_a_cell_that_needs_twice_the_limit_gives_the_same(self):
         code = (
@@ -104,6 +121,40 @@ class Notebook(unittest.TestCase):
         eventually("its supervisor is gone", lambda: not os.path.exists(run))
         self.kernel.restart()
         self.assertEqual(re.sub(r"\D", "", self.kernel.cell("print(1)")), "1")
+
+
+# A quarter each of noise, lines, numbers, and pages that are half noise.
+MIXED = r"""
+import array, hashlib, random
+rng, kept = random.Random(9), []
+for n in range({quarter}):
+    kept.append(rng.randbytes(1 << 20))
+    lines = range(n << 15, n + 1 << 15)
+    kept.append(b"".join(b"line %07d of a program's log\n" % line for line in lines))
+    kept.append(array.array("q", range(n << 17, n + 1 << 17)))
+    kept.append(b"".join(rng.randbytes(2048) + bytes(2048) for _ in range(256)))
+"""
+HASH = """
+whole = hashlib.sha256()
+for piece in kept: whole.update(piece)
+print(whole.hexdigest())
+"""
+
+
+class LargeNotebook(unittest.TestCase):
+    def test_a_gibibyte_goes_while_nobody_works_and_is_as_it_was(self):
+        place = Place()
+        self.addCleanup(place.cleanup)
+        # With all of its memory: nothing is paged before it is idle.
+        place.install("--memory", "2G", "--idle-after", "2s")
+        kernel = Kernel("uzswap-python3")
+        self.addCleanup(kernel.stop)
+        kernel.cell(MIXED.format(quarter=256))
+        hashed = kernel.cell(HASH)
+        self.assertGreater(resident(kernel.pid), 1024 * MIB)
+        eventually("it shrinks", lambda: resident(kernel.pid) < 40 * MIB)
+        self.assertEqual(kernel.cell(HASH), hashed)
+        self.assertGreater(resident(kernel.pid), 1024 * MIB)
 
 
 if __name__ == "__main__":

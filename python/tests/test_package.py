@@ -1,19 +1,28 @@
 """The package: what runs, what it sees and changes of itself, and what it refuses."""
 
 import array
+import ctypes
+import mmap
 import os
+import re
 import subprocess
 import sys
 import textwrap
 import unittest
 
 import uzswap
-from uzswap.__main__ import split
+from uzswap import _advice
+from uzswap.__main__ import _SWITCHES, split
+from uzswap._command import find_command
 
 try:
     import numpy
 except ImportError:
     numpy = None
+try:
+    import pyarrow
+except ImportError:
+    pyarrow = None
 
 # The programs below hold about twice as much.
 LIMIT = "64M"
@@ -33,6 +42,36 @@ def managed(code, *options):
     return python("-m", "uzswap", "--memory", LIMIT, "--quiet", *options, code=code)
 
 
+class Columns:
+    """Arrow's arrays and tables, as far as they say where their memory is. Each buffer is memory
+    of its own, which begins with a page."""
+
+    class Buffer:
+        def __init__(self, size):
+            self.memory = mmap.mmap(-1, size or 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+            self.size = size
+
+    class Array:
+        def __init__(self, *sizes):
+            """`None`: a buffer that this array does not have, as one for validity."""
+            self.all = [None if size is None else Columns.Buffer(size) for size in sizes]
+
+        def buffers(self):
+            return self.all
+
+    class Chunked:
+        def __init__(self, *chunks):
+            self.chunks, self.num_chunks = list(chunks), len(chunks)
+
+    class Table:
+        def __init__(self, *columns):
+            self.columns = columns
+
+        def itercolumns(self):
+            return iter(self.columns)
+
+
 class Command(unittest.TestCase):
     def test_options_end_where_the_program_begins(self):
         for words, options, program in [
@@ -43,6 +82,18 @@ class Command(unittest.TestCase):
             ("--quiet -- --odd.py", "--quiet", "--odd.py"),
         ]:
             self.assertEqual(split(words.split()), (options.split(), program.split()), words)
+
+    def test_the_options_without_a_value_are_the_commands(self):
+        command = find_command()
+        text = subprocess.run([command, "run", "--help"], stdout=subprocess.PIPE, check=True).stdout
+        shown = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)( <.+>)?", text.decode(), re.MULTILINE)
+        self.assertIn(("--memory", " <SIZE|PERCENT>"), shown)
+        switches = {name for name, value in shown if not value} - {"--help"}
+        # Help leaves it out: it is for who works on uzswap.
+        hidden = {"--debug"}
+        self.assertEqual(_SWITCHES, switches | hidden)
+        for name in hidden:
+            subprocess.run([command, "run", "--quiet", name, "true"], check=True, timeout=60)
 
     def test_a_script_a_module_and_a_text_run_as_without(self):
         show = "import sys; print(sys.argv, sys.flags.dev_mode, __name__)"
@@ -90,6 +141,7 @@ class Unmanaged(unittest.TestCase):
         self.assertIsNone(uzswap.status())
         with uzswap.idle():
             pass
+        self.assertEqual(uzswap.idle()(divmod)(7, 3), (2, 1))
         with self.assertRaisesRegex(uzswap.NotManaged, "does not run under uzswap"):
             uzswap.set_memory("1G")
         with self.assertRaisesRegex(uzswap.NotManaged, "does not run under uzswap"):
@@ -117,6 +169,41 @@ class Unmanaged(unittest.TestCase):
             (whole[:0], 0),
         ]:
             self.assertAlmostEqual(uzswap.advise(view, "cold"), size, delta=8192)
+
+    def test_advice_about_arrays_and_tables_of_arrow(self):
+        page = mmap.PAGESIZE
+        one = Columns.Array(None, 8 * page)
+        # Of the last page a part is its; an empty buffer may have any address.
+        other = Columns.Array(page, 0, 3 * page + 100)
+        column = Columns.Chunked(one, other)
+        table = Columns.Table(column, Columns.Chunked(), Columns.Chunked(Columns.Array(2 * page)))
+        bounds = lambda array: [(b.address, b.address + b.size) for b in array.buffers() if b]
+        self.assertEqual(list(_advice._parts(one)), bounds(one))
+        self.assertEqual(list(_advice._parts(column)), bounds(one) + bounds(other))
+        for array, whole, touched in [
+            (one, 8, 8),
+            (other, 4, 5),
+            (column, 12, 13),
+            (Columns.Chunked(), 0, 0),
+            (table, 14, 15),
+            ([table, (one,)], 22, 23),
+        ]:
+            self.assertEqual(uzswap.advise(array, "cold"), whole * page)
+            self.assertEqual(uzswap.advise(array, "need"), touched * page)
+
+        if pyarrow:
+            numbers = pyarrow.array(range(100_000))
+            twice = pyarrow.chunked_array([numbers, numbers])
+            table = pyarrow.table({"n": twice, "m": twice})
+            self.assertAlmostEqual(uzswap.advise(numbers, "cold"), 800_000, delta=8192)
+            self.assertAlmostEqual(uzswap.advise(twice, "cold"), 1_600_000, delta=16384)
+            self.assertAlmostEqual(uzswap.advise(table, "cold"), 3_200_000, delta=32768)
+
+        class NoBuffers:
+            buffers = []
+
+        with self.assertRaisesRegex(TypeError, "NoBuffers does not say where its memory is"):
+            uzswap.advise([table, Columns.Table(NoBuffers())], "cold")
 
     def test_what_is_no_memory_is_refused(self):
         with self.assertRaisesRegex(TypeError, "int does not say where its memory is"):
@@ -162,6 +249,33 @@ class Managed(unittest.TestCase):
                 print(why)
         """
         self.assertIn("'much'", managed(code))
+
+    def test_memory_is_out_while_a_decorated_function_waits(self):
+        code = """
+            import hashlib, os, uzswap
+            data = bytearray(os.urandom(64) * (1 << 19))      # 32 MiB
+            resident = lambda: uzswap.status().own.resident
+            digest = hashlib.sha256(data).digest()
+            @uzswap.idle()
+            def wait(word, *, fails):
+                "Waits."
+                if fails:
+                    raise ValueError(word, resident())
+                return word, resident()
+            assert (wait.__name__, wait.__doc__) == ("wait", "Waits.")
+            for fails in (False, True, False):
+                before = resident()
+                try:
+                    word, inside = wait("a", fails=fails)
+                    assert not fails
+                except ValueError as why:
+                    word, inside = why.args
+                    assert fails
+                assert word == "a" and before - inside > 24 << 20, (word, before, inside)
+                assert hashlib.sha256(data).digest() == digest
+                assert resident() - inside > 24 << 20, (resident(), inside)
+        """
+        python("-m", "uzswap", "--memory", "160M", "--quiet", code=code)
 
     def test_advice_is_followed(self):
         code = """
