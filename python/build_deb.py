@@ -32,6 +32,10 @@ import build_wheel as builder
 ROOT = builder.ROOT
 # Where Debian has libraries of this processor.
 LIBRARIES = "lib/x86_64-linux-gnu"
+# How an `ar` archive begins, and what stands before each member: name, time, ..., size.
+MAGIC, HEAD_BYTES = b"!<arch>\n", 60
+# The member with all that is installed.
+DATA = "data.tar.xz"
 
 CONTROL = """Package: uzswap
 Version: {version}
@@ -162,11 +166,23 @@ def control_of(tree, number, glibc):
 
 def ar(members):
     """An archive of named members, as `ar` and dpkg read it."""
-    packed = b"!<arch>\n"
+    packed = MAGIC
     for name, data in members:
         head = f"{name:<16}{builder.moment():<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n"
         packed += head.encode() + data + b"\n" * (len(data) % 2)
     return packed
+
+
+def data_of(package):
+    """The tar file of what a package installs: what an image has of it, too."""
+    packed, at = package.read_bytes(), len(MAGIC)
+    while at < len(packed):
+        name, size = packed[at : at + 16].decode().strip(), int(packed[at + 48 : at + 58])
+        at += HEAD_BYTES
+        if name == DATA:
+            return lzma.decompress(packed[at : at + size])
+        at += size + size % 2
+    sys.exit(f"{package} has no {DATA}: python/build_deb.py makes one that has")
 
 
 def pack(bin_dir, out):
@@ -181,7 +197,7 @@ def pack(bin_dir, out):
     package = out / f"uzswap_{number}_amd64.deb"
     inner = archive((name, text.encode()) for name, text in sorted(control.items()))
     members = [("debian-binary", b"2.0\n"), ("control.tar.gz", pressed(inner))]
-    package.write_bytes(ar([*members, ("data.tar.xz", lzma.compress(data))]))
+    package.write_bytes(ar([*members, (DATA, lzma.compress(data))]))
     return package
 
 
