@@ -82,12 +82,7 @@ impl Comparison {
 
     /// Holds a figure against what it has to be.
     pub fn aim(&mut self, what: &str, value: f64, aim: Aim) {
-        let (met, wanted) = match aim {
-            Aim::AtMost(limit) => (value <= limit, format!("at most {limit}")),
-            Aim::AtLeast(limit) => (value >= limit, format!("at least {limit}")),
-        };
-        println!("  {what}: {value:.3} ({wanted}: {})", if met { "met" } else { "MISSED" });
-        self.aims.push(json!({"what": what, "value": value, "aim": wanted, "met": met}));
+        self.aims.push(aim.hold(what, value));
     }
 
     /// Writes the record and the plot, and says where.
@@ -116,6 +111,18 @@ pub fn arm<'a>(name: &str, measure: impl FnMut(usize) -> f64 + 'a) -> Arm<'a> {
 pub enum Aim {
     AtMost(f64),
     AtLeast(f64),
+}
+
+impl Aim {
+    /// Prints whether a figure is as it has to be; the record's entry of it.
+    pub fn hold(self, what: &str, value: f64) -> Value {
+        let (met, wanted) = match self {
+            Aim::AtMost(limit) => (value <= limit, format!("at most {limit}")),
+            Aim::AtLeast(limit) => (value >= limit, format!("at least {limit}")),
+        };
+        println!("  {what}: {value:.3} ({wanted}: {})", if met { "met" } else { "MISSED" });
+        json!({"what": what, "value": value, "aim": wanted, "met": met})
+    }
 }
 
 /// Figures of arms: a row of each round.
@@ -187,6 +194,16 @@ pub fn touch(pages: &[PageBytes]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aim_is_met_up_to_its_limit() {
+        let is_met = |aim: Aim, value: f64| aim.hold("x", value)["met"] == true;
+        assert!(is_met(Aim::AtMost(1.1), 1.1) && !is_met(Aim::AtMost(1.1), 1.2));
+        assert!(is_met(Aim::AtLeast(1.1), 1.1) && !is_met(Aim::AtLeast(1.1), 1.0));
+        // A figure that there is not meets nothing.
+        assert!(!is_met(Aim::AtMost(1.1), f64::NAN) && !is_met(Aim::AtLeast(1.1), f64::NAN));
+        assert_eq!(Aim::AtMost(15.0).hold("x", 3.0)["aim"], "at most 15");
+    }
 
     #[test]
     fn ratios_are_taken_round_by_round() {

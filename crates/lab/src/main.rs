@@ -21,6 +21,7 @@
 
 mod arms;
 mod build;
+mod c_library;
 mod cache;
 mod codecs;
 mod contention;
@@ -115,7 +116,8 @@ enum BenchCommand {
     Corpus(corpus::CorpusArguments),
     /// Speed and density of every compressor on pages
     Codecs(engine::EngineArguments),
-    /// The cost of the cache over the bare compressor
+    /// The cost of the cache over the bare compressor, and of its faces for Rust and C over the
+    /// cache
     Cache(engine::EngineArguments),
     /// The cost of pages of one repeated word, and of looking for them to the others
     SameFilled(engine::EngineArguments),

@@ -9,25 +9,36 @@
 //! | workload | figure |
 //! |---|---|
 //! | start | `/bin/true`, from before the fork to after the end |
+//! | Python, ... | start and end of `python3`, by each way to run it under uzswap; see `starts` |
 //! | CPython | five loops, timed inside, start not included |
 //! | sort | GNU sort of made-up lines |
 //! | redis | redis-benchmark against redis-server over a Unix socket: each command's time, and the processor time of both |
 
+mod starts;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use super::engine::Aim;
 use super::process::{Interrupt, Running, children_seconds, find};
 use super::record::{Out, Record, median, quartiles};
 use super::scratch::Scratch;
 use uzswap_cli::Failure;
 use uzswap_cli::console;
 use uzswap_cli::program::reason;
+
+use starts::{Starts, Way};
+
+/// The most that a start of Python may take longer under uzswap.
+const PYTHON_START_MOST_MS: f64 = 15.0;
+/// A run in place writes its statistics after the program's end: so long they are waited for.
+const STATS_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Debug)]
 pub struct OverheadArguments {
@@ -40,7 +51,7 @@ pub struct OverheadArguments {
         value_parser = clap::value_parser!(u32).range(1..=1000)
     )]
     rounds: u32,
-    /// Pairs of starts of /bin/true
+    /// Pairs of starts, of /bin/true and of Python in each way
     #[arg(
         long, value_name = "N", default_value_t = 100,
         value_parser = clap::value_parser!(u32).range(1..=100_000)
@@ -70,13 +81,18 @@ pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
         interrupt: Interrupt::install(),
         scratch: Scratch::new("overhead")?,
     };
-    let workloads: [(&str, u32, Workload); 4] = [
+    let starts = Starts::prepare(bench.scratch.path());
+    let python = |side: Side, way: Way| bench.python_start(starts.as_ref(), side, way);
+    let workloads: [(&str, u32, Workload); 7] = [
         ("start", arguments.starts, &|side| bench.start(side)),
+        (Way::Run.name(), arguments.starts, &|side| python(side, Way::Run)),
+        (Way::Module.name(), arguments.starts, &|side| python(side, Way::Module)),
+        (Way::Restart.name(), arguments.starts, &|side| python(side, Way::Restart)),
         ("CPython", arguments.rounds, &|side| bench.python(side)),
         ("sort", arguments.rounds, &|side| bench.sort(side)),
         ("redis", arguments.rounds, &|side| bench.redis(side)),
     ];
-    let mut all = Map::new();
+    let (mut all, mut aims) = (Map::new(), Vec::new());
     println!(
         "{:<24} {:>10} {:>10} {:>11} {:>8} {:>18} {:>8}",
         "", "plain", "uzswap", "difference", "ratio", "quartiles", "least"
@@ -87,6 +103,7 @@ pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
             Ok(pairs) => {
                 let summary = summarize(&pairs);
                 print!("{}", table(name, &summary));
+                aims.extend(Way::of(name).map(|way| start_aim(way, &summary)));
                 all.insert(name.to_string(), json!({"summary": summary, "pairs": pairs}));
             }
             Err(why) => {
@@ -99,6 +116,7 @@ pub fn run(arguments: OverheadArguments) -> Result<u8, Failure> {
         "settings": {
             "memory": arguments.memory, "rounds": arguments.rounds, "starts": arguments.starts,
         },
+        "aims": aims,
         "workloads": all,
     }))?;
     println!("\n{}", json.display());
@@ -150,7 +168,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let path = self.stats();
-        let text = fs::read_to_string(&path).map_err(|e| format!("--stats: {}", reason(&e)))?;
+        let text = written(&path)?;
         let _ = fs::remove_file(&path);
         judge(&serde_json::from_str(&text).map_err(|e| format!("--stats: {e}"))?)
     }
@@ -178,6 +196,23 @@ impl Bench<'_> {
 
     fn start(&self, side: Side) -> Result<Figures, String> {
         timed(&mut self.command(side, "true")?)
+    }
+
+    /// Wall time of `python3` that does nothing. Processor time is left out: the supervisor of a
+    /// run in place is nobody's child.
+    fn python_start(
+        &self,
+        starts: Result<&Starts, &String>,
+        side: Side,
+        way: Way,
+    ) -> Result<Figures, String> {
+        let starts = starts.map_err(String::clone)?;
+        let mut command = match side {
+            Side::Plain => starts.plain(),
+            Side::Managed => starts.managed(way, &self.arguments.memory, &self.stats()),
+        };
+        let wall = timed(command.stdin(Stdio::null()).stdout(Stdio::null()))?.remove("wall");
+        Ok(wall.map(|seconds| ("wall".to_string(), seconds)).into_iter().collect())
     }
 
     fn python(&self, side: Side) -> Result<Figures, String> {
@@ -257,6 +292,28 @@ impl Bench<'_> {
         figures.insert("all CPU".to_string(), children_seconds() - before);
         Ok(figures)
     }
+}
+
+/// The text of the statistics, once it is there.
+fn written(path: &Path) -> Result<String, String> {
+    let started = Instant::now();
+    loop {
+        match fs::read_to_string(path) {
+            Err(e) => return Err(format!("--stats: {}", reason(&e))),
+            Ok(text) if text.ends_with("\n}\n") => return Ok(text),
+            Ok(_) if started.elapsed() > STATS_PATIENCE => {
+                return Err("--stats: nothing was written".to_string());
+            }
+            Ok(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Holds the difference of a start of Python against what it may be.
+fn start_aim(way: Way, summary: &Map<String, Value>) -> Value {
+    let seconds = summary.get("wall").and_then(|wall| wall["difference_seconds"].as_f64());
+    let ms = seconds.map_or(f64::NAN, |seconds| seconds * 1e3);
+    Aim::AtMost(PYTHON_START_MOST_MS).hold(&format!("{}: ms over plain", way.name()), ms)
 }
 
 fn judge(stats: &Value) -> Result<(), String> {
@@ -400,6 +457,34 @@ mod tests {
         assert!(judge(&stats(false, 0)).unwrap_err().contains("unmanaged"));
         assert!(judge(&stats(true, 1)).unwrap_err().contains("--memory"));
         assert!(judge(&json!({})).is_err());
+    }
+
+    #[test]
+    fn statistics_are_waited_for_until_they_are_whole() {
+        let path = std::env::temp_dir().join(format!("uzswap-overhead-{}", std::process::id()));
+        assert!(written(&path).unwrap_err().starts_with("--stats: "));
+        fs::write(&path, "{\n").unwrap();
+        let writer = thread::spawn({
+            let path = path.clone();
+            move || {
+                thread::sleep(Duration::from_millis(20));
+                fs::write(&path, "{\n}\n").unwrap();
+            }
+        });
+        assert_eq!(written(&path).unwrap(), "{\n}\n");
+        writer.join().unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_start_of_python_is_held_against_milliseconds() {
+        let aim = |seconds: f64| {
+            let wall = json!({"difference_seconds": seconds});
+            start_aim(Way::Run, &Map::from_iter([("wall".to_string(), wall)]))
+        };
+        assert_eq!((&aim(0.0149)["met"], &aim(0.0151)["met"]), (&json!(true), &json!(false)));
+        assert_eq!(aim(0.0151)["what"], "Python, run: ms over plain");
+        assert_eq!(start_aim(Way::Run, &Map::new())["met"], false);
     }
 
     #[test]
