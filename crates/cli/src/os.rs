@@ -308,7 +308,7 @@ pub fn suffer(signal: c_int) {
     }
 }
 
-/// The first of the sockets that whoever started us listens on already, by systemd's protocol. To
+/// The first socket of those that our parent has opened and listens on, by systemd's protocol. To
 /// be asked once, before anything is opened.
 pub fn inherited_socket() -> Option<OwnedFd> {
     const FIRST: RawFd = 3;

@@ -21,7 +21,7 @@ use crate::size::{grouped, human};
 use crate::supervise::{End, How};
 
 pub const PAGE_BYTES: u64 = 4096;
-/// A part of the limit by which it may be passed, unsaid.
+/// The part of the limit by which a run may pass it without a warning.
 const SLACK_PART: u64 = 64;
 
 /// A run that has ended.

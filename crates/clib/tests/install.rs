@@ -1,4 +1,4 @@
-//! What `install.sh` installs is found by pkg-config, by the compiler and by the loader.
+//! The files that `install.sh` installs are found by pkg-config, by the compiler and by the loader.
 
 mod support;
 

@@ -42,7 +42,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     comparison.end(results.into(), &plot)
 }
 
-/// What was found with one codec.
+/// The measurements of one codec.
 struct Measured {
     pages: usize,
     batches: usize,
@@ -75,7 +75,7 @@ fn measure(comparison: &Comparison, text: &str) -> Result<Measured, Failure> {
     Ok(Measured { pages: pages.len(), batches: batches.len(), times })
 }
 
-/// The pages that the codec makes less of.
+/// The pages that the codec makes smaller.
 fn shrinking(codecs: &Codecs, mix: &[PageBytes]) -> Vec<PageBytes> {
     let (mut scratch, mut out) = (Scratch::new(), [0; MAX_COMPRESSED_BYTES]);
     let shrinks = |page: &&PageBytes| {

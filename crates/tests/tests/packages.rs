@@ -1,5 +1,5 @@
-//! What would be published: each crate packs from what is in the tree, with its licences and
-//! without a stray file.
+//! The packages that would be published: each crate packs from the tree's own files, with its
+//! licences and without a stray file.
 //!
 //! Nothing is compiled: cargo checks the manifests and writes the archives.
 
@@ -13,7 +13,7 @@ const CRATES: [&str; 5] = ["uzswap", "uzswap-disk", "uzswap-preload", "uzswap-cl
 /// Kinds of files that a crate has. One of another kind is wanted here, or does not belong there.
 const KINDS: [&str; 11] = ["rs", "toml", "orig", "lock", "json", "c", "cc", "h", "sh", "css", "js"];
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
-/// What the registry takes.
+/// The largest package that the registry takes.
 const BYTES_MOST: u64 = 10 << 20;
 
 fn cargo(arguments: &[&str]) -> String {

@@ -13,8 +13,8 @@
 //! A program that is started (`estimate -- COMMAND`) is watched from within, as far as `run` could
 //! take it over: of a sample of its pages each use is seen. One that runs already (`estimate PID`)
 //! has nothing of uzswap in it: it is known how much memory is touched in a time, not which pages,
-//! nor in which order. What an estimate is *not*: a promise. Faults of several threads at a time
-//! are counted as if they came one after the other.
+//! nor in which order. An estimate is no promise. Faults of several threads at a time are counted
+//! as if they came one after the other.
 
 mod cost;
 mod curve;

@@ -66,11 +66,12 @@ pub struct SimulateArguments {
     json: Option<PathBuf>,
 }
 
-/// The trace's word on a size.
+/// How much a trace tells of a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     Wholly,
-    /// The recording had more in memory for a part of the time: what hit there is not in the trace.
+    /// The recording had more in memory for a part of the time: touches that hit there are not in
+    /// the trace.
     Partly,
     Not,
 }
@@ -121,7 +122,7 @@ pub fn run(arguments: SimulateArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Reads a trace that something can be said of. What is missing in it is said.
+/// Reads a trace, and says if records are missing. A trace in which no page came back is refused.
 pub fn read(path: &Path) -> Result<Sequence, Failure> {
     let shown = path.display();
     let file = File::open(path).map_err(|e| Failure::usage(format!("{shown}: {}", reason(&e))))?;
@@ -257,7 +258,7 @@ impl Told {
         match sequence.recorded_pages {
             Some([least, _]) if pages < least => Told::Not,
             Some([_, most]) if pages >= most => Told::Wholly,
-            // Where nothing is known it is not known that all is told.
+            // Between the two, or without counts, the trace may tell a part only.
             _ => Told::Partly,
         }
     }

@@ -94,7 +94,7 @@ impl Drop for Place {
     }
 }
 
-/// What a command says that has to succeed.
+/// The output of a command that has to succeed.
 pub fn said(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
     assert!(output.status.success(), "{command:?}: {}", shown(&output));
