@@ -8,7 +8,7 @@
 //!                                              [ page ][ page ][ page ]   in the cache
 //! ```
 //!
-//! A value is never changed in place: its new form goes into the open page. The bytes of the old one
+//! A value is never changed in place: its new form goes into the open page. The old form's bytes
 //! are lost to its page, until nothing in that page is in use any more: then the page is dropped.
 
 use std::collections::HashMap;

@@ -45,7 +45,7 @@ const ENTRIES: [Entry; 9] = [
         dictionary: false,
         parameters: "",
         summary: "made for heaps, denser than lz4, which takes pages of which it makes less; the \
-                  default on processors with AVX-512 (VBMI2), where it is the fastest both ways",
+                  default on processors with AVX2, where it is the fastest both ways",
     },
     Entry {
         algorithm: Algorithm::Lz4,

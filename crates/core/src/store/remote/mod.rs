@@ -8,7 +8,7 @@
 //!
 //! The process that has the pages talks to the servers itself. A broker in `uzswap run` would cost
 //! two wake-ups more for each load, and the pages would be gone with it; without one they are there
-//! as long as the process and a server are (docs/decisions.md).
+//! as long as the process and a server are (docs/decisions/0031-remote-without-a-broker.md).
 //!
 //! A server is believed as little as a disk is: each object is sealed under a key that never leaves
 //! the process, by its place and the number of its use. So a server can neither read nor forge one,
