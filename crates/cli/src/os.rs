@@ -22,10 +22,13 @@ use std::ptr::{null, null_mut};
 
 pub mod apart;
 pub mod contention;
+mod end;
 mod witness;
 
+pub use end::{End, How};
 pub use witness::Witness;
 
+use uzswap::PAGE_BYTES;
 use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, TEXT_BYTES};
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
 use uzswap::control::{CONTROL_BYTES, Settings, Tree};
@@ -663,8 +666,6 @@ pub fn identity() -> Identity {
 
 /// A page that nobody may touch, to try what /proc/self/mem can do with it.
 pub struct ForbiddenPage(*mut c_void);
-
-const PAGE_BYTES: usize = 4096;
 
 impl ForbiddenPage {
     /// Holds `byte` everywhere and is PROT_NONE.

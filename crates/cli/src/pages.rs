@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-pub const PAGE_BYTES: usize = 4096;
+pub use uzswap::PAGE_BYTES;
 pub type PageBytes = [u8; PAGE_BYTES];
 
 /// Where pages come from.

@@ -6,22 +6,7 @@
 //! program and goes on to it. A shell that started us watches us only, so when the program stops we
 //! stop too, by the same signal, and when it dies by a signal so do we.
 
-use crate::os::{self, Change, Pid, Received, Waker, Witness};
-
-/// How the program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    pub pid: i32,
-    pub how: How,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    Exited(u8),
-    Killed(i32),
-    /// It was not our child, and nobody could say.
-    Unknown,
-}
+use crate::os::{self, Change, End, How, Pid, Received, Waker, Witness};
 
 /// Waits until the program has ended. Without a witness each signal of a process is taken for one
 /// to us alone.

@@ -33,7 +33,7 @@ use uzswap::store::FileStore;
 use uzswap::store::seal::Encryption;
 use uzswap::sys::Errno;
 
-pub const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = uzswap::PAGE_BYTES as u64;
 /// The largest disk: keys of the cache have 32 bits, and the last one is left alone.
 pub const DISK_MOST_BYTES: u64 = (u32::MAX as u64 - 1) * PAGE_BYTES;
 /// The area of the cache's keys that the pages are under.

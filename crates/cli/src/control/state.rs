@@ -16,7 +16,7 @@ use crate::os;
 use crate::procfs::{anonymous_bytes, printable};
 use crate::size::{grouped, human};
 
-pub use crate::report::PAGE_BYTES;
+pub use crate::size::PAGE_BYTES;
 
 /// The state of a process, as far as paging is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::client::{self, PATIENCE};
-use crate::report::PAGE_BYTES;
+use crate::size::PAGE_BYTES;
 use crate::size::human;
 use crate::{Failure, columns, console};
 

@@ -42,7 +42,7 @@ use self::cost::Costs;
 use self::table::Estimate;
 use self::watch::{Observation, Watch};
 use self::within::{Reader, Within};
-use crate::os::Witness;
+use crate::os::{End, Witness};
 use crate::process::{Interrupt, children_seconds};
 use crate::program::{Program, reason};
 use crate::progress::Progress;
@@ -167,7 +167,7 @@ fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observat
 fn watch_command(
     program: &Program,
     within: Option<&Within>,
-) -> Result<(supervise::End, Observation), Failure> {
+) -> Result<(End, Observation), Failure> {
     let pid = run::launch(program, within.map(Within::managed))?;
     let witness = Witness::start().ok();
     // From here on there are threads.

@@ -29,7 +29,7 @@ use super::within::Refaults;
 
 /// Memory that a process that pages takes for uzswap itself (`docs/experiments/builds.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
-const PAGE_BYTES: f64 = 4096.0;
+const PAGE_BYTES: f64 = uzswap::PAGE_BYTES as f64;
 /// The part of the pages after one used a moment ago that comes by windows. Only some pages are
 /// watched, so touches look in order where pages between those are left out, too. Of CPython's
 /// loads 49, 45 and 16 % came by windows at 75, 50 and 25 %.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::budget::Budget;
 use crate::control::run::Run;
-use crate::report::PAGE_BYTES;
+use crate::size::PAGE_BYTES;
 
 /// Starts a thread that answers questions. It answers 0 pages if the memory left cannot be read.
 pub fn start(run: Arc<Run>) {

@@ -15,6 +15,7 @@
 pub mod address;
 pub mod clock;
 mod exposition;
+pub mod outcome;
 pub mod page;
 mod request;
 pub mod sampler;

@@ -29,9 +29,9 @@ use self::policies::Replay;
 pub use self::sequence::Sequence;
 use crate::Failure;
 use crate::progress::Progress;
-use crate::size::{self, Size, grouped, human};
+use crate::size::{self, PAGE_BYTES, Size, grouped, human};
 use crate::trace::End;
-use crate::{console, plot, program::reason, report};
+use crate::{console, plot, program::reason};
 
 /// Arguments of `uzswap simulate`.
 #[derive(clap::Args, Debug)]
@@ -155,7 +155,7 @@ pub fn read(path: &Path) -> Result<Sequence, Failure> {
 fn sizes(given: &[Size], sequence: &Sequence) -> Result<Vec<u64>, String> {
     const LEAST_PAGES: u64 = 256;
     let need = bytes_of(sequence.peak_pages);
-    let of = |size: &Size| match size.of(need) / report::PAGE_BYTES {
+    let of = |size: &Size| match size.of(need) / PAGE_BYTES {
         pages if pages < LEAST_PAGES => Err(format!(
             "--memory: {} of the {} that the program needed: 1 MiB is the least that can be \
              simulated",
@@ -170,7 +170,7 @@ fn sizes(given: &[Size], sequence: &Sequence) -> Result<Vec<u64>, String> {
 }
 
 fn bytes_of(pages: u64) -> u64 {
-    pages * report::PAGE_BYTES
+    pages * PAGE_BYTES
 }
 
 impl Simulation {

@@ -369,7 +369,7 @@ fn is_own_memory(fd: usize) -> bool {
     let mut path = [0u8; 40];
     let mut digits = [0u8; 12];
     let mut n = 0;
-    for part in [&b"/proc/self/fd/"[..], super::process::decimal(fd as u32, &mut digits)] {
+    for part in [&b"/proc/self/fd/"[..], super::decimal(fd as u32, &mut digits)] {
         path[n..n + part.len()].copy_from_slice(part);
         n += part.len();
     }

@@ -19,7 +19,7 @@ use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, buffers, evictor, raw, runtime, sandbox, start};
+use super::{Answer, Args, PAGER, buffers, evictor, raw, run, runtime, sandbox};
 
 /// Calls that a process of several threads may be refused.
 const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
@@ -56,7 +56,7 @@ pub(super) fn note(number: usize, a: &Args) {
     let loses = LOSING.contains(&number)
         || RIGHTS.contains(&number)
         || number == nr::PRCTL && a[0] == PR_SET_DUMPABLE && a[1] == 0;
-    let needs_file = || start::settings().mechanism == Mechanism::Protect as u32;
+    let needs_file = || run::settings().mechanism == Mechanism::Protect as u32;
     if loses && needs_file() && PAGER.active().is_none() && !super::process::is_shared_child() {
         ProcMem::open_early();
         super::descriptors::refresh();

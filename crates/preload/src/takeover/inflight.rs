@@ -244,8 +244,7 @@ fn where_is(tid: u32) -> Where {
     let mut path = [0u8; 64];
     let mut n = 0;
     let mut digits = [0u8; 12];
-    for part in [&b"/proc/self/task/"[..], super::process::decimal(tid, &mut digits), b"/syscall\0"]
-    {
+    for part in [&b"/proc/self/task/"[..], super::decimal(tid, &mut digits), b"/syscall\0"] {
         path[n..n + part.len()].copy_from_slice(part);
         n += part.len();
     }

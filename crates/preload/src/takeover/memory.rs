@@ -18,9 +18,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, file_memory, inflight, raw,
-    relatives, reserved, runtime,
+    relatives, reserved, run, runtime,
     signals::{self, dump},
-    start,
 };
 use crate::patch;
 
@@ -186,7 +185,7 @@ pub fn activate(s: &mut Locked<'_>) {
         return;
     }
     let room = descriptors::make_room();
-    let opened = Active::open(start::settings(), thread::is_only_one(), &PAGER.tree().leases)
+    let opened = Active::open(run::settings(), thread::is_only_one(), &PAGER.tree().leases)
         .and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
     if let Err(e) = opened {
         descriptors::give_back(room);
@@ -303,7 +302,7 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
 /// Asks the kernel for huge pages in a dormant process, if they are wanted everywhere, so that they
 /// are there when paging begins.
 fn want_huge_pages(start: usize, end: usize) {
-    let always = start::settings().huge_pages == uzswap::control::HugePages::Always as u32;
+    let always = run::settings().huge_pages == uzswap::control::HugePages::Always as u32;
     if always && end - start >= uzswap::sys::HUGE_BYTES {
         // SAFETY: dormant; the pager takes pages as it finds them when it begins.
         unsafe { uzswap::sys::program::advise_huge(start, end - start) };

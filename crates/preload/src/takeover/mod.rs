@@ -24,6 +24,7 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod decimal;
 mod descriptors;
 mod ending;
 mod evictor;
@@ -39,18 +40,20 @@ mod pins;
 mod process;
 mod relatives;
 mod reserved;
+mod run;
 mod sandbox;
 mod signals;
 mod start;
 mod target;
 pub(crate) use memory::leave_later_texts;
+pub(crate) use run::set_preload;
 pub use start::constructor;
-pub(crate) use start::{leave_unmanaged, set_preload, take_over};
+pub(crate) use start::{leave_unmanaged, take_over};
 mod thread;
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use uzswap::control::{Counter, Settings};
+use uzswap::control::Counter;
 use uzswap::fault::Pager;
 use uzswap::sys::{Errno, nr, syscall};
 
@@ -63,10 +66,6 @@ use thread::ThreadBlock;
 
 /// The one pager of this process.
 pub static PAGER: Pager = Pager::new();
-
-/// The settings of the run: set once by `start`, never freed. No lock is before them: a vfork child
-/// and a signal handler that execs read them on top of anything.
-static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(core::ptr::null_mut());
 
 /// This process's id, to recognise a child that shares our memory (vfork).
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -94,7 +93,7 @@ macro_rules! call {
     };
 }
 pub(crate) use call;
-pub(crate) use process::decimal;
+pub(crate) use decimal::decimal;
 
 /// The hook's decision on a call.
 pub(crate) enum Answer {

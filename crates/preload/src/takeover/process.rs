@@ -22,7 +22,7 @@ use super::target::Way;
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw,
-    relatives, reserved, runtime, sandbox, signals, start, target,
+    relatives, reserved, run, runtime, sandbox, signals, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -177,7 +177,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
                     evictor::open_files();
                 }
-                let slot = child.map_or_else(start::spare_slot, |(slot, _)| slot);
+                let slot = child.map_or_else(run::spare_slot, |(slot, _)| slot);
                 slot.add(Counter::Processes, 1);
                 let may_renew = sandbox::may_open_again();
                 if let Err(e) =
@@ -434,7 +434,7 @@ impl Strings {
 /// Builds the environment of the new program: the program's, plus the two variables that bring us
 /// there. `first`: the library that has to be loaded before us, or nothing.
 fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) -> Option<Carried> {
-    let own = start::preload();
+    let own = run::preload();
     let program = if let Way::Boot(path) = way { Some(path) } else { None };
     let given = Given::read(environment, program.is_none());
     let (others, path) = (given.preload(), program.map_or(&[][..], c_bytes));
@@ -507,17 +507,4 @@ fn starts_with(at: usize, prefix: &[u8]) -> bool {
     // SAFETY: a C string of the program; reading stops at the first difference, at the latest at
     // its end.
     prefix.iter().enumerate().all(|(i, b)| unsafe { *((at + i) as *const u8) } == *b)
-}
-
-/// A number in decimal digits.
-pub(crate) fn decimal(mut v: u32, into: &mut [u8; 12]) -> &[u8] {
-    let mut i = into.len();
-    loop {
-        i -= 1;
-        into[i] = b'0' + (v % 10) as u8;
-        v /= 10;
-        if v == 0 {
-            return &into[i..];
-        }
-    }
 }

@@ -16,7 +16,7 @@ use uzswap::control::{CONTROL_BYTES, Notice, Slot, Tree};
 use uzswap::sys::fd;
 
 use super::descriptors::CONTROL_FD;
-use super::{ACTIVE, PAGER, PID, evictor, memory, start, thread};
+use super::{ACTIVE, PAGER, PID, evictor, memory, run, thread};
 
 /// Shortest time between two questions about the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
@@ -90,7 +90,7 @@ pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
         // Our own locks do not show.
         tree.lock_offset(s).is_some_and(|at| fd::is_byte_locked(control, at) == Ok(false))
     });
-    claim_by(tree, || tree.claim(pid)).unwrap_or_else(start::spare_slot)
+    claim_by(tree, || tree.claim(pid)).unwrap_or_else(run::spare_slot)
 }
 
 /// The slot of a child to come, and its id.

@@ -19,7 +19,7 @@ use uzswap::sys::seccomp::{Call, INSTRUCTIONS_MAX, Instruction, Verdict, verdict
 use uzswap::sys::{file, nr, userfaultfd};
 
 use super::thread::ThreadBlock;
-use super::{Args, PAGER, buffers, call, ending, process, runtime, signals, start};
+use super::{Args, PAGER, buffers, call, ending, process, run, runtime, signals};
 
 /// A filter is installed; a forked child may open the mechanism's files; a program that is executed
 /// may load us.
@@ -168,14 +168,14 @@ fn passes(filter: &[Instruction]) -> bool {
     let commands = || {
         userfaultfd::COMMANDS.iter().map(|c| verdict(filter, &Call::with_command(nr::IOCTL, *c)))
     };
-    let by_protection = start::settings().mechanism == Mechanism::Protect as u32;
+    let by_protection = run::settings().mechanism == Mechanism::Protect as u32;
     let (needed_remote, optional_remote): (&[usize], &[usize]) =
-        if start::settings().is_remote() { (&NEEDED_REMOTE, &OPTIONAL_REMOTE) } else { (&[], &[]) };
+        if run::settings().is_remote() { (&NEEDED_REMOTE, &OPTIONAL_REMOTE) } else { (&[], &[]) };
     let needs = NEEDED.iter().chain(needed_remote).all(|n| at_most(Verdict::Allowed, *n))
         && (by_protection || commands().all(|v| v == Verdict::Allowed));
     let discards = || verdict(filter, &Call::with_command(nr::IOCTL, file::BLKDISCARD));
     let survives = OPTIONAL.iter().chain(optional_remote).all(|n| at_most(Verdict::Refused, *n))
-        && (start::settings().device().is_none() || discards() <= Verdict::Refused);
+        && (run::settings().device().is_none() || discards() <= Verdict::Refused);
     let may_open = survives && TO_OPEN.iter().all(|n| at_most(Verdict::Refused, *n));
     if !may_open {
         MAY_OPEN.store(false, Ordering::Relaxed);

@@ -10,17 +10,12 @@
 // Runs once, on one thread. The environment array is the one the loader passes; it is edited in
 // place, as `unsetenv` would. The control block is mapped shared and lives for ever.
 
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use std::boxed::Box;
+use core::sync::atomic::Ordering;
 use std::vec::Vec;
 
 use uzswap::control::handles::{COUNTERS_SEALS, Handles, SETTINGS_SEALS};
 use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring, TRACED_BYTES};
-use uzswap::control::{
-    CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, Tree,
-};
+use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Tree};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::sync::{Owners, set_owners};
@@ -29,39 +24,12 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
-use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals, target};
+use super::{PAGER, PID, call, evictor, memory, process, relatives, run, signals, target};
 use crate::patch;
 
 /// The smallest mapping from before us that is worth managing: smaller ones hold memory that the
 /// loader and the kernel use.
 const EARLY_MIN_BYTES: usize = 1 << 20;
-
-/// The settings of the run.
-pub fn settings() -> &'static Settings {
-    // SAFETY: stored once, before any hook runs, and never freed.
-    unsafe { &*SETTINGS.load(Ordering::Acquire) }
-}
-
-/// The path by which the loader found this library: the entry of LD_PRELOAD, which loads it into
-/// the programs that this one executes. It lies in the process's own memory, since it decides what
-/// they execute.
-static PRELOAD: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The entry of LD_PRELOAD by which the library came; empty: it came otherwise.
-pub fn preload() -> &'static [u8] {
-    // SAFETY: stored once, before any hook runs, and never freed.
-    unsafe { PRELOAD.load(Ordering::Acquire).as_ref() }.map_or(&[], |path| path.as_slice())
-}
-
-/// A slot outside the tree, for a process that found none: its counters are lost, nothing else.
-pub fn spare_slot() -> &'static Slot {
-    struct Spare(UnsafeCell<MaybeUninit<Slot>>);
-    // SAFETY: a slot consists of atomics.
-    unsafe impl Sync for Spare {}
-    static SPARE: Spare = Spare(UnsafeCell::new(MaybeUninit::zeroed()));
-    // SAFETY: all zero is a slot.
-    unsafe { (*SPARE.0.get()).assume_init_ref() }
-}
 
 /// The loader's call.
 ///
@@ -118,7 +86,7 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
     super::DEBUG.store(settings.debug != 0, Ordering::Relaxed);
-    SETTINGS.store(Box::leak(Box::new(settings)), Ordering::Release);
+    run::set_settings(settings);
     // The first process of the run sets the limit; a change while running is kept.
     let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
     let _ = tree.limit_pages.compare_exchange(0, limit, Ordering::AcqRel, Ordering::Relaxed);
@@ -256,12 +224,7 @@ unsafe fn take_preload(envp: *mut *mut u8, own_file: &[u8]) {
             is_anything_left
         });
     }
-    set_preload(noted.unwrap_or_default());
-}
-
-/// Notes by which path the library is loaded into other programs.
-pub(crate) fn set_preload(path: Vec<u8>) {
-    PRELOAD.store(Box::leak(Box::new(path)), Ordering::Release);
+    run::set_preload(noted.unwrap_or_default());
 }
 
 /// Counts that the process goes on without us.

@@ -23,7 +23,7 @@
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK};
 use uzswap::sys::{Errno, Result, check, fd, file, nr};
 
-use super::{Args, call, start};
+use super::{Args, call, run};
 
 /// Bytes of a file that are read at a time.
 pub const BUFFER_BYTES: usize = 4096;
@@ -140,7 +140,7 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
     if let Some(left) = file {
         fd::close(left);
     }
-    let library = start::preload();
+    let library = run::preload();
     target.is_foreign |= !finds_library(library, buffer);
     if target.is_static || target.has_other_loader {
         let has_path = match number {

@@ -13,7 +13,7 @@ use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
 use super::super::buffers::copy_in;
-use super::super::process::decimal;
+use super::super::decimal;
 use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime};
 
 const WILLNEED: usize = 3;

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use uzswap::sys::{PAGE_SIZE, nr};
 
-use super::super::process::decimal;
+use super::super::decimal;
 use super::super::{ACTIVE, PAGER, call};
 use super::*;
 
