@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
@@ -421,7 +420,7 @@ mod tests {
     use crate::os::ControlBlock;
     use crate::os::End;
     use std::ffi::OsString;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
     use uzswap::control::{HugePages, Settings};
 
     const MIB: u64 = 1 << 20;
