@@ -2,20 +2,20 @@
 //!
 //! `initfirst`: its constructor runs before all others, when there is one thread and no code of the
 //! program has run. `now`: all symbols are bound at load, so that neither a hook nor a signal
-//! handler ever enters the loader to bind one. What Rust does not export is hidden anyway;
-//! `exclude-libs` says the same of C archives, so that a codec inside never answers for the
+//! handler ever enters the loader to bind one. Rust's own symbols are hidden unless exported;
+//! `exclude-libs` hides those of C archives as well, so that a codec inside never answers for the
 //! program's own copy of it.
 //!
-//! It is linked with `standalone.c` and needs no other library. Executed by itself it begins at
-//! `uzswap_start` (`src/boot`).
+//! The library is linked with `standalone.c` and needs no other one. Executed by itself it begins
+//! at `uzswap_start` (`src/boot`).
 //!
-//! And a sum of the sources that say what a patched text looks like: texts are kept in files
-//! between starts, and those that another build has made are not mapped.
+//! This script also makes a sum of the sources on which a patched text depends: texts are kept in
+//! files between starts, and those that another build has made are not mapped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The sources of the slots and of what they jump to.
+/// The sources of the slots and of the code to which they jump.
 const SOURCES: &str = "src/patch";
 
 fn sum(mut h: u64, bytes: &[u8]) -> u64 {
@@ -43,7 +43,8 @@ fn sum_of_sources() -> u64 {
     })
 }
 
-/// Compiles what else would come from libc, libgcc and the loader; the object file.
+/// Compiles the functions that would else come from libc, libgcc and the loader. Returns the object
+/// file.
 fn standalone() -> PathBuf {
     const FLAGS: [&str; 7] =
         ["-O2", "-fPIC", "-fno-stack-protector", "-fno-builtin", "-ffunction-sections", "-w", "-c"];

@@ -59,7 +59,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Of the machine that we run on.
+    /// Reads the budget of the machine that we run on.
     pub fn read() -> Result<Budget, String> {
         Budget::read_below(Path::new("/"))
     }
@@ -163,8 +163,8 @@ impl Mount {
     fn levels(&self, root: &Path, own_path: &str) -> Option<Vec<PathBuf>> {
         let own = Path::new(own_path);
         // Outside of our cgroup namespace the kernel shows `/../..`: such a mount, or such a group
-        // of ours, cannot be placed, and the mount point is the nearest ancestor there is. The same
-        // holds when the mount shows another branch.
+        // of ours, cannot be placed, and the mount point is the nearest ancestor there is. A mount
+        // of another branch is treated alike.
         let hidden = |p: &Path| p.components().any(|c| c == std::path::Component::ParentDir);
         let relative = match own.strip_prefix(&self.root) {
             Ok(relative) if !hidden(own) && !hidden(Path::new(&self.root)) => relative,

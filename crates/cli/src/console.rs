@@ -1,9 +1,8 @@
-//! Words of the command beside its results.
+//! Messages of the command, beside its results.
 
 use std::io::Write;
 
-/// One line on stderr. Whether anybody reads it is not our concern: the program has closed what it
-/// liked.
+/// Writes one line to stderr. An error is ignored: perhaps nobody reads stderr any more.
 pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("uzswap: {line}\n").as_bytes());
 }

@@ -5,7 +5,7 @@
 //!   uzswap disk ls                         DIRECTORY/disk-*.orders, each asked
 //!   uzswap disk build idle 10m             DIRECTORY/disk-build.orders <── one line
 //! ```
-//! The disk itself is `uzswap_disk`; here is what the command line has to do with it.
+//! The disk itself is `uzswap_disk`; this folder is its command line.
 
 mod arguments;
 mod client;

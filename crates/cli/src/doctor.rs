@@ -364,7 +364,8 @@ fn measured(exports: Result<Exports, String>, takes_memory: bool) -> Check {
     try_it().unwrap_or_else(|why| bad(NAME, why, REMEDY))
 }
 
-/// What reads of 4 and of 64 KiB and writes of 64 KiB take, and what loads will, in words.
+/// The measured times of reads of 4 and 64 KiB and of writes of 64 KiB, in words, with the times of
+/// loads that follow from them.
 fn times([block, cluster, write]: [u64; 3]) -> String {
     let megabytes = |ns: u64| (64 << 10) * 1000 / ns.max(1);
     format!(
@@ -418,7 +419,7 @@ fn values(text: &str, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<Check> {
     checks
 }
 
-/// What a load takes beside the read: the fault, the seal and the codec.
+/// The time of a load beside the read: the fault, the seal and the codec.
 const LOAD_US: u64 = 5;
 /// Pages of one cluster, at a ratio of two.
 const PAGES_IN_CLUSTER: u64 = 32;

@@ -23,12 +23,12 @@ impl Failure {
         Failure { message, exit_code: 1 }
     }
 
-    /// As shells do for a program that is not there.
+    /// A program that is not there; the exit code is that of shells.
     pub fn not_found(message: String) -> Failure {
         Failure { message, exit_code: 127 }
     }
 
-    /// As shells do for a file that is no program.
+    /// A file that is no program; the exit code is that of shells.
     pub fn not_executable(message: String) -> Failure {
         Failure { message, exit_code: 126 }
     }

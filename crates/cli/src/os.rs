@@ -22,10 +22,13 @@ use std::ptr::{null, null_mut};
 
 pub mod apart;
 pub mod contention;
+mod end;
 mod witness;
 
+pub use end::{End, How};
 pub use witness::Witness;
 
+use uzswap::PAGE_BYTES;
 use uzswap::control::handles::{COUNTERS_SEALS, Handle, Handles, SETTINGS_SEALS, TEXT_BYTES};
 use uzswap::control::trace::{RING_OFFSET, Ring, TRACED_BYTES};
 use uzswap::control::{CONTROL_BYTES, Settings, Tree};
@@ -308,7 +311,7 @@ pub fn suffer(signal: c_int) {
     }
 }
 
-/// The first of the sockets that whoever started us listens on already, by systemd's protocol. To
+/// The first socket of those that our parent has opened and listens on, by systemd's protocol. To
 /// be asked once, before anything is opened.
 pub fn inherited_socket() -> Option<OwnedFd> {
     const FIRST: RawFd = 3;
@@ -663,8 +666,6 @@ pub fn identity() -> Identity {
 
 /// A page that nobody may touch, to try what /proc/self/mem can do with it.
 pub struct ForbiddenPage(*mut c_void);
-
-const PAGE_BYTES: usize = 4096;
 
 impl ForbiddenPage {
     /// Holds `byte` everywhere and is PROT_NONE.

@@ -2,15 +2,15 @@
 //!
 //! The made-up page is a row of small objects as runtimes keep them: a type pointer out of few, a
 //! reference count, lengths, pointers to neighbours, a hash, a short text. LZ4 makes it about a
-//! third, which is what heaps of real programs give. The same number always gives the same page, so
-//! that what comes back can be compared without a second copy.
+//! third, which is what heaps of real programs give. A number always gives one and the same page,
+//! so a page that comes back can be compared without a second copy.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-pub const PAGE_BYTES: usize = 4096;
+pub use uzswap::PAGE_BYTES;
 pub type PageBytes = [u8; PAGE_BYTES];
 
 /// Where pages come from.

@@ -64,7 +64,7 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
     })
 }
 
-/// Where the store goes when nobody said: the first directory on a disk that works, or why there is
+/// The store's directory when no option names one: the first on a disk that works, or why there is
 /// none.
 pub fn default_store(env: Env) -> Result<PathBuf, String> {
     let candidates =
@@ -99,8 +99,8 @@ pub fn store_fault(error: &io::Error) -> String {
 // ---------------------------------------------------------------- the cache of patch tables and
 // texts
 
-/// Tells programs that make backups to leave the directory out: who restores one over it changes
-/// texts that run.
+/// Tells programs that make backups to leave the directory out: a backup restored over it would
+/// change texts that run.
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
                         # This is a cache of uzswap. See https://bford.info/cachedir/\n";
@@ -122,8 +122,8 @@ pub fn private_directory(path: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where patch tables and texts are kept when nobody said; none if no place is private. What
-/// somebody else has put in the way is a remark.
+/// The directory of patch tables and texts when no option names one; none if no place is private. A
+/// directory in which another user is in the way becomes a remark.
 pub fn default_cache(env: Env, remarks: &mut Vec<String>) -> Option<PathBuf> {
     let base = env("XDG_CACHE_HOME")
         .map(PathBuf::from)

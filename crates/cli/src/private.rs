@@ -1,5 +1,5 @@
-//! Directories that are the user's alone: whose place it is is asked before anything is made there,
-//! and what was looked at is what is used.
+//! Directories that are the user's alone. The owner of a place is checked before anything is made
+//! there, and the directory that was checked is the one that is used.
 //!
 //! ```text
 //!   ours(parent)? ──> mkdir ──> open once, without following a link ──> whose is it, who else may enter? ──> /proc/self/fd/N/NAME
@@ -78,7 +78,7 @@ impl Private {
         Ok(Private { directory, path: path.into() })
     }
 
-    /// As the user knows it.
+    /// The path as the user knows it.
     pub fn path(&self) -> &Path {
         &self.path
     }

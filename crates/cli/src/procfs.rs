@@ -17,7 +17,7 @@ pub fn is_stopped(pid: u32) -> bool {
     os::stat_of(pid).is_some_and(|stat| matches!(stat.first().map(String::as_str), Some("T" | "t")))
 }
 
-/// Without what could disturb a terminal.
+/// The text without characters that could disturb a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

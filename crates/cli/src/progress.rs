@@ -1,4 +1,4 @@
-//! How far long work is, for whoever waits at a terminal.
+//! The progress of long work, for a user who waits at a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

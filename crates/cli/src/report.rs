@@ -1,51 +1,24 @@
 //! The words at the end of a run: one line for people, warnings, and JSON with every counter.
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 use uzswap::control::{Counter, Fold, Mechanism, Notice, Tree};
 use uzswap::latency::{FaultKind, Histogram, upper_ns};
 
 use crate::console;
+use crate::observe::outcome::{Outcome, Told, settings_json};
 use crate::observe::page;
 use crate::observe::sampler::Series;
-use crate::options;
-use crate::os;
+use crate::os::{self, How};
 use crate::program::reason;
 use crate::remote::valkey::address::is_one as is_values;
 use crate::settings::{Backing, RunSettings};
-use crate::size::{grouped, human};
-use crate::supervise::{End, How};
+use crate::size::{PAGE_BYTES, grouped, human};
 
-pub const PAGE_BYTES: u64 = 4096;
-/// A part of the limit by which it may be passed, unsaid.
+/// The part of the limit by which a run may pass it without a warning.
 const SLACK_PART: u64 = 64;
-
-/// A run that has ended.
-pub struct Outcome<'a> {
-    pub settings: &'a RunSettings,
-    pub command: &'a [OsString],
-    /// The shared counters; none if the program ran unmanaged.
-    pub tree: Option<&'a Tree>,
-    pub end: End,
-    pub started_at: SystemTime,
-    pub wall_time: Duration,
-    pub pid: i32,
-    /// Samples, if a report is wanted.
-    pub series: Option<&'a Series>,
-}
-
-/// Warnings of the run, for the report to say again.
-pub struct Told {
-    pub summary: String,
-    pub warnings: Vec<String>,
-    pub peak_used_bytes: u64,
-    pub peak_needed_bytes: u64,
-    pub ratio: f64,
-}
 
 /// Prints warnings and the summary, and writes the statistics and the report.
 pub fn finish(outcome: &Outcome) {
@@ -329,29 +302,6 @@ fn latency_json(histogram: &Histogram) -> Value {
     })
 }
 
-/// The options as they were resolved.
-pub fn settings_json(settings: &RunSettings) -> Value {
-    let path =
-        |p: &Option<std::path::PathBuf>| p.as_ref().map(|p| p.to_string_lossy().into_owned());
-    json!({
-        "memory_bytes": settings.memory_bytes,
-        "memory_from": settings.memory_origin,
-        "pool_percent": match settings.pool_percent {
-            0 => json!(options::POOL_PERCENT_DEFAULT),
-            fixed => json!(fixed),
-        },
-        "compressor": settings.compressor,
-        "recompressor": settings.recompressor,
-        "huge_pages": settings.huge_pages.name(),
-        "idle_after_seconds": settings.idle_after.map(|d| d.as_secs_f64()),
-        "turns": settings.takes_turns,
-        "store": settings.store.as_ref().map(Backing::shown),
-        "mechanism": settings.mechanism.name(),
-        "encrypt": settings.encrypt,
-        "cache": path(&settings.cache),
-    })
-}
-
 /// The JSON of `--stats`. [`DOCUMENTED`] explains it.
 fn statistics(outcome: &Outcome) -> Value {
     let numbers = outcome.tree.map(Numbers::of).unwrap_or_default();
@@ -468,6 +418,9 @@ pub fn stats_help() -> String {
 mod tests {
     use super::*;
     use crate::os::ControlBlock;
+    use crate::os::End;
+    use std::ffi::OsString;
+    use std::time::{Duration, SystemTime};
     use uzswap::control::{HugePages, Settings};
 
     const MIB: u64 = 1 << 20;

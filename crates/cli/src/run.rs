@@ -26,22 +26,24 @@ use crate::control::{Run, Server};
 use crate::governor;
 use crate::mechanism::{Probe, Refusal, is_filtered};
 use crate::observe::clock::TickWatch;
+use crate::observe::outcome::Outcome;
 use crate::observe::{self, Watched};
 use crate::options::RawOptions;
 use crate::os::apart::Side;
-use crate::os::{self, ControlBlock, Witness};
+use crate::os::{self, ControlBlock, End, Witness};
 use crate::place;
 use crate::program::{Program, Way, reason};
 use crate::remote::Keeper;
 use crate::remote::valkey::address::PASSWORD;
-use crate::report::{self, Outcome, PAGE_BYTES};
+use crate::report;
 use crate::settings::{Backing, RunSettings};
-use crate::supervise::{self, End};
+use crate::size::PAGE_BYTES;
+use crate::supervise;
 use crate::trace::Header;
 use crate::trace::recorder::{self, Recorder};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
-/// How often it is looked whether processes that the program has left behind are still there.
+/// The time between two looks for processes that the program has left behind.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Arguments of `uzswap run`.
@@ -61,10 +63,10 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let env = |name: &str| std::env::var_os(name);
     let mut settings = RunSettings::resolve(&arguments.options, &env)?;
     let program = Program::find(&arguments.command, env("PATH"))?;
-    // Once: under a filter, as in a container, it takes a process to ask.
+    // Probed once: under a filter, as in a container, a probe takes a process of its own.
     let probe = Probe::run();
     if settings.mechanism == Mechanism::Auto && is_filtered() {
-        // Each program of the tree would ask, and a filter may end who does.
+        // Otherwise each program of the tree would probe, and a filter may end a process that does.
         settings.mechanism = probe.choose().unwrap_or(Mechanism::Auto);
     }
     let managed = take_over(&program, &probe, &mut settings, &env)?;
@@ -101,7 +103,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let company = Company { settings, block, arguments: &arguments, watched };
     let end = company.attend(std::process::id(), false, || {
         let end = supervise::wait(pid, witness.as_ref());
-        // It goes while the report is made.
+        // The witness ends while the report is made.
         witness.iter().for_each(Witness::dismiss);
         end
     });
@@ -181,8 +183,8 @@ struct Company<'a> {
 
 impl Company<'_> {
     /// Attends to the program while `wait` waits for its end, and reports. From here on there are
-    /// threads. `id`: by which the run is known. `lingers`: to those that it has left behind, too,
-    /// until the last of them has gone.
+    /// threads. `id`: the number by which the run is known. `lingers`: attends to processes that
+    /// the program has left behind, too, until the last has gone.
     fn attend(mut self, id: u32, lingers: bool, wait: impl FnOnce() -> End) -> End {
         let command = &self.arguments.command;
         let run = self.block.map(|block| {
@@ -234,7 +236,7 @@ impl Company<'_> {
 pub fn begin(block: &ControlBlock, ticks: &TickWatch, memory_bytes: u64) {
     let tree = block.tree();
     tree.tick_ns_q32.store(ticks.tick_ns_q32(), Ordering::Release);
-    // The first process would set it; who asks before that sees it, too.
+    // The first process would set the limit; a client that asks before that sees it, too.
     tree.limit_pages.store((memory_bytes / PAGE_BYTES) as i64, Ordering::Release);
     if let Some(ring) = block.ring() {
         ring.began_ns.store(uzswap::sys::now_ns(), Ordering::Release);
@@ -262,7 +264,7 @@ fn environment(
         ours.push(":");
     }
     ours.push(library);
-    // In its place if it is there: some programs show their environment in order.
+    // The variable keeps its place if it is there: some programs show their environment in order.
     match variables.iter_mut().find(|(name, _)| name == LD_PRELOAD) {
         None => variables.push((LD_PRELOAD.into(), ours)),
         Some((_, list)) => {
@@ -301,15 +303,15 @@ fn record(
     }
 }
 
-/// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. Without a
-/// place for its socket a run is none the worse.
+/// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. A run
+/// without a place for its socket works as well.
 fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
     governor::watch(&run, settings.idle_after, settings.takes_turns);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
         Err(fault) => {
-            // That there is no place for it is how some containers are; that somebody else has
-            // taken it is not.
+            // Some containers have no place for the socket. A place that somebody else has taken is
+            // worth a remark.
             if settings.debug || fault.is_foreign && !settings.quiet {
                 console::say(&format!(
                     "ps, top, set and reclaim will not see this run: {}",
@@ -322,7 +324,7 @@ fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
 }
 
 /// Starts the program, managed by a library and a control block or not. From here on our signals
-/// are its.
+/// are the program's.
 pub fn launch(
     program: &Program,
     managed: Option<(&Path, &ControlBlock)>,

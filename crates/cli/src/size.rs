@@ -3,6 +3,9 @@
 //! K, M, G, T, P and KiB, MiB, ... are powers of 1024; KB, MB, ... are powers of 1000, as in
 //! coreutils. Case does not matter. Fractions are exact: the arithmetic is in integers.
 
+/// A page, as sums of bytes count it.
+pub const PAGE_BYTES: u64 = uzswap::PAGE_BYTES as u64;
+
 /// A size as the user wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {

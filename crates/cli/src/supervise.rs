@@ -1,27 +1,12 @@
 //! While the program runs: signals go to it, its stops become ours, and we end as it ended.
 //!
-//! The program is in our process group, so what the terminal sends (Ctrl-C, Ctrl-\, Ctrl-Z, a
-//! change of its size) it has already received when we do; those are not sent twice, nor is what a
-//! process sends to the whole group. What a process sends to us alone is meant for the program and
-//! goes on to it. A shell that started us watches us only, so when the program stops we stop too,
-//! by the same signal, and when it dies by a signal so do we.
+//! The program is in our process group, so it has already received the terminal's signals (Ctrl-C,
+//! Ctrl-\, Ctrl-Z, a change of its size) when we do; those are not sent twice, nor are signals that
+//! a process sends to the whole group. A signal that a process sends to us alone is meant for the
+//! program and goes on to it. A shell that started us watches us only, so when the program stops we
+//! stop too, by the same signal, and when it dies by a signal so do we.
 
-use crate::os::{self, Change, Pid, Received, Waker, Witness};
-
-/// How the program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    pub pid: i32,
-    pub how: How,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    Exited(u8),
-    Killed(i32),
-    /// It was not our child, and nobody could say.
-    Unknown,
-}
+use crate::os::{self, Change, End, How, Pid, Received, Waker, Witness};
 
 /// Waits until the program has ended. Without a witness each signal of a process is taken for one
 /// to us alone.

@@ -1,5 +1,5 @@
 //! `ps`, `top`, `set` and `reclaim` as commands: what they print, what they refuse, and that `top`
-//! leaves the terminal as it was. What they do to programs is shown by the whole-program tests.
+//! leaves the terminal as it was. The whole-program tests show their effects on programs.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! `uzswap disk` as a command: what it refuses, what it leaves behind, and how it ends. What it
-//! serves is shown by the whole-program tests.
+//! `uzswap disk` as a command: what it refuses, what it leaves behind, and how it ends. The
+//! whole-program tests show that it serves right bytes.
 
 mod common;
 
@@ -68,7 +68,7 @@ fn a_disk_is_listed_and_goes_with_its_sockets() {
     kill(disk.id(), libc::SIGTERM);
     assert!(disk.wait().unwrap().success());
     assert!(!clients.exists() && !orders.exists());
-    // One that was killed is forgotten by who looks.
+    // A command that looks forgets a disk that was killed.
     kill(other.id(), libc::SIGKILL);
     other.wait().unwrap();
     assert!(files.join("disk-0.orders").exists());

@@ -29,7 +29,7 @@ fn text_and_json_agree_with_the_exit_code() {
     assert!(stdout(&text).ends_with(last), "{}", stdout(&text));
     for entry in report["checks"].as_array().unwrap() {
         assert!(stdout(&text).contains(entry["name"].as_str().unwrap()));
-        // What is not well has a remedy.
+        // A check that is not well has a remedy.
         assert!(entry["verdict"] == "ok" || entry["remedy"].is_string(), "{entry}");
     }
     assert_eq!(works, report["checks"].as_array().unwrap().iter().all(|c| c["verdict"] != "fail"));

@@ -65,7 +65,7 @@ fn programs_for_other_loaders_start_as_alone() {
 #[test]
 fn a_program_for_another_machine_is_refused_as_alone() {
     let scratch = Scratch::new();
-    // Of this the kernel says what it says alone: that it cannot be executed.
+    // The kernel says of this file what it says without uzswap: that it cannot be executed.
     let mut elf = vec![0; 120];
     elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
     elf[18] = 183;

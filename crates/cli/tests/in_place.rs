@@ -35,7 +35,7 @@ fn runs(scratch: &Scratch) -> Vec<serde_json::Value> {
     all["runs"].as_array().unwrap().iter().filter(is_own).cloned().collect()
 }
 
-/// What `--stats` wrote, once it is there.
+/// The statistics that `--stats` wrote, once they are there.
 fn statistics(file: &std::path::Path) -> serde_json::Value {
     let read = || serde_json::from_slice(&fs::read(file).unwrap_or_default()).ok();
     eventually("statistics", || read().is_some());
@@ -105,8 +105,8 @@ fn it_is_controlled_by_its_own_number() {
     assert!(child.wait().unwrap().success());
 }
 
-/// A program that puts itself into the background ends; what it has left goes on, and can still be
-/// seen and controlled.
+/// A program that puts itself into the background ends; the processes that it has left go on, and
+/// can still be seen and controlled.
 #[test]
 fn those_left_behind_stay_managed() {
     let scratch = Scratch::new();

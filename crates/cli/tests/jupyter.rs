@@ -1,5 +1,5 @@
-//! `uzswap jupyter install`: kernels are made from those that are there, and what cannot be is
-//! said. That notebooks run in them is shown by python/tests.
+//! `uzswap jupyter install`: kernels are made from those that are there, and a message says which
+//! cannot be. The tests in python/tests show that notebooks run in them.
 
 mod common;
 

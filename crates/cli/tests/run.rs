@@ -49,8 +49,8 @@ fn streams_pass_through() {
     assert_eq!(stderr(&output), "error\n");
 }
 
-/// What a program sees of its surroundings must not depend on uzswap. `given` prepares them in
-/// shell text.
+/// A program must see the same surroundings with and without uzswap. `given` is shell text that
+/// prepares them.
 #[track_caller]
 fn same_as_without(given: &str, program: &str) -> String {
     let shell = |prefix: &str| {

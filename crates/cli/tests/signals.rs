@@ -164,8 +164,8 @@ fn a_signal_to_the_group_arrives_once() {
         for round in (1..=2 * ROUNDS).step_by(2) {
             kill_group(program.pid(), signal);
             expect(&mut program, round);
-            // One to us alone still reaches it, if it does not come while the other waits: two are
-            // one then.
+            // A signal to us alone still reaches it, if it does not come while the other waits: two
+            // are one then.
             eventually("it was looked at", || !has_pending_signals(program.pid()));
             kill(program.pid(), signal);
             expect(&mut program, round + 1);

@@ -58,7 +58,7 @@ pub extern "C" fn uzswap_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// What goes wrong here.
+/// The result of a call from C: a value, or the outcome that is not `Ok`.
 pub type Result<T> = std::result::Result<T, Outcome>;
 
 /// The number that C gets.
@@ -87,7 +87,7 @@ pub fn with_errno(outcome: Outcome, errno: i32) -> Outcome {
     outcome
 }
 
-/// What a pointer of C's points to.
+/// The value that a pointer from C points to; an error if it is null.
 ///
 /// # Safety
 /// Unless it is null it points to a `T` that nobody changes meanwhile.
@@ -122,7 +122,7 @@ pub unsafe fn text<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 /// The implementor vouches: `repr(C)`, a `usize` first, integers and pointers otherwise, and no
 /// padding.
 pub unsafe trait Versioned: Copy {
-    /// What was there in the first version: no caller has less.
+    /// The structure's size in the first version: no caller has less.
     const LEAST_BYTES: usize;
 }
 

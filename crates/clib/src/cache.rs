@@ -19,7 +19,7 @@ use crate::border::{
 
 /// `uzswap_cache`.
 pub struct Handle {
-    /// Of the thread that is about to fork, who has all of the cache's locks; else null.
+    /// The guard of the thread that is about to fork and has all of the cache's locks; else null.
     forking: AtomicPtr<Forking<'static>>,
     cache: Cache,
 }
@@ -33,7 +33,7 @@ impl Drop for Handle {
 impl Handle {
     fn take_forking(&self) -> Option<Box<Forking<'static>>> {
         let forking = self.forking.swap(null_mut(), Ordering::AcqRel);
-        // SAFETY: whoever takes the pointer out owns the box that was put in.
+        // SAFETY: the thread that takes the pointer out owns the box that was put in.
         (!forking.is_null()).then(|| unsafe { Box::from_raw(forking) })
     }
 }
@@ -49,7 +49,7 @@ pub struct ConfigOfC {
     pub flags: u64,
 }
 
-/// A flag of it.
+/// A flag of the configuration.
 pub const UNENCRYPTED: u64 = 1;
 
 // SAFETY: a size, words and pointers.
@@ -119,7 +119,7 @@ impl StatsOfC {
     }
 }
 
-/// Calls `f` with the cache of a handle; the number of what comes of it.
+/// Calls `f` with the cache of a handle. Returns the number of the result.
 ///
 /// # Safety
 /// Unless it is null the handle is one that `open` made and nobody has closed.
@@ -128,7 +128,7 @@ unsafe fn with(cache: *const Handle, f: impl FnOnce(&Cache) -> Result<()>) -> c_
     number(unsafe { borrowed(cache) }.and_then(|handle| f(&handle.cache)))
 }
 
-/// As `with`, of what answers a number, which goes `to` the caller.
+/// As `with`, for an `f` that answers a number, which goes `to` the caller.
 ///
 /// # Safety
 /// As of `with`, and of `give`.

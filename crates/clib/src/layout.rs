@@ -133,7 +133,7 @@ fn program(code: &str) -> String {
     text + "return 0; }\n"
 }
 
-/// What a program says that `compiler` has made.
+/// The output of the program that `compiler` makes of `text`.
 fn said(compiler: &str, file: &Path, text: &str) -> String {
     std::fs::write(file, text).unwrap();
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");

@@ -5,9 +5,9 @@
 //!           └──> managed.rs ──> run.rs ──> the run's socket           errors become numbers
 //! ```
 //!
-//! Each function checks its pointers and hands on; what is decided is decided in `crates/core`, or
-//! by the run. The header is written by hand: `tests/header.rs` holds it against the library, and
-//! against it `include/uzswap_self.h`, which finds the second half at run time.
+//! Each function checks its pointers and hands on; `crates/core` decides, or the run. The header is
+//! written by hand: `tests/header.rs` holds it against the library, and against it
+//! `include/uzswap_self.h`, which finds the second half at run time.
 //!
 //! Nothing unwinds into C: the workspace's panics abort, and `extern "C"` aborts in any other
 //! build.

@@ -1,8 +1,8 @@
 //! The run of this process: one line of JSON each way, on the socket of `uzswap run`.
 //!
-//! Sockets lie in a directory that only the user can enter; which run this process is in, the runs
-//! say. The socket is looked for each time: nothing is remembered, so nothing is wrong after a
-//! fork.
+//! Sockets lie in a directory that only the user can enter; the runs themselves say which of them
+//! this process is in. The socket is looked for each time: nothing is remembered, so nothing is
+//! wrong after a fork.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 
 use crate::border::{Outcome, Result};
 
-/// A full table of processes is shorter.
+/// The longest reply: a full table of processes is shorter.
 const REPLY_BYTES: usize = 4 << 20;
-/// For a list.
+/// The patience with a request that is answered at once.
 const ASKED: Duration = Duration::from_secs(5);
-/// For what waits until the run has done it.
+/// The patience with a request that waits until the run has done it.
 const DONE: Duration = Duration::from_secs(300);
 
-/// What `struct uzswap_self_status` has after its size.
+/// The fields of `struct uzswap_self_status` after its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Figures {
@@ -65,7 +65,7 @@ impl Figures {
     }
 }
 
-/// A run, and what it says of itself.
+/// A run, and its figures.
 pub struct Found {
     socket: PathBuf,
     pub figures: Figures,
@@ -81,14 +81,14 @@ pub fn find() -> Result<Found> {
     found.ok_or(Outcome::NoAnswer)
 }
 
-/// Another limit; what came of it.
+/// Sets another limit. Returns the limit that came of it.
 pub fn set_memory(bytes: u64) -> Result<u64> {
     let request = json!({"do": "set", "memory": bytes.to_string()});
     let done = ask(&find()?.socket, &request, ASKED)?;
     done["limit_bytes"].as_u64().ok_or(Outcome::NoAnswer)
 }
 
-/// Takes what this process does not use; how much that freed.
+/// Reclaims memory that this process does not use. Returns the bytes that this freed.
 pub fn reclaim() -> Result<u64> {
     let request = json!({"do": "reclaim", "pid": process::id(), "amount": "all"});
     let done = ask(&find()?.socket, &request, DONE)?;

@@ -77,7 +77,7 @@ fn in_c(rust: &str) -> String {
     found.unwrap_or_else(|| panic!("{rust} has no name in C here")).1.to_string()
 }
 
-/// The same of the sources.
+/// The signatures that the sources export, with types as C has them.
 fn of_rust() -> Signatures {
     let mut all = Signatures::new();
     for file in ["src/border.rs", "src/cache.rs", "src/managed.rs"] {

@@ -1,5 +1,5 @@
-//! What `install.sh` installs is found by pkg-config, by the compiler and by the loader; and the
-//! header that needs no library, by the compiler alone.
+//! The files that `install.sh` installs are found by pkg-config, by the compiler and by the loader;
+//! the header that needs no library, by the compiler alone.
 
 mod support;
 

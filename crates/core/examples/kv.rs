@@ -8,8 +8,8 @@
 //!                                              [ page ][ page ][ page ]   in the cache
 //! ```
 //!
-//! A value is never changed in place: its new form goes into the open page. What its page had of
-//! the old one is lost, until nothing in that page is in use any more: then the page is dropped.
+//! A value is never changed in place: its new form goes into the open page. The old form's bytes
+//! are lost to its page, until nothing in that page is in use any more: then the page is dropped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -103,7 +103,7 @@ impl Store {
         Ok(Some(page[range].to_vec()))
     }
 
-    /// What the cache says of itself.
+    /// The cache's statistics.
     pub fn stats(&self) -> Result<Stats, Error> {
         self.cache.stats()
     }

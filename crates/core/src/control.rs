@@ -1,5 +1,4 @@
-//! What the processes of one run share: settings written once, and a block of counters in shared
-//! memory.
+//! Memory that the processes of one run share: settings written once, and a block of counters.
 //!
 //! ```text
 //!  uzswap run ─┬─ sealed memfd ─── Settings  (plain bytes: nobody can write them any more)
@@ -10,15 +9,15 @@
 //! `uzswap run` makes the two memfds and hands their numbers down in `UZSWAP_CONTROL_FD`
 //! (`handles.rs`); the preload library maps the shared one in every process of the tree. A process
 //! publishes into its own `Slot` only; a slot whose process has died is folded into the totals by
-//! whoever finds it.
+//! the process that finds it.
 //!
-//! # Whom the shared block can be trusted by
-//! Nobody. A process of the tree that has given its rights up can still write all of it. So nothing
-//! in it decides what another process executes, opens or encrypts: that is in the settings. What is
-//! read from it is a count, or is brought within bounds before it is used as an index, an address,
-//! a divisor or a time. Who scribbles over the block can spoil the accounting of the tree, make its
-//! processes page more or find no slot and run unmanaged, and make them wait, for a bounded time
-//! each; nothing else.
+//! # Trust in the shared block
+//! Nobody can trust it. A process of the tree that has given its rights up can still write all of
+//! it. So nothing in it decides what another process executes, opens or encrypts: that is in the
+//! settings. A value read from it is a count, or is brought within bounds before it is used as an
+//! index, an address, a divisor or a time. A process that scribbles over the block can spoil the
+//! accounting of the tree, make its processes page more or find no slot and run unmanaged, and make
+//! them wait, for a bounded time each; nothing else.
 
 mod counters;
 pub mod handles;
@@ -53,8 +52,8 @@ pub const PROGRAM_ENV: &str = "UZSWAP_PROGRAM";
 /// Processes that can be counted at one time; more run unmanaged.
 pub const MAX_PROCESSES: usize = 1024;
 
-/// A process that exec'd while relatives had memory in common with it leaves a slot with this in
-/// its `id`: what it counted of that counts until they have looked.
+/// This bit in a slot's `id` marks a process that exec'd while relatives shared memory with it: the
+/// shared pages that it counted stay counted until the relatives have looked.
 const DEPARTED: u32 = 1 << 31;
 /// The slot of a child that is being forked has this in its `id`.
 const UNBORN: u32 = 1 << 30;
@@ -62,8 +61,8 @@ const UNBORN: u32 = 1 << 30;
 const ID_END: u32 = 1 << 30;
 /// In place of an id while a slot is being freed.
 const RETIRING: u32 = u32::MAX;
-/// A process of another pid namespace that has not locked its slot's byte after so long will not:
-/// it ended before it came to that.
+/// 10 s: a process of another pid namespace that has not locked its slot's byte by then never will,
+/// since it has ended before.
 const UNLOCKED_NS: u64 = 10_000_000_000;
 
 /// A process id with the namespace in which it means something (0: unknown).
@@ -74,8 +73,8 @@ const fn whose(namespace: u32, pid: u32) -> u64 {
 /// One process of the tree.
 #[repr(C)]
 pub struct Slot {
-    /// Who has the slot, 0 when free: a number that no other process of the tree has or had.
-    /// Process ids would not do, which two processes in namespaces of their own have in common.
+    /// The slot's owner, 0 when free: a number that no other process of the tree has or had. A
+    /// process id would not do: two processes in namespaces of their own may have the same one.
     /// Claimed by compare-and-swap.
     pub id: AtomicU32,
     /// The [`Mechanism`] in use, 0 while dormant.
@@ -103,9 +102,9 @@ pub struct Slot {
     pub charged_pages: AtomicI64,
     /// When the process last asked the kernel what of its memory is its own; 0: it shares none.
     pub looked_at_ns: AtomicU64,
-    /// When somebody saw that the process is gone; 0: nobody has.
+    /// When a process first saw that this one is gone; 0: none has.
     gone_at_ns: AtomicU64,
-    /// What is asked of the process from outside.
+    /// Orders to the process from outside.
     pub orders: Orders,
     /// Whether it is the process's turn to run.
     pub turn: Turn,
@@ -114,11 +113,11 @@ pub struct Slot {
     pub counters: [AtomicU64; Counter::COUNT],
     /// How long the faults of this process took.
     pub latency: Latency,
-    /// Whose extents this process may read beside its own: those of the processes that it was
-    /// forked by, each by another. By the ids of their slots; 0: no more.
+    /// Ids of the slots of this process's ancestors by fork, whose extents it may read beside its
+    /// own; 0: no more.
     reads: [AtomicU32; ANCESTORS],
-    /// How often the slot was claimed: tells a process from the next one in it, which may have the
-    /// same id after an exec.
+    /// How often the slot was claimed: tells a process from the next one in the slot, which may
+    /// have the same process id after an exec.
     pub claims: AtomicU64,
 }
 
@@ -138,7 +137,7 @@ impl Slot {
         self.whose.load(Ordering::Acquire) as u32
     }
 
-    /// Who has the slot now, for [`Tree::retire`].
+    /// The slot's owner now, for [`Tree::retire`].
     pub fn id(&self) -> u32 {
         self.id.load(Ordering::Acquire)
     }
@@ -160,13 +159,13 @@ impl Slot {
         self.counters[c as usize].load(Ordering::Relaxed)
     }
 
-    /// Pages that this process counts, whatever is in the block.
+    /// Pages that this process counts, within bounds whatever is in the block.
     #[inline]
     pub fn used(&self) -> i64 {
         self.used_pages.load(Ordering::Acquire).clamp(-MOST_PAGES, MOST_PAGES)
     }
 
-    /// Pages that its parent has made it count, whatever is in the block.
+    /// Pages that its parent has made it count, within bounds whatever is in the block.
     pub fn charged(&self) -> i64 {
         self.charged_pages.load(Ordering::Acquire).clamp(0, MOST_PAGES)
     }
@@ -183,8 +182,8 @@ impl Slot {
 pub struct Tree {
     /// Pages that the live processes hold, against `memory_bytes`.
     pub used_pages: AtomicI64,
-    /// Of these, pages that processes have said they hold. The others are reserved by dormant ones:
-    /// what these hold `uzswap run` finds out now and then.
+    /// Of these, pages that processes have said they hold. The others are reserved by dormant
+    /// processes; `uzswap run` finds out now and then how many pages those hold.
     pub held_pages: AtomicI64,
     /// The most that processes have held, as far as known.
     pub peak_used_pages: AtomicI64,
@@ -204,20 +203,19 @@ pub struct Tree {
     last_id: AtomicU32,
     /// Highest slot ever used, plus one.
     pub slots_high: AtomicU32,
-    /// The [`Mechanism`]s that processes used which have ended, as bits.
+    /// The [`Mechanism`]s of processes that have ended, as bits.
     pub mechanisms: AtomicU32,
-    /// log2 of how many pages there are to one that is watched, while somebody watches
-    /// (`fault/watch.rs`). It never falls.
+    /// While pages are watched, one in 2^`watch_log2` is (`fault/watch.rs`). It never falls.
     pub watch_log2: AtomicU32,
-    /// Who says whose turn it is.
+    /// The referee: `uzswap run`, while it decides which processes run.
     pub referee: Referee,
-    /// What the machine has left.
+    /// The question how much memory the machine has left, and its answer.
     pub room: Room,
-    /// When somebody last looked for processes that are gone, and when one was found.
+    /// When a process last looked for others that are gone, and when one was found.
     gone_looked_at_ns: AtomicU64,
     gone_found_at_ns: AtomicU64,
-    /// What a tick of the processor's time stamp counter is in nanoseconds, times 2^32; 0: not
-    /// known, faults are not timed.
+    /// Nanoseconds to a tick of the processor's time stamp counter, times 2^32; 0: not known,
+    /// faults are not timed.
     pub tick_ns_q32: AtomicU64,
     /// The extents of a store on servers or on a device, by owner; see `store/extents.rs`.
     pub leases: Leases,
@@ -234,8 +232,8 @@ pub struct Tree {
 /// Bytes of the shared memfd without a trace.
 pub const CONTROL_BYTES: usize = size_of::<Tree>().next_multiple_of(4096);
 
-/// What a count of pages is at most, in pages: 2^40, more than any address space has (2^35), and so
-/// little that sums of some thousands of them do not overflow. A larger one is somebody's scribble.
+/// Largest count of pages, in pages: 2^40, more than any address space has (2^35), and so little
+/// that sums of some thousands of them do not overflow. A larger one is scribble.
 const MOST_PAGES: i64 = 1 << 40;
 
 /// Things that happened once in some process and that the user must hear of, as bits of
@@ -248,7 +246,7 @@ pub enum Notice {
     StoreFailed = 0,
     /// No mechanism works here; the program ran unmanaged.
     NoMechanism = 1,
-    /// The limit cannot be held: what must stay resident is larger.
+    /// The limit cannot be held: the memory that must stay resident is larger.
     OverLimit = 2,
     /// More processes than slots; the rest ran unmanaged.
     TooManyProcesses = 3,
@@ -258,16 +256,17 @@ pub enum Notice {
     Unmanaged = 5,
     /// A process has no memory for the ring of `--trace`: the trace does not have it.
     NotTraced = 6,
-    /// Paging ended in a process that lives on, because it cannot have what paging needs any more:
-    /// it ran unmanaged from there.
+    /// Paging ended in a process that lives on, because the process lost something that paging
+    /// needs: it ran unmanaged from there.
     PagingEnded = 7,
-    /// The same because of a seccomp filter that the program installed.
+    /// Paging ended because of a seccomp filter that the program installed: the process ran
+    /// unmanaged from there.
     Sandboxed = 8,
     /// A page could not be read back because the system refused the call; the program got SIGBUS.
     LoadRefused = 9,
     /// A page was on a server that did not answer; the program got SIGBUS.
     RemoteLost = 10,
-    /// A server had a page no more that was written to it; the program got SIGBUS.
+    /// A server no longer had a page that was written to it; the program got SIGBUS.
     RemoteGone = 11,
 }
 
@@ -289,13 +288,13 @@ impl Notice {
 }
 
 impl Tree {
-    /// The limit now, in pages, whatever is in the block.
+    /// The limit now, in pages, within bounds whatever is in the block.
     #[inline]
     pub fn limit(&self) -> i64 {
         self.limit_pages.load(Ordering::Acquire).clamp(0, MOST_PAGES)
     }
 
-    /// What the live processes hold, in pages, whatever is in the block.
+    /// Pages that the live processes hold, within bounds whatever is in the block.
     #[inline]
     pub fn used(&self) -> i64 {
         self.used_pages.load(Ordering::Acquire).clamp(-MOST_PAGES, MOST_PAGES)
@@ -312,7 +311,7 @@ impl Tree {
         for (i, s) in self.slots.iter().enumerate() {
             if s.id.compare_exchange(0, RETIRING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 s.claims.fetch_add(1, Ordering::AcqRel);
-                // Threads of the last one may have waited when they were killed.
+                // Threads of the slot's last process may have been killed while they waited.
                 s.turn.clear();
                 s.reads.iter().for_each(|r| r.store(0, Ordering::Release));
                 s.whose.store(whose(crate::sys::pid_namespace(), pid), Ordering::Release);
@@ -325,9 +324,9 @@ impl Tree {
         None
     }
 
-    /// In a process that has just begun: whoever had its process id before it exec'd was itself, if
-    /// `is_free` says that nobody else has the lock on that one's slot. What it counted for
-    /// relatives counts on.
+    /// Gives up the slots that a process which has just begun had before it exec'd: those under its
+    /// process id whose lock nobody else holds, as `is_free` says. Pages that it counted for
+    /// relatives stay counted.
     pub fn leave_former(&self, pid: u32, is_free: impl Fn(&Slot) -> bool) {
         let mine = whose(crate::sys::pid_namespace(), pid);
         for s in self.live_slots() {
@@ -350,8 +349,8 @@ impl Tree {
         }
     }
 
-    /// Folds a slot's counters into the totals, takes its pages out of the sums and frees it.
-    /// Whoever changes `id` to the marker first does it; a second caller does nothing.
+    /// Folds a slot's counters into the totals, takes its pages out of the sums and frees it. The
+    /// caller that changes `id` to `RETIRING` first does it; a second caller does nothing.
     pub fn retire(&self, s: &Slot, id: u32) {
         if id == 0
             || id == RETIRING
@@ -390,29 +389,29 @@ impl Tree {
         self.claim_with(UNBORN, parent)
     }
 
-    /// The child exists, said by its parent, which forked it with `id` in the slot. What the child
-    /// says of itself counts more.
+    /// The parent says that its child exists, which it forked with `id` in the slot. The child's
+    /// own statement ([`Tree::am_born`]) counts more.
     pub fn is_born(&self, s: &Slot, id: u32, parent: u32, child: u32) {
         let namespace = crate::sys::pid_namespace();
         let (from, to) = (whose(namespace, parent), whose(namespace, child));
-        // Before the id: whoever finds that looks here.
+        // `whose` changes before the id: a process that finds the new id reads `whose`.
         let _ = s.whose.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
         let _ = s.id.compare_exchange(id, id & !UNBORN, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The same, said by the child itself.
+    /// The child itself says that it exists: see [`Tree::is_born`].
     pub fn am_born(&self, s: &Slot, id: u32, child: u32) {
         s.whose.store(whose(crate::sys::pid_namespace(), child), Ordering::Release);
         let _ = s.id.compare_exchange(id, id & !UNBORN, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// There is no child after all.
+    /// Frees the slot of a child that was not forked after all.
     pub fn not_born(&self, s: &Slot, id: u32) {
         self.retire(s, id);
     }
 
-    /// Finds out under which process ids `uzswap run` sees the processes: the kernel says who has
-    /// the lock on a slot's byte.
+    /// Finds out under which process ids `uzswap run` sees the processes: the kernel names the
+    /// holder of the lock on a slot's byte.
     pub fn translate(&self, control_fd: i32) {
         for s in self.live_slots() {
             let id = s.id();
@@ -450,23 +449,24 @@ impl Tree {
         }
     }
 
-    /// The same of one that has taken no lock.
+    /// Whether a slot's process is gone, if it has taken no lock.
     fn is_gone_unlocked(&self, s: &Slot) -> bool {
         let whose = s.whose.load(Ordering::Acquire);
         let (namespace, pid) = ((whose >> 32) as u32, whose as u32);
         if namespace != 0 && namespace == crate::sys::pid_namespace() {
             return !thread_exists(pid);
         }
-        // The number says nothing here. A time that is still to come is nonsense.
+        // A process id of another namespace says nothing here. A time that is still to come is
+        // nonsense.
         crate::sys::now_ns().wrapping_sub(s.claimed_at_ns.load(Ordering::Acquire)) > UNLOCKED_NS
     }
 
-    /// Looks for processes that are gone, unless somebody did within `notice_ns`, which is enough
-    /// for all. They are retired so long after they were first seen to be gone: till then relatives
-    /// can look at what they shared.
+    /// Looks for processes that are gone, unless another process did within `notice_ns`: one look
+    /// is enough for all. A process is retired `notice_ns` after it was first seen to be gone:
+    /// until then its relatives can look at the memory that they shared with it.
     pub fn look_for_gone(&self, now_ns: u64, notice_ns: u64, is_gone: impl Fn(&Slot) -> bool) {
         let at = self.gone_looked_at_ns.load(Ordering::Acquire);
-        // A time that is still to come is nonsense, and must not keep everybody from looking.
+        // A time that is still to come is nonsense, and must not keep all processes from looking.
         let looks = now_ns.wrapping_sub(at) >= notice_ns
             && self
                 .gone_looked_at_ns
@@ -501,16 +501,16 @@ impl Tree {
         self.used_slots().iter().filter(|s| !matches!(s.id(), 0 | RETIRING))
     }
 
-    /// Reserves for a dormant process what it could hold at most: it counts against the limit, but
-    /// nobody holds it, so the peaks stay.
+    /// Reserves the most pages that a dormant process could hold: they count against the limit, but
+    /// nobody holds them, so the peaks stay.
     pub fn reserve(&self, s: &Slot, used_pages: i64) {
         let old = s.used_pages.swap(used_pages, Ordering::AcqRel);
         self.used_pages.fetch_add(used_pages.wrapping_sub(old), Ordering::AcqRel);
         self.hold(s, 0);
     }
 
-    /// The same, if it fits: what nobody will hold at a time must not be seen by others as if it
-    /// were held.
+    /// Reserves as [`Tree::reserve`], if the sum stays within the limit. Pages that do not fit must
+    /// not be seen by other processes, even for a moment, as if they were held.
     pub fn try_reserve(&self, s: &Slot, pages: i64) -> bool {
         let more = pages.wrapping_sub(s.used_pages.load(Ordering::Acquire));
         let limit = self.limit();
@@ -525,16 +525,16 @@ impl Tree {
         fits
     }
 
-    /// Has a process count so many pages more, of memory that it shares with the caller: in the sum
-    /// at once, whenever the process itself comes to notice.
+    /// Has a process count so many pages more, of memory that it shares with the caller. They are
+    /// in the sum at once, however late the process itself notices.
     pub fn charge(&self, s: &Slot, pages: i64) {
         s.charged_pages.fetch_add(pages, Ordering::AcqRel);
         s.used_pages.fetch_add(pages, Ordering::AcqRel);
         self.used_pages.fetch_add(pages, Ordering::AcqRel);
     }
 
-    /// Publishes what a process holds now; the sums and peaks follow. What dormant processes have
-    /// reserved is in the sum and not in the peak: nobody may hold it.
+    /// Publishes the pages that a process holds now; the sums and peaks follow. Pages that dormant
+    /// processes have reserved are in the sum and not in the peak: perhaps nobody holds them.
     pub fn publish(&self, s: &Slot, used_pages: i64, needed_pages: i64) {
         let change = |sum: &AtomicI64, own: &AtomicI64, now: i64| {
             let more = now.wrapping_sub(own.swap(now, Ordering::AcqRel));
@@ -549,13 +549,13 @@ impl Tree {
         s.max(Counter::PeakNeededPages, needed_pages.max(0) as u64);
     }
 
-    /// A process says what it holds: what all have said.
+    /// Sets the pages that a process says it holds; returns the sum over all processes.
     fn hold(&self, s: &Slot, pages: i64) -> i64 {
         let more = pages.wrapping_sub(s.held_pages.swap(pages, Ordering::AcqRel));
         self.held_pages.fetch_add(more, Ordering::AcqRel).wrapping_add(more)
     }
 
-    /// A dormant process ends, which held so many pages at most.
+    /// Publishes the end of a dormant process that held `pages` at most.
     pub fn publish_last(&self, s: &Slot, pages: i64) {
         self.reserve(s, pages);
         self.note_peaks(pages, pages);
@@ -563,12 +563,12 @@ impl Tree {
         s.max(Counter::PeakNeededPages, pages.max(0) as u64);
     }
 
-    /// What processes have said that they hold and need.
+    /// Pages that processes have said they hold, and need.
     pub fn said_pages(&self) -> [i64; 2] {
         [&self.held_pages, &self.needed_pages].map(|pages| pages.load(Ordering::Acquire))
     }
 
-    /// All processes have held and needed so much at a time.
+    /// Raises the peaks to pages that all processes together held, and needed, at one time.
     pub fn note_peaks(&self, used_pages: i64, needed_pages: i64) {
         self.peak_used_pages.fetch_max(used_pages, Ordering::Relaxed);
         self.peak_needed_pages.fetch_max(needed_pages, Ordering::Relaxed);
@@ -579,8 +579,9 @@ impl Tree {
         &self.slots[..(self.slots_high.load(Ordering::Acquire) as usize).min(MAX_PROCESSES)]
     }
 
-    /// The value of a counter over the whole run: ended processes and live ones. What is folded at
-    /// this moment may be missing, but counts nowhere twice: the ended ones are looked at first.
+    /// The value of a counter over the whole run: ended processes and live ones. A slot that is
+    /// being folded at this moment may be missing, but none counts twice: the totals are read
+    /// first.
     pub fn total(&self, c: Counter) -> u64 {
         let ended = self.totals[c as usize].load(Ordering::Acquire);
         let live = self
@@ -607,13 +608,13 @@ impl Tree {
         let live =
             self.used_slots().iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
         let bits = live.fold(self.mechanisms.load(Ordering::Acquire), |all: u32, one| all | one);
-        // Zero is a process that stayed dormant.
+        // Bit 0 is of processes that stayed dormant.
         Mechanism::ALL
             .into_iter()
             .filter(move |m| *m != Mechanism::Auto && bits & 1 << *m as u32 != 0)
     }
 
-    /// Sets a notice bit; true for the first who does.
+    /// Sets a notice bit; true for the first caller.
     pub fn notice(&self, n: Notice, errno: i32) -> bool {
         let bit = 1u64 << n as u32;
         let first = self.notices.fetch_or(bit, Ordering::AcqRel) & bit == 0;
@@ -652,8 +653,8 @@ pub(crate) mod tests {
         t.publish(a, 80, 400);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 130);
         assert_eq!(t.peak_used_pages.load(Ordering::Relaxed), 150);
-        // What a dormant one has reserved is in the sum; what it holds is in the peak once somebody
-        // has looked.
+        // Pages that a dormant process has reserved are in the sum; those that it holds are in the
+        // peak once `uzswap run` has looked.
         let c = t.claim(12).unwrap();
         t.reserve(c, 500);
         t.publish(a, 100, 400);

@@ -1,5 +1,5 @@
-//! How long faults take: counted in buckets, by what was to be done, in memory that the processes
-//! of a run share.
+//! How long faults take: counted in buckets, by the kind of fault, in memory that the processes of
+//! a run share.
 //!
 //! ```text
 //!  bucket      0          1 .. 4         5 .. 8      ...    93 .. 96      97
@@ -13,7 +13,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What serving a fault came to.
+/// The way in which a fault was served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum FaultKind {
@@ -112,7 +112,7 @@ impl Latency {
         }
     }
 
-    /// Adds what is counted now.
+    /// Adds the present counts.
     pub fn add_to(&self, kind: FaultKind, histogram: &mut Histogram) {
         for (to, from) in histogram.counts.iter_mut().zip(&self.counts[kind as usize]) {
             *to += from.load(Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Histogram {
         let wanted = self.count() as f64 * share.clamp(0.0, 1.0);
         let (mut seen, mut low) = (0.0, 0);
         for (index, count) in self.counts.iter().enumerate() {
-            // Of what took longer than the last end nothing else is known.
+            // Nothing else is known of faults that took longer than the last end.
             let Some(high) = upper_ns(index) else { break };
             let count = *count as f64;
             if count > 0.0 && seen + count >= wanted {

@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! `examples/kv.rs` is a store of values of any size on it. The same cache is there for C
-//! (`libuzswap`) and for Python.
+//! `examples/kv.rs` is a store of values of any size on it. C (`libuzswap`) and Python have this
+//! cache, too.
 //!
 //! # For those who work on uzswap
 //!

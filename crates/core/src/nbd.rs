@@ -1,7 +1,8 @@
 //! NBD's numbers, and requests and replies as bytes. All of them are big-endian.
 //!
 //! The document is <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; names are
-//! its. The server (`uzswap disk`) and the client (`store/remote`) both go by this file.
+//! those of the document. The server (`uzswap disk`) and the client (`store/remote`) both go by
+//! this file.
 
 /// The server's greeting: "NBDMAGIC", and "IHAVEOPT", which also begins each option.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -75,7 +76,7 @@ pub const REPLY_BLOCK_STATUS: u16 = 5;
 pub const REPLY_ERROR: u16 = 0x8001;
 pub const REPLY_ERROR_OFFSET: u16 = 0x8002;
 
-/// Of `base:allocation`.
+/// Flags of `base:allocation`.
 pub const STATE_HOLE: u32 = 1;
 pub const STATE_ZERO: u32 = 2;
 
@@ -89,7 +90,7 @@ pub const BLOCK_LEAST_BYTES: u32 = 1;
 pub const BLOCK_PREFERRED_BYTES: u32 = 4096;
 pub const PAYLOAD_MOST_BYTES: u32 = 32 << 20;
 
-/// Why a request failed, as a number of the protocol.
+/// The reason why a request failed, as a number of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Error {

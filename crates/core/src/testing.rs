@@ -1,6 +1,6 @@
-//! What tests and fuzzers share: sources of choices, pages and objects, and the naive models that
-//! are run beside the real thing. In the crate's own tests, and for `fuzz/` with the feature
-//! `testing`; never in the product.
+//! Tools of tests and fuzzers: sources of choices, pages and objects, and the naive models that are
+//! run beside the real thing. In the crate's own tests, and for `fuzz/` with the feature `testing`;
+//! never in the product.
 //!
 //! A model makes its events out of [`Choices`]: random numbers, so that a failure is named by its
 //! seed, or a fuzzer's bytes, so that it can look for the rare ones. When those have run out, so
@@ -13,7 +13,7 @@ pub use crate::store::cluster::model as clusters;
 
 use crate::sys::PAGE_SIZE;
 
-/// Where a model takes its decisions from.
+/// The source of a model's decisions.
 pub trait Choices {
     /// Any number.
     fn next(&mut self) -> u64;
@@ -28,7 +28,7 @@ pub trait Choices {
         (self.next() >> 11) % n
     }
 
-    /// The same for places.
+    /// A place below `n`.
     fn index(&mut self, n: usize) -> usize {
         self.below(n as u64) as usize
     }
@@ -89,7 +89,7 @@ fn xorshift(tag: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// A page that says what it is: compressible to about half, different for every tag.
+/// A page that names its tag: compressible to about half, different for every tag.
 pub fn page(tag: u64) -> Page {
     let mut p = [0u8; PAGE_SIZE];
     let mut x = xorshift(tag);

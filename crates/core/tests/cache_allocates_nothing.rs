@@ -14,7 +14,7 @@ thread_local! {
     static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, for those who may allocate.
+/// The system's allocator, for code that may allocate.
 struct Watched;
 
 fn check() {

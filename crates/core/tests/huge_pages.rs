@@ -1,6 +1,6 @@
-//! Huge pages of a whole pager on real memory: what is used as a whole comes and goes whole, what
-//! is not does not, what was only read is not compressed again, and nothing that is written is
-//! lost.
+//! Huge pages of a whole pager on real memory: memory that is used as a whole comes and goes whole,
+//! other memory does not, pages that were only read are not compressed again, and nothing that is
+//! written is lost.
 #![allow(unsafe_code)]
 
 mod common;
@@ -12,11 +12,11 @@ use uzswap::control::{Counter, HugePages, Mechanism};
 
 const HUGE_PAGES: usize = 512;
 const LIMIT: u64 = 64 << 20;
-/// Twice the limit.
+/// The memory, in stretches: twice the limit.
 const STRETCHES: usize = 64;
 const PAGES: usize = STRETCHES * HUGE_PAGES;
 
-/// An eighth of it noise, so that it takes an eighth of its size.
+/// Writes a page, an eighth of it noise, so that it takes an eighth of its size.
 fn write(page: usize, value: u64) {
     let mut seed = value | 1;
     for i in 0..64 {
@@ -168,7 +168,7 @@ fn alone_before_a_huge_page() {
         for _ in 0..8 * PARTS {
             let i = rnd(&mut seed) as usize % PARTS;
             pages(i).for_each(|page| write(page, value(page)));
-            // The evictor is to do the work: who waits for memory itself moves all pages.
+            // The evictor is to do the work: a thread that waits for memory moves all pages itself.
             PAGER.evict_to_watermark();
         }
     });

@@ -1,5 +1,4 @@
-//! What is stored can be loaded when the process may map nothing more (ulimit -v), after a rest,
-//! too.
+//! Stored pages can be loaded when the process may map nothing more (ulimit -v), after a rest, too.
 #![allow(unsafe_code)]
 
 use uzswap::cache::{CacheConfig, Page, SwapCache};

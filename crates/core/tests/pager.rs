@@ -127,8 +127,8 @@ fn windows_meet_changes(base: usize, pages: usize) {
     println!("{} reads while others changed pages", seen.load(Ordering::Relaxed));
 }
 
-/// Whoever goes round and round through twice the memory finds a part of it there, and every byte
-/// right.
+/// A thread that goes round and round through twice the memory finds a part of it resident, and
+/// every byte right.
 fn what_runs_through_memory_goes_first() {
     const PAGES: usize = 8 << 10;
     const ROUNDS: u64 = 12;
@@ -227,7 +227,7 @@ fn what_is_guarded_is_what_its_copy_says(pages: usize) {
         assert_ne!(p, libc::MAP_FAILED);
         p as usize
     };
-    // Whoever moves memory, or wants to, lifts the protection.
+    // A call that moves memory, or is about to, lifts the protection.
     let (mut old, mut seen) = (base, 0);
     for round in 0..10 {
         read_at_random(old, &values, pages);
@@ -409,7 +409,7 @@ fn on_demand(base: usize, pages: usize) {
     checked();
     all_are_right();
     let used = PAGER.used_pages();
-    // What is said to be cold goes first.
+    // Pages that the program makes cold go first.
     let half = base + pages / 2 * P;
     let at_hand = |from: usize, to: usize| {
         let is_there = |page: &usize| PAGER.table.get(*page).is_some_and(|e| e.is_resident());
@@ -496,7 +496,7 @@ fn life(mechanism: Mechanism) {
     checked();
     windows_meet_changes(base, PAGES / part);
     checked();
-    // What is one range to the pager may be many mappings to the kernel: windows come in over their
+    // One range of the pager may be many mappings of the kernel: windows come in over their
     // borders.
     {
         let s = PAGER.lock();

@@ -1,5 +1,5 @@
-//! That a zsmalloc pool gives memory back to the kernel, as seen from outside: the resident set of
-//! this process. Alone in its file, so that no other test allocates in the same process meanwhile.
+//! A zsmalloc pool gives memory back to the kernel, as seen from outside: the resident set of this
+//! process. Alone in its file, so that no other test allocates in the same process meanwhile.
 
 use uzswap::pool::{Handle, Pool, PoolKind};
 

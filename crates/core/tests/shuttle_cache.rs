@@ -4,8 +4,8 @@
 //! shuttle_cache`; `UZSWAP_SCHEDULES` sets how many schedules each test tries.
 //!
 //! Shuttle runs one thread at a time, so this is about the order of whole steps, which is what the
-//! races are about; that the lock and the slot themselves order memory is `loom_slot.rs`'s affair
-//! and the hardware's.
+//! races are about; whether the lock and the slot themselves order memory is for `loom_slot.rs` to
+//! show, and the hardware's part.
 #![cfg(shuttle)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,8 @@ fn key(k: u32) -> SwapEntry {
     SwapEntry::new(1, k)
 }
 
-/// What version `version` of a key is: noise, which goes straight to the store, or compressible.
+/// The page of a key in version `version`: noise, which goes straight to the store, or
+/// compressible.
 fn content(k: u32, version: u64) -> Page {
     let tag = version * 1000 + u64::from(k);
     if version.is_multiple_of(2) { noise(tag) } else { page(tag) }
@@ -79,7 +80,7 @@ fn load(cache: &SwapCache<MemoryStore>, k: u32, versions: &[u64]) -> Option<u64>
     }
 }
 
-/// A thread that works with the cache; what it answers is nobody's business.
+/// A thread that works with the cache; its answer is ignored.
 fn spawn<R>(
     cache: &Cache,
     work: impl FnOnce(&SwapCache<MemoryStore>) -> R + Send + 'static,

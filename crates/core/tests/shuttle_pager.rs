@@ -23,7 +23,7 @@ use uzswap::testing::{Random, page};
 
 /// Pages of the program.
 const PAGES: usize = 48;
-/// So many are more than the process keeps however short memory is.
+/// More slots than the process keeps, however short memory is.
 const SPEC: Spec = Spec { slots: 128, ..Spec::roomy(PAGES) };
 
 /// Tries many schedules: random ones, and ones with few changes at unlikely places.
@@ -41,7 +41,7 @@ fn schedules(model: impl Fn() + Send + Sync + Clone + 'static) {
     Runner::new(PctScheduler::new(4, number), config()).run(model);
 }
 
-/// The same by each mechanism.
+/// Tries the schedules of a model with each mechanism.
 fn schedules_of_each(model: impl Fn(Spec) + Send + Sync + Clone + 'static) {
     for spec in [SPEC, Spec { hides: true, ..SPEC }] {
         let model = model.clone();
@@ -49,7 +49,7 @@ fn schedules_of_each(model: impl Fn(Spec) + Send + Sync + Clone + 'static) {
     }
 }
 
-/// One schedule: that a test is not for nothing.
+/// Runs one schedule, to show that a test is not for nothing.
 fn alone(model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
@@ -72,7 +72,7 @@ fn join<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// What page `i` holds in generation `generation`.
+/// The contents of page `i` in generation `generation`.
 fn content(i: usize, generation: u64) -> [u8; 4096] {
     page(i as u64 * 1000 + generation)
 }
@@ -94,7 +94,7 @@ fn page_out(world: &World) {
     assert_eq!(world.count(|s| matches!(s, PageState::Stored(_))), PAGES);
 }
 
-/// Takes them as far as limbo.
+/// Takes all pages out, as far as limbo.
 fn into_limbo(world: &World) {
     (0..8).for_each(|_| _ = world.sweep(false));
     assert!(world.count(|s| matches!(s, PageState::Limbo(_))) > PAGES / 2);
@@ -318,7 +318,8 @@ fn faults_against_unmapping_and_mapping_anew() {
         let reads = spawn(&world, |w| {
             let mut t = w.thread();
             for i in 0..14 {
-                // What was there, what is, or nothing; never anything else, and nothing else's.
+                // A read finds the old contents, the new ones, or zeros; never anything else, nor
+                // another page's.
                 let touch = t.access(w.at(i), false, |b| {
                     let is_known = *b == content(i, 0) || *b == content(i, 1) || *b == [0; 4096];
                     assert!(is_known, "page {i}");
@@ -351,7 +352,7 @@ fn calls_hold_their_buffers_whoever_evicts() {
 fn windows_come_in_while_their_pages_change() {
     schedules(|| {
         let world = world(Spec { slots: 256, ..SPEC });
-        // Frames for a window: those of what went by way of limbo.
+        // Frames for a window: those of pages that went by way of limbo.
         into_limbo(&world);
         assert!(world.stock());
         page_out_rest(&world);

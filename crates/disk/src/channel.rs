@@ -4,8 +4,9 @@
 //!   stream ──read──> [ used | there | free ] ──take──> request, payload by pieces
 //!   stream <─write── [ to go       | free ] <──────── replies, pages decompressed in place
 //! ```
-//! Whoever must wait for more sends first what is to go: a client that has sent several requests
-//! has its replies in few writes, and one that waits for a reply is not waited for.
+//! A session that must wait for more bytes first sends what is to go: a client that has sent
+//! several requests has its replies in few writes, and one that waits for a reply is not waited
+//! for.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -27,7 +28,7 @@ pub struct Channel<R, W> {
 }
 
 impl<R: Read, W: Write> Channel<R, W> {
-    /// The error: there is no memory for it.
+    /// Makes the buffers. The error: there is no memory for them.
     pub fn new(input: R, output: W) -> io::Result<Channel<R, W>> {
         // Mappings take what was touched of them, and nothing once the connection has ended.
         let buffer = |bytes| Mapping::new(bytes).map_err(|e| io::Error::from_raw_os_error(e.0));

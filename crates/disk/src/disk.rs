@@ -10,9 +10,9 @@
 //!
 //! # Locks
 //! All changes of a page happen under its *stripe*, one of a few hundred locks by page number:
-//! between the reading and the storing of a page that is written in part, nobody else's write of
-//! another part may come and be lost. Who drops a range takes all stripes, in order, for some pages
-//! at a time. A stripe comes before all locks of the cache. Reads take none.
+//! between the reading and the storing of a page that is written in part, no other write of another
+//! part may come and be lost. A thread that drops a range takes all stripes, in order, for some
+//! pages at a time. A stripe comes before all locks of the cache. Reads take none.
 //!
 //! # Memory
 //! `memory_bytes` is for all that grows with what is stored: objects of the pool, records, tables.
@@ -33,12 +33,12 @@ use uzswap::store::FileStore;
 use uzswap::store::seal::Encryption;
 use uzswap::sys::Errno;
 
-pub const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = uzswap::PAGE_BYTES as u64;
 /// The largest disk: keys of the cache have 32 bits, and the last one is left alone.
 pub const DISK_MOST_BYTES: u64 = (u32::MAX as u64 - 1) * PAGE_BYTES;
 /// The area of the cache's keys that the pages are under.
 const AREA: u8 = 1;
-/// Enough that threads seldom meet by chance.
+/// The number of stripes: enough that threads seldom meet by chance.
 const STRIPES: usize = 256;
 /// Pages dropped one by one, each under its own stripe: taking all costs about as much.
 const DROPPED_SINGLY: u32 = 32;
@@ -69,7 +69,7 @@ pub enum DiskError {
     Store,
 }
 
-/// What was done since the start.
+/// Requests and errors since the start.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pub reads: AtomicU64,
@@ -187,7 +187,7 @@ impl Disk {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// From now on; connections that are there hear of it by the error of a write.
+    /// Sets it from now on; open connections hear of it by the error of a write.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
@@ -243,7 +243,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What is from `at` on, up to `end` at most: as much as one look finds, which is something.
+    /// The extent from `at` on, up to `end` at most: as much as one look finds, at least one byte.
     pub fn extent(&self, at: u64, end: u64) -> Extent {
         assert!(at < end && end <= self.bytes, "checked before");
         let first = page_of(at);
@@ -290,7 +290,7 @@ impl Disk {
         let Some(end) = at.checked_add(len).filter(|end| *end <= self.bytes) else {
             panic!("checked before");
         };
-        // The last page may be shorter than others, and all of it is.
+        // The last page of the disk may be shorter than others, and still counts as a whole one.
         let last_end = if end == self.bytes { end.next_multiple_of(PAGE_BYTES) } else { end };
         let (first, last) = (at.next_multiple_of(PAGE_BYTES), last_end / PAGE_BYTES * PAGE_BYTES);
         if first >= last {
@@ -309,7 +309,8 @@ impl Disk {
 
     fn zero_parts(&self, at: u64, len: u64) -> Result<(), DiskError> {
         for piece in pieces(at, len) {
-            // What is not there is zero already, and stays so unless somebody writes it meanwhile.
+            // A page that is not there is zero already, and stays so unless a client writes it
+            // meanwhile.
             if self.extent_of(piece.page).is_some() {
                 self.change(piece, |part| part.fill(0))?;
             }
@@ -352,7 +353,8 @@ impl Disk {
             }
             return;
         }
-        // No more than one look at the cache has found: a millisecond at most.
+        // The stripes are held for no more pages than one look at the cache has found: a
+        // millisecond at most.
         let _stripes = self.stripes.each_ref().map(lock);
         count(&self.traffic.dropped_pages, self.cache.invalidate_range(AREA, first..end));
     }
@@ -437,7 +439,7 @@ fn is_zero(page: &Page) -> bool {
     words.iter().all(|word| *word == [0; 8])
 }
 
-/// What a range of bytes has of one page.
+/// The part of a range of bytes that lies in one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     page: u32,

@@ -1,9 +1,10 @@
 //! The first half of a connection: the client says what it wants to use, by options, and which
 //! export.
 //!
-//! Fixed newstyle. Whoever connects may be anybody: an option has a largest length, there is a
-//! largest number of them, and the server sets a time for all of it. What breaks the protocol ends
-//! the connection; what is only not known here is answered by an error, and the client goes on.
+//! Fixed newstyle. The client may be anybody: an option has a largest length, there is a largest
+//! number of options, and the server sets a time for the whole handshake. An option that breaks the
+//! protocol ends the connection; one that is only unknown here is answered by an error, and the
+//! client goes on.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Instant;
@@ -18,7 +19,7 @@ const OPTIONS_MOST: u32 = 1024;
 /// Queries of contexts in one option.
 const QUERIES_MOST: u32 = 1024;
 
-/// What is offered.
+/// The export that the server offers.
 #[derive(Clone, Debug)]
 pub struct Export {
     pub name: String,
@@ -47,7 +48,7 @@ impl Export {
     }
 }
 
-/// What client and server agreed on.
+/// The features that client and server agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Agreement {
     pub structured: bool,
@@ -221,7 +222,7 @@ fn contexts<R: Read, W: Write>(
 ) -> io::Result<()> {
     let sets = option == OPT_SET_META_CONTEXT;
     if sets {
-        // Whatever comes of it: what was set before is not any more.
+        // The contexts set before are dropped in any case, even if this option fails.
         agreement.allocation = false;
     }
     if !agreement.structured {

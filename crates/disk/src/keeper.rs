@@ -1,9 +1,9 @@
-//! The thread that does what nobody waits for: the clock, the limit, recompression, what is idle.
+//! The thread that does what nobody waits for: the clock, the limit, recompression, idle pages.
 //!
-//! zram leaves all of this to scripts of its users. Here it happens by itself: what is idle is
-//! compressed again more densely when there is time, and written to the store once it was idle for
-//! so long, if that is wanted. Each round takes a bounded time, so that all of it goes on while
-//! much is compressed.
+//! zram leaves all of this to scripts of its users. Here it happens by itself: idle pages are
+//! compressed again more densely when there is time, and written to the store once they were idle
+//! for long enough, if that is wanted. Each round takes a bounded time, so that all of this goes on
+//! while much is compressed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,24 +14,24 @@ use uzswap::cache::Which;
 
 use crate::disk::Disk;
 
-/// Between two rounds: within a second a disk that was emptied has given its memory back.
+/// The time between two rounds: within a second a disk that was emptied has given its memory back.
 const ROUND: Duration = Duration::from_millis(200);
-/// Of a round at most, for recompression: half of one processor.
+/// The most of a round that recompression takes: half of one processor.
 const PACKING: Duration = Duration::from_millis(100);
 /// Pages compressed again between two looks at the clock.
 const PACKED_AT_ONCE: usize = 64;
-/// How often what is idle is looked for.
+/// The time between two searches for idle pages.
 const IDLE_ROUND: Duration = Duration::from_secs(5);
-/// Nothing was asked for in so many rounds: buffers go back.
+/// After so many rounds without a request the buffers go back.
 const RESTS_AFTER: u32 = 25;
 /// The part of its memory, of 100, at which a disk is said to be nearly full.
 const NEARLY_FULL_PERCENT: u64 = 90;
-/// It is said again once there was so much less.
+/// The part, of 100, to which its memory must have fallen before that is said again.
 const SAID_AGAIN_PERCENT: u64 = 80;
 /// No limit to writing back.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// What the keeper, and whoever gives orders, go by.
+/// The settings and flags that the keeper and the orders share.
 pub struct Upkeep {
     /// Pages that orders, and idleness, may still write back.
     write_back_limit: AtomicU64,
@@ -97,7 +97,7 @@ impl Upkeep {
     }
 }
 
-/// What one round knows of those before it.
+/// The memory that one round has of those before it.
 struct Rounds {
     requests: u64,
     quiet: u32,

@@ -12,8 +12,8 @@
 //! - *Disk* (`disk.rs`): bytes to whoever uses it, pages to the cache. Nothing in it knows of NBD.
 //! - *Protocol* (`uzswap::nbd`, which the client has, too): the numbers of NBD and the two forms of
 //!   a reply.
-//! - *Channel* (`channel.rs`): two buffers of fixed size beside a socket. What a client says of
-//!   lengths makes nobody allocate.
+//! - *Channel* (`channel.rs`): two buffers of fixed size beside a socket. The lengths that a client
+//!   sends cause no allocation.
 //! - *Handshake*, *session*: the two halves of a connection.
 //! - *Server* (`server.rs`): one thread for each connection, so many at one time and no more.
 //! - *Orders* (`orders.rs`): what zram's users write into its files, as lines of text.

@@ -23,10 +23,10 @@ use crate::session::Session;
 
 /// Connections at one time: each takes a thread and 264 KiB.
 pub const CONNECTIONS_MOST: usize = 64;
-/// In which a handshake must be done, and an order be given.
+/// The time within which a handshake must be done, and an order be given.
 const PATIENCE: Duration = Duration::from_secs(10);
 const STACK_BYTES: usize = 256 << 10;
-/// After an error of accept, for instance too many open files.
+/// The pause after an error of accept, for instance too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Where clients come from.
@@ -111,13 +111,14 @@ impl Write for Patient<'_> {
     }
 }
 
-/// A disk, and all that is said of it to whoever connects.
+/// A disk, and all that clients are told of it.
 pub struct Server {
     pub disk: Arc<Disk>,
     pub export: Export,
     pub upkeep: Arc<Upkeep>,
     clients: AtomicUsize,
-    /// Those who give orders: as many as there are clients, so that these cannot keep them out.
+    /// Connections that give orders: as many may be as clients, counted apart, so that clients
+    /// cannot keep orders out.
     orderers: AtomicUsize,
 }
 
@@ -169,8 +170,7 @@ impl Server {
             |server, stream| {
                 let deadline = Cell::new(Some(Instant::now() + PATIENCE));
                 let mut line = Patient { stream, deadline: &deadline };
-                // Its work may take longer than the line may; so may an answer that nobody takes
-                // not.
+                // The work may take longer than the line; an answer that nobody takes may not.
                 let _ = orders::serve(&mut line, server, || {
                     deadline.set(Some(Instant::now() + PATIENCE * 6));
                 });
@@ -197,7 +197,8 @@ impl Server {
                         continue;
                     }
                 };
-                // Who finds no place, or no thread, is turned away: nothing may wait here.
+                // A client for which there is no place, or no thread, is turned away: nothing may
+                // wait here.
                 let server = server.clone();
                 let _ = builder().spawn(move || {
                     if let Some(_place) = Place::take(counter(&server)) {
@@ -213,8 +214,8 @@ impl Server {
             .map(drop)
     }
 
-    /// One connection from its first byte to its last. The error is for whoever looks for one: the
-    /// client has gone, or spoke something else.
+    /// One connection from its first byte to its last. An error says only that the client has gone,
+    /// or spoke something else.
     fn serve(&self, stream: &Stream) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         let deadline = Cell::new(Some(until));

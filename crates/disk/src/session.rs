@@ -1,4 +1,4 @@
-//! The second half of a connection: requests, in their order, until the client has had enough.
+//! The second half of a connection: requests, in their order, until the client disconnects.
 //!
 //! ```text
 //!   READ 20 KiB, structured      [data: 2 pages][hole: 2 pages][data: 1 page, done]
@@ -72,7 +72,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
             let request = match self.channel.array() {
                 Ok(bytes) => Request::parse(&bytes)
                     .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "not a request"))?,
-                // Between two requests that is how clients leave, too.
+                // Clients may also leave like this between two requests.
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof && self.channel.available() == 0 => {
                     return Ok(());
                 }
@@ -140,7 +140,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         }
         match request.end_within(self.disk.bytes()) {
             Some(_) => Ok(()),
-            // The protocol wants it told apart.
+            // Beyond the end of the disk the protocol has an error of its own for writes.
             None if matches!(request.command, CMD_WRITE | CMD_WRITE_ZEROES) => Err(Error::NoSpace),
             None => Err(Error::Invalid),
         }
@@ -165,7 +165,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
             CMD_TRIM => self.disk.trim(at, len)?,
             CMD_WRITE_ZEROES => self.disk.zero(at, len, request.flags & CMD_FLAG_NO_HOLE != 0)?,
             CMD_BLOCK_STATUS => return self.status(request),
-            // All is where it will be, and nothing is nearer than it is.
+            // Nothing to do: data is where it will be, and cannot come nearer.
             _ => {}
         }
         self.channel.reserve(16)?;
@@ -219,7 +219,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
             let some = (len - done).min(self.channel.room());
             let slot = self.channel.slot(some);
             if let Err(error) = self.disk.read(at + done as u64, slot) {
-                // Its head has gone, or may have: there is no way to take it back.
+                // The reply's head has gone, or may have: it cannot be taken back.
                 if !is_recallable {
                     return Err(Failure::Connection(io::Error::other("a page cannot be read")));
                 }
@@ -236,8 +236,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         let end = request.offset + u64::from(request.len);
         let mut at = request.offset;
         while at < end {
-            // What the cache says of it may be old by the time that it is read: data is right in
-            // any case.
+            // The extent may have changed by the time that it is read: data is right in any case.
             let hole = self.hole(at, end);
             if hole > 0 {
                 self.put_hole(request.cookie, at, hole, at + hole == end)?;
@@ -303,7 +302,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
                     self.channel.truncate(position);
                     break;
                 }
-                // It went after it was looked at: as good as zeros.
+                // The page went after it was looked at: it reads as zeros.
                 self.channel.at(position).fill(0);
             }
             here += some as u64;
@@ -339,7 +338,7 @@ impl<R: Read, W: Write> Session<'_, R, W> {
         while at < end && extents < most {
             let first: Extent = next.take().unwrap_or_else(|| self.disk.extent(at, end));
             let mut bytes = first.bytes;
-            // One look may have seen a part of what is alike.
+            // One look may have seen only a part of an extent.
             while at + bytes < end {
                 let more = self.disk.extent(at + bytes, end);
                 if (more.is_hole, more.is_zero) != (first.is_hole, first.is_zero) {

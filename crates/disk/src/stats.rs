@@ -1,5 +1,5 @@
-//! What zram shows of a disk, by zram's names and in its columns, so that what reads those reads
-//! these.
+//! The statistics that zram shows of a disk, by zram's names and in its columns, so that programs
+//! that read zram's read these.
 //!
 //! | zram's file | columns |
 //! |---|---|

@@ -40,7 +40,7 @@ pub fn export(disk: &Disk) -> Export {
     }
 }
 
-/// What must come of a request.
+/// The reply that a request must get.
 enum Expected {
     Done,
     Fails(Error),
@@ -152,7 +152,7 @@ impl Client<'_> {
                 self.send(flags, CMD_WRITE_ZEROES, at, len, Expected::Done);
             }
             (13, Some(inside)) => {
-                // Ours leaves parts of pages alone, and the model says so.
+                // The disk leaves parts of pages alone when it trims, and so does the model.
                 let page = PAGE_BYTES as usize;
                 let end = if inside.end == self.model.len() {
                     inside.end
@@ -320,7 +320,7 @@ pub fn requests(
     assert!(from.is_empty(), "nothing else is said");
 }
 
-/// A connection that sends these bytes. Whatever they are, it ends.
+/// Serves a connection that sends these bytes. It ends, whatever they are.
 pub fn connection(disk: &Disk, bytes: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     let mut channel = Channel::new(bytes, &mut said).expect("memory");

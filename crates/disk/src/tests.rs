@@ -102,7 +102,7 @@ fn a_full_disk_refuses_and_keeps_what_it_has() {
     assert_eq!(read(&disk, 15 * MIB, 200), [0; 200]);
     assert_eq!(disk.write(15 * MIB, &[0; 4096]), Ok(()));
     assert_eq!(disk.write(15 * MIB, &[9; 4096]), Ok(()));
-    // What is there can be written again, and is as it was where it was not.
+    // Pages that are stored can be overwritten, though the disk is full.
     for n in 0..stored {
         assert_eq!(disk.write(n * PAGE_BYTES, &page(n + 1000)), Ok(()), "page {n} of {stored}");
     }

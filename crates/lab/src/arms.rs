@@ -61,7 +61,7 @@ pub struct ArmArguments {
 }
 
 impl ArmArguments {
-    /// For uzswap's arm alone.
+    /// The arguments for uzswap's arm alone.
     pub fn of_uzswap(rounds: u32, out: Out) -> ArmArguments {
         ArmArguments {
             peers: Peers(vec![]),
@@ -150,7 +150,7 @@ pub type Outcome = Result<Result<Value, String>, Failure>;
 /// Runs programs in arms.
 pub struct Bench<'a> {
     arguments: &'a ArmArguments,
-    /// Only with it are there arms of the kernel.
+    /// The lock of the machine's swap: only with it are there arms of the kernel.
     lock: Option<Lock>,
     pub interrupt: Interrupt,
 }
@@ -211,7 +211,7 @@ impl Bench<'_> {
     }
 
     /// All runs of all arms, in turn: what `run` does for an arm and a round. Round 0 is a
-    /// calibration, where one is asked for. `what` is measured, for whoever waits.
+    /// calibration, where one is asked for. `what` says to a waiting user what is measured.
     pub fn rounds(
         &self,
         what: &str,
@@ -231,8 +231,8 @@ impl Bench<'_> {
         Ok(runs)
     }
 
-    /// If that is asked for, lowers the limits so that limit and pool together are what was asked
-    /// for, by the ratio that a calibration has. `run` is one run of an arm.
+    /// With `--count-pool`, lowers the limits so that limit and pool together are the memory that
+    /// was asked for, by the ratio that a calibration has. `run` is one run of an arm.
     fn count_pool(
         &self,
         arms: &mut [Arm],
@@ -257,8 +257,8 @@ impl Bench<'_> {
     }
 
     /// Does the work in an arm, on a program that needs `need_bytes`. The work is given the
-    /// beginning of a command line, to which it adds the program. What there is to know about the
-    /// arm goes into `run`, an object, with the work's own figures or `error`.
+    /// beginning of a command line, to which it adds the program. The figures of the arm go into
+    /// `run`, an object, with the work's own figures or `error`.
     pub fn run(
         &self,
         arm: &Arm,
@@ -392,8 +392,8 @@ pub fn entering(group: &Path) -> Command {
     command
 }
 
-/// The work under `uzswap run`, whose command line has begun. Without `sign`, a counter, uzswap was
-/// not there.
+/// The work under `uzswap run`, whose command line has begun. If the counter `sign` is missing or
+/// zero, uzswap was not there.
 fn under_uzswap(
     mut command: Command,
     sign: &str,

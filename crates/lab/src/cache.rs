@@ -58,7 +58,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     comparison.end(results.into(), &plot)
 }
 
-/// What was found with one codec.
+/// The measurements of one codec.
 struct Measured {
     pages: usize,
     batches: usize,
@@ -176,7 +176,7 @@ impl Faces<'_> {
 
 // ---------------------------------------------------------------- arms
 
-/// The pages that the codec makes less of.
+/// The pages that the codec makes smaller.
 fn shrinking(codecs: &Codecs, mix: &[PageBytes]) -> Vec<PageBytes> {
     let (mut scratch, mut out) = (Scratch::new(), [0; MAX_COMPRESSED_BYTES]);
     let shrinks = |page: &&PageBytes| {

@@ -10,8 +10,8 @@
 //!
 //! A corpus is the pages one after the other, nothing else, as swap would see them: private
 //! anonymous memory only, in the order of addresses; of a large heap, runs of 16 pages spread over
-//! it. What is in a heap may be private, and differs from machine to machine, so corpora are made
-//! where they are used and never shipped.
+//! it. The contents of a heap may be private, and differ from machine to machine, so corpora are
+//! made where they are used and never shipped.
 //!
 //! A *mix* has as many pages of each program.
 

@@ -55,7 +55,7 @@ pub struct EstimateArguments {
 /// The aim of an estimate: within a tenth of the ratio, and a factor of one and a half of the time.
 const RATIO_WITHIN: f64 = 1.1;
 const TIME_WITHIN: f64 = 1.5;
-/// Between two times that all pages are taken out.
+/// The time between two moments at which all pages are taken out.
 const TAKE_EVERY: Duration = Duration::from_millis(200);
 
 pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
@@ -74,7 +74,7 @@ pub fn run(arguments: EstimateArguments) -> Result<u8, Failure> {
         };
         print!("{}", table(program.name, &own));
         summary.insert(program.name.to_string(), own);
-        // After each: it takes minutes, and what is known shall not be lost.
+        // Written after each program: one takes minutes, and figures shall not be lost.
         json = record.write_json(json!({
             "settings": {"parts_percent": arguments.parts, "rounds": arguments.rounds},
             "summary": summary,
@@ -102,7 +102,8 @@ impl Bench<'_> {
         let (mut need_bytes, mut first, first_of_all) = (0, None, runs.len());
         for round in 1..=self.arguments.rounds {
             console::say(&format!("{}: round {round} of {}", program.name, self.arguments.rounds));
-            // The first run brings files into the page cache, and says what is to be said.
+            // The first run brings files into the page cache, and gives the output that all others
+            // must give.
             let free = |look: &mut dyn FnMut(&Tree)| {
                 watch(line.command(), line, Duration::from_secs(300), &self.interrupt, look)
             };
@@ -173,12 +174,12 @@ impl Bench<'_> {
     }
 }
 
-/// The outcome of a run, if it said what it says when it is free.
+/// The outcome of a run, if its output is that of the first, free run.
 fn outcome(run: Result<Run, String>, first: &Run) -> Value {
     run.and_then(|run| run.like(first)).unwrap_or_else(|why| json!({"error": why}))
 }
 
-/// The JSON of a file, which is gone then: the next one shall not be this one.
+/// Reads the JSON of a file and removes the file, so that it is not taken for the next run's.
 fn read(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let _ = std::fs::remove_file(path);

@@ -159,7 +159,7 @@ impl Peer {
         out_of_memory_kills(&self.group)
     }
 
-    /// Puts everything back. What could not be is said.
+    /// Puts everything back. The error names what could not be put back.
     pub fn put_back(mut self) -> Result<(), String> {
         self.undo.put_back()
     }

@@ -105,7 +105,7 @@ fn look_at(bytes: &[u8]) {
     black_box(bytes.iter().step_by(64).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
 }
 
-/// What the table has of each pool, a line each.
+/// The table's lines: a figure of each pool.
 const COLUMNS: [(&str, Figure); 9] = [
     ("density", |seen| seen.density),
     ("metadata to objects", |seen| seen.metadata),

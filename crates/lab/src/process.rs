@@ -69,7 +69,7 @@ fn group_of(pid: u32) -> Option<u32> {
     os::stat_of(pid)?.get(2)?.parse().ok()
 }
 
-/// How long a run may take that takes so long when it is free.
+/// How long a run may take whose free run takes `free`.
 pub fn patience(free: Duration) -> Duration {
     (free * 20).max(Duration::from_secs(30))
 }

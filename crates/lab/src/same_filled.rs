@@ -83,7 +83,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     comparison.end(json!({"pages": PAGES, "times_ns": times.to_json()}), &plot)
 }
 
-/// What is done with made-up pages.
+/// The arms on made-up pages.
 fn arms_of<'a>(
     name: &str,
     pages: &'a [PageBytes],
@@ -116,7 +116,7 @@ fn arms_of<'a>(
     ]
 }
 
-/// What is done with real ones, of which some may not be taken.
+/// The arms on real pages, of which the cache may refuse some.
 fn arms_of_real<'a>(others: &'a [PageBytes], cache: &'a SwapCache<FileStore>) -> [Arm<'a>; 2] {
     [
         arm("real: check", move |_| {

@@ -7,9 +7,9 @@
 //! | read at random | loads in any order | 4 and 8 KiB as often as ours, one at a time |
 //! | decode alone | loads in the order of writing of what has been read already: nothing is read | |
 //!
-//! A single thread reads in order no faster than it decodes, whatever the disk does: what it
-//! reaches of the slower of the two is what reading and decoding cost each other. The pages that
-//! come of it are more bytes than were read: what they would have cost uncompressed is printed too.
+//! A single thread reads in order no faster than it decodes, whatever the disk does: the part of
+//! the slower of the two that it reaches shows what reading and decoding cost each other. The pages
+//! that come of it are more bytes than were read: their cost uncompressed is printed too.
 //!
 //! Ours includes all that belongs to it: taking objects out of the pool, sealing, packing; opening
 //! and decompressing on the way back. fio reads and writes nothing but bytes. It is given our file
@@ -244,7 +244,7 @@ struct Bench<'a> {
     encryption: Encryption,
     pages: &'a [PageBytes],
     written: RefCell<Written>,
-    /// In which entries are loaded at random, by their places.
+    /// The order in which entries are loaded at random, by their places.
     order: Vec<u32>,
     /// The blocks that one random load reads, for fio to do the same.
     mean_blocks: f64,

@@ -137,7 +137,7 @@ pub fn run(arguments: EngineArguments) -> Result<u8, Failure> {
     comparison.end(results, &plot)
 }
 
-/// What pages go through.
+/// The codecs, streams and cache that pages go through.
 struct Ways {
     codecs: Codecs,
     single: Streams,
@@ -162,7 +162,7 @@ impl Ways {
         let _ = std::hint::black_box(self.codecs.compress(scratch, page, out));
     }
 
-    /// With working memory that nobody else has.
+    /// Compresses pages with working memory that no other thread has.
     fn owned(&self, pages: &[PageBytes]) {
         let (mut scratch, mut out) = (Scratch::new(), vec![0; OUT_BYTES]);
         pages.iter().for_each(|page| self.compress(&mut scratch, &mut out, page));
@@ -216,13 +216,13 @@ fn arms<'a>(ways: &'a Ways, pages: &'a [PageBytes], noted: &'a RefCell<Noted>) -
     arms
 }
 
-/// What was noted, and the rounds that count.
+/// The times noted, and the rounds that count.
 struct Seen {
     noted: Noted,
     rounds: usize,
     /// Rounds in which others did next to nothing.
     quiet: Vec<usize>,
-    /// Those, or all if there are none.
+    /// The quiet rounds, or all if there are none.
     counted: Vec<usize>,
 }
 
@@ -238,15 +238,16 @@ impl Seen {
         median(self.noted[name].iter().map(|run| run.cpu_ns)).unwrap_or(f64::NAN)
     }
 
-    /// Of rates, by the clock.
+    /// The ratio of two arms' rates, by the clock.
     fn ratio(&self, name: &str, to: &str) -> f64 {
         let rate = |name: &str, round: usize| self.noted[name][round].pages_per_s;
         let of = |round: &usize| rate(name, *round) / rate(to, *round);
         median(self.counted.iter().map(of)).unwrap_or(f64::NAN)
     }
 
-    /// Of rates by processor time, for so many times as many threads. Without a quiet round the
-    /// clock says what others did; nobody sleeps here, so this says the same.
+    /// The ratio of two arms' rates by processor time, for `threads` times as many threads. Without
+    /// a quiet round the clock shows the work of others; no thread sleeps here, so processor time
+    /// gives the same ratio.
     fn by_cpu(&self, threads: f64, name: &str, to: &str) -> f64 {
         let cpu_ns = |name: &str, round: usize| self.noted[name][round].cpu_ns;
         let of = |round: usize| threads * cpu_ns(to, round) / cpu_ns(name, round);
@@ -289,7 +290,7 @@ fn aims(comparison: &mut Comparison, seen: &Seen) {
     comparison.aim("64 threads to two", many, Aim::AtLeast(1.0));
 }
 
-/// Prints ratios that have nothing to be.
+/// Prints ratios that have no aim.
 fn asides(times: &Times, seen: &Seen) {
     println!(
         "  two writers to two that share nothing: {:.3}; what the machine gives two: {:.3}",

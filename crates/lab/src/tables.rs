@@ -108,7 +108,7 @@ fn head(first: &str, columns: &[&str]) -> String {
     row(cells) + &format!("|{}\n", "---|".repeat(columns.len() + 1))
 }
 
-/// Peers' time by touch by uzswap's.
+/// Peers' time by touch, divided by uzswap's.
 fn ratios(lines: &[&Value], others: &[&Value]) -> Result<String, String> {
     let peers: Vec<&str> = names(lines).into_iter().filter(|name| *name != "uzswap").collect();
     let ratio = |lines: &[&Value], peer: &str, case: &str| {
@@ -236,7 +236,7 @@ fn contention(lines: &[&Value]) -> Result<String, String> {
     let cases = cases(&[line]);
     let columns = ["taken", "held, mean", "99 %", "in all", "waits, %", "waited", "system calls"];
     let mut text = head("", &columns);
-    // What is hardly ever taken fills the table only.
+    // Locks that are hardly ever taken would only lengthen the table.
     let is_shown = |case: &&String| middle(line, case, "held_ns").is_some_and(|ns| ns >= 5.0);
     for case in cases.iter().filter(|case| case.contains('/')).filter(is_shown) {
         let cells = [
@@ -286,7 +286,7 @@ const SHOWN: [(&str, &str, f64, &str); 8] = [
     ("estimate", "time_by_free", 1.0, "time by the time with all memory"),
 ];
 
-/// What a measurement of a benchmark was: machine, and the settings but how often it ran.
+/// The conditions of a measurement: machine, and the settings except how often it ran.
 fn described(line: &Value, but: &[&str]) -> String {
     const REPEATS: [&str; 5] = ["rounds", "passes", "parts_percent", "files", "cflags"];
     let settings = line["settings"].as_object().into_iter().flatten();

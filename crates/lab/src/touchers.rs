@@ -192,7 +192,7 @@ impl Heap {
         &self.pages[page as usize].0[mark_word(page)]
     }
 
-    /// Beside the mark, in one cache line with it.
+    /// The page's count of writes: beside the mark, in one cache line with it.
     fn count_of(&self, page: u32) -> &AtomicU64 {
         &self.pages[page as usize].0[mark_word(page) + 1]
     }

@@ -88,7 +88,7 @@ impl WriterArguments {
     }
 }
 
-/// The user's name for it.
+/// The name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().expect("none is skipped").get_name().to_string()
 }

@@ -30,7 +30,7 @@ use uzswap_preload::patch::{
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x10000;
 const STACK_BYTES: usize = 32 << 10;
-/// Below the hook stack.
+/// Bytes of a block, below the hook stack.
 const BLOCK_BYTES: usize = 4096;
 const PROT_EXEC: u64 = 4;
 const MAP_ANONYMOUS: u64 = 0x20;
@@ -45,7 +45,7 @@ static SCRUB: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static LOG_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// What a new thread needs; lies at the low end of the stack it starts on.
+/// The block of a new thread, at the low end of the stack on which it starts.
 #[repr(C)]
 struct Block {
     start: ThreadStart,
@@ -95,7 +95,7 @@ fn scrub_vectors() {
     }
 }
 
-/// Work on another stack, as a light hook does what may touch all vectors.
+/// Works on another stack, as a light hook does for work that may touch all vectors.
 fn scrub_elsewhere() {
     extern "C" fn work(_: *mut u8) {
         scrub_vectors();

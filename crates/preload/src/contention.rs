@@ -1,5 +1,5 @@
-//! What this process has counted of locks and claims, for the program in it that asks: only in a
-//! library that is built for `uzswap bench contention`.
+//! This process's counts of locks and claims, for the program in it that asks: only in a library
+//! that is built for `uzswap bench contention`.
 //!
 //! # Safety charter
 //! One symbol for the dynamic loader, which the caller finds by its name, and a copy into memory

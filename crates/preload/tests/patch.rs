@@ -2,9 +2,9 @@
 //! (the example `passthrough`) must leave no trace in what they do, and the programs in
 //! `patch_programs/` look for traces.
 //!
-//! Each runs natively and then under the library: calls made inside the hook (which has saved all
-//! vectors, or few) or by the program's own instruction, the hook scribbling over every vector
-//! register, patch tables fresh and from the cache.
+//! Each program runs natively and then under the library: calls made inside the hook (which has
+//! saved all vectors, or few) or by the program's own instruction, the hook scribbling over every
+//! vector register, patch tables fresh and from the cache.
 
 mod support;
 
@@ -42,7 +42,7 @@ fn own_program(name: &str, output: &str, options: &[&str]) {
 fn all_registers_and_the_red_zone_survive() {
     own_program("registers.c", "registers", &[]);
     own_program("registers.c", "registers-fixed", &["-no-pie"]);
-    // As on machines without xsavec, and without xsave.
+    // Vectors are saved as on machines without xsavec, and without xsave.
     let program = scratch().join("registers");
     for (method, only) in [("1", None), ("0", Some("SSE_ONLY"))] {
         let mut c = under_hook(Mode::Return, None, None, &[program.to_str().unwrap()]);
@@ -99,8 +99,8 @@ fn signals_find_their_handlers() {
 #[test]
 fn libraries_that_come_later_are_hooked() {
     let plain = compile("late.c", "liblate.so", &["-shared", "-fPIC"]);
-    // One segment from offset 0 for headers and code, and no fingerprint: other ways through the
-    // loader and the cache.
+    // A library with one segment from offset 0 for headers and code, and without a fingerprint,
+    // takes other ways through the loader and the cache.
     let old = ["-shared", "-fPIC", "-Wl,-z,noseparate-code", "-Wl,--build-id=none"];
     let old = compile("late.c", "liblate-old.so", &old);
     let program = compile("loaded.c", "loaded", &["-ldl"]);
@@ -203,7 +203,7 @@ fn a_compiler_runs_the_same() {
     same_with_hook(&[out.to_str().unwrap()]);
 }
 
-/// Where the kernel forbids to execute what was written, programs run as they are.
+/// Where the kernel forbids execution of pages that were written, programs run as they are.
 #[test]
 fn a_kernel_that_forbids_new_code_is_respected() {
     let program = compile("forbid.c", "forbid", &[]);
@@ -223,8 +223,8 @@ fn a_kernel_that_forbids_new_code_is_respected() {
     assert!(text.contains(" patched 0 "), "{text}");
 }
 
-/// Everything in libc, the loader and the vDSO is patched on this machine, or the test says what is
-/// not.
+/// Everything in libc, the loader and the vDSO is patched on this machine, or the test names the
+/// rest.
 #[test]
 fn nothing_is_left_out_and_the_cache_agrees() {
     let cache = scratch().join("cache-fresh");
@@ -285,7 +285,7 @@ fn nothing_is_left_out_and_the_cache_agrees() {
     assert!(!table.exists(), "a directory that others can write is not used");
 }
 
-/// A light hook has xmm0-15 saved and no more: the code that runs there must not know of others,
+/// A light hook has xmm0-15 saved and no more: the code that runs there must not use other vectors,
 /// and must not call libc's memory functions, which do.
 #[test]
 fn hooks_use_no_wide_vectors() {
@@ -315,7 +315,8 @@ fn hooks_use_no_wide_vectors() {
     assert!(seen > 50);
 }
 
-/// Nothing inside the real library answers for a symbol of the program, and it is first.
+/// Nothing inside the real library answers for a symbol of the program, and its constructor runs
+/// first.
 #[test]
 fn the_library_exports_nothing_and_comes_first() {
     let real = library().parent().unwrap().parent().unwrap().join("libuzswap_preload.so");

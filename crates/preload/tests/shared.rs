@@ -1,6 +1,6 @@
 //! Shared texts, tested on real programs: processes run the same pages of a file in the cache, and
-//! whatever is not as it should be (the file, the directory, the object, its text in memory) leads
-//! back to pages of their own.
+//! a defect in any part (the file, the directory, the object, its text in memory) leads back to
+//! pages of their own.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use support::{Mode, compile, library, run, scratch, under_hook};
 
-/// Longer than an object must have been left alone before its text is shared.
+/// Longer than the time for which an object must have been left alone before its text is shared.
 const REST: Duration = Duration::from_millis(3100);
 
 fn fresh_cache(name: &str) -> PathBuf {
@@ -47,7 +47,7 @@ struct Mapped {
     own_kib: u64,
 }
 
-/// What of files a program that prints its own smaps has mapped for execution.
+/// Mappings of files for execution in a program that prints its own smaps.
 fn executable(smaps: &[u8]) -> Vec<Mapped> {
     let text = String::from_utf8_lossy(smaps);
     let mut list: Vec<Mapped> = Vec::new();
@@ -91,7 +91,7 @@ fn processes_run_the_same_pages() {
     let mut known = 0;
     for _ in 0..60 {
         let mapped = smaps(&cache);
-        // Slots and text, of libc and of the loader.
+        // Four mappings: slots and text, of libc and of the loader.
         assert_eq!(shared(&mapped).len(), 4, "{mapped:?}");
         assert!(mapped.iter().all(|m| m.own_kib == 0) && !mapped.iter().any(is_libc), "{mapped:?}");
         let files = texts_in(&cache).len();
@@ -157,7 +157,7 @@ fn files_that_cannot_be_trusted_are_made_anew() {
             }
         }
     }
-    // What belongs to somebody else.
+    // Files of another user are not used.
     let changed =
         texts_in(&cache).keys().all(|f| std::os::unix::fs::chown(f, Some(12345), None).is_ok());
     if changed {
@@ -170,7 +170,7 @@ fn files_that_cannot_be_trusted_are_made_anew() {
         std::os::unix::fs::chown(&cache, Some(12345), None).unwrap();
         assert_eq!(shared(&smaps(&cache)), Vec::<&Path>::new());
     }
-    // A directory that others can write.
+    // A directory that others can write is not used.
     let cache = fresh_cache("cache-open");
     smaps(&cache);
     set_mode(&cache, 0o777);
@@ -190,7 +190,7 @@ fn write(file: &Path, bytes: &[u8]) {
     set_mode(file, 0o400);
 }
 
-/// As a medium that has lost a bit would have it: the file is as old as before.
+/// Writes into the file as a medium would that has lost a bit: the file is as old as before.
 fn rot_at(file: &Path, bytes: &[u8], at: usize) {
     let before = std::fs::metadata(file).unwrap().modified().unwrap();
     flip_at(file, bytes, at);
@@ -213,7 +213,7 @@ fn an_upgraded_library_gets_another_text() {
     let dir = scratch();
     let answer = |n: u32| {
         let source = dir.join("upgraded.c");
-        // The same build id each time: that alone does not tell.
+        // The build id is equal each time: it alone does not tell.
         let text = "long answer(void) { long r; __asm__ volatile(\"syscall\" : \"=a\"(r) : \
                     \"a\"(39L) : \"rcx\", \"r11\"); return r > 0 ? ANSWER : 0; }";
         std::fs::write(&source, text).unwrap();
@@ -235,7 +235,7 @@ fn an_upgraded_library_gets_another_text() {
     let mut cc = Command::new("cc");
     cc.arg("-o").arg(&program).arg(main).arg(&library).arg("-Wl,-rpath").arg(&dir);
     assert!(cc.status().unwrap().success());
-    // What it answers, and whether its text is shared.
+    // The program's answer, and whether its text is shared.
     let start = || {
         let out =
             run(&mut under_hook(Mode::Light, Some(&cache), None, &[program.to_str().unwrap()]));
@@ -258,7 +258,7 @@ fn an_upgraded_library_gets_another_text() {
     assert_eq!(start(), ("3".into(), true));
 }
 
-/// Where files cannot be executed, or not be had, every process has pages of its own.
+/// Where files cannot be executed, or not be made, every process has pages of its own.
 #[test]
 fn a_cache_that_cannot_hold_code_holds_tables() {
     let cache = fresh_cache("cache-noexec");
@@ -286,7 +286,7 @@ fn a_cache_that_cannot_hold_code_holds_tables() {
     assert_eq!(said.matches("unpatched 0 ").count(), 2, "{said}");
 }
 
-/// A limit on the length of files is not run into: the kernel would kill.
+/// A limit on the length of files is never exceeded: the kernel would kill.
 #[test]
 fn a_limit_on_files_is_kept() {
     let cache = fresh_cache("cache-limited");

@@ -52,7 +52,7 @@ static void settle(size_t at, size_t bytes) {
     scratch_restore(at, bytes);
 }
 
-// What was sent from `from` must have arrived at `to`, which does not overlap it.
+// The bytes sent from `from` must have arrived at `to`, which does not overlap it.
 static void expect_copy(size_t to, size_t from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++)
         if (self->scratch[to + i] != scratch_byte(from + i))

@@ -148,7 +148,7 @@ typedef struct {
 
 static Coroutine *coroutines[MAX_THREADS];
 
-// What a frame holds differs from one turn to the next, so that a page which has lost its last
+// A frame's contents differ from one turn to the next, so that a page which has lost its last
 // changes is told from the right one.
 static uint64_t local_word(Coroutine *c, uint64_t turn, int depth, int i) {
     return mix(c->key + (turn * 16 + depth) * 256 + i);
@@ -370,7 +370,7 @@ static void fork_step(void) {
         if (pthread_mutex_trylock(&r->lock) == 0) held[count++] = r;
     }
     if (count == 0) return;
-    // What must not be inherited, or be inherited empty.
+    // Memory that must not be inherited, or be inherited empty.
     char *gone = map(4 * PAGE), *wiped = map(4 * PAGE);
     memset(gone, 1, 4 * PAGE), memset(wiped, 2, 4 * PAGE);
     must(madvise(gone, 4 * PAGE, MADV_DONTFORK)), must(madvise(wiped, 4 * PAGE, MADV_WIPEONFORK));
@@ -398,7 +398,7 @@ static void fork_step(void) {
 
 // ---- exec with arguments and environment in managed memory
 
-// What `churn --words WORD...` exits with: a sum over its arguments and its environment variable.
+// The exit code of `churn --words WORD...`: a sum over its arguments and its environment variable.
 static unsigned words_sum(char **words, const char *variable) {
     uint64_t sum = 1;
     for (; *words; words++)

@@ -13,7 +13,7 @@
 
 static uint64_t *arena;
 static size_t arena_pages;
-// What each worker last wrote to each page; managed memory itself.
+// The value that each worker last wrote to each page; managed memory itself.
 static uint32_t *lane_written[MAX_THREADS];
 static atomic_ulong counted;
 static int arena_threads;

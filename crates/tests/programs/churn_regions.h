@@ -24,7 +24,7 @@
 #define REGIONS 24
 #define MAX_PAGES 4096u
 
-// What a page holds: its version; zero; or either of the two (after MADV_FREE).
+// The contents of a page: its version; zero; or either of the two (after MADV_FREE).
 enum { WRITTEN, ZERO, FREED };
 
 typedef struct {

@@ -122,8 +122,8 @@ static void read_at_random(const unsigned char *p, size_t bytes, int touches) {
 
 // ---- mappings
 
-// What has been read only for so long that writing it is a fault of its own: everybody who may
-// write it does.
+// Pages that were only read for so long that a write to one is a fault of its own: everybody who
+// may write them does.
 static void case_only_read(void) {
     enum { BYTES = 4 << 20, HALF = BYTES / 2 };
     int zero = open("/dev/zero", O_RDONLY);
@@ -679,7 +679,7 @@ static void on_storm(int number) {
     hits++;
 }
 
-// What a mask was before is right, however many handlers come in between.
+// The mask that a call says was there before is right, however many handlers come in between.
 static void case_mask_storm(void) {
     enum { TIMERS = 8, CALLS = 100000, STORM = 1000 };
     struct itimerspec often = {{0, 200000}, {0, 200000}};
@@ -1074,7 +1074,7 @@ static void case_raw_clone(void) {
     unsigned char *stack = cold(1 << 20);
     pid = clone(child, stack + (1 << 20) - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, stack + 3);
     show("clone vm %d right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
-    // The same with a copy of our memory: it ends by exit, not by exit_group.
+    // A child with a copy of our memory: it ends by exit, not by exit_group.
     pid = clone(child, stack + (1 << 20) - 64, SIGCHLD, stack + 3);
     show("clone copy %d right %d\n", WEXITSTATUS(wait_for(pid)), big_is_right());
 }
@@ -1225,8 +1225,8 @@ static void case_end_in_thread(void) {
     pthread_exit(NULL);
 }
 
-// What /proc says of a thread's user, groups and rights: different values among all threads of this
-// process.
+// The number of different values, among all threads of this process, of what /proc says of a
+// thread's user, groups and rights.
 static int kinds_of_threads(void) {
     char kinds[16][512];
     int n = 0;

@@ -71,7 +71,7 @@ static void spoil(char *bytes, size_t len, int how) {
     }
 }
 
-// What of a descriptor's file could be written.
+// Overwrites a descriptor's file. Returns how much of it could be written.
 static size_t attack_descriptor(int fd, size_t len, int how) {
     // In pieces: what it writes makes its own memory short, too, and a large buffer would not fit
     // any more.

@@ -24,8 +24,8 @@
 enum { TASKS = 4096 };
 static const char *LIBRARY = "libuzswap_preload.so";
 
-// What is known of each thread: where the library's text is in its process, and what is to become
-// of the call it is in.
+// A thread: where the library's text is in its process, and what is to become of the call that the
+// thread is in.
 struct task {
     pid_t tid;
     uint64_t start, end;

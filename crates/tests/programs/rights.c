@@ -1,5 +1,5 @@
-// What a program may do to its own rights, and to who is in its memory, and must survive under
-// uzswap as it does alone:
+// A program changes its own rights, and who is in its memory, and must survive that under uzswap as
+// it does alone:
 //   rights MIB drop chroot|setuid|dumpable     gives something up, forks, and the child looks at every page
 //   rights MIB jail kill|errno|strict [idle]   puts itself under a seccomp filter (idle: having nothing that would be paged)
 //   rights MIB threads LIMIT_MIB               makes threads in so much address space until that is refused, and goes on

@@ -81,7 +81,7 @@ static void with_a_child(void) {
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) refused("waitpid", errno);
     if (WIFEXITED(status) && WEXITSTATUS(status)) _exit(WEXITSTATUS(status));
-    // Who killed it says so.
+    // The program that killed the child says so.
     if (WIFSIGNALED(status)) refused("the child", EINTR);
 }
 

@@ -16,7 +16,7 @@ use crate::{Group, MIB, Sandbox, User, Workshop, workshop};
 
 /// A guard against hanging, not an assertion of speed: far beyond what any case needs.
 const HANGS_AFTER: Duration = Duration::from_secs(300);
-/// What `uzswap run` says where a test asks for a mechanism that came with Linux 6.8.
+/// The message of `uzswap run` where a test asks for a mechanism that came with Linux 6.8.
 const LACKS_MOVE: &str = "this kernel's userfaultfd lacks MOVE";
 
 /// How to run the program under uzswap.
@@ -41,7 +41,7 @@ pub struct Job {
     kills: Option<Kills>,
 }
 
-/// What came of a job. Its directory lives as long as this does.
+/// The outcome of a job. The job's directory lives as long as the outcome does.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub stderr: String,
     pub oom_kills: u64,
     pub peaks: Peaks,
-    /// What `--stats` wrote, when managed.
+    /// The statistics that `--stats` wrote, when managed.
     pub stats: Option<serde_json::Value>,
     /// The state of every process when the job was given up.
     pub hung: Option<String>,
@@ -136,7 +136,7 @@ impl Job {
         let create = |name: &str| {
             let made = fs::File::create(file(name)).expect("the job's directory is ours");
             if self.user == User::Ordinary {
-                // Or it could not open /dev/stdout.
+                // Otherwise it could not open /dev/stdout.
                 let id = Some(User::ORDINARY_UID);
                 std::os::unix::fs::fchown(&made, id, id).expect("root can give a file away");
             }
@@ -177,7 +177,7 @@ impl Job {
         let deadline = start + self.hangs_after * crate::patience();
         let (status, hung) = wait(&mut child, &group, deadline, &mut killer);
         let elapsed = start.elapsed();
-        // Whose parents were killed may have work to finish.
+        // Processes whose parents were killed may have work to finish.
         let left_behind = if killer.is_some() { wait_for_the_rest(&group) } else { Vec::new() };
         let peaks = watch.finish();
         let oom_kills = group.oom_kills();
@@ -245,7 +245,7 @@ fn wait_for_the_rest(group: &Group) -> Vec<String> {
     }
 }
 
-/// What every thread of a process is doing, as /proc tells it.
+/// The state of every thread of a process, as /proc tells it.
 fn describe(pid: u32) -> String {
     let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
     let process = PathBuf::from(format!("/proc/{pid}"));

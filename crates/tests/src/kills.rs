@@ -19,7 +19,7 @@ pub struct Kills {
     /// The longest pause before the next one.
     pub pause: Duration,
     pub seed: u64,
-    /// Whom to spare beside the first.
+    /// The name of the programs to spare beside the first.
     pub spared: &'static str,
 }
 

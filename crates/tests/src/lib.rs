@@ -41,7 +41,7 @@ pub use workshop::Workshop;
 /// Bytes in one MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// Who runs the program.
+/// The user that runs the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum User {
     Root,
@@ -60,7 +60,7 @@ impl User {
     }
 }
 
-/// What the program may use for paging.
+/// The system calls that the program may use for paging.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sandbox {
     /// Nothing is refused: uzswap picks userfaultfd.

@@ -19,7 +19,7 @@ pub enum Verdict {
     Passed,
     /// It cannot be run here, and why.
     Skipped(String),
-    /// What was wrong.
+    /// It failed, and why.
     Failed(String),
 }
 

@@ -1,7 +1,7 @@
 //! Builds: `make -jN` of a made-up source tree under one limit, a tree of a hundred short-lived
 //! processes in which many are large at a time. Every object is as without uzswap, the limit holds
-//! for all of them together, in a hard memory group nobody is killed, and who is killed by us takes
-//! nobody with him and leaves nothing behind.
+//! for all of them together, in a hard memory group no process is killed, and a process that we
+//! kill takes no other with it and leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,15 +18,15 @@ use uzswap_tests::{
 const FILES: u32 = 18;
 /// Compilers at a time; each takes some 25 MiB.
 const JOBS: u32 = 12;
-/// For all of them: about half of what they need.
+/// The limit for all of them: about half of what they need.
 const MEMORY_MIB: u64 = 128;
-/// For a build that others disturb; with less it takes too long to be repeated.
+/// The limit of a build that is disturbed; with less it takes too long to be repeated.
 const DISTURBED_MIB: u64 = 192;
-/// A hard group in which they all are.
+/// The limit of the hard group in which they all are.
 const GROUP_MIB: u64 = 160;
 
-/// Objects are made beside their names and moved there: one that is there is whole, whoever was
-/// killed.
+/// Objects are made beside their names and moved there: one that is there is whole, whichever
+/// process was killed.
 const MAKEFILE: &str = "\
 OBJECTS := $(patsubst $(SOURCES)/%.c,%.o,$(wildcard $(SOURCES)/*.c))
 all: $(OBJECTS)
@@ -34,7 +34,7 @@ all: $(OBJECTS)
 \tgcc -O1 -c $< -o $@.$$$$ && mv $@.$$$$ $@
 ";
 
-/// Builds until it succeeds, since those who are killed leave objects that have to be made again.
+/// Builds until it succeeds, since killed processes leave objects that have to be made again.
 const SCRIPT: &str = "\
 tries=0
 until make -s -k -j\"$1\" -f \"$2/Makefile\" SOURCES=\"$2\"; do
@@ -64,7 +64,8 @@ fn main() -> ExitCode {
     suite.main()
 }
 
-/// The same objects, and together never more than the limit.
+/// The managed build makes the objects of the free one, and all its processes together stay within
+/// the limit.
 fn objects(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
     let free = free(workshop)?;
     let run = build(workshop)
@@ -100,9 +101,9 @@ fn in_group(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict
     Ok(like(&job.managed(managed(None, vec![])).run(workshop)?, free))
 }
 
-/// Some are killed now and then: the objects are made in the end, and nothing is left.
+/// Some processes are killed now and then: the objects are made in the end, and nothing is left.
 fn killed(workshop: &Workshop, user: User, sandbox: Sandbox) -> Result<Verdict, String> {
-    // In every other one nobody waits for a turn, and all that are killed page.
+    // In every other build no process waits for a turn, and all that are killed page.
     let (builds, count) = if full() { (6, 40) } else { (2, 20) };
     let free = free(workshop)?;
     let store = workshop.input("store", |path| {
@@ -150,8 +151,8 @@ fn free(workshop: &Workshop) -> Result<&'static Outcome, String> {
     FREE.get_or_init(run).as_ref().map_err(String::clone)
 }
 
-/// The same objects, though memory was short: pages went out, or compilers waited for a turn, after
-/// which the others may fit.
+/// Passes if the objects are equal though memory was short: pages went out, or compilers waited for
+/// a turn, after which the others may fit.
 fn like(run: &Outcome, free: &Outcome) -> Verdict {
     let was_short = ["evictions", "pauses"].iter().any(|c| run.stat(c).unwrap_or(0) > 0);
     let wrong = if !free.succeeded() || !run.succeeded() {

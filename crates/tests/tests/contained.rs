@@ -1,4 +1,4 @@
-//! What a container does to a program, all at once: the calls that Docker's default profile
+//! A program meets all restrictions of a container at once: the calls that Docker's default profile
 //! refuses, its capabilities, no disk and nowhere to write, process 1. In a hard group in which it
 //! dies by itself the program gives the output that it gives with all its memory.
 
@@ -138,15 +138,15 @@ fn words(w: &Workshop, user: User, profile: &[&str]) -> Result<Verdict, String> 
     let program = counting(&w.uzswap().display().to_string());
     let three = Three::run(w, user, &options, WORDS_LIMIT_BYTES, &entry(w, &[]), &program)?;
     let run = &three.run;
-    // Of memory there is only the group's, which is found, and no disk, which is said.
+    // The run finds the group's limit, and says that there is no disk.
     let is_right = run.mechanisms() == ["protect"]
         && run.stderr.contains("no directory for the backing store")
         && run.stat("stores").is_some_and(|pages| pages > 0);
     Ok(three.verdict(is_right))
 }
 
-/// By `--in-place` the program is what the runtime has started; who supervises it ends with it, as
-/// all processes of the container do.
+/// By `--in-place` the program is the process that the runtime has started; its supervisor ends
+/// with it, as all processes of the container do.
 fn letters(w: &Workshop, user: User) -> Result<Verdict, String> {
     command("python3")?;
     let program = ["python3", "-c", LETTERS].map(Into::into);
@@ -156,8 +156,8 @@ fn letters(w: &Workshop, user: User) -> Result<Verdict, String> {
     Ok(three.verdict(is_right))
 }
 
-/// What `docs/containers.md` says to put into an image is enough, and its entry point works: in a
-/// root that has nothing else but the program.
+/// The files that `docs/containers.md` puts into an image are enough, and its entry point works: in
+/// a root that has nothing else but the program.
 fn image(w: &Workshop, user: User) -> Result<Verdict, String> {
     let recipe = RECIPE.split_once("```dockerfile\n").and_then(|(_, rest)| rest.split_once("```"));
     let lines: Vec<&str> = recipe.expect("the document has a recipe").0.lines().collect();

@@ -69,7 +69,7 @@ fn by_fault() -> Result<Verdict, String> {
     }))
 }
 
-/// What cannot be of the counts of a measurement.
+/// The relations that the counts of a measurement break.
 fn wrong_in(measurement: &Value) -> Vec<String> {
     let contention = &measurement["contention"];
     let count = |class: &str, half: &str, key: &str| {

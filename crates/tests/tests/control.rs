@@ -1,7 +1,7 @@
 //! Programs are controlled while they run: `uzswap ps` shows them, `set` lowers their limit and
 //! their memory follows, `reclaim all` takes an idle one down to next to nothing, `--idle-after`
-//! does so by itself, and afterwards every byte is as it was. Whoever else talks to the socket
-//! changes nothing.
+//! does so by itself, and afterwards every byte is as it was. Strangers who talk to the socket
+//! change nothing.
 //!
 //! ```text
 //!  case ── Live ──> Job (its own thread) ── uzswap run ── idle.py <── fifo: "hash" ── case
@@ -24,7 +24,7 @@ use uzswap_tests::{
     Job, MIB, Managed, Outcome, Sandbox, Suite, User, Verdict, Workshop, full, suite,
 };
 
-/// What the program holds, and the limit at first: it fits, so the process is dormant.
+/// The program's data, and the first limit: the data fits, so the process is dormant.
 const DATA_MIB: u64 = 192;
 const FIRST_LIMIT: u64 = 512 * MIB;
 const LOWER_LIMIT: u64 = 96 * MIB;
@@ -71,7 +71,7 @@ struct Live {
     workshop: Arc<Workshop>,
     user: User,
     dir: PathBuf,
-    /// What the data must hash to.
+    /// The hash that the data must have.
     hash: String,
     answers: usize,
     job: JoinHandle<Result<Outcome, String>>,
@@ -167,7 +167,7 @@ impl Live {
         self.command_as(self.uid(), arguments)
     }
 
-    /// What `uzswap ps` knows of this run (as root, other runs may be there).
+    /// The entry of this run in `uzswap ps` (as root, other runs may be there).
     fn state(&self) -> Option<Value> {
         let out = self.command(&["ps", "--json"]);
         let all: Value = serde_json::from_slice(&out.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! What README and the documents tell people to type works.
+//! The commands that README and the documents tell people to type work.
 //!
 //! ```text
 //!  document ── blocks fenced as sh ──> one script a block, without the lines of NOT_RUN ──> bash
@@ -18,7 +18,12 @@ use std::time::{Duration, Instant};
 use uzswap_tests::{Suite, Verdict};
 
 /// Lines that are not run, and why. A line counts by its beginning.
-const NOT_RUN: [(&str, &str); 19] = [
+const NOT_RUN: [(&str, &str); 24] = [
+    ("uzswap run --store nbd://", "needs servers: tests/remote.rs"),
+    ("uzswap run --store valkey://", "needs a server: tests/valkey.rs"),
+    ("uzswap run --store redis://", "needs a Cluster: tests/valkey.rs"),
+    ("uzswap run --store /dev/", "needs a device: tests/remote.rs"),
+    ("uzswap doctor --store ", "needs a server: tests/remote.rs"),
     ("uzswap disk ", "serves until it is ended, or needs a disk: tests/disk.rs"),
     ("nbdcopy ", "needs libnbd: tests/disk.rs"),
     ("uzswap jupyter ", "needs a notebook server: python/tests/test_notebook.py"),
@@ -147,7 +152,7 @@ fn invocations(line: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// What stands in backticks and begins with `uzswap `, brackets of syntax taken off.
+/// The texts in backticks that begin with `uzswap `, brackets of syntax taken off.
 fn mentions(text: &str) -> Vec<Vec<String>> {
     let code = text.split("```").step_by(2).flat_map(|prose| prose.split('`').skip(1).step_by(2));
     let code = code.map(|code| code.replace("\\|", "|").replace(['[', ']'], "").replace('\n', " "));
@@ -212,7 +217,8 @@ fn commands_work(document: &Path) -> Result<Verdict, String> {
     let in_blocks = blocks.iter().flatten().flat_map(|line| invocations(line));
     let mut wrong: Vec<String> =
         in_blocks.chain(mentions(&text)).filter_map(|words| parses(&bin, &words).err()).collect();
-    if text.lines().any(|line| line.starts_with("$ ") || line.starts_with("    uzswap ")) {
+    let is_command = |line: &str| line.starts_with("$ ") || line.starts_with("    uzswap ");
+    if text.lines().any(is_command) || text.contains("\n```console") {
         wrong.push("a command outside of a block that is fenced as sh".to_string());
     }
     let mut place: Option<Place> = None;

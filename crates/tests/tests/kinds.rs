@@ -24,8 +24,8 @@ fn main() -> ExitCode {
     suite.main()
 }
 
-/// What a program writes to a private mapping of a file is not paged, but counts: ordinary memory
-/// makes room for it.
+/// Pages that a program writes to a private mapping of a file are not paged, but count: ordinary
+/// memory makes room for them.
 fn private_file(w: &Workshop) -> Result<Verdict, String> {
     let path = w.dir().join("zeros");
     let file = std::fs::File::create(&path).map_err(|e| e.to_string())?;

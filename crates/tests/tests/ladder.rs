@@ -1,8 +1,9 @@
-//! A ladder: the library's own system calls fail, or who makes them is killed, at the n-th.
+//! A ladder: the n-th of the library's own system calls fails, or the process that makes it is
+//! killed.
 //!
 //! A program that does a little of all with its memory is run again and again, each time on another
 //! rung. It ends with the right sum; or says which call of its own was refused; or uzswap says why
-//! it ended. It never sees wrong bytes, never hangs and never dies without a word. Of a tree of two
+//! it ended. It never sees wrong bytes, never hangs and never dies without a word. In a tree of two
 //! where one is killed the other ends as it does alone.
 //!
 //! Short form: some rungs, more of them where paging begins. UZSWAP_TEST_FULL=1 climbs many more.
@@ -89,7 +90,7 @@ fn rung(workshop: &Workshop, sandbox: Sandbox, mode: &str, n: u64) -> Result<Out
     Job::new(argv).sandbox(sandbox).hangs_after(HANGS_AFTER).run(workshop)
 }
 
-/// What is wrong with a run, if anything is.
+/// The fault of a run, if it has one.
 fn wrong(run: &Outcome, alone: &Outcome, mode: &str) -> Option<&'static str> {
     let sums = run.stdout.lines().filter(|l| *l == alone.stdout.trim()).count();
     let said = |what: &str| run.stderr.lines().any(|l| l.starts_with(what));

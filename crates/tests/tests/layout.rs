@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop};
 
-/// What the program holds is 64 MiB and its library's .bss. With much more nothing is paged, and
-/// mappings are as the loader left them.
+/// The limit: the program holds 64 MiB and its library's .bss. With much more memory nothing is
+/// paged, and mappings are as the loader left them.
 const LIMIT_MIB: u64 = 16;
 const AMPLE_MIB: u64 = 1024;
 /// A library that is aligned to more than it is large has a hole behind it.

@@ -38,9 +38,10 @@ const CPYTHON: &[(&str, bool, [u64; 2])] = &[
     ("test_pickle", false, SMALL_MIB),
 ];
 
-/// Above what an interpreter holds at its start, below that and the ballast. Modules that hold more
-/// themselves, or start many processes, get more: with half of what they need they miss their own
-/// time limits of 10 to 100 seconds, and by protection faults earlier than by userfaultfd.
+/// Limits above what an interpreter holds at its start, and below that and the ballast. Modules
+/// that hold more themselves, or start many processes, get more: with half of what they need they
+/// miss their own time limits of 10 to 100 seconds, and by protection faults earlier than by
+/// userfaultfd.
 const SMALL_MIB: [u64; 2] = [24, 24];
 const BALLAST_MIB: u64 = 24;
 /// NumPy's tests are many thousands that all read the ballast; one of them needs 2.3 GiB.

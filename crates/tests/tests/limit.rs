@@ -98,7 +98,7 @@ fn holds_for_children(
     Ok(Verdict::check(is_killed && is_right, || format!("{}{}", free.report(), run.report())))
 }
 
-/// What `--stats` says of the peak is what the kernel has counted, for memory shared by fork once.
+/// The peak of `--stats` agrees with the kernel's count, which counts memory shared by fork once.
 fn accounts(workshop: &Workshop, script: &str, limit_bytes: u64) -> Result<Verdict, String> {
     // The kernel counts `uzswap run` as well, and both look now and then.
     const ALLOWED: u64 = 6 * MIB;

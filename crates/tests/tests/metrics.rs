@@ -1,5 +1,4 @@
-//! What can be seen of a run: the metrics while it lasts, the page at its end, and both agree with
-//! `--stats`.
+//! A run shows metrics while it lasts and a page at its end, and both agree with `--stats`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -252,8 +251,8 @@ fn interrupted(workshop: &Workshop) -> Result<Verdict, String> {
     }))
 }
 
-/// What is looked at in the browser. Elements inside of what scrolls by itself may be wider than
-/// the page.
+/// The script that inspects the page in the browser. Elements inside of a scrolling element may be
+/// wider than the page.
 const INSPECT: &str = r#"<script>
 addEventListener('load', () => {
   const wide = [...document.body.querySelectorAll('*')].filter((e) =>

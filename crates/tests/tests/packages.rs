@@ -1,6 +1,6 @@
-//! What would be published: each crate packs from what is in the tree, with its licences and
-//! without a stray file; the image is one that others can read; and nothing is released whose
-//! version, tag and list of changes do not agree.
+//! The packages that would be published: each crate packs from the tree's own files, with its
+//! licences and without a stray file; the image is one that others can read; nothing is released
+//! whose version, tag and list of changes do not agree.
 //!
 //! Nothing is compiled: cargo checks the manifests and writes the archives. `python/release.py`
 //! compiles, and tries all of it.
@@ -18,7 +18,7 @@ const CRATES: [&str; 5] = ["uzswap", "uzswap-disk", "uzswap-preload", "uzswap-cl
 /// Kinds of files that a crate has. One of another kind is wanted here, or does not belong there.
 const KINDS: [&str; 11] = ["rs", "toml", "orig", "lock", "json", "c", "cc", "h", "sh", "css", "js"];
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
-/// What the registry takes.
+/// The largest package that the registry takes.
 const BYTES_MOST: u64 = 10 << 20;
 
 /// An image of a package with one file, made by the builder of both; its path.

@@ -9,8 +9,8 @@ use uzswap_tests::{Job, Outcome, Sandbox, Suite, Verdict, Workshop};
 /// Evictions that may be refused for each fault: that many are little work beside the fault.
 const REFUSED_PER_FAULT: u64 = 100;
 
-/// What keeps pages from being taken: a command of the shell before `uzswap run`, and the store
-/// that this is given.
+/// The causes that keep pages from being taken: a name, a shell command before `uzswap run`, and
+/// the store that the run is given.
 const CAUSES: [(&str, &str, &str); 3] = [
     ("no_store", "true", "none"),
     ("full_store", "mkdir store && mount -t tmpfs -o size=6M uzswap-refused store", "store"),
@@ -44,7 +44,7 @@ fn goes_on(
     let script = format!(
         "{before} && exec \"$0\" run --memory 48M --store {store} --stats stats.json -- \"$@\""
     );
-    // What is mounted goes with the namespace.
+    // A mount goes with the namespace.
     let shell = ["unshare", "--mount", "sh", "-c", &script].map(Into::into);
     let job = shell.into_iter().chain([workshop.uzswap().into_os_string()]).chain(argv);
     let run = Job::new(job).sandbox(sandbox).run(workshop)?;

@@ -28,7 +28,8 @@ const RUNGS_LIMIT_MIB: u64 = 16;
 const CHURN_MIB: &str = "80";
 const CHURN_LIMIT_MIB: u64 = 32;
 const EXPORT_MIB: usize = 256;
-/// In which a server must be there, a file be written: far beyond what either takes.
+/// The time within which a server must be there, or a file be written: far beyond what either
+/// takes.
 const SOON: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -115,7 +116,7 @@ impl Disk {
         kill_process(pid, signal).expect("it is there");
     }
 
-    /// Killed, and started again with nothing in it.
+    /// Kills the server, and starts it again with nothing in it.
     fn replace(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait();
@@ -195,7 +196,7 @@ fn notices(run: &Outcome) -> Vec<&str> {
     list.into_iter().flatten().filter_map(|n| n.as_str()).filter(|n| *n != "over_limit").collect()
 }
 
-/// That a run was as it is to be with one server gone, whose pages are on the other.
+/// Whether a run went as it must with one server gone, whose pages are on the other.
 fn is_right(run: &Outcome, says: &str) -> bool {
     run.succeeded()
         && run.stdout.contains(says)
@@ -221,7 +222,7 @@ fn stopped(workshop: &Workshop) -> Result<Verdict, String> {
     let job = job.managed(managed(CHURN_LIMIT_MIB, &[a.url(), b.url()]));
     let run = run_and(workshop, &job, Duration::from_millis(seconds * 500), || {
         a.signal(Signal::STOP);
-        // Beyond the time of churn. What is said at the end waits for it.
+        // Beyond the time of churn. The messages at the end of the run wait for the server.
         thread::sleep(Duration::from_millis(seconds * 500 + 1000));
         a.signal(Signal::CONT);
     })?;
@@ -276,8 +277,7 @@ fn hostile_server(workshop: &Workshop, mode: Mode) -> Result<Verdict, String> {
     Ok(Verdict::check(ok, || format!("{} requests\n{}", bad.requests(), run.report())))
 }
 
-/// What the program has started goes on without `uzswap run`, and the next run takes the export
-/// over.
+/// A program goes on after `uzswap run` is killed, and the next run takes the export over.
 fn run_killed(workshop: &Workshop) -> Result<Verdict, String> {
     let a = Disk::start(workshop, "ua");
     let alone = rungs(workshop).run(workshop)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, suite};
 
-/// What the first one holds, and what the other works on. Either fits, both do not.
+/// Memory that the first program holds, and that the other works on. Either fits, both do not.
 const COLD_MIB: u32 = 64;
 const BUSY_MIB: u32 = 64;
 const MEMORY_MIB: u64 = 96;

@@ -108,8 +108,8 @@ fn java(w: &Workshop, options: &[&str]) -> Result<Vec<OsString>, String> {
     Ok(argv)
 }
 
-/// With room by uzswap a runtime that is not told ends by itself, one that is told finishes; without
-/// uzswap that one is killed.
+/// With room by uzswap a runtime that is not told ends by itself, and one that is told finishes;
+/// without uzswap that one is killed.
 fn told(workshop: &Workshop, runtime: &Runtime) -> Result<Verdict, String> {
     let argv = |options| (runtime.argv)(workshop, options);
     let free = Job::new(argv(runtime.told)?).run(workshop)?;

@@ -123,7 +123,7 @@ fn edge(
     let limit_mib =
         if matches!(case, "huge" | "only_read") { 2 * EDGE_LIMIT_MIB } else { EDGE_LIMIT_MIB };
     let run = job.managed(managed(limit_mib)).run(workshop)?;
-    // What the case is about must happen, where it can.
+    // The events that the case is about must happen, where they can.
     let subject = match case {
         "huge" => "huge_faults",
         "only_read" => "guarded_evictions",

@@ -11,7 +11,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// A folder of a crate's `src`, and the folders beside it that it may import. An arrow and the one
 /// back are not both in here, nor longer circles: `no_circle_is_allowed` sees to that.
-const IMPORTS: [(&str, &str, &[&str]); 22] = [
+const IMPORTS: [(&str, &str, &[&str]); 25] = [
     // The engine: from the fault down to the bytes outside of memory.
     ("core", "sys", &[]),
     ("core", "codec", &["sys"]),
@@ -34,12 +34,15 @@ const IMPORTS: [(&str, &str, &[&str]); 22] = [
     ("cli", "control", &["os"]),
     ("cli", "observe", &["os"]),
     ("cli", "governor", &["control"]),
+    ("cli", "remote", &["control"]),
+    ("cli", "supervise", &["os"]),
+    ("cli", "report", &["observe", "os", "remote"]),
     ("cli", "simulate", &["trace"]),
-    ("cli", "estimate", &["observe", "os", "trace"]),
+    ("cli", "estimate", &["observe", "os", "supervise", "trace"]),
     ("cli", "disk", &["control", "observe", "os"]),
 ];
 
-/// A function is read in one sitting.
+/// The most lines of a function: it is read in one sitting.
 const LINES_MOST: usize = 70;
 
 /// Longer functions, and why they are not cut: tables and formats. Tests and models are stories
@@ -52,9 +55,13 @@ const LONG: [(&str, &str, &str); 5] = [
     ("preload/src/takeover/signals.rs", "uzswap_enter_handler", "assembly"),
 ];
 
-/// Larger files are data, and belong outside of the tree; the lines of results are what is kept.
+/// The largest file: larger ones are data, and belong outside of the tree; of results only lines
+/// are kept.
 const BYTES_MOST: u64 = 128 * 1024;
 const LARGE: [(&str, u64); 1] = [("docs/results.jsonl", 512 * 1024)];
+
+/// The whole tree: what a clone has to fetch, but for its history.
+const TREE_BYTES_MOST: u64 = 6 << 20;
 
 /// README fits one page.
 const README_LINES_MOST: usize = 150;
@@ -167,7 +174,7 @@ fn folders_import_in_one_direction() {
 
 #[test]
 fn no_circle_is_allowed() {
-    // Whatever can be reached from a folder by the table must not reach it.
+    // A folder must not be among those that it reaches by the table.
     for (krate, folder, others) in IMPORTS {
         let mut reached: Vec<&str> = others.to_vec();
         let mut next = 0;
@@ -298,16 +305,115 @@ fn a_function_is_counted_from_its_head_to_its_brace() {
     assert_eq!(lengths(text), [("one", 5), ("three", 2)]);
 }
 
+// ---------------------------------------------------------------- words
+
+/// A sentence says first which page, process or lock it is about.
+const BEGINNINGS: [&str; 6] = ["The same", "Who", "Whoever", "Whose", "What", "Whatever"];
+
+/// The comments of a file: a paragraph or an item of a list each, with the number of its line.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut all: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let body = ["//!", "///", "//"].iter().find_map(|mark| line.strip_prefix(mark));
+        let body = body.unwrap_or_default().trim();
+        let item = ["- ", "* "].iter().find_map(|bullet| body.strip_prefix(bullet));
+        match all.last_mut() {
+            _ if body.is_empty() => {}
+            Some((_, paragraph)) if goes_on && item.is_none() => *paragraph += &format!(" {body}"),
+            _ => all.push((number + 1, item.unwrap_or(body).to_string())),
+        }
+        goes_on = !body.is_empty();
+    }
+    all
+}
+
+/// The sentences of a paragraph that begin with a word that says nothing yet. Questions may.
+fn vague(paragraph: &str) -> Vec<&str> {
+    let ends = paragraph.match_indices(". ").map(|(at, _)| at + 2);
+    let begins: Vec<usize> = [0].into_iter().chain(ends).collect();
+    let sentences = begins.iter().enumerate().map(|(i, from)| {
+        let to = begins.get(i + 1).copied().unwrap_or(paragraph.len());
+        paragraph[*from..to].trim()
+    });
+    let is_vague = |sentence: &&str| {
+        let begins_with = |word: &&str| {
+            let rest = sentence.strip_prefix(*word);
+            rest.is_some_and(|rest| rest.starts_with([' ', ',', ':']))
+        };
+        !sentence.contains('?') && BEGINNINGS.iter().any(|word| begins_with(word))
+    };
+    sentences.filter(is_vague).collect()
+}
+
+#[test]
+fn sentences_begin_with_what_they_are_about() {
+    let mut wrong = Vec::new();
+    for (file, text) in rust_files() {
+        for (line, paragraph) in paragraphs(&text) {
+            wrong.extend(vague(&paragraph).iter().map(|said| format!("{file}:{line}: {said}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} sentences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_sentence_is_vague_by_its_beginning() {
+    let text =
+        "/// Pages. What is\n/// out comes in.\n/// - The same, later.\n\n// Whole. Who? What\n";
+    let found = paragraphs(text);
+    assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 3, 5]);
+    let all: Vec<_> = found.iter().flat_map(|(_, paragraph)| vague(paragraph)).collect();
+    assert_eq!(all, ["What is out comes in.", "The same, later."]);
+}
+
+// ---------------------------------------------------------------- invariants
+
+/// Whether `name` is a file or a folder of `crates`, or `file::function` in one.
+fn is_there(name: &str) -> bool {
+    let (file, function) = name.split_once("::").unwrap_or((name, ""));
+    let path = Path::new("crates").join(file);
+    match function {
+        "" => in_tree(&path).exists(),
+        _ => in_tree(&path).is_file() && text_of(&path).contains(&format!("fn {function}(")),
+    }
+}
+
+#[test]
+fn each_invariant_says_what_keeps_it() {
+    if files().is_none() {
+        return;
+    }
+    let text = text_of(Path::new("ARCHITECTURE.md"));
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for invariant in text.split("\n\n").filter(|p| p.starts_with("Architecture invariant:")) {
+        seen += 1;
+        let invariant = invariant.replace('\n', " ");
+        let Some((_, keeps)) = invariant.split_once("Kept by ") else {
+            wrong.push(format!("nothing keeps it: {invariant}"));
+            continue;
+        };
+        let names = keeps.split('`').skip(1).step_by(2).filter(|name| name.contains('/'));
+        wrong.extend(names.filter(|name| !is_there(name)).map(|name| format!("no {name}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 20, "only {seen} invariants: have they another form now?");
+}
+
 // ---------------------------------------------------------------- sizes and links
 
 #[test]
 fn no_raw_data_is_in_the_tree() {
+    let mut all = 0;
     for path in files().unwrap_or_default() {
         let bytes = fs::metadata(in_tree(&path)).unwrap().len();
+        all += bytes;
         let known = LARGE.iter().find(|(name, _)| path == Path::new(name));
         let most = known.map_or(BYTES_MOST, |(_, most)| *most);
         assert!(bytes <= most, "{} has {bytes} bytes, {most} are the most", path.display());
     }
+    assert!(all <= TREE_BYTES_MOST, "the tree has {all} bytes, {TREE_BYTES_MOST} are the most");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn traced(argv: &[OsString]) -> Job {
     Job::new(argv).managed(Managed { memory_bytes: Some(MEMORY_BYTES), options })
 }
 
-/// What `uzswap simulate` says of the trace of a run, as text and as JSON.
+/// The output of `uzswap simulate` for the trace of a run, as text and as JSON.
 fn simulate(workshop: &Workshop, run: &Outcome) -> Result<(String, Value), String> {
     let (json, plot) = (run.file("simulation.json"), run.file("simulation.svg"));
     let output = Command::new(workshop.uzswap())

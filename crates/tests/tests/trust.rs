@@ -1,5 +1,5 @@
-//! Who can do what to whom: processes of a tree with different rights, programs that gain rights,
-//! core dumps.
+//! Rights keep their borders: between processes of a tree with different rights, in programs that
+//! gain rights, in core dumps.
 //!
 //! A tree is not one domain of trust: a process without rights must not decide what a process with
 //! rights executes, opens or encrypts, whatever it writes over all that it has inherited.
@@ -86,8 +86,8 @@ fn store(workshop: &Workshop) -> Result<PathBuf, String> {
     Ok(store)
 }
 
-/// Everything is written over, for a while. (What is a count is nonsense then, and processes page
-/// that need not.)
+/// Everything is written over, for a while. (Counts are nonsense then, and processes page that need
+/// not.)
 fn enemy(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     // Programs are started before, while and after the enemies are at it.
     let script = format!(
@@ -97,9 +97,9 @@ fn enemy(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     attacked(workshop, mechanism, &script, 2)
 }
 
-/// Only paths and switches are written over, so that all else is as it has to be for the enemy to
-/// have his way: the next program but one that is started would load his library, and what pages
-/// would have its store in his directory.
+/// Only paths and switches are written over, so that all else is as the enemy needs it: the next
+/// program but one that is started would load the enemy's library, and a process that pages would
+/// have its store in the enemy's directory.
 fn paths(workshop: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     let script = format!(
         "\"$2\" $4 \"$5\" \"$6\" 1; \"$3\" $4 \"$5\" \"$6\" 1; \
@@ -159,8 +159,8 @@ fn own(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(outcome.succeeded() && is_paged && is_right, || outcome.report()))
 }
 
-/// The runtime of one that gains rights would not be loaded, so nothing of it may be there either.
-/// Others see nothing because they are taken over.
+/// The runtime is not loaded into a program that gains rights, so nothing of it may be there
+/// either. Other programs see nothing because they are taken over.
 fn rights(workshop: &Workshop) -> Result<Verdict, String> {
     let program = workshop.program("sees");
     let gains = workshop.dir().join("bin/sees-as-another");

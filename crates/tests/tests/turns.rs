@@ -1,5 +1,6 @@
 //! Processes that do not fit together run by turns: all of them finish and find their bytes, some
-//! had to wait, and with `--no-turns` nobody has to. Who waits before it has memory never pages.
+//! had to wait, and with `--no-turns` nobody has to. A process that waits before it has memory
+//! never pages.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop};
 const PROCESSES: u64 = 6;
 const EACH_MIB: u64 = 40;
 const ROUNDS: u64 = 6;
-/// For all of them: two fit.
+/// The limit for all of them: two fit.
 const MEMORY_MIB: u64 = 96;
 /// More processes that need less each, of which so many fit.
 const MANY: u64 = 12;

@@ -19,7 +19,7 @@ const SIGBUS: i32 = 7;
 /// A program holds so much, and has a third of it, or a half.
 const HELD_MIB: &str = "64";
 const LIMIT_MIB: u64 = 32;
-/// In which something must have happened: far beyond what it takes.
+/// The time within which an event must have happened: far beyond what it takes.
 const SOON: Duration = Duration::from_secs(90);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// After so long without a word the nodes of a Cluster take one of them for gone.
@@ -211,7 +211,7 @@ fn notices(run: &Outcome) -> BTreeSet<&str> {
     list.into_iter().flatten().filter_map(|n| n.as_str()).filter(|n| *n != "over_limit").collect()
 }
 
-/// That a run ended as without uzswap, and used the servers for it.
+/// Whether a run ended as without uzswap, and used the servers for it.
 fn is_right(run: &Outcome, words: &str) -> bool {
     run.succeeded()
         && run.stdout.lines().next() == Some(words)
@@ -297,7 +297,7 @@ fn forked(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(ok, || format!("{left} keys are left\n{}", run.report())))
 }
 
-/// What the program has left behind keeps its pages, so long as it needs them.
+/// Processes that the program has left behind keep their pages for as long as they need them.
 fn left_behind(workshop: &Workshop) -> Result<Verdict, String> {
     let server = Server::start(&[]);
     let words = alone(workshop)?;
@@ -347,7 +347,7 @@ fn all_killed(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(ok, || format!("{left} keys were left, one of them for {lives} ms")))
 }
 
-/// What a server refuses stays in memory.
+/// Pages that a server refuses stay in memory.
 fn full_server(workshop: &Workshop) -> Result<Verdict, String> {
     let server = Server::start(&["--maxmemory", "6mb", "--maxmemory-policy", "noeviction"]);
     let words = alone(workshop)?;

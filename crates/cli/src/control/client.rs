@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Runs {
     pub states: Vec<RunState>,
     pub silent: Vec<u32>,
-    /// Where somebody else keeps runs from being seen, and how.
+    /// Places where another user keeps runs from being seen, and how.
     pub foreign: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct Runs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     pub run: u32,
-    /// One process of it; none: all.
+    /// One process of the run; none: all.
     pub pid: Option<u32>,
 }
 

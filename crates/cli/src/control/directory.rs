@@ -2,11 +2,11 @@
 //! alone.
 //!
 //! /tmp is everybody's: another user may have made the name first, as a directory, a link, or a
-//! file. Then runs work as well, but cannot be seen, which is said. What is there is opened once,
-//! looked at, and used by what was opened (`private.rs`).
+//! file. Then runs work as well, but cannot be seen, and say so. The directory is opened once,
+//! checked, and used by its descriptor (`private.rs`).
 //!
-//! A run that is killed leaves its socket behind. Nobody listens there, which the next one who
-//! looks finds out, and removes it.
+//! A run that is killed leaves its socket behind. Nobody listens there; the next process that looks
+//! finds this out and removes the socket.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,11 +21,12 @@ use crate::program::reason;
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 const SUFFIX: &str = ".sock";
-/// A socket before it has its name.
+/// The ending of a socket's first name, until the socket listens.
 const NEW_SUFFIX: &str = ".new";
 
-/// Where sockets may be, best first. The second is where systemd puts XDG_RUNTIME_DIR: a command
-/// that has no such variable (by cron, by ssh) finds the runs of a session there.
+/// The directories where sockets may be, best first. The second is where systemd puts
+/// XDG_RUNTIME_DIR: a command that has no such variable (by cron, by ssh) finds the runs of a
+/// session there.
 fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
     let session = PathBuf::from(format!("/run/user/{user}"));
     let given = env("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute());
@@ -36,7 +37,7 @@ fn candidates(env: Env, user: u32) -> Vec<PathBuf> {
     all
 }
 
-/// The directories that there are, and that are the user's alone.
+/// The directories that exist and are the user's alone.
 pub fn existing(env: Env) -> Vec<PathBuf> {
     let user = os::identity().user;
     let is_own = |d: &PathBuf| Private::open(d, user, Closed::ToAll).is_ok();
@@ -49,8 +50,8 @@ pub fn open(env: Env) -> Result<PathBuf, String> {
     in_first(env, |directory| Ok(directory.path().to_path_buf())).map_err(|fault| fault.text)
 }
 
-/// The thing that `f` makes in the first directory that will do, made if it is not there. The fault
-/// is that of all.
+/// Calls `f` in the first directory that will do, made if it is not there. The fault has the text
+/// of all directories' faults.
 fn in_first<T>(env: Env, f: impl Fn(Private) -> Result<T, Fault>) -> Result<T, Fault> {
     let user = os::identity().user;
     let mut all = Fault { text: String::new(), is_foreign: false };
@@ -76,7 +77,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Nobody finds it any more.
+    /// Removes the name: nobody finds the socket any more.
     pub fn unlink(&self) {
         let _ = fs::remove_file(self.directory.at(&self.name));
     }
@@ -97,7 +98,8 @@ fn listen_in(directory: Private, run: u32) -> Result<Named, Fault> {
     if UnixStream::connect(directory.at(&name)).is_ok() {
         return Err(fault("is in use"));
     }
-    // A client that lists removes a socket on which nobody listens, so it gets its name when we do.
+    // A client that lists runs removes a socket on which nobody listens, so the socket gets its
+    // name once we listen.
     let unnamed = directory.at(&format!("{run}{NEW_SUFFIX}"));
     let _ = fs::remove_file(&unnamed);
     let listener = UnixListener::bind(&unnamed).map_err(|e| fault(&reason(&e)))?;
@@ -144,7 +146,7 @@ fn connect_in(directory: &Private) -> Vec<(u32, UnixStream)> {
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
                 Err(_) => {}
             },
-            // Killed between the two names.
+            // The run was killed between the two names of its socket.
             None if of(NEW_SUFFIX)
                 .is_some_and(|run: u32| !Path::new(&format!("/proc/{run}")).exists()) =>
             {

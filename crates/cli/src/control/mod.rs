@@ -13,8 +13,8 @@
 //! - *Sight* (`sight.rs`): what can be seen of a process from outside.
 //! - *State* (`state.rs`): what a run and its processes hold, as `ps` and `top` show it.
 //!
-//! A run without a socket (no directory to be had) is none the worse: it cannot be seen or
-//! controlled, that is all.
+//! A run without a socket (no directory will do) works as well: it only cannot be seen or
+//! controlled.
 
 pub mod client;
 mod commands;

@@ -10,8 +10,8 @@
 //! Sizes go over as the user wrote them: a percentage is one of what the run may have where it
 //! runs.
 //!
-//! A client is the user's, or root's, but perhaps not a program of ours: whatever comes is a
-//! request, or is answered by an error. A line has a largest length and must be there in time.
+//! A client is the user's, or root's, but perhaps not a program of ours: a line that is no request
+//! is answered by an error. A line has a largest length and must be there in time.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;

@@ -4,8 +4,8 @@
 //!  accept ──> one thread per connection: is it the user? ─> a line, in time ─> Run does it ─> a line back
 //! ```
 //! Only the user and root get an answer, whatever the file permissions are worth (a file system may
-//! have none). Connections are few at a time and short; what is too much is turned away, so that
-//! the run itself is never in question.
+//! have none). Connections are few at a time and short; one too many is turned away, so that the
+//! run itself never suffers.
 //!
 //! The threads are made with all signals blocked, as the supervisor has them: signals are its
 //! business.
@@ -32,13 +32,14 @@ use crate::{os, procfs, settings};
 
 /// Connections at one time.
 const CONNECTIONS_MAX: usize = 16;
-/// In which a request must be there, and a reply be taken.
+/// The time within which a request must arrive, and a reply be taken.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 256 << 10;
-/// How often the progress of a reclaim is looked at, and after how long without any it is given up.
+/// The time between two looks at the progress of a reclaim, and the time without progress after
+/// which it is given up.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-/// After an error of accept, for instance too many open files.
+/// The pause after an error of accept, for instance too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A reclaim that was asked of one process.
@@ -47,12 +48,12 @@ struct Asked<'a> {
     slot: &'a Slot,
     number: u32,
     before_bytes: u64,
-    /// Why nothing will come of it.
+    /// The reason why the process cannot do it, if there is one.
     fault: Option<&'static str>,
 }
 
 impl Run {
-    /// Does what is asked for; the reply as a line.
+    /// Does what a request asks for. Returns the reply as a line.
     fn answer(&self, request: Request, stream: &UnixStream) -> String {
         let is_given_up = || has_gone(stream);
         match request {
@@ -65,8 +66,8 @@ impl Run {
         }
     }
 
-    /// Changes the limit. Who is above it notices: the active within a tick, the dormant by the
-    /// ring.
+    /// Changes the limit. A process above it notices: an active one within a tick, a dormant one by
+    /// the ring.
     fn set(&self, memory: String) -> Result<LimitSet, String> {
         let mut remarks = Vec::new();
         let given = Given { value: memory, origin: "--memory".to_string() };
@@ -279,7 +280,7 @@ fn serve(run: &Run, stream: &UnixStream) {
             Request::parse(&line).map_or_else(refused, |request| run.answer(request, stream))
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => refused(e.to_string()),
-        // Too slow, or gone.
+        // The client is too slow, or gone.
         Err(_) => return,
     };
     let _ = protocol::write_line(stream, &reply, Instant::now() + PATIENCE);

@@ -15,8 +15,9 @@ pub fn key(pid: u32, slot: &Slot) -> Key {
     (pid, slot.claims.load(Ordering::Relaxed))
 }
 
-/// Whether a process waits for its turn: one that pages, as long as it has not got it, as it gives
-/// its memory; one that is dormant is told the same, but notices only when it wants more.
+/// Whether a process waits for its turn. An active process waits from the moment that it is paused,
+/// as it gives its memory then; a dormant one is paused, too, but waits only once it wants more
+/// memory.
 pub fn waits_for_turn(slot: &Slot) -> bool {
     match slot.mechanism() {
         Some(_) => slot.turn.is_paused(),

@@ -16,7 +16,7 @@ use crate::os;
 use crate::procfs::{anonymous_bytes, printable};
 use crate::size::{grouped, human};
 
-pub use crate::report::PAGE_BYTES;
+pub use crate::size::PAGE_BYTES;
 
 /// The state of a process, as far as paging is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub struct ProcessState {
     pub resident_bytes: u64,
     /// Memory of compressed pages, tables included.
     pub pool_bytes: u64,
-    /// Of it, copies of pages that were mapped again.
+    /// The part of the pool for copies of pages that were mapped again.
     pub kept_bytes: u64,
     /// Written to the store so far.
     pub written_bytes: u64,
@@ -92,7 +92,7 @@ pub fn live(tree: &'static Tree, control_fd: i32) -> impl Iterator<Item = (u32, 
 }
 
 impl ProcessState {
-    /// None: it has gone meanwhile.
+    /// The state of a process; none if it has gone meanwhile.
     pub fn of(pid: u32, slot: &Slot) -> Option<ProcessState> {
         let anonymous = anonymous_bytes(pid)?;
         let mechanism = slot.mechanism();

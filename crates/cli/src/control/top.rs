@@ -122,7 +122,7 @@ impl Screen {
         self.scroll = self.scroll.min(self.runs.len().saturating_sub(1));
     }
 
-    /// False: the user wants to leave.
+    /// Handles an event. False: the user wants to leave.
     fn react(&mut self, event: &Event) -> bool {
         let Event::Key(key) = event else { return true };
         if key.kind == KeyEventKind::Release {

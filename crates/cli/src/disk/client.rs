@@ -36,7 +36,7 @@ pub fn disks() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Removes what a disk that was killed has left: nobody listens there.
+/// Removes the socket that a killed disk has left: nobody listens there.
 pub fn sweep(path: &Path) -> bool {
     let is_left =
         UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
@@ -47,7 +47,7 @@ pub fn sweep(path: &Path) -> bool {
     is_left
 }
 
-/// Sends a line and gives the answer. Without `patience` it is waited for.
+/// Sends a line and returns the answer. Without `patience` it waits as long as the answer takes.
 pub fn exchange(path: &Path, line: &str, patience: Option<Duration>) -> Result<String, String> {
     let fault = |e: std::io::Error| format!("the disk does not answer: {}", reason(&e));
     let mut stream = UnixStream::connect(path).map_err(fault)?;

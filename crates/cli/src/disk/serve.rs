@@ -36,7 +36,7 @@ const NAMES_TRIED: u32 = 1000;
 /// The sockets of a disk. Their files go when this does.
 struct Sockets {
     orders: address::Listener,
-    /// Where clients connect, if we have made it.
+    /// The socket where clients connect, if we have made it.
     clients: Option<address::Listener>,
     clients_fd: Listener,
     uri: String,
@@ -83,7 +83,7 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     let orders = blocking(&sockets.orders).map_err(failed("no socket"))?;
     server.listen_for_orders(orders).map_err(failed("no thread"))?;
     server.listen(sockets.clients_fd).map_err(failed("no thread"))?;
-    // A server that was started on a socket is not talked to.
+    // Nobody reads the words of a server that was started on a socket.
     if sockets.clients.is_some() && settings.command.is_empty() {
         let sizes = [settings.config.bytes, settings.config.memory_bytes].map(human);
         console::say(&format!(
@@ -115,7 +115,7 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     }
 }
 
-/// As shells do.
+/// The exit code of a status, as shells give it.
 fn exit_code(status: std::process::ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(1)
@@ -129,7 +129,7 @@ fn start(
     tell: mpsc::Sender<End>,
 ) -> Result<Option<Pid>, Failure> {
     let Some((program, arguments)) = command.split_first() else {
-        // Nobody tells of its end: only a signal does.
+        // Without a command no end is told here: only a signal ends the disk.
         std::mem::forget(tell);
         return Ok(None);
     };
@@ -157,7 +157,7 @@ fn lock_memory() -> Result<(), Failure> {
             reason(&e)
         ))
     })?;
-    // As much as the user may: a disk that is swapped on must not be what is killed for lack of
+    // As far as the user may: the kernel must not kill a disk that is swapped on for lack of
     // memory.
     let adjusted = std::fs::write("/proc/self/oom_score_adj", "-1000");
     if adjusted.is_err() {
@@ -174,7 +174,8 @@ fn place(given: Option<&str>) -> Result<(String, PathBuf, address::Listener), Fa
         .map_err(|why| Failure::environment(format!("no place for the disk's sockets: {why}")))?;
     let orders_of = |name: &str| {
         let path = directory.join(format!("{PREFIX}{name}{ORDERS_SUFFIX}"));
-        // Whoever lists disks removes a socket on which nobody listens.
+        // A process that lists the disks removes each socket on which nobody listens. So this one
+        // gets its name once it listens.
         let unnamed = directory.join(format!("{PREFIX}{}.new", std::process::id()));
         let _ = std::fs::remove_file(&unnamed);
         address::Listener::open(&unix(&unnamed))?.named(&path)

@@ -6,11 +6,11 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::client::{self, PATIENCE};
-use crate::report::PAGE_BYTES;
+use crate::size::PAGE_BYTES;
 use crate::size::human;
 use crate::{Failure, columns, console};
 
-/// A disk's word on itself.
+/// A disk's answer about itself.
 struct Shown {
     name: String,
     values: HashMap<String, u64>,
@@ -21,7 +21,8 @@ impl Shown {
         self.values.get(name).copied().unwrap_or(0)
     }
 
-    /// As zramctl's: the disk, its data, what they take compressed, what that takes in all.
+    /// The cells as zramctl has them: the disk, its data, their compressed size, their memory in
+    /// all.
     fn cells(&self) -> [String; COLUMNS.len()] {
         let pages = |name: &str| human(self.get(name) * PAGE_BYTES);
         [

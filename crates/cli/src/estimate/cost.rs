@@ -30,42 +30,44 @@ use crate::process::{Interrupt, one_line};
 use crate::program::reason;
 
 const PAGES: u64 = 16_384;
-/// The same, where the worker reads as many cache lines between two touches as it has of its own.
+/// Pages of the cold work: there the worker reads as many cache lines between two touches as it has
+/// of its own.
 const COLD_PAGES: u64 = 8192;
-/// Ways to touch them in which a fault serves one.
+/// Ways to touch pages in which each fault serves one page.
 const AT_RANDOM: [&str; 2] = ["random read", "random write"];
-/// Part of the time in between after which two thirds of that are noticed.
+/// The part of the cold work's time between two touches after which two thirds of the cold caches'
+/// cost show.
 const COLD_AFTER: f64 = 0.25;
 /// With fewer sampled pages made-up ones stand for them.
 const SAMPLE_LEAST: usize = 256;
-/// Part of the pages that has room as it is.
+/// The part of the pages that has room uncompressed.
 const RESIDENT: f64 = 0.4;
 /// Passes over the pages in each way to touch them.
 const PASSES: u32 = 2;
 
-/// Nanoseconds for a page, over what it takes anyway.
+/// Costs of a page in nanoseconds, beyond its time without uzswap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// First touch when another page has to go for it: where that goes on beside, and for a program
-    /// that does nothing else, which waits until it has gone.
+    /// A first touch for which another page has to go: where the evictor does that meanwhile, and
+    /// (most) in a program that does nothing else and waits until the page has gone.
     pub first_touch_ns: f64,
     pub first_touch_most_ns: f64,
-    /// From the pool: at random, and between in order, where one fault brings several, and the
-    /// dearest way.
+    /// A load from the pool: at random; at least, in order, where one fault brings several pages;
+    /// and at most, in the dearest way.
     pub load_ns: f64,
     pub load_least_ns: f64,
     pub load_most_ns: f64,
     /// A load in order, in the mean of reading and writing.
     pub load_in_order_ns: f64,
-    /// The time that one at random takes longer after other work, and for how much of that, in
-    /// nanoseconds, two thirds of it.
+    /// The time by which a load at random takes longer after other work, and the length of that
+    /// work, in nanoseconds, after which two thirds of it show.
     pub load_cold_ns: f64,
     pub cold_after_ns: f64,
-    /// The signal's part of it, in and out, before and after the handler.
+    /// The signal's part of a load, in and out, before and after the handler.
     pub signal_ns: f64,
     /// The time of a first touch without uzswap: of a page by itself, of one that comes with 2 MiB.
     pub first_ns: [f64; 2],
-    /// From the disk: at random, and in order.
+    /// A load from the disk: at random, and (least) in order.
     pub store_load_ns: f64,
     pub store_load_least_ns: f64,
 }
@@ -120,9 +122,8 @@ impl Costs {
             mean(AT_RANDOM.map(|name| number(&cold_free["phases"][name]["between_mean_ns"])));
         // The first pages found room.
         let first_touch_most_ns = (squeezed.fill_ns() / (1.0 - RESIDENT)).max(0.0);
-        // Of first touches the middle one: some wait for a page to go, which is what the other
-        // figure is for. One fault may have brought many pages; a page is never dearer than where
-        // all wait.
+        // The median first touch counts: some wait for a page to go, which `first_touch_most_ns` is
+        // for. One fault may have brought many pages; a page is never dearer than where all wait.
         let first_touch_ns = (squeezed.handler(FaultKind::FirstTouch, "p50_ns") + signal_ns)
             .min(first_touch_most_ns);
         Costs {
@@ -142,8 +143,8 @@ impl Costs {
         }
     }
 
-    /// The time that loads at random take longer for a program that works so long between two of
-    /// them.
+    /// The time by which loads at random take longer in a program that works `own_ns` between two
+    /// of them.
     pub fn colder_ns(&self, own_ns: f64) -> f64 {
         self.load_cold_ns * (1.0 - (-own_ns / self.cold_after_ns).exp())
     }
@@ -192,8 +193,8 @@ impl Beside<'_> {
         number(&self.run["stats"]["counters"][name])
     }
 
-    /// A refault in each way at random. A hit in limbo is a refault, but no page that had to come
-    /// back: what it costs belongs to those that had to.
+    /// The cost of a refault in each way at random. A hit in limbo is a refault, but no page that
+    /// had to come back: what it costs belongs to those that had to.
     fn at_random_ns(&self) -> [f64; 2] {
         let (loads, hits) = (self.count("loads"), self.count("limbo_hits"));
         let part = if loads > 0.0 { loads / (loads + hits) } else { 1.0 };
@@ -240,7 +241,7 @@ struct Work {
     pages: u64,
     passes: u32,
     between_lines: usize,
-    /// All, if none is named.
+    /// The phases to run; all, if none is named.
     phases: &'static [&'static str],
 }
 
@@ -307,7 +308,7 @@ fn memory_file() -> Result<File, Failure> {
     made.map(File::from).map_err(|e| Failure::environment(format!("memory for a file: {e}")))
 }
 
-/// Under which others can open it as long as we have it.
+/// The path by which others can open the file for as long as we have it.
 fn path(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }

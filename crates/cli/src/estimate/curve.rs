@@ -19,11 +19,12 @@
 //! An *epoch* is the time from one clearing to the next, a *step* that between two looks within it.
 //! The slope of a step that crosses M is the rate of faults then. At other times it is guessed from
 //! the steps around that cross M, or if none does from those that come near it; those near in time
-//! count most. What a step says of another M than its own is between a loop, whose rate is the same
-//! for all, and touches at random, whose rate is as the pages not touched yet. The guess stays
-//! within what the step itself proves: one that ends below M an upper bound, since some of its
-//! pages would still be there; one that begins above M a lower bound, since pages that were touched
-//! in the epoch may have been put out since. So a program that stops wanting its memory is seen to.
+//! count most. For another M than its own, a step's rate is taken to lie between that of a loop,
+//! which is equal for all M, and that of touches at random, which is proportional to the pages not
+//! touched yet. The guess stays within what the step itself proves: one that ends below M an upper
+//! bound, since some of its pages would still be there; one that begins above M a lower bound,
+//! since pages that were touched in the epoch may have been put out since. So a program that stops
+//! wanting its memory is seen to.
 
 /// Touches seen between two looks. Pages are of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,14 +32,14 @@ pub struct Step {
     pub seconds: f64,
     /// Memory that was there.
     pub anonymous_pages: f64,
-    /// Touched since the clearing: at the begin of the step and at its end.
+    /// Touched since the clearing: at the beginning of the step and at its end.
     pub touched_before_pages: f64,
     pub touched_pages: f64,
-    /// Of those of the step, pages that had been there before.
+    /// Of the pages touched in the step, those that had been there before.
     pub again_pages: f64,
     /// First touches.
     pub new_pages: f64,
-    /// Of these, what would come with 2 MiB.
+    /// Of these, pages that would come with 2 MiB.
     pub new_huge_pages: f64,
     /// Entries of the page tables that were marked anew for pages touched again.
     pub marks: f64,
@@ -47,13 +48,13 @@ pub struct Step {
     pub fault_seconds: f64,
 }
 
-/// Steps before and after one that are asked, and after how many a step counts half: an epoch has
-/// some six.
+/// The number of steps asked before a step and after it, and the distance at which one counts half:
+/// an epoch has some six steps.
 const AROUND: usize = 40;
 const HALF_AFTER: f64 = 6.0;
-/// Where none crosses M, one that came to e times M or that part counts exp(-1 / NEAR).
+/// Where no step crosses M, one whose middle is e times M, or M / e, counts exp(-1 / NEAR).
 const NEAR: f64 = 0.2;
-/// The word of an epoch on an M from far away is at most so many times the rate there.
+/// A step's estimate for an M from far away is at most so many times the step's own rate.
 const MOST_TIMES: f64 = 4.0;
 
 impl Step {
@@ -69,8 +70,8 @@ impl Step {
         self.touched_before_pages <= resident && resident <= self.touched_pages
     }
 
-    /// Its word on the rate with so many pages resident, and how far that is from what it saw (0 to
-    /// 1).
+    /// The step's estimate of the rate with so many pages resident, and how near that is to what it
+    /// saw (1: it saw it; 0: far away).
     fn rate_at(&self, resident: f64) -> (f64, f64) {
         if self.crosses(resident) {
             return (self.rate(), 1.0);
@@ -82,8 +83,8 @@ impl Step {
     }
 }
 
-/// How many pages would have to be brought back in all steps, if of so much memory as there is in a
-/// step (in pages) so many stayed resident as `resident` says; all of it: none.
+/// Pages that would have to be brought back in all steps, if as many of a step's pages stayed
+/// resident as `resident` says. Where all of them stay, none comes back.
 pub fn refaults(steps: &[Step], resident: &dyn Fn(f64) -> f64) -> f64 {
     let of_step = |(index, step): (usize, &Step)| {
         let resident = resident(step.anonymous_pages);

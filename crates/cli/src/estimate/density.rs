@@ -22,13 +22,13 @@ use crate::pages::{PAGE_BYTES, PageBytes};
 const PAGES_LEAST: usize = 20_000;
 /// The cost of one page in tables: its entry, and its word in the page table (`region/table.rs`).
 const TABLE_BYTES: f64 = 32.0;
-/// Of a normal distribution, 95 % are so many standard deviations around its mean.
+/// 95 % of a normal distribution lie within so many standard deviations of its mean.
 const CONFIDENT: f64 = 1.96;
 
 /// The size of pages in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Density {
-    /// Different ones.
+    /// Different pages in the sample.
     pub sampled_pages: usize,
     /// Shares of all pages.
     pub same_filled: f64,
@@ -39,13 +39,13 @@ pub struct Density {
     pub stored_error: f64,
     /// Memory that the cache takes besides: buffers, working memory of the codecs.
     pub buffer_bytes: f64,
-    /// Of putting one page in and taking it out, as measured here.
+    /// The time to put one page in and take it out, as measured here.
     pub page_ns: f64,
 }
 
 impl Density {
-    /// How many times more memory so many pages take as they are: the mean, and between what it is
-    /// by the sample (95 %). What a run shows has the cache's own buffers in it.
+    /// How many times more memory so many pages take uncompressed: the mean, and the bounds by the
+    /// sample (95 %). The ratio of a run also counts the cache's own buffers.
     pub fn ratio(&self, pages: f64) -> [f64; 3] {
         let buffers = self.buffer_bytes / (pages.max(1.0) * PAGE_BYTES as f64);
         [self.stored, self.stored + self.stored_error, self.stored - self.stored_error]
@@ -53,7 +53,7 @@ impl Density {
     }
 }
 
-/// By the codec in force at first, and by the denser one.
+/// The densities by the codec in force at first, and by the denser one.
 pub fn densities(pages: &[Arc<PageBytes>]) -> Result<[Density; 2], String> {
     Ok([density(pages, false)?, density(pages, true)?])
 }
@@ -85,7 +85,7 @@ fn density(pages: &[Arc<PageBytes>], dense: bool) -> Result<Density, String> {
     let page_ns = started.elapsed().as_nanos() as f64 / pages.len().max(1) as f64;
     for _ in 1..PAGES_LEAST.div_ceil(pages.len().max(1)) {
         for page in pages {
-            // Refused again if it was.
+            // A page that was refused is refused again.
             let _ = cache.swap_out(page);
         }
     }
@@ -113,7 +113,7 @@ fn density(pages: &[Arc<PageBytes>], dense: bool) -> Result<Density, String> {
     })
 }
 
-/// Of the mean of values per place that have so many places each: (sum, places).
+/// The standard error of a mean of values per place; an item is (sum, places).
 fn standard_error(values: &[(f64, f64)]) -> f64 {
     let (sum, places) = values.iter().fold((0.0, 0.0), |(a, b), (sum, n)| (a + sum, b + n));
     let count = values.len() as f64;
@@ -121,7 +121,7 @@ fn standard_error(values: &[(f64, f64)]) -> f64 {
         return f64::INFINITY;
     }
     let mean = sum / places;
-    // That of a ratio of sums.
+    // The standard error of a ratio of sums.
     let squares = values.iter().map(|(sum, n)| (sum - mean * n).powi(2)).sum::<f64>();
     (squares * count / (count - 1.0)).sqrt() / places
 }

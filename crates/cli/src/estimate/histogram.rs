@@ -1,13 +1,13 @@
 //! Times of single touches, counted in buckets: 16 to each power of two, so that a quantile is
 //! right to 6 %.
 //!
-//! A touch that took [`REFAULT_NS`] or longer counts as a refault. The same line for every arm: a
-//! hit costs a TLB and a cache miss (under 0.5 us even in a virtual machine), or the first write to
-//! a page tracked by write protection (0.75 us), and the cheapest refault 3 us.
+//! A touch that took [`REFAULT_NS`] or longer counts as a refault. Every arm has this border: a hit
+//! costs a TLB and a cache miss (under 0.5 us even in a virtual machine), or the first write to a
+//! page tracked by write protection (0.75 us), and the cheapest refault 3 us.
 
 use serde_json::{Value, json};
 
-/// From here on a touch was no hit.
+/// A touch that took this long, or longer, was no hit.
 pub const REFAULT_NS: u64 = 1000;
 
 const SUB_BITS: u32 = 4;
@@ -65,7 +65,7 @@ impl Histogram {
     /// refaults.
     pub fn refault_quantile_ns(&self, share: f64) -> u64 {
         let first = bucket(REFAULT_NS);
-        // The bucket that holds the line also counts some hits, at most one bucket's width below
+        // The bucket that holds the border also counts some hits, at most one bucket's width below
         // it.
         let total: u64 = self.counts[first..].iter().map(|c| u64::from(*c)).sum();
         let wanted = (total as f64 * share).ceil().max(1.0) as u64;

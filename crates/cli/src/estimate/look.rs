@@ -27,7 +27,7 @@ pub struct Area {
     pub anonymous_kib: u64,
     pub referenced_kib: u64,
     pub huge_kib: u64,
-    /// Under userfaultfd.
+    /// Whether it is under userfaultfd and not limbo.
     pub is_managed: bool,
 }
 
@@ -58,7 +58,8 @@ fn parse(smaps: &str) -> Vec<Area> {
                 Some("AnonHugePages") => &mut area.huge_kib,
                 Some("VmFlags") => {
                     let has = |flag| line.split_whitespace().any(|f| f == flag);
-                    // Limbo is, too, and it is uzswap's own: neither reserved nor dumped.
+                    // Limbo is under userfaultfd, too, but uzswap's own: neither reserved nor
+                    // dumped.
                     area.is_managed = has("um") && !(has("nr") && has("dd"));
                     continue;
                 }
@@ -92,9 +93,9 @@ pub struct Again {
     pub marks: f64,
 }
 
-/// Memory that was there before and had not been touched, and is touched now: what came in new is
-/// touched, too, but nobody would have to bring it back. By area, so that one that goes does not
-/// hide what happens in another.
+/// Memory that was there before and had not been touched, and is touched now. New memory is
+/// touched, too, but nobody would have to bring it back. The sum is by area, so that an area that
+/// goes does not hide touches in another.
 pub fn touched_again(before: &[Area], now: &[Area]) -> Again {
     let mut sum = Again::default();
     for area in now {
@@ -131,7 +132,7 @@ pub fn permit(pid: u32) -> Result<(), String> {
             }
         }
         ErrorKind::NotFound => format!("there is no process {pid}: it has just ended"),
-        // The kernel's word on its own threads.
+        // The kernel's answer for its own threads.
         _ if e.raw_os_error() == Some(libc::ESRCH) => no_memory(&what),
         _ => format!("{what}: {}", reason(e)),
     };

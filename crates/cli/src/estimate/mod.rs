@@ -13,8 +13,8 @@
 //! A program that is started (`estimate -- COMMAND`) is watched from within, as far as `run` could
 //! take it over: of a sample of its pages each use is seen. One that runs already (`estimate PID`)
 //! has nothing of uzswap in it: it is known how much memory is touched in a time, not which pages,
-//! nor in which order. What an estimate is *not*: a promise. Faults of several threads at a time
-//! are counted as if they came one after the other.
+//! nor in which order. An estimate is no promise. Faults of several threads at a time are counted
+//! as if they came one after the other.
 
 mod cost;
 mod curve;
@@ -42,7 +42,7 @@ use self::cost::Costs;
 use self::table::Estimate;
 use self::watch::{Observation, Watch};
 use self::within::{Reader, Within};
-use crate::os::Witness;
+use crate::os::{End, Witness};
 use crate::process::{Interrupt, children_seconds};
 use crate::program::{Program, reason};
 use crate::progress::Progress;
@@ -167,7 +167,7 @@ fn watch_process(pid: u32, longest: Duration, interrupt: &Interrupt) -> Observat
 fn watch_command(
     program: &Program,
     within: Option<&Within>,
-) -> Result<(supervise::End, Observation), Failure> {
+) -> Result<(End, Observation), Failure> {
     let pid = run::launch(program, within.map(Within::managed))?;
     let witness = Witness::start().ok();
     // From here on there are threads.

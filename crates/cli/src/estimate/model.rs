@@ -8,12 +8,12 @@
 //! As many pages as possible stay as they are, if all fit: resident + compressed = limit. If not,
 //! the pool has the share at which it comes to rest by the engine's own rule (`policy`), and on the
 //! way there others: the time is between that and half of the way. The codec is the one that
-//! `--compressor auto` would take, by the engine's rule again: not the one that takes the least
-//! time, which where pages come and go all the time is one that it has no reason to try. Where it
-//! could be either the time is between the two. Pages brought back come from the pool down to where
-//! resident and compressed pages end, from the disk below (`within` and `curve` say how many). The
-//! program waits for each of them, one at a time: for one that has more threads than faults to wait
-//! for this is too much.
+//! `--compressor auto` would take, by the engine's rule again. It need not be the one that takes
+//! the least time: where pages come and go all the time, the engine has no reason to try that.
+//! Where it could be either, the time is between the two. Pages brought back come from the pool
+//! down to where resident and compressed pages end, from the disk below (`within` and `curve` say
+//! how many). The program waits for each of them, one at a time: for a program with more threads
+//! than faults to wait for, that is too much.
 
 use std::cmp::Ordering;
 
@@ -29,17 +29,18 @@ use super::within::Refaults;
 
 /// Memory that a process that pages takes for uzswap itself (`docs/experiments/builds.md`).
 pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
-const PAGE_BYTES: f64 = 4096.0;
-/// Part of what follows a page used a moment ago that comes by windows: seen at some watched pages,
-/// it looks in order where pages between them are left out, too. Of CPython's loads 49, 45 and 16 %
-/// came by windows at 75, 50 and 25 %.
+const PAGE_BYTES: f64 = uzswap::PAGE_BYTES as f64;
+/// The part of the pages after one used a moment ago that comes by windows. Only some pages are
+/// watched, so touches look in order where pages between those are left out, too. Of CPython's
+/// loads 49, 45 and 16 % came by windows at 75, 50 and 25 %.
 const BY_WINDOWS: f64 = 0.5;
-/// A smaller part of the memory on the disk is what does not compress, or none at all.
+/// A smaller part of the memory on the disk counts as none: it is what does not compress, or
+/// nothing.
 const LEAST_STORED: f64 = 0.002;
-/// By so much at a time the pool's share is looked for, and so often at most.
+/// The step, in percent, by which the pool's share is looked for, and the most steps.
 const SHARE_STEP: u32 = 5;
 const SHARE_STEPS: usize = 16;
-/// Part of what the pool leaves that goes to copies of pages that have come back, where that begins
+/// The part of the memory beside the pool that is for copies of pages that have come back, at first
 /// (`fault/balance.rs`).
 const KEPT: f64 = 1.0 / 8.0;
 
@@ -54,9 +55,9 @@ pub struct Forecast {
     pub stored_bytes: f64,
     /// Pages brought back in a second of the program's own time.
     pub faults_by_second: f64,
-    /// Its time by that without uzswap: expected, at least, at most.
+    /// Its time divided by that without uzswap: expected, at least, at most.
     pub slowdown: [f64; 3],
-    /// By the denser codec.
+    /// Whether the denser codec is used.
     pub is_dense: bool,
 }
 
@@ -70,7 +71,7 @@ struct Division {
 }
 
 impl Division {
-    /// Of `anonymous` pages that the program has, in `memory` pages, of which the pool may take
+    /// Divides `memory` pages among the program's `anonymous` pages, where the pool may take
     /// `pool_percent`.
     fn of(anonymous: f64, memory: f64, density: &Density, pool_percent: u32) -> Division {
         if anonymous <= memory {
@@ -89,7 +90,7 @@ impl Division {
     }
 }
 
-/// Larger memories that are asked, in times of the one in question.
+/// The memories that are asked about, as multiples of the one in question.
 const LARGER: [f64; 5] = [1.0, 1.5, 2.0, 3.0, 4.5];
 
 /// The forecast for a limit of `memory_bytes`.
@@ -101,7 +102,7 @@ pub fn forecast(
 ) -> Forecast {
     let model = Model::new(seen, densities, costs, memory_bytes);
     let settled = settled_percent(|percent| model.borders(percent));
-    // It takes a while to get there.
+    // The pool's share takes a while to get there.
     model.at(settled).between(model.at(settled.midpoint(POOL_FIRST_PERCENT)))
 }
 
@@ -112,7 +113,7 @@ struct Model<'a> {
     dense: &'a Density,
     costs: &'a Costs,
     memory_bytes: u64,
-    /// In pages, without what uzswap takes itself; and the program's.
+    /// The limit without uzswap's own memory, and the program's peak, in pages.
     memory: f64,
     peak: f64,
     seconds: f64,
@@ -142,7 +143,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// What first touches cost in all. Pages go beside the program, unless it asks for new ones
+    /// The cost of all first touches. Pages go while the program runs, unless it asks for new ones
     /// faster than they go.
     fn first_ns(&self) -> f64 {
         let first = |step: &Step| {
@@ -154,7 +155,7 @@ impl<'a> Model<'a> {
         self.seen.steps.iter().filter(is_full).map(first).sum()
     }
 
-    /// Pages that come back, with so many more resident.
+    /// Pages that come back with `more` pages resident.
     fn loads(&self, density: &Density, pool_percent: u32, more: f64) -> Refaults {
         refaults(self.seen, &|anonymous| {
             let division = Division::of(anonymous, self.memory, density, pool_percent);
@@ -163,7 +164,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// Pages of these that come from the disk.
+    /// Pages that come back from the disk.
     fn store_loads(&self, density: &Density, pool_percent: u32) -> f64 {
         refaults(self.seen, &|anonymous| {
             let division = Division::of(anonymous, self.memory, density, pool_percent);
@@ -173,12 +174,12 @@ impl<'a> Model<'a> {
         .pages
     }
 
-    /// Pages of so many loads that a little more memory saves.
+    /// Pages, of so many `loads`, that a little more memory would save.
     fn hits(&self, pool_percent: u32, loads: f64) -> f64 {
         (loads - self.loads(self.fast, pool_percent, self.limbo).pages).max(0.0)
     }
 
-    /// With that share of the pool, and the codec as the engine decides.
+    /// The forecast with that share of the pool, and the codec that the engine decides on.
     fn at(&self, pool_percent: u32) -> Forecast {
         let by_fast = self.with(pool_percent, false);
         match self.may_be_dense(pool_percent, &by_fast) {
@@ -241,7 +242,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// What the engine sees at the borders of the pool with that share.
+    /// The hits and loads that the engine would count at the borders of a pool with that share.
     fn borders(&self, pool_percent: u32) -> Borders {
         let division = Division::of(self.peak, self.memory, self.fast, pool_percent);
         let loads = self.loads(self.fast, pool_percent, 0.0).pages;
@@ -267,7 +268,7 @@ fn settled_percent(borders: impl Fn(u32) -> Borders) -> u32 {
         let moved = match next.cmp(&percent) {
             Ordering::Less if direction != Ordering::Greater => percent.saturating_sub(SHARE_STEP),
             Ordering::Greater if direction != Ordering::Less => percent + SHARE_STEP,
-            // It stays, or would come back.
+            // The share stays, or would come back.
             _ => return percent,
         };
         direction = next.cmp(&percent);
@@ -280,8 +281,8 @@ fn settled_percent(borders: impl Fn(u32) -> Borders) -> u32 {
     percent
 }
 
-/// Refaults as seen from outside: no fewer than with more of it, since what a larger memory misses
-/// a smaller one does, too, and looks are too far apart for small memories to show all that they
+/// Refaults as seen from outside: no fewer than with more memory, since a smaller memory misses all
+/// that a larger one does, and looks are too far apart for small memories to show all that they
 /// miss.
 fn refaults_outside(seen: &Observation, resident: &dyn Fn(f64) -> f64) -> f64 {
     let with = |times: &f64| curve::refaults(&seen.steps, &|anonymous| resident(anonymous) * times);

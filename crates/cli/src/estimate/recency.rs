@@ -1,6 +1,7 @@
-//! Pages in the order in which they were last used, and how many were used since one was: its
-//! *distance* (Mattson et al., Evaluation techniques for storage hierarchies, 1970). A memory of M
-//! pages from which the one used longest ago goes misses it if that is M or more.
+//! Pages in the order in which they were last used. The *distance* of a page is how many others
+//! were used since it was (Mattson et al., Evaluation techniques for storage hierarchies, 1970). A
+//! memory of M pages from which the one used longest ago goes misses a page whose distance is M or
+//! more.
 //!
 //! ```text
 //!   places   0    1    2    3    4    5    6        a page that is used goes to the end; who was there is gone
@@ -85,7 +86,7 @@ impl Recency {
             return;
         }
         self.remove(child, 0, u64::MAX);
-        // All in the order that they have, each of the child's behind the one that it is of.
+        // All pages keep their order; each of the child's lies behind its parent's.
         let old = std::mem::take(&mut self.pages);
         self.pages = (old.iter().enumerate())
             .filter_map(|(place, page)| page.map(|page| (place, page)))

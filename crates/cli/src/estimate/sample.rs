@@ -22,7 +22,7 @@ const PRESENT: u64 = 1 << 63;
 
 pub struct Reservoir {
     random: Random,
-    /// Of all that was drawn.
+    /// The weight of all that was drawn.
     weight: f64,
     places: Vec<Arc<PageBytes>>,
 }
@@ -45,7 +45,7 @@ impl Reservoir {
     }
 
     /// Draws `count` pages of the areas of a process, which stand for `weight` together: memory
-    /// times time. What cannot be read has just gone.
+    /// times time. A page that cannot be read has just gone and is left out.
     pub fn draw(&mut self, pid: u32, areas: &[Area], count: u32, weight: f64) {
         let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
         let (Ok(map), Ok(memory)) = (open("pagemap"), open("mem")) else { return };

@@ -19,10 +19,10 @@ pub struct Estimate {
     pub forecasts: Vec<Forecast>,
 }
 
-/// From here on huge pages blur the figures.
+/// The share from which on huge pages blur the figures.
 const HUGE_SHARE: f64 = 0.25;
-/// From here on what was not watched is worth a word; a sample is never just as large as it should
-/// be.
+/// The share from which on unwatched memory is mentioned; a sample is never just as large as it
+/// should be.
 const UNSEEN_SHARE: f64 = 0.5;
 
 impl Estimate {
@@ -63,7 +63,7 @@ impl Estimate {
         std::iter::once(row(heads.map(String::from))).chain(rows).collect()
     }
 
-    /// What pages cost here.
+    /// The line about the cost of a page on this machine.
     fn dearness(&self) -> String {
         format!(
             "\na page that comes back takes {} here, {} to {} by how it is touched, \

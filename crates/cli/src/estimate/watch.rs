@@ -9,9 +9,10 @@
 //!
 //! Each look walks the page tables of the program, which may have to wait meanwhile to map memory
 //! (milliseconds for each GiB), and after a clearing the processor marks each page anew (`mark`).
-//! So looks and clearings together may take a tenth of the time and a fifth of a second, and what
-//! they took is said (of a processor: how long they had to wait for one is not the program's loss).
-//! Counted are the process and its descendants; memory that processes share by fork counts in each.
+//! So looks and clearings together may take a tenth of the time and a fifth of a second, and the
+//! table says what they took (processor time: their waits for a processor are not the program's
+//! loss). Counted are the process and its descendants; memory that processes share by fork counts
+//! in each.
 //!
 //! A program that is watched from within (`within`) is looked at for its memory and the sampled
 //! pages only; what faults took of its time is counted there.
@@ -32,9 +33,9 @@ use super::sample::Reservoir;
 use super::within::Touches;
 use crate::os;
 
-/// The first look after a clearing.
+/// The time from a clearing to the first look.
 const FIRST: Duration = Duration::from_millis(1);
-/// Those after it: so much later, by the time since the clearing.
+/// The later looks: each comes after this part more of the time since the clearing.
 const LATER: f64 = 0.6;
 /// Part of the time that looks may take, and seconds that they may take besides: short programs are
 /// seen often enough, too.
@@ -43,9 +44,9 @@ const CREDIT: f64 = 0.2;
 /// Epochs: they end when so much of the memory is touched, or after so much of the time so far.
 /// Each kind gets as much time as the others.
 const EPOCHS: [(f64, f64); 3] = [(0.12, 0.03), (0.3, 0.1), (0.65, 0.3)];
-/// ... but not before this.
+/// The shortest epoch.
 const EPOCH_LEAST: Duration = Duration::from_millis(30);
-/// From within: a look after so much of the time so far, between these.
+/// From within, the next look comes after this part of the time so far, between these bounds.
 const WITHIN_AFTER: f64 = 0.1;
 const WITHIN_LEAST: Duration = Duration::from_millis(5);
 const WITHIN_MOST: Duration = Duration::from_millis(500);
@@ -53,12 +54,12 @@ const WITHIN_MOST: Duration = Duration::from_millis(500);
 const DRAWN: std::ops::RangeInclusive<u32> = 64..=1024;
 /// How long the list of processes is good for.
 const LIST_FOR: Duration = Duration::from_millis(50);
-/// Part of a step that is taken for marks at most, and for faults: what would be left of more is as
-/// uncertain as it is short.
+/// The most that is taken off a step for marks, and for faults, as a part of it: the rest of a
+/// larger part would be as uncertain as it is short.
 const MARKS_MOST: f64 = 0.85;
 const FAULTS_MOST: f64 = 0.95;
-/// A look that took more than so many times the mean was interrupted, and is owed for as one that
-/// took that.
+/// A look that took more than so many times the mean was interrupted, and counts as one of that
+/// length.
 const TIMES_MEAN: f64 = 4.0;
 
 /// A program as it was seen.
@@ -67,15 +68,16 @@ pub struct Observation {
     pub steps: Vec<Step>,
     pub pages: Vec<std::sync::Arc<crate::pages::PageBytes>>,
     pub peak_bytes: u64,
-    /// Of that, in huge pages.
+    /// The part of the peak in huge pages.
     pub peak_huge_bytes: u64,
     /// The most processes at a time that hold enough to be paged.
     pub large_processes: u32,
     pub looks: u32,
-    /// Taken by looks, and of that by clearings.
+    /// Seconds taken by looks, and the part of them taken by clearings.
     pub look_seconds: f64,
     pub clear_seconds: f64,
-    /// The time that the program took longer for them, and is no more in `seconds` and steps.
+    /// The time by which watching slowed the program (marks, or faults from within); `seconds` and
+    /// steps are without it.
     pub mark_seconds: f64,
     /// From within: how often pages were used again.
     pub touches: Option<Touches>,
@@ -84,8 +86,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// The time without that which faults took, by what they and first touches cost. Of several
-    /// processors at work one waits for each.
+    /// The observation without the time that faults took, by the costs of faults and first touches.
+    /// Of several processors at work one waits for each.
     pub fn without_faults(self, costs: &Costs) -> Observation {
         let processors = self.processors.max(1.0);
         self.without(FAULTS_MOST, |step| {
@@ -95,7 +97,7 @@ impl Observation {
         })
     }
 
-    /// The time without that in which pages were marked anew after clearings.
+    /// The observation without the time in which pages were marked anew after clearings.
     pub fn without_marks(self, mark_ns: f64) -> Observation {
         self.without(MARKS_MOST, |step| step.marks * mark_ns / 1e9)
     }
@@ -142,7 +144,7 @@ struct Known {
 
 pub struct Watch {
     root: u32,
-    /// Watched from within: what is counted there, and what was at the last look.
+    /// The counts of a program watched from within, and those at the last look.
     within: Option<&'static Tree>,
     counted: Counted,
     started: Instant,
@@ -154,7 +156,7 @@ pub struct Watch {
     /// at the last look.
     kind: usize,
     spent: [Duration; EPOCHS.len()],
-    /// The processes for which looks are owed.
+    /// Seconds of looks and clearings, by which the next one is put off.
     counted_seconds: f64,
     epoch_began: Instant,
     looked: Instant,

@@ -5,9 +5,9 @@
 //!   PROGRAM with the preload library ──records of watched pages──> ring ──> Reader: recency ──> Touches: distance, how many
 //! ```
 //!
-//! So it is known of each page that is used again how many others were used in between, which from
-//! outside nobody can see. A program that cannot be taken over, or a machine without userfaultfd,
-//! is watched from outside.
+//! So each page that is used again tells how many others were used in between, which nobody can see
+//! from outside. A program that cannot be taken over, or a machine without userfaultfd, is watched
+//! from outside.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -33,16 +33,17 @@ use crate::{place, run, settings};
 const LOG2_FIRST: u32 = 5;
 const LOG2_MOST: u32 = 9;
 /// Records of touches in a second, at most: each is some 15 us of the program's time. If there are
-/// more, half of the pages are not watched any more. A short time says little of that: so many
-/// there may be besides.
+/// more, half of the pages are not watched any more. A short time says little of that rate, so as
+/// many are allowed besides.
 const RECORDS_BY_SECOND: f64 = 10_000.0;
 const RECORDS_BESIDES: f64 = 4000.0;
 /// The limit: as good as none.
 const MEMORY_BYTES: u64 = 1 << 44;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How well it is known how much stays resident, and what LRU says of what does.
+/// Factors of the resident memory, over which refaults are averaged: how much stays resident, and
+/// how near to LRU, is known to about a tenth.
 const UNSURE: [f64; 3] = [0.9, 1.0, 1.1];
-/// Distances and sizes of memory are kept to so much: 2 %.
+/// The precision to which distances and sizes of memory are kept: 2 %.
 const STEP: f64 = 1.02;
 
 /// A run in which a program is watched, before it has begun.
@@ -52,7 +53,7 @@ pub struct Within {
 }
 
 impl Within {
-    /// Prepares it, if the program and the machine are such that it can be.
+    /// Prepares to watch a program, if the program and the machine allow it.
     pub fn prepare(program: &Program) -> Option<Within> {
         let ticks = TickWatch::start();
         program.takeover.clone().ok()?;
@@ -64,8 +65,7 @@ impl Within {
             mechanism: Mechanism::Userfaultfd as u32,
             trace: 1,
             watch: 1,
-            // To take one page out of a huge one splits it, and the program would be slower for it
-            // unseen.
+            // Taking one page out of a huge one splits that, which would slow the program unseen.
             huge_pages: HugePages::Never as u32,
             ..Settings::new()
         };
@@ -170,8 +170,8 @@ impl Touches {
         (self.peak << LOG2_FIRST) as f64 * PAGE_BYTES as f64
     }
 
-    /// As [`Self::refaults`], if as many stayed resident, or a little less, or more: where all of a
-    /// loop fits or none of it does, the truth is between the two.
+    /// As [`Self::refaults`], averaged over as many resident pages, and a few less and more:
+    /// between a loop that fits as a whole and one that does not the truth is in the middle.
     pub fn refaults_about(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let with = |times: &f64| {
             let about = |pages: f64| match resident(pages) {
@@ -194,7 +194,8 @@ impl Touches {
         if self.peak == 0 {
             return sum;
         }
-        // How many each stands for: of a sample there are never just so many as there should be.
+        // The number of pages that each watched one stands for: a sample is never just as large as
+        // it should be.
         let each = peak_pages / self.peak as f64;
         let mut by_memory: HashMap<u16, f64> = HashMap::new();
         for ((memory, distance, in_order), count) in &self.counts {
@@ -213,24 +214,24 @@ impl Touches {
     }
 }
 
-/// Places in which a process reads on at a time, as the pager sees them (`core/fault/stream.rs`),
-/// and threads it has several.
+/// Places at which a process, with its several threads, reads on at a time, as the pager sees them
+/// (`core/fault/stream.rs`).
 const HEADS: usize = 8;
 
 /// The fate of watched pages, as the records say.
 struct Touched {
     /// log2 of how many pages there are to one that is watched now.
     log2: u32,
-    /// Records of touches so far, as if so few had been watched from the beginning: or a moment of
-    /// many would halve them again and again.
+    /// Records of touches so far, as if as few pages as now had been watched from the beginning:
+    /// otherwise a moment of many would halve them again and again.
     records: u64,
     recency: Recency,
     /// As if one in 2^[`LOG2_FIRST`] were watched all the time.
     touches: Touches,
     /// Of each process that is moving pages, how many of those that it moves are watched.
     moving: HashMap<u32, usize>,
-    /// Of each process the places at which it read on, or may: the last page of each, the latest at
-    /// the end.
+    /// For each process, the last page of each place at which it read on, or may; the latest at the
+    /// end.
     heads: HashMap<u32, [u64; HEADS]>,
 }
 
@@ -287,7 +288,7 @@ impl Touched {
             Kind::Discarded => _ = self.recency.remove(pid, first, last),
             Kind::MovedFrom => _ = self.moving.insert(pid, self.recency.remove(pid, first, last)),
             Kind::MovedTo => {
-                // Others are watched at the new place; it is about as many.
+                // Other pages are watched at the new place, about as many.
                 let moved = self.moving.remove(&pid).unwrap_or(0);
                 let watched = (first..last).filter(|page| is_watched(*page, self.log2)).take(moved);
                 watched.for_each(|page| _ = self.recency.touch((pid, page)));

@@ -200,7 +200,7 @@ impl Worker {
             }
         }
         let mut result = histogram.to_json();
-        // Of the touches alone.
+        // The time of the touches alone.
         let wall_ns = histogram.total_ns();
         result["wall_ns"] = json!(wall_ns);
         let between_ns = (elapsed.as_nanos() as u64).saturating_sub(wall_ns) as f64;

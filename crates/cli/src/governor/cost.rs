@@ -6,8 +6,8 @@ use uzswap::control::{Counter, Slot};
 
 /// A page brought back, with the eviction that made room for it.
 pub const LOAD: Duration = Duration::from_micros(20);
-/// One that came along with others, one that was still in limbo, and one that had to be read from
-/// the store.
+/// A page that came along with others, a page that was still in limbo, and a page that had to be
+/// read from the store.
 const ALONG: Duration = Duration::from_micros(1);
 const HIT: Duration = Duration::from_micros(4);
 const READ: Duration = Duration::from_micros(100);
@@ -17,7 +17,7 @@ pub fn of(slot: &Slot) -> Duration {
     times(HIT, slot.get(Counter::LimboHits)) + of_loads(slot)
 }
 
-/// Of it, what pages cost that were no longer in limbo.
+/// The part of [`of`] for pages that were no longer in limbo.
 pub fn of_loads(slot: &Slot) -> Duration {
     let loads = slot.get(Counter::Loads);
     let along = slot.get(Counter::FaultAroundPages).min(loads);

@@ -1,10 +1,10 @@
 //! Memory that the dormant processes of a run hold. They have reserved what they could hold and do
-//! not look themselves, so the peak of a run needs somebody who does, from outside: by the kernel's
-//! count, now and then.
+//! not count what they do hold, so for the peak of a run this thread looks from outside, by the
+//! kernel's count, now and then.
 //!
-//! The kernel counts memory that is shared since a fork for each who has it. Where that can matter
-//! the process's share is asked for (Pss), which costs the kernel a walk through its tables; how
-//! often, is by what it costs.
+//! The kernel counts memory that is shared since a fork for each process that has it. Where that
+//! can matter, the thread asks for the process's share (Pss), which costs the kernel a walk through
+//! its tables; this cost decides how often.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::control::run::Run;
 use crate::control::state::PAGE_BYTES;
 use crate::procfs;
 
-/// How often it is looked at most, and the part of the time that it may take.
+/// The shortest time between two looks, and the part of the time that looks may take.
 const LOOK: Duration = Duration::from_millis(50);
 const PART: u32 = 100;
 /// A process that holds less is not asked for its share.
@@ -27,7 +27,7 @@ pub fn start(run: Arc<Run>) {
     super::in_background("uzswap-dormant", move || {
         loop {
             let began = Instant::now();
-            // First, so that one that begins to page meanwhile is not counted twice.
+            // Read first, so that a process that begins to page meanwhile is not counted twice.
             let [held, needed] = run.tree.said_pages();
             let dormant = (look(&run) / PAGE_BYTES) as i64;
             run.tree.note_peaks(held + dormant, needed + dormant);

@@ -4,8 +4,8 @@
 //! **Idle** is a process in which, for the whole time, no fault was served, no page was brought in
 //! for a system call, and whose threads had a processor for at most a thousandth of the time.
 //! Timers that look whether there is anything to do are allowed that much; what they touch comes
-//! back and stays until the next time. A dormant process has no faults that we see, but who touches
-//! memory runs. The evictor's own time does not count.
+//! back and stays until the next time. A dormant process has no faults that we see, but a process
+//! that touches memory runs. The evictor's own time does not count.
 //!
 //! `uzswap run` watches from outside, by what the kernel says of each thread, so that a process
 //! that is not idle pays nothing.
@@ -24,7 +24,7 @@ use crate::control::sight::waits_for_turn;
 
 /// The part of the time that an idle process may have a processor for.
 const BUSY_PART: u32 = 1000;
-/// How often it is looked in the time, and bounds of the pause.
+/// The number of looks within the time, and the bounds of the pause between two.
 const LOOKS: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::budget::Budget;
 use crate::control::run::Run;
-use crate::report::PAGE_BYTES;
+use crate::size::PAGE_BYTES;
 
-/// Waits for questions. What cannot be found out is nothing.
+/// Starts a thread that answers questions. It answers 0 pages if the memory left cannot be read.
 pub fn start(run: Arc<Run>) {
     let look = || Some(Budget::read().map_or(0, |b| b.available_bytes() / PAGE_BYTES));
     super::in_background("uzswap-room", move || run.tree.room.answer(look));

@@ -9,15 +9,15 @@
 //!   worth = max( loads / pages outside,  hits in limbo / pages in it )
 //! ```
 //!
-//! While memory is short, those to which a page is worth a quarter or less of what it is to another
-//! *give*: they get a bound a little below what they have (`uzswap::control::share`). If what they
-//! give comes back, a page is worth more to them from then on, and they keep the rest; the lesson
-//! is forgotten slowly, so that trying again costs little. A process that nobody knows anything of,
-//! because it never had to give, is tried so as well. Sights of the processes go in, who gives
-//! comes out.
+//! While memory is short, processes to which a page is worth a quarter or less of what it is to
+//! another *give*: they get a bound a little below what they have (`uzswap::control::share`). If
+//! what they give comes back, a page is worth more to them from then on, and they keep the rest;
+//! the lesson is forgotten slowly, so that trying again costs little. A process that nobody knows
+//! anything of, because it never had to give, is tried so as well. Sights of the processes go in,
+//! the processes that give come out.
 //!
 //! Where processes take turns (`turns`), those that wait have given already, and those that run
-//! have just brought back what they need: only who sleeps gives then.
+//! have just brought back what they need: only sleeping processes give then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ use super::cost;
 use crate::control::run::Run;
 use crate::control::sight::{Key, key, processor_time};
 
-/// How often it is looked, and the part of what it holds that a process gives in between: what
-/// comes back of it tells whether it can give more, so it must be little.
+/// The time between two looks, and the part of its memory that a process gives in between: the
+/// pages of it that come back tell whether it can give more, so it must be little.
 const LOOK: Duration = Duration::from_millis(100);
 const GIVEN_PART: u64 = 8;
-/// Paging of a process that is worth anybody's memory: a part of the time.
+/// A process may take others' memory if it pages for more than one part in so many of the time.
 const TAKES_FROM: u32 = 100;
 /// A process begins to give when a page is worth so many times more to another, and ends when it is
 /// worth only so many times more.
@@ -48,7 +48,7 @@ const LEAST_PAGES: u64 = 1024;
 const LEAST_BASE_PAGES: u64 = 256;
 /// A process that has been there for less is let alone; most end before that.
 const SETTLED: Duration = Duration::from_secs(2);
-/// In which what is known of a process loses half of its weight.
+/// The time in which the knowledge of a process loses half of its weight.
 const HALF_LIFE: Duration = Duration::from_secs(4);
 /// How long a bound lasts without news.
 const BOUND: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ fn look(run: &Run, policy: &mut Policy) {
     let until_ns = uzswap::sys::now_ns() + BOUND.as_nanos() as u64;
     for (pid, slot) in &live {
         match policy.bound(key(*pid, slot)) {
-            // One that is dormant sleeps.
+            // The evictor of a dormant process sleeps.
             Some(most) if slot.share.bound(most, until_ns) => slot.orders.ring(),
             Some(_) => {}
             None => slot.share.unbound(),
@@ -98,14 +98,14 @@ struct Sight {
     loads: Duration,
     hits: Duration,
     outside_pages: u64,
-    /// In limbo, or as good as.
+    /// Pages in limbo, or as good as there.
     edge_pages: u64,
     /// Pages that it could give.
     held_pages: u64,
     /// Processor time so far; None: not known.
     processor: Option<Duration>,
-    /// It waits for its turn, and gives all that it has. Not one that is dormant: nobody has asked
-    /// it for any.
+    /// It waits for its turn, and gives all that it has. A dormant process is not paused: nobody
+    /// has asked it for any.
     is_paused: bool,
 }
 
@@ -127,7 +127,7 @@ impl Sight {
             ),
             outside_pages: slot.get(Counter::StoredPages),
             edge_pages: slot.get(Counter::EdgePages),
-            // Without anybody who listens it cannot be asked.
+            // A process in which no thread listens cannot be asked.
             held_pages: if slot.orders.has_listener() { held_pages } else { 0 },
             processor: processor_time(pid),
             is_paused: slot.mechanism().is_some() && slot.turn.is_paused(),
@@ -159,7 +159,7 @@ impl Policy {
             .map(|s| s.seen.held_pages - s.seen.held_pages / GIVEN_PART)
     }
 
-    /// Memory is not short: nobody gives. What is known of them stays.
+    /// Memory is not short: no process gives. The policy keeps what it has learned of each.
     fn rest(&mut self) {
         self.shares.values_mut().for_each(|s| s.gives = false);
     }

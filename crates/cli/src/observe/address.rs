@@ -70,7 +70,7 @@ impl Listener {
             return Err("'unix:' names no file: write unix:PATH".to_string());
         }
         let refused = |e: io::Error| format!("{}: {}", path.display(), why(&e));
-        // It may be used from elsewhere when it is removed.
+        // The current directory may be another one when the file is removed.
         let path = &std::path::absolute(path).map_err(refused)?;
         let bind = || {
             // The file is made with these rights; there is no moment at which others could connect.

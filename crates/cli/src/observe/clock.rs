@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use uzswap::sys::tsc;
 
-/// Shorter, and the readings would be too near each other.
+/// The shortest measurement: in less time the readings are too near each other.
 const LEAST: Duration = Duration::from_micros(300);
 /// A counter that takes longer to read (a hypervisor that emulates it) would make faults slower.
 const SLOWEST_NS: f64 = 500.0;

@@ -19,7 +19,7 @@ use uzswap::latency::{BUCKETS, FaultKind, Histogram, upper_ns};
 
 use super::Watched;
 use crate::os;
-use crate::report::PAGE_BYTES;
+use crate::size::PAGE_BYTES;
 
 /// Of the buckets of a fault's time every fourth is given for the run: powers of two. Of a process
 /// every eighth.

@@ -15,6 +15,7 @@
 pub mod address;
 pub mod clock;
 mod exposition;
+pub mod outcome;
 pub mod page;
 mod request;
 pub mod sampler;
@@ -45,8 +46,8 @@ pub struct Watched<'a> {
 }
 
 /// Watches while `wait` waits for the program's end. Gives what that returns, and what was sampled
-/// if a report is wanted. A thread that cannot be had is said and missed, no more: the program runs
-/// already.
+/// if a report is wanted. If a thread cannot be had, a message says so, and the run goes on without
+/// it: the program runs already.
 pub fn during<T>(
     watched: Watched,
     listener: Option<Listener>,
@@ -58,7 +59,7 @@ pub fn during<T>(
     thread::scope(|scope| {
         let thread =
             |name: &str| thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES);
-        // The ends of these are seen by the threads when they are dropped here.
+        // The threads see when these ends are dropped here.
         let mut ends_server = None;
         if let Some(listener) = listener {
             let started = io::pipe().and_then(|(stop, end)| {

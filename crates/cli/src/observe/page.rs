@@ -20,13 +20,11 @@ use serde_json::{Value, json};
 use uzswap::control::{Counter, Mechanism};
 use uzswap::latency::{BUCKETS, FaultKind, Histogram, upper_ns};
 
+use super::outcome::{Outcome, Told, settings_json};
 use super::sampler::{Sample, Seen, Series};
 use crate::machine::{machine, utc};
-use crate::os;
-use crate::report::PAGE_BYTES;
-use crate::report::{Outcome, Told};
-use crate::size::{grouped, human};
-use crate::supervise::How;
+use crate::os::{self, How};
+use crate::size::{PAGE_BYTES, grouped, human};
 
 /// Processes in the table; of more only the largest are shown.
 const ROWS_MAX: usize = 200;
@@ -279,7 +277,7 @@ fn details(html: &mut String, outcome: &Outcome) {
             .collect()
     };
     *html += "<h2>Options</h2>\n";
-    table(html, &rows(&crate::report::settings_json(outcome.settings)));
+    table(html, &rows(&settings_json(outcome.settings)));
     *html += "<h2>Machine</h2>\n";
     let mut described = rows(&machine());
     described.push(("uzswap".to_string(), env!("CARGO_PKG_VERSION").to_string(), ""));

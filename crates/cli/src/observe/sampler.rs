@@ -15,7 +15,7 @@ use uzswap::control::{Counter, Mechanism, Tree};
 use uzswap::latency::FaultKind;
 
 use super::Watched;
-use crate::report::PAGE_BYTES;
+use crate::size::PAGE_BYTES;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLES_MAX: usize = 1000;

@@ -22,7 +22,7 @@ use super::exposition::Exposition;
 use super::request::{self, HEAD_MAX, Request};
 
 const CONNECTIONS_MAX: usize = 16;
-/// From accept to the end.
+/// The longest life of a connection, from accept to the end.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const ACCEPTS_PER_SECOND: u32 = 50;
 /// Reads of one connection: some clients send byte by byte, and each wakes us.
@@ -194,7 +194,7 @@ pub fn serve(listener: Listener, watched: &Watched, stop: PipeReader) {
         };
         connections.retain(is_left);
         if ready[1] {
-            // One at a time: whoever is there already has its turn in between.
+            // One at a time: the connections that are there already have their turn in between.
             pace.accepted += 1;
             match listener.accept() {
                 Ok(stream) => {

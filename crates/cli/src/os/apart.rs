@@ -16,8 +16,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::{Executable, InheritedSignals, check};
-use crate::supervise::{End, How};
+use super::{End, Executable, How, InheritedSignals, check};
 
 /// Which of the two a process is after [`split`].
 #[expect(clippy::large_enum_variant, reason = "a process has one, once")]

@@ -1,4 +1,4 @@
-//! What the library that is loaded into this process has counted of its locks, if it counts.
+//! The counts that the library loaded into this process has of its locks, if it counts.
 //!
 //! # Safety charter
 //! The loader finds the function by its name; no other library has one of that name, and ours says

@@ -19,8 +19,7 @@ use std::ptr::null_mut;
 
 use super::{Received, check};
 
-/// How long an answer takes where the machine is busy, after which the witness may have been
-/// stopped.
+/// The time of an answer on a busy machine; after that the witness may have been stopped.
 const SOON_MS: c_int = 100;
 /// How long it may take; without one the signal is taken for ours alone.
 const PATIENCE_MS: c_int = 1000;

@@ -2,7 +2,7 @@
 //! `nbd+unix:///EXPORT?socket=PATH`.
 //!
 //! `%20` and the like stand for bytes. Several addresses are separated by commas, so a comma in a
-//! name is `%2C`. A host's name is looked up here, once: in the program nothing is.
+//! name is `%2C`. A host's name is looked up here, once: the program looks nothing up.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,7 +28,7 @@ enum Place {
     Unix(PathBuf),
 }
 
-/// Whether a value of `--store` is for this.
+/// Whether a value of `--store` is an address of an export.
 pub fn is_one(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("nbd"))
 }
@@ -128,7 +128,8 @@ fn socket(query: &str) -> Result<PathBuf, String> {
     std::path::absolute(&path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// What percent signs stand for.
+/// The text's bytes, with each percent sign and its two digits replaced by the byte that they stand
+/// for.
 pub fn plain(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -146,7 +147,7 @@ pub fn plain(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// As the kernel takes it.
+/// The address in the form that the kernel takes.
 pub fn socket_address(address: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::new();
     match address {

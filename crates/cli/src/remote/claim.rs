@@ -1,11 +1,12 @@
 //! The claim of a run on an export, or a device: its first bytes.
 //!
 //! NBD knows no owners. So `uzswap run` writes into the export that it has it, and counts there
-//! every second while it lives. Who finds such a claim looks whether it still counts: then the
-//! export is in use; else it was left by somebody who was killed, and is taken over. A run that
-//! ends makes it zero again. An export in which there is anything else is not touched.
+//! every second while it lives. A run that finds such a claim looks whether its count still grows:
+//! then the export is in use; else it was left by a run that was killed, and is taken over. A run
+//! that ends makes it zero again. An export in which there is anything else is not touched.
 //!
-//! Two runs that start at the same moment both write; who reads another's claim back gives way.
+//! Two runs that start at the same moment both write; the run that reads another's claim back gives
+//! way.
 
 use std::path::Path;
 use std::thread;
@@ -24,30 +25,31 @@ const RECORD_BYTES: usize = 4096;
 const MAGIC: &str = "uzswap store, in use by a run\n";
 const LEFT: &str = "uzswap store, in use by processes that a run left behind\n";
 
-/// Between two counts.
+/// The time between two counts.
 pub const BEAT: Duration = Duration::from_secs(1);
 /// A claim that has not counted for so long is nobody's: two counts may be lost.
 const SILENCE: Duration = Duration::from_millis(3500);
-/// In which two who write at the same time see each other.
+/// The time within which two runs that write at the same moment see each other.
 const SETTLES: Duration = Duration::from_millis(100);
-/// For each request of ours, before the program starts; and while it runs, when others wait behind
-/// it whose counts must go on.
+/// The patience with each request of ours: before the program starts; and while it runs, when other
+/// exports, whose counts must go on, wait behind it.
 const PATIENCE_NS: u64 = 5_000_000_000;
 const HURRY_NS: u64 = 500_000_000;
-/// After a request that came to nothing the server is left alone for so long.
+/// The time for which a server is left alone after a request that came to nothing.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// Looked at for contents: partition tables and file systems begin within the first 128 KiB.
+/// The bytes that are searched for contents: partition tables and file systems begin within the
+/// first 128 KiB.
 const LOOKED_AT_BYTES: u64 = 128 << 10;
 /// The most that one TRIM is for: servers need not take more.
 const TRIM_BYTES: u64 = 32 << 20;
 
-/// By what it is read and written.
+/// The way in which an export or a device is read and written.
 enum Channel {
     Nbd(Link),
     Device(Device),
 }
 
-/// What there is to know of it.
+/// The size of an export or a device, and whether it can be trimmed.
 #[derive(Clone, Copy)]
 pub struct Traits {
     pub bytes: u64,
@@ -60,11 +62,11 @@ pub struct Claimed {
     pub shown: String,
     pub server: Server,
     channel: Channel,
-    /// What this run writes; empty while it has no claim.
+    /// The identifier that this run writes into its claim; empty while it has none.
     id: String,
     beats: u64,
     patience_ns: u64,
-    /// Since when it is left alone.
+    /// The moment since which the server is left alone.
     failed_at: Option<Instant>,
 }
 
@@ -74,11 +76,11 @@ impl std::fmt::Debug for Claimed {
     }
 }
 
-/// What the first bytes say.
+/// The contents of the first bytes of an export or a device.
 #[derive(PartialEq, Eq, Debug)]
 enum Record {
     Blank,
-    /// By whom, and the count.
+    /// The identifier of the run that uses it, and its count.
     Used(String, u64),
     Left,
     /// Something else.
@@ -166,8 +168,8 @@ impl Claimed {
         }
     }
 
-    /// A request; once more where the connection turns out to be broken. One that has just come to
-    /// nothing is not followed by another.
+    /// Makes a request, once more where the connection turns out to be broken. After one that came
+    /// to nothing none is made for a while.
     fn request(
         &mut self,
         mut ask: impl FnMut(&mut Link, &mut Patience) -> Result<(), Refused>,
@@ -221,7 +223,7 @@ impl Claimed {
     }
 
     /// Whether the export is free, or what is the matter. Waits to see whether a claim that is
-    /// there still counts. True: somebody has left it as it was.
+    /// there still counts. True: a claim is there that counts no more.
     pub fn look(&mut self) -> Result<bool, String> {
         let shown = self.shown.clone();
         match self.record()? {
@@ -260,7 +262,8 @@ impl Claimed {
         Ok(())
     }
 
-    /// The beginnings of what is looked at: the first bytes, and the last whole blocks.
+    /// Where the bytes begin that are searched for contents: the first bytes, and the last whole
+    /// blocks.
     fn looked_at(&self) -> [u64; 2] {
         [0, (self.traits().bytes - LOOKED_AT_BYTES) / RECORD_BYTES as u64 * RECORD_BYTES as u64]
     }
@@ -290,7 +293,7 @@ impl Claimed {
         }
     }
 
-    /// Counts.
+    /// Writes the next count into the claim.
     pub fn beat(&mut self) -> Outcome<()> {
         self.beats += 1;
         let text = format!("{MAGIC}{}\n{}\n", self.id, self.beats);
@@ -320,7 +323,7 @@ impl Claimed {
         Ok(())
     }
 
-    /// The export is the run's no more. `is_used`: but processes are left that use it.
+    /// The export is the run's no more. `is_used`: processes are left that use it.
     pub fn release(&mut self, is_used: bool) -> Outcome<()> {
         if self.id.is_empty() {
             return Ok(());

@@ -21,9 +21,9 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub struct Device {
     /// As long as this is open nobody else can have the device exclusively, or mount it.
     _hold: File,
-    /// Around the page cache, as the processes use it.
+    /// Goes around the page cache, as the processes do.
     direct: file::Fd,
-    /// Aligned, as that needs.
+    /// Aligned, as `direct` needs.
     buffer: Mutex<Mapping>,
     pub bytes: u64,
 }
@@ -50,7 +50,7 @@ impl Device {
         Ok(Device { _hold: hold, direct, buffer, bytes })
     }
 
-    /// As the runtime finds it.
+    /// The device in the form in which the runtime finds it.
     pub fn server(path: &Path) -> Result<Server, String> {
         let bytes = path.as_os_str().as_bytes();
         Server::device(bytes).ok_or_else(|| {

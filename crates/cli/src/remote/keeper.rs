@@ -15,22 +15,23 @@ use super::claim::BEAT;
 use crate::console;
 use crate::control::Run;
 
-/// How long a process has been gone before its extents are somebody else's, in beats. What it has
-/// sent before it was killed a server may still have to read, and would write over theirs.
+/// How long a process has been gone before another may lease its extents, in beats. A server may
+/// still have to read writes that were sent before the process was killed, and they would overwrite
+/// the other's pages.
 const GRACE_BEATS: u8 = 3;
 /// How long processes that are ending are waited for, at the end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Between two tries to empty extents at the end.
+/// The time between two tries to empty extents at the end.
 const ONCE_MORE_AFTER: Duration = Duration::from_millis(3100);
-/// In place of a lessee: nobody leases the extent any more.
+/// Stands in place of a lessee: nobody leases the extent any more.
 const CLOSED: u32 = u32::MAX;
 
-/// What is kept: exports, a device, or the values of servers.
+/// A store that the keeper keeps: exports, a device, or the values of servers.
 pub trait Kept: Send + std::fmt::Debug {
-    /// Says where it is.
+    /// Writes the store's place into the settings.
     fn put(&self, settings: &mut Settings);
-    /// Takes it, before the program starts.
+    /// Takes the store, before the program starts.
     fn claim(&mut self) -> Result<(), String>;
     /// The program runs: nobody is to wait for a server for long.
     fn hurry(&mut self) {}
@@ -38,11 +39,11 @@ pub trait Kept: Send + std::fmt::Debug {
     fn outlives_the_program(&self) -> bool {
         false
     }
-    /// Once a second.
+    /// Does the work of a beat, once a second.
     fn beat(&mut self, run: &Run);
     /// Empties an extent. False: its server does not answer.
     fn give_back(&mut self, extent: usize) -> bool;
-    /// It is the run's no more. `is_used`: but processes are left that use it.
+    /// Gives the store up. `is_used`: processes are left that use it.
     fn release(&mut self, is_used: bool) -> Result<(), String>;
     /// For messages.
     fn shown(&self) -> String;
@@ -76,11 +77,11 @@ impl Keeper {
         Some(Keeper { thread, ends, run, stays })
     }
 
-    /// The program has ended. What is left to say, if anything.
+    /// Ends the keeping once the program has ended. Returns a last message, if there is one.
     pub fn finish(self, is_quiet: bool) -> Option<String> {
         let mut is_used = !wait_for_end(&self.run);
         if let Some(shown) = &self.stays {
-            // What is written from now on nobody would renew.
+            // Nobody would renew extents that are leased from now on.
             close(self.run.tree);
             if is_used && !is_quiet {
                 console::say(&format!(
@@ -118,7 +119,7 @@ impl Keeper {
     }
 }
 
-/// Whether nobody uses extents any more, soon.
+/// Waits a moment until no process uses extents any more. False: some still do.
 fn wait_for_end(run: &Run) -> bool {
     let mut waited = Duration::ZERO;
     while owners(run.tree).any(|owner| is_wanted(run, owner)) {
@@ -131,7 +132,7 @@ fn wait_for_end(run: &Run) -> bool {
     true
 }
 
-/// Who has an extent; 0: nobody.
+/// The process that leases an extent; 0: none.
 pub fn owner_of(tree: &Tree, extent: usize) -> u32 {
     match tree.leases[extent].load(Ordering::Acquire) {
         CLOSED => 0,
@@ -139,7 +140,7 @@ pub fn owner_of(tree: &Tree, extent: usize) -> u32 {
     }
 }
 
-/// Who has extents, by extent.
+/// The processes that lease extents, one for each extent that is leased.
 fn owners(tree: &Tree) -> impl Iterator<Item = u32> {
     (0..EXTENTS_MOST).map(|extent| owner_of(tree, extent)).filter(|owner| *owner != 0)
 }

@@ -57,7 +57,7 @@ pub fn addresses(text: &str) -> Result<Vec<Address>, String> {
 }
 
 impl Exports {
-    /// Connects to them, and looks whether they are there to be had.
+    /// Connects to the exports, and looks whether they are free.
     pub fn open(addresses: &[Address], copies: usize) -> Result<Exports, String> {
         if copies > addresses.len() {
             return Err(format!(

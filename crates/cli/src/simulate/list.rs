@@ -59,7 +59,7 @@ impl List {
         true
     }
 
-    /// Where it says what comes after a page; of none, what comes first.
+    /// The link from a page to the next one; of `NONE`, to the first page.
     fn after(&mut self, page: u32) -> &mut u32 {
         match page {
             NONE => &mut self.ends[0],

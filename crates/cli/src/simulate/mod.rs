@@ -29,9 +29,9 @@ use self::policies::Replay;
 pub use self::sequence::Sequence;
 use crate::Failure;
 use crate::progress::Progress;
-use crate::size::{self, Size, grouped, human};
+use crate::size::{self, PAGE_BYTES, Size, grouped, human};
 use crate::trace::End;
-use crate::{console, plot, program::reason, report};
+use crate::{console, plot, program::reason};
 
 /// Arguments of `uzswap simulate`.
 #[derive(clap::Args, Debug)]
@@ -66,11 +66,12 @@ pub struct SimulateArguments {
     json: Option<PathBuf>,
 }
 
-/// The trace's word on a size.
+/// How much a trace tells of a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     Wholly,
-    /// The recording had more in memory for a part of the time: what hit there is not in the trace.
+    /// The recording had more in memory for a part of the time: touches that hit there are not in
+    /// the trace.
     Partly,
     Not,
 }
@@ -121,7 +122,7 @@ pub fn run(arguments: SimulateArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Reads a trace that something can be said of. What is missing in it is said.
+/// Reads a trace, and says if records are missing. A trace in which no page came back is refused.
 pub fn read(path: &Path) -> Result<Sequence, Failure> {
     let shown = path.display();
     let file = File::open(path).map_err(|e| Failure::usage(format!("{shown}: {}", reason(&e))))?;
@@ -154,7 +155,7 @@ pub fn read(path: &Path) -> Result<Sequence, Failure> {
 fn sizes(given: &[Size], sequence: &Sequence) -> Result<Vec<u64>, String> {
     const LEAST_PAGES: u64 = 256;
     let need = bytes_of(sequence.peak_pages);
-    let of = |size: &Size| match size.of(need) / report::PAGE_BYTES {
+    let of = |size: &Size| match size.of(need) / PAGE_BYTES {
         pages if pages < LEAST_PAGES => Err(format!(
             "--memory: {} of the {} that the program needed: 1 MiB is the least that can be \
              simulated",
@@ -169,7 +170,7 @@ fn sizes(given: &[Size], sequence: &Sequence) -> Result<Vec<u64>, String> {
 }
 
 fn bytes_of(pages: u64) -> u64 {
-    pages * report::PAGE_BYTES
+    pages * PAGE_BYTES
 }
 
 impl Simulation {
@@ -257,7 +258,7 @@ impl Told {
         match sequence.recorded_pages {
             Some([least, _]) if pages < least => Told::Not,
             Some([_, most]) if pages >= most => Told::Wholly,
-            // Where nothing is known it is not known that all is told.
+            // Between the two, or without counts, the trace may tell a part only.
             _ => Told::Partly,
         }
     }

@@ -204,7 +204,7 @@ impl Policy for Own {
     fn touch(&mut self, page: u32, _: usize) -> bool {
         let i = page as usize;
         match self.place(page) {
-            // Nobody sees that.
+            // Nobody sees a touch of a resident page.
             Place::Resident => return true,
             Place::Limbo(slot) => {
                 self.limbo.kill(slot);

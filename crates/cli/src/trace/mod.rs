@@ -22,8 +22,8 @@
 //! - *Held* records are no faults of the program: pages that were brought in for a system call, or
 //!   ahead of a thread that reads on.
 //! - Dead pages are told by `Discarded`, moved ones (mremap) by `MovedFrom` and `MovedTo`. A child
-//!   of fork has its parent's pages as they were; which of them it has in common with it at what
-//!   moment is not recorded, and neither is a first write to one (a copy by the kernel).
+//!   of fork has its parent's pages as they were; which of them it still shares with its parent at
+//!   what moment is not recorded, and neither is a first write to one (a copy by the kernel).
 //! - The end of a process that was killed by SIGKILL is not recorded.
 //! - `InMemory` says every 50 ms how many pages were mapped or in limbo, while memory was short:
 //!   what was touched among them left no record.
@@ -44,7 +44,7 @@ const MAGIC: [u8; 8] = *b"uztrace\n";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16;
-const PAGE_BYTES: u32 = 4096;
+const PAGE_BYTES: u32 = uzswap::PAGE_BYTES as u32;
 const BLOCK_HEADER_BYTES: usize = 16;
 const RECORDS: [u8; 4] = *b"rec\n";
 const END: [u8; 4] = *b"end\n";

@@ -2,7 +2,7 @@
 //! thread of its own.
 //!
 //! The program waits for room in the ring, so this looks often. When the file cannot be written to
-//! any more what comes after is counted, as lost, and said; the program goes on.
+//! any more, later records are counted as lost, and a message says so; the program goes on.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const MEASURE_EVERY: Duration = Duration::from_millis(50);
 /// How long a record may be taken and not be there: its writer was killed, or has no processor.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Time for all others that are not there when the program has ended.
+/// The time for all records that are not there when the program has ended.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The file of `--trace`, opened before the program starts.
@@ -40,8 +40,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record. A thread that cannot be had is said and missed, no more: the program runs
-    /// already.
+    /// Begins to record. If the thread cannot be had, a message says so, and nothing is recorded:
+    /// the program runs already.
     pub fn start(
         file: TraceFile,
         ring: &'static Ring,
@@ -66,7 +66,8 @@ impl Recorder {
             {
                 thread::sleep(LOOK_EVERY);
             }
-            // As many as there can be of a ring that somebody has scribbled over.
+            // No more than a ring holds: one that a process has overwritten may seem to have no
+            // end.
             for _ in 0..SLOTS {
                 match ring.next() {
                     Next::Record(words) => output.put(words),
@@ -93,8 +94,8 @@ impl Recorder {
     }
 }
 
-/// Takes records out until there are none (true), or one is not finished. That one is given up when
-/// it has not been for too long.
+/// Takes records out until there are none (true), or one is not finished. A record that stays
+/// unfinished for too long is given up.
 pub fn drain(
     ring: &Ring,
     unfinished_since: &mut Option<Instant>,

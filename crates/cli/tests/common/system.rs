@@ -1,5 +1,5 @@
-//! What the tests need of the system beyond the standard library: a terminal, signals, a seccomp
-//! filter.
+//! The parts of the system that the tests need beyond the standard library: a terminal, signals, a
+//! seccomp filter.
 //!
 //! # Safety charter
 //! Code in `pre_exec` runs in a fork of a process with threads and makes system calls only. Other
@@ -26,7 +26,7 @@ pub fn kill(pid: u32, signal: i32) {
     check(unsafe { libc::kill(pid as i32, signal) }).unwrap();
 }
 
-/// To all processes of a group.
+/// Sends a signal to all processes of a group.
 pub fn kill_group(group: u32, signal: i32) {
     // SAFETY: plain numbers.
     check(unsafe { libc::killpg(group as i32, signal) }).unwrap();
@@ -78,7 +78,7 @@ pub fn count_signal(signal: i32) {
     }
 }
 
-/// How often it has come.
+/// How often the counted signal has come.
 pub fn signals_counted() -> u32 {
     CAUGHT.load(Ordering::Relaxed)
 }
@@ -218,7 +218,7 @@ impl Terminal {
         settings.c_lflag & (libc::ICANON | libc::ECHO) == libc::ICANON | libc::ECHO
     }
 
-    /// Pulls the plug.
+    /// Hangs the terminal up.
     pub fn hang_up(&mut self) {
         self.keyboard = None;
     }

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 pub const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 pub const LINE: [&str; 6] = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
-/// What the headers compile with.
+/// Warnings that the headers must not cause.
 pub const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 /// The directory in which cargo puts the library. Cargo builds no library for C along with tests,
@@ -107,7 +107,7 @@ impl Drop for Place {
     }
 }
 
-/// What a command says that has to succeed.
+/// The output of a command that has to succeed.
 pub fn said(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
     assert!(output.status.success(), "{command:?}: {}", shown(&output));

@@ -8,7 +8,7 @@ use crate::pool::Handle;
 use crate::store::Store;
 use crate::sys::PAGE_SIZE;
 
-/// What a walk over all entries finds: pages by the place where they are, and bytes.
+/// The result of a walk over all entries: pages by the place where they are, and bytes.
 #[derive(Default)]
 struct Found {
     same: u64,
@@ -17,7 +17,7 @@ struct Found {
     grouped: u64,
     stored: u64,
     gone: u64,
-    /// Wherever they are, as they were.
+    /// Kept as they are, in any place.
     raw: u64,
     kept: u64,
     /// Kept copies in the pool, and their bytes.
@@ -83,7 +83,7 @@ impl<S: Store> State<S> {
                 }
             }
             Location::Grouped(_) => {
-                // That its group knows it: as many are members as say that they are
+                // The group is not asked: it has as many members as entries that name it
                 // (`check_groups`).
                 found.grouped += 1;
                 assert!(e.kept == 0 && e.len == 0, "a page in a group has no object of its own");
@@ -98,7 +98,7 @@ impl<S: Store> State<S> {
         assert!(is_there, "an entry's area exists");
     }
 
-    /// The counters, the pools and the clusters say what was found.
+    /// Asserts that counters, pools and clusters agree with what was found.
     fn check_sums(&self, c: &Counters, found: &Found) {
         let pool = found.pool();
         assert_eq!(c.stored_pages, found.same + pool + found.stored + found.gone);

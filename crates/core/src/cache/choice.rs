@@ -8,9 +8,9 @@
 //! For some programs the stronger codec is the better one for all pages: they become so much
 //! smaller that the memory saves more loads than the slower ones cost. Both are tried on a sample
 //! ([`Choice`]); the owner knows what memory is worth, and chooses ([`SwapCache::choose_dense`]).
-//! What is in the pool by then follows little by little, whether idle or not, the oldest first
-//! ([`super::recompress`] does it): without that a program that seldom asks for most of its pages
-//! would keep them as large as they are.
+//! Objects that are in the pool by then follow little by little, whether idle or not, the oldest
+//! first ([`super::recompress`] does it): without that a program that seldom asks for most of its
+//! pages would keep them as large as they are.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -20,13 +20,14 @@ use crate::codec::{Algorithm, CodecSpec, Compressed};
 use crate::store::Store;
 use crate::sys::PAGE_SIZE;
 
-/// Pages that come in between two that both codecs are tried on, and samples that say something.
+/// Pages that come in for each one on which both codecs are tried; and the samples that say
+/// something.
 const SAMPLED: u32 = 64;
 const SAMPLES: u32 = 32;
 
-/// Where the stronger codec is the one for all pages, one that is in the pool already is compressed
-/// again for so many that come in: the more goes to and fro, the more that saves, and a program
-/// that ends soon has not paid for all of them.
+/// Pages that come in for each page of the pool that is compressed again, where the stronger codec
+/// is the one for all: the more pages go to and fro, the more that saves, and a program that ends
+/// soon has not paid for all of them.
 const STORES_TO_CONVERT: u64 = 4;
 /// Pages that neither codec makes smaller, four to each that the stronger one does, after which it
 /// is not asked any more.
@@ -39,15 +40,15 @@ pub struct Choice {
     is_free: bool,
     /// The bits of the stronger codec plus one; 0: there is none.
     stronger: AtomicU64,
-    /// It is chosen for all pages.
+    /// The stronger codec is chosen for all pages.
     is_dense: AtomicBool,
-    /// Stores to the pool until that was decided, and objects that may be compressed again besides,
-    /// and were since.
+    /// Stores to the pool until that was decided; objects that may be compressed again besides;
+    /// objects that were since.
     chosen_at: AtomicU64,
     granted: AtomicU64,
     converted: AtomicU64,
-    /// How often of late the stronger codec could do nothing with what the fast one could not make
-    /// smaller.
+    /// Pages of late that neither codec could make smaller, less four for each that the stronger
+    /// one did.
     failures: AtomicU32,
     offered: AtomicU32,
     samples: AtomicU32,
@@ -102,15 +103,15 @@ impl Choice {
         self.is_dense.store(dense, Ordering::Relaxed);
     }
 
-    /// So many objects may follow the stronger codec now, and more as more come in.
+    /// Lets `objects` objects follow the stronger codec now, and more as more come in.
     fn grant(&self, pool_stores: u64, objects: u64) {
         self.chosen_at.store(pool_stores, Ordering::Relaxed);
         self.granted.store(objects, Ordering::Relaxed);
         self.converted.store(0, Ordering::Relaxed);
     }
 
-    /// How many may follow now. Where pages go to the disk whoever evicts has enough to do, unless
-    /// there was time.
+    /// The number of objects that may follow now. Where pages go to the disk the evictor has enough
+    /// to do, unless there was time.
     fn may_convert(&self, pool_stores: u64, store_pages: u64) -> usize {
         let stores = pool_stores.saturating_sub(self.chosen_at.load(Ordering::Relaxed));
         let by_stores = if store_pages > 0 { 0 } else { stores / STORES_TO_CONVERT };
@@ -118,7 +119,7 @@ impl Choice {
         all.saturating_sub(self.converted.load(Ordering::Relaxed)) as usize
     }
 
-    /// So many have.
+    /// `objects` objects have followed.
     pub fn learn_converted(&self, objects: usize) {
         self.converted.fetch_add(objects as u64, Ordering::Relaxed);
     }
@@ -147,8 +148,8 @@ impl Choice {
     }
 }
 
-/// The codec, with literals coded by their frequency: zstd leaves that out at negative levels, and
-/// it is all that helps with digits or text without repetitions.
+/// The codec, with literals coded by their frequency: zstd leaves that coding out at negative
+/// levels, and nothing else helps with digits or text without repetitions.
 pub fn with_entropy_coding(codec: CodecSpec) -> CodecSpec {
     if codec.algorithm() == Algorithm::Zstd && codec.level() < 0 {
         CodecSpec::parse("zstd:level=1").unwrap_or(codec)
@@ -169,8 +170,8 @@ impl<S: Store> SwapCache<S> {
         self.choice.sizes()
     }
 
-    /// Compresses what comes in by the stronger codec from now on, and little by little what is
-    /// there; or by the one in force again.
+    /// Compresses pages that come in by the stronger codec from now on, and little by little those
+    /// that are there; or by the one in force again.
     pub fn choose_dense(&self, dense: bool) {
         let pool_stores = self.state.lock().counters.pool_stores;
         self.choice.choose(dense, pool_stores);
@@ -186,8 +187,8 @@ impl<S: Store> SwapCache<S> {
         dense.unwrap_or_else(|| self.codecs.spec())
     }
 
-    /// What `codec` could not make smaller, by the stronger codec: tried always as long as that
-    /// helps, now and then when it does not, and not if somebody else is using it.
+    /// Compresses a page that `codec` could not make smaller by the stronger codec: always as long
+    /// as that helps, now and then when it does not, and not if another thread is using it.
     pub(super) fn compress_densely(
         &self,
         page: &Page,
@@ -229,8 +230,8 @@ impl<S: Store> SwapCache<S> {
         self.choice.may_convert(c.pool_stores, c.store_pages)
     }
 
-    /// The owner's program does little: what is idle may be compressed again whether or not that
-    /// was worth it before, and all that is not by the codec for all.
+    /// The owner's program does little: idle objects may be compressed again whether or not that
+    /// was worth it before, and so may all objects that are not by the codec for all.
     pub fn have_leisure(&self) {
         let mut s = self.state.lock();
         s.idleness.end_rest();

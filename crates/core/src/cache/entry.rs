@@ -41,7 +41,8 @@ impl SwapEntry {
         (self.area as u64) << 32 | self.offset as u64
     }
 
-    /// What [`SwapEntry::to_bits`] gave; `None` for what it cannot have given.
+    /// The entry of which [`SwapEntry::to_bits`] made `bits`; `None` for bits that it cannot have
+    /// made.
     pub const fn from_bits(bits: u64) -> Option<SwapEntry> {
         if bits >> 32 >= MAX_AREAS as u64 {
             return None;
@@ -85,7 +86,7 @@ pub enum Mark {
     Printed = 32,
 }
 
-/// The time of use of what was marked as idle. The owner's clock begins with 1.
+/// The time of use of an entry that was marked as idle: 0, because the owner's clock begins with 1.
 const IDLE: u64 = 0;
 
 const FREE: u8 = 0;
@@ -147,19 +148,19 @@ impl Entry {
         self.flags = 0;
     }
 
-    /// It is used now, by the owner's clock.
+    /// The entry is used now, by the owner's clock.
     pub fn touch(&mut self, now: u32) {
         if !self.is(Mark::Printed) {
             self.fingerprint = u64::from(now);
         }
     }
 
-    /// When it was used last, if that is known; 0 of what was marked as idle since.
+    /// When the entry was used last, if that is known; 0 of one that was marked as idle since.
     pub fn used_at(&self) -> Option<u32> {
         (!self.is(Mark::Printed)).then_some(self.fingerprint as u32)
     }
 
-    /// Says that it is idle, if it was not used after that time.
+    /// Marks the entry as idle, if it was not used after the time `latest`.
     pub fn become_idle(&mut self, latest: u32) {
         if self.used_at().is_some_and(|at| at <= latest) {
             self.fingerprint = IDLE;
@@ -217,13 +218,13 @@ impl Record for Entry {
     }
 }
 
-/// What an area may be used for.
+/// The use of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AreaState {
     #[default]
     Unused,
     InUse,
-    /// Being invalidated: nothing comes in any more, what is left can be read.
+    /// Being invalidated: nothing comes in any more, pages that are left can be read.
     Ending,
 }
 
@@ -259,7 +260,7 @@ impl Area {
         self.next_before(from, self.high)
     }
 
-    /// The same below `end`.
+    /// The next offset from `from` on, and below `end`, that has an entry, with its entry.
     pub fn next_before(&self, from: u32, end: u32) -> Option<(u32, u32)> {
         let mut offset = from;
         while offset < end.min(self.high) {
@@ -277,13 +278,13 @@ impl Area {
         None
     }
 
-    /// What the kernel has given at most: mapped by large segments, touched up to the largest
-    /// offset.
+    /// Memory that the kernel has given, at most: mapped by large segments, touched up to the
+    /// largest offset.
     pub fn memory_bytes(&self) -> usize {
         self.map.mapped_bytes().min(self.high as usize * size_of::<u32>())
     }
 
-    /// Gives its memory back. It has no entries.
+    /// Gives the area's memory back. The area has no entries.
     pub fn clear(&mut self) {
         *self = Area { state: self.state, ..Area::default() };
     }

@@ -1,6 +1,6 @@
 //! Fingerprints of pages: NH (the hash of UMAC and VMAC: products of keyed word pairs, summed to
-//! 128 bits), then a keyed polynomial modulo 2^61 - 1. Both are universal: whoever does not know
-//! the key cannot make two pages agree.
+//! 128 bits), then a keyed polynomial modulo 2^61 - 1. Both are universal: without the key nobody
+//! can make two pages agree.
 
 use super::Page;
 use crate::sys::file::fill_random;

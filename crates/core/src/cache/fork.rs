@@ -1,8 +1,8 @@
 //! Fork: memory is copied, the file is shared.
 //!
 //! A fork must find the cache at rest: [`SwapCache::prepare_fork`] takes every lock and waits for
-//! reads and writes under way, and the guard is given to one of three ends. What the two sides may
-//! then do with the file is decided in `store/cluster.rs`: the parent keeps what the child can
+//! reads and writes under way, and the guard is given to one of three ends. The further use of the
+//! file by the two sides is decided in `store/cluster.rs`: the parent keeps what the child can
 //! read, the child writes to a file of its own.
 
 use super::SwapCache;

@@ -1,8 +1,8 @@
 //! The state's lock, and what is known of the state without it.
 //!
 //! Each fault asks how much memory the cache takes, and whether copies may be trusted. Neither is
-//! worth a lock that others wait for. So whoever lets the lock go leaves these figures behind:
-//! they are those of the state as it was last seen.
+//! worth a lock that others wait for. So a thread that lets the lock go leaves these figures
+//! behind: they are those of the state as it was last seen.
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ impl<S: Store> StateLock<S> {
         StateGuard { state: self.state.lock(), glance: &self.glance }
     }
 
-    /// All that the state takes.
+    /// All memory of the state.
     pub fn memory_bytes(&self) -> usize {
         self.glance.frames_bytes.load(Ordering::Relaxed) + self.tables_bytes()
     }
@@ -55,12 +55,12 @@ impl<S: Store> StateLock<S> {
         self.glance.tables_bytes.load(Ordering::Relaxed)
     }
 
-    /// The pool but for kept copies, which is what its limit is for.
+    /// Memory of the pool without kept copies: its limit is for this.
     pub fn pool_bytes(&self) -> usize {
         self.glance.pool_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether of most copies the pages are as they were, and the copies there.
+    /// Whether most pages with a copy come back unchanged, and find the copy still there.
     pub fn trusts_copies(&self) -> bool {
         self.glance.trusts_copies.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Groups: what stays cold is compressed together with its neighbours.
+//! Groups: pages that stay cold are compressed together with their neighbours.
 //!
 //! ```text
 //!            one by one                 16 pages as one                 in the pool, by 4 KiB
@@ -8,29 +8,29 @@
 //! ```
 //!
 //! Pages that lay side by side resemble each other, and a codec that sees 64 KiB of them finds what
-//! one that sees 4 KiB cannot: a fifth of the bytes. In exchange whoever wants one page
-//! decompresses all of them. So this is for what [`recompress`](super::recompress) has been at and
-//! nobody has asked for since: when the old are more than their part of old and cold, the oldest of
-//! them are due. The cache knows of no addresses; neighbours are those that came in one after the
-//! other, as they still follow each other in the list.
+//! one that sees 4 KiB cannot: a fifth of the bytes. In exchange a load of one page decompresses
+//! all of them. So groups are for objects that [`recompress`](super::recompress) has compressed
+//! again and nobody has asked for since: when the old are more than their part of old and cold, the
+//! oldest of them are due. The cache knows of no addresses; neighbours are those that came in one
+//! after the other, as they still follow each other in the list.
 //!
 //! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A
 //! member's entry says (group, index) where others have a handle, and is in one of the pool's lists
-//! as they are. Its page comes from an
-//! [`Unpacked`]: a buffer with the pages of the group decompressed last, from which the neighbours
-//! come for the price of a copy. Members are not kept, as nothing is that is expensive to load.
+//! as they are. Its page comes from an [`Unpacked`]: a buffer with the pages of the group
+//! decompressed last, from which the neighbours come for the price of a copy. Members are not kept,
+//! as no page is that is expensive to load.
 //!
-//! The form lives as long as a member does, and the pool counts all of it. When fewer than half are
-//! alive these are due again, to become a group with others. On its way to the store each is
-//! compressed singly (*dispersed*): a load from the store is of one object. Where that happens soon
-//! after a group was made, or it is asked for, the part of the old grows, as that of the young
-//! does.
+//! The form lives as long as a member does, and the pool counts all of it. When fewer than half of
+//! the members are alive they are due again, to become a group with others. On its way to the store
+//! each member is compressed singly (*dispersed*): a load from the store is of one object. Where a
+//! group is dispersed soon after it was made, or asked for, the part of the old grows, as that of
+//! the young does.
 //!
 //! # The race
 //! As in recompression: objects are copied out under the lock and marked, the group is made without
-//! it, and who is still what it was joins. Others leave a hole. Whoever unpacks a group asks for it
-//! by its sequence number, which never comes again: what a buffer holds under that number is what
-//! the members were, alive or not.
+//! it, and an entry that has not changed meanwhile joins. Others leave a hole. A load asks for a
+//! group by its sequence number, which never comes again: a buffer holds under that number the
+//! pages that the members were, alive or not.
 
 mod make;
 mod unpack;
@@ -48,7 +48,8 @@ pub use unpack::{Oldest, UNPACKED, Unpacked};
 
 /// Pages of a group: 64 KiB. A group of 8 takes 3 % more bytes, and half the time for a load.
 pub const GROUP_PAGES: usize = 16;
-/// Objects that a form is cut into: what does not become half as large stays as it is.
+/// Objects that a form is cut into, at most: pages that do not become half as large stay as they
+/// are.
 const MAX_PARTS: usize = 8;
 const MAX_FORM_BYTES: usize = MAX_PARTS * MAX_OBJECT_BYTES;
 
@@ -59,17 +60,17 @@ pub struct Member {
     pub index: u8,
 }
 
-/// The same, for whoever lets go of the lock.
+/// A place in a group with the group's sequence number, for a caller that lets go of the lock.
 #[derive(Clone, Copy)]
 pub struct Spot {
     member: Member,
     sequence: u64,
 }
 
-/// The record. All zero: not in use.
+/// The record of a group. All zero: not in use.
 #[derive(Clone, Copy)]
 pub struct Group {
-    /// Never 0, never the same twice.
+    /// The sequence number: never 0, never given twice.
     sequence: u64,
     /// Handles of the form's parts, each but the last of a page's length; 0: no more.
     parts: [u64; MAX_PARTS],
@@ -77,7 +78,7 @@ pub struct Group {
     members: [u32; GROUP_PAGES],
     /// Length of the form.
     bytes: u32,
-    /// Neighbour in the list of those not in use.
+    /// Neighbour in the list of records not in use.
     next: u32,
     /// A bit for each member that is alive.
     live: u16,
@@ -85,7 +86,7 @@ pub struct Group {
     pages: u8,
     codec: u8,
     pool: u8,
-    /// So few are alive, or were once, that they are due again.
+    /// Not 0: so few members are alive, or were once, that they are due again.
     is_sparse: u8,
     _unused: u16,
 }
@@ -133,7 +134,7 @@ impl Record for Group {
 #[derive(Default)]
 pub struct Groups {
     records: Records<Group>,
-    /// The last one given out.
+    /// The last sequence number given out.
     sequence: u64,
 }
 
@@ -155,7 +156,7 @@ impl Groups {
         Some(self.get(spot.member.group)).filter(|g| g.sequence == spot.sequence)
     }
 
-    /// An empty one, with a sequence number.
+    /// An empty group, with a sequence number.
     fn allocate(&mut self) -> Result<u32> {
         let id = self.records.allocate()?;
         self.sequence += 1;
@@ -184,7 +185,7 @@ const EMPTY: Group = Group {
 };
 
 impl<S: Store> State<S> {
-    /// A group of that form, without members yet.
+    /// A group of the form `form`, without members yet.
     fn store_group(&mut self, codec: CodecId, form: &[u8], pages: usize) -> Option<u32> {
         let id = self.groups.allocate().ok()?;
         let pool = self.pool as u8;
@@ -221,7 +222,7 @@ impl<S: Store> State<S> {
         self.counters.group_stores += 1;
     }
 
-    /// The entry at that place has another one from now on, or none.
+    /// The entry at a place leaves its group for another location, or for none.
     pub(in crate::cache) fn leave_group(&mut self, member: Member) {
         let group = self.groups.get_mut(member.group);
         assert!(group.live >> member.index & 1 != 0, "a member leaves once");

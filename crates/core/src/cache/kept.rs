@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Whether a page was written is not asked of the kernel, whose answer may be old before it is
-//! there. The contents are compared: a fingerprint under a secret key, taken of what was loaded and
-//! of what comes back when nobody can write it any more. That two different pages have the same
-//! happens once in 2^60 times, to whoever does not know the key.
+//! there. The contents are compared: a fingerprint under a secret key is taken of the page that was
+//! loaded, and of the page that comes back when nobody can write it any more. Two different pages
+//! have the same fingerprint once in 2^60 times, unless somebody knows the key.
 //!
 //! A copy in the pool takes memory that could hold a page. So there are as many as the owner allows
 //! ([`SwapCache::set_max_kept_bytes`], beside what the pool may take for the rest), as long as
@@ -25,17 +25,17 @@ use super::state::{RAW, State};
 use super::{Loaded, Page, SwapCache};
 use crate::store::Store;
 
-/// Full marks of [`Kept::score`], and the least for which copies are kept.
+/// The highest [`Kept::score`], and the least for which copies are kept.
 const SCORE_MAX: u32 = 1 << 16;
 const SCORE_LEAST: u32 = SCORE_MAX / 4;
-/// The least for which pages are write-protected, so that they can be dropped unseen: a write costs
-/// about as much as is saved twice.
+/// The least score for which pages are write-protected, so that they can be dropped unseen: a write
+/// costs about as much as two drops save.
 const SCORE_GUARDED: u32 = SCORE_MAX / 4 * 3;
-/// The same of copies that are still there: one that is not costs what one that is saves.
+/// The least of [`Kept::lasting`] for that: a copy that is gone costs what one that is there saves.
 const SCORE_LASTING: u32 = SCORE_MAX / 2;
 /// One result moves the score by this part of what is left.
 const SCORE_WEIGHT: u32 = 64;
-/// With a bad score one in so many is kept, to learn when it changes.
+/// With a bad score one copy in so many is kept, to learn when the score changes.
 const SAMPLED: u32 = 32;
 
 /// The fingerprint of a page that was loaded, or comes again.
@@ -43,10 +43,10 @@ const SAMPLED: u32 = 32;
 pub struct Print(u64);
 
 impl Print {
-    /// The entry knows it, from an earlier time that a copy of the page was kept: what is stored
-    /// does not change.
+    /// The entry has the fingerprint, from an earlier time when a copy of the page was kept: a
+    /// stored page does not change.
     const KNOWN: Print = Print(u64::MAX - 1);
-    /// For where there is no room for an `Option`; all zero: none.
+    /// The fingerprint for places without room for an `Option`; all zero: none.
     pub fn to_bytes(print: Option<Print>) -> [u8; 8] {
         print.map_or(0, |p| p.0 + 1).to_ne_bytes()
     }
@@ -56,7 +56,7 @@ impl Print {
     }
 }
 
-/// What a page is that comes again.
+/// A page that comes again, compared with its kept copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Back {
     /// As it was, and stored under its entry.
@@ -67,13 +67,13 @@ pub enum Back {
     Gone,
 }
 
-/// What the cache's lock guards of this.
+/// The state of the kept copies, guarded by the cache's lock.
 pub struct Kept {
     /// Copies in the pool, the youngest first.
     pub list: Ends,
     pub bytes: usize,
     pub max_bytes: usize,
-    /// How many of the copies were still right, of late; and how many were still there.
+    /// The part of the copies that were still right, of late; and the part that were still there.
     score: u32,
     lasting: u32,
     offered: u32,
@@ -100,8 +100,7 @@ impl Kept {
         move_score(&mut self.score, was_right);
     }
 
-    /// Whether pages are worth protecting until they go: of most the copies are right then, and
-    /// there.
+    /// Whether pages are worth protecting until they go: most copies are right then, and there.
     pub fn may_be_trusted(&self) -> bool {
         self.score >= SCORE_GUARDED && self.lasting >= SCORE_LASTING
     }
@@ -129,7 +128,8 @@ impl<S: Store> SwapCache<S> {
         self.keep_each(core::iter::once((entry, print))) != 0
     }
 
-    /// The same of up to 64 pages: which are kept, one bit each.
+    /// Gives up to 64 pages back as [`SwapCache::keep`] does; one bit each says which copies are
+    /// kept.
     pub fn keep_each(&self, loads: impl Iterator<Item = (SwapEntry, Option<Print>)>) -> u64 {
         let mut s = self.state.lock();
         let mut kept = 0;
@@ -152,12 +152,12 @@ impl<S: Store> SwapCache<S> {
         self.take_back_as(entry, page) == Back::Same
     }
 
-    /// The same, and why not.
+    /// Takes a page back as [`SwapCache::take_back`] does, and says why not.
     pub fn take_back_as(&self, entry: SwapEntry, page: &Page) -> Back {
         self.take_back_if(entry, Some(self.fingerprint.of(page)))
     }
 
-    /// The same of several pages, with their fingerprints by `print_of`.
+    /// Takes several pages back, with their fingerprints by `print_of`.
     pub fn take_back_each(
         &self,
         pages: impl Iterator<Item = (SwapEntry, Print)>,
@@ -180,7 +180,7 @@ impl<S: Store> SwapCache<S> {
         Print(self.fingerprint.of(page))
     }
 
-    /// The same of a page that nobody can have written. `Gone`: it is the owner's alone now.
+    /// Takes back a page that nobody can have written. `Gone`: it is the owner's alone now.
     pub fn take_back_unwritten(&self, entry: SwapEntry) -> Back {
         self.take_back_if(entry, None)
     }
@@ -236,14 +236,14 @@ impl<S: Store> SwapCache<S> {
 
 impl<S: Store> State<S> {
     /// Whether the copy of a page that is loaded is worth keeping. Asked once for each load: with a
-    /// bad score every so manieth is.
+    /// bad score one in [`SAMPLED`] is.
     pub(super) fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
         let e = *self.entries.get(id);
         match e.location() {
-            // What was compressed again because it was idle is not: kept, it would cost each load
-            // from now on what the denser codec costs.
+            // An object that was compressed again because it was idle is not kept: it would cost
+            // each load from now on what the denser codec costs.
             Location::Pool(_) if e.is(Mark::Packed) && !is_dense => false,
-            // The copy would take what the page takes.
+            // The copy would take as much as the page.
             Location::Pool(_) if e.codec == RAW => false,
             Location::Pool(_) => {
                 self.has_room_for_copy(usize::from(e.len)) && self.kept.is_worthwhile()
@@ -302,7 +302,8 @@ impl<S: Store> State<S> {
             self.counters.changed_pages += 1;
             return Back::Changed;
         }
-        // What was wanted a moment ago is not left on the disk while there is room in memory.
+        // A page that was wanted a moment ago is not left on the disk while there is room in
+        // memory.
         if matches!(e.location(), Location::Stored(_)) && self.accepts() {
             return Back::Gone;
         }
@@ -315,8 +316,8 @@ impl<S: Store> State<S> {
         Back::Same
     }
 
-    /// The entry's copy is an ordinary one from now on, or is about to go. Not in any list then, if
-    /// it is in the pool.
+    /// The entry's copy is an ordinary object from now on, or is about to go. If it is in the pool,
+    /// it is in no list then.
     pub(super) fn unmark_kept(&mut self, id: u32) {
         let e = self.entries.get_mut(id);
         e.kept = 0;

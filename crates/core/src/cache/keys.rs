@@ -17,7 +17,7 @@ use super::writeback::Fill;
 use super::{SwapCache, SwapEntry};
 use crate::store::Store;
 
-/// The owner's clock begins with this: 0 says idle.
+/// The first second of the owner's clock: 0 says idle.
 pub const FIRST_SECOND: u32 = 1;
 /// Entries looked at, and keys dropped, in one hold of the lock: some 10 us.
 const ENTRIES_AT_ONCE: u32 = 1024;
@@ -29,13 +29,13 @@ const MOVED_AT_ONCE: usize = 16;
 /// Pages of the pool, by what they are.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Which {
-    /// Those alone that were marked as idle and not used since.
+    /// Only pages that were marked as idle and not used since.
     pub idle: bool,
-    /// Those alone that are kept as they are.
+    /// Only pages that are kept as they are.
     pub huge: bool,
-    /// Of these, those alone that the recompressor could not make smaller, either.
+    /// Of these, only pages that the recompressor could not make smaller, either.
     pub incompressible: bool,
-    /// Those alone that take so many bytes.
+    /// Only pages that take so many bytes or more.
     pub least_bytes: usize,
 }
 
@@ -57,13 +57,13 @@ impl Which {
 pub enum Run {
     /// They have no page.
     Absent(u32),
-    /// Theirs are all zero.
+    /// Their pages are all zero.
     Zero(u32),
     Present(u32),
 }
 
 impl Run {
-    /// How many they are.
+    /// The number of keys.
     pub fn len(self) -> u32 {
         let (Run::Absent(n) | Run::Zero(n) | Run::Present(n)) = self;
         n
@@ -74,7 +74,7 @@ impl Run {
     }
 }
 
-/// What one portion of an order came to.
+/// The outcome of one portion of an order.
 enum Portion {
     Moved(usize),
     /// The open cluster is full.
@@ -145,7 +145,7 @@ impl<S: Store> SwapCache<S> {
         dropped
     }
 
-    /// Moves up to `pages` of those pages to the store; says how many.
+    /// Moves up to `pages` of the pages `which` to the store; says how many.
     pub fn write_back_which(&self, which: Which, pages: usize) -> usize {
         let (mut moved, mut from) = (0, 0);
         while moved < pages {
@@ -192,7 +192,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Gives the memory of records and tables back, if no page is stored.
     pub fn give_tables_back(&self) {
-        // Who has either lock knows ids of entries while the state is not locked.
+        // A thread that has either lock knows ids of entries while the state is not locked.
         let (_packer, _writer) = (self.packer.lock(), self.writer.lock());
         let mut s = self.state.lock();
         if s.entries.in_use() == 0 {
@@ -212,7 +212,7 @@ impl<S: Store> State<S> {
         (!ids.is_empty()).then_some(ids)
     }
 
-    /// Moves up to `most` of the next of those pages to the open cluster.
+    /// Moves up to `most` of the next pages of `which` to the open cluster.
     fn move_which(&mut self, which: Which, from: &mut u32, most: usize) -> Portion {
         if !self.clusters.is_writable() {
             return Portion::End;

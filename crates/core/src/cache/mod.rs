@@ -12,9 +12,9 @@
 //!                                   in the open cluster (memory) -> written by 64 KiB -> in the file
 //! ```
 //!
-//! An independent engine: keys and pages, no fault handling, no thread. What takes time (writing
-//! clusters) is done by whoever calls, in small portions: a caller that finds the pool full writes
-//! one cluster; a background thread, if there is one, calls [`SwapCache::shrink`], and
+//! An independent engine: keys and pages, no fault handling, no thread. Work that takes time
+//! (writing clusters) is done by the caller, in small portions: a caller that finds the pool full
+//! writes one cluster; a background thread, if there is one, calls [`SwapCache::shrink`], and
 //! [`SwapCache::recompress`] when it has time.
 //!
 //! # Vocabulary
@@ -37,10 +37,10 @@
 //! 6. `state`: entries, lists, pool, clusters, counters; held for as long as it takes to copy one
 //!    object, or one cluster.
 //!
-//! The figures that each fault asks for are left behind by whoever lets `state` go ([`glance`]). No
-//! entry is looked at without it, and nothing known of one survives its release: who must let go of
-//! it (to decompress, to read) has copied what it needs, or asks again afterwards ([`read`],
-//! [`writeback`]).
+//! A thread that lets `state` go leaves the figures behind that each fault asks for ([`glance`]).
+//! No entry is looked at without `state`, and nothing known of an entry survives its release: a
+//! thread that must let go of it (to decompress, to read) has copied what it needs, or asks again
+//! afterwards ([`read`], [`writeback`]).
 
 mod check;
 mod choice;
@@ -105,7 +105,7 @@ const MAX_RETRIES: u32 = 8;
 #[derive(Clone, Copy)]
 pub struct CacheConfig<S = FileStore> {
     pub codec: CodecSpec,
-    /// The codec for what has not been asked for in a while ([`SwapCache::recompress`]).
+    /// The codec for pages that have not been asked for in a while ([`SwapCache::recompress`]).
     pub recompressor: Option<CodecSpec>,
     /// Pages that come in are compressed by the stronger one too where it is much stronger.
     pub chooses_codec: bool,
@@ -114,8 +114,8 @@ pub struct CacheConfig<S = FileStore> {
     /// Once full, the pool takes nothing until it is below this part of its maximum (only while
     /// there is a store that works).
     pub accept_threshold_percent: u32,
-    /// Pages that compressing does not help stay in the pool as they are, as long as it has room.
-    /// Otherwise they go to the store, and are refused where there is none.
+    /// Pages that do not compress stay in the pool as they are, as long as it has room. Otherwise
+    /// they go to the store, and are refused where there is none.
     pub keeps_incompressible: bool,
     /// Where cold and incompressible pages go; taken over by the cache.
     pub store: Option<S>,
@@ -149,7 +149,7 @@ pub enum LoadError {
     NotFound,
     /// The store could not be read.
     Io(Errno),
-    /// What is there is not what was stored.
+    /// The bytes that are there are not those that were stored.
     Corrupt,
 }
 
@@ -160,14 +160,14 @@ pub struct SwapCache<S: Store = FileStore> {
     streams: Streams,
     packer: Mutex<Packer>,
     choice: Choice,
-    /// What the packer takes, for whoever asks without its lock.
+    /// Memory of the packer, to be read without its lock.
     packer_bytes: AtomicUsize,
     writer: Mutex<Writer<S>>,
     /// Something was read or written since the last rest.
     has_io_buffers: AtomicBool,
     readers: [Mutex<Reader>; READERS],
     unpacked: [Mutex<Unpacked>; UNPACKED],
-    /// What these take, for whoever asks without their locks.
+    /// Memory of `unpacked`, to be read without its locks.
     unpacked_bytes: AtomicUsize,
     direction: Direction,
     fingerprint: Fingerprint,
@@ -221,7 +221,7 @@ impl<S: Store> SwapCache<S> {
         self.swap_in_from(entry, page).map(drop)
     }
 
-    /// The same, and says where the page was, and what is known of it.
+    /// Brings a page back, and says where it was, and what is known of it.
     pub fn swap_in_from(
         &self,
         entry: SwapEntry,
@@ -255,7 +255,8 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// Takes a page under a key of the caller's, in the place of an older one. On `Err` nothing has
-    /// changed: the older one is still there, for whoever would be wrong with it to invalidate.
+    /// changed: the older one is still there, and a caller to whom it would be wrong invalidates
+    /// it.
     pub fn store(&self, key: SwapEntry, page: &Page) -> core::result::Result<(), SwapFull> {
         self.put(Owner::Key(key), page).map(drop)
     }
@@ -314,7 +315,7 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Gives disk space back if there is much of it to give, and nobody else is at it.
+    /// Gives disk space back if there is much to give, unless another thread is at it.
     fn help_discard(&self) {
         if self.state.lock().clusters.has_discards()
             && let Some(mut w) = self.writer.try_lock()
@@ -334,7 +335,8 @@ impl<S: Store> SwapCache<S> {
                     self.help_write_back();
                     return Ok(entry);
                 }
-                // Others may be faster with what the flush makes room for, again and again.
+                // Other threads may be faster to use the room that the flush makes, again and
+                // again.
                 Attempt::NoRoom if retries < MAX_RETRIES => {
                     self.write_back(&mut self.writer.lock(), writeback::Fill::No);
                     retries += 1;
@@ -379,13 +381,13 @@ impl<S: Store> SwapCache<S> {
 
     // ---- Limits and figures
 
-    /// Sets the largest size of the pool. What is above it goes to the store by and by, or by
+    /// Sets the largest size of the pool. Objects above it go to the store by and by, or by
     /// `shrink`.
     pub fn set_max_pool_bytes(&self, bytes: usize) {
         self.state.lock().max_pool_bytes = bytes;
     }
 
-    /// The same, as a part of `total_bytes`.
+    /// Sets the largest size of the pool as a part of `total_bytes`.
     pub fn set_max_pool_percent(&self, percent: u32, total_bytes: usize) {
         self.set_max_pool_bytes(
             (total_bytes as u128 * u128::from(percent.min(100)) / 100) as usize,
@@ -396,19 +398,20 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().accept_threshold_percent = percent.min(100);
     }
 
-    /// Compresses with another codec from now on. What is stored stays as it is.
+    /// Compresses with another codec from now on. Objects already stored stay as they are.
     pub fn set_codec(&self, codec: CodecSpec) {
         self.codecs.select(codec);
     }
 
     /// Trains a dictionary on the pages seen so far if the codec wants one and it is time
-    /// (`zstd:dict=auto`). For whoever can spare some 20 ms between two rounds of work; it takes no
-    /// lock, and everything goes on meanwhile.
+    /// (`zstd:dict=auto`). For a thread that can spare some 20 ms between two rounds of work;
+    /// training takes no lock, and everything goes on meanwhile.
     pub fn train(&self) -> Training {
         if self.codecs.training_due() { self.codecs.train() } else { Training::NotDue }
     }
 
-    /// Puts new objects into a pool of another kind from now on. What is stored stays where it is.
+    /// Puts new objects into a pool of another kind from now on. Objects already stored stay where
+    /// they are.
     pub fn set_pool(&self, kind: PoolKind) {
         self.state.lock().pool = pool_index(kind);
     }
@@ -446,7 +449,7 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().clusters.failure()
     }
 
-    /// What happened so far, where the store is on other machines.
+    /// Events so far of a store on other machines.
     pub fn remote_counts(&self) -> RemoteCounts {
         self.state.lock().clusters.remote_counts()
     }

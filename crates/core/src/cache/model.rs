@@ -9,7 +9,7 @@ use super::{
 use crate::testing::{Choices, any_page};
 
 const KEYED_AREA: u8 = 3;
-/// So many come in at once now and then.
+/// Pages that come in at once, now and then.
 const MANY_PAGES: u64 = 400;
 
 struct Model {
@@ -19,7 +19,7 @@ struct Model {
     keyed: HashMap<u32, u64>,
 }
 
-/// What a disk asks for: ranges, ages, and orders for some pages.
+/// The calls that a disk makes: ranges, ages, and orders for some pages.
 fn orders<S: Store>(cache: &SwapCache<S>, random: &mut impl Choices, model: &mut Model) {
     let which = Which {
         idle: random.below(2) == 0,

@@ -1,12 +1,12 @@
 //! Bringing a page back, from wherever it is.
 //!
-//! What is in memory is copied out under the lock and decompressed without it (a group in a buffer
-//! of its own: [`super::group`]). What is in the file is read
-//! into a reader's buffer with no other lock held; meanwhile the entry may be invalidated, written
-//! elsewhere by compaction, its place reused. None of that needs a reference count: the seal names
-//! the place and the use of the place, so what opens is what was stored under this entry when the
-//! load began; and what does not open is asked about again: if the entry is still where it was, the
-//! file is wrong, else the load starts over.
+//! An object in memory is copied out under the lock and decompressed without it (a group in a
+//! buffer of its own: [`super::group`]). An object in the file is read into a reader's buffer with
+//! no other lock held; meanwhile the entry may be invalidated, written elsewhere by compaction, its
+//! place reused. None of that needs a reference count: the seal names the place and the use of the
+//! place, so an object that opens is the one that was stored under this entry when the load began.
+//! When an object does not open the entry is looked up again: if it is still where it was, the file
+//! is wrong, else the load starts over.
 //!
 //! # Read-ahead
 //! A reader remembers which cluster it read last. A second miss in the same cluster reads the rest
@@ -21,11 +21,11 @@
 //!                first 7: start 8 ^       ^ first 8: start 9
 //! ```
 //!
-//! Such a read has a reader's buffer and nothing else: no lock, no entry. The next who takes that
-//! reader, for whatever cluster, waits for it first; so does a fork. Meanwhile the cluster may die
-//! and its place be written again: what has come is known by its sequence number, so nobody will
-//! ask for it. If the read fails, nothing has come, and whoever wants it reads for himself. It is a
-//! favour: a reader that is busy is not waited for.
+//! Such a read has a reader's buffer and nothing else: no lock, no entry. The next load that takes
+//! that reader, for whatever cluster, waits for it first; so does a fork. Meanwhile the cluster may
+//! die and its place be written again: the bytes are known by its sequence number, so nobody will
+//! ask for them. If the read fails, nothing has come, and a load that wants the cluster reads it
+//! itself. A read ahead is a favour: a reader that is busy is not waited for.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,8 @@ use crate::sys::{PAGE_SIZE, Result};
 /// by another one than the cluster before it.
 pub const READERS: usize = 4;
 
-/// A pool larger by so much would have had what was written meanwhile: an eighth of what it has.
+/// Bytes that count as near: an eighth of the pool. A pool larger by so much would still have had a
+/// page after which fewer bytes were written.
 pub fn near_bytes(pool_bytes: u64) -> u64 {
     (pool_bytes / 8).max(4 * CLUSTER_BYTES as u64)
 }
@@ -56,8 +57,8 @@ pub struct Reader {
     blocks: ReadQueue,
     /// One object, taken out of the blocks to be opened in place.
     object: Mapping,
-    /// What the blocks are, or will be when the read that is under way has ended: of the cluster
-    /// with this sequence number (they never repeat), these.
+    /// The contents of `blocks`, now or when the read that is under way has ended: the blocks
+    /// `valid` of the cluster with this sequence number (numbers never repeat).
     sequence: u64,
     valid: Range<usize>,
 }
@@ -103,7 +104,7 @@ impl Reader {
         Ok(self.valid.len() * BLOCK_BYTES)
     }
 
-    /// Fetches one copy, which is read again.
+    /// Fetches the blocks from one copy, even if they are here already.
     fn fetch_copy<S: Store>(
         &mut self,
         source: &Source<S>,
@@ -123,7 +124,7 @@ impl Reader {
         if self.sequence == source.sequence && self.valid == all {
             return 0;
         }
-        // What is still under way is somebody else's.
+        // A read that is still under way is somebody else's.
         self.harvest(false);
         if !self.blocks.is_idle() || !source.read_ahead(&mut self.blocks) {
             return 0;
@@ -152,7 +153,7 @@ impl Reader {
         !self.blocks.is_idle()
     }
 
-    /// Gives the buffers back, after a read ahead that is under way.
+    /// Gives the buffers back, after a read ahead that is under way has ended.
     pub fn rest(&mut self) {
         self.settle();
         self.valid = 0..0;
@@ -180,7 +181,7 @@ impl Reader {
         self.opens(source, place, bytes).then(|| &self.object.as_slice()[..bytes.len() - TAG_BYTES])
     }
 
-    /// Whether it opens; it is in `object` then.
+    /// Whether the object opens; it is in `object` then.
     fn opens<S: Store>(&mut self, source: &Source<S>, place: Place, bytes: &Range<usize>) -> bool {
         let blocks = blocks_of(bytes);
         if !(self.valid.start <= blocks.start && blocks.end <= self.valid.end) {
@@ -220,7 +221,7 @@ impl Direction {
     }
 }
 
-/// Where a page was that was loaded.
+/// The place from which a page was loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// In the pool, in a buffer on its way to the store, or in the entry itself.
@@ -239,7 +240,7 @@ pub struct Loaded {
     pub wants_copy: bool,
 }
 
-/// What the lock let us see of an entry.
+/// An entry as seen under the lock.
 enum Seen {
     Done,
     /// The object is in the stream's buffer: codec and length.
@@ -285,7 +286,7 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Looks an entry up, and takes what is in memory. Says what is known of the page.
+    /// Looks an entry up, and takes an object that is in memory. Says what is known of the page.
     #[inline]
     fn look(
         &self,
@@ -378,7 +379,7 @@ impl<S: Store> SwapCache<S> {
                 Ok(())
             }
             Err(why) => {
-                // Is the file wrong, or is what was read no longer what the entry is?
+                // Is the file wrong, or has the entry another object by now?
                 let is_still = s.clusters.is_source(place.cluster, &source)
                     && s.lookup(key)
                         .is_some_and(|id| s.entries.get(id).location() == Location::Stored(place));
@@ -419,8 +420,8 @@ impl<S: Store> SwapCache<S> {
         let bytes = sealed_range(place.offset, usize::from(e.len));
         let mut reader = self.reader_of(source).lock();
         let mut read_bytes = reader.fetch(source, &bytes, all).map_err(LoadError::Io)?;
-        // Of whichever copy this was: what is wrong with it need not be wrong with another. Unless
-        // the cluster has died meanwhile, and its place is another's.
+        // A copy that does not open may be wrong by itself, so the others are read. Or the cluster
+        // has died meanwhile, and its place is another's.
         let mut copies = 0..source.copies();
         while !reader.opens(source, place, &bytes) {
             let is_still = || self.state.lock().clusters.is_source(place.cluster, source);

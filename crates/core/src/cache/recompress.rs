@@ -1,4 +1,5 @@
-//! Recompression: what has not been asked for in a while is compressed again, more densely.
+//! Recompression: an object that has not been asked for in a while is compressed again, more
+//! densely.
 //!
 //! ```text
 //!   stored --> YOUNG --the oldest, idle--> compressed by the stronger codec --> OLD --the oldest--> written back
@@ -6,23 +7,24 @@
 //!                +--------------------------- loaded ----------------------------+
 //! ```
 //!
-//! A fast codec is right for what comes back soon, a dense one for what does not: most of what is
-//! in a pool. So there are two lists: new objects are young; when the young are more than their
-//! part of all, the oldest of them are idle and due, whoever has time for it. What does not become
-//! smaller grows old as it is. If much of what was compressed again is asked for all the same, it
-//! was not idle: the part of the young grows, and where that does not help, or where little is
-//! saved, nothing is compressed again for a while ([`Idleness`]).
+//! A fast codec is right for pages that come back soon, a dense one for those that do not: most of
+//! a pool. So there are two lists: new objects are young; when the young are more than their part
+//! of all, the oldest of them are idle and due, for any thread that has time. An object that does
+//! not become smaller grows old as it is. If many of those compressed again are asked for all the
+//! same, they were not idle: the part of the young grows, and where that does not help, or where
+//! little is saved, nothing is compressed again for a while ([`Idleness`]).
 //!
-//! Where the stronger codec is the better one for all pages, what is in the pool follows, whether
-//! idle or not: [`super::choice`].
+//! Where the stronger codec is the better one for all pages, all objects in the pool follow,
+//! whether idle or not: [`super::choice`].
 //!
 //! # The race
 //! An object is copied out under the lock, compressed again without it, and replaced under it. In
 //! between its entry may be freed, used for another page, kept, loaded, written back. So it is
-//! marked: every new object of an entry begins without marks, so who finds the mark and the same
-//! handle, finds the same object. What was loaded meanwhile is not idle and stays as it is.
+//! marked: every new object of an entry begins without marks, so an entry with the mark and the
+//! same handle has the same object. An object that was loaded meanwhile is not idle and stays as it
+//! is.
 //!
-//! What stays idle after that is compressed once more, together with its neighbours:
+//! Objects that stay idle after that are compressed once more, together with their neighbours:
 //! [`super::group`].
 
 use core::sync::atomic::Ordering;
@@ -41,26 +43,26 @@ use crate::sys::{PAGE_SIZE, Result};
 const YOUNG_FIRST: u32 = 8;
 const YOUNG_LEAST_PART: u32 = 4;
 const YOUNG_MOST_PART: u32 = 15;
-/// It is looked at after so many objects were compressed again.
+/// Objects compressed again after which the part of the young is looked at.
 pub const LEARNED_FROM: u32 = 512;
-/// Where that was for nothing, so many objects come in before it is tried again: at first, and at
-/// most.
+/// Objects that come in before compressing again is tried once more, where it was for nothing: at
+/// first, and at most.
 const REST_LEAST: u64 = 8 << 10;
 const REST_MOST: u64 = 1 << 20;
-/// One load from the store to so many objects compressed again: memory saves the disk, and that is
-/// worth more.
+/// Objects compressed again for each load from the store: with fewer, memory saves the disk, and
+/// that is worth more.
 const SPILLS: u64 = 8;
-/// So many may be young in any case.
+/// Objects that may be young in any case.
 const YOUNG_LEAST: u32 = 64;
 /// Entries passed over at most while looking for one that is due.
 pub const MAX_PASSED: u32 = 64;
-/// What an object, or a page of a group, is to become smaller by, on average: the time for less is
-/// better spent on the program's faults.
+/// The least average saving of an object, or of a page of a group: the time for less is better
+/// spent on the program's faults.
 const SAVED_LEAST_BYTES: u64 = 256;
 /// Objects shorter than this are hardly made smaller by any codec.
 pub const SHORT_BYTES: usize = 128;
 
-/// Working memory.
+/// Working memory of the recompressor.
 pub struct Packer {
     pub(super) scratch: Scratch,
     /// For the codec of [`with_entropy_coding`](super::choice::with_entropy_coding), which is in
@@ -109,21 +111,21 @@ impl Packer {
     }
 }
 
-/// How old an object of the pool has to be for being idle.
+/// The age from which an object of the pool is idle.
 pub struct Idleness {
-    /// So many of 16 objects are young.
+    /// The part of the young, in sixteenths.
     young_part: u32,
-    /// The part is looked at after so many were compressed again.
+    /// Objects compressed again after which the part is looked at.
     learned_from: u32,
-    /// Objects compressed again since the part was looked at, how many of such were loaded, and the
-    /// traffic then.
+    /// Since the part was looked at: objects compressed again, and loads of such; and the traffic
+    /// at that time.
     packed: u32,
     loaded: u32,
     seen: Traffic,
-    /// Bytes saved since then, and how many it is to be.
+    /// Bytes saved since then, and the least to be saved.
     saved: u64,
     saved_least: u64,
-    /// Nothing is due before so many stores; and how many are to be waited for.
+    /// The number of stores before which nothing is due; and the length of the rest, in stores.
     rests_until: u64,
     rest: u64,
     /// Since the beginning: objects compressed again, bytes saved by that.
@@ -131,14 +133,14 @@ pub struct Idleness {
     saved_ever: u64,
 }
 
-/// What it came to that objects, or groups of them, were compressed again, for the owner to judge
+/// The result of compressing objects, or groups of them, again, for the owner to judge
 /// ([`SwapCache::judge`]).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Packing {
-    /// Since the beginning: how many were, and loads that had to undo it.
+    /// Since the beginning: objects compressed again, and loads that had to undo it.
     pub packed: u64,
     pub loads: u64,
-    /// Bytes that those which are there now take less, about.
+    /// Bytes saved by those that are there now, about.
     pub saved_bytes: u64,
 }
 
@@ -150,7 +152,7 @@ pub struct Traffic {
 }
 
 impl Idleness {
-    /// `pages`: in each object that is compressed again.
+    /// `pages`: the pages in each object that is compressed again.
     pub fn new(learned_from: u32, pages: usize) -> Idleness {
         Idleness {
             young_part: YOUNG_FIRST,
@@ -172,7 +174,7 @@ impl Idleness {
         self.loaded += 1;
     }
 
-    /// One has been compressed again, and takes so much less.
+    /// An object has been compressed again, and takes `saved` bytes less.
     pub fn learn_packed(&mut self, now: Traffic, saved: usize) {
         self.packed += 1;
         self.saved += saved as u64;
@@ -207,8 +209,8 @@ impl Idleness {
         now.stores < self.rests_until
     }
 
-    /// Whether it was worth it. In a rest that says nothing: what was made before it is still being
-    /// loaded.
+    /// The owner's verdict. A bad one says nothing during a rest: objects made before are still
+    /// being loaded.
     fn judge(&mut self, is_worth: bool, now: Traffic) {
         match is_worth {
             true => self.rest = 0,
@@ -217,7 +219,7 @@ impl Idleness {
         }
     }
 
-    /// There is time: what has not been worth it so far does not matter.
+    /// There is time: the rest ends, whatever compressing again was worth so far.
     pub fn end_rest(&mut self) {
         self.rests_until = 0;
     }
@@ -242,8 +244,8 @@ struct Job {
 
 impl<S: Store> SwapCache<S> {
     /// Compresses some `pages` idle entries of the pool again, one by one as long as such are due,
-    /// then in groups, and packs the pool after that. Says how much was dealt with; fewer than
-    /// asked: no more are due, or somebody else is at it.
+    /// then in groups, and packs the pool after that. Says how many pages were dealt with; fewer
+    /// than asked: no more are due, or another thread is at it.
     pub fn recompress(&self, pages: usize) -> usize {
         let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else {
             return 0;
@@ -271,8 +273,8 @@ impl<S: Store> SwapCache<S> {
                 }
             }
         }
-        // Sixteen small objects have become a few large ones: without this the frames would stay,
-        // half empty.
+        // Sixteen small objects have become a few large ones: without packing the frames would
+        // stay, half empty.
         while done < pages && packer.has_holes {
             match self.compact_pools() {
                 0 => {
@@ -290,7 +292,7 @@ impl<S: Store> SwapCache<S> {
     fn pack(&self, job: &Job, codec: CodecSpec, packer: &mut Packer) {
         let Packer { scratch, object, page, out, .. } = packer;
         let page = page.as_mut_slice();
-        // A copy that cannot be read is found out by whoever asks for it.
+        // A copy that cannot be read is left to the load that asks for it.
         let is_whole = self.unpack(job.codec, scratch, &object.as_slice()[..job.len], page).is_ok();
         let out = &mut out.as_mut_slice()[..MAX_COMPRESSED_BYTES];
         let packed =
@@ -299,8 +301,8 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().end_packing(job, packed);
     }
 
-    /// Compresses up to `pages` of those pages again, one by one, whether due or not. Says how many
-    /// were tried: what was tried before is not tried again.
+    /// Compresses up to `pages` of the pages `which` again, one by one, whether due or not. Says
+    /// how many were tried: a page that was tried before is not tried again.
     pub fn recompress_which(&self, which: Which, pages: usize) -> usize {
         let Some(codec) = self.choice.stronger().filter(|c| *c != self.codecs.spec()) else {
             return 0;
@@ -324,7 +326,7 @@ impl<S: Store> SwapCache<S> {
         done
     }
 
-    /// What it came to that objects were compressed again, and groups of them.
+    /// The results of compressing objects again, and groups of them.
     pub fn packings(&self) -> [Packing; 2] {
         let s = self.state.lock();
         let (c, by_page, by_group) = (s.counters, &s.idleness, &s.coldness);
@@ -351,8 +353,8 @@ impl<S: Store> SwapCache<S> {
     }
 
     /// Whether either was worth it, if the owner, who knows what memory is worth, has seen enough.
-    /// What was not is not done for a while, and groups that are asked for meanwhile are taken
-    /// apart.
+    /// Work that was not is left undone for a while, and groups that are asked for meanwhile are
+    /// taken apart.
     pub fn judge(&self, is_worth: [Option<bool>; 2]) {
         let mut s = self.state.lock();
         let now = s.traffic();
@@ -364,12 +366,12 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Nothing will be compressed again for a while: gives back what making groups took, if nobody
-    /// is at it.
+    /// Nothing will be compressed again for a while: gives back the memory for making groups, if
+    /// nobody uses it.
     pub fn pause_recompression(&self) {
         if let Some(mut packer) = self.packer.try_lock() {
             packer.grouper.rest();
-            // What the rest takes counts from the first use on.
+            // The remaining memory counts from the first use of the packer on.
             if self.packer_bytes.load(Ordering::Relaxed) > 0 {
                 self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
             }
@@ -382,8 +384,8 @@ impl<S: Store> State<S> {
         Traffic { stores: self.counters.pool_stores, store_loads: self.counters.store_loads }
     }
 
-    /// The oldest young entry if it is due, with a copy of its object. What is not by the codec
-    /// `for_all` is due however young it is.
+    /// The oldest young entry if it is due, with a copy of its object. An object that is not by the
+    /// codec `for_all` is due however young it is.
     fn begin_packing(&mut self, object: &mut [u8], for_all: Option<CodecSpec>) -> Option<Job> {
         for _ in 0..MAX_PASSED {
             let is_idle =
@@ -423,8 +425,8 @@ impl<S: Store> State<S> {
         Job { id, raw, codec: e.codec, len }
     }
 
-    /// The next entry of those from `from` on, with a copy of its object. Inside `None`: not among
-    /// those that were looked at. `None`: there are no more entries.
+    /// The next entry of `which` from `from` on, with a copy of its object. `Some(None)`: none
+    /// among those that were looked at. `None`: there are no more entries.
     fn begin_packing_which(
         &mut self,
         which: Which,
@@ -441,15 +443,15 @@ impl<S: Store> State<S> {
                 continue;
             }
             *from = id + 1;
-            // That it was asked for before the order does not matter; meanwhile it does.
+            // A load before the order does not matter; a load meanwhile does.
             self.entries.get_mut(id).mark(Mark::Referenced, false);
             return Some(Some(self.begin_job(id, raw, object)));
         }
         Some(None)
     }
 
-    /// The object of `job` becomes what it was packed into, if it is still there and idle, and that
-    /// is smaller.
+    /// The object of `job` is replaced by `packed`, if it is still there and idle, and `packed` is
+    /// smaller.
     fn end_packing(&mut self, job: &Job, packed: Option<(CodecId, &[u8])>) {
         let e = *self.entries.get(job.id);
         if !e.is(Mark::Packing) || e.location() != Location::Pool(job.raw) {
@@ -589,7 +591,7 @@ mod tests {
         // Nobody asks for anything just now.
         i.end_rest();
         assert!(i.is_due(1000, 0, now));
-        // What it saves keeps pages from the disk.
+        // The memory that it saves keeps pages from the disk.
         now.store_loads += u64::from(LEARNED_FROM);
         epoch(&mut i, &now);
         assert!(i.is_due(1000, 0, now));

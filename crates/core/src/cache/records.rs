@@ -8,10 +8,10 @@ use crate::sys::{Errno, Result};
 pub trait Record: Zeroable {
     fn is_unused(&self) -> bool;
 
-    /// Of one that is not in use: the id of the next such one, or `NONE`.
+    /// The id of the record not in use that follows this one, or `NONE`.
     fn next_unused(&self) -> u32;
 
-    /// From now on it is not in use.
+    /// The record is not in use from now on.
     fn retire(&mut self, next_unused: u32);
 }
 

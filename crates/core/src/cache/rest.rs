@@ -1,8 +1,8 @@
-//! Rest: what waits, for its turn or for input, needs no buffers.
+//! Rest: a process that waits, for its turn or for input, needs no buffers.
 //!
 //! Buffers of clusters, of reads and writes, and the codecs' working memory are 1 to 1.5 MiB of a
 //! process that pages. That is little for one of them, and a sixth of all memory where 24 compilers
-//! wait for each other. They are taken again by whoever needs them.
+//! wait for each other. A thread that needs them takes them again.
 
 use core::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::SwapCache;
 use crate::store::Store;
 
 impl<S: Store> SwapCache<S> {
-    /// Gives the buffers back that nobody uses, after what is under way has ended.
+    /// Gives the buffers back that nobody uses, after reads and writes under way have ended.
     pub fn rest(&self) {
         let packer_bytes = self.packer_bytes.load(Ordering::Relaxed);
         let unpacked_bytes = self.unpacked_bytes.load(Ordering::Relaxed);

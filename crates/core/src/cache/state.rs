@@ -25,8 +25,8 @@ pub const RAW: CodecId = CodecId::MAX;
 const FREE_FRAMES_KEPT: usize = 256;
 const FREE_FRAMES_RELEASED: usize = 64;
 
-/// The part of its limit, and the least, by which a full pool without a store may be above it, so
-/// that a page is taken that takes about as much as the one that it replaces.
+/// The part of its limit, and the least, by which a full pool without a store may be above the
+/// limit, so that it takes a page that is about as long as the one that it replaces.
 const LENT_PART: usize = 16;
 const LENT_LEAST_BYTES: usize = 64 << 10;
 
@@ -36,13 +36,13 @@ pub struct State<S: Store> {
     pub areas: [Area; MAX_AREAS],
     /// Areas from here on were never begun.
     pub areas_end: usize,
-    /// Entries in the pool, but for kept ones, least recently used last: the young, after them the
-    /// old, which the recompressor has been at, and after these the cold, which have been offered a
-    /// place in a group.
+    /// Entries in the pool, but for kept ones, least recently used last: the young, then the old,
+    /// which the recompressor has dealt with, then the cold, which have been offered a place in a
+    /// group.
     pub young: Ends,
     pub old: Ends,
     pub cold: Ends,
-    /// How old is old, and how old is cold.
+    /// The ages from which an entry is old, and cold.
     pub idleness: Idleness,
     pub coldness: Idleness,
     pub groups: Groups,
@@ -56,7 +56,7 @@ pub struct State<S: Store> {
     pub accept_threshold_percent: u32,
     /// The limit was reached, and use is not below the threshold again yet.
     pub is_full: bool,
-    /// What compressing does not help may be in the pool, as it is.
+    /// Pages that do not compress may be in the pool, as they are.
     pub keeps_incompressible: bool,
     /// Bytes of the object that the page coming in replaces.
     lends_bytes: usize,
@@ -64,17 +64,17 @@ pub struct State<S: Store> {
     pub now: u32,
 }
 
-/// Who a new entry is for.
+/// The owner of a new entry.
 #[derive(Clone, Copy)]
 pub enum Owner {
     /// The cache finds an offset in its own area.
     Any,
-    /// The same, for a page that is not to take memory.
+    /// The cache finds an offset, for a page that is not to take memory.
     Cold,
     Key(SwapEntry),
 }
 
-/// What a page has become on its way in.
+/// The form of a page on its way in.
 pub enum Content<'a> {
     Same(u64),
     Compressed(CodecId, &'a [u8]),
@@ -168,7 +168,7 @@ impl<S: Store> State<S> {
         c
     }
 
-    /// Takes a page in, in whatever form it has got. Every outcome but `NoRoom` is counted, once.
+    /// Takes a page in, in the form that it has got. Every outcome but `NoRoom` is counted, once.
     pub fn take(&mut self, owner: Owner, content: Content<'_>) -> Attempt {
         let mut old = None;
         if let Owner::Key(key) = owner {
@@ -187,8 +187,8 @@ impl<S: Store> State<S> {
             Owner::Key(key) => key,
         };
         let cold = matches!(owner, Owner::Cold) && self.clusters.is_writable();
-        // The older page of the key stays until the new one has a place: who finds none has lost
-        // nothing.
+        // The older page of the key stays until the new one has a place: if there is none, nothing
+        // is lost.
         self.lends_bytes = old.map_or(0, |old| self.replaceable_bytes(old));
         let outcome = self.place(id, entry.area(), content, cold);
         self.lends_bytes = 0;
@@ -319,8 +319,8 @@ impl<S: Store> State<S> {
         Ok(())
     }
 
-    /// Whether an object takes about as much as the one that it replaces, of a pool without a
-    /// store: that is not refused because the pool is full. Objects of other lengths leave gaps,
+    /// Whether an object is about as long as the one that it replaces, in a pool without a store:
+    /// such an object is not refused because the pool is full. Objects of other lengths leave gaps,
     /// hence the margin.
     fn has_lent_room(&self, len: usize) -> bool {
         let margin_bytes = (self.max_pool_bytes / LENT_PART).max(LENT_LEAST_BYTES);
@@ -456,7 +456,7 @@ impl<S: Store> State<S> {
     pub fn free_object(&mut self, pool: u8, raw: u64) {
         let pool = &mut self.pools[usize::from(pool)];
         pool.free(Handle::from_raw(raw).expect("an entry keeps a handle"));
-        // What is freed goes back to the kernel, but not frame by frame.
+        // Free frames go back to the kernel, but not one by one.
         if pool.resident_frames() - pool.used_frames() > FREE_FRAMES_KEPT + pool.used_frames() / 16
         {
             pool.release_some(FREE_FRAMES_RELEASED);

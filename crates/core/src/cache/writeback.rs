@@ -8,10 +8,10 @@
 //! them waited for, so that the disk does not wait for us.
 //!
 //! An object moves from the pool into the open cluster in one step under the lock, and is served
-//! from there at once. So the write itself is the affair of a cluster and of no entry: load,
-//! invalidate, and another store of the same key may come at any time (see `store/cluster`). What
-//! the kernel's design has to revalidate after every unlock is, here, one question at the end: is
-//! anything left alive in the cluster?
+//! from there at once. So a write concerns a cluster and no entry: load, invalidate, and another
+//! store of the same key may come at any time (see `store/cluster`). The kernel's design has to
+//! revalidate its state after every unlock; here one question is left for the end: is anything
+//! alive in the cluster?
 //!
 //! The published races and why they cannot be: *load during writeback* finds the object in the pool
 //! or in the cluster, never in between; *twice on the LRU*: an entry is on it exactly while its
@@ -42,10 +42,10 @@ const MAX_SPARED: u32 = 256;
 /// Dead places given back at one time.
 const MAX_DISCARDS: usize = 4;
 
-/// What writing takes: guarded by one lock, because one writer keeps several writes in flight.
+/// The writer's buffers: guarded by one lock, because one writer keeps several writes in flight.
 pub struct Writer<S> {
     queue: Queue,
-    /// What the queue's buffers hold.
+    /// The flush in each of the queue's buffers.
     flushes: [Option<Flush<S>>; QUEUE_BUFFERS],
     /// For compaction, which reads before it writes.
     reader: Reader,
@@ -91,21 +91,21 @@ struct Frames {
 }
 
 impl Frames {
-    /// Whether more than an eighth is wasted (what is always half filled in every size class
-    /// aside).
+    /// Whether more than an eighth is wasted, beside the frames that are always half filled in
+    /// every size class.
     fn is_sparse(&self) -> bool {
         self.used * PAGE_SIZE > self.object_bytes + self.object_bytes / 8 + SPARSE_SLACK_BYTES
     }
 }
 
-/// Where the objects for a flush come from.
+/// The source of the objects for a flush.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
     /// Only full clusters are written.
     No,
     /// The oldest objects of the pool fill the open cluster, if the pool has to become smaller.
     IfPoolFull,
-    /// They do in any case.
+    /// The oldest objects fill it in any case.
     Yes,
 }
 
@@ -115,7 +115,7 @@ impl<S: Store> SwapCache<S> {
     pub fn shrink(&self, bytes: usize) -> usize {
         let before = self.frames().resident;
         let freed = || before.saturating_sub(self.frames().resident) * PAGE_SIZE;
-        // Frames go back to the kernel many at a time; what it costs is mostly the call.
+        // Frames go back to the kernel many at a time: the cost is mostly the call's.
         let mut wanted = bytes.div_ceil(PAGE_SIZE);
         loop {
             let Frames { used, resident, .. } = self.frames();
@@ -131,8 +131,8 @@ impl<S: Store> SwapCache<S> {
                 }
             }
             if !self.write_back(&mut self.writer.lock(), Fill::Yes) {
-                // Nothing more to write, or nowhere to write it: copies of pages that are back go,
-                // and what is left is packed as densely as can be.
+                // Nothing more can be written: copies of pages that are back go, and the objects
+                // that are left are packed as densely as can be.
                 let dropped = self.drop_copies(bytes.saturating_sub(freed()));
                 while self.compact_pools() > 0 && freed() < bytes {
                     self.release_frames();
@@ -168,7 +168,7 @@ impl<S: Store> SwapCache<S> {
         self.state.lock().pools.iter_mut().map(|p| p.compact(COMPACT_FRAMES)).sum()
     }
 
-    /// Does a portion of writeback on behalf of a store that is done already: not if somebody else
+    /// Does a portion of writeback on behalf of a store that is done already, unless another thread
     /// is at it.
     pub(super) fn help_write_back(&self) {
         if let Some(mut w) = self.writer.try_lock() {
@@ -218,8 +218,8 @@ impl<S: Store> SwapCache<S> {
                 _ => {}
             }
         }
-        // What has become sparse is packed as fast as it is emptied. Pages that came together go
-        // together, so mostly there is nothing to pack.
+        // A pool that has become sparse is packed as fast as it is emptied. Pages that came
+        // together go together, so mostly there is nothing to pack.
         let mut packed = 0;
         while moved > 0 && packed * PAGE_SIZE < CLUSTER_BYTES && self.frames().is_sparse() {
             match self.compact_pools() {
@@ -232,7 +232,7 @@ impl<S: Store> SwapCache<S> {
 
     /// Ends the flushes whose results have come in; with `wait`, at least one if there is any.
     pub(super) fn harvest(&self, w: &mut Writer<S>, wait: bool) {
-        // Any of them: they are all of one store.
+        // Any flush will do: they are all of one store.
         if let Some(flush) = w.flushes.iter().flatten().next() {
             flush.collect(&mut w.queue, wait);
         }
@@ -274,8 +274,8 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Moves what lives in one sparse cluster to the open one, if the file has grown too large for
-    /// what is in it.
+    /// Moves the live objects of one sparse cluster to the open one, if the file has grown too
+    /// large for its contents.
     fn compact_one(&self, reader: &mut Reader) {
         let (victim, source) = {
             let mut s = self.state.lock();
@@ -283,7 +283,7 @@ impl<S: Store> SwapCache<S> {
             let Some(source) = s.clusters.source(victim) else { return };
             (victim, source)
         };
-        // An unreadable cluster is left alone: whoever loads from it learns of the error.
+        // An unreadable cluster is left alone: a load from it reports the error.
         if reader.fetch_all(&source).is_err() {
             return;
         }
@@ -309,8 +309,8 @@ impl<S: Store> SwapCache<S> {
 
 impl<S: Store> State<S> {
     /// Moves up to `max` of the least recently used objects from the pool to the open cluster,
-    /// until it is full. Stops at a page of a group, and names it: what that takes is not done
-    /// under the lock.
+    /// until it is full. Stops at a page of a group, and names it: a group is not dispersed under
+    /// the lock.
     fn move_oldest(&mut self, max: usize) -> (usize, Option<Oldest>) {
         let mut moved = 0;
         let mut spared = 0;

@@ -9,15 +9,16 @@
 //!                                                            1 of 5 pages --> does it gain? --> kept, or not
 //! ```
 //!
-//! A candidate is kept if it makes the held-out pages at least 2 % smaller than what is in force,
-//! be that no dictionary or an older one. Programs change, so it is tried again, at ever longer
-//! intervals. A dictionary that was kept stays, since entries refer to it: there are 15 at most.
+//! A candidate is kept if it makes the held-out pages at least 2 % smaller than the dictionary in
+//! force does, or than none does if there is none. Programs change, so it is tried again, at ever
+//! longer intervals. A dictionary that was kept stays, since entries refer to it: there are 15 at
+//! most.
 //!
 //! The pieces are chosen as zstd's own trainer does (COVER: the segments whose substrings occur in
 //! most pages), without its `malloc`, and without its entropy tables: measured on heaps, forcing
 //! those on 4 KiB pages costs more bytes than it saves.
 //!
-//! Whoever calls `train` gives it some 20 ms; nothing else here takes longer than copying a page.
+//! A call of `train` takes some 20 ms; nothing else here takes longer than copying a page.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,12 +29,13 @@ use crate::sys::slot::Slot;
 
 /// A dictionary's number has four bits of the codec id, and 0 is none.
 pub const MAX_DICTIONARIES: usize = 15;
-/// Larger inputs find enough in themselves.
+/// The largest input that a dictionary is used for, in bytes: larger ones find enough in
+/// themselves.
 pub const MAX_INPUT_BYTES: usize = 8 << 10;
 
 const SAMPLE_BYTES: usize = 4096;
 const SAMPLES: usize = 160;
-/// Every so many-th sample is held out.
+/// One sample in so many is held out.
 const HELD_OUT: usize = 5;
 const PAGES_PER_SAMPLE: u32 = 16;
 const DICTIONARY_BYTES: usize = 16 << 10;
@@ -47,7 +49,7 @@ const SUBSTRING_BYTES: usize = 8;
 const SEGMENTS: usize = DICTIONARY_BYTES / SEGMENT_BYTES;
 const TABLE_LOG2: u32 = 18;
 
-/// What became of a [`train`](super::Codecs::train).
+/// The outcome of a [`train`](super::Codecs::train).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Training {
     /// Not enough samples yet, or no dictionary is wanted.
@@ -69,11 +71,11 @@ struct Samples {
 /// See the module.
 pub struct Dictionaries {
     trained: [Once<Trained>; MAX_DICTIONARIES],
-    /// The number of the newest.
+    /// The number of the newest dictionary.
     newest: AtomicU32,
     samples: Slot<Samples>,
     passed: AtomicU32,
-    /// Whether `samples` is full; written by whoever has the slot.
+    /// Whether `samples` is full; written by the thread that has the slot.
     due: AtomicU32,
 }
 
@@ -122,7 +124,7 @@ impl Dictionaries {
 
     #[cold]
     fn sample(&self, src: &[u8], passed: u32) {
-        // Another thread is at it: this page need not be the one.
+        // Another thread has the samples: this page need not be one of them.
         let Some(taken) = self.samples.try_take() else { return };
         taken.with(|samples| {
             let full = self.newest.load(Ordering::Relaxed) as usize == MAX_DICTIONARIES;
@@ -157,7 +159,7 @@ impl Dictionaries {
             }
             let Some(memory) = samples.memory.take() else { return Training::NotDue };
             samples.count = 0;
-            // The next time after twice the time.
+            // The next pause is twice as long.
             samples.pause_pages = samples.next_pause_pages;
             samples.next_pause_pages = samples.next_pause_pages.saturating_mul(2);
             self.passed.store(1, Ordering::Relaxed);
@@ -166,10 +168,11 @@ impl Dictionaries {
         })
     }
 
-    /// `None` if it is not worth it, or could not be tried.
+    /// Puts a candidate in force. `None`: it is not worth it, or could not be tried.
     fn try_candidate(&self, mut samples: Mapping, level: i8) -> Option<Training> {
         let (pages, _) = samples.as_mut_slice().as_chunks_mut::<SAMPLE_BYTES>();
-        // The held-out ones to the end, every fifth, so that both kinds come from the whole time.
+        // Every fifth page is moved to the end and held out, so that both kinds come from the whole
+        // time.
         let held_out = SAMPLES / HELD_OUT;
         for i in 0..held_out {
             pages.swap(i * HELD_OUT, SAMPLES - 1 - i);
@@ -211,7 +214,7 @@ struct Count {
     pages: u8,
     /// The low byte of the last page that was counted.
     last_page: u8,
-    /// How often it is in the window that is being looked at.
+    /// How often the substring is in the window that is being looked at.
     in_window: u8,
 }
 
@@ -264,7 +267,7 @@ fn choose(pages: &[u8], content: &mut [u8]) -> Option<usize> {
         let stretch = &pages[index * stretch_bytes..][..stretch_bytes];
         let (score, at) = best_segment(&mut counts, stretch);
         *best = (score, index * stretch_bytes + at);
-        // What the dictionary has once, it need not have again.
+        // A piece that the dictionary has once is not needed again.
         for at in at..=at + SEGMENT_BYTES - SUBSTRING_BYTES {
             counts.update(stretch, at, |count| count.pages = 0);
         }

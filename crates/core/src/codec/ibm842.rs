@@ -160,7 +160,7 @@ impl<'a> Tables<'a> {
         Some(Tables { of_2, of_4, of_8 })
     }
 
-    /// The block at `block` is behind us: its values can be pointed to.
+    /// Learns the block at `block`, which has been coded: its values can be pointed to.
     #[inline(always)]
     fn learn(&mut self, value: u64, block: usize) {
         let index =

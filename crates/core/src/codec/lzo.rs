@@ -237,7 +237,7 @@ fn compress_block(
         }
         let (mut candidate, mut len) =
             (candidate, 4 + common(src, candidate + 4, at + 4, block.end));
-        // What precedes may match too.
+        // Bytes in front may match too.
         while at > anchor && candidate > block.start && src[at - 1] == src[candidate - 1] {
             (at, candidate, len) = (at - 1, candidate - 1, len + 1);
         }

@@ -23,9 +23,9 @@
 //! Libraries, by speed at 4 KiB (a CPython heap): liblz4 and lz4_flex compress alike (5.3 us),
 //! liblz4 decompresses 20 % faster; its table is ours to place. libzstd and libdeflate have no
 //! rival. lzo is ours (`lzo.rs`), because the C one is GPL; it packs that heap slightly smaller
-//! than liblzo2, in no more time. `words.rs` is made for what heaps are made of: a quarter of
-//! liblz4's time to compress, a third to decompress, and fewer bytes; what repeats itself it leaves
-//! to liblz4 (`offers.rs`). All of them work in memory that is mapped beforehand and on less than 4
+//! than liblzo2, in no more time. `words.rs` is made for heaps: a quarter of liblz4's time to
+//! compress, a third to decompress, and fewer bytes; data that repeat themselves it leaves to
+//! liblz4 (`offers.rs`). All of them work in memory that is mapped beforehand and on less than 4
 //! KiB of stack (`tests/codec_stack.rs`, `tests/codec_no_alloc.rs`, `tests/codec_guard.rs`).
 //!
 //! Vocabulary: an *algorithm* is a way to compress (lz4 and lz4hc are two), a *format* is what it
@@ -55,7 +55,7 @@ use crate::sys::codec_ffi::{self, NoOutput};
 use crate::sys::contention::{self, Slow};
 use dictionary::Dictionaries;
 
-/// What an entry keeps of its codec: the format, and from bit 4 up the number of the dictionary (0:
+/// An entry's record of its codec: the format, and from bit 4 up the number of the dictionary (0:
 /// none).
 pub type CodecId = u8;
 
@@ -84,7 +84,7 @@ pub struct Compressed {
 /// Why there is no compressed form. `dst` may hold anything afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompressError {
-    /// It does not fit `dst`.
+    /// The compressed form does not fit `dst`.
     Incompressible,
     /// The codec could not work: no memory for its scratch, or an input above [`MAX_INPUT_BYTES`].
     Failed,
@@ -105,7 +105,8 @@ impl From<NoOutput> for CompressError {
 }
 
 impl CodecSpec {
-    /// Whether this codec writes what that id says. Several may: lz4 writes what lz4hc does.
+    /// Whether this codec writes the format of the id `codec`. Several may: lz4 writes what lz4hc
+    /// does.
     pub fn writes(self, codec: CodecId) -> bool {
         let format = codec & FORMAT_MASK;
         match self.algorithm() {
@@ -161,7 +162,7 @@ impl Codecs {
         sparse::compress(page, dst).map(|len| Compressed { codec: FORMAT_SPARSE, len })
     }
 
-    /// The same with a codec that need not be the one in force.
+    /// Compresses as [`Codecs::compress`] does, by a codec that need not be the one in force.
     pub fn compress_as(
         &self,
         spec: CodecSpec,
@@ -202,7 +203,7 @@ impl Codecs {
         }
     }
 
-    /// By itself, so that what it has on the stack is not there below the other codecs.
+    /// A function by itself, so that its stack frame is not there below the other codecs.
     #[inline(never)]
     fn compress_by_zstd(
         &self,
@@ -228,7 +229,7 @@ impl Codecs {
     }
 
     /// Trains a dictionary if one is wanted and due, and puts it in force if it gains. Takes some
-    /// 20 ms and 2 MiB for that time; to be called by whoever has the time (an evictor between two
+    /// 20 ms and 2 MiB for that time; for a thread that has the time (an evictor between two
     /// rounds), never needed.
     pub fn train(&self) -> Training {
         let spec = self.spec();

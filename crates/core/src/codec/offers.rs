@@ -12,29 +12,29 @@ use crate::sys::PAGE_SIZE;
 /// Kinds: by length, and by how many words were found further back.
 const LENGTHS: usize = 16;
 const DISTANCES: usize = 8;
-/// What a page speaks for its kind of which the second codec makes much less; the most that a kind
-/// can have, and what it begins with.
+/// The rise of a kind's score by a page that the second codec makes much smaller; the largest
+/// score, and the first one.
 const SUCCESS: u8 = 8;
 const SCORE_MOST: u8 = 32;
 const SCORE_FIRST: u8 = 8;
-/// Of a kind without a score, one page in so many is offered.
+/// One page in so many is offered of a kind whose score is 0.
 const SAMPLED: u8 = 32;
 /// Pages no longer than this have little to save.
 const SHORT_BYTES: usize = PAGE_SIZE / 8;
 
-/// What is known of each kind. Not shared: each stream learns for itself.
+/// The scores of all kinds. Not shared: each stream learns for itself.
 pub struct Offers {
     scores: [u8; LENGTHS * DISTANCES],
     passed: u8,
 }
 
-/// A page, as the first codec has left it.
+/// The kind of a page, by what the first codec made of it.
 #[derive(Clone, Copy)]
 pub struct Kind(usize);
 
 impl Kind {
-    /// Of a page that took so many bytes, with so many of its words somewhere further back. `None`:
-    /// it is short.
+    /// The kind of a page that took `bytes` bytes, with `distances` of its words somewhere further
+    /// back. `None`: it is short.
     pub fn of(bytes: usize, distances: usize) -> Option<Kind> {
         let length = (bytes * LENGTHS / PAGE_SIZE).min(LENGTHS - 1);
         let distances = (distances * DISTANCES * 8 / PAGE_SIZE).min(DISTANCES - 1);
@@ -56,7 +56,7 @@ impl Offers {
         self.passed == 0
     }
 
-    /// It has tried one.
+    /// The second codec has tried a page of this kind.
     pub fn learn(&mut self, kind: Kind, is_better: bool) {
         let score = &mut self.scores[kind.0];
         *score =
@@ -87,7 +87,7 @@ mod tests {
         // One in eight is enough, and one in a thousand is not.
         assert_eq!(tried(text, 1000, &|i| i % 8 == 0), 1000);
         assert!(tried(text, 4000, &|i| i % 1000 == 0) < 400);
-        // What it has become is found out.
+        // A kind that the second codec begins to help is found out.
         assert!(tried(heap, 1000, &|_| true) > 960);
     }
 

@@ -1,6 +1,6 @@
 //! Pages that are one machine word repeated: the word is all there is to keep.
 //!
-//! Every stored page is asked this first, so a page that is not such must cost next to nothing: its
+//! Every stored page is looked at first, so a page of another kind must cost next to nothing: its
 //! first, second and last word tell almost all of them. The rest is compared by vectors, half a KiB
 //! between two decisions.
 

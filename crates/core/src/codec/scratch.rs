@@ -55,7 +55,8 @@ impl Scratch {
         Scratch { compressor: Compressor::Empty, zstd: None, deflate: None }
     }
 
-    /// With address space for all decoders: it decompresses whatever happens to memory later.
+    /// A scratch with address space for all decoders: it can decompress even if memory is short
+    /// later.
     pub fn with_decoders() -> crate::sys::Result<Scratch> {
         let (zstd, deflate) = (ZstdDecompressor::new()?, DeflateDecompressor::new()?);
         Ok(Scratch { zstd: Some(zstd), deflate: Some(deflate), ..Scratch::new() })
@@ -84,7 +85,7 @@ impl Scratch {
             + self.deflate.as_ref().map_or(0, |c| c.mapped_bytes())
     }
 
-    /// By itself, so that what making one has on the stack is gone when it compresses.
+    /// A function by itself, so that the stack frame of making one is gone when it compresses.
     #[inline(never)]
     pub(super) fn words(&mut self) -> Result<&mut WordsCompressor, CompressError> {
         hold!(self.compressor, Words(_c), WordsCompressor::new())

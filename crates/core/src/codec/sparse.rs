@@ -11,7 +11,7 @@ use crate::sys::{PAGE_SIZE, simd};
 const WORD_BYTES: usize = 8;
 const OTHER_BYTES: usize = 2 + WORD_BYTES;
 const LINE_WORDS: usize = 8;
-/// Words that may differ. Above that a codec makes less of them.
+/// Words that may differ, at most: with more of them a codec makes less of the page.
 const OTHERS_MAX: usize = 8;
 
 /// Writes `page` to the start of `dst`, if it is such a page. Returns the length of what was
@@ -19,7 +19,7 @@ const OTHERS_MAX: usize = 8;
 #[inline]
 pub fn compress(page: &[u8; PAGE_SIZE], dst: &mut [u8]) -> Option<usize> {
     let (words, _) = page.as_chunks::<WORD_BYTES>();
-    // Of three words far apart two are the repeated one: else it is not worth the search.
+    // Two of three words far apart have to be alike: else the page is not worth the search.
     let [a, b, c] = [1, 2, 3].map(|quarter| words[words.len() * quarter / 4 - 1]);
     let repeated = if a == b || a == c { a } else { (b == c).then_some(b)? };
     let mut lines = simd::other_lines(page, u64::from_ne_bytes(repeated));
@@ -46,7 +46,7 @@ pub fn compress(page: &[u8; PAGE_SIZE], dst: &mut [u8]) -> Option<usize> {
     Some(len)
 }
 
-/// Restores what `compress` wrote. `None`: it did not write that.
+/// Restores a page from the bytes that `compress` wrote. `None`: it did not write them.
 #[inline]
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (repeated, others) = src.split_first_chunk::<WORD_BYTES>()?;

@@ -1,8 +1,8 @@
 //! Which codec, said in words: `lz4`, `lz4hc:level=9`, `zstd:level=-5,dict=auto`.
 //!
 //! A [`CodecSpec`] is a plain value of four bytes, so that it fits a tunable that is changed while
-//! running. An [`Algorithm`] is how pages are compressed from now on; what entries carry is not
-//! this but a [`CodecId`](super::CodecId), which names how they are decompressed.
+//! running. An [`Algorithm`] is how pages are compressed from now on; an entry does not carry it,
+//! but a [`CodecId`](super::CodecId), which names how the entry is decompressed.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -26,7 +26,7 @@ pub enum Algorithm {
     Words = 8,
 }
 
-/// What there is to know about an algorithm: the one home of names, parameters and help.
+/// One algorithm: the one home of its name, parameters and help.
 struct Entry {
     algorithm: Algorithm,
     name: &'static str,
@@ -45,7 +45,7 @@ const ENTRIES: [Entry; 9] = [
         dictionary: false,
         parameters: "",
         summary: "made for heaps, denser than lz4, which takes pages of which it makes less; the \
-                  default on processors with AVX-512 (VBMI2), where it is the fastest both ways",
+                  default on processors with AVX2, where it is the fastest both ways",
     },
     Entry {
         algorithm: Algorithm::Lz4,
@@ -142,7 +142,7 @@ pub struct CodecSpec {
 }
 
 impl Default for CodecSpec {
-    /// What brings pages back fastest on this processor.
+    /// The algorithm that brings pages back fastest on this processor.
     fn default() -> Self {
         Self::of(if words::loops().level() > words::Level::Plain {
             Algorithm::Words
@@ -244,7 +244,7 @@ impl FromStr for CodecSpec {
     }
 }
 
-/// Why a text is no codec; says itself in one line.
+/// The reason why a text is no codec; displayed in one line.
 #[derive(Clone)]
 pub struct ParseError {
     text: String,

@@ -12,7 +12,7 @@
 //! writer pays for nothing but the exchange. The number of streams is fixed when the set is made:
 //! more threads never mean more memory.
 //!
-//! Whoever takes a stream must not be interrupted by a handler that needs one too, more often than
+//! A thread that has a stream must not be interrupted by handlers that need one too more often than
 //! there are streams: the pager has signals blocked.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::sys::cpu;
 use crate::sys::mem::Mapping;
 use crate::sys::slot::{Slot, Taken};
 
-/// What one compression or decompression needs besides its input and destination.
+/// Memory that one compression or decompression needs besides its input and destination.
 pub struct Stream {
     pub scratch: Scratch,
     /// For the compressed form, whose length nobody knows before: as long as the largest input.
@@ -91,7 +91,7 @@ impl Streams {
         self.scratch_bytes.load(Ordering::Relaxed) > 0
     }
 
-    /// Gives the memory of the streams that nobody uses now back.
+    /// Gives the memory back of the streams that nobody uses now.
     pub fn rest(&self) {
         for taken in self.slots.iter().filter_map(Slot::try_take) {
             taken.with(|stream| {

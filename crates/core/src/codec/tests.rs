@@ -180,7 +180,7 @@ fn another_length_than_the_original_is_corrupt() {
     }
 }
 
-/// Whatever a decoder is given, it returns and leaves the bytes around its output alone. (That it
+/// A decoder returns, whatever it is given, and leaves the bytes around its output alone. (That it
 /// stays inside its input is for the sanitizer and for the guard page that follows a mapping.)
 #[test]
 fn damaged_bytes_never_harm() {

@@ -1,9 +1,9 @@
 //! Words: a codec for heaps, after WKdm (Wilson, Kaplan and Smaragdakis, 1999), eight words of
 //! eight bytes at a time.
 //!
-//! What is in a heap are pointers that share their upper bytes, small numbers, zeros, and words
-//! that were there a moment ago. So each word is its *base*, a word that is known, with so many of
-//! its low bytes replaced by *literal* ones:
+//! A heap holds pointers that share their upper bytes, small numbers, zeros, and words that were
+//! there a moment ago. So each word is its *base*, a word that is known, with so many of its low
+//! bytes replaced by *literal* ones:
 //!
 //! ```text
 //!   base     zero                     the word 64 bytes before    a word behind this line, found by its upper bytes
@@ -32,14 +32,13 @@ use crate::sys::words::{
 };
 use crate::sys::{PAGE_SIZE, Result};
 
-/// What a page has become, and its length.
+/// The form of a compressed page, and its length.
 pub enum Form {
     Words(usize),
     Lz4(usize),
 }
 
-/// Working memory: the tables, and what lz4 needs for pages of which it makes less (text, above
-/// all).
+/// Working memory: the tables, and lz4's, for pages of which lz4 makes less (text, above all).
 pub struct WordsCompressor {
     memory: Mapping,
     lz4: Lz4Compressor,
@@ -67,12 +66,12 @@ impl WordsCompressor {
         let by_words = compress(tables, src, dst);
         let kind = by_words.map_or(None, |c| Kind::of(c.len, c.distances));
         let by_words = by_words.map(|c| c.len);
-        // What words can do nothing with is the other's in any case.
+        // A page that words cannot compress is lz4's in any case.
         let is_due = by_words.is_err() || kind.is_some_and(|kind| self.offers.is_due(kind));
         if !is_due || src.len() != PAGE_SIZE {
             return by_words.map(Form::Words);
         }
-        // What costs three times as much to bring back is to be clearly smaller.
+        // A page by lz4 costs three times as much to bring back, so it has to be clearly smaller.
         let most = match by_words {
             Ok(len) if len > PAGE_SIZE / 2 => len - len / 8,
             Ok(len) => len - len / 4,
@@ -93,7 +92,7 @@ impl WordsCompressor {
     }
 }
 
-/// What an input has become: its length, and how many words have a distance.
+/// A compressed input: its length, and how many words have a distance.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     len: usize,
@@ -133,8 +132,8 @@ fn compress(
     Ok(done)
 }
 
-/// Restores the whole of `dst` from the whole of `src`: its length. `None`: `compress` did not
-/// write that.
+/// Restores the whole of `dst` from the whole of `src`, and returns its length. `None`: `compress`
+/// did not write `src`.
 pub fn decompress(mut src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let loops = vector::loops();
     for block in dst.chunks_mut(PAGE_SIZE) {

@@ -1,5 +1,5 @@
-//! What the runtime counts: each counter's name, unit and meaning, in one place, for `--stats`,
-//! metrics and reports.
+//! The runtime's counters: the name, unit and meaning of each, in one place, for `--stats`, metrics
+//! and reports.
 
 macro_rules! counters {
     ($( $variant:ident $name:literal $fold:ident $doc:literal ),* $(,)?) => {

@@ -6,19 +6,20 @@
 //! ```
 //!
 //! # Why these can be trusted
-//! - The variable and the descriptors come from whoever called exec, who also set LD_PRELOAD: who
-//!   could lie about the one could have loaded anything. A process cannot reach into the table of
-//!   descriptors or the environment of another one that has more rights. And a program that gains
-//!   rights by its exec (setuid, capabilities of its file) does not come here: the loader ignores
-//!   LD_PRELOAD then.
+//! - The variable and the descriptors come from the caller of exec, which also set LD_PRELOAD: a
+//!   caller that lies about them could have loaded anything. A process cannot reach into the table
+//!   of descriptors or the environment of another one that has more rights. And a program that
+//!   gains rights by its exec (setuid, capabilities of its file) does not come here: the loader
+//!   ignores LD_PRELOAD then.
 //! - A program in between that does not know of uzswap (a static one) may have closed a descriptor,
-//!   and its number may be another file's by now. So the inode must be the one that was said.
+//!   and its number may be another file's by now. So the inode must be the one that the variable
+//!   names.
 //! - The settings are sealed against writing, by a seal that only a memfd can have and that nobody
-//!   can take off: what is read of them is what `uzswap run` wrote. The counters are sealed against
+//!   can take off: a process reads what `uzswap run` wrote. The counters are sealed against
 //!   becoming shorter: to touch a mapping behind the end of its file would kill.
 //!
-//! The owner of the memfds is not asked. It says less than the inode does, and a process in a user
-//! namespace that has no name for the owner would see a stranger.
+//! The owner of the memfds is not checked. It says less than the inode does, and a process in a
+//! user namespace that has no name for the owner would see a stranger.
 
 use crate::sys::fd::{self, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE};
 
@@ -29,7 +30,7 @@ pub const SETTINGS_SEALS: u32 = COUNTERS_SEALS | SEAL_WRITE;
 /// Bytes of the longest value: four numbers of 20 digits at most, three colons.
 pub const TEXT_BYTES: usize = 83;
 
-/// An open file, and which one it has to be.
+/// A descriptor, and the inode that its file must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle {
     pub fd: i32,
@@ -43,7 +44,7 @@ impl Handle {
             && fd::inode_and_bytes(self.fd).is_ok_and(|(i, b)| i == self.inode && b >= bytes as u64)
     }
 
-    /// Closes the file, unless the number is another one's by now.
+    /// Closes the file, unless the number is another file's by now.
     pub fn close(&self) {
         if self.is_there(0, 0) {
             fd::close(self.fd);
@@ -91,7 +92,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, add).filter(|_| all)
 }
 
-/// Writes a number in decimal digits that end at `end`; where they begin.
+/// Writes a number in decimal digits that end at `end`; returns where they begin.
 fn put_before(text: &mut [u8], end: usize, mut n: u64) -> usize {
     let mut at = end;
     loop {

@@ -1,12 +1,12 @@
-//! Leases of extents over the life of a process: those that it forked may read its extents after it
-//! is gone, so an extent is free when its owner and all of these are.
+//! Leases of extents over the life of a process. Its children may read its extents after it is
+//! gone, so an extent is free when its owner and all descendants that may read it are gone.
 
 use core::sync::atomic::Ordering;
 
 use super::{ID_END, Slot, Tree};
 
-/// Forks one after the other, none of which has exec'd, whose extents a process may read. A longer
-/// line of them has the extents of the run kept to its end.
+/// Ancestors by fork, none of which has exec'd, whose extents a process may read. A longer line of
+/// them has the extents of the run kept to its end.
 pub(super) const ANCESTORS: usize = 16;
 
 impl Slot {
@@ -17,7 +17,7 @@ impl Slot {
 }
 
 impl Tree {
-    /// Before a fork: the child may read what the parent has written, and what the parent may read.
+    /// Before a fork: lets the child read the parent's extents, and those that the parent may read.
     pub fn inherit_leases(&self, parent: &Slot, child: Option<&Slot>) {
         let Some(child) = child else { return self.keeps_leases.store(1, Ordering::Release) };
         let own = parent.lease_owner();
@@ -32,7 +32,7 @@ impl Tree {
         }
     }
 
-    /// Whether somebody who `is_there` may still read, or write, the extents of the process that
+    /// Whether a process that `is_there` may still read, or write, the extents of the process that
     /// had this id.
     pub fn is_lease_wanted(&self, owner: u32, is_there: impl Fn(&Slot) -> bool) -> bool {
         let may_use = |s: &Slot| {

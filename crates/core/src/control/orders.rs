@@ -1,4 +1,4 @@
-//! What is asked of one process from outside while it runs: `uzswap set` and `uzswap reclaim`.
+//! Orders to one process from outside while it runs: `uzswap set` and `uzswap reclaim`.
 //!
 //! ```text
 //!   uzswap run's server                          the process's evictor
@@ -7,8 +7,8 @@
 //!   is_done? <────────────────────────────────── finish: done = asked
 //! ```
 //!
-//! An evictor that pages looks by itself every few milliseconds. In a dormant process it sleeps on
-//! the bell, which lies in shared memory, so that waiting costs nothing.
+//! The evictor of a process that pages looks by itself every few milliseconds. In a dormant process
+//! it sleeps on the bell, which lies in shared memory, so that waiting costs nothing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,11 +22,11 @@ pub const BRING_IN: u64 = u64::MAX - 1;
 /// The orders to one process. All-zero: none.
 #[repr(C)]
 pub struct Orders {
-    /// Bumped and woken when there is something to look at.
+    /// Raised and woken when there is an order to look at.
     bell: AtomicU32,
     /// 1: a thread of the process listens.
     listener: AtomicU32,
-    /// What the last order wants taken out.
+    /// Pages that the last order wants taken out, or [`BRING_IN`].
     pages: AtomicU64,
     /// Numbers of the last order given and of the last one done.
     asked: AtomicU32,
@@ -36,7 +36,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Asks for memory; the number by which `is_done` knows it.
+    /// Orders the process to take pages out; returns the number by which `is_done` knows the order.
     pub fn ask_reclaim(&self, pages: u64) -> u32 {
         self.pages.store(pages, Ordering::Relaxed);
         let number = self.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -49,18 +49,19 @@ impl Orders {
         self.done.load(Ordering::Acquire).wrapping_sub(number) as i32 >= 0
     }
 
-    /// The order that waits: its number, and the pages.
+    /// The number and the pages of the order that waits.
     pub fn wanted(&self) -> Option<(u32, u64)> {
         let number = self.asked.load(Ordering::Acquire);
         (!self.is_done(number)).then(|| (number, self.pages.load(Ordering::Relaxed)))
     }
 
-    /// Asks the process to bring in what is out; the number by which `is_done` knows it.
+    /// Orders the process to bring in pages that are out; returns the number by which `is_done`
+    /// knows the order.
     pub fn ask_bring_in(&self) -> u32 {
         self.ask_reclaim(BRING_IN)
     }
 
-    /// So many pages are still out.
+    /// Finishes an order to bring pages in, of which `missing` are still out.
     pub fn finish_bring_in(&self, number: u32, missing: u64) {
         self.missing.store(missing, Ordering::Relaxed);
         self.finish(number);
@@ -74,18 +75,18 @@ impl Orders {
         self.done.store(number, Ordering::Release);
     }
 
-    /// Wakes whoever listens.
+    /// Wakes the thread that listens.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::AcqRel);
         futex_wake_shared(&self.bell, u32::MAX >> 1);
     }
 
-    /// To be read before looking for orders, and given to `wait`.
+    /// The bell's count, to be read before looking for orders and given to `wait`.
     pub fn rung(&self) -> u32 {
         self.bell.load(Ordering::Acquire)
     }
 
-    /// Sleeps until somebody has rung since `rung` was read; at most so long.
+    /// Sleeps until the bell has rung since `rung` was read, for `timeout_ns` at most.
     pub fn wait(&self, rung: u32, timeout_ns: Option<u64>) {
         futex_wait_shared(&self.bell, rung, timeout_ns);
     }
@@ -99,7 +100,7 @@ impl Orders {
         self.listener.load(Ordering::Acquire) != 0
     }
 
-    /// The process has ended: nobody waits for it any more.
+    /// Ends all orders: the process has ended, and nobody is to wait for it.
     pub(super) fn clear(&self) {
         self.set_listener(false);
         self.finish(self.asked.load(Ordering::Acquire));

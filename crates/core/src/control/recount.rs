@@ -1,17 +1,17 @@
 //! The tree's sums, put right from the slots now and then.
 //!
 //! A process that is killed between its slot and the sum, or while it frees a slot, leaves the sum
-//! wrong, or the slot taken, for the rest of the run. Somebody who looks on sees that as a
-//! difference that stays: changes that are under way are over by the next look.
+//! wrong, or the slot taken, for the rest of the run. `uzswap run` sees this as a difference that
+//! stays from look to look: a change that is under way is over by the next one.
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
 use super::{MAX_PROCESSES, RETIRING, Slot, Tree};
 
-/// Looks in a row, some time apart, in which a difference must be the same to be believed.
+/// Looks in a row, some time apart, in which a difference must be equal to be believed.
 const LOOKS: u32 = 5;
 
-/// What was found so far.
+/// Differences found so far.
 pub struct Recount {
     used: Difference,
     needed: Difference,
@@ -20,7 +20,7 @@ pub struct Recount {
     stuck: [u32; MAX_PROCESSES],
 }
 
-/// By how much a sum is larger than what the slots say, and in how many looks.
+/// By how much a sum exceeds that of the slots, and in how many looks.
 #[derive(Default)]
 struct Difference {
     pages: i64,
@@ -52,8 +52,8 @@ impl Recount {
         for (s, stuck) in tree.used_slots().iter().zip(&mut self.stuck) {
             *stuck = if s.id() == RETIRING { *stuck + 1 } else { 0 };
             if *stuck >= LOOKS {
-                // Whoever was at it is gone. What it had not taken out of the sums yet is a
-                // difference now.
+                // The process that was claiming or freeing the slot is gone. Pages that it had not
+                // taken out of the sums yet are a difference now.
                 s.used_pages.store(0, Ordering::Release);
                 s.needed_pages.store(0, Ordering::Release);
                 s.held_pages.store(0, Ordering::Release);
@@ -61,7 +61,7 @@ impl Recount {
             }
         }
         let sum = |f: fn(&Slot) -> &AtomicI64| {
-            // What is in the block anybody may have written.
+            // Any process may have written anything into the block, so the sum may wrap.
             tree.used_slots()
                 .iter()
                 .fold(0i64, |all, s| all.wrapping_add(f(s).load(Ordering::Acquire)))

@@ -1,16 +1,16 @@
-//! How much memory the machine, or the group that the run is in, has left: a question of a process
+//! How much memory the machine, or the memory group of the run, has left: a question of a process
 //! that is about to be dumped.
 //!
-//! What is out must come in before a core dump, also where the limit has no room for it; but not
-//! where that would have somebody killed. The process may be without /proc, so `uzswap run` looks,
-//! and answers within a millisecond or two.
+//! Pages that are out must come in before a core dump, even over the limit; but not where that
+//! would have a process killed. The dumped process may be without /proc, so `uzswap run` looks, and
+//! answers within a millisecond or two.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::now_ns;
 use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
 
-/// How long who asks waits for an answer.
+/// Longest wait of an asking process for the answer: 500 ms.
 const ANSWER_NS: u64 = 500_000_000;
 
 /// The question and its answer. All-zero: nobody has asked.
@@ -23,7 +23,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Pages that are left; `None`: nobody answers.
+    /// Asks for the pages that are left; `None`: nobody answers.
     pub fn ask(&self) -> Option<u64> {
         let number = self.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         futex_wake_shared(&self.asked, u32::MAX >> 1);
@@ -38,7 +38,7 @@ impl Room {
         }
     }
 
-    /// Answers one question after another by `look`, for as long as it says something.
+    /// Answers one question after another by `look`, until that returns `None`.
     pub fn answer(&self, look: impl Fn() -> Option<u64>) {
         loop {
             let asked = self.asked.load(Ordering::Acquire);
@@ -70,7 +70,7 @@ mod tests {
             scope.spawn(|| {
                 room.answer(|| Some(pages.fetch_add(1, Ordering::Relaxed)).filter(|p| *p < 44))
             });
-            // The one before, which nobody waits for any more, may be answered with the first.
+            // The question before, for which nobody waits any more, may be answered with the first.
             let first = room.ask().expect("somebody is there");
             assert!((41..=42).contains(&first), "{first}");
             assert_eq!(room.ask(), Some(first + 1));

@@ -1,11 +1,12 @@
-//! What `uzswap run` decided: plain bytes in a memfd of their own, written before the program
-//! starts and sealed against every change after that (`handles.rs`).
+//! The settings that `uzswap run` decided: plain bytes in a memfd of their own, written before the
+//! program starts and sealed against every change after that (`handles.rs`).
 //!
-//! Settings say what is opened and whether it is encrypted, for processes with all kinds of rights.
-//! So no process of the tree may write them, unlike the counters, which all of them must.
+//! Settings say which files and servers are opened and whether the store is encrypted, for
+//! processes with all kinds of rights. So no process of the tree may write them, unlike the
+//! counters, which all of them must.
 //!
 //! Every process of the tree reads them at its start, in the loader, where nothing can be parsed or
-//! allocated: texts are bytes with a length, choices numbers.
+//! allocated: texts are bytes with a length, choices are numbers.
 
 use crate::store::extents::EXTENT_LEAST_BYTES;
 use crate::store::remote::{COPIES_MOST, SERVERS_MOST, Server};
@@ -22,7 +23,7 @@ pub const PATH_BYTES: usize = 3072;
 #[repr(u32)]
 pub enum HugePages {
     Never = 0,
-    /// What the program asks for (MADV_HUGEPAGE).
+    /// Memory for which the program asks it (MADV_HUGEPAGE).
     Madvise = 1,
     Always = 2,
 }
@@ -43,7 +44,7 @@ impl HugePages {
     }
 }
 
-/// What `uzswap run` decided, as plain data.
+/// The settings that `uzswap run` decided, as plain data.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Settings {
@@ -52,8 +53,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Bytes of an extent, where the store is on servers.
     pub extent_bytes: u64,
-    /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: as it turns out
-    /// best.
+    /// Share of `memory_bytes` that the compressed pool may take, in percent; 0: the runtime finds
+    /// the best.
     pub pool_percent: u32,
     /// A [`Mechanism`].
     pub mechanism: u32,
@@ -65,7 +66,7 @@ pub struct Settings {
     pub cache_dir_len: u32,
     /// 1: where the takeover is impossible, run the program unmanaged instead of refusing.
     pub if_possible: u32,
-    /// 1: encrypt what is written to the store.
+    /// 1: encrypt pages written to the store.
     pub encrypt: u32,
     /// 1: print diagnostics of the runtime on stderr (debugging uzswap itself).
     pub debug: u32,
@@ -79,15 +80,15 @@ pub struct Settings {
     pub watch: u32,
     /// How many of `servers` there are; 0: the store is in a directory, or there is none.
     pub servers_len: u32,
-    /// On how many servers each page is that was written.
+    /// Number of servers that hold each written page.
     pub copies: u32,
-    /// How long a value lives that nobody renews, where the store is Valkey's; 0: it is not.
+    /// Lifetime of a value that nobody renews, in ms, where the store is Valkey's; 0: it is not.
     pub lease_ms: u32,
-    /// With what the run's keys begin there.
+    /// Beginning of the run's keys in Valkey.
     pub key_prefix: [u8; PREFIX_BYTES],
     /// The compressor's specification, for instance `lz4` or `zstd:level=3`.
     pub compressor: [u8; 128],
-    /// The same for what has not been asked for in a while.
+    /// The specification of the compressor for pages that have not been asked for in a while.
     pub recompressor: [u8; 128],
     pub store_dir: [u8; PATH_BYTES],
     pub cache_dir: [u8; 1024],
@@ -160,7 +161,7 @@ impl Settings {
         let is_its = |s: &Server| s.kind == Server::VALKEY || s.kind == Server::CLUSTER;
         self.servers().first().is_some_and(is_its)
     }
-    /// What there is to know of such a one.
+    /// The terms of a store that is Valkey's.
     pub fn terms(&self) -> Terms<'_> {
         Terms {
             servers: self.servers(),

@@ -1,29 +1,29 @@
 //! How much of the tree's memory a process may have.
 //!
-//! Without anybody who decides, who came first would keep what it has, touched or not, while who
-//! came later pages in what is left. `uzswap run` compares what memory is worth to each
+//! Without a decision the process that came first would keep its memory, touched or not, while a
+//! later one pages in what is left. `uzswap run` compares what memory is worth to each
 //! (`cli/src/governor/shares.rs`) and gives those to which it is worth least a bound a little below
-//! what they have. Above its bound a process leaves a part of the tree's memory free, for the
-//! others: it takes what it needs from its own, and its evictor gives until so much is free. What
-//! goes, goes through limbo as ever, so what it uses stays.
+//! what they have. Above its bound a process leaves a part of the tree's memory free for the
+//! others: it takes memory that it needs from its own, and its evictor gives pages until so much is
+//! free. Pages leave through limbo as ever, so those that the process uses stay.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How long a bound lasts without news at most: ten times as long as `uzswap run` says
+/// Longest time that a bound lasts without news: 10 s, ten times as long as `uzswap run` says
 /// (`cli/src/governor/shares.rs`).
 const BOUND_MOST_NS: u64 = 10_000_000_000;
 
-/// The share of one process. All-zero: what it gets.
+/// The share of one process. All-zero: no bound.
 #[repr(C)]
 pub struct Share {
     /// Pages that it may have, mapped or in limbo, while others want memory; 0: no bound.
     most_pages: AtomicU64,
-    /// Without news the bound ends then.
+    /// When the bound ends without news.
     until_ns: AtomicU64,
 }
 
 impl Share {
-    /// Says whether there was no bound before.
+    /// Sets the bound. Returns whether there was none before.
     pub fn bound(&self, most_pages: u64, until_ns: u64) -> bool {
         self.until_ns.store(until_ns, Ordering::Release);
         self.most_pages.swap(most_pages.max(1), Ordering::AcqRel) == 0
@@ -33,8 +33,8 @@ impl Share {
         self.most_pages.store(0, Ordering::Release);
     }
 
-    /// For the process, now and then: a bound that nobody has renewed ends, and so does one that is
-    /// said to last for so long that nobody can have said it.
+    /// Ends a bound that `uzswap run` has not renewed, and one that lasts longer than it ever says.
+    /// The process calls this now and then.
     pub fn end_if_forgotten(&self, now_ns: u64) {
         let left = self.until_ns.load(Ordering::Acquire).checked_sub(now_ns);
         let is_valid = left.is_some_and(|left| 0 < left && left <= BOUND_MOST_NS);

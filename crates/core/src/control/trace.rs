@@ -6,16 +6,16 @@
 //! ```
 //!
 //! The program writes no file: a process that is killed loses nothing that it has pushed, and has
-//! no descriptor for it that it would have to hide. Records of one process are in order, since they
-//! are pushed under its pager's lock.
+//! no descriptor for the file that it would have to hide. Records of one process are in order,
+//! since they are pushed under its pager's lock.
 //!
-//! A slot is valid when its *seal* fits its position and its words. Who is killed between taking a
-//! slot and sealing it leaves a hole, which the reader skips after a while and counts as lost. A
+//! A slot is valid when its *seal* fits its position and its words. A writer killed between taking
+//! a slot and sealing it leaves a hole, which the reader skips after a while and counts as lost. A
 //! full ring makes writers wait, since a trace with gaps is worth little; when nobody reads any
-//! more they give up, count what is lost, and do not wait again until somebody reads.
+//! more they give up, count lost records, and do not wait again until the reader is back.
 //!
-//! Nothing here is trusted: positions are taken modulo the slots, and whoever scribbles over the
-//! ring spoils its own trace.
+//! Nothing here is trusted: positions are taken modulo the slots, and a process that scribbles over
+//! the ring spoils its own trace.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,11 +31,11 @@ pub const TRACED_BYTES: usize = RING_OFFSET + RING_BYTES;
 
 /// Records that the ring holds.
 pub const SLOTS: usize = 1 << 16;
-/// How long a writer waits for room, in all, and between two looks.
+/// How often a writer looks for room (2 s in all), and nanoseconds between two looks.
 const WAITS_MAX: u32 = 20_000;
 const WAIT_NS: u64 = 100_000;
 
-/// What a record says.
+/// The event of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -47,23 +47,23 @@ pub enum Kind {
     PoolLoad = 2,
     /// A fault: the page, or one of those brought beside it, came from the store.
     StoreLoad = 3,
-    /// Pages in front of the one that is touched next, which came with it: the rest of a huge page,
-    /// or of a unit.
+    /// Pages in front of the touched page, whose record follows, that came with it: the rest of a
+    /// huge page, or of a unit.
     Around = 4,
     /// The pages were there when paging was switched on.
     Adopted = 5,
-    /// The contents of the pages are worthless: unmapped, or discarded.
+    /// The contents of the pages are not wanted any more: unmapped, or discarded.
     Discarded = 6,
     /// The pages move to the address of this process's next record.
     MovedFrom = 7,
     MovedTo = 8,
-    /// The process is a child, `page` the process id of its parent, whose pages it has.
+    /// The process is a child; `page` is the process id of its parent, whose pages it has.
     Forked = 9,
     /// The process runs a program from its start.
     Began = 10,
     /// The process ends.
     Ended = 11,
-    /// So many pages (in `page`) all processes together had mapped or in limbo, at a moment when
+    /// Pages (in `page`) that all processes together had mapped or in limbo, at a moment when
     /// memory was short.
     InMemory = 12,
 }
@@ -115,16 +115,16 @@ impl From<FaultKind> for Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     pub kind: Kind,
-    /// Of a fault: the access was a write.
+    /// For a fault: the access was a write.
     pub is_write: bool,
-    /// Of what looks like a fault: a system call's buffer was brought in, the program has not
-    /// faulted.
+    /// For a record that looks like a fault: a system call's buffer was brought in, the program has
+    /// not faulted.
     pub is_held: bool,
     /// Page number: address / 4096.
     pub page: u64,
     pub pages: u32,
     pub pid: u32,
-    /// Since the beginning of the trace.
+    /// Microseconds since the beginning of the trace.
     pub time_us: u64,
 }
 
@@ -137,7 +137,7 @@ const HELD_SHIFT: u32 = WRITE_SHIFT + 1;
 const PAGES_SHIFT: u32 = HELD_SHIFT + 1;
 const TIME_BITS: u32 = 40;
 
-/// The most pages that one record can speak of.
+/// The most pages of one record.
 pub const PAGES_MAX: u32 = (1 << (u64::BITS - PAGES_SHIFT)) - 1;
 
 const fn low(bits: u32) -> u64 {
@@ -145,7 +145,7 @@ const fn low(bits: u32) -> u64 {
 }
 
 impl Record {
-    /// As two words. Time comes round after twelve days.
+    /// The record as two words. Time comes round after twelve days.
     pub fn pack(&self) -> [u64; 2] {
         let flags = (self.is_write as u64) << WRITE_SHIFT | (self.is_held as u64) << HELD_SHIFT;
         let pages = u64::from(self.pages.min(PAGES_MAX)) << PAGES_SHIFT;
@@ -155,7 +155,7 @@ impl Record {
         ]
     }
 
-    /// `None`: no record packs to that.
+    /// The record of two words; `None`: no record packs to them.
     pub fn unpack([first, second]: [u64; 2]) -> Option<Record> {
         let kind = *Kind::ALL.get((first >> KIND_SHIFT & low(KIND_BITS)) as usize)?;
         let (page, pages) = (first & low(PAGE_BITS), (first >> PAGES_SHIFT) as u32);
@@ -199,7 +199,7 @@ pub struct Ring {
     slots: [RingSlot; SLOTS],
 }
 
-/// What the reader finds.
+/// The reader's find at the front of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Record([u64; 2]),
@@ -227,7 +227,8 @@ impl Ring {
             if self.is_closed.load(Ordering::Acquire) != 0 {
                 return;
             }
-            // In this order: what has been passed by now was taken before.
+            // `passed` is read first: slots passed by now were taken before, so `taken` is not
+            // behind.
             let passed = self.passed.0.load(Ordering::Acquire);
             let taken = self.taken.0.load(Ordering::Acquire);
             if taken.wrapping_sub(passed) < SLOTS as u64 {
@@ -266,8 +267,8 @@ impl Ring {
         if position == taken {
             return Next::Empty;
         }
-        // Nobody takes more than there are: somebody has scribbled. What is not there is not waited
-        // for.
+        // Writers never take more slots than there are: a process has scribbled. The reader does
+        // not wait for records that are not there.
         if taken.wrapping_sub(position) > SLOTS as u64 {
             position = taken.wrapping_sub(SLOTS as u64);
             self.passed.0.store(position, Ordering::Release);
@@ -282,7 +283,7 @@ impl Ring {
         Next::Record(words)
     }
 
-    /// Gives the unfinished record at the front up.
+    /// Gives up the unfinished record at the front.
     pub fn skip(&self) {
         self.lost.fetch_add(1, Ordering::AcqRel);
         self.pass(self.passed.0.load(Ordering::Relaxed));
@@ -380,7 +381,7 @@ mod tests {
     fn a_hole_is_skipped_and_counted_and_a_closed_ring_takes_nothing() {
         let ring = ring();
         ring.push(&record(1, 1));
-        // Somebody is killed here.
+        // A writer is killed here.
         ring.taken.0.fetch_add(1, Ordering::Relaxed);
         ring.push(&record(2, 2));
         assert!(matches!(ring.next(), Next::Record(_)));

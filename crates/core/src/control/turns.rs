@@ -1,8 +1,8 @@
-//! Whose turn it is, while the processes of a tree need more memory at a time than there is.
+//! Turns of the processes of a tree, while they need more memory at a time than there is.
 //!
-//! Where more processes run than fit, each takes from the others what they will touch next, and all
-//! of them do little but page. Then `uzswap run` lets some run and has the others wait, by turns
-//! (`cli/src/governor/turns`):
+//! Where more processes run than fit, each takes from the others pages that they will touch next,
+//! and all of them do little but page. Then `uzswap run` lets some run and has the others wait, by
+//! turns (`cli/src/governor/turns`):
 //!
 //! ```text
 //!   uzswap run                       the process
@@ -12,7 +12,7 @@
 //!          <───────────────────── ask: a process that wants memory where it is short waits for an answer, which is one of the two
 //! ```
 //!
-//! Only who needs memory waits: a process that finds all that it touches runs on, and one that
+//! Only a process that needs memory waits: one whose pages are all there runs on, and one that
 //! sleeps does not notice.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,39 +20,40 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::now_ns;
 use crate::sys::sync::{futex_wait_shared, futex_wake_shared};
 
-/// How long a wait lasts at most before it is looked whether it should go on: a signal may have
-/// come.
+/// Longest piece of a wait, 20 ms, after which the thread looks whether it should go on waiting: a
+/// signal may have come.
 const SLICE_NS: u64 = 20_000_000;
-/// How long a fault waits at most, whatever the shared block says.
+/// Longest wait of a fault, one minute, whatever the shared block says.
 const WAIT_MAX_NS: u64 = 60_000_000_000;
 
-/// How long who asks waits for an answer.
+/// Longest wait of an asking process for the answer: 120 ms.
 const ANSWER_NS: u64 = 120_000_000;
 
-/// How long who answers is believed to be there without news.
+/// How long the referee is believed to be there without news: a second.
 const HERE_NS: u64 = 1_000_000_000;
 
 /// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in
-/// `cli/src/governor/turns`). What is said to last longer was not said by it.
+/// `cli/src/governor/turns`). `uzswap run` has not said a longer one.
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 
-/// Whether `until` is still to come, and not so far ahead that it is nonsense: twice as far as
-/// anybody says, since who asks may have looked at the clock before who said it.
+/// Whether `until` is still to come, and not so far ahead that it is nonsense. Twice `most_ns` is
+/// allowed, since the reader may have looked at the clock before the writer.
 fn is_ahead(until_ns: u64, now_ns: u64, most_ns: u64) -> bool {
     until_ns.checked_sub(now_ns).is_some_and(|left| 0 < left && left <= 2 * most_ns)
 }
 
-/// Who says whose turn it is, as the processes see it. All-zero: nobody does.
+/// The referee, `uzswap run`, as the processes see it: it says whose turn it is. All-zero: nobody
+/// does.
 #[repr(C)]
 pub struct Referee {
-    /// Somebody answers until then, without news.
+    /// The referee answers until then, without news.
     until_ns: AtomicU64,
-    /// Bumped and woken by who asks.
+    /// Raised and woken by an asking process.
     bell: AtomicU32,
 }
 
 impl Referee {
-    /// For a second from now on somebody answers.
+    /// Says that the referee answers for a second from now on.
     pub fn stay(&self) {
         self.until_ns.store(now_ns() + HERE_NS, Ordering::Release);
     }
@@ -61,12 +62,12 @@ impl Referee {
         is_ahead(self.until_ns.load(Ordering::Acquire), now_ns(), HERE_NS)
     }
 
-    /// To be read before looking who asks, and given to `wait`.
+    /// The bell's count, to be read before looking which processes ask, and given to `wait`.
     pub fn rung(&self) -> u32 {
         self.bell.load(Ordering::Acquire)
     }
 
-    /// Sleeps until somebody has asked since `rung` was read; at most so long.
+    /// Sleeps until a process has asked since `rung` was read, for `timeout_ns` at most.
     pub fn wait(&self, rung: u32, timeout_ns: u64) {
         futex_wait_shared(&self.bell, rung, Some(timeout_ns));
     }
@@ -80,16 +81,16 @@ impl Referee {
 /// The turn of one process. All-zero: it runs.
 #[repr(C)]
 pub struct Turn {
-    /// It waits until then; 0: it does not.
+    /// When the process's wait ends; 0: it does not wait.
     paused_until_ns: AtomicU64,
-    /// Bumped and woken when it need not wait any longer.
+    /// Raised and woken when the process need not wait any longer.
     bell: AtomicU32,
     /// Threads that wait now.
     waiting: AtomicU32,
 }
 
 impl Turn {
-    /// For a second at most: whoever wants it to last says so again.
+    /// Pauses the process, for a second at most: a longer pause must be renewed.
     pub fn pause(&self, until_ns: u64) {
         self.paused_until_ns.store(until_ns.min(now_ns() + PAUSE_MOST_NS), Ordering::Release);
     }
@@ -112,17 +113,18 @@ impl Turn {
         self.waiting.load(Ordering::Acquire) != 0
     }
 
-    /// Waits for the turn, as long as `may_wait` allows it. Returns how long that took, in
+    /// Waits for the turn, as long as `may_wait` allows. Returns how long that took, in
     /// nanoseconds.
     pub fn wait(&self, may_wait: impl Fn() -> bool) -> u64 {
         self.wait_after(|| (), may_wait)
     }
 
-    /// The process itself asks whether it is its turn, and waits for the answer and for what
-    /// follows from it; as `wait`.
+    /// The process itself asks whether it is its turn, and waits for the answer and through the
+    /// pause that it may bring; as `wait`.
     pub fn ask(&self, referee: &Referee, may_wait: impl Fn() -> bool) -> u64 {
         self.pause(now_ns() + ANSWER_NS);
-        // Heard before it is seen to wait, it would not be seen to ask.
+        // The bell rings after `waiting` is raised: else the referee might not see that this
+        // process asks.
         self.wait_after(|| referee.ring(), may_wait)
     }
 
@@ -144,7 +146,7 @@ impl Turn {
         now - began
     }
 
-    /// The process has ended.
+    /// Ends the pause of a process that has ended.
     pub(super) fn clear(&self) {
         self.paused_until_ns.store(0, Ordering::Release);
         self.waiting.store(0, Ordering::Release);

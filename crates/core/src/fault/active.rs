@@ -1,5 +1,5 @@
-//! What exists only while paging is on: the mechanism and the swap cache, made from the run's
-//! settings.
+//! The parts of a pager that exist only while paging is on: the mechanism and the swap cache, made
+//! from the run's settings.
 
 use crate::cache::{CacheConfig, SwapCache};
 use crate::codec::CodecSpec;
@@ -15,7 +15,7 @@ use crate::store::{AnyStore, DeviceStore, FileStore};
 use crate::sys::mechanism::Mechanism;
 use crate::sys::{Errno, HUGE_PAGES, PAGE_SIZE, Result};
 
-/// Blocks for huge pages in limbo; with room for less than these there are none.
+/// The fewest blocks for huge pages that limbo has: with room for fewer it has none.
 const BLOCKS_MIN: usize = 2;
 
 /// Where a pager's cache writes to.
@@ -28,10 +28,10 @@ pub struct Active {
     pub kind: Kind,
     /// Staging slots for limbo.
     pub slots: usize,
-    /// The same for huge pages, in blocks of their size; 0: there will be none.
+    /// Limbo's blocks for huge pages, each of a huge page's size; 0: there will be none.
     pub blocks: usize,
     pub huge_pages: HugePages,
-    /// The pool's share of what the process may use; 0: adapts.
+    /// The pool's share of the memory that the process may use, in percent; 0: it adapts.
     pub pool_percent: u32,
     pub has_store: bool,
 }

@@ -1,4 +1,4 @@
-//! What the program says of its memory: that it is cold, may go now, or is wanted soon (MADV_COLD,
+//! The program's advice on its memory: it is cold, may go now, or is wanted soon (MADV_COLD,
 //! MADV_PAGEOUT, MADV_WILLNEED).
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each is done in portions: the lock is free between them, and the caller lets signals in. A
-//! portion returns where the next one begins. Memory that was shared by fork is left to whoever
-//! uses it, as the kernel leaves it.
+//! portion returns where the next one begins. Memory that fork shared stays as its users leave it,
+//! as in the kernel.
 
 use super::resolve::Serve;
 use super::sweep::Swept;
@@ -24,15 +24,15 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 const COLD_BYTES: usize = 128 * LEAF_BYTES;
 /// Pages of a portion that go out: some milliseconds, for most of which the lock is free.
 const OUT_PAGES: usize = 1024;
-/// Sweeps of a portion that take nothing, after which the rest of it stays: limbo is full of what
-/// others have in hand.
+/// Sweeps in a row that take nothing, after which the rest of a portion stays: limbo is full of
+/// pages that other threads have in hand.
 const BARREN_MAX: u32 = 16;
-/// How long such a sweep waits for them.
+/// How long a sweep that took nothing waits for those threads.
 const WAIT_NS: u64 = 50_000;
 /// Attempts to bring in a stretch before it is left to be touched.
 const TRIES_MAX: u32 = 64;
-/// The part of the limit that one call brings in at most, as a divisor: what is brought must not
-/// push itself out.
+/// The part of the limit that one call brings in at most, as a divisor: the pages that come must
+/// not push each other out.
 const BROUGHT_MOST: i64 = 2;
 
 impl Pager {
@@ -41,7 +41,8 @@ impl Pager {
         self.limit_pages() / BROUGHT_MOST
     }
 
-    /// A portion of `[start, end)` is not needed soon: it goes before what is.
+    /// Makes a portion of `[start, end)` cold: the program does not need it soon, so it goes before
+    /// other pages.
     pub fn make_cold(&self, start: usize, end: usize) -> usize {
         let next = end.min(start.saturating_add(COLD_BYTES));
         let _s = self.enter();
@@ -108,7 +109,7 @@ impl Pager {
         self.first_of_all(at, end, part, |r| self.first_run(r, has_some, is_away))
     }
 
-    /// What `find` finds first in the parts of the ranges of `[at, end)`.
+    /// The first run that `find` finds in the parts of the ranges of `[at, end)`.
     fn first_of_all(
         &self,
         mut at: usize,
@@ -157,7 +158,7 @@ impl Pager {
         run
     }
 
-    /// By protection faults only whole units go, which keeps the kernel's mappings few.
+    /// With protection faults only whole units go, which keeps the kernel's mappings few.
     fn in_whole_units(&self, part: Range) -> Range {
         if !self.active().is_some_and(|a| a.mechanism.is_protect()) {
             return part;
@@ -173,8 +174,8 @@ impl Pager {
         self.sweep_run(s, active, run, most)
     }
 
-    /// Gives as many of limbo's pages to the cache as came into it, the oldest first: where memory
-    /// is not short those are the ones that came, and where it is, the others' second chance is
+    /// Gives as many of limbo's pages to the cache as came into it, the oldest first. Where memory
+    /// is not short those are the pages that came; where it is, the second chance of the others is
     /// over. Returns the frames freed.
     fn free_as_many<'a>(
         &'a self,
@@ -199,7 +200,7 @@ impl Pager {
     pub fn bring_in(&self, start: usize, end: usize, most: i64) -> (usize, i64) {
         let Some(active) = self.active() else { return (end, 0) };
         let mut s = self.enter();
-        // Whoever waits for its turn brings nothing in.
+        // A process that waits for its turn brings nothing in.
         if most <= 0 || self.slot().turn.is_paused() {
             return (end, 0);
         }
@@ -227,7 +228,8 @@ impl Pager {
                     crate::sys::yield_now();
                     s = self.enter();
                 }
-                // Another thread has it in hand, or it cannot be read: whoever touches it will see.
+                // Another thread has the page in hand, or it cannot be read: the thread that
+                // touches it will see.
                 _ => return (run.start + PAGE_SIZE, 0),
             }
             let is_as_it_was =

@@ -1,5 +1,5 @@
-//! Ageing out: limbo's oldest pages are given to the swap cache, in batches that belong to who
-//! claimed them.
+//! Ageing out: limbo's oldest pages are given to the swap cache, in batches. A batch belongs to the
+//! thread that claimed it.
 //!
 //! ```text
 //!   claim (lock) -> compress (no lock) -> publish (lock) -> give frames back (no lock)
@@ -29,7 +29,7 @@ const PART_PAGES: usize = 64;
 /// for long.
 pub(super) const TOGETHER: usize = 32;
 
-/// What became of a page in a claimed batch, found without the lock.
+/// The outcome for a page of a claimed batch, found without the lock.
 #[derive(Clone, Copy)]
 pub(super) enum Aged {
     /// No page in the slot any more, or none that could be copied.
@@ -52,7 +52,8 @@ impl Pager {
         self.age_out_batch(s, active, want, false)
     }
 
-    /// The same; with `may_keep` the frames may stay with their slots, for a window that comes in.
+    /// As [`Self::age_out`]; with `may_keep` the frames may stay with their slots, for a window
+    /// that comes in.
     pub(super) fn age_out_batch<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -81,8 +82,9 @@ impl Pager {
         self.end_batch(s, active, stretch, refused, may_keep)
     }
 
-    /// Which of `count` claimed slots have a page, and the copies of those that the cache kept. The
-    /// copies become the claimer's: a page that is touched or dropped meanwhile has none any more.
+    /// Which of `count` claimed slots have a page, and the copies that the cache kept of those
+    /// pages. The copies become the claimer's: a page that is touched or dropped meanwhile has none
+    /// any more.
     fn look_at_slots(
         &self,
         s: &Locked<'_>,
@@ -99,8 +101,8 @@ impl Pager {
         (live, copies)
     }
 
-    /// Compresses the pages of claimed slots, without the lock. Returns what they tell of their
-    /// use.
+    /// Compresses the pages of claimed slots, without the lock. Returns what the pages tell of
+    /// their use.
     fn give_slots_to_cache(
         &self,
         active: &Active,
@@ -111,7 +113,8 @@ impl Pager {
     ) -> Evidence {
         let mut e = Evidence::default();
         let page = |i: usize| if live[i] { active.mechanism.slot(slot + i) } else { None };
-        // It was last looked at when it was in the program.
+        // The page was last looked at when it was in the program, so it may be in no cache of the
+        // processor.
         let ask_for = |i: usize| _ = (i < live.len()).then(|| page(i).map(prefetch::page));
         ask_for(0);
         for first in (0..live.len()).step_by(TOGETHER) {
@@ -135,8 +138,8 @@ impl Pager {
         e
     }
 
-    /// Pages of a batch come again that the cache kept copies of. Those that are as they were are
-    /// stored; what is left of the others goes.
+    /// Judges the pages of a batch of which the cache kept copies. A page that is as its copy is
+    /// stored; the copy of any other page goes.
     fn take_back(
         &self,
         active: &Active,
@@ -158,8 +161,8 @@ impl Pager {
         (same..pages.len()).for_each(|_| self.count_freed());
     }
 
-    /// Claims the huge page that came into limbo first and gives its pages to the swap cache, batch
-    /// by batch, so that a touch of one need not wait for all. As `age_out`.
+    /// Claims the oldest huge page in limbo and gives its pages to the swap cache, batch by batch,
+    /// so that a touch of one need not wait for all. Returns the same as `age_out`.
     fn age_out_block<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -179,9 +182,9 @@ impl Pager {
         if let Some(stretch) = stretch {
             self.learn_from_huge(&mut s, stretch, evidence);
         }
-        // The slots hold no page any more and are still ours: the frame is for the next huge page,
-        // or goes back without the lock. Not all of it may be there: some pages stayed in the
-        // program, or a fork came in between.
+        // The slots hold no page any more and are still claimed by this thread: the frame is for
+        // the next huge page, or goes back without the lock. Not all of it may be there: some pages
+        // stayed in the program, or a fork came in between.
         if Self::is_whole(active, block) && s.limbo.keep_frame(block) {
             return (s, HUGE_PAGES - refused, refused);
         }
@@ -203,8 +206,8 @@ impl Pager {
             .is_some_and(|u| parts.all(|slot| u.has_frames(slot, Mover::FRAMES_MAX)))
     }
 
-    /// Finds out what becomes of a page. `copy`: the entry that it was loaded from, if the cache
-    /// kept it.
+    /// Gives a page to the cache and returns the outcome. `copy`: the entry that it was loaded
+    /// from, if the cache kept it.
     pub(super) fn give_to_cache(
         &self,
         active: &Active,
@@ -226,7 +229,7 @@ impl Pager {
         self.store_anew(active, bytes, cold, evidence)
     }
 
-    /// Stores a page of which there is no copy that is right.
+    /// Stores a page that has no valid copy.
     fn store_anew(
         &self,
         active: &Active,
@@ -258,8 +261,8 @@ impl Pager {
         if may_keep && refused == 0 && self.keeps_frames(&mut s, active, stretch) {
             return (s, stretch.count - refused, refused);
         }
-        // The slots hold no page any more and are still ours: their frames go back without the
-        // lock.
+        // The slots hold no page any more and are still claimed by this thread: their frames go
+        // back without the lock.
         drop(s);
         active.mechanism.release_slots(stretch.slot, stretch.count);
         let s = self.enter();
@@ -268,8 +271,8 @@ impl Pager {
         (s, stretch.count - refused, refused)
     }
 
-    /// Keeps the frames of a published stretch for the next window that comes in, if somebody may
-    /// want them.
+    /// Keeps the frames of a published stretch for the next window that comes in, if windows are
+    /// coming in.
     fn keeps_frames(&self, s: &mut Locked<'_>, active: &Active, stretch: Stretch) -> bool {
         const { assert!(BATCH_PAGES <= Mover::FRAMES_MAX) };
         let keeps = stretch.count >= WINDOW_LEAST_PAGES
@@ -345,7 +348,7 @@ impl Pager {
         matches!(aged, Aged::Zero | Aged::Stored(_))
     }
 
-    /// The page that is in a slot still, once nobody is about to bring it back: after that its
+    /// The page that is still in a slot, once no thread is about to bring it back: after that its
     /// frame may go.
     fn page_in_slot(&self, s: &mut Locked<'_>, slot: usize) -> Option<usize> {
         loop {
@@ -360,11 +363,11 @@ impl Pager {
         }
     }
 
-    /// A page that nobody takes goes back to the program.
+    /// Puts a page that neither pool nor store took back into the program.
     fn put_back(&self, active: &Active, page: usize, slot: usize) {
         if active.mechanism.is_protect() {
-            // In place behind its protection; a touch shows it again. It stays in limbo as far as
-            // the program can tell, so show it now.
+            // The page is in place behind its protection, and a touch would show it. To the program
+            // it would still be in limbo, so it is shown now.
             let range = self.ranges.find(page).expect("a page in limbo has a range");
             let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
         } else {

@@ -6,11 +6,11 @@
 //!   evictor         | loads 64..128 ... | evicts             | loads 192..256 ... | evicts
 //! ```
 //!
-//! Asked for at the beginning of a fault that is served with a window as large as they get, so both
-//! work at the same time, each on pages of its own. An evictor that comes late, or has enough to do
-//! with making room, is overtaken: the thread loads what it needs itself, and asks for what is
-//! behind that. If the evictor has just that in hand the thread first loads what is behind it, so
-//! that nothing is done twice. Nothing waits for pages from here.
+//! A thread asks at the beginning of a fault that is served with a window of the largest size, so
+//! both work at the same time, each on pages of its own. An evictor that comes late, or is busy
+//! making room, is overtaken: the thread loads the pages that it needs itself, and asks for those
+//! behind them. If the evictor has just those pages in hand, the thread first loads the ones behind
+//! them, so that nothing is loaded twice. No thread waits for pages from here.
 
 use super::resolve::Serve;
 use super::{Active, Locked, Pager};
@@ -33,7 +33,8 @@ impl Ahead {
 
 impl Pager {
     /// A fault at `page` is about to be served with a window of `pages`: asks the evictor for the
-    /// window after it if the access runs on and on. Returns where that one ends, or 0.
+    /// window after it if the access is sequential so far. Returns where the evictor's window ends,
+    /// or 0.
     pub(super) fn ask_ahead(
         &self,
         s: &mut Locked<'_>,
@@ -58,13 +59,13 @@ impl Pager {
         end
     }
 
-    /// Where what the evictor has in hand ends, if `page` is in it.
+    /// The end of the pages that the evictor has in hand, if `page` is one of them.
     pub(super) fn coming_end(&self, s: &Locked<'_>, page: usize) -> Option<usize> {
         (s.coming.start..s.coming.end).contains(&page).then_some(s.coming.end)
     }
 
-    /// What a fault at `page` is to be served with first, if the evictor has that page in hand:
-    /// what comes after, of `range`.
+    /// The page that a fault at `page` is to be served with first, if the evictor has `page` in
+    /// hand: the first one behind the evictor's, in `range`.
     pub(super) fn behind_coming(
         &self,
         s: &Locked<'_>,
@@ -79,7 +80,7 @@ impl Pager {
         may_be.then_some(behind)
     }
 
-    /// The evictor brings a portion of what was asked for, if there is room. Says whether it did.
+    /// Brings a portion of the pages that were asked for, if there is room. Returns whether it did.
     pub(super) fn bring_ahead(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         let Ahead { start, end } = s.ahead;
         if start >= end {
@@ -98,7 +99,7 @@ impl Pager {
             // Room first.
             return false;
         }
-        // Before the lock is let go: whoever asks anew meanwhile wants something else, or nothing
+        // Before the lock is let go: a thread that asks meanwhile wants something else, or nothing
         // any more.
         let in_hand = Ahead { start: end, end };
         s.ahead = in_hand;

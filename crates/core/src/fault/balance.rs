@@ -1,21 +1,21 @@
 //! How the memory is divided between pages as they are and compressed ones.
 //!
-//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. Which
-//! is better shows at the borders. Limbo holds the pages that a little more memory would have kept:
-//! its hits per page are the loads that a page of memory saves. What the store was given last is
-//! what a little more pool would have kept: loads of that are the reads that a page of pool saves.
-//! The pool's share moves to where more is saved, unless the user has fixed it. While nothing is in
-//! the store, it tries.
+//! A larger pool keeps pages from the disk, a smaller one leaves more of them ready to use. The
+//! loads at the borders show which is better. Limbo holds the pages that a little more memory would
+//! have kept: its hits per page are the loads that a page of memory saves. The latest pages of the
+//! store are those that a little more pool would have kept: loads of them are the reads that a page
+//! of pool saves. The pool's share moves to where more is saved, unless the user has fixed it.
+//! While nothing is in the store, the share moves as a trial.
 //!
-//! The same question again within the pool: a copy kept of a page that is back (`cache/kept.rs`)
-//! saves compressing it again, and takes memory that could hold pages.
+//! Kept copies are judged likewise: a copy kept of a page that is back (`cache/kept.rs`) saves
+//! compressing it again, and takes memory that could hold pages.
 //!
 //! In a tree of processes the pool's part is one of the whole tree's memory: a process that sleeps
-//! is all pool, and that is as it should be. Where all pools together are too large each gives back
-//! in proportion.
+//! is all pool, as it should be. Where all pools together are too large each gives back in
+//! proportion.
 //!
-//! And once more for the codec: one that is denser leaves memory for pages and makes each load
-//! slower. By the same measure it is chosen for all pages of a program, or not.
+//! The codec is judged likewise: a denser one leaves memory for pages and makes each load slower.
+//! All pages of a program have it, or none.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -26,20 +26,21 @@ use crate::policy::{Borders, PACKING_COSTS, POOL_FIRST_PERCENT};
 use crate::policy::{is_denser_better, is_packing_worth, next_pool_percent};
 use crate::sys::PAGE_SIZE;
 
-/// The share where there is no store, or it fails.
+/// The pool's share where there is no store, or it fails.
 const WITHOUT_STORE_PERCENT: u32 = 90;
-/// What evicting and loading a page costs, in times of compressing it.
+/// The cost of evicting a page and loading it again, in units of compressing it.
 const RELOAD_COST: i64 = 3;
-/// Loads and stores that speak for or against a codec.
+/// Loads and stores between two choices of the codec.
 const CODEC_PAGES: u64 = 8192;
-/// Fewer pages than these came or went between two ticks: the program does not wait for us.
+/// Pages loaded and stored between two ticks; with fewer the program does not wait for the pager.
 const LEISURE: u64 = 32;
-/// Where the share of kept copies starts, in parts of what the pool leaves, and its bounds.
+/// The share of kept copies: its start and its bounds, as divisors of the memory that the pool
+/// leaves.
 const FIRST_KEPT: i64 = 8;
 const LEAST_KEPT: i64 = 256;
 const MOST_KEPT: i64 = 3;
 
-/// Totals of events, as of when they were looked at last.
+/// Totals of events, as of the last look.
 struct Seen<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Seen<N> {
@@ -47,12 +48,12 @@ impl<const N: usize> Seen<N> {
         Seen([const { AtomicU64::new(0) }; N])
     }
 
-    /// What has happened since.
+    /// Events since the last look.
     fn since(&self, totals: [u64; N]) -> [u64; N] {
         core::array::from_fn(|i| totals[i].wrapping_sub(self.0[i].load(Ordering::Relaxed)))
     }
 
-    /// The same, settled.
+    /// [`Self::since`], and this look is the last one then.
     fn take(&self, totals: [u64; N]) -> [u64; N] {
         let since = self.since(totals);
         self.settle(totals);
@@ -66,7 +67,7 @@ impl<const N: usize> Seen<N> {
 
 pub(super) struct Balance {
     others: Others,
-    /// Fixed by the user, or where the share is now.
+    /// The pool's share: fixed by the user, or where it is now.
     percent: AtomicU32,
     is_fixed: AtomicBool,
     /// Loads from the store that a little more pool would have saved, hits in limbo, loads from the
@@ -78,11 +79,11 @@ pub(super) struct Balance {
     kept_seen: Seen<3>,
     /// Pages stored since a copy served last.
     in_vain: AtomicI64,
-    /// Loads, stores and hits in limbo; and which codec was chosen last.
+    /// Loads, stores and hits in limbo. `is_dense`: the codec chosen last was the dense one.
     codec_seen: Seen<3>,
     is_dense: AtomicBool,
-    /// For what is compressed again by page, and for groups: the events of the borders, what was
-    /// done, and loads that had to undo it.
+    /// For entries compressed again one by one, and for groups: the events of the borders, entries
+    /// packed, and loads that had to undo it.
     packing_seen: [Seen<5>; 2],
     /// Pages loaded and stored, at the last tick.
     leisure_seen: Seen<2>,
@@ -90,14 +91,14 @@ pub(super) struct Balance {
     dropped_seen: Seen<1>,
 }
 
-/// What the other processes of the tree hold of what pages and pools share, in pages, as of the
-/// last tick.
+/// The other processes' part of the memory that pages and pools share, in pages, as of the last
+/// tick.
 struct Others {
     pages: AtomicI64,
     pools: AtomicI64,
 }
 
-/// What is known of the border between pages and pool: totals of loads from the store that a pool
+/// The facts about the border between pages and pool: totals of loads from the store that a pool
 /// larger by `near` frames would have had, hits in limbo, loads from the pool; pages in the store,
 /// and in limbo.
 struct BorderFacts {
@@ -107,8 +108,8 @@ struct BorderFacts {
     limbo: u64,
 }
 
-/// What the choice of a codec is made of: totals of loads, stores, and hits in limbo; pages in
-/// limbo and in the pool; sizes of the same pages by the fast codec and by the dense one.
+/// The facts for the choice of a codec: totals of loads, stores, and hits in limbo; pages in limbo
+/// and in the pool; sizes of one sample of pages by the fast codec and by the dense one.
 struct CodecFacts {
     events: [u64; 3],
     limbo: u64,
@@ -144,16 +145,16 @@ impl Balance {
         self.codec_seen.settle(facts.events);
         let was = self.is_dense.load(Ordering::Relaxed);
         let (fast, dense) = (u64::from(facts.sizes.0), u64::from(facts.sizes.1));
-        // Memory between the one way and the other, from what the pool takes now.
+        // Memory that the dense codec saves over the fast one, by the pool's size now.
         let saved = facts.pool * fast.saturating_sub(dense) / if was { dense } else { fast };
         let is = is_denser_better(was, events, facts.limbo, saved);
         self.is_dense.store(is, Ordering::Relaxed);
         (is != was).then_some(is)
     }
 
-    /// One step of the share of kept copies. `room`, `limbo`, `kept`: pages of memory that the pool
-    /// leaves, that limbo holds, that copies take. `events`: totals of copies that served, of pages
-    /// stored, of hits in limbo.
+    /// One step of the share of kept copies. `room`: pages of memory that the pool leaves; `limbo`:
+    /// pages in limbo; `kept`: pages of memory that copies take. `events`: totals of copies that
+    /// served, of pages stored, of hits in limbo.
     fn step_kept(&self, room: i64, limbo: i64, kept: i64, events: [u64; 3]) -> i64 {
         let [gain, stored, hits] = self.kept_seen.take(events).map(|n| n as i64);
         let loss = hits.saturating_mul(kept).saturating_mul(RELOAD_COST) / limbo.max(16);
@@ -161,8 +162,8 @@ impl Balance {
             0 => room / FIRST_KEPT,
             now => now,
         };
-        // Full, and of no use though memory has changed hands: what is kept is of pages that never
-        // go.
+        // The copies are full, and none served though memory has changed hands: they are of pages
+        // that never go.
         let in_vain = if gain > 0 { 0 } else { self.in_vain.load(Ordering::Relaxed) + stored };
         let is_stuck = in_vain > 2 * room && kept > now / 2;
         self.in_vain.store(if is_stuck { 0 } else { in_vain }, Ordering::Relaxed);
@@ -208,8 +209,8 @@ impl Balance {
         }
     }
 
-    /// Whether it is worth it that pages are compressed again, by page and in groups: what is known
-    /// of that.
+    /// Whether it is worth it that entries are compressed again, one by one and in groups, as far
+    /// as that is known.
     fn judge_packing(&self, facts: &BorderFacts, packings: [Packing; 2]) -> [Option<bool>; 2] {
         core::array::from_fn(|i| {
             let Packing { packed, loads, saved_bytes } = packings[i];
@@ -229,7 +230,7 @@ impl Balance {
 }
 
 impl BorderFacts {
-    /// With what has happened of late.
+    /// The borders with the events since the last look.
     fn borders(&self, [near_loads, limbo_hits, pool_loads]: [u64; 3]) -> Borders {
         let BorderFacts { near, stored, limbo, .. } = *self;
         Borders { near_loads, limbo_hits, pool_loads, near, stored, limbo }
@@ -237,13 +238,13 @@ impl BorderFacts {
 }
 
 impl Pager {
-    /// What pages and pool share: the limit, less memory that is neither.
+    /// The memory that pages and pool share: the limit, less memory that is neither.
     fn divided_pages(&self) -> i64 {
         (self.limit_pages() - self.outside_pages()).max(super::MIN_PAGES)
     }
 
-    /// Frames that the pool may have: what the others leave of the tree's part, or this one's share
-    /// of it.
+    /// Frames that the pool may have: the tree's part less the pools of the other processes, or
+    /// this process's share of that part.
     pub(super) fn pool_target_pages(&self) -> i64 {
         let Others { pages, pools } = &self.balance.others;
         let (pages, pools) = (pages.load(Ordering::Relaxed), pools.load(Ordering::Relaxed));
@@ -252,8 +253,8 @@ impl Pager {
         (all - pools).max(all * mine / (mine + pools).max(1)).max(super::MIN_PAGES)
     }
 
-    /// Looks what the others hold. A dormant process holds nothing of this; what is shared by fork
-    /// counts where it counts.
+    /// Sums up what the other processes hold. A dormant process holds none of it; memory shared by
+    /// fork counts in the process that counts it.
     fn look_at_others(&self) {
         let (mut pages, mut pools) = (0, 0);
         let others = self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
@@ -268,8 +269,8 @@ impl Pager {
     }
 
     /// Whether the pool takes more than its part: relatives may have left it less than it began
-    /// with. Or all else that the process has is gone, and the tree is still over its limit: what
-    /// others have of the part may be locked.
+    /// with. The pool is also too large when the process has hardly anything else left and the tree
+    /// is still over its limit: what others have of the part may be locked.
     pub(super) fn is_pool_too_large(&self) -> bool {
         let is_last = self.resident_pages() + self.limbo_pages() <= 2 * super::MIN_PAGES;
         if is_last && self.pool_pages() > super::MIN_PAGES && self.excess_of_tree(0) > 0 {
@@ -285,8 +286,8 @@ impl Pager {
         let Some(active) = self.active() else { return };
         self.look_at_others();
         let c = active.cache.counters();
-        // What left unseen and was back at once would have been a hit, in a limbo that it would
-        // have been a part of.
+        // A page that left without limbo and was back at once counts as a hit, in a limbo that
+        // would have been larger by such pages.
         let limbo_hits =
             self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
         let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
@@ -295,20 +296,21 @@ impl Pager {
         let facts = BorderFacts {
             events: [c.near_loads, limbo_hits, c.pool_loads],
             near: near_bytes(c.mem_used_bytes) / PAGE_SIZE as u64,
-            // What does not compress is not the pool's.
+            // Incompressible pages in the store would not be in a larger pool either.
             stored: c.store_pages - c.incompressible_pages.min(c.store_pages),
             limbo: limbo as u64,
         };
         self.balance.step(&facts);
         active.cache.judge(self.balance.judge_packing(&facts, active.cache.packings()));
         if active.cache.store_failure().is_some() {
-            // What stays in memory compressed is still less than what it was.
+            // Pages in the pool take less memory than as they were.
             self.balance.begin(0, false);
         }
         self.limit_pool(active);
         let kept = c.kept_bytes as usize / PAGE_SIZE;
         let events = [c.unchanged_pages, c.stores, limbo_hits];
-        // What the pool leaves without them: its part may be more than it takes.
+        // The memory that the pool leaves, kept copies not counted: the pool's part may be more
+        // than it takes.
         let pool = self.pool_pages().min(self.pool_target_pages()) - kept as i64;
         let room = (self.divided_pages() - pool.max(0)).max(super::MIN_PAGES);
         let most = self.balance.step_kept(room, limbo, kept as i64, events);
@@ -352,8 +354,8 @@ mod tests {
             }
             b.percent()
         };
-        // What goes to the store comes back: 0.25 loads of each page, 25 us of a page of pool; 12
-        // us of a page as it is.
+        // Pages in the store come back: 0.25 loads of each page, 25 us of a page of pool; 12 us of
+        // a page as it is.
         assert_eq!(steps(100, 1000, 1000, &mut facts), MOST_PERCENT);
         // It does not: 0.025 loads.
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
@@ -373,7 +375,7 @@ mod tests {
     fn copies_are_kept_while_they_are_worth_more_than_pages() {
         let b = Balance::new();
         let (mut unchanged, mut hits, mut now) = (0, 0, 100);
-        // Clean evictions and no use for more pages: as many as may be.
+        // Clean evictions, and no use for more pages: the copies take as much as they may.
         for _ in 0..50 {
             unchanged += 1000;
             now = b.step_kept(16_000, 1000, now, [unchanged, 0, hits]);
@@ -439,15 +441,15 @@ mod tests {
             packings = packings.map(|p| Packing { loads: p.loads + loads, saved_bytes, ..p });
             b.judge_packing(facts, packings)
         };
-        // 1000 pages save 12 us for each of 1000 hits; 6 us for each of 4000 loads is more, and 90
-        // in any case.
+        // 1000 pages save 12 us for each of 1000 hits. 6 us for each of 4000 loads is more, and so
+        // is 90 us.
         assert_eq!(step(50, 1000, &mut facts), [None, None], "too few to say");
         assert_eq!(step(3950, 0, &mut facts), [Some(false); 2]);
         assert_eq!(step(0, 0, &mut facts), [None, None], "nothing since");
         assert_eq!(step(1500, 1000, &mut facts), [Some(true), Some(false)]);
         assert_eq!(step(100, 1000, &mut facts), [None, Some(true)]);
-        // What goes to the disk is worth more: 100 us for each of 10 000 loads, of what 2500 pages
-        // of pool would have had.
+        // Pages in the store are worth more: 100 us for each of 10 000 loads, which 2500 pages of
+        // pool would have saved.
         facts.events[0] += 10_000;
         assert_eq!(step(4000, 0, &mut facts), [Some(true), Some(true)]);
     }

@@ -27,22 +27,25 @@ use crate::region::{PageState, Range};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Kernel mappings that units may make, of some 65 000: the rest is for the program's own.
+/// Kernel mappings that units may make, of the 65 000 that a process may have: the rest is for the
+/// program's own.
 const MAPPINGS_MOST: usize = 40 << 10;
-/// Pages of a unit at most: 16 MiB, of which 65 000 make all that a process has.
+/// Pages of a unit at most: 16 MiB. With 65 000 of these, units cover all memory that a process
+/// has.
 const UNIT_MOST_PAGES: usize = 4096;
 /// Pages of limbo that are claimed at the same time as they leave: a touch of one waits for all.
 /// Runs of units have as many.
 const LEAVING_PAGES: usize = 16;
 
-/// What came of a run that was filled and shown without the lock.
+/// The result of a run that was filled and shown without the lock.
 struct Shown {
     from: Origin,
-    /// Whose copies the cache keeps, a bit each; none of a run that is longer.
+    /// Bits of the pages whose copies the cache keeps; 0 for a run longer than
+    /// [`WINDOW_LOCKED_PAGES`].
     kept: u64,
 }
 
-/// Why a run was not shown. Nothing has changed: what was loaded is still stored.
+/// Why a run was not shown. Nothing has changed: pages that were loaded are still stored.
 enum Hidden {
     Lost(LoadError),
     /// The kernel did not take the pages.
@@ -51,7 +54,7 @@ enum Hidden {
     NoMapping,
 }
 
-/// A page of limbo that leaves, claimed: the entry of its copy, if the cache kept one.
+/// A page of limbo that leaves, claimed. `copy`: the entry of its copy, if the cache kept one.
 #[derive(Clone, Copy)]
 struct Leaver {
     page: usize,
@@ -75,7 +78,7 @@ impl Pager {
             Err(pages) => return Serve::NeedRoom(pages),
         };
         match self.serve_run(s, active, &range, page, (start, end)) {
-            // A neighbour that cannot be read, or written, is nobody's business before it is
+            // A neighbour that cannot be read, or written, matters to no thread before it is
             // touched.
             Serve::Lost(_) | Serve::Again if end - start > PAGE_SIZE => {
                 self.serve_run(s, active, &range, page, (page, page + PAGE_SIZE))
@@ -105,7 +108,7 @@ impl Pager {
         let missing = self.missing_between(start, end) as i64;
         self.claim(s, start, pages);
         self.resident.fetch_add(missing, Ordering::Relaxed);
-        // One page has room on the stack. Of several, others may have the buffer.
+        // One page has room on the stack. The buffer for several may be in use by another thread.
         let buffer = if pages > 1 { s.bounce.take() } else { None };
         let shown = unlocked_with_room(s, buffer, |bytes| {
             self.fill_and_show(active, range, (start, end), bytes)
@@ -127,7 +130,7 @@ impl Pager {
             Hidden::Unfilled => Serve::Again,
             Hidden::NoMapping => {
                 if start <= range.start && range.end <= end {
-                    // Others may give mappings back.
+                    // Other ranges may give mappings back.
                     return Serve::Again;
                 }
                 // Larger units need fewer of them.
@@ -139,8 +142,9 @@ impl Pager {
         }
     }
 
-    /// The unit around a page, and so many after it as `want` pages reach into, or it alone where
-    /// room is short. `Err`: so many pages that there is no room for even that.
+    /// The unit around a page, and the units after it that `want` pages reach into, or the page's
+    /// unit alone where room is short. `Err`: the pages to make room for, where there is no room
+    /// for even that.
     fn unit_with_room(
         &self,
         range: &Range,
@@ -154,7 +158,8 @@ impl Pager {
         if self.excess(self.missing_between(start, end) as i64) <= 0 {
             return Ok((start, end));
         }
-        // Where the kernel is short of mappings units are as large as they have to be.
+        // Where the kernel is short of mappings units are larger, but room for one of the ordinary
+        // size is enough.
         let least = ((least_end - start) >> PAGE_SHIFT).min(self.unit_pages_by_size()) as i64;
         if self.excess(least) > 0 { Err(least) } else { Ok((start, least_end)) }
     }
@@ -276,8 +281,9 @@ impl Pager {
         self.unit_pages_by_size().max(self.unit_pages_least.load(Ordering::Relaxed))
     }
 
-    /// A unit has one mapping at most, and two for each that is shown. A touch at random loads a
-    /// unit, so it has as few pages as that allows: 4 take 1.4 times as long as 2 (256 MiB in 128).
+    /// A unit has one mapping at most, and two for each that is shown. A random touch loads a whole
+    /// unit, so units are as small as the mappings allow: 4 pages take 1.4 times as long as 2 (256
+    /// MiB in 128).
     fn unit_pages_by_size(&self) -> usize {
         let pages = self.ranges.accessible_bytes() >> PAGE_SHIFT;
         let shown = usize::try_from(self.limit_pages()).unwrap_or(0);
@@ -301,7 +307,7 @@ impl Pager {
             self.recount_own();
             for i in 0..count {
                 let Some(Leaver { page, .. }) = leavers[i] else { continue };
-                // While it is claimed: its frame is gone already.
+                // While the page is claimed: its frame is gone already.
                 let is_out = self.publish_page(s, active, page, slot + i, aged[i]);
                 (freed, refused) = (freed + is_out as usize, refused + !is_out as usize);
                 self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
@@ -312,8 +318,8 @@ impl Pager {
         (freed, refused)
     }
 
-    /// Claims the pages that `count` slots from `first` on have, once none of them is about to be
-    /// shown. Their copies become the claimer's.
+    /// Claims the pages in `count` slots from `first` on, once none of them is about to be shown.
+    /// Their copies become the claimer's.
     fn claim_slots(
         &self,
         s: &mut Locked<'_>,
@@ -349,7 +355,7 @@ impl Pager {
             }
             self.give_to_cache(active, &bytes, is_cold, copy, &mut Evidence::default())
         });
-        // Neighbours go by one call: each call of the kernel's here is as much as a page's codec.
+        // Neighbours go by one call: each call of the kernel here takes as long as a page's codec.
         let is_gone = |i: usize| matches!(aged[i], Aged::Zero | Aged::Stored(_));
         let page_of = |i: usize| leavers[i].filter(|_| is_gone(i)).map(|l| l.page);
         let mut i = 0;
@@ -360,7 +366,8 @@ impl Pager {
             };
             let is_next = |n: &usize| page_of(i + n) == Some(start + n * PAGE_SIZE);
             let pages = (0..LEAVING_PAGES - i).take_while(is_next).count();
-            // A frame that the kernel does not drop takes memory, and is written over.
+            // A frame that the kernel does not drop goes on taking memory, and is written over
+            // later.
             let _ = active.mechanism.drop_in_place(start, pages);
             i += pages;
         }
@@ -368,7 +375,7 @@ impl Pager {
     }
 }
 
-/// The unit of `bytes`, a power of two, that a page is in, as far as it is of the range.
+/// The unit of `bytes`, a power of two, that a page is in, clipped to the range.
 fn around(range: &Range, page: usize, bytes: usize) -> (usize, usize) {
     let start = page & !(bytes - 1);
     (start.max(range.start), (start + bytes).min(range.end))
@@ -383,13 +390,13 @@ mod tests {
 
     const PAGES: usize = 32;
 
-    /// A world whose pages are written, by protection faults.
+    /// A world whose pages are written, with protection faults.
     fn world() -> World {
         let world = World::new(Spec { has_store: true, hides: true, ..Spec::roomy(PAGES) });
         world.map(0, PAGES, READ_WRITE);
         let (mut thread, mut noise) = (world.thread(), Random::new(3));
         for page in 0..PAGES {
-            // Half of them are what no codec makes smaller.
+            // Half of them are noise, which no codec makes smaller.
             let touch = thread.access(world.at(page), true, |b| {
                 b.fill_with(|| if page % 2 == 0 { 1 } else { noise.below(256) as u8 });
                 b[7] = page as u8;
@@ -427,7 +434,7 @@ mod tests {
         w.page_out();
         w.active().cache.rest();
         w.store.unwrap().set_fault(Fault::From(1));
-        // What compresses is in the pool.
+        // Page 8 compresses, so it is in the pool.
         assert_eq!((read(&w, 8), read(&w, 9)), (Touch::Done, Touch::Lost));
         w.store.unwrap().set_fault(Fault::Never);
         assert_eq!(read(&w, 9), Touch::Done);

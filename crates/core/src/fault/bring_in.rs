@@ -18,22 +18,23 @@ use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Pages that come under one hold of the lock: others wait for it.
 const TOGETHER: usize = WINDOW_LOCKED_PAGES;
-/// Pages that one portion brings: some milliseconds of work, between which the evictor sees to its
+/// Pages that one portion brings: some milliseconds of work, after which the evictor sees to its
 /// other duties.
 const PORTION_PAGES: usize = 1024;
 
-/// Where to go on.
+/// Where the next portion begins.
 #[derive(Default)]
 pub struct BringIn {
     next: usize,
 }
 
 impl Pager {
-    /// Brings a portion of what is out in, as long as the limit has room. True: it has ended.
+    /// Brings in a portion of the pages that are out, as long as the limit has room. True: it has
+    /// ended.
     pub fn bring_in_portion(&self, b: &mut BringIn) -> bool {
         let mut left = PORTION_PAGES;
         while left > 0 {
-            // What is above the evictor's mark would go again at once.
+            // Pages above the evictor's mark would go again at once.
             if self.excess(TOGETHER as i64) + self.watermarks().1 > 0 {
                 return true;
             }
@@ -43,9 +44,9 @@ impl Pager {
         false
     }
 
-    /// The process is about to be dumped: brings in all that is out, until it holds `most_pages`
-    /// more than it does now, whatever the limit. Nothing goes out any more. Says how many pages
-    /// are missing.
+    /// Brings in all pages that are out, for a process that is about to be dumped, until it holds
+    /// `most_pages` more than now, whatever the limit. Nothing goes out any more. Returns how many
+    /// pages are missing.
     pub fn bring_in_all(&self, most_pages: i64) -> u64 {
         let most = self.used_pages().saturating_add(most_pages).max(self.limit_pages());
         self.keep_all();
@@ -68,7 +69,7 @@ impl Pager {
         missing
     }
 
-    /// Brings the next few pages in. Says how many were asked for; `None`: there are no more.
+    /// Brings the next few pages in. Returns how many were asked for; `None`: there are no more.
     fn bring_in_some(&self, b: &mut BringIn) -> Option<usize> {
         let s = self.enter();
         let (start, end) = self.next_missing(b.next)?;

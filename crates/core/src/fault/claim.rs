@@ -36,17 +36,17 @@ use crate::sys::PAGE_SIZE;
 use crate::sys::contention::{self, Waits};
 use crate::sys::sync::{futex_wait, futex_wake, look_for_abandoned};
 
-/// Looks at the word before a waiting thread sleeps: some 2 us, which is as long as most claims
-/// last.
+/// Looks at the word before a waiting thread sleeps: some 2 us, as long as most claims last.
 const SPINS: u32 = 400;
 /// A thread that waits looks again after this long even if nobody wakes it: a bound, not a rhythm.
 const WAIT_NS: u64 = 2_000_000;
-/// After so many waits of that length, two seconds, it is asked whether the holder still exists.
+/// Waits of that length, two seconds together, after which the waiting thread asks whether the
+/// claim's holder still exists.
 const ABANDONED_WAITS: u32 = 1000;
 /// Ranges that may be drained at once by name; with more, everything is drained.
 const DRAINS_MAX: usize = 8;
 
-/// What the lock protects of claims.
+/// The part of the pager's state that is about claims, under its lock.
 pub(super) struct Claims {
     /// Claims that have not ended, of pages and of stretches.
     count: u32,
@@ -54,11 +54,11 @@ pub(super) struct Claims {
     is_awaited: bool,
     /// Waits that nobody ended, since the last claim ended.
     vain_waits: u32,
-    /// Where no claim may begin: somebody waits for those that there are to end.
+    /// Where no claim may begin: some thread waits until the claims there have ended.
     drains: [(usize, usize); DRAINS_MAX],
     drains_len: usize,
-    /// How often a range was locked: who let the lock go knows by it whether ranges are as they
-    /// were.
+    /// How often a range was locked. A thread that let the lock go knows by it whether the ranges
+    /// are as they were.
     pub(super) changes: u64,
 }
 
@@ -76,7 +76,7 @@ impl Claims {
         }
     }
 
-    /// No page is claimed, and nobody waits for that.
+    /// No page is claimed, and no thread waits for that.
     #[inline]
     fn are_none(&self) -> bool {
         self.count == 0 && self.drains_len == 0
@@ -86,7 +86,7 @@ impl Claims {
         self.drains_len > 0 && self.drains.iter().any(|(start, end)| *start <= page && page < *end)
     }
 
-    /// Keeps new claims out of `[start, end)`; which drain it is, to be ended.
+    /// Keeps new claims out of `[start, end)`. Returns the number of the drain, for its end.
     fn begin_drain(&mut self, start: usize, end: usize) -> usize {
         self.drains_len += 1;
         match self.drains.iter().position(|d| *d == NO_DRAIN) {
@@ -94,7 +94,7 @@ impl Claims {
                 self.drains[i] = (start, end);
                 i
             }
-            // One that ends earlier lets claims in again, which only takes longer.
+            // A drain that ends earlier lets claims in again, so this one only takes longer.
             None => {
                 self.drains[DRAINS_MAX - 1] = (0, ADDRESS_END);
                 DRAINS_MAX - 1
@@ -120,7 +120,7 @@ impl Pager {
         self.lock_range(0, ADDRESS_END)
     }
 
-    /// Takes the lock, while no page of `[start, end)` is claimed: to change how that is mapped.
+    /// Takes the lock while no page of `[start, end)` is claimed, to change how that is mapped.
     pub fn lock_range(&self, start: usize, end: usize) -> Locked<'_> {
         let mut s = self.enter();
         s.claims.changes += 1;
@@ -180,7 +180,7 @@ impl Pager {
         contention::claim_begins(page, pages);
     }
 
-    /// The pages have their new state: their claim ends.
+    /// Ends the claim of pages, which have their new state.
     pub(super) fn end_claim(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         for i in 0..pages {
             self.word(page + i * PAGE_SIZE, |m, e| {
@@ -228,7 +228,7 @@ impl Pager {
         }
     }
 
-    /// The claim of all stretches that touch `[start, end)` ends.
+    /// Ends the claim of all stretches that touch `[start, end)`.
     pub(super) fn end_stretch_claims(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let mut count = 0;
         self.table.for_each_stretch(start, end, |at, m| {
@@ -259,7 +259,7 @@ impl Pager {
         s.claims.vain_waits = if is_over() { 0 } else { s.claims.vain_waits + 1 };
         if s.claims.vain_waits == ABANDONED_WAITS {
             s.claims.vain_waits = 0;
-            // A process that shares this memory may have been killed with a claim in its hands.
+            // A process that shares this memory may have been killed while it held a claim.
             s.unlocked(look_for_abandoned);
         }
     }
@@ -272,7 +272,7 @@ impl Pager {
         }
     }
 
-    /// Asserts that no claim was forgotten. With nothing in flight.
+    /// Asserts that no claim was forgotten, at rest.
     pub(super) fn check_claims(&self, s: &Locked<'_>) {
         assert_eq!(s.claims.count, 0, "claims");
         self.table.for_each_stretch(0, ADDRESS_END, |at, m| {
@@ -324,7 +324,7 @@ mod tests {
         assert!(!w.pager.is_free(&s, w.at(STRETCH_PAGES - 1)) && w.pager.is_free(&s, end));
         assert!(!w.pager.claim_stretches(&mut s, start, end), "it is claimed once");
         drop(s);
-        // Would wait for ever if it waited for claims that are none of its range.
+        // This would wait for ever if it waited for claims outside its range.
         let mut s = w.pager.lock_range(end, w.at(2 * STRETCH_PAGES - 1));
         w.pager.end_stretch_claims(&mut s, start, end);
         w.pager.check_claims(&s);
@@ -352,7 +352,7 @@ mod tests {
             is_taken = w.pager.claim_stretches(&mut s, w.at(0), w.at(8));
             w.pager.end_claim(&mut s, w.at(5), 1);
         });
-        // Asked here, so that whoever waits has come to its end if the answer is wrong.
+        // Asserted here, so that the waiting thread has ended even if the answer is wrong.
         assert!(!is_early, "page 5 was claimed");
         assert_eq!(free, [true, false, false, true]);
         assert!(!is_taken, "it was waited for");

@@ -1,10 +1,10 @@
 //! Paging ends for good, while the program goes on: every page is brought in, over the limit if
 //! need be, and the memory is the kernel's alone again.
 //!
-//! That is the last resort where something that paging needs is about to go, or is gone: a seccomp
-//! filter that refuses our calls, a child that may not have a userfaultfd, a second thread where
-//! only one may be ([`needs_to_be_alone`]). More memory than the limit is a smaller evil than a
-//! program that dies or sees wrong bytes.
+//! This is the last resort where something that paging needs is about to go, or is gone: a seccomp
+//! filter that refuses the pager's calls, a child that may not have a userfaultfd, a second thread
+//! where only one may be ([`needs_to_be_alone`]). More memory than the limit is a smaller evil than
+//! a program that dies or sees wrong bytes.
 //!
 //! ```text
 //!   all threads run, the mechanism works     end_paging:      serve what is missing, then take the ranges off
@@ -36,14 +36,14 @@ impl Pager {
     }
 
     /// Ends paging in a process whose mechanism works. The evictor must have stopped. False: a
-    /// range could not be taken off, so what is missing goes on being served; nothing leaves any
+    /// range could not be taken off, so missing pages go on being served, and no page leaves any
     /// more.
     pub fn end_paging<'a>(&'a self, mut s: Locked<'a>) -> (Locked<'a>, bool) {
         let Some(active) = self.active() else { return (s, true) };
         self.ending.store(true, Ordering::Release);
         self.is_watching.store(false, Ordering::Release);
-        // What is on its way out is taken back or gone when whoever has it in hand sees to it;
-        // nobody begins anew.
+        // A page on its way out is taken back, or gone, once its claimer is done with it; no page
+        // begins to leave any more.
         while s.is_claimed() {
             drop(s);
             crate::sys::sleep_ns(WAIT_NS);
@@ -69,12 +69,12 @@ impl Pager {
     }
 
     /// Ends paging of `[start, end)` in a process that goes on paging: all of it is brought in, and
-    /// is the program's and the kernel's alone from then on, as memory that was never managed.
+    /// is the program's and the kernel's alone from then on, like memory that was never managed.
     /// False: some of it cannot be brought in or taken off now. It goes on being served, and none
     /// of it leaves.
     pub fn end_paging_of(&self, start: usize, end: usize) -> bool {
         let mut s = self.lock_range(start, end);
-        // Nothing of it leaves from here on.
+        // No page of it leaves from here on.
         self.note_flag(start, end, RangeFlags::LOCKED, true);
         let mut all = true;
         if let Some(active) = self.active() {
@@ -84,7 +84,8 @@ impl Pager {
                 return false;
             }
             self.wait_for_copies();
-            // Where an attachment failed part of it may have been made, so each range is taken off.
+            // Where an attachment failed, part of it may have been made, so each range is taken
+            // off.
             self.ranges.for_each(start, end, |r| {
                 all &= active.mechanism.release(r.start, r.len(), r.prot).is_ok();
             });
@@ -115,8 +116,8 @@ impl Pager {
         self.forget_paging(s, active);
     }
 
-    /// What is left of paging once all pages are in: memory of ours is given back, and the pager is
-    /// as a dormant one's.
+    /// Frees the rest of paging once all pages are in: the pager's memory is given back, and the
+    /// pager is as in a dormant process.
     fn forget_paging(&self, s: &mut Locked<'_>, active: &Active) {
         self.table.for_each_occupied(0, usize::MAX, |_, _, e| self.free_entry(e.take_copy()));
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
@@ -126,13 +127,13 @@ impl Pager {
             .store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
     }
 
-    /// A fault that was under way when paging ended: the page is there now. Once, or it is the
-    /// program's own business.
+    /// Answers a fault that was under way when paging ended: the page is there now. A fault that
+    /// repeats too often in a row is the program's own business.
     pub(super) fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
         if self.ended().is_none() || stream.repeated(page) { Fault::NotOurs } else { Fault::Served }
     }
 
-    /// The mechanism and the cache of before paging ended: their descriptors are still there.
+    /// The mechanism and the cache from before paging ended: their descriptors are still there.
     pub fn ended(&self) -> Option<&'static Active> {
         crate::sys::static_ref(&self.ended)
     }
@@ -146,8 +147,8 @@ impl Pager {
         first
     }
 
-    /// Brings in what is missing of `[start, end)`, where nothing leaves any more. Answers with the
-    /// lock, while no page of it is claimed; or with a page that cannot be had.
+    /// Brings in the missing pages of `[start, end)`, where nothing leaves any more. Returns the
+    /// lock, while no page of it is claimed, or with a page that cannot be had.
     fn bring_all_for_good<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -166,15 +167,15 @@ impl Pager {
                 let Some(settled) = settled else { return (s, Some(page)) };
                 next = missing_from(page + settled * PAGE_SIZE);
             }
-            // What threads were bringing themselves is there now, or missing after all.
+            // A page that a thread was bringing itself is there now, or missing after all.
             drop(s);
             s = self.lock_range(start, end);
         }
         (s, None)
     }
 
-    /// Brings `pages` pages from `page` on in, or as many as go at once: how many are settled.
-    /// `None`: the first cannot be had.
+    /// Brings in `pages` pages from `page` on, or as many as go at once. Returns how many are
+    /// settled; `None`: the first cannot be had.
     fn bring_for_good<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -203,7 +204,7 @@ impl Pager {
                     self.note_lost(why);
                     break;
                 }
-                // Somebody else may have brought it, or changed the range, meanwhile.
+                // Another thread may have brought it, or changed the range, meanwhile.
                 Serve::Changed => return (s, Some(0)),
                 Serve::NeedRoom(pages) if !self.is_ending() => s = self.make_room(s, active, pages),
                 Serve::Again | Serve::NeedRoom(_) => {
@@ -217,7 +218,8 @@ impl Pager {
         (s, None)
     }
 
-    /// Copies a page's contents to where they belong, writable memory that nobody looks at.
+    /// Copies a page's contents into place. The memory there is writable, and no other thread looks
+    /// at it.
     fn copy_in_place(&self, s: &mut Locked<'_>, active: &Active, page: usize) -> bool {
         let bounce = s.bounce.as_mut().expect("active").as_mut_slice();
         let (into, _) = bounce.as_chunks_mut::<PAGE_SIZE>();
@@ -251,8 +253,8 @@ impl Pager {
         true
     }
 
-    /// A page whose contents cannot be had: a touch of it ends the program, which is better than
-    /// wrong bytes.
+    /// Gives up a page whose contents cannot be had: a touch of it ends the program, which is
+    /// better than wrong bytes.
     fn give_up(&self, s: &mut Locked<'_>, page: usize) {
         let _ = program::show(page, PAGE_SIZE, 0);
         self.note_flag(page, page + PAGE_SIZE, RangeFlags::UNREGISTERED, true);

@@ -21,32 +21,34 @@ use crate::sys::sync::{futex_wake, look_for_abandoned};
 
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
-/// Portions that the evictor brings ahead before it sees to its other duties while memory is not
-/// short.
+/// Portions that the evictor brings ahead, while memory is not short, before it sees to its other
+/// duties.
 const AHEAD_PORTIONS: u32 = 64;
-/// Entries that the evictor compresses again before it sees to its other duties, and before it
-/// looks whether memory is short.
+/// Entries that the evictor compresses again before it sees to its other duties ([`PACK_PAGES`]),
+/// and before it looks whether memory is short ([`PACK_BATCH`]).
 const PACK_PAGES: usize = 512;
 const PACK_BATCH: usize = 8;
-/// What a fruitless step asks the cache to write back.
+/// Bytes that a fruitless step asks the cache to write back.
 const SHRINK_BYTES: usize = 256 << 10;
-/// Fruitless steps after which a thread that wants room goes over the limit rather than wait for
-/// ever.
+/// Fruitless steps that a thread that wants room tolerates before it goes over the limit rather
+/// than wait for ever.
 const FRUITLESS_MAX: u32 = 64;
-/// The same where others may have something to give, which takes a few of their evictors' ticks.
+/// [`FRUITLESS_MAX`] in a tree of processes: a relative's evictor may free memory, which takes a
+/// few of its ticks.
 const FRUITLESS_IN_TREE: u32 = 16 * FRUITLESS_MAX;
-/// The same when it went over the limit a moment ago.
+/// [`FRUITLESS_MAX`] of a process that went over the limit a moment ago.
 const FRUITLESS_AGAIN: u32 = 2;
 /// A thread that found nothing to evict looks again after this long...
 const WAIT_NS: u64 = 50_000;
-/// ...and in all waits this often at most (a disk that hangs must not hang the program for ever).
+/// ...and as often as this at most in one wait: a disk that hangs must not hang the program for
+/// ever.
 const WAITS_MAX: u32 = 400_000;
 
-/// After so many, some seconds, it is asked whether whoever has in hand what is waited for still
-/// exists.
+/// Waits of that length, a second or more together, after which the thread asks whether the holder
+/// of the claims that it waits for still exists.
 const ABANDONED_WAITS: u32 = 20_000;
 
-/// What a step of eviction achieved.
+/// The outcome of a step of eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reclaimed {
     /// Pages taken out of the program.
@@ -58,13 +60,13 @@ pub struct Reclaimed {
 }
 
 impl Reclaimed {
-    /// Nothing came of it, and trying again at once would be the same.
+    /// Nothing came of the step, and another at once would be as fruitless.
     fn is_fruitless(&self) -> bool {
         self.freed == 0 && (self.taken == 0 || self.refused > 0)
     }
 }
 
-/// Whether so many pages that come in are a window.
+/// Whether `pages` that come in are a window.
 fn is_window(pages: i64) -> bool {
     (WINDOW_LEAST_PAGES as i64..HUGE_PAGES as i64).contains(&pages)
 }
@@ -79,7 +81,8 @@ impl Pager {
         limbo_target(self.limit_pages(), self.active().map_or(usize::MAX, |a| a.slots))
     }
 
-    /// The same where other pages leave without.
+    /// [`Self::limbo_target`] while the evictor drops some pages without limbo: the smaller, the
+    /// fewer leave by way of it.
     fn limbo_target_now(&self, s: &Locked<'_>) -> i64 {
         (self.limbo_target() * s.by_limbo as i64 / ALL_BY_LIMBO as i64).max(LIMBO_LEAST_PAGES)
     }
@@ -113,7 +116,8 @@ impl Pager {
             }
             let mut s = self.enter();
             let has_brought = self.bring_ahead(&mut s, active);
-            // Who waits for its turn brings nothing in.
+            // A process that waits for its turn brings no windows in, so it needs no frames ready
+            // for them.
             while self.slot().turn.is_paused() && self.give_stock_back(&mut s, active) {}
             let short = self.excess(0) + self.watermarks().1;
             if short <= 0 {
@@ -152,7 +156,7 @@ impl Pager {
     }
 
     /// Between two rounds of eviction: compresses idle entries again until memory is short, or some
-    /// 5 ms are over. Says whether there is more to do.
+    /// 5 ms are over. Returns whether there is more to do.
     pub fn recompress_idle(&self) -> bool {
         let Some(active) = self.active() else { return false };
         let is_short = || {
@@ -173,15 +177,15 @@ impl Pager {
         left == 0
     }
 
-    /// Frees memory until `pages` more fit, or nothing can be freed any more; or waits until others
-    /// have (`room.rs`).
+    /// Frees memory until `pages` more fit, or nothing can be freed any more; or waits until other
+    /// threads have freed it (`room.rs`).
     pub(super) fn make_room<'a>(
         &'a self,
         s: Locked<'a>,
         active: &Active,
         pages: i64,
     ) -> Locked<'a> {
-        // Looked for once: what can go may be in other hands.
+        // Ready frames are looked for once: the pages that can go may be in other threads' hands.
         let wants_stock = is_window(pages) && self.is_nearly_full();
         if self.has_room(&s, pages, wants_stock) {
             return s;
@@ -233,10 +237,12 @@ impl Pager {
             let is_claimed = s.is_claimed();
             let idle = r.is_fruitless() && !is_claimed;
             if r.is_fruitless() && self.excess_of_tree(pages) <= 0 {
-                // What it has more than its share cannot go (it is locked, say), and there is room.
+                // The pages above this process's share cannot go (they are locked, say), and the
+                // tree has room.
                 self.slot().share.unbound();
             } else if r.is_fruitless() && !(idle && self.give_frame_back(&mut s, active)) {
-                // What others have claimed is on its way to the cache, or to the disk: wait for it.
+                // Pages that others have claimed are on their way to the cache, or to the disk:
+                // wait for them.
                 fruitless += !is_claimed as u32;
                 waits += 1;
                 if fruitless % FRUITLESS_MAX == 1 {
@@ -252,7 +258,7 @@ impl Pager {
                 if waits % ABANDONED_WAITS == 0 {
                     look_for_abandoned();
                 }
-                // Nothing to evict: the pool itself may be what is too large.
+                // Nothing to evict: the pool itself may be too large.
                 self.shrink_pool(active);
                 crate::sys::sleep_ns(WAIT_NS);
                 s = self.enter();
@@ -263,8 +269,8 @@ impl Pager {
         s
     }
 
-    /// Whether windows come in and the evictor is to have frames ready for them, instead of those
-    /// of other pages: nothing more is used by that.
+    /// Whether windows come in and the evictor is to have frames ready for them, taken from other
+    /// pages: the process uses no more memory by that.
     fn lacks_stock(&self, s: &Locked<'_>) -> bool {
         self.is_nearly_full()
             && !self.slot().turn.is_paused()
@@ -277,8 +283,8 @@ impl Pager {
         self.recount_own();
     }
 
-    /// One step: age a batch out of limbo if limbo has enough, else sweep. `direct`: for a thread
-    /// that waits, and which batch it waits for.
+    /// One step: ages a batch out of limbo if limbo has enough, else sweeps. `direct`: the batch
+    /// that a faulting thread waits for.
     fn reclaim<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -309,13 +315,13 @@ impl Pager {
                 (r.taken + left.taken, r.freed + left.freed, left.refused);
         }
         if r.freed > 0 && !(is_large && direct.is_some()) {
-            // What needed no limbo has made room: what is in it can wait until a whole batch is
-            // due.
+            // Pages that needed no limbo have made room, so those in limbo can wait until a whole
+            // batch is due.
             self.note_step(looked, r.freed);
             return (s, r);
         }
         // While limbo is filling up towards its target its pages are not old; but memory is short
-        // now. Nor does who waits for one page wait for frames that others then have.
+        // now. A thread that waits for one page does not wait for frames that others would get.
         let want = if is_large && s.limbo.wants_stock(most) { most } else { want.min(batch) };
         let (s, aged, refused) = self.age_out_batch(s, active, want, is_large);
         (r.freed, r.refused) = (r.freed + aged, r.refused + refused);

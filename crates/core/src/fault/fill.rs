@@ -23,12 +23,12 @@ use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::Filled;
 use crate::sys::mem::Mapping;
 
-/// What came of stored pages that were loaded and filled without the lock.
+/// The result of loading and filling stored pages without the lock.
 struct Brought {
-    /// How many of them are in the program, and whether to try again.
+    /// How many of the pages are in the program, and whether to try again.
     pages: usize,
     is_again: bool,
-    /// Those whose copies the cache keeps, a bit each.
+    /// Bits of the pages whose copies the cache keeps.
     kept: u64,
     is_guarded: bool,
     kind: FaultKind,
@@ -37,12 +37,12 @@ struct Brought {
 }
 
 impl Pager {
-    /// How many of `pages` were filled, and whether to try again.
+    /// How many of `pages` the kernel filled, and whether to try again.
     fn filled(&self, f: Filled, pages: usize) -> (usize, bool) {
         match f {
             Filled::All => (pages, false),
-            // The page after the first n is there: nothing of ours put it there, so it is the
-            // program's.
+            // The page after the first n is there already. The pager did not put it there, so the
+            // program did.
             Filled::Present(n) => (n + 1, false),
             Filled::Again(n) => (n, n == 0),
             Filled::Failed(n) => (n, n == 0),
@@ -89,13 +89,13 @@ impl Pager {
             f => self.filled(f, pages),
         };
         (0..n).for_each(|i| self.note_left_limbo(s, page + i * PAGE_SIZE, slot + i));
-        // The frames in the slots are still there until the tail passes, so they go on counting.
+        // The frames stay in the slots until limbo's tail passes, so they go on counting.
         self.end_fill(s, page, pages, n);
         self.add(Counter::LimboHits, n as u64);
         if again { Serve::Again } else { Serve::Done(n, FaultKind::LimboHit) }
     }
 
-    /// `guards`: the page, a single one, comes write-protected if it can.
+    /// Serves stored pages. `guards`: the page, a single one, comes write-protected if it can.
     pub(super) fn serve_stored(
         &self,
         s: &mut Locked<'_>,
@@ -105,7 +105,7 @@ impl Pager {
         pages: usize,
         guards: bool,
     ) -> Serve {
-        // One page has room on the stack. Of several, others may have the buffer.
+        // One page has room on the stack. The buffer for several may be in use by another thread.
         let buffer = if pages > 1 { s.bounce.take() } else { None };
         let pages = if buffer.is_some() { pages } else { 1 };
         let mut entries = [None; WINDOW_LOCKED_PAGES];
@@ -132,7 +132,7 @@ impl Pager {
         }
     }
 
-    /// Loads claimed pages and fills them, without the lock. `bytes`: room for as many.
+    /// Loads claimed pages and fills them, without the lock. `bytes`: room for all of them.
     fn bring(
         &self,
         active: &Active,
@@ -159,12 +159,12 @@ impl Pager {
                     loads[loaded] = Some((*entry, active.cache.print(l, into)));
                 }
                 Err(error) if loaded == 0 => return Brought { error: Some(error), ..b },
-                // A neighbour that cannot be read is nobody's business before it is touched.
+                // A neighbour that cannot be read matters to no thread before it is touched.
                 Err(_) => break,
             }
             loaded += 1;
         }
-        // Another mapping may be in the way; the ordinary way knows that.
+        // Where another mapping is in the way this fails, and the ordinary copy below handles it.
         b.is_guarded = guards
             && loads[0].is_some_and(|(_, print)| print.is_some())
             && active.mechanism.as_mover().is_some_and(|u| u.fill_guarded(page, &bytes[0]));
@@ -187,19 +187,19 @@ impl Pager {
         b
     }
 
-    /// Claims pages that are about to come in; they count from now on.
+    /// Claims pages that are about to come in. They count as resident from now on.
     fn claim_to_fill(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         self.claim(s, page, pages);
         self.resident.fetch_add(pages as i64, Ordering::Relaxed);
     }
 
-    /// The first `came` of the claimed pages are in the program.
+    /// Ends the claim of pages of which the first `came` are in the program.
     fn end_fill(&self, s: &mut Locked<'_>, page: usize, pages: usize, came: usize) {
         self.end_claim(s, page, pages);
         self.resident.fetch_sub((pages - came) as i64, Ordering::Relaxed);
     }
 
-    /// A page that was never there is mapped now, as zeros.
+    /// Notes that a page that was never there is mapped now, as zeros.
     pub(super) fn note_touched(&self, page: usize) {
         self.word(page, |m, e| {
             e.touch_first();
@@ -207,7 +207,7 @@ impl Pager {
         });
     }
 
-    /// A page of limbo is mapped now, and its slot has none any more.
+    /// Notes that a page of limbo is mapped now. Its slot is empty.
     pub(super) fn note_left_limbo(&self, s: &Locked<'_>, page: usize, slot: usize) {
         self.word(page, |m, e| {
             self.note_return(e);
@@ -217,8 +217,8 @@ impl Pager {
         s.limbo.kill(slot);
     }
 
-    /// A stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is free.
-    /// `is_guarded`: write-protected.
+    /// Notes that a stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is
+    /// free. `is_guarded`: the page is write-protected.
     pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
         self.word(page, |m, e| {
             self.note_return(e);
@@ -242,7 +242,7 @@ impl Pager {
         }
     }
 
-    /// A page is about to be mapped again: was it the hand's choice that it was not?
+    /// Counts a page that is about to be mapped again, if it was the hand that took it.
     #[inline]
     pub(super) fn note_return(&self, e: &PageEntry) {
         if !e.was_taken_behind() {
@@ -250,7 +250,7 @@ impl Pager {
         }
     }
 
-    /// Counts stored pages that were brought in together, for the first of them.
+    /// Counts stored pages that came in together; all but the first came around a fault.
     pub(super) fn count_loaded(&self, pages: usize) {
         self.stored.fetch_sub(pages as i64, Ordering::Relaxed);
         self.add(Counter::Loads, pages as u64);
@@ -258,8 +258,8 @@ impl Pager {
     }
 }
 
-/// Runs `f` without the lock, with room for pages: `buffer`, which goes back to where it was taken
-/// from, or room for one on the stack.
+/// Runs `f` without the lock, with room for pages: `buffer`, which is put back afterwards, or room
+/// for one on the stack.
 pub(super) fn unlocked_with_room<T>(
     s: &mut Locked<'_>,
     mut buffer: Option<Mapping>,
@@ -324,6 +324,19 @@ mod tests {
         w.check();
         let touch = w.thread().access(w.at(3), false, |b| assert!(b.iter().all(|b| *b == 0)));
         assert_eq!(touch, Touch::Done);
+    }
+
+    /// Rule 5 of `claim.rs`: threads side by side see the pages that are on their way.
+    #[test]
+    fn pages_count_from_their_claim_on() {
+        let w = world();
+        let mut s = w.pager.enter();
+        w.pager.claim_to_fill(&mut s, w.at(0), 5);
+        assert_eq!(w.pager.resident_pages(), 5);
+        w.pager.end_fill(&mut s, w.at(0), 5, 0);
+        drop(s);
+        assert_eq!(w.pager.resident_pages(), 0);
+        w.check();
     }
 
     /// Rule 5 of `claim.rs`, for the pages that did not come.
@@ -395,7 +408,7 @@ mod tests {
         let mut thread = w.thread();
         let mut noise = Random::new(5);
         for page in 0..PAGES {
-            // What no codec makes smaller, and what is cold, goes to the store.
+            // Noise, which no codec makes smaller, goes to the store, and so do cold pages.
             let touch = thread.access(w.at(page), true, |b| {
                 b.fill_with(|| noise.below(256) as u8);
                 b[7] = page as u8 + 1;

@@ -1,5 +1,5 @@
-//! Guarded pages: brought back write-protected, because so many go out again as they came. They
-//! leave without a look.
+//! Guarded pages: pages that come back write-protected, because many go out again unchanged. They
+//! leave without a look at their contents.
 //!
 //! ```text
 //!   read fault:  STORED --copy, protected--> RESIDENT, guarded, copy kept --first write (a fault)--> RESIDENT, copy freed
@@ -7,20 +7,20 @@
 //!                  +------- many at a time ------+ the sweep: words first, then the holds, then one call drops the frames
 //! ```
 //!
-//! What this saves is not the fingerprint but the flush. A page that may be written has to be taken
-//! from the program before it is looked at, and where pages are touched at random each lies alone:
-//! one MOVE, one flush, one interrupt for every processor that runs the program, 12 to 20 us on a
-//! virtual machine. Of pages that cannot have been written nothing is to be looked at, and the
-//! kernel drops as many as it is given with one flush. The price is a fault for each page that is
-//! read first and written afterwards; the score of kept copies says whether that is worth it.
+//! This saves not the fingerprint but the flush. A page that may be written has to be taken from
+//! the program before it is looked at, and where pages are touched at random each lies alone: one
+//! MOVE, one flush, one interrupt for every processor that runs the program, 12 to 20 us on a
+//! virtual machine. A page that cannot have been written need not be looked at, and the kernel
+//! drops any number of such pages with one flush. The price is a fault for each page that is read
+//! first and written afterwards; the score of kept copies says whether that is worth it.
 //!
 //! Limbo is for pages that have no copy. A guarded page gets its second chance by the clock
 //! (`policy/ghost.rs`).
 //!
 //! Architecture invariant: a word says guarded only while the kernel has the page write-protected.
-//! Whatever lifts the protection (a write, a system call's buffer, fork, mremap) unguards the word
-//! under the same lock, after the kernel; and what comes protected is never said to be writable,
-//! not for an instant: holders believe words without the lock.
+//! A step that lifts the protection (a write, a system call's buffer, fork, mremap) unguards the
+//! word under the same lock, after the kernel; and the word of a page that comes protected never
+//! says writable, not for an instant: holders believe words without the lock.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -89,7 +89,7 @@ impl Pager {
 
     /// Whether a stored page of `range` that is read now is worth guarding.
     pub(super) fn may_be_guarded(&self, active: &Active, range: &Range) -> bool {
-        // What is watched leaves by way of limbo.
+        // Pages that are watched leave by way of limbo.
         !self.is_watching()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each())
             && is_data(range.prot)
@@ -97,8 +97,8 @@ impl Pager {
             && active.cache.are_pages_read_only()
     }
 
-    /// A guarded page can be written from now on. `is_written`: it is about to be, so its copy is
-    /// worth nothing. Says whether it was as its copy until now.
+    /// Makes a guarded page writable. `is_written`: it is about to be written, so its copy is worth
+    /// nothing. Returns whether it was as its copy until now.
     pub(super) fn unguard(
         &self,
         s: &mut Locked<'_>,
@@ -123,12 +123,12 @@ impl Pager {
         was_as_its_copy
     }
 
-    /// The kernel has lifted the protection of all of `[start, end)`.
+    /// Notes that the kernel has lifted the protection of all of `[start, end)`.
     pub(super) fn note_unguarded(&self, start: usize, end: usize) {
         self.table.for_each_occupied(start, end, |_, _, e| _ = e.unguard());
     }
 
-    /// The time, for a page that leaves without limbo after `more` others.
+    /// The ghost time of a page that leaves without limbo after `more` others.
     pub(super) fn stamp(&self, more: usize) -> u64 {
         ghost::stamp(self.dropped.load(Ordering::Relaxed) + more as u64, self.limbo_target() as u64)
     }
@@ -141,8 +141,8 @@ impl Pager {
         })
     }
 
-    /// Drops those of the guarded pages that a sweep has found which still are what they were:
-    /// words first, then a look at the holds (see hold.rs), then the frames. Says how many went.
+    /// Drops the guarded pages that a sweep has found and that are unchanged since: words first,
+    /// then a look at the holds (see hold.rs), then the frames. Returns how many went.
     pub(super) fn drop_leaving(
         &self,
         s: &mut Locked<'_>,
@@ -179,7 +179,7 @@ impl Pager {
                 count += 1;
             }
         }
-        // Those that stay are behind the others.
+        // The pages that stay are behind the others.
         let (gone, _) = self.let_go(s, active, &mut pages[..count]);
         for page in &*pages {
             self.end_claim(s, *page, 1);
@@ -190,7 +190,8 @@ impl Pager {
         gone
     }
 
-    /// Makes the copy of a page the page. Without one it stays in the program, and can be written.
+    /// Makes a page's copy the page itself. A page without a copy stays in the program, and can be
+    /// written.
     fn goes_back(&self, active: &Active, page: usize) -> bool {
         let PageState::Stored(raw) = self.state_of(page) else {
             unreachable!("it has just been dropped")
@@ -204,9 +205,9 @@ impl Pager {
     }
 
     /// Drops the frames of `pages`, which the caller has claimed and whose words say already that
-    /// they have gone: how many went, and how many of those are stored. What the kernel will not
-    /// drop, for whatever reason, stays in the program. The pages that went are first among `pages`
-    /// then.
+    /// they have gone. Returns how many went, and how many of those are stored. A page that the
+    /// kernel will not drop stays in the program. Afterwards the pages that went come first in
+    /// `pages`.
     pub(super) fn let_go(
         &self,
         s: &mut Locked<'_>,
@@ -240,8 +241,8 @@ impl Pager {
         (gone, stored)
     }
 
-    /// A page that was to go, and whose frame is still there, stays in the program. What was stored
-    /// of it goes.
+    /// Leaves a page that was to go in the program, since its frame is still there. Its stored
+    /// entry goes.
     pub(super) fn come_back(&self, active: &Active, page: usize) {
         if let PageState::Stored(raw) = self.state_of(page) {
             active.cache.free(swap_entry(raw));
@@ -250,7 +251,7 @@ impl Pager {
         self.stay(active, &range, page);
     }
 
-    /// A page that was to go, and whose copy is gone.
+    /// Leaves a page that was to go in the program, writable: its copy is gone.
     fn stay(&self, active: &Active, range: &Range, page: usize) {
         active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
         self.word(page, |_, e| e.stay());

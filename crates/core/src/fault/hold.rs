@@ -8,7 +8,7 @@
 //!  system call:  publish hold ; fence ; read page words   -> all Resident: go
 //!  evictor:      words := Limbo ; fence ; read holds      -> held: words := Resident, page untouched
 //! ```
-//! Whichever comes second sees the other (both orders are sequentially consistent): either the call
+//! The second of the two sees the first (both orders are sequentially consistent): either the call
 //! sees Limbo and takes the slow way through the lock, or the evictor sees the hold and leaves the
 //! page.
 //!
@@ -21,9 +21,9 @@ use crate::region::{RangeFlags, Ranges};
 use crate::sys::mem::Table;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Ranges that one thread can hold: a full vector (1024) and whatever handlers on top of it hold.
-/// Only what is used is touched. More are merged into the last one, which then covers what lies
-/// between.
+/// Ranges that one thread can hold: a full vector (1024) and those of the handlers on top of it.
+/// Only slots in use are touched. Further ranges are merged into the last one, which then covers
+/// the memory between them.
 pub const HOLDS_PER_THREAD: usize = 1360;
 /// Threads that can be registered.
 const MAX_THREADS: usize = 1 << 15;
@@ -50,12 +50,12 @@ pub struct ThreadHolds {
 crate::zeroable!(ThreadHolds { tid: AtomicU32, count: AtomicU32, held: [Held; HOLDS_PER_THREAD] });
 
 impl ThreadHolds {
-    /// The thread for which it was claimed exists now.
+    /// Gives the slot to the thread for which it was claimed, which exists now.
     pub fn adopt(&self, tid: u32) {
         self.tid.store(tid, Ordering::Release);
     }
 
-    /// How many are held now: the mark to return to.
+    /// The number of holds now: the mark to return to.
     pub fn mark(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
@@ -76,9 +76,9 @@ impl ThreadHolds {
                 fence(Ordering::SeqCst);
                 return;
             }
-            // The place is taken first and filled afterwards: a handler that comes in between takes
-            // the next one. It judges by the stack pointer whether the frame below it was
-            // abandoned, so that is right before.
+            // The slot is taken first and filled afterwards: a handler that comes in between takes
+            // the next one. The handler judges by the stack pointer whether the frame below it was
+            // abandoned, so `sp` is right before the slot is taken.
             let h = &self.held[n];
             h.sp.store(sp, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
@@ -87,8 +87,8 @@ impl ThreadHolds {
             h.sp.store(sp, Ordering::Relaxed);
             h.start.store(start, Ordering::Relaxed);
             h.end.store(end, Ordering::SeqCst);
-            // What the evictor made of it half written does not matter: words are believed only
-            // after this.
+            // A half-written hold that the evictor has seen does no harm: words are believed only
+            // after this fence.
             fence(Ordering::SeqCst);
             let is_ours = self.count.load(Ordering::Relaxed) as usize == n + 1;
             if is_ours && h.sp.load(Ordering::Relaxed) == sp {
@@ -183,13 +183,13 @@ impl Holds {
         }
     }
 
-    /// A thread is about to end. What it holds stays held until it is gone: the kernel still walks
+    /// Marks a thread that is about to end. Its holds stay until it is gone: the kernel still walks
     /// its robust list.
     pub fn end(&self, t: &ThreadHolds) {
         t.tid.fetch_or(ENDING, Ordering::AcqRel);
     }
 
-    /// The thread does not exist.
+    /// Frees the slot of a thread that does not exist.
     pub fn unregister(&self, t: &ThreadHolds) {
         t.count.store(0, Ordering::Release);
         t.tid.store(0, Ordering::Release);
@@ -212,7 +212,7 @@ impl Holds {
         self.kept.add(crate::region::Range { start, end, prot: 1, flags: RangeFlags::NONE })
     }
 
-    /// The range is unmapped: nothing to keep any more.
+    /// Forgets a range that is unmapped: there is nothing to keep any more.
     pub fn forget(&self, start: usize, end: usize) -> Result<()> {
         self.inflight.remove(start, end)?;
         self.kept.remove(start, end)
@@ -233,8 +233,8 @@ impl Holds {
         self.inflight.first_overlap_unlocked(start, end).is_some()
     }
 
-    /// Calls `f` with each held range that touches `[start, end)` until it returns true; whether it
-    /// did.
+    /// Calls `f` with each held range that touches `[start, end)` until it returns true. Returns
+    /// whether it did.
     pub fn overlapping(
         &self,
         start: usize,

@@ -7,12 +7,12 @@
 //!        |   one MOVE back     |                   loaded into the dock, one MOVE        |
 //!        +---------------------+---------------------------------------------------------+
 //! ```
-//! A huge page is only more to the kernel: here it is 512 page words that change together, so that
-//! everything else (holds, discarding, mremap, fork, the cache) may meet one and see nothing but
-//! pages. Where pages of a stretch go different ways, it is small until all of them are out again;
-//! then the kernel's table of small pages is got rid of, if this kernel allows it. Whether a
-//! stretch comes whole at all, `units.rs` decides. That the kernel splits a huge page under us is
-//! never wrong, only slow.
+//! A huge page is a unit of the kernel only: here it is 512 page words that change together, so
+//! that everything else (holds, discarding, mremap, fork, the cache) may meet one and see nothing
+//! but pages. Where pages of a stretch go different ways, it is small until all of them are out
+//! again; then the kernel's table of small pages is removed, if this kernel allows it. `units.rs`
+//! decides whether a stretch comes whole at all. A huge page that the kernel splits is never wrong,
+//! only slow.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -28,13 +28,13 @@ use crate::region::{Mapped, PageState, Range, RangeFlags};
 use crate::sys::mechanism::{Mover, Next};
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SIZE};
 
-/// What is at the pages of a stretch.
+/// Contents of a stretch's pages.
 enum Contents {
     /// Nothing: they read as zero.
     Zero,
     /// Nothing, or copies in the cache.
     Stored,
-    /// All in one block of limbo, which nobody is emptying.
+    /// All in one block of limbo, which no thread is emptying.
     Block(usize),
     Mixed,
 }
@@ -44,9 +44,10 @@ enum Contents {
 enum Source {
     /// New ones, filled in the dock.
     Dock,
-    /// Those that a block of limbo has kept, from this slot on.
+    /// Those that a block of limbo has kept; its first slot.
     Kept(usize),
-    /// Those that the page left with: a block of limbo, and its place in the order.
+    /// Those that the page left with: the first slot of a block of limbo, and the block's place in
+    /// the order.
     Block(usize, u64),
 }
 
@@ -68,8 +69,8 @@ impl HugeFill {
     }
 }
 
-/// What came of it: pages from the first on, whether they are one huge page to the kernel, and
-/// where the slowest was.
+/// The result of a huge fill: pages from the first on, whether they are one huge page to the
+/// kernel, and the kind of load that took longest.
 struct HugeFilled {
     pages: usize,
     is_huge: bool,
@@ -82,7 +83,7 @@ impl Pager {
         self.active().is_some_and(|a| a.blocks > 0 && a.huge_pages != HugePages::Never)
     }
 
-    /// With `always`, a new range may become huge. The kernel must believe it, too: else it makes a
+    /// Asks the kernel for huge pages in a new range, with `always`. Otherwise the kernel makes a
     /// table of small pages for the very fault that is to bring the huge one.
     pub(super) fn want_huge(&self, active: &Active, range: &Range) {
         if active.blocks > 0
@@ -110,29 +111,30 @@ impl Pager {
             && !range.flags.has(RangeFlags::UNREGISTERED)
     }
 
-    /// The huge page of `range` that `addr` is in, if there is one: its start.
+    /// The start of the huge page of `range` that `addr` is in, if there is one.
     pub(super) fn huge_page(&self, active: &Active, range: &Range, addr: usize) -> Option<usize> {
         (self.is_in_huge(addr) && self.may_be_huge(active, range, addr))
             .then_some(addr / HUGE_BYTES * HUGE_BYTES)
     }
 
-    /// Whether all around `addr` is there and has come as a huge page, whatever has become of its
-    /// range since.
+    /// Whether the stretch around `addr` came as a huge page and all of it is still there, whatever
+    /// has become of its range since.
     pub(super) fn is_in_huge(&self, addr: usize) -> bool {
         let is_whole =
             |m: &MiddleEntry| m.mapped() == Mapped::Huge && m.resident() as usize == HUGE_PAGES;
         self.table.middle(addr).is_some_and(is_whole)
     }
 
-    /// Pages around `page` come or go one by one: the kernel has a table of small pages there.
+    /// Notes that pages around `page` come or go one by one: the kernel has a table of small pages
+    /// there.
     pub(super) fn note_small(&self, page: usize) {
         if let Some(m) = self.table.middle(page) {
             m.set_mapped(Mapped::Small);
         }
     }
 
-    /// At the beginning: what the kernel has made huge in `range`, all of it just adopted, goes out
-    /// as it is.
+    /// Notes, when paging begins, the stretches that the kernel has made huge in `range`, whose
+    /// pages were just adopted: they go out whole.
     pub(super) fn note_huge_ones(&self, active: &Active, range: &Range) {
         let Some(mechanism) = active.mechanism.as_huge() else { return };
         self.table.for_each_stretch(range.start, range.end, |start, m| {
@@ -144,7 +146,8 @@ impl Pager {
         });
     }
 
-    /// Before fork, with the lock held: a huge page in common is written page by page.
+    /// Notes, before fork and with the lock held, that all stretches are small: a huge page shared
+    /// with the child is written page by page.
     pub(super) fn note_all_small(&self) {
         for i in 0..self.ranges.len() {
             let range = self.ranges.at(i);
@@ -156,8 +159,8 @@ impl Pager {
         }
     }
 
-    /// A page of `range` is missing: brings all of the huge page around it, if there is to be one.
-    /// `None`: it comes by itself.
+    /// Serves a missing page of `range` with all of the huge page around it, if there is to be one.
+    /// `None`: the page comes by itself.
     pub(super) fn serve_huge(
         &self,
         s: &mut Locked<'_>,
@@ -198,7 +201,7 @@ impl Pager {
         let has_frame = s.limbo.kept_frame().is_some();
         let needs_dock = matches!(h.from, Source::Dock) && !has_frame;
         if needs_dock && s.is_dock_taken || !self.claim_stretches(s, start, start + HUGE_BYTES) {
-            // Somebody is at it, or at the dock.
+            // Another thread is at the stretch, or at the dock.
             self.wait_for_claim(s);
             return Some(Serve::Changed);
         }
@@ -226,7 +229,7 @@ impl Pager {
                 None => s.is_dock_taken = true,
             },
         }
-        // Its frame counts already, or from now on.
+        // The frame of the huge page counts already if it is limbo's, and from now on if it is new.
         let counted = if h.frames().is_some() { HUGE_PAGES as i64 } else { 0 };
         self.limbo_pages.fetch_sub(counted, Ordering::Relaxed);
         self.resident.fetch_add(HUGE_PAGES as i64, Ordering::Relaxed);
@@ -257,7 +260,7 @@ impl Pager {
         Serve::Done((start + f.pages * PAGE_SIZE - page) / PAGE_SIZE, f.kind)
     }
 
-    /// Fills a huge page and moves it in, without the lock. `None`: it is not to be had as a whole.
+    /// Fills a huge page and moves it in, without the lock. `None`: it cannot come as a whole.
     fn fill_huge(
         &self,
         active: &Active,
@@ -273,13 +276,13 @@ impl Pager {
             }
             let Ok(from) = self.fill_frame(active, mechanism, frames, start, h.is_zero, prints)
             else {
-                // Whoever touches the page that cannot be loaded will hear of it.
+                // A touch of the page that cannot be loaded will tell that it is lost.
                 mechanism.clear_dock();
                 return None;
             };
             kind = from;
         }
-        // Memory may be in pieces: then there is no huge page to begin with.
+        // Memory may be fragmented: then the source is no huge page to begin with.
         let is_test = h.was_small && mechanism.is_source_huge(frames);
         let pages = mechanism.fill_huge(start, frames);
         let is_huge = pages == HUGE_PAGES && mechanism.is_huge(start);
@@ -289,7 +292,7 @@ impl Pager {
         Some(HugeFilled { pages, is_huge, kind })
     }
 
-    /// The words of the pages that came say so.
+    /// Gives the words of the pages that came their new state.
     fn note_huge_words(
         &self,
         s: &mut Locked<'_>,
@@ -335,7 +338,7 @@ impl Pager {
         self.add(Counter::LimboHits, hits);
     }
 
-    /// What becomes of the frames that a huge page came from.
+    /// Settles the frames that a huge page came from.
     fn end_huge_frames(
         &self,
         s: &mut Locked<'_>,
@@ -348,8 +351,8 @@ impl Pager {
             Source::Dock if !f.is_huge => mechanism.clear_dock(),
             Source::Dock => {}
             Source::Block(slot, _) | Source::Kept(slot) if f.pages == HUGE_PAGES => {
-                // Its frames are the program's now. What they were split for would split the next
-                // one, too.
+                // The block's frames are the program's now. A block from which they came split
+                // would split the next huge page, too.
                 if !f.is_huge {
                     active.mechanism.release_slots(slot, HUGE_PAGES);
                 }
@@ -361,8 +364,8 @@ impl Pager {
         }
     }
 
-    /// Nothing of the stretch at `start` is in memory, and it is about to come page by page: what
-    /// comes is counted.
+    /// Begins to count the pages that come into the stretch at `start`, which has none in memory
+    /// and is about to come page by page.
     fn begin_probe(&self, s: &mut Locked<'_>, m: &MiddleEntry, start: usize) {
         let usage = Usage::from_bits(m.usage());
         m.set_usage(Usage { is_probed: true, is_first: m.occupied() == 0, ..usage }.bits());
@@ -370,7 +373,7 @@ impl Pager {
         self.judge(s, ended);
     }
 
-    /// `pages` pages of `range` from `page` on came in, not as a huge page.
+    /// Notes that `pages` pages of `range` from `page` on came in, not as a huge page.
     pub(super) fn note_brought(
         &self,
         s: &mut Locked<'_>,
@@ -393,7 +396,7 @@ impl Pager {
         });
     }
 
-    /// `pages` pages of `range` from `page` on went out, not as a huge page.
+    /// Notes that `pages` pages of `range` from `page` on went out, not as a huge page.
     pub(super) fn note_taken(
         &self,
         s: &mut Locked<'_>,
@@ -412,8 +415,8 @@ impl Pager {
                 && !mechanism.keeps_tables()
                 && self.may_be_huge(active, range, start)
             {
-                // Else pages that are in keep their neighbours from coming whole, and those,
-                // younger, stay when these go.
+                // The whole stretch becomes cold. Otherwise its younger pages would stay when these
+                // go, and pages that are in keep their neighbours from coming back whole.
                 let stretch = start..start + HUGE_BYTES;
                 self.table.for_each_occupied(stretch.start, stretch.end, |_, _, e| e.make_cold());
             }
@@ -428,7 +431,8 @@ impl Pager {
             return;
         }
         if m.occupied() == 0 {
-            // Dropped, or mapped anew: what was there was not left because it was of no use.
+            // Its pages were dropped, or mapped anew: pages that were not touched do not count as
+            // useless.
             return m.set_usage(Usage { is_probed: false, ..usage }.bits());
         }
         let (usage, wasted) = s.units.judge(usage, ended.used);
@@ -436,7 +440,7 @@ impl Pager {
         self.add(Counter::HugeWastedPages, wasted);
     }
 
-    /// The huge page at `start` has gone to the cache.
+    /// Learns from the huge page at `start`, which has gone to the cache.
     pub(super) fn learn_from_huge(&self, s: &mut Locked<'_>, start: usize, evidence: Evidence) {
         if let Some(m) = self.table.middle(start) {
             let (usage, wasted) = s.units.learn(Usage::from_bits(m.usage()), evidence);
@@ -445,8 +449,8 @@ impl Pager {
         }
     }
 
-    /// As many of `pages` pages from `page` on as a window may have: one that reached into a
-    /// stretch that may be huge would make it small.
+    /// The part of `pages` pages from `page` on that a window may have: a window that reached into
+    /// a stretch that may be huge would make it small.
     pub(super) fn within_unit(
         &self,
         active: &Active,
@@ -459,10 +463,11 @@ impl Pager {
         if pages > most && self.may_be_huge(active, range, next) { most } else { pages }
     }
 
-    /// Writes what the huge page at `start` is to hold into the kept frame, or into the dock, and
-    /// into `prints` (a buffer of ours: a signal's stack has no room for 512 of them) the
-    /// fingerprints of those pages whose copies are to stay, taken while they are still in the
-    /// processor's cache. Says where it came from; a page that cannot be loaded is an error.
+    /// Writes the contents of the huge page at `start` into the kept frame, or into the dock.
+    /// `prints` gets the fingerprints of those pages whose copies are to stay, taken while the
+    /// pages are still in the processor's cache; it is a buffer of the pager's, as a signal's stack
+    /// has no room for 512 of them. Returns where the contents came from; a page that cannot be
+    /// loaded is an error.
     fn fill_frame(
         &self,
         active: &Active,
@@ -498,8 +503,8 @@ impl Pager {
         Ok(kind)
     }
 
-    /// Frames that were kept for what comes in go back to the kernel, a huge page's or a window's.
-    /// Says whether there were any.
+    /// Gives frames that were kept for pages to come back to the kernel, a huge page's or a
+    /// window's. Returns whether there were any.
     pub(super) fn give_frame_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         if self.give_stock_back(s, active) {
             return true;
@@ -585,7 +590,7 @@ impl Pager {
         Some(taken)
     }
 
-    /// The first `pages` pages of a huge page are in a block.
+    /// Notes that the first `pages` pages of a huge page are in a block.
     fn end_taking_huge(&self, s: &mut Locked<'_>, start: usize, slot: usize, pages: usize) {
         if pages == 0 {
             s.limbo.finish_block(slot);

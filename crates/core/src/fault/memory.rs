@@ -1,11 +1,11 @@
-//! What the program does to its mappings, followed in the ranges and the page words.
+//! The program's changes of its mappings, followed in the ranges and the page words.
 //!
 //! The hooks make the kernel's call and these notes under one hold of the lock, because another
 //! thread may get the same address the moment the kernel has let it go. Memory stays where the
 //! kernel put it.
 //!
-//! By protection faults the kernel's protection differs from what the program asked for wherever
-//! pages are missing: the notes here hide what is new and show only what is filled.
+//! With protection faults the kernel's protection differs from the one that the program asked for
+//! wherever pages are missing: the notes here hide new memory and show only pages that are filled.
 
 use core::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{PAGE_SIZE, Result};
 
 impl Pager {
-    /// Private anonymous memory was mapped at `[start, end)`; its pages are not touched yet.
+    /// Notes that private anonymous memory was mapped at `[start, end)`, untouched.
     pub fn note_mapped(
         &self,
         s: &mut Locked<'_>,
@@ -37,14 +37,14 @@ impl Pager {
         if let Some(a) = self.active()
             && a.mechanism.attach(start, end - start).is_err()
         {
-            // Stays resident: it is not evicted, and its pages never fault.
+            // The range stays resident: it is not evicted, and its pages never fault.
             range.flags = range.flags.with(RangeFlags::UNREGISTERED, true);
         }
         if let Some(a) = self.active() {
             self.want_huge(a, &range);
         }
-        // Without memory for the list the range is simply not managed; attached, it would read as
-        // faults.
+        // Without memory for the list the range is not managed; attached, its pages would go on
+        // faulting.
         if self.ranges.add(range).is_err()
             && let Some(a) = self.active()
         {
@@ -52,7 +52,7 @@ impl Pager {
         }
     }
 
-    /// `[start, end)` is not the program's anonymous memory any more.
+    /// Notes that `[start, end)` is not the program's anonymous memory any more.
     pub fn note_unmapped(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         if !self.ranges.overlaps(start, end) {
             return;
@@ -62,16 +62,16 @@ impl Pager {
         let _ = self.holds.forget(start, end);
     }
 
-    /// The contents of `[start, end)` are worthless: the pages read as zero from now on. The
-    /// kernel's frames are dropped by the caller's MADV_DONTNEED.
+    /// Notes that the contents of `[start, end)` are worthless: the pages read as zero from now on.
+    /// The caller's MADV_DONTNEED drops the kernel's frames.
     pub fn note_discarded(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         let Some(a) = self.active() else { return };
         if !a.mechanism.is_protect() {
             self.discard_words(s, start, end);
             return;
         }
-        // Whole units are hidden again, so that they are counted by touch; parts of units stay
-        // shown.
+        // Whole units are hidden again, so that their pages are counted when touched; parts of
+        // units stay shown.
         let unit = self.unit_pages() * PAGE_SIZE;
         let (first, last) = (start.next_multiple_of(unit), end / unit * unit);
         self.trace_pages(Kind::Discarded, start, end);
@@ -87,14 +87,14 @@ impl Pager {
         });
     }
 
-    /// The managed parts of `[start, end)` have a new protection. By protection faults the kernel
-    /// is told here, and only of what is shown.
+    /// Notes a new protection of the managed parts of `[start, end)`. With protection faults
+    /// [`Self::protect_shown`] tells the kernel, of shown pages only.
     pub fn note_protected(&self, start: usize, end: usize, prot: u32) {
         let _ = self.ranges.update(start, end, |r| Range { prot, ..r });
     }
 
-    /// By protection faults: gives the pages of `[start, end)` that are shown the protection
-    /// `prot`, and what is not managed in between as well.
+    /// With protection faults: gives the shown pages of `[start, end)`, and the memory between
+    /// ranges, the protection `prot`.
     pub fn protect_shown(&self, start: usize, end: usize, prot: u32) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
         let mut at = start;
@@ -167,13 +167,13 @@ impl Pager {
         let mut result = Ok(());
         let mut is_paged = false;
         self.ranges.for_each(start, end, |r| is_paged |= !r.flags.has(RangeFlags::UNREGISTERED));
-        // By protection faults what is not paged must be hidden with the rest, so that it is one
-        // mapping.
+        // With protection faults memory that is not paged must be hidden with the rest, so that all
+        // of it is one mapping.
         let hides_all = is_paged && a.mechanism.is_protect();
         self.ranges.for_each(start, end, |r| {
             if (hides_all || !r.flags.has(RangeFlags::UNREGISTERED)) && result.is_ok() {
                 result = a.mechanism.ready_to_move(r.start, r.len());
-                // That has lifted all protection.
+                // The call has lifted all protection.
                 self.note_unguarded(r.start, r.end);
                 if !a.mechanism.is_protect() {
                     self.own_all(r.start, r.end);
@@ -186,8 +186,8 @@ impl Pager {
         result
     }
 
-    /// After the kernel has moved a range, or has not: puts what is at `[start, end)` under the
-    /// mechanism again.
+    /// Puts `[start, end)` under the mechanism again, after the kernel has moved a range there, or
+    /// has failed to.
     pub fn after_move(&self, start: usize, end: usize) {
         let Some(a) = self.active() else { return };
         self.ranges.for_each(start, end, |r| {
@@ -198,8 +198,8 @@ impl Pager {
                 return;
             }
             if !a.mechanism.is_protect() {
-                // It was registered before, so it can be again; missing pages would read as zero
-                // otherwise.
+                // The range was registered before, so it can be again; missing pages would read as
+                // zero otherwise.
                 let again = a.mechanism.attach(r.start, r.len());
                 assert!(again.is_ok(), "a moved range cannot be registered again: {again:?}");
                 return;
@@ -253,7 +253,7 @@ impl Pager {
         self.trace_pages(Kind::MovedFrom, old, old + common);
         self.trace_pages(Kind::MovedTo, new, new + common);
         self.watch_found(s, new, new + common);
-        // The kernel moves what it can as huge pages; which, it does not say.
+        // The kernel moves some stretches as huge pages and does not say which.
         self.table.for_each_stretch(new, new + common, |_, m| m.set_mapped(Mapped::Small));
         self.after_move(new, new + common);
         if keep_old {
@@ -279,7 +279,7 @@ impl Pager {
             (first, last) = (first.min(page), page);
             self.discard_word(s, m, e);
         });
-        // Of what was mapped and never touched nothing is known anyway.
+        // Pages that were mapped and never touched are in no trace.
         self.trace_pages(Kind::Discarded, first, last + PAGE_SIZE);
     }
 

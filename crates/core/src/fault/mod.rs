@@ -10,17 +10,17 @@
 //!     evict.rs: sweep.rs (resident -> limbo), age_out.rs (limbo -> swap cache) <---- evictor
 //! ```
 //!
-//! Vocabulary. *Dormant*: what the process has mapped cannot exceed the limit, so ranges are only
-//! noted. *Active*: the mechanism is on, missing pages fault. *Limbo*: see `policy/limbo.rs`.
-//! *Held*: see `hold.rs`. *Used*: pages counted against the limit: resident + limbo + swap cache +
-//! tables + what the process has outside.
+//! Vocabulary. *Dormant*: the memory that the process has mapped cannot exceed the limit, so ranges
+//! are only noted. *Active*: the mechanism is on, missing pages fault. *Limbo*: see
+//! `policy/limbo.rs`. *Held*: see `hold.rs`. *Used*: pages counted against the limit: resident +
+//! limbo + swap cache + tables + memory of the process that is not managed.
 //!
-//! Lock order: the pager's `state` lock, then whatever the swap cache takes inside. It protects
-//! page words (writes), ranges (writes), limbo, the sweep's hand. What is slow is done without it,
-//! by the holder of a claim (`claim.rs`). A call of the program that changes mappings is made, and
-//! noted, under the lock, when no page of the range is claimed. A thread that takes the lock, or a
-//! claim, has all signals blocked, runs on memory that is not managed, and touches no managed
-//! memory but through the mechanism.
+//! Lock order: the pager's `state` lock, then the locks that the swap cache takes inside. It
+//! protects page words (writes), ranges (writes), limbo, the sweep's hand. Slow work is done
+//! without it, by the holder of a claim (`claim.rs`). A call of the program that changes mappings
+//! is made, and noted, under the lock, when no page of the range is claimed. A thread that takes
+//! the lock, or a claim, has all signals blocked, runs on memory that is not managed, and touches
+//! no managed memory but through the mechanism.
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
@@ -97,13 +97,13 @@ use watch::Watched;
 /// Pages that a process may keep mapped however full the tree is: below that it could not make
 /// progress.
 const MIN_PAGES: i64 = 256;
-/// The same while it waits for its turn.
+/// [`MIN_PAGES`] of a process that waits for its turn.
 const PAUSED_PAGES: i64 = 32;
 
-/// All of `State::by_limbo`.
+/// [`State::by_limbo`] when all pages leave by way of limbo.
 const ALL_BY_LIMBO: usize = 1024;
 
-/// Counters of the run that the cache counts.
+/// Counters of a run that are the cache's.
 const CACHE_EVENTS: usize = 15;
 
 fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
@@ -126,40 +126,41 @@ fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
     ]
 }
 
-// What a range's `prot` is made of.
+// Bits of a range's `prot`, which are the kernel's PROT_*.
 const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
 const PROT_EXEC: u32 = 4;
 
-/// What MOVE takes, and what may be write-protected: read and written, and nothing else.
+/// Whether a range with `prot` is read and written, and nothing else: only such memory can be moved
+/// by MOVE, or write-protected.
 fn is_data(prot: u32) -> bool {
     prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_WRITE
 }
 
-/// What the lock protects.
+/// The part of the pager that its lock protects.
 pub struct State {
     claims: Claims,
     limbo: Limbo,
-    /// Where the sweep goes on, and what it takes first.
+    /// Where the sweep goes on; and the pages that it takes first.
     hand: usize,
     trail: Trail,
     lone: Lone,
-    /// Of 1024 pages that leave so many go by way of limbo.
+    /// So many of 1024 pages that leave go by way of limbo.
     by_limbo: usize,
     ahead: Ahead,
-    /// Of that what the evictor has in hand.
+    /// The part of `ahead` that the evictor has in hand.
     coming: Ahead,
     units: Units,
     watched: Watched,
     /// Some thread fills a huge page in the mechanism's dock.
     is_dock_taken: bool,
-    /// Buffer for loads: WINDOW_LOCKED_PAGES pages. Whoever loads several has it meanwhile.
+    /// Buffer for loads: WINDOW_LOCKED_PAGES pages. A thread that loads several has it meanwhile.
     bounce: Option<Mapping>,
 }
 
 impl State {
-    /// Whether some thread has a part of limbo in hand, or pages that leave together: memory is on
-    /// its way.
+    /// Whether some thread has a part of limbo in hand, or pages that leave together: memory is
+    /// about to be freed.
     fn is_claimed(&mut self) -> bool {
         self.limbo.claimed() > 0 || self.lone.are_leaving()
     }
@@ -169,7 +170,8 @@ impl State {
 pub struct Pager {
     state: Mutex<State>,
     active: AtomicPtr<Active>,
-    /// Paging ends, or has ended: see `ending.rs`. What was active before.
+    /// Paging ends, or has ended: see `ending.rs`. `ended`: the mechanism and the cache from
+    /// before.
     ending: AtomicBool,
     ended: AtomicPtr<Active>,
     pub ranges: Ranges,
@@ -181,21 +183,22 @@ pub struct Pager {
     outside: AtomicI64,
     /// Memory may be written without asking the page tables: see `together.rs`.
     pins: AtomicBool,
-    /// So many read pages of the program without the lock, for which memory stays under the
+    /// Threads that read pages of the program without the lock, for which memory stays under the
     /// mechanism.
     copying: AtomicU32,
-    /// By protection faults units have so many pages at least: the kernel was short of mappings.
+    /// The fewest pages of a unit, with protection faults: the kernel was short of mappings.
     unit_pages_least: AtomicUsize,
-    /// Bumped, then futex-woken, when a claim ends that somebody waits for.
+    /// Bumped, then futex-woken, when a claim ends that some thread waits for.
     claims_ended: AtomicU32,
-    /// Pages that were written while they, or their neighbours, were leaving together, since that
-    /// was looked at.
+    /// Pages that were written while they, or their neighbours, were leaving together, since the
+    /// last look.
     disturbed: AtomicU32,
     /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
     dropped: AtomicU64,
     /// Pages that are back after the sweep's hand had taken them, since the trail was told.
     came_back: AtomicU32,
-    /// What the cache and the tables take, and of it the pool, when last asked.
+    /// Pages of memory that the cache and the tables take, and the pool's part of them, at the last
+    /// count.
     own: AtomicI64,
     pool: AtomicI64,
     /// Events of the cache that happened before this process was forked.
@@ -209,9 +212,9 @@ pub struct Pager {
     evictor_asked: AtomicBool,
     /// Pages that the process used when memory was last not short: see `above_size`.
     size: AtomicI64,
-    /// Dormant, the process has asked whether it is its turn.
+    /// A dormant process has asked whether it is its turn.
     has_asked: AtomicBool,
-    /// Of `Tree::stuck`, what has been seen.
+    /// `Tree::stuck` as last seen.
     stuck_seen: AtomicU32,
     tree: AtomicPtr<Tree>,
     slot: AtomicPtr<Slot>,
@@ -316,8 +319,8 @@ impl Pager {
     pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
         s.limbo.init(active.slots, active.blocks)?;
         crate::sys::mem::keep_spare()?;
-        // Its frames are taken as windows grow: in a tree of many processes most never need them
-        // all.
+        // The buffer's frames are taken as windows grow: in a tree of many processes most never
+        // need them all.
         s.bounce = Some(Mapping::new(WINDOW_LOCKED_PAGES * PAGE_SIZE)?);
         self.slot().mechanism.store(active.kind as u32, Ordering::Release);
         crate::sys::tsc::ask();
@@ -351,7 +354,8 @@ impl Pager {
         self.own.load(Ordering::Relaxed)
     }
 
-    /// Asks the cache what it takes now. Whoever has given pages to it or taken them calls this.
+    /// Asks the cache how much memory it takes now. Called after pages were given to it or taken
+    /// from it.
     pub(super) fn recount_own(&self) {
         if let Some(a) = self.active() {
             let own_bytes = a.cache.footprint_bytes() + self.table.bytes();
@@ -377,8 +381,8 @@ impl Pager {
         all - self.uncounted_pages()
     }
 
-    /// Pages that the process would hold without uzswap, but for those that it shares with
-    /// relatives and they count.
+    /// Pages that the process would hold without uzswap, except those that it shares with relatives
+    /// and that count there.
     pub fn needed_pages(&self) -> i64 {
         self.resident_pages()
             + self.limbo_pages()
@@ -393,12 +397,12 @@ impl Pager {
         t.limit() - (t.used() - self.published_pages()).max(0)
     }
 
-    /// What the tree believes that this process uses.
+    /// Pages that this process uses, as the tree knows.
     fn published_pages(&self) -> i64 {
         self.slot().used()
     }
 
-    /// Publishes what this process uses, when it has changed enough to matter.
+    /// Publishes how many pages this process uses, when that has changed enough to matter.
     pub fn publish(&self, always: bool) {
         let used = self.used_pages();
         if always || (used - self.published_pages()).abs() >= 32 {
@@ -406,17 +410,17 @@ impl Pager {
         }
     }
 
-    /// For a dormant process: reserves what it could use at most.
+    /// Reserves the pages that a dormant process could use at most.
     pub fn reserve(&self, pages: i64) {
         self.tree().reserve(self.slot(), pages);
     }
 
-    /// The same, if the tree's limit leaves room for it.
+    /// [`Self::reserve`], if the tree's limit leaves room.
     pub fn try_reserve(&self, pages: i64) -> bool {
         self.tree().try_reserve(self.slot(), pages)
     }
 
-    /// For a dormant process that ends: what it held, by the kernel's count.
+    /// Publishes the pages that a dormant process held at its end, by the kernel's count.
     pub fn publish_final(&self, pages: i64) {
         self.tree().publish_last(self.slot(), pages);
     }
@@ -465,7 +469,7 @@ impl Pager {
         }
     }
 
-    /// In the child after fork: what the cache counted so far was the parent's doing.
+    /// Notes, in the child after fork, that the cache's counts so far are the parent's.
     fn inherit_events(&self, active: &Active) {
         for (inherited, (_, count)) in
             self.inherited_events.iter().zip(cache_events(&active.cache.counters()))
@@ -474,7 +478,7 @@ impl Pager {
         }
     }
 
-    /// Asserts what must hold while the lock is held and nothing is in flight.
+    /// Asserts the pager's invariants, with the lock held and nothing in flight.
     pub fn check(&self, s: &Locked<'_>) {
         use crate::region::PageState;
         self.ranges.check();

@@ -1,12 +1,12 @@
 //! Events of the whole process: paging is switched on, the process forks, time passes.
 //!
 //! **Switching on.** Each range is attached first and looked at afterwards: from the attach on only
-//! uzswap maps pages there, so what is found present then is exactly what is resident.
+//! uzswap maps pages there, so the pages found present then are exactly the resident ones.
 //!
 //! **Fork.** The child has copies of everything: words, limbo's frames, the pool. It has no
 //! userfaultfd of its own, so a missing page would read as zero: before anything else runs there,
-//! it opens one and attaches every range. What it shares with the parent is marked and counted page
-//! by page (`shared.rs`).
+//! it opens one and attaches every range. Memory that it shares with the parent is marked and
+//! counted page by page (`shared.rs`).
 
 use core::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ impl Pager {
         let active = self.active().expect("active");
         let hides = active.mechanism.is_protect();
         if hides {
-            // Hiding memory, if only for a moment, would fail the call that is using it. What lies
+            // Hiding memory, if only for a moment, would fail the call that is using it. Memory
             // around it can be paged.
             self.holds.overlapping(0, ADDRESS_END, |start, end| {
                 self.note_flag(start, end, RangeFlags::UNREGISTERED, true);
@@ -57,7 +57,7 @@ impl Pager {
         self.publish(true);
     }
 
-    /// Finds what is present in a range that was just attached.
+    /// Finds the pages that are present in a range that was just attached.
     fn adopt(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize, prot: u32) {
         let mut present = [0u8; 512];
         let unit =
@@ -93,7 +93,7 @@ impl Pager {
             }
         }
         self.trace_pages(Kind::Adopted, from, to);
-        // What was mapped while nobody looked may be small pages.
+        // Pages mapped before paging began may be small pages to the kernel.
         self.table.for_each_stretch(from, to, |_, m| m.set_mapped(Mapped::Small));
         let _ = active.mechanism.expose(from, to - from, prot);
     }
@@ -144,9 +144,9 @@ impl Pager {
         may_renew: bool,
     ) -> Result<()> {
         self.has_asked.store(false, Ordering::Relaxed);
-        // Of pinned pages the child has copies, which are not.
+        // The parent's pinned pages are copied for the child, and the copies are not pinned.
         self.pins.store(false, Ordering::Relaxed);
-        // The threads that may be at it are the parent's.
+        // The threads that may be copying are the parent's.
         self.copying.store(0, Ordering::Relaxed);
         // Order matters: the cache's locks are held since `prepare_fork`, and dropping ranges frees
         // entries.
@@ -175,8 +175,8 @@ impl Pager {
             return attached;
         }
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
-        // By protection faults what is in limbo is counted page by page, and the count holds here,
-        // too.
+        // With protection faults the pages of limbo are counted one by one, and that count holds in
+        // the child, too.
         if !active.mechanism.is_protect() {
             self.limbo_pages.store(s.limbo.in_use() as i64, Ordering::Relaxed);
         }
@@ -186,18 +186,18 @@ impl Pager {
         Ok(())
     }
 
-    /// In the child: every range under a mechanism of its own.
+    /// Puts every range under a mechanism of the child's own.
     fn attach_again(&self, s: &mut Locked<'_>, active: &Active) -> Result<()> {
         active.mechanism.renew()?;
         self.for_each_inherited(s, |_, r| match active.mechanism.is_protect() {
-            // By protection faults the child inherits what is hidden and what is shown.
+            // With protection faults the child inherits which memory is hidden and which is shown.
             true => Ok(()),
             false => active.mechanism.attach(r.start, r.len()),
         })
     }
 
-    /// In the child: calls `f` with every range that its parent paged. What fork wipes is empty by
-    /// then.
+    /// Calls `f`, in the child, with every range that its parent paged. Ranges that fork wipes are
+    /// empty by then.
     pub(super) fn for_each_inherited(
         &self,
         s: &mut Locked<'_>,

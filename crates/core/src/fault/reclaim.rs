@@ -1,4 +1,4 @@
-//! Reclaim on demand: somebody outside wants memory of this process, whether or not it is short
+//! Reclaim on demand: a user outside wants memory of this process, whether or not it is short
 //! (`uzswap reclaim`).
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! It ends when enough is free, or when every page that was there at the beginning had its turn: a
-//! program that goes on running brings pages back, and is not chased. It is done in portions,
-//! between which the evictor sees to its other duties.
+//! program that goes on running brings pages back, and reclaim does not chase them. It is done in
+//! portions, between which the evictor sees to its other duties.
 
 use super::ahead::Ahead;
 use super::sweep::{SWEEP_LOOK_PAGES, Victims};
@@ -19,14 +19,14 @@ use crate::region::table::LEAF_BYTES;
 
 /// How long a portion takes, roughly.
 const PORTION_NS: u64 = 8_000_000;
-/// What is written back in one step: enough to keep a disk busy.
+/// Bytes written back in one step: enough to keep a disk busy.
 const WRITE_BYTES: usize = 4 << 20;
 /// Entries packed in one step.
 const PACK_PAGES: usize = 32;
 /// Fruitless steps in a row after which the rest of limbo is left alone.
 const FRUITLESS_MAX: u32 = 8;
-/// A step that found what is left in other hands looks again after this long, and in all so often
-/// at most.
+/// A step that found the rest of limbo in other threads' hands looks again after this long, and
+/// [`WAITS_MAX`] times at most in all.
 const WAIT_NS: u64 = 50_000;
 const WAITS_MAX: u32 = 20_000;
 
@@ -52,16 +52,16 @@ pub struct Reclaim {
 }
 
 impl Pager {
-    /// Begins to free so many pages of what counts against the limit, or [`ALL_PAGES`].
+    /// Begins to free `pages` pages that count against the limit, or [`ALL_PAGES`].
     pub fn begin_reclaim(&self, pages: u64) -> Reclaim {
-        // What somebody was about to read may be about to go.
+        // The pages that a thread was about to read may be about to go.
         self.enter().ahead = Ahead::NOTHING;
         self.forget_refusals();
         let enough = match pages {
             ALL_PAGES => i64::MIN,
             _ => self.used_pages().saturating_sub_unsigned(pages),
         };
-        // A page is hot three times at most, and a sweep looks at so many words.
+        // The words that the hand passes in a round, roughly; a page is hot three times at most.
         let words =
             self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
         Reclaim {
@@ -75,7 +75,7 @@ impl Pager {
         }
     }
 
-    /// Gives back what only work in hand needs: the process has none.
+    /// Gives back memory that only work in hand needs: the process has none.
     pub fn rest(&self) {
         if let Some(active) = self.active() {
             active.cache.rest();
@@ -126,7 +126,7 @@ impl Pager {
                 }
                 r.fruitless = if freed > 0 && refused == 0 { 0 } else { r.fruitless + 1 };
                 if is_empty || r.fruitless > FRUITLESS_MAX {
-                    // Whoever asks for memory takes time for it.
+                    // A user who asks for memory takes time for it.
                     active.cache.have_leisure();
                     r.stage = Stage::Pool;
                 }
@@ -144,9 +144,9 @@ impl Pager {
         false
     }
 
-    /// Waits a little if a thread has claimed a part of limbo. Limbo is a ring: however much else
-    /// is freed, there is no room for more before the oldest part is, and its claimer may have lost
-    /// the processor.
+    /// Waits a little if a thread has claimed a part of limbo. Limbo is a ring: its oldest part has
+    /// to be freed before there is room for more, however much else is freed, and the claimer of
+    /// that part may have lost the processor.
     fn waits_for_others(&self, mut s: Locked<'_>, r: &mut Reclaim) -> bool {
         let waits = s.is_claimed() && r.waits < WAITS_MAX;
         drop(s);

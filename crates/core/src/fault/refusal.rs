@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A page that was refused would be refused again: compressing it once more for each fault would
-//! leave the program standing still. A write to it goes unseen, so that time has to pass as well,
-//! twice as much after each vain trial. The limit is not held meanwhile, and the count of what is
-//! used says so.
+//! leave the program standing still. A write to it goes unseen and may make it compressible, so it
+//! is also tried again after some time, twice as long after each vain trial. The limit is not held
+//! meanwhile, and the count of used pages says so.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
@@ -25,33 +25,34 @@ use crate::region::table::LEAF_BYTES;
 
 /// Pages that a thread goes over the limit at once, so that it does not wait for each.
 const OVER_PAGES: i64 = 64;
-/// The most of them, after many fruitless rounds: a part of the limit.
+/// The most pages that a process goes over its limit at once, after many fruitless rounds: a
+/// divisor of the limit.
 const OVER_MOST: i64 = 8;
-/// How long the process may stay over its limit, where a round has not ended, before it tries again
-/// to make room.
+/// How long the process may stay over its limit before it tries again to make room, where a round
+/// of the clock has not ended.
 const TOLERATED_NS: u64 = 2_000_000;
-/// A process that went over its limit so lately does not wait long before it does so again.
+/// A process that went over its limit within this time does not wait long before it does so again.
 const MOMENT_NS: u64 = 200_000_000;
-/// In place of a time: the evictor rests until all that is tolerated is used.
+/// In place of a time: the evictor rests until all tolerated pages are used.
 const RESTS: u64 = u64::MAX;
-/// What a process that keeps all is let have.
+/// Pages that a process that keeps all may have over its limit: more than there are.
 const ALL: i64 = 1 << 40;
-/// A page is hot three times at most, so that a round passes each word four times.
+/// Passes over each word in a round of the clock: a page is hot three times at most.
 const PASSES: usize = 4;
-/// A part of what is resident: so many pages more must fit into the pool for another trial of all
-/// that were refused.
+/// The room in the pool, as a divisor of the resident pages, that starts another trial of all
+/// refused pages.
 const ROOM: i64 = 8;
-/// A part of what is resident: so many faults must have been served before another trial for no
-/// reason but time. Each trial compresses all that was refused.
+/// The faults, as a divisor of the resident pages, that must have been served before another trial
+/// for no reason but time. Each trial compresses all refused pages.
 const FAULTS: u64 = 32;
-/// How long what was refused is left alone at first, and at most; and so many times longer if the
-/// program has had no such number of faults.
+/// How long refused pages are left alone at first, and at most; and how many times longer if the
+/// program has had fewer faults than that.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
 const RETRY_MOST_NS: u64 = 64_000_000_000;
 const RETRY_IDLE: u64 = 16;
 
 pub(super) struct Refusals {
-    /// What the words of refused pages name, from 1 on.
+    /// The generation that the words of pages refused now name, from 1 on.
     generation: AtomicU64,
     /// Some page was refused in this generation.
     has_any: AtomicBool,
@@ -64,10 +65,10 @@ pub(super) struct Refusals {
     retry_after_ns: AtomicU64,
     /// Words that sweeps have passed since something was freed.
     barren: AtomicUsize,
-    /// Pages over the limit that are let pass until then, or [`RESTS`].
+    /// Pages that the process may have over its limit until `tolerated_until_ns`, or [`RESTS`].
     tolerated: AtomicI64,
     tolerated_until_ns: AtomicU64,
-    /// How many pages the next rest lasts.
+    /// Pages over the limit after which the next rest ends.
     step: AtomicI64,
     /// The process is about to be dumped: it keeps all.
     keeps_all: AtomicBool,
@@ -111,7 +112,7 @@ impl Refusals {
         self.barren.store(0, Ordering::Relaxed);
     }
 
-    /// Pages over the limit that are let pass now.
+    /// Pages that the process may have over its limit now.
     fn tolerated(&self) -> i64 {
         if self.keeps_all.load(Ordering::Relaxed) {
             return ALL;
@@ -125,7 +126,7 @@ impl Refusals {
         tolerated
     }
 
-    /// Begins to rest, `over` pages over a limit: twice as long as the last time.
+    /// Begins a rest, `over` pages over a limit: it lasts for twice as many pages as the last one.
     fn rest(&self, over: i64, pages: i64, limit: i64) {
         let step = self.step.load(Ordering::Relaxed);
         self.tolerate(over.max(0) + pages.max(step), RESTS);
@@ -133,7 +134,7 @@ impl Refusals {
         self.barren.store(0, Ordering::Relaxed);
     }
 
-    /// All pages may be tried again. `by_time`: though nothing is known to have changed.
+    /// Lets all pages be tried again. `by_time`: only because time has passed.
     fn begin_generation(&self, by_time: bool) {
         let next = self.generation() % GENERATIONS + 1;
         self.generation.store(next, Ordering::Relaxed);
@@ -146,12 +147,12 @@ impl Refusals {
 }
 
 impl Pager {
-    /// The generation of refusals: a page whose word names it is not to be tried.
+    /// The generation of refusals: a page whose word names it is not tried.
     pub(super) fn generation(&self) -> u64 {
         self.refusals.generation()
     }
 
-    /// Neither pool nor store takes the resident page at `page`.
+    /// Notes that neither pool nor store takes the resident page at `page`.
     pub(super) fn note_refused(&self, page: usize) {
         let r = &self.refusals;
         self.add(Counter::EvictionsRefused, 1);
@@ -164,7 +165,8 @@ impl Pager {
         }
     }
 
-    /// Nothing is known to have changed, but pages may have been written.
+    /// Whether refused pages are to be tried again only because time has passed: they may have been
+    /// written.
     fn is_time_to_retry(&self) -> bool {
         let r = &self.refusals;
         let began_at = r.began_at_faults.load(Ordering::Relaxed);
@@ -179,12 +181,12 @@ impl Pager {
         self.pool_target_pages() - self.pool_pages()
     }
 
-    /// Pages over the limit that are let pass now.
+    /// Pages that the process may have over its limit now.
     pub(super) fn tolerated_pages(&self) -> i64 {
         self.refusals.tolerated()
     }
 
-    /// Whether it went over its limit a moment ago.
+    /// Whether the process went over its limit a moment ago.
     pub(super) fn tolerates(&self) -> bool {
         let r = &self.refusals;
         let until_ns = r.tolerated_until_ns.load(Ordering::Relaxed);
@@ -192,7 +194,7 @@ impl Pager {
             || until_ns != 0 && crate::sys::now_ns() < until_ns.saturating_add(MOMENT_NS)
     }
 
-    /// A step of eviction has passed so many words and freed so many frames.
+    /// Notes that a step of eviction has passed `looked` words and freed `freed` frames.
     pub(super) fn note_step(&self, looked: usize, freed: usize) {
         let barren = &self.refusals.barren;
         if freed > 0 {
@@ -202,7 +204,7 @@ impl Pager {
         }
     }
 
-    /// Nothing can go: the process goes over its limit, for `pages` at least.
+    /// Lets the process go over its limit, for `pages` at least: nothing can leave.
     pub(super) fn go_over(&self, pages: i64) {
         let r = &self.refusals;
         let over = self.excess_of_tree(0) + self.tolerated_pages();
@@ -224,19 +226,19 @@ impl Pager {
         self.wake_evictor();
     }
 
-    /// Whether the evictor has nothing to try.
+    /// Whether the evictor rests: it has nothing to try.
     #[inline]
     pub(super) fn rests(&self) -> bool {
         self.refusals.rests()
     }
 
-    /// All that was tolerated is used: another round.
+    /// Ends the rest, for another round: all tolerated pages are used.
     pub(super) fn end_rest(&self) {
         self.refusals.end_rest();
     }
 
-    /// The evictor looks whether there is something to try after all: what was refused, or what has
-    /// come since. Says whether there is not.
+    /// Looks whether the evictor has something to try after all: refused pages, or pages that have
+    /// come since. Returns whether it has not.
     pub(super) fn stays_at_rest(&self) -> bool {
         let r = &self.refusals;
         if r.has_any.load(Ordering::Relaxed) {
@@ -250,7 +252,7 @@ impl Pager {
         if !r.rests() {
             return false;
         }
-        // Memory that was freed meanwhile is not for going over the limit a second time.
+        // Memory that was freed meanwhile does not let the process go over its limit again.
         let over = self.excess_of_tree(0) + self.tolerated_pages();
         let step = r.step.load(Ordering::Relaxed);
         if over <= 0 {
@@ -262,7 +264,7 @@ impl Pager {
         r.rests()
     }
 
-    /// Nothing leaves the process any more: it is about to be dumped.
+    /// Lets nothing leave the process any more: it is about to be dumped.
     pub(super) fn keep_all(&self) {
         self.refusals.keeps_all.store(true, Ordering::SeqCst);
     }
@@ -271,12 +273,12 @@ impl Pager {
         self.refusals.keeps_all.load(Ordering::SeqCst)
     }
 
-    /// Somebody asks for more than the limit does: every page is tried again.
+    /// Lets every page be tried again: a user asks for more memory than the limit does.
     pub(super) fn forget_refusals(&self) {
         self.refusals.begin_generation(false);
     }
 
-    /// In the child after fork: what it goes over its limit by is its own.
+    /// Ends, in the child after fork, the parent's leave to be over the limit.
     pub(super) fn tolerate_nothing(&self) {
         self.refusals.tolerate(0, 0);
         self.refusals.end_rest();

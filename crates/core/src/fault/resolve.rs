@@ -1,9 +1,9 @@
-//! Serving a fault: the page that was touched, and its neighbours where the access runs on.
+//! Serving a fault: the touched page, and its neighbours where the access is sequential.
 //!
-//! Runs in the signal handler of the faulting thread (or under a system call that needs the page),
-//! so: no allocation, no managed memory. A fault looks at the page under the lock, plans what is to
-//! come, and has it filled under a claim (`fill.rs`). The second of two threads that fault on one
-//! page waits for the claim of the first, and finds the page resident.
+//! This runs in the signal handler of the faulting thread (or under a system call that needs the
+//! page), so: no allocation, no managed memory. A fault looks at the page under the lock, plans
+//! which pages are to come, and has them filled under a claim (`fill.rs`). The second of two
+//! threads that fault on one page waits for the claim of the first, and finds the page resident.
 
 use core::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, contentio
 pub enum Fault {
     /// The access can be repeated.
     Served,
-    /// Not a missing page of ours: the program's own business.
+    /// The fault is not at a missing page of the pager's: it is the program's own business.
     NotOurs,
     /// The page's contents cannot be had: its copy in the store is unreadable or does not verify.
     Lost,
@@ -38,40 +38,41 @@ const FAULT_PRESENT: u64 = 1;
 /// Page-fault error code: the access was a write.
 pub const FAULT_WRITE: u64 = 2;
 
-/// Pages, or whole stretches of 2 MiB, that a thread may find there without ceasing to read on.
+/// Pages, or whole stretches of 2 MiB, that a sequential access may cross because they are there.
 const ACROSS_STEPS: usize = 256;
-/// Attempts to make room for the copy of a shared page; then it is copied all the same.
+/// Attempts to make room for the copy of a shared page; after them it is copied without.
 const OWN_TRIES: u32 = 4;
 /// Attempts to make room for a huge page.
 const HUGE_TRIES: u32 = 8;
 /// Attempts to bring a window in by moving frames.
 const WINDOW_TRIES: u32 = 4;
-/// Pages that a thread brings itself though the evictor has them in hand.
+/// Pages that a thread brings itself though the evictor has them in hand: few, as some may be
+/// loaded twice.
 const TWICE_PAGES: usize = 16;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
 
-/// What one attempt to serve came to.
+/// The outcome of one attempt to serve.
 pub(super) enum Serve {
-    /// So many pages are there now; of the kind that took longest.
+    /// So many pages are there now; and the kind of load that took longest.
     Done(usize, FaultKind),
     NeedRoom(i64),
-    /// The lock was let go, and the page that was asked for is not what it was.
+    /// The lock was let go, and the page may have changed meanwhile.
     Changed,
     Again,
     Lost(LoadError),
 }
 
-/// A touch that is to be served, and what was tried for it.
+/// A touch that is to be served, and the state of its attempts.
 struct Touch {
     page: usize,
     is_write: bool,
     /// The processor found no page there.
     was_missing: bool,
-    /// Pages that are to come; 0: not looked at yet.
+    /// Pages that are to come; 0: not planned yet.
     want: usize,
     tries: u32,
-    /// What is served first: what comes after pages that the evictor has in hand.
+    /// The page that is served first: the one behind the pages that the evictor has in hand.
     first: Option<usize>,
     began: Began,
 }
@@ -114,8 +115,8 @@ impl Pager {
         }
     }
 
-    /// The page that was touched is there: another thread was first, or it is protected. `Err`:
-    /// look again.
+    /// Serves a touch of a page that is there: another thread was first, or the page is protected.
+    /// `Err`: look again.
     fn found_resident<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -132,7 +133,7 @@ impl Pager {
         }
         if t.want > 0 {
             // Another thread has brought it while this one waited, or loaded it in vain; or the
-            // evictor, ahead of it.
+            // evictor has, ahead of this thread.
             self.trace_served(page, 1, FaultKind::PoolLoad, t.is_write, false);
             self.fault_ends(t.began, FaultKind::PoolLoad);
             t.want = 0;
@@ -143,7 +144,7 @@ impl Pager {
             return Ok(Fault::Served);
         }
         if t.is_write && self.is_shared(page) {
-            // The kernel is about to copy it.
+            // The kernel is about to copy the page.
             if self.excess(1) > 0 && t.tries < OWN_TRIES && !stream.is_of_guest {
                 t.tries += 1;
                 return Err(self.make_room(s, active, 1));
@@ -157,7 +158,7 @@ impl Pager {
             self.ask_evictor();
             return Ok(Fault::Served);
         }
-        // Another thread was first; or, by protection faults, a change of protection stopped
+        // Another thread was first. Or, with protection faults, a change of protection stopped
         // halfway.
         if is_protect {
             let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
@@ -168,7 +169,7 @@ impl Pager {
         Ok(if stream.repeated(page) { Fault::NotOurs } else { Fault::Served })
     }
 
-    /// Decides how many pages are to come, and what is to come before them.
+    /// Decides how many pages are to come, and which page comes before them.
     fn plan(
         &self,
         s: &mut Locked<'_>,
@@ -188,7 +189,7 @@ impl Pager {
             self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);
     }
 
-    /// Serves what comes after the pages that the evictor has in hand. Then the touched page is
+    /// Serves the pages behind those that the evictor has in hand. After that the touched page is
     /// looked at again.
     fn serve_first<'a>(
         &'a self,
@@ -214,17 +215,17 @@ impl Pager {
         }
         (t.first, t.tries) = (None, 0);
         if self.coming_end(&s, t.page).is_some() {
-            // It may be about to: on this processor, even.
+            // The evictor may be about to end, on this processor even.
             s.unlocked(crate::sys::yield_now);
         }
         if self.coming_end(&s, t.page).is_some() {
-            // A little is soon done twice.
+            // Few pages are brought: loading some of them twice costs little.
             t.want = t.want.min(TWICE_PAGES);
         }
         Err(s)
     }
 
-    /// Serves the page that was touched, and what comes with it.
+    /// Serves the touched page, and the pages that come with it.
     fn serve_touch<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -262,15 +263,15 @@ impl Pager {
                 Err(s)
             }
             Serve::NeedRoom(pages) => {
-                // What was made room for may have changed hands meanwhile; do not ask for much
-                // again.
+                // The room that was made may have gone to another thread meanwhile: do not ask for
+                // much again.
                 t.tries += 1;
                 t.want = if t.tries > 4 { 1 } else { t.want };
                 Err(self.make_room(s, active, pages))
             }
             Serve::Again => {
                 t.tries += 1;
-                // The kernel has no such mapping any more: a wild access like any other.
+                // The kernel has no such mapping any more: the access is a wild one like any other.
                 if t.tries > AGAIN_MAX {
                     return Ok(Fault::NotOurs);
                 }
@@ -318,7 +319,7 @@ impl Pager {
                 continue;
             }
             let want = ((end.min(range.end) - page) >> PAGE_SHIFT).min(self.batch_pages());
-            // The kernel may write it.
+            // The kernel may write the page.
             match self.serve(&mut s, active, range, page, want, rooms, true) {
                 Serve::Done(pages, kind) => {
                     self.trace_served(page, pages, kind, false, true);
@@ -349,8 +350,8 @@ impl Pager {
         (s, true)
     }
 
-    /// Lets the kernel write a page that is there, and what is shared by fork with it of `most`
-    /// pages. Returns how many; 0: room was made, look again.
+    /// Lets the kernel write a page that is there, and the pages shared by fork after it, up to
+    /// `most`. Returns how many; 0: room was made, look again.
     fn open_resident<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -372,20 +373,20 @@ impl Pager {
         if self.is_guarded(page) {
             self.unguard(&mut s, active, &range, page, false);
         } else if active.kind == Mechanism::UserfaultfdCopy {
-            // Protected for a moment, to be copied out.
+            // The page may be protected for a moment, to be copied out.
             active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
         }
         (s, 1)
     }
 
-    /// State of a page; `None` where no word was ever made.
+    /// The state of a page; `None` where it has no word.
     #[inline]
     pub(super) fn state_of(&self, page: usize) -> PageState {
         self.table.get(page).map_or(PageState::None, |e| e.state())
     }
 
-    /// Whether a thread that reads on has found all of `[start, end)` there; false if that would
-    /// take long to find out.
+    /// Whether all of `[start, end)` is there, so that a thread may have read across it; false if
+    /// that would take long to find out.
     fn are_resident(&self, start: usize, end: usize) -> bool {
         let mut at = start;
         for _ in 0..ACROSS_STEPS {
@@ -405,8 +406,8 @@ impl Pager {
     }
 
     /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same
-    /// way, or the huge page that they belong to. After some `tries` less will do. `write`: it is
-    /// known that the page will be written, or may be by the kernel.
+    /// way, or the huge page that they belong to. After some `tries` less is enough. `write`: the
+    /// page will be written, or may be by the kernel.
     #[expect(clippy::too_many_arguments, reason = "what a fault is")]
     pub(super) fn serve(
         &self,
@@ -448,7 +449,7 @@ impl Pager {
                 let guards = !write && pages == 1 && self.may_be_guarded(active, &range);
                 self.serve_stored(s, active, &range, page, pages, guards)
             }
-            // Nobody asks for a page that is there.
+            // No thread asks for a page that is there.
             PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
         };
         if active.blocks > 0 && !matches!(served, Serve::Changed) {
@@ -491,8 +492,8 @@ impl Pager {
         pages
     }
 
-    /// So many of `pages` missing pages as there is room for now, and the frames of the stock that
-    /// a window moves in. `Err`: that room has to be made for so many.
+    /// How many of `pages` missing pages have room now, and the frames of the stock that a window
+    /// moves in. `Err`: the pages to make room for.
     #[inline]
     fn room_for(
         &self,
@@ -504,18 +505,19 @@ impl Pager {
     ) -> core::result::Result<(usize, Option<Stretch>), i64> {
         if is_window {
             s.limbo.want_stock();
-            // Its frames count already.
+            // The frames of the stock count already.
             let stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
             if stretch.is_some() {
                 return Ok((pages, stretch));
             }
             if tries == 0 && self.is_nearly_full() {
-                // Pages have to go for these, now or soon: better now, and without a copy.
+                // Pages have to leave for these, now or soon: better now, and without a copy.
                 return Err(pages as i64);
             }
         }
         let pages = pages.min(WINDOW_LOCKED_PAGES);
-        // Limbo pages count already; everything else needs room. Prefer less to waiting.
+        // Limbo pages count already; everything else needs room. Fewer pages are better than a
+        // wait.
         if matches!(first, PageState::Limbo(_)) {
             return Ok((pages, None));
         }
@@ -526,15 +528,15 @@ impl Pager {
         Ok((pages - excess, None))
     }
 
-    /// Pages that a fault at `page` brought along by way of a window, if they were loaded: huge
-    /// pages are counted otherwise.
+    /// Pages that a fault at `page` brought along in a window, if they were loaded: huge pages are
+    /// counted otherwise.
     fn loaded_around(&self, page: usize, pages: usize, kind: FaultKind) -> usize {
         let is_loaded = matches!(kind, FaultKind::PoolLoad | FaultKind::StoreLoad);
         let is_huge = self.table.middle(page).is_some_and(|m| m.mapped() == Mapped::Huge);
         if is_loaded && !is_huge { pages - 1 } else { 0 }
     }
 
-    /// The kernel dropped a resident page unseen: it reads as zero now.
+    /// Notes that the kernel dropped a resident page unseen: it reads as zero now.
     pub(super) fn note_dropped(&self, page: usize) {
         self.trace_pages(Kind::Discarded, page, page + PAGE_SIZE);
         self.word(page, |m, e| {
@@ -545,7 +547,7 @@ impl Pager {
         self.resident.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A page that somebody needs cannot be had.
+    /// Reports a page that is needed and cannot be had.
     pub(super) fn note_lost(&self, why: LoadError) {
         let (notice, errno) = match why {
             LoadError::Io(e) if [Errno::EPERM, Errno::EACCES, Errno::ENOSYS].contains(&e) => {

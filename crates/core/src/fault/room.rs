@@ -1,10 +1,10 @@
-//! Room: threads that find none, and how many of them make it by themselves.
+//! Room: threads that find none, and how many of them free memory themselves.
 //!
 //! The evictor frees pages by the dozen and with one flush; a thread that frees a few for itself
-//! pays for each. With more threads than processors the evictor gets little of the processors
-//! beside them, and all of them would work in the dear way. So only as many threads evict as the
-//! evictor leaves processors; the others sleep until somebody has freed pages, which leaves the
-//! processors to those that do.
+//! pays a flush for each. With more threads than processors the evictor gets little of the
+//! processors beside them, and all of them would work in the dear way. So only as many threads
+//! evict as the evictor leaves processors; the others sleep until pages have been freed, which
+//! leaves the processors to those that free them.
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -12,22 +12,21 @@ use super::{Locked, Pager};
 use crate::sys::cpu;
 use crate::sys::sync::{futex_wait, futex_wake};
 
-/// A thread waits so long for the pages of others before it evicts itself, however many do: some
+/// How long a thread waits for others' pages before it evicts itself, however many threads do: some
 /// fifty batches of the evictor.
 const WAIT_NS: u64 = 10_000_000;
-/// A thread that was woken so often, and found that others were quicker, evicts itself.
+/// How often a thread is woken and finds that others were quicker, before it evicts itself.
 const VAIN_MAX: u32 = 8;
 
 /// Threads without room.
 pub(super) struct Room {
-    /// Threads that may evict beside the evictor: one until it is known how many processors there
-    /// are.
+    /// Threads that may evict beside the evictor: one until the number of processors is known.
     most: AtomicU32,
     /// Threads that evict.
     evicting: AtomicU32,
     /// Threads that sleep until pages are freed.
     waiting: AtomicU32,
-    /// Changes when pages have been freed and somebody sleeps.
+    /// Changes when pages have been freed and some thread sleeps.
     freed: AtomicU32,
 }
 
@@ -63,19 +62,20 @@ impl Room {
         self.evicting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Pages have been freed: as many threads look again as may evict. Those find room again and
+    /// Wakes as many threads as may evict: pages have been freed. Those threads find room again and
     /// again, and do not crowd out a thread that frees pages.
     pub fn wake_some(&self) {
         self.wake(self.most.load(Ordering::Relaxed));
     }
 
-    /// The evictor has done what it can.
+    /// Wakes all threads: the evictor has done its work.
     pub fn wake_all(&self) {
         self.wake(i32::MAX as u32);
     }
 
     fn is_awaited(&self) -> bool {
-        // Against the count of a thread that looks for room before it sleeps.
+        // Pairs with a thread's count in `waiting`, which is made before it looks for room and
+        // sleeps.
         fence(Ordering::SeqCst);
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -89,8 +89,8 @@ impl Room {
 }
 
 impl Pager {
-    /// Lets a thread sleep that needs room, while others make some, until `has_room`. True: the
-    /// thread is to make it itself, and is counted until [`Self::leave_room`].
+    /// Lets a thread that needs room sleep until `has_room`, while others free memory. True: the
+    /// thread is to free memory itself, and is counted until [`Self::leave_room`].
     pub(super) fn enter_room<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -101,7 +101,7 @@ impl Pager {
                 return (s, true);
             }
             let seen = self.room.freed.load(Ordering::Acquire);
-            // Counted first: what is freed after the look wakes this thread.
+            // The thread counts itself first: a page that is freed after its look wakes it.
             self.room.waiting.fetch_add(1, Ordering::SeqCst);
             let is_there = has_room(&s);
             if !is_there {
@@ -115,7 +115,7 @@ impl Pager {
                 return (s, false);
             }
             if self.room.freed.load(Ordering::Relaxed) == seen {
-                // Nobody has freed anything: more hands are better than none.
+                // Nothing was freed: more threads are better than none.
                 break;
             }
         }
@@ -123,7 +123,7 @@ impl Pager {
         (s, true)
     }
 
-    /// The thread evicts no more.
+    /// Ends the work of a thread that evicts.
     pub(super) fn leave_room(&self, s: &mut Locked<'_>) {
         self.room.leave();
         if self.room.is_awaited() {
@@ -150,7 +150,7 @@ mod tests {
         assert!(room.enter() && room.enter() && !room.enter());
         room.leave();
         assert!(room.enter() && !room.enter());
-        // Until the processors are counted there may be one.
+        // One thread may evict until the processors are counted.
         let room = Room::new();
         assert!(room.enter() && !room.enter());
         room.after_fork_child();
@@ -182,7 +182,7 @@ mod tests {
             }
         };
         until(&|| room.waiting.load(Ordering::SeqCst) == SLEEPERS);
-        // Asleep, and not on their way to it.
+        // All are asleep then, and not on their way to it.
         std::thread::sleep(Duration::from_millis(20));
         room.wake_some();
         until(&|| woken.load(Ordering::Acquire) >= 1);

@@ -11,13 +11,13 @@
 //!   discarding, moving                       debt - 1, for the parent as for the child
 //! ```
 //! The parent's count may pass the truth this way, never fall below it: when the parent writes, the
-//! old frame is the child's. What the kernel says is each one's share (Pss) puts the count right at
-//! the evictor's ticks: the first time the parent hands over what the child has to count from then
-//! on; later a process counts less only when its relatives have looked, too. The sum never falls
-//! below the truth.
+//! old frame is the child's. The kernel's proportional share (Pss) puts the counts right at the
+//! evictor's ticks. The first time the parent hands over the pages that the child has to count from
+//! then on; later a process counts less only when its relatives have looked, too. The sum never
+//! falls below the truth.
 //!
-//! The pool is shared too, but written by us alone: a frame for each page that is freed. (What
-//! comes in goes to frames that are counted when they are taken.) All else, tables, stacks and
+//! The pool is shared too, but written by uzswap alone: a frame for each page that is freed. (Pages
+//! that come in go to frames that are counted when they are taken.) All else, tables, stacks and
 //! data, counts on both sides from the start.
 //!
 //! Evicting a shared page frees nothing while relatives have it, and its compressed copy would come
@@ -39,7 +39,7 @@ const STEP_BYTES: usize = crate::region::table::LEAF_BYTES;
 /// How long a process waits for its relatives to look at their share before it counts less itself.
 const WAIT_FOR_OTHERS_NS: u64 = 1_000_000_000;
 
-/// What this process shares, and what of it does not count.
+/// Pages that this process shares with relatives, and those of them that do not count here.
 pub(super) struct Sharing {
     /// Pages that are counted by relatives; negative: pages counted here that they hold.
     debt: AtomicI64,
@@ -48,8 +48,8 @@ pub(super) struct Sharing {
     inherited_stored: AtomicI64,
     /// Frames of the cache that may still be shared.
     cache_frames: AtomicI64,
-    /// Pages that count until relatives have looked at their share, which may have them now; and
-    /// since when.
+    /// Pages that go on counting here until relatives, which may have them now, have looked at
+    /// their share; and since when.
     handed_over: AtomicI64,
     handed_over_at_ns: AtomicU64,
     /// Some page is marked.
@@ -80,8 +80,8 @@ impl Pager {
         s.debt.load(Ordering::Relaxed) - self.slot().charged()
     }
 
-    /// Pages that this process would share with relatives without uzswap, which count there; as far
-    /// as known.
+    /// Pages that this process would share with relatives without uzswap and that count there, as
+    /// far as is known.
     pub(super) fn needed_by_relatives(&self) -> i64 {
         let s = &self.sharing;
         let stored = s.inherited_stored.load(Ordering::Relaxed).min(self.stored_pages());
@@ -90,12 +90,12 @@ impl Pager {
         stored + shared
     }
 
-    /// A page in the cache is freed, which writes its frame.
+    /// Counts a page of the cache that is freed, which writes its frame.
     pub(super) fn count_freed(&self) {
         self.count_given_back(1);
     }
 
-    /// The cache gave frames back, or wrote them: what it shared with relatives is theirs.
+    /// Counts frames that the cache gave back or wrote: relatives have those that were shared.
     pub(super) fn count_given_back(&self, frames: i64) {
         let shared = &self.sharing.cache_frames;
         let left = shared.load(Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Pager {
         }
     }
 
-    /// `pages` marked pages were written or are gone.
+    /// Counts `pages` marked pages that were written or are gone.
     pub(super) fn count_owned(&self, pages: usize) {
         if pages > 0 {
             self.sharing.debt.fetch_sub(pages as i64, Ordering::Relaxed);
@@ -117,9 +117,9 @@ impl Pager {
         self.table.get(page).is_some_and(|e| e.is_shared())
     }
 
-    /// The program, or the kernel for it, is about to write the resident page `page`: up to `want`
-    /// shared pages from it on become the process's own and writable. By protection faults it is
-    /// the unit around it. Returns how many pages from `page` on can be written now.
+    /// Makes up to `want` shared pages from the resident page `page` on the process's own and
+    /// writable: the program, or the kernel for it, is about to write there. With protection faults
+    /// it is the unit around `page`. Returns how many pages from `page` on can be written now.
     pub(super) fn own_run(
         &self,
         s: &Locked<'_>,
@@ -134,7 +134,8 @@ impl Pager {
             let end = ((page / unit + 1) * unit).min(range.end);
             let (start, end) = self.free_around(s, page, (start, end));
             if !self.own_between(active, range.prot, start, end) && self.is_shared(page) {
-                // Out of kernel mappings. All that is resident around it has a mapping already.
+                // The kernel is out of mappings. All resident pages around this one have a mapping
+                // already.
                 let resident = self.resident_around(page, range.start, range.end);
                 let (start, end) = self.free_around(s, page, resident);
                 self.own_between(active, range.prot, start, end);
@@ -143,8 +144,8 @@ impl Pager {
         }
         let most = self.free_run(s, page, ((range.end - page) >> PAGE_SHIFT).min(want.max(1)));
         let n = (0..most).take_while(|i| self.is_shared(page + i * PAGE_SIZE)).count();
-        // Not marked, and yet protected: what a fork that failed or a pause of the marks left
-        // behind.
+        // A page may be protected and not marked: a fork that failed, or a pause of the marks, left
+        // it so.
         active.mechanism.allow_write(page, n.max(1) * PAGE_SIZE, range.prot);
         self.own_all(page, page + n * PAGE_SIZE);
         n.max(1)
@@ -156,8 +157,8 @@ impl Pager {
         self.lift_marked(active, prot, start, end, |from, to| self.own_all(from, to))
     }
 
-    /// Lifts the write protection of `[start, end)`, and does `then` with each part that can be
-    /// written now: before that no word may say writable, which is believed without the lock.
+    /// Lifts the write protection of `[start, end)`, and calls `then` with each part that can be
+    /// written now: no word may say writable before that, as words are believed without the lock.
     /// False: the kernel, out of mappings, protects some of it as before.
     fn lift_marked(
         &self,
@@ -176,7 +177,7 @@ impl Pager {
             Ok(())
         };
         let _ = match active.mechanism.is_protect() {
-            // What is not resident is hidden, and stays so.
+            // A page that is not resident is hidden, and stays so.
             true => self.for_each_resident_run(start, end, lift),
             false => lift(start, end),
         };
@@ -191,8 +192,8 @@ impl Pager {
         (before.unwrap_or(page), after.unwrap_or(page) + PAGE_SIZE)
     }
 
-    /// Marks resident pages again whose protection the kernel does not lift, out of mappings, while
-    /// the caller has claimed them. Nobody has believed them to be writable meanwhile.
+    /// Marks again resident pages that the caller has claimed and whose protection the kernel, out
+    /// of mappings, has not lifted. No thread has believed them to be writable meanwhile.
     pub(super) fn share_again(&self, start: usize, end: usize) {
         let mut pages = 0;
         self.table.for_each_occupied(start, end, |_, _, e| {
@@ -214,8 +215,8 @@ impl Pager {
         self.count_owned(owned);
     }
 
-    /// Before fork, with the lock held: marks and write-protects what will be shared. What system
-    /// calls are using stays as it is: the kernel could not wait for us.
+    /// Marks and write-protects, before fork and with the lock held, the memory that will be
+    /// shared. Buffers of system calls stay as they are: the kernel could not wait for the pager.
     pub(super) fn share_all(&self, active: &Active) {
         self.sharing.marked.store(true, Ordering::Relaxed);
         self.sharing.forks.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +238,8 @@ impl Pager {
                 fence(Ordering::SeqCst);
                 self.holds.overlapping(at, stop, |from, to| {
                     let (from, to) = (from.max(at), to.min(stop));
-                    // An earlier fork may have protected it: its holder then waits for the lock.
+                    // An earlier fork may have protected the buffer: its holder then waits for the
+                    // lock.
                     self.own_between(active, range.prot, from, to);
                     false
                 });
@@ -256,23 +258,23 @@ impl Pager {
         }
         let _ = self.for_each_run(start, end, PageEntry::is_shared, |from, to| {
             if active.mechanism.forbid_write(from, to - from, range.prot).is_err() {
-                // Some were guarded, and the marks have taken the place of that.
+                // Some pages were guarded, and the marks have taken the place of that.
                 self.own_between(active, range.prot, from, to);
             }
             Ok(())
         });
     }
 
-    /// Before fork: the child's slot says that this process counts for it. From now on, or a
-    /// relative could see that it shares with one more, and count less, before anybody counts for
-    /// that one.
+    /// Says in the child's slot, before fork, that this process counts for it. Later would be too
+    /// late: a relative could see that it shares with one more process, and count less, before any
+    /// process counts for that one.
     pub(super) fn count_for_child(&self, child: &Slot) {
         child.forked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         child.counted_by.store(self.slot().id(), Ordering::Release);
     }
 
-    /// In the child after fork: its ranges are registered again, without the protection; what is
-    /// resident or in the pool is counted by the parent.
+    /// Marks, in the child after fork, the pages of its ranges, which are registered again without
+    /// the protection. The parent counts the pages that are resident or in the pool.
     pub(super) fn share_in_child(&self, active: &Active) {
         self.inherit_events(active);
         if !active.mechanism.is_protect() {
@@ -285,17 +287,17 @@ impl Pager {
         self.sharing.debt.store(0, Ordering::Relaxed);
         self.sharing.inherited_stored.store(self.stored_pages(), Ordering::Relaxed);
         // The rest counts here from now on. Limbo: the parent gives its frames back without asking.
-        // Tables, stacks, the program's data and ours are not marked: much of it will be written at
-        // once, nobody sees what.
+        // Tables, stacks, the program's data and uzswap's are not marked: much of them will be
+        // written at once, unseen.
         self.sharing.debt.store(self.resident_pages() + self.pool_pages(), Ordering::Relaxed);
     }
 
-    /// Corrects what counts by the kernel's own share: `pss_pages` is the process's proportional
-    /// part of its anonymous memory, asked for at `asked_ns` when `used_pages` gave
-    /// `counted_pages`. What happened since stays counted.
+    /// Corrects the count by the kernel's own: `pss_pages` is the process's proportional share of
+    /// its anonymous memory, asked for at `asked_ns` when `used_pages` gave `counted_pages`. Events
+    /// since then stay counted.
     ///
-    /// The tree's sum must not fall below the truth: what this process has no longer may be a
-    /// relative's alone now. So more counts at once, less only when the relatives have looked, too.
+    /// The tree's sum must not fall below the truth: pages that this process has no longer may be a
+    /// relative's alone now. So more counts at once, less only when the relatives have looked.
     pub fn correct_share(&self, asked_ns: u64, counted_pages: i64, pss_pages: i64) {
         let (shared, slot) = (&self.sharing, self.slot());
         let surplus = counted_pages - pss_pages;
@@ -304,9 +306,9 @@ impl Pager {
             || self.tree().live_slots().filter(|s| s.counted_by.load(Ordering::Acquire) == me);
         let count = children().count() as i64;
         for s in children() {
-            // Somebody may scribble over the block between the two looks.
+            // The shared block may be written over between the two looks, so `count` may be 0.
             self.tree().charge(s, surplus.max(0) / count.max(1));
-            // It shares memory, and has not looked.
+            // The child shares memory, and has not looked.
             s.looked_at_ns.fetch_max(1, Ordering::AcqRel);
             s.counted_by.store(0, Ordering::Release);
         }
@@ -329,7 +331,8 @@ impl Pager {
         slot.looked_at_ns.store(asked_ns, Ordering::Release);
     }
 
-    /// Whether all others that may share memory know what they had after `since`.
+    /// Whether all other processes that may share memory have looked at their share after
+    /// `since_ns`.
     fn have_relatives_looked(&self, since_ns: u64) -> bool {
         let others = || self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
         others().all(|s| {
@@ -353,8 +356,8 @@ impl Pager {
         !has_parent && !has_infant
     }
 
-    /// The process has no relatives that share memory with it any more: everything counts, nothing
-    /// is protected.
+    /// Ends sharing: the process has no relatives that share memory with it any more, so everything
+    /// counts and nothing is protected.
     pub fn set_unshared(&self) {
         let s = &self.sharing;
         s.debt.store(0, Ordering::Relaxed);
@@ -382,7 +385,7 @@ impl Pager {
         }
     }
 
-    /// Unmarks one stretch from `at` on; where to go on. `is_all`: it did so far.
+    /// Unmarks one stretch from `at` on. Returns where to go on. `is_all`: all was unmarked so far.
     fn unmark_step(&self, active: &Active, at: usize, is_all: &mut bool) -> Option<usize> {
         let end = (at / STEP_BYTES + 1) * STEP_BYTES;
         let _s = self.lock_range(at, end);
@@ -432,7 +435,7 @@ mod tests {
             pager.set_outside(1000);
             pager
         });
-        // What fork leaves: the parent counts for both.
+        // As fork leaves it: the parent counts for both.
         parent.count_for_child(child.slot());
         child.sharing.debt.store(1000, Ordering::Relaxed);
         let counts = || [parent.used_pages(), child.used_pages()];

@@ -1,22 +1,23 @@
-//! How much of a tree's memory a process keeps: how far it is over, how much it leaves free, and
-//! which size it holds.
+//! How much of a tree's memory a process keeps: how far it is over its limit, how much it leaves
+//! free, and which size it holds.
 //!
-//! What a process needs it takes from its own pages, so that it keeps the size it has; how sizes
-//! change is for `uzswap run` to say (`control/share.rs`), who knows what memory is worth to whom.
+//! A process takes the pages that it needs from its own, so that it keeps its size. `uzswap run`
+//! changes the sizes (`control/share.rs`): it knows what memory is worth to each process.
 
 use core::sync::atomic::Ordering;
 
 use super::{MIN_PAGES, PAUSED_PAGES, Pager};
 use crate::policy::batch_pages;
 
-/// What a process gives at each of its evictor's ticks while memory is short, whoever needs it, a
-/// part of the limit: more is for `uzswap run` to say, who knows what it is worth to whom.
+/// The part of the limit, as a divisor, that a process gives away at each of its evictor's ticks
+/// while memory is short, whichever process needs it: `uzswap run` decides about more, as it knows
+/// what memory is worth to each.
 const BY_THE_WAY: i64 = 1024;
 /// A process that waits for its turn, or has more than its share, gives memory away as long as less
 /// than this part of the limit is free.
 pub const GIVEN_AHEAD: i64 = 16;
 
-/// The excess where paging ends: there is room for all, in every sum that is made of it.
+/// The excess where paging ends: there is room for all, in every sum that includes it.
 const NO_EXCESS: i64 = -(1 << 40);
 
 impl Pager {
@@ -33,14 +34,15 @@ impl Pager {
             over.min(by_tree + self.given_ahead())
         });
         let by_tree = by_share.map_or(by_tree, |s| s.max(by_tree));
-        // However full the tree is, a process keeps enough to make progress. One that waits for its
-        // turn makes none.
+        // However full the tree is, a process keeps enough to make progress. A process that waits
+        // for its turn makes none.
         let least = if self.slot().turn.is_paused() { PAUSED_PAGES } else { MIN_PAGES };
         let by_floor = self.resident_pages() + self.limbo_pages() + extra - least;
         by_tree.min(by_floor)
     }
 
-    /// The same, whatever the process's share is. What is tolerated is room.
+    /// [`Self::excess`] by the tree's limit alone, whatever the process's share is. Tolerated pages
+    /// are room.
     pub(super) fn excess_of_tree(&self, extra: i64) -> i64 {
         if self.is_ending() {
             return NO_EXCESS;
@@ -51,7 +53,7 @@ impl Pager {
     /// Free pages below which the evictor starts, and up to which it works.
     pub fn watermarks(&self) -> (i64, i64) {
         if self.slot().turn.is_paused() {
-            // Those whose turn it is lose nothing before all of this is gone.
+            // Processes whose turn it is lose nothing before all of this is gone.
             let ahead = self.given_ahead();
             return (ahead, ahead);
         }
@@ -75,9 +77,9 @@ impl Pager {
         self.tree().limit() / GIVEN_AHEAD
     }
 
-    /// Pages that the process has grown by since memory was not short: what it needs, it takes from
-    /// its own, and no more. It lets go of all that is needed where that is for it alone, or while
-    /// it waits for its turn, or has more than its share.
+    /// Pages that the process has grown by since memory was last not short: it takes the pages that
+    /// it needs from its own, and no more. There is no such bound where the process is alone, waits
+    /// for its turn, or is over its limit or its share.
     pub(super) fn above_size(&self) -> i64 {
         if self.is_alone() || self.excess(0) > 0 || self.slot().turn.is_paused() {
             return i64::MAX;
@@ -89,9 +91,9 @@ impl Pager {
         self.tree().used() <= self.published_pages()
     }
 
-    /// Every few milliseconds: a share that nobody speaks of any more ends. While memory is short
-    /// each process of a tree becomes a little smaller, and lets go of what is needed if somebody
-    /// cannot help himself.
+    /// Every few milliseconds: ends a share that `uzswap run` has forgotten. While memory is short
+    /// each process of a tree becomes a little smaller; if another process is stuck, this one lets
+    /// go of all that is needed.
     pub fn shrink_size(&self) {
         self.slot().share.end_if_forgotten(crate::sys::now_ns());
         let stuck = self.tree().stuck.load(Ordering::Acquire);
@@ -132,7 +134,7 @@ mod tests {
     fn a_process_keeps_enough_to_make_progress_however_full_the_tree_is() {
         let p = pager(10_000, MIN_PAGES - 6, 50_000);
         assert_eq!((p.excess(6), p.excess(7)), (0, 1));
-        // One that waits for its turn makes none.
+        // A process that waits for its turn makes no progress.
         p.slot().turn.pause(u64::MAX);
         assert_eq!(p.excess(0), MIN_PAGES - 6 - PAUSED_PAGES);
         p.slot().turn.resume();
@@ -144,7 +146,7 @@ mod tests {
         let p = pager(16_000, 6000, 9500);
         assert_eq!(p.excess(0), -500);
         p.slot().share.bound(5000, u64::MAX);
-        // Half of what is to be free for others is there: the other half is missing.
+        // Half of the room to be left for others is there: the other half is missing.
         assert_eq!(p.excess(0), 16_000 / GIVEN_AHEAD - 500);
         assert_eq!(pager(16_000, 6000, 9500).excess_of_tree(0), p.excess_of_tree(0));
         p.tree().used_pages.fetch_sub(5000, Ordering::Relaxed);
@@ -168,7 +170,7 @@ mod tests {
         // Short of memory it gives a little at each tick...
         p.shrink_size();
         assert_eq!(p.above_size(), 10 + 10_000 / BY_THE_WAY);
-        // ...and all that is needed to one who cannot help himself, once.
+        // ...and, once, all that is needed by a process that is stuck.
         p.tree().stuck.fetch_add(1, Ordering::Relaxed);
         p.shrink_size();
         assert_eq!(p.above_size(), 3000);

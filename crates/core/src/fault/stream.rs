@@ -1,7 +1,8 @@
-//! One thread's faults: where it reads on, and how much comes with the next page of that.
+//! One thread's faults: where its access is sequential, and how many pages come with the next one
+//! there.
 //!
-//! A thread reads on in up to four places at a time. A fault that one of them leads to brings a
-//! window, which doubles while windows are used; a fault elsewhere brings one page, and begins a
+//! A thread may read on in up to four places at a time. A fault on one of these paths brings a
+//! window, which doubles while windows are used. A fault elsewhere brings one page, and begins a
 //! new path in place of the one that is out of use for longest.
 
 use crate::policy::next_window;
@@ -11,15 +12,15 @@ use crate::sys::PAGE_SIZE;
 /// an index.
 const PATHS: usize = 4;
 
-/// One of them: where its next fault falls if the access runs on, and how many pages are brought
-/// then.
+/// One of these places: where the thread's next fault falls if the access runs on, and how many
+/// pages are brought then.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Path {
     pub next: usize,
-    /// Where the pages end that the evictor was asked to bring ahead of this thread; 0: none.
+    /// The end of the pages that the evictor was asked to bring ahead of this thread; 0: none.
     pub ahead_end: usize,
     window: usize,
-    /// Faults that ran on and were served with one page all the same.
+    /// Faults on this path that were served with one page all the same.
     alone: u32,
     /// Pages that the last fault brought along, if they were loaded.
     pub around: usize,
@@ -28,8 +29,8 @@ pub(super) struct Path {
 impl Path {
     const NONE: Path = Path { next: 0, ahead_end: 0, window: 0, alone: 0, around: 0 };
 
-    /// Whether a fault at `page` is the next one. `was_last`: so was the thread's last fault.
-    /// `reaches(a, b)`: all of `[a, b)` is there.
+    /// Whether a fault at `page` is the next one of this path. `was_last`: the thread's last fault
+    /// was on it, too. `reaches(a, b)`: all of `[a, b)` is there.
     fn leads_to(
         &self,
         page: usize,
@@ -47,16 +48,18 @@ impl Path {
 /// One thread's pattern of faults.
 #[derive(Default)]
 pub struct FaultStream {
-    /// The one of the last fault first. What so many faults did not come by is forgotten.
+    /// The path of the last fault comes first. A path is forgotten after [`PATHS`] faults
+    /// elsewhere.
     paths: [Path; PATHS],
-    /// Windows that were used of late, less those that were not.
+    /// Windows that were used lately, less those that were not.
     used: i32,
-    /// To notice a fault that repeats without end though the page is there.
+    /// The page of the last fault that found its page there, and how often it repeated, to notice
+    /// one that repeats without end.
     last: usize,
     repeats: u32,
-    /// The faults are those of a process that shares the program's memory, and may be killed at any
-    /// moment: it takes nothing into its hands that others would wait for, so it evicts nothing and
-    /// brings in one page at a time.
+    /// The faults are those of a guest: a process that shares the program's memory, and may be
+    /// killed at any moment. A guest claims nothing that others would wait for, so it evicts
+    /// nothing and brings in one page at a time.
     pub is_of_guest: bool,
 }
 
@@ -65,15 +68,14 @@ impl FaultStream {
         FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0, is_of_guest: false }
     }
 
-    /// Counts a fault for which there was nothing to do; true when it has happened too often in a
-    /// row.
+    /// Counts a fault that found its page there; true when that has happened too often in a row.
     pub(super) fn repeated(&mut self, page: usize) -> bool {
         self.repeats = if self.last == page { self.repeats + 1 } else { 0 };
         self.last = page;
         self.repeats > REPEATS_MAX
     }
 
-    /// One was served.
+    /// Notes that a fault was served.
     pub(super) fn served(&mut self) {
         self.repeats = 0;
     }
@@ -83,9 +85,9 @@ impl FaultStream {
         &mut self.paths[0]
     }
 
-    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, one
-    /// otherwise. Then those are told that the path which is forgotten for it has brought in vain.
-    /// `reaches(a, b)`: all of `[a, b)` is there.
+    /// Pages to serve for a fault at `page`: doubled while the faults run on, up to `most`, else
+    /// one. Also returns the pages that the path that is forgotten for this one has brought in
+    /// vain. `reaches(a, b)`: all of `[a, b)` is there.
     pub(super) fn window(
         &mut self,
         page: usize,
@@ -99,7 +101,7 @@ impl FaultStream {
         if known.is_some() {
             self.used = (self.used + (path.around > 0) as i32).min(USED_MOST);
             if path.window == 1 && self.used < 0 && path.alone < ALONE_FAULTS {
-                // What lies side by side is not read in order here: records of two pages, say.
+                // Neighbours are not read in order here: the program has records of two pages, say.
                 path.alone += 1;
             } else {
                 path.window = next_window(path.window, most);
@@ -112,9 +114,9 @@ impl FaultStream {
     }
 }
 
-/// How far used and unused windows are counted against each other.
+/// Bounds of the count of used windows less unused ones.
 const USED_MOST: i32 = 16;
-/// Where most were not used, so many faults run on before there is another window.
+/// Faults that run on before there is another window, where most windows were not used.
 const ALONE_FAULTS: u32 = 3;
 /// Faults in a row at one page for which there was nothing to do, before they are taken for the
 /// program's own.
@@ -126,7 +128,8 @@ mod tests {
 
     const MOST: usize = 256;
 
-    /// Serves a fault at page number `page` as if all of its window came; says how large that is.
+    /// Serves a fault at page number `page` as if all of its window came. Returns the window's
+    /// size.
     fn fault(stream: &mut FaultStream, page: usize) -> usize {
         let (window, _) = stream.window(page * PAGE_SIZE, MOST, |_, _| false);
         stream.path().next = (page + window) * PAGE_SIZE;
@@ -137,7 +140,7 @@ mod tests {
     fn windows_that_are_not_used_take_longer_to_open() {
         let mut stream = FaultStream::new();
         let mut at = 1 << 20;
-        // Reads `pages` in order, somewhere else each time; the largest window.
+        // Reads `pages` pages in order, somewhere else each time. Returns the largest window.
         let mut read = |stream: &mut FaultStream, pages: usize| {
             at += 1 << 12;
             let (mut largest, mut page) = (0, at);
@@ -154,7 +157,7 @@ mod tests {
         // Two pages side by side, again and again: soon one by one.
         let opened = (0..200).filter(|_| read(&mut stream, 2) > 1).count();
         assert!((1..30).contains(&opened), "{opened}");
-        // Who reads on has windows all the same, and soon at once.
+        // A thread that reads on has windows all the same, and soon at once.
         assert_eq!(read(&mut stream, 600), MOST);
         (0..20).for_each(|_| _ = read(&mut stream, 600));
         assert_eq!(read(&mut stream, 2), 4);
@@ -173,8 +176,8 @@ mod tests {
             .collect();
         assert_eq!(windows, [1, 4, 8, 16, 32, 64, 128, 256, 256]);
         s.path().around = 255;
-        // It is forgotten after as many faults elsewhere as there are paths, and what it brought
-        // was in vain.
+        // The path is forgotten after as many faults elsewhere as there are paths, and the pages
+        // that it brought were in vain.
         let wasted: Vec<_> = (1..=PATHS).map(|i| s.window(i << 30, MOST, |_, _| false).1).collect();
         assert_eq!(wasted, [0, 0, 0, 255]);
         assert_eq!(fault(&mut s, at), 1);
@@ -197,10 +200,10 @@ mod tests {
     #[test]
     fn who_touches_at_random_gets_single_pages() {
         let mut s = FaultStream::new();
-        // Near the last one but one, and not the next one of it.
+        // Pages near those of the last fault but one, and never the next one of it.
         let pages = [10, 500, 12, 502, 14, 504];
         assert!(pages.iter().all(|page| fault(&mut s, *page) == 1));
-        // Of the last fault a page may be left out.
+        // One page after those of the last fault may be left out.
         assert_eq!(fault(&mut s, 506), 4);
     }
 }

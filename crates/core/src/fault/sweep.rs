@@ -5,9 +5,9 @@
 //!   leave (under claims, without the lock):    MOVE | MOVE       | drop (guard)  | together.rs
 //! ```
 //!
-//! A clock over the addresses: each pass cools a page, a cold one is taken. Going by address makes
-//! runs, which is what the kernel is good at: one MOVE and one flush for many pages. What has come
-//! in by windows and lies behind goes before that (`policy/trail.rs`), guarded pages are dropped
+//! A clock over the addresses: each pass cools a page, and a cold page is taken. Going by address
+//! makes runs, which suit the kernel: one MOVE and one flush for many pages. Pages that came in by
+//! windows and lie behind the access go before that (`policy/trail.rs`), guarded pages are dropped
 //! (`guard.rs`), and those that lie alone leave together (`together.rs`).
 
 use core::sync::atomic::{Ordering, fence};
@@ -27,14 +27,14 @@ use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 /// Words that one sweep step looks at before it lets the lock go.
 pub(super) const SWEEP_LOOK_PAGES: usize = 32 << 10;
 
-/// Pages of neighbouring units that leave by protection faults as one run, about: a run in order
+/// Pages of neighbouring units that leave as one run with protection faults, about: a run in order
 /// has as many.
 const UNITS_RUN_PAGES: usize = 16;
 
-/// What a sweep came to.
+/// The outcome of a sweep.
 #[derive(Default)]
 pub(super) struct Swept {
-    /// Pages taken out of the program, and of them those that needed no limbo: their frames are
+    /// Pages taken out of the program, and those of them that needed no limbo: their frames are
     /// free.
     pub taken: usize,
     pub dropped: usize,
@@ -50,14 +50,14 @@ struct Victim {
     is_huge: bool,
 }
 
-/// What a sweep has picked: pages of the program, and the way by which each is to leave. Nothing
-/// has happened to them yet, and whatever happens before their turn comes is looked at then.
+/// The picks of a sweep: pages of the program, and the way by which each is to leave. Nothing has
+/// happened to them yet, and changes of them before their turn are looked at then.
 pub(super) struct Victims {
     runs: [Victim; SWEEP_MOST_PAGES],
     runs_len: usize,
     guarded: Leaving,
     pub lone: Found,
-    /// They are the end of the trail.
+    /// The picked pages are the end of the trail.
     behind: bool,
     /// Pages in all, and words looked at.
     pages: usize,
@@ -87,12 +87,12 @@ impl Victims {
         self.pages += pages;
     }
 
-    /// A run that is to leave together with others that lie alone. False: what there is of them has
-    /// to leave first.
+    /// Adds a run that is to leave together with others that lie alone. False: those found so far
+    /// have to leave first.
     #[inline]
     fn push_lone(&mut self, addr: usize, run: usize, behind: bool) -> bool {
         if !self.lone.reaches(addr, run) {
-            // What there is has to do, or has to go the other way.
+            // The pages found so far leave together if they are enough. If not, they leave as runs.
             if self.lone.is_enough() {
                 return false;
             }
@@ -103,7 +103,7 @@ impl Victims {
         true
     }
 
-    /// Nothing more fits, or is wanted.
+    /// No more pages fit, or are wanted.
     fn is_enough(&self, want: usize) -> bool {
         self.pages >= want
             || self.is_full
@@ -113,7 +113,7 @@ impl Victims {
             || self.looked >= SWEEP_LOOK_PAGES
     }
 
-    /// Too few lie alone in one stretch: they leave as runs.
+    /// Lets the pages that lie alone leave as runs, if they are too few to leave together.
     fn lone_as_runs(&mut self) {
         if !self.lone.is_enough() {
             let found = self.lone.take();
@@ -126,9 +126,9 @@ impl Victims {
 }
 
 impl Pager {
-    /// Takes pages out of the program: `run_most` of the end of the trail, if it goes first, or
-    /// what the hand finds: [`SWEEP_PAGES`], more if pages may leave together, or a run of as many
-    /// as `run_most` neighbours. What is to leave together stays in `v`.
+    /// Takes pages out of the program: `run_most` of the end of the trail, if that goes first, or
+    /// pages that the hand finds: [`SWEEP_PAGES`], more if pages may leave together, or a run of as
+    /// many as `run_most` neighbours. Pages that are to leave together stay in `v`.
     pub(super) fn sweep(
         &self,
         s: &mut Locked<'_>,
@@ -156,7 +156,7 @@ impl Pager {
         swept
     }
 
-    /// The victims that do not leave together leave, each in its way.
+    /// Lets the victims leave that do not leave together, each in its way.
     fn take_victims(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims) -> Swept {
         let mut swept = Swept { looked: v.looked, ..Swept::default() };
         let behind = v.behind;
@@ -176,7 +176,7 @@ impl Pager {
                     return self.drop_victims(s, active, v, swept);
                 }
                 at += (n.pages + (n.next != Next::End) as usize).max(1) * PAGE_SIZE;
-                // Nothing of what is held will go: do not ask page by page.
+                // Held pages will not go: do not ask page by page.
                 at = at.max(held_to);
             }
         }
@@ -195,7 +195,7 @@ impl Pager {
         swept
     }
 
-    /// Takes up to `most` pages of a run of one range out, however hot they are. Returns where to
+    /// Takes up to `most` pages out, however hot they are, of a run of one range. Returns where to
     /// go on.
     pub(super) fn sweep_run(
         &self,
@@ -212,7 +212,7 @@ impl Pager {
         (swept, next)
     }
 
-    /// Picks up to `want` pages of what came in by windows, the oldest first.
+    /// Picks up to `want` pages of those that came in by windows, the oldest first.
     fn pick_of_trail(&self, s: &mut Locked<'_>, active: &Active, v: &mut Victims, want: usize) {
         let limit = self.limit_pages();
         while !v.is_enough(want)
@@ -236,7 +236,7 @@ impl Pager {
     }
 
     /// Picks cold pages, going on from where the hand stopped, until there are `want`. The last run
-    /// of them may be of `run_most`.
+    /// of them may have `run_most` pages.
     fn pick_by_hand(
         &self,
         s: &mut Locked<'_>,
@@ -263,16 +263,16 @@ impl Pager {
             }
             s.hand = self.pick_in(s, active, range, start, v, (want, run_most), false);
             if v.lone.is_enough() {
-                // They leave before anything else is looked for.
+                // The pages that lie alone leave before others are looked for.
                 break;
             }
-            // Those of one range leave together, or not at all.
+            // Pages of one range that lie alone leave together, or not at all.
             v.lone_as_runs();
         }
     }
 
-    /// Picks pages of one range from `start` on until there are `want`, the last run of which may
-    /// be of `run_most`. `behind`: it is of the trail. Returns where to go on.
+    /// Picks pages of one range from `start` on until there are `want`. The last run of them may
+    /// have `run_most` pages. `behind`: the range is of the trail. Returns where to go on.
     #[expect(clippy::too_many_arguments, reason = "a step of the two above")]
     fn pick_in(
         &self,
@@ -328,7 +328,7 @@ impl Pager {
                 addr += passed.max(1) * PAGE_SIZE;
                 continue;
             }
-            // What leaves later must not leave with a huge page before that.
+            // A page that leaves later must not leave with a huge page before that.
             let may_wait = !self.is_shared(addr) && is_data(range.prot) && !self.is_in_huge(addr);
             if may_wait && v.lone.is_wanted() && run <= ALONE_MAX {
                 if !v.push_lone(addr, run, behind) {
@@ -361,7 +361,7 @@ impl Pager {
     }
 
     /// The length of the run of cold pages at `addr`, all shared by fork or none, `most` at most;
-    /// and the pages looked at.
+    /// and the number of pages looked at.
     fn cold_run(
         &self,
         s: &Locked<'_>,
@@ -388,8 +388,8 @@ impl Pager {
         (run, run)
     }
 
-    /// By protection faults units leave, neighbours together: each run is two calls of the kernel.
-    /// The pages of the run, and those looked at.
+    /// With protection faults units leave, neighbours together, as each run is two calls of the
+    /// kernel. Returns the pages of the run, and the number of pages looked at.
     fn cold_units(
         &self,
         range: &Range,
@@ -404,7 +404,7 @@ impl Pager {
             }
             let (more, looked) = self.cold_unit(range, next, goes);
             (run, passed) = (run + more, passed + looked);
-            // One that begins with a refused page has none, and nothing was looked at.
+            // A unit that begins with a refused page has no run, and nothing was looked at.
             if more == 0 {
                 break;
             }
@@ -412,8 +412,8 @@ impl Pager {
         (run, passed)
     }
 
-    /// By protection faults the unit around `addr` decides: the resident pages of its part from
-    /// `addr` on, if all are cold, and the pages looked at.
+    /// With protection faults the unit around `addr` decides: returns the resident pages of its
+    /// part from `addr` on, if all are cold, and the number of pages looked at.
     fn cold_unit(
         &self,
         range: &Range,
@@ -437,7 +437,7 @@ impl Pager {
     }
 
     /// Takes out the run of resident pages at `addr`, as far as it is still one. `Next::End` with
-    /// no page: limbo is full. Also returns where the hold ends that stopped it.
+    /// no page: limbo is full. Also returns the end of the hold that stopped it.
     pub(super) fn take_run(
         &self,
         s: &mut Locked<'_>,
@@ -453,7 +453,7 @@ impl Pager {
         let most = run.min((range.end - addr) >> PAGE_SHIFT);
         let run = self.run_still_there(s, addr, most, (!is_protect).then_some(shared));
         let movable = is_protect || !shared && is_data(range.prot);
-        // What MOVE would refuse the rest of this would drop.
+        // MOVE refuses a pinned page, but `take_special` would drop it.
         if run == 0 || shared && !is_protect && self.may_be_pinned() {
             return STUCK;
         }
@@ -481,7 +481,7 @@ impl Pager {
         if t.next == Next::Stuck && free > t.pages {
             self.add(Counter::MoveBusy, 1);
         }
-        // Held: as good as stuck.
+        // A held page is as good as stuck.
         let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
         (Taken { pages: t.pages, next }, held_to)
     }
@@ -505,7 +505,7 @@ impl Pager {
         (0..self.free_run(s, addr, most)).take_while(has_it).count()
     }
 
-    /// Slots of limbo for `run` pages, or for fewer. `None`: it is full.
+    /// Slots of limbo for `run` pages, or for fewer. `None`: limbo is full.
     #[inline]
     fn free_slots(&self, s: &mut Locked<'_>, active: &Active, run: usize) -> Option<Stretch> {
         loop {
@@ -518,8 +518,9 @@ impl Pager {
         }
     }
 
-    /// Publishes that `run` pages are to go into limbo, before the holds are looked at (hold.rs):
-    /// how many of them were shared by fork. No word may say writable before the kernel does.
+    /// Publishes that `run` pages are to go into limbo, before the holds are looked at (hold.rs).
+    /// Returns how many of them were shared by fork. No word may say writable before the kernel
+    /// does.
     fn announce(&self, addr: usize, run: usize, first_slot: usize, behind: bool) -> usize {
         let mut owned = 0;
         for i in 0..run {
@@ -531,7 +532,7 @@ impl Pager {
         owned
     }
 
-    /// The words of `run` pages that were to go, once it is known which of them went.
+    /// Settles the words of `run` pages that were to go, once it is known which of them went.
     fn settle_words(&self, addr: usize, run: usize, taken: &Taken) {
         for i in taken.pages..run {
             self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == taken.pages));
@@ -544,7 +545,7 @@ impl Pager {
         }
     }
 
-    /// How many of the `run` pages at `addr` lie before the first hold, and where that ends.
+    /// How many of the `run` pages at `addr` lie before the first hold, and where that hold ends.
     fn before_holds(&self, addr: usize, run: usize) -> (usize, usize) {
         let (mut free, mut held_to) = (run, 0);
         self.holds.overlapping(addr, addr + run * PAGE_SIZE, |start, stop| {
@@ -578,14 +579,14 @@ impl Pager {
         self.claim(s, addr, run);
         let t = s.unlocked(take);
         let in_use = s.limbo.arrive(slots, t.pages);
-        // By protection faults a slot without a page has no frame.
+        // With protection faults a slot without a page has no frame.
         let in_limbo = if active.mechanism.is_protect() { t.pages } else { in_use };
         self.limbo_pages.fetch_add(in_limbo as i64, Ordering::Relaxed);
         t
     }
 
-    /// One page that MOVE does not take: nobody can write it (read-only, no access, shared by
-    /// fork), or it is code being written (JIT). Stored at once, without limbo.
+    /// Stores a page that MOVE does not take at once, without limbo: no thread can write it
+    /// (read-only, no access, shared by fork), or it is code being written (JIT).
     fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
         let refused = Taken { pages: 0, next: Next::Stuck };
         let shared = self.is_shared(addr);
@@ -634,8 +635,8 @@ impl Pager {
         Taken { pages: 1, next: Next::End }
     }
 
-    /// The contents of a page that MOVE does not take, unless it is held: taken out if it is
-    /// `executable`, or else read while nobody can write it.
+    /// Copies the contents of a page that MOVE does not take, unless it is held. An `executable`
+    /// page is taken out; any other is read while no thread can write it.
     fn take_contents(
         &self,
         active: &Active,
@@ -653,7 +654,7 @@ impl Pager {
         }
     }
 
-    /// A page that went without limbo: into the cache, or as zeros nowhere.
+    /// Notes that a page went without limbo: into the cache, or as zeros nowhere.
     fn note_gone(&self, addr: usize, aged: &Aged) {
         self.resident.fetch_sub(1, Ordering::Relaxed);
         match aged {

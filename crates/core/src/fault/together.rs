@@ -1,5 +1,5 @@
-//! Pages that lie alone leave together, from where they are: two flushes for many, where a MOVE of
-//! each has one.
+//! Pages that lie alone leave together, from where they are: two flushes for many pages, where a
+//! MOVE has one for each.
 //!
 //! ```text
 //!   addresses   c . h c . . h c c h . c       c: cold, h: in use, .: not there
@@ -9,28 +9,28 @@
 //!   let write   [---------------------]       those that stay
 //! ```
 //!
-//! Where pages are touched at random nearly all that are cold lie alone, and a flush is an
-//! interrupt of every processor that runs the program: 12 to 20 us on a virtual machine, with the
-//! lock held. Runs go by MOVE, which needs no copy.
+//! Where pages are touched at random nearly all cold pages lie alone, and a flush is an interrupt
+//! of every processor that runs the program: 12 to 20 us on a virtual machine, with the lock held.
+//! Runs go by MOVE, which needs no copy.
 //!
-//! Who writes a page of the stretch meanwhile has a fault and lifts its protection under the lock,
-//! as for guarded pages (`guard.rs`), and its word forgets that it leaves. Fork lets all stay. They
-//! have no limbo; their second chance is by the clock (`policy/ghost.rs`).
+//! A thread that writes a page of the stretch meanwhile has a fault and lifts the page's protection
+//! under the lock, as for guarded pages (`guard.rs`), and the page's word forgets that it leaves.
+//! Fork lets all pages stay. The pages have no limbo; their second chance is by the clock
+//! (`policy/ghost.rs`).
 //!
-//! What MOVE does and this does not is refuse a page that is pinned: one that a device, or the
-//! kernel on its behalf, writes without asking the page tables. So a program that has made a call
-//! by which memory may be pinned for longer than the call lasts has all its pages moved from then
-//! on (`note_pins`).
+//! MOVE refuses a page that is pinned, and this does not: one that a device, or the kernel on its
+//! behalf, writes without asking the page tables. So a program that has made a call by which memory
+//! may be pinned for longer than the call lasts has all its pages moved from then on (`note_pins`).
 //!
-//! It is not worth it where the neighbours are written all the time: each that is, is a fault. If
-//! those are many for the pages that left, pages are moved for a while ([`Lone::learn`]).
+//! Leaving together is not worth it where the neighbours are written all the time: each write is a
+//! fault. If those are many for the pages that left, pages are moved for a while ([`Lone::learn`]).
 //!
-//! Who reads a missing page of memory that is under no mechanism gets a zero page there, for good.
-//! So memory is not moved (mremap takes it from the mechanism for that) while pages are being
-//! copied: other memory may come to lie where they were.
+//! A thread that reads a missing page of memory that is under no mechanism gets a zero page there,
+//! for good. So memory is not moved (mremap takes it from the mechanism for that) while pages are
+//! being copied: other memory may come to lie where they were.
 //!
 //! The evictor does this, or a thread that makes room for itself; one of them at a time. A filter
-//! of the program's may refuse the calls that it takes: nothing leaves then, and pages are moved.
+//! of the program's may refuse the calls that this takes: then nothing leaves, and pages are moved.
 //! A filter that would kill for them ends paging before it comes (decision 30).
 
 use core::sync::atomic::{Ordering, fence};
@@ -50,17 +50,17 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE, program};
 
 /// Pages side by side that count as lying alone: a copy of each is cheaper than a flush.
 pub(super) const ALONE_MAX: usize = 2;
-/// Pages for which the flushes are worth it.
+/// The fewest pages that are worth the flushes.
 const ENOUGH: usize = 6;
-/// Sweeps that move everything after one for which too many neighbours were written: so many more
-/// each time.
+/// Sweeps, at most, that move everything after one for which too many neighbours were written: they
+/// become more each time.
 const REST_MOST: u32 = 128;
-// Who is not copied at once would stay.
+// A page that is not copied in one call would stay.
 const _: () = assert!(SWEEP_MOST_PAGES <= program::EACH_MAX_PAGES);
-/// How far the last may lie from the first.
+/// How far the last page may lie from the first.
 const STRETCH_BYTES: usize = HUGE_BYTES;
 
-/// Runs of pages lying alone, too few to leave together, at most.
+/// Runs of pages lying alone, at most, that are too few to leave together.
 pub(super) const LONE_RUNS_MAX: usize = ENOUGH;
 
 /// Pages that lie alone, of one range, in the order of addresses: found by a sweep.
@@ -71,7 +71,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// `is_wanted`: the sweep looks for them.
+    /// `is_wanted`: the sweep looks for pages that lie alone.
     pub fn new(is_wanted: bool) -> Found {
         Found { is_wanted, pages: Leaving::new(), behind: false }
     }
@@ -89,12 +89,12 @@ impl Found {
         self.count() >= ENOUGH
     }
 
-    /// No room for another run.
+    /// There is no room for another run.
     pub fn is_full(&self) -> bool {
         self.count() + ALONE_MAX > SWEEP_MOST_PAGES
     }
 
-    /// Whether `run` pages at `addr` are near enough to those that there are.
+    /// Whether `run` pages at `addr` are near enough to those found so far.
     pub fn reaches(&self, addr: usize, run: usize) -> bool {
         self.pages.first().is_none_or(|first| addr + run * PAGE_SIZE - first <= STRETCH_BYTES)
     }
@@ -104,7 +104,7 @@ impl Found {
         (0..run).for_each(|i| self.pages.push(addr + i * PAGE_SIZE));
     }
 
-    /// All of them; none is left.
+    /// Takes all pages; none is left.
     pub fn take(&mut self) -> Found {
         core::mem::replace(self, Found::new(self.is_wanted))
     }
@@ -115,14 +115,15 @@ impl Found {
     }
 }
 
-/// What is known of pages that leave together.
+/// The state of pages that leave together.
 pub(super) struct Lone {
-    /// Sweeps that do not look for them; and how many are not to after the next failure.
+    /// Sweeps that are not to look for pages that lie alone; and how many are not to after the next
+    /// failure.
     rests: u32,
     rest: u32,
-    /// What is protected while they leave.
+    /// The stretch that is protected while pages leave.
     stretch: Option<(usize, usize)>,
-    /// Where they are copied to. Whoever lets them leave has it meanwhile.
+    /// The buffer for copies. The thread that lets pages leave has it meanwhile.
     copies: Option<Mapping>,
 }
 
@@ -131,36 +132,36 @@ impl Lone {
         Lone { rests: 0, rest: 0, stretch: None, copies: None }
     }
 
-    /// Whether the next sweep is to look for them.
+    /// Whether the next sweep is to look for pages that lie alone.
     fn is_time(&mut self) -> bool {
         let is_time = self.rests == 0;
         self.rests = self.rests.saturating_sub(1);
         is_time
     }
 
-    /// So many pages left while so many of their stretch were written. A fault is about what a MOVE
-    /// is.
+    /// Learns that `left` pages left together while `written` pages of their stretch were written.
+    /// A fault costs about as much as a MOVE.
     fn learn(&mut self, left: usize, written: usize) {
         let is_worth = left > 0 && written <= left / 4;
         self.rest = if is_worth { self.rest / 2 } else { (2 * self.rest + 1).min(REST_MOST) };
         self.rests = if is_worth { 0 } else { self.rest };
     }
 
-    /// Some are leaving: their frames will be free.
+    /// Whether pages are leaving: their frames will be free.
     pub fn are_leaving(&self) -> bool {
         self.stretch.is_some()
     }
 }
 
 impl Pager {
-    /// The program may have let the kernel write its memory whenever it likes.
+    /// Notes that the program may have let the kernel write its memory whenever it likes.
     pub fn note_pins(&self) {
         self.pins.store(true, Ordering::SeqCst);
     }
 
     /// Whether the next sweep is to look for pages that lie alone, to let them leave together.
     pub(super) fn look_for_lone(&self, s: &mut Locked<'_>, active: &Active) -> bool {
-        // There is one stretch.
+        // Only one stretch can be leaving at a time.
         !s.lone.are_leaving()
             && s.lone.is_time()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
@@ -171,15 +172,15 @@ impl Pager {
         self.pins.load(Ordering::SeqCst)
     }
 
-    /// Pages have left, some of them by way of limbo.
+    /// Learns how many of `pages` pages that left went by way of limbo.
     pub(super) fn note_way(&self, s: &mut Locked<'_>, by_limbo: usize, pages: usize) {
         if let Some(part) = (by_limbo * ALL_BY_LIMBO).checked_div(pages) {
             s.by_limbo = (15 * s.by_limbo + part) / 16;
         }
     }
 
-    /// Lets the pages leave that a sweep has found lying alone, if there are enough; or moves them
-    /// out.
+    /// Lets the pages that a sweep has found lying alone leave together, if they are enough; or
+    /// moves them out.
     pub(super) fn leave_together<'a>(
         &'a self,
         mut s: Locked<'a>,
@@ -210,7 +211,7 @@ impl Pager {
         (s, Reclaimed { taken: freed, freed, refused })
     }
 
-    /// Moves what a sweep has found lying alone out, run by run. Says how many pages went.
+    /// Moves the pages that a sweep has found lying alone out, run by run. Returns how many went.
     fn take_lone(&self, s: &mut Locked<'_>, active: &Active, found: &Found) -> usize {
         let mut taken = 0;
         for (addr, run) in found.runs() {
@@ -226,7 +227,7 @@ impl Pager {
     }
 
     /// Lets the lock go and calls `copy`, which reads pages of the program that were there under
-    /// it.
+    /// the lock.
     pub fn copy_unlocked<T>(&self, s: Locked<'_>, copy: impl FnOnce() -> T) -> T {
         self.copying.fetch_add(1, Ordering::Relaxed);
         drop(s);
@@ -235,8 +236,8 @@ impl Pager {
         copied
     }
 
-    /// With the lock held, before memory is taken from the mechanism: nobody reads it, nor begins
-    /// to before the lock is free.
+    /// Waits, with the lock held and before memory is taken from the mechanism, until no thread
+    /// reads that memory without the lock. None begins to before the lock is free.
     pub(super) fn wait_for_copies(&self) {
         const MOMENT_NS: u64 = 20_000;
         // Some seconds: a process that shares this memory may have been killed while it copied.
@@ -251,9 +252,9 @@ impl Pager {
         }
     }
 
-    /// Protects the stretch of those pages of what was found that can still leave. Gives memory for
-    /// copies, and the entries that the cache kept of the pages, which are the caller's now.
-    /// `None`: they cannot leave together.
+    /// Protects the stretch of those found pages that can still leave. Returns memory for copies,
+    /// and the entries that the cache kept of the pages, which are the caller's now. `None`: the
+    /// pages cannot leave together.
     fn begin_to_leave(
         &self,
         s: &mut Locked<'_>,
@@ -275,7 +276,8 @@ impl Pager {
         }
         let pages = found.pages.as_slice();
         let (start, end) = (pages[0], pages[pages.len() - 1] + PAGE_SIZE);
-        // What is as its copy loses that: not for a few.
+        // Pages of the stretch that are as their copies lose that, which is not worth it for fewer
+        // pages.
         let (mut is_shared, mut as_copies) = (false, 0);
         self.table.for_each_occupied(start, end, |_, _, e| {
             is_shared |= e.is_shared();
@@ -298,7 +300,8 @@ impl Pager {
         let is_protected = copies.is_some()
             && !self.holds.is_held(start, end)
             && s.unlocked(|| active.mechanism.forbid_write(start, end - start, range.prot).is_ok())
-            // Since the sweep began. From here on a pin that is to write waits for us.
+            // The program may have pinned memory since the sweep began. From here on a pin that is
+            // to write waits for the pager.
             && !self.may_be_pinned();
         if !is_protected {
             s.lone.copies = copies;
@@ -312,8 +315,8 @@ impl Pager {
         copies.map(|copies| (copies, kept))
     }
 
-    /// Drops the frames of those pages that nobody has written since they began to leave: how many,
-    /// and how many others the cache refused. The first `copied` could be copied.
+    /// Drops the frames of those pages that were not written since they began to leave. Returns how
+    /// many, and how many others the cache refused. The first `copied` could be copied.
     fn end_leaving(
         &self,
         s: &mut Locked<'_>,
@@ -328,15 +331,15 @@ impl Pager {
         if let Some((start, end)) = claimed {
             self.wait_to_claim_stretches(s, start, end);
         }
-        // Nobody could copy what has no frame any more: the kernel dropped it, and its neighbours
-        // are for the next time.
+        // A page that has no frame any more could not be copied: the kernel dropped it, and its
+        // neighbours are for the next time.
         if let Some(page) = pages.get(copied)
             && self.table.get(*page).is_some_and(|e| e.is_leaving())
             && !active.mechanism.is_present(*page)
         {
             self.note_dropped(*page);
         }
-        // A fork meanwhile has let all stay.
+        // A fork meanwhile has let all pages stay.
         let stretch = s.lone.stretch.take();
         let (mut going, mut refused) = (Leaving::new(), 0);
         for (page, aged) in pages.iter().zip(aged) {
@@ -370,8 +373,8 @@ impl Pager {
         done
     }
 
-    /// Drops the frames of `pages`, whose words say already that they have gone, but for those that
-    /// are held, and lifts the protection of their stretch. Says how many went.
+    /// Drops the frames of `pages`, whose words say already that they have gone, except for pages
+    /// that are held, and lifts the protection of their stretch. Returns how many went.
     fn let_leave(
         &self,
         s: &mut Locked<'_>,
@@ -400,14 +403,14 @@ impl Pager {
         gone
     }
 
-    /// Whatever is about to leave stays.
+    /// Lets the pages that are about to leave stay.
     pub(super) fn let_stay(&self, s: &mut Locked<'_>, active: &Active) {
         if let Some((start, end)) = s.lone.stretch.take() {
             self.lift_now(active, start, end);
         }
     }
 
-    /// All of `[start, end)`, which the caller has claimed, can be written from now on.
+    /// Makes all of `[start, end)`, which the caller has claimed, writable.
     fn lift(&self, s: &mut Locked<'_>, active: &Active, start: usize, end: usize) {
         match self.ranges.find(start).filter(|r| end <= r.end) {
             Some(r) if !r.flags.has(RangeFlags::UNREGISTERED) => {
@@ -418,7 +421,7 @@ impl Pager {
         }
     }
 
-    /// The same, under the lock: it may be several ranges by now.
+    /// [`Self::lift`] under the lock: `[start, end)` may be several ranges by now.
     fn lift_now(&self, active: &Active, start: usize, end: usize) {
         self.ranges.for_each(start, end, |r| {
             if !r.flags.has(RangeFlags::UNREGISTERED) {

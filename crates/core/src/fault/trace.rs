@@ -1,9 +1,8 @@
-//! What of the pager's work is recorded (`uzswap run --trace`): faults, and what becomes of pages
-//! otherwise.
+//! Recording of the pager's work (`uzswap run --trace`): faults, and other events of pages.
 //!
-//! Without a trace each of these is one branch that is never taken. Callers hold the pager's lock,
-//! so that records are in the order in which things happened; the ring takes its time from the
-//! kernel, which asks for no memory of the program.
+//! Without a trace each call here is one branch that is never taken. Callers hold the pager's lock,
+//! so that records are in the order of the events; the ring takes its time from the kernel, which
+//! asks for no memory of the program.
 
 use core::sync::atomic::Ordering;
 
@@ -14,7 +13,7 @@ use crate::latency::FaultKind;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
 impl Pager {
-    /// From now on everything is recorded there.
+    /// Records everything in `ring` from now on.
     pub fn record_to(&self, ring: &'static Ring) {
         self.ring.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release);
     }
@@ -24,21 +23,22 @@ impl Pager {
         crate::sys::static_ref(&self.ring)
     }
 
-    /// The process runs a program from its start ([`Kind::Began`]), or ends ([`Kind::Ended`]).
+    /// Records that the process runs a program from its start ([`Kind::Began`]), or ends
+    /// ([`Kind::Ended`]).
     pub fn trace_process(&self, kind: Kind) {
         if let Some(ring) = self.ring() {
             self.record(ring, kind, 0, 0, [false; 2]);
         }
     }
 
-    /// In the child of a fork.
+    /// Records a fork, in the child.
     pub(super) fn trace_fork(&self, parent: u32) {
         if let Some(ring) = self.ring() {
             self.record(ring, Kind::Forked, parent as usize, 0, [false; 2]);
         }
     }
 
-    /// A fault was served, or a page was brought in for a system call.
+    /// Records that a fault was served, or that a page was brought in for a system call.
     #[inline]
     pub(super) fn trace_served(
         &self,
@@ -53,7 +53,7 @@ impl Pager {
         }
     }
 
-    /// Something happened to the pages of `[start, end)`.
+    /// Records an event of the pages of `[start, end)`.
     #[inline]
     pub(super) fn trace_pages(&self, kind: Kind, start: usize, end: usize) {
         if let Some(ring) = self.ring()
@@ -69,8 +69,8 @@ impl Pager {
         }
     }
 
-    /// Records what happened to pages: all of them, or of touches, if somebody watches, those of
-    /// watched ones.
+    /// Records an event of pages: of all of them, or, of touches while pages are watched, of
+    /// watched ones only.
     #[cold]
     fn record_some(&self, ring: &Ring, kind: Kind, page: usize, pages: usize, flags: [bool; 2]) {
         match self.watch_log2() {
@@ -81,7 +81,7 @@ impl Pager {
         }
     }
 
-    /// `page`: a page number, or what the kind says.
+    /// `page`: a page number, or the number that the kind calls for.
     fn record(
         &self,
         ring: &Ring,
@@ -97,8 +97,8 @@ impl Pager {
         let pid =
             Some(self.slot().own_pid()).filter(|pid| *pid != 0).unwrap_or_else(crate::sys::getpid);
         loop {
-            // A longer stretch is several records. A move is told in two at once, so that one is
-            // cut short: 16 GiB.
+            // A longer stretch is several records. A move is two records that belong together, so
+            // that a long one is cut: 16 GiB.
             let pages = left.min(u64::from(PAGES_MAX)) as u32;
             ring.push(&Record { kind, is_write, is_held, page, pages, pid, time_us });
             (page, left) = (page + u64::from(pages), left - u64::from(pages));

@@ -1,16 +1,17 @@
 //! Waiting for the turn: before a fault, and before a dormant process has more memory.
 //!
-//! Who runs is for `uzswap run` to say (`cli/src/governor/turns`). One that pages waits at its next
-//! fault. One that is dormant has no faults of ours, and waits before it adds memory: it has little
-//! then, and what it needs to page it does not have at all. Where memory is short it asks first,
-//! once: a process that has just begun would have what the others need before anybody had seen it.
+//! `uzswap run` decides which process runs (`cli/src/governor/turns`). A process that pages waits
+//! at its next fault. A dormant process has no faults of the pager's, and waits before it adds
+//! memory: it has little then, and nothing that paging takes. Where memory is short it asks first,
+//! once: a process that has just begun would otherwise take what the others need before `uzswap
+//! run` had seen it.
 
 use core::sync::atomic::Ordering;
 
 use super::{GIVEN_AHEAD, PAUSED_PAGES, Pager};
 use crate::control::Counter;
 
-/// Who needs fewer pages is never in anybody's way.
+/// Pages from which a process competes for memory: one that needs fewer is in no other's way.
 pub const COMPETING_PAGES: i64 = 256;
 impl Pager {
     /// Waits while it is not this process's turn, as long as `may_wait` allows it.
@@ -21,14 +22,15 @@ impl Pager {
         }
     }
 
-    /// Whether a dormant process has to wait, or to ask, before it may have so many pages more.
+    /// Whether a dormant process has to wait, or to ask, before it may have `pages` pages more.
     #[inline]
     pub fn may_have_to_wait(&self, pages: i64) -> bool {
         self.slot().turn.is_paused() || self.would_ask(pages)
     }
 
-    /// It does. `held`: the pages that it holds, if it can touch no more of those that it has
-    /// reserved until then; the rest is for others so long.
+    /// Waits, or asks, before a dormant process grows. `held`: the pages that it holds, if until
+    /// then it can touch no more of those that it has reserved; the others are for other processes
+    /// meanwhile.
     pub fn wait_to_grow(&self, held: Option<i64>, may_wait: impl Fn() -> bool) {
         if let Some(held) = held.filter(|held| *held < self.published_pages()) {
             self.reserve(held);
@@ -85,7 +87,7 @@ mod tests {
             "too small to matter"
         );
         let rung = tree.referee.rung();
-        // Nobody answers; what it has reserved and does not hold is for others.
+        // No answer comes; pages that it has reserved and does not hold are for others.
         pager.wait_to_grow(Some(40), || true);
         assert_eq!(
             (pager.published_pages(), tree.used_pages.load(Ordering::Relaxed)),

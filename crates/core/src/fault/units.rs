@@ -1,9 +1,9 @@
-//! Units that adapt: whether a stretch of 2 MiB that is out comes back as a whole or page by page.
+//! Units that adapt: whether a stretch of 2 MiB that is out comes back whole or page by page.
 //!
-//! There are no access bits, and a huge page's pages all come for a touch of one. So now and then a
-//! stretch that would come whole comes page by page (and window by window) instead, a *probe*: how
-//! many of its pages are in before all are out again says how it is used. From three quarters on it
-//! is *dense*, and comes whole from then on; else it is *sparse*, and does not.
+//! There are no access bits, and all of a huge page comes for a touch of one page. So now and then
+//! a stretch that would come whole comes page by page (and window by window) instead, a *probe*:
+//! how many of its pages are in before all are out again says how it is used. From three quarters
+//! on it is *dense*, and comes whole from then on; else it is *sparse*, and does not.
 //!
 //! ```text
 //!   unknown --probe--> dense: whole, one in 4 .. 64 a probe <------> sparse: page by page, each time a probe
@@ -12,47 +12,48 @@
 //!     of its pages: no probe
 //! ```
 //!
-//! What is not known of a stretch, the process's [`Score`] tells: what became of the last probes of
-//! others that might have come whole. While it is low nothing comes whole, whatever was found out
-//! about it before, so a program that turns from running through its memory to random accesses pays
-//! for a few stretches and not for all. Coming page by page is nearly free where it was wrong (some
-//! ten faults instead of one), coming whole is 511 pages loaded and their memory: so in doubt it is
-//! page by page.
+//! The process's [`Score`] decides for a stretch of which nothing is known: it counts the last
+//! probes of others that might have come whole. While it is low no stretch comes whole, whatever
+//! was found out about it before, so a program that turns from running through its memory to random
+//! accesses pays for a few stretches and not for all. In doubt a stretch comes page by page: where
+//! that was wrong it is nearly free (some ten faults instead of one), while coming whole loads 511
+//! pages and takes their memory.
 //!
 //! A stretch of which some pages are always in never comes whole: halves that come and go by turns
 //! may do that for ever, where the hand meets the pages of one half warm and those of the other
 //! cold. So where a dense stretch loses a page, the others go with it.
 //!
 //! First touches are believed to be dense, as the kernel does, until pages on their way out say
-//! otherwise: what is still zero was not written.
+//! otherwise: a page that is still zero was not written.
 
 use crate::cache::Back;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT};
 
 /// Pages of a dense stretch that are used, at least.
 pub const DENSE_PAGES: usize = HUGE_PAGES / 4 * 3;
-/// Kept copies that say whether the other pages of a huge page were written, too; at least so many.
+/// The fewest kept copies that say whether the other pages of a huge page were written, too.
 const COPIES_LEAST: usize = 8;
-/// Of stretches of which nothing is known, and which would come whole because others are dense, one
-/// in so many is a probe at least.
+/// The longest interval between probes of stretches of which nothing is known, and which come whole
+/// because others are dense.
 const UNKNOWN_INTERVAL: u32 = 8;
 /// Probes that are under way at a time: beyond that the oldest is judged as it is.
 const PROBES_MAX: usize = 32;
 
-/// What a process's stretches were found to be of late.
+/// A score of how dense a process's stretches were found lately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Score(u8);
 
 impl Score {
     const MAX: u8 = 8;
-    /// From here on what is not known to be sparse comes whole.
+    /// From here on stretches that are not known to be sparse come whole.
     const WHOLE: u8 = 3;
-    /// Nothing is known, and the next dense one decides.
+    /// Nothing is known, and the next dense stretch decides.
     const OPEN: Score = Score(Score::WHOLE - 1);
     const FULL: Score = Score(Score::MAX);
 
     fn learn(&mut self, is_dense: bool) {
-        // Two in a row that are sparse end the best reputation; it takes some to have it again.
+        // Two sparse stretches in a row end the best reputation; it takes some dense ones to have
+        // it again.
         self.0 = if is_dense { (self.0 + 1).min(Self::MAX) } else { self.0.saturating_sub(3) };
     }
 
@@ -60,7 +61,7 @@ impl Score {
         self.0 >= Self::WHOLE
     }
 
-    /// One in so many that could come whole is a probe.
+    /// One in so many stretches that could come whole is a probe.
     fn interval(self) -> u32 {
         match self.0 {
             Self::MAX => 64,
@@ -70,17 +71,17 @@ impl Score {
     }
 }
 
-/// What is known of one stretch: see `MiddleEntry::usage`.
+/// The use of one stretch, as far as known: see `MiddleEntry::usage`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// What its last probe found.
+    /// The finding of its last probe: dense, or not.
     pub dense: Option<bool>,
     /// A probe of it is under way.
     pub is_probed: bool,
-    /// It was written nearly all over when it was in last: the next time there is nothing to find
-    /// out.
+    /// The stretch was written nearly all over when it was in last: the next time there is nothing
+    /// to find out.
     pub is_confirmed: bool,
-    /// It was touched for the first time when it came in, as a whole.
+    /// The stretch was touched for the first time when it came in, as a whole.
     pub is_first: bool,
 }
 
@@ -104,19 +105,19 @@ impl Usage {
     }
 }
 
-/// What a huge page on its way out told.
+/// The evidence of a huge page on its way out.
 #[derive(Clone, Copy, Default)]
 pub struct Evidence {
     /// Its pages, and those of them that were all zero.
     pub pages: usize,
     pub zeros: usize,
-    /// Kept copies of it that could be compared, and those that were right no more.
+    /// Its kept copies that could be compared, and those that were not right any more.
     pub copies: usize,
     pub changed: usize,
 }
 
 impl Evidence {
-    /// A page came again of which there was a copy.
+    /// Counts a page on its way out of which there was a copy.
     pub fn note_copy(&mut self, back: Back) {
         self.copies += (back != Back::Gone) as usize;
         self.changed += (back == Back::Changed) as usize;
@@ -159,7 +160,7 @@ pub struct Units {
     first: Score,
     probes: [Probe; PROBES_MAX],
     next: usize,
-    /// Counts what might have come whole, to choose probes.
+    /// Counts stretches that might have come whole, to choose probes.
     count: u32,
     /// Stretches that came back whole since the last probe ended, and were not found to be dense
     /// without one.
@@ -181,8 +182,8 @@ impl Units {
         }
     }
 
-    /// Whether a stretch that is out and has `occupied` pages with contents may come whole, by what
-    /// is known.
+    /// Whether a stretch that is out and has `occupied` pages with contents may come whole, as far
+    /// as known.
     pub fn may_come_whole(&self, usage: Usage, occupied: usize) -> bool {
         if occupied == 0 {
             return self.first.is_high();
@@ -191,27 +192,27 @@ impl Units {
     }
 
     /// Whether a stretch that is in memory page by page had better go out altogether, so that it
-    /// can come whole: it is known to be dense. What of it stays keeps it from ever being a huge
-    /// page again.
+    /// can come whole: it is known to be dense. A page that stays would keep it from ever being a
+    /// huge page again.
     pub fn goes_whole(&self, usage: Usage, occupied: usize) -> bool {
         usage.dense == Some(true) && self.may_come_whole(usage, occupied.max(1))
     }
 
-    /// All pages of a stretch are in, of which some came page by page: what is used so is dense,
+    /// All pages of a stretch are in, some of which came page by page: such a stretch is dense,
     /// whether or not it was a probe.
     pub fn saw_full(&mut self, usage: Usage) -> Usage {
         self.back.learn(true);
         Usage { dense: Some(true), ..usage }
     }
 
-    /// A stretch with contents comes whole, unless this says that it is to be a probe. `is_final`:
-    /// it could never come whole again.
+    /// Whether a stretch with contents that would come whole is to be a probe. `is_final`: it could
+    /// never come whole again.
     pub fn is_probe(&mut self, usage: Usage, is_final: bool) -> bool {
         if usage.is_confirmed {
             return false;
         }
         self.count = self.count.wrapping_add(1);
-        // Of what is only believed, more.
+        // More probes where a stretch is only believed to be dense.
         let most = if usage.dense.is_none() { UNKNOWN_INTERVAL } else { u32::MAX };
         let interval =
             if is_final { 2 * Score::FULL.interval() } else { self.back.interval().min(most) };
@@ -220,8 +221,8 @@ impl Units {
         probes
     }
 
-    /// A stretch without a page in memory begins to come page by page. Returns a probe that had to
-    /// end for it.
+    /// Begins a probe: a stretch without a page in memory is about to come page by page. Returns a
+    /// probe that had to end for it.
     #[must_use]
     pub fn begin_probe(&mut self, stretch: usize) -> Option<Ended> {
         debug_assert!(stretch.is_multiple_of(HUGE_BYTES));
@@ -237,8 +238,9 @@ impl Units {
             .then(|| Ended { stretch: old.stretch, used: old.used() })
     }
 
-    /// `pages` pages from `page` on, in the probed stretch that `page` is in, have come in. Returns
-    /// the probe if that decides it: while nothing comes whole, as soon as it is dense.
+    /// Notes that `pages` pages from `page` on, in the probed stretch of `page`, have come in.
+    /// Returns the probe if that decides it: while nothing comes whole, as soon as the stretch is
+    /// dense.
     #[must_use]
     pub fn saw(&mut self, page: usize, pages: usize) -> Option<Ended> {
         let stretch = page / HUGE_BYTES * HUGE_BYTES;
@@ -251,7 +253,7 @@ impl Units {
         if probe.used() >= enough { self.end_probe(stretch) } else { None }
     }
 
-    /// The probe of `stretch` is over.
+    /// Ends the probe of `stretch`.
     #[must_use]
     pub fn end_probe(&mut self, stretch: usize) -> Option<Ended> {
         let probe = self.probes.iter_mut().find(|p| p.stretch == stretch)?;
@@ -259,13 +261,13 @@ impl Units {
         Some(Ended { stretch, used })
     }
 
-    /// Takes what a probe of a stretch has found into account. Returns what is known of the stretch
-    /// now, and by estimate the pages that were brought for nothing with those that came whole
-    /// meanwhile.
+    /// Takes the finding of a stretch's probe into account. Returns the use of the stretch as known
+    /// now, and an estimate of the pages that were brought for nothing with stretches that came
+    /// whole meanwhile.
     pub fn judge(&mut self, usage: Usage, used: usize) -> (Usage, u64) {
         let is_dense = used >= DENSE_PAGES;
         let wasted = match usage.dense {
-            // Nothing new, and nothing about those that come whole.
+            // This is nothing new, and says nothing about stretches that come whole.
             Some(false) if !is_dense => 0,
             _ if usage.is_first => {
                 self.first.learn(is_dense);
@@ -273,8 +275,8 @@ impl Units {
             }
             _ => {
                 self.back.learn(is_dense);
-                // They came between two probes: what they were used for is taken to lie between,
-                // too.
+                // These stretches came between two probes, so their use is taken to lie between the
+                // two findings.
                 let likely = (core::mem::replace(&mut self.last_used, used) + used) / 2;
                 core::mem::take(&mut self.unproved) * (HUGE_PAGES - likely) as u64
             }
@@ -283,7 +285,8 @@ impl Units {
         (known, wasted)
     }
 
-    /// The same of a huge page on its way out.
+    /// Takes the evidence of a huge page on its way out into account. Returns the same as
+    /// [`Self::judge`].
     pub fn learn(&mut self, usage: Usage, e: Evidence) -> (Usage, u64) {
         let mut known = Usage { is_first: false, ..usage };
         if e.pages < HUGE_PAGES {
@@ -317,7 +320,7 @@ mod tests {
     }
 
     /// A program as the pager sees it: stretches that all come and go, of which `used` pages are
-    /// touched. Returns which of `rounds` comings were whole.
+    /// touched. Returns for each of `rounds` comings whether it was whole.
     fn run(u: &mut Units, usages: &mut [Usage], rounds: usize, used: usize) -> Vec<bool> {
         let mut whole = Vec::new();
         for i in 0..rounds {
@@ -354,7 +357,7 @@ mod tests {
         // It comes whole again once it is used so.
         let whole = run(&mut u, &mut usages, 400, 500);
         assert_eq!((count(&whole[..40]), count(&whole[120..]) >= 260), (0, true), "{whole:?}");
-        // And not any more when it is not, whatever is known of each.
+        // It soon comes page by page again once it is used so, whatever is known of each stretch.
         let whole = run(&mut u, &mut usages, 1000, 3);
         assert!(count(&whole) <= 100, "{}", count(&whole));
         assert_eq!(count(&whole[200..]), 0);
@@ -388,7 +391,7 @@ mod tests {
         );
         u.learn(first, evidence(500));
         assert!(!u.may_come_whole(Usage::default(), 0));
-        // Page by page they tell, too.
+        // Stretches that come page by page are evidence of first touches, too.
         for _ in 0..3 {
             u.judge(first, HUGE_PAGES);
         }

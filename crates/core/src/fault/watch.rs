@@ -6,12 +6,12 @@
 //! ```
 //!
 //! One page in many is *watched*, chosen by its address: it goes to limbo a moment after it came,
-//! so that whenever it is used again after a while that is a fault, and a record in the ring. That
-//! is spatial sampling (Waldspurger et al., Efficient MRC construction with SHARDS, 2015): how many
-//! other watched pages were used in between, times so many, is how many pages were. Of what is not
-//! watched nothing is recorded but that it is discarded or moves.
+//! so that its next use after a while is a fault, and a record in the ring. This is spatial
+//! sampling (Waldspurger et al., Efficient MRC construction with SHARDS, 2015): the watched pages
+//! that were used in between, times the number of pages to a watched one, are all pages that were.
+//! A page that is not watched is recorded only when it is discarded or moves.
 //!
-//! Nothing is short of memory meanwhile, so nothing else leaves the program.
+//! Memory is not short meanwhile, so no other page leaves the program.
 
 use core::sync::atomic::Ordering;
 
@@ -20,21 +20,22 @@ use crate::policy::BATCH_PAGES;
 use crate::region::PageState;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The part of the memory whose touches are hidden, since it came last.
+/// The part of the watched pages, as a divisor, that stay in the program because they came last:
+/// their touches are hidden.
 const HIDDEN_PART: usize = 24;
-/// Watched pages in it at least: an instruction needs six pages at once at most (two operands and
-/// itself, each across a border; a gather goes on where it was), and would begin again for ever if
-/// one of them left for another.
+/// The fewest watched pages that stay. An instruction needs six pages at once at most (two operands
+/// and itself, each across a border; a gather goes on where it was), and would begin again for ever
+/// if one of them left for another.
 const HIDDEN_LEAST: usize = 8;
-/// As many watched pages can be in the program: those that wait until the system call which uses
-/// them has ended, too.
+/// Watched pages that can be in the program at most, with those that wait until the system call
+/// that uses them has ended.
 const WATCHED_MOST: usize = 4096;
-/// Pages that are tried for one that comes.
+/// Watched pages that the arrival of one may try to take out.
 const TRIES: usize = 4;
-/// Slots of limbo that watched pages take: a page that is back leaves its frame there until those
-/// before it have gone, too.
+/// Slots of limbo that watched pages take at most: a page that is back leaves its frame there until
+/// those before it have gone, too.
 const SLOTS_MOST: usize = 4096;
-/// log2 of how many pages there may be to a watched one.
+/// log2 of the most pages that there may be to a watched one.
 pub const LOG2_MAX: u32 = 20;
 
 /// The watched pages that are in the program, in the order in which they came: a ring.
@@ -49,7 +50,7 @@ impl Watched {
         Watched { pages: [0; WATCHED_MOST], first: 0, len: 0 }
     }
 
-    /// Puts a page in; one too many is not watched any more.
+    /// Puts a page in. A page that finds no place is not watched any more.
     fn push(&mut self, page: usize) {
         if self.len < WATCHED_MOST {
             self.pages[(self.first + self.len) % WATCHED_MOST] = page;
@@ -57,7 +58,7 @@ impl Watched {
         }
     }
 
-    /// Takes out the one that has been in for longest, if there are more than so many.
+    /// Takes out the page that has been in for longest, if there are more than `stay`.
     fn pop(&mut self, stay: usize) -> Option<usize> {
         (self.len > stay).then(|| {
             let page = self.pages[self.first];
@@ -69,7 +70,7 @@ impl Watched {
 }
 
 /// Whether a page, by its number, is one in 2^`log2`: by the finalizer of splitmix64, so that no
-/// stride of a program's is favoured.
+/// stride of a program is favoured.
 pub fn is_watched(page: u64, log2: u32) -> bool {
     let mut z = page.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -78,13 +79,13 @@ pub fn is_watched(page: u64, log2: u32) -> bool {
 }
 
 impl Pager {
-    /// From now on pages are watched. Before paging begins.
+    /// Begins to watch pages, before paging begins.
     pub fn begin_to_watch(&self) {
         self.is_watching.store(true, Ordering::Release);
     }
 
-    /// log2 of how many pages there are to a watched one, which who watches may raise; 0: nobody
-    /// watches.
+    /// log2 of the number of pages to a watched one, which the watching command may raise; 0: no
+    /// page is watched.
     #[inline]
     pub(super) fn watch_log2(&self) -> u32 {
         match self.is_watching() {
@@ -98,14 +99,14 @@ impl Pager {
         self.is_watching.load(Ordering::Relaxed)
     }
 
-    /// How many pages a fault at `page` may bring: of those that were taken out to be watched no
-    /// more than are used.
+    /// How many pages a fault at `page` may bring: pages that were taken out to be watched come one
+    /// by one, each for its own touch.
     #[inline]
     pub(super) fn watch_window(&self, page: usize, want: usize) -> usize {
         if self.is_watching() && self.state_of(page) != PageState::None { 1 } else { want }
     }
 
-    /// `pages` pages are in the program now: the watched ones among them are to leave again.
+    /// Lets the watched ones of `pages` pages that are in the program now leave again.
     #[inline]
     pub(super) fn watch_arrivals<'a>(
         &'a self,
@@ -135,8 +136,8 @@ impl Pager {
         s
     }
 
-    /// Pages of `[start, end)` are there that did not come by a fault: the watched ones among them
-    /// leave with the next tick.
+    /// Notes pages of `[start, end)` that are there and did not come by a fault: the watched ones
+    /// among them leave with the next tick.
     pub(super) fn watch_found(&self, s: &mut Locked<'_>, start: usize, end: usize) {
         if self.is_watching() {
             let log2 = self.watch_log2();
@@ -148,7 +149,7 @@ impl Pager {
         }
     }
 
-    /// Takes out what could not go when others came: what was in use by system calls.
+    /// Takes out the pages that could not go when others came: those in use by system calls.
     pub fn watch_rest(&self) {
         if let (Some(active), true) = (self.active(), self.is_watching()) {
             let s = self.enter();
@@ -170,8 +171,8 @@ impl Pager {
     /// Takes a page out, if it can go.
     fn take_to_watch<'a>(&'a self, mut s: Locked<'a>, active: &Active, page: usize) -> Locked<'a> {
         if s.limbo.peek_free(1).is_none() || s.limbo.in_use() >= SLOTS_MOST {
-            // Those that are in it for longest are compressed: they are not used often. The lock is
-            // let go for that.
+            // The pages that are in limbo for longest are compressed: they are not used often. The
+            // lock is let go for that.
             s = self.age_out(s, active, BATCH_PAGES).0;
         }
         let is_swept = self.ranges.find(page).is_some_and(|r| r.is_swept());
@@ -180,7 +181,7 @@ impl Pager {
         }
         let (taken, _) = self.take_run(&mut s, active, page, 1, false);
         if taken.pages == 0 && self.state_of(page) == PageState::Resident {
-            // In use by a system call, say: another time.
+            // The page is in use by a system call, say: another time.
             s.watched.push(page);
         }
         s

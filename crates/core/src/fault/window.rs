@@ -6,15 +6,15 @@
 //!                                                                                        the rest is somebody else's by now
 //! ```
 //!
-//! Three things are saved beside going page by page: the lock, which others need while this thread
-//! decompresses; the copy from a buffer of ours to a new frame; and giving the old frame back, with
-//! the interrupt for every processor that it takes.
+//! This saves three things beside going page by page: the lock, which others need while this thread
+//! decompresses; the copy from a buffer of the pager's to a new frame; and giving the old frame
+//! back, with the interrupt for every processor that it takes.
 //!
-//! What may happen to a page while the lock is free is anything: touched, dropped, moved, forked,
-//! back and out again. All of it changes its word (`region/page.rs`), and the slots are this
-//! thread's alone, so a word that still names slot and entry is that of a page to which nothing has
-//! happened. The entry may be gone meanwhile and its number another page's: then what is loaded is
-//! wrong, or nothing, and so is the word.
+//! Anything may happen to a page while the lock is free: touched, dropped, moved, forked, back and
+//! out again. All of it changes the page's word (`region/page.rs`), and the slots are this thread's
+//! alone, so a word that still names slot and entry is that of a page to which nothing has
+//! happened. The entry may be gone meanwhile and its number another page's: then the loaded bytes
+//! are wrong, or there are none, and the word does not name slot and entry any more.
 
 use core::sync::atomic::Ordering;
 
@@ -29,15 +29,15 @@ use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::{Filled, Mover};
 
-/// A page of the window: where it comes from, and the fingerprint of what came.
+/// A page of the window: its entry, and the fingerprint of the loaded bytes.
 #[derive(Clone, Copy)]
 struct Load {
     entry: SwapEntry,
     print: Option<Print>,
 }
 
-/// What came of a window: pages from the first on, pages in all, and how many of them took their
-/// frames along.
+/// The result of a window: pages moved in from the first on, pages moved in all, and how many of
+/// them took their frames along.
 struct Moved {
     in_order: usize,
     brought: usize,
@@ -45,16 +45,16 @@ struct Moved {
 }
 
 impl Pager {
-    /// Whether `pages` stored pages of `range` can come in like this.
+    /// Whether `pages` stored pages of `range` can come in as a window.
     pub(super) fn may_be_window(&self, active: &Active, range: &Range, pages: usize) -> bool {
         pages >= WINDOW_LEAST_PAGES
             && active.mechanism.as_mover().is_some()
-            // As MOVE wants it.
+            // MOVE takes no other memory.
             && is_data(range.prot)
             && range.is_swept()
     }
 
-    /// Brings up to `pages` stored pages from `page` on in, in the frames of a stretch of the
+    /// Brings in up to `pages` stored pages from `page` on, in the frames of a stretch of the
     /// stock.
     pub(super) fn serve_window(
         &self,
@@ -78,8 +78,8 @@ impl Pager {
             s.unlocked(|| load_all(active, mechanism, stretch.slot, &mut loads[..pages]));
         let Moved { in_order, brought, frames } =
             self.move_window(s, active, mechanism, page, stretch.slot, &loads[..loaded]);
-        // Whoever has claimed it meanwhile brings it, and may have freed its entry before its word
-        // says so.
+        // A thread that has claimed the page meanwhile brings it, and may have freed its entry
+        // before its word says so.
         let is_lost = loaded == 0 && self.is_loading(page, stretch.slot) && self.is_free(s, page);
         for i in 0..pages {
             if let Some(e) = self.table.get(page + i * PAGE_SIZE) {
@@ -96,8 +96,8 @@ impl Pager {
         }
     }
 
-    /// Moves what is still as it was when the load began. If the kernel does not move the first
-    /// page it is copied.
+    /// Moves the pages that are still as they were when the load began. If the kernel does not move
+    /// the first page, it is copied.
     fn move_window(
         &self,
         s: &mut Locked<'_>,
@@ -116,7 +116,8 @@ impl Pager {
             };
             let run = (i..loads.len()).take_while(is_here).count();
             if run == 0 && self.is_loading(page + i * PAGE_SIZE, slot + i) {
-                // Its stretch is being protected, say: what was loaded is not thrown away for that.
+                // Its stretch is being protected, say: the loaded bytes are not thrown away for
+                // that.
                 self.wait_for_claim(s);
                 continue;
             }
@@ -144,7 +145,7 @@ impl Pager {
             sum.brought += moved;
             sum.frames += frames;
             if moved < run {
-                // The kernel will not now; page by page it may.
+                // The kernel refuses now; page by page it may not.
                 break;
             }
             i += run.max(1);
@@ -156,14 +157,15 @@ impl Pager {
         self.table.get(page).is_some_and(|e| e.is_loading(slot as u64))
     }
 
-    /// A stretch of the stock gives its frames back to the kernel, if there is one. Says so.
+    /// Gives the frames of a stretch of the stock back to the kernel. Returns whether there was
+    /// one.
     pub(super) fn give_stock_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         let Some(stretch) = s.limbo.take_stock(usize::MAX) else { return false };
         self.release_stretch(s, active, stretch, true);
         true
     }
 
-    /// A stretch without pages is free again. `has_frames`: not all of them went to the program.
+    /// Frees a stretch without pages. `has_frames`: not all of its frames went to the program.
     fn release_stretch(
         &self,
         s: &mut Locked<'_>,
@@ -179,8 +181,8 @@ impl Pager {
     }
 }
 
-/// Loads pages into the slots from `slot` on: how many came, where the slowest was, and why not the
-/// next one.
+/// Loads pages into the slots from `slot` on. Returns how many came, the kind of load that took
+/// longest, and why not the next one.
 fn load_all(
     active: &Active,
     mechanism: Mover<'_>,
@@ -219,7 +221,7 @@ mod tests {
         let mut thread = world.thread();
         fill(&mut thread, 0, PAGES);
         world.page_out();
-        // Others, whose frames stay behind.
+        // These are other pages, whose frames stay behind.
         world.map(2 * PAGES, 4 * PAGES, READ_WRITE);
         fill(&mut thread, 2 * PAGES, 4 * PAGES);
         world.pager.make_cold(world.at(2 * PAGES), world.at(6 * PAGES));
@@ -270,7 +272,7 @@ mod tests {
         }
     }
 
-    /// What may happen to a page while the lock is free is anything.
+    /// Anything may happen to a page while the lock is free.
     #[test]
     fn what_another_thread_changed_meanwhile_is_left_alone() {
         let w = world();
@@ -282,7 +284,7 @@ mod tests {
         }
         assert!((0..24).all(|i| w.pager.is_loading(w.at(8 + i), slot + i)));
         drop(s);
-        // It is touched, and comes by itself.
+        // Page 9 is touched, and comes by itself.
         fill(&mut w.thread(), 9, 1);
         w.discard(10, 1);
         let is_loading = [8, 9, 10, 11].map(|page| w.pager.is_loading(w.at(page), slot + page - 8));

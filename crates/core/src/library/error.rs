@@ -1,4 +1,4 @@
-//! What can go wrong, in words.
+//! Errors of the cache, in words.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use std::fmt;
 pub enum Error {
     /// There is no page under this key.
     NotFound,
-    /// Neither memory nor file has room. What was stored before is there still.
+    /// Neither memory nor file has room. Pages stored before are still there.
     Full,
     /// The area or the page number is too large: see [`AREAS`](crate::AREAS) and
     /// [`PAGES`](crate::PAGES).
     OutOfRange,
-    /// What was read from the file is not what was written.
+    /// The bytes read from the file are not those that were written.
     Corrupt,
     /// This process is a forked child of the one that opened the cache.
     Forked,

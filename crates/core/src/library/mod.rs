@@ -7,8 +7,8 @@
 //!
 //! A face for programs that are not managed: no fault, no signal, no thread. It adds to
 //! [`SwapCache`] what a caller outside of uzswap needs: one limit for all that grows, keys that are
-//! checked, errors that say themselves, and a fork that is noticed. Unlike the rest of the crate it
-//! may allocate: nothing here runs in a fault.
+//! checked, errors that can be displayed, and a fork that is noticed. Unlike the rest of the crate
+//! this module may allocate: nothing here runs in a fault.
 
 mod error;
 mod stats;
@@ -67,7 +67,7 @@ impl Config {
         self
     }
 
-    /// A directory: what finds no room in memory goes to a file without a name there, the least
+    /// A directory: pages that find no room in memory go to a file without a name there, the least
     /// recently used first. The file is gone when the last process that has it open ends.
     pub fn store(mut self, directory: impl Into<PathBuf>) -> Config {
         self.store = Some(directory.into());
@@ -75,7 +75,8 @@ impl Config {
     }
 
     /// Whether the file is encrypted, with a key that is in this process's memory alone. It is,
-    /// unless this says otherwise; that what is read is what was written is checked in both cases.
+    /// unless this says otherwise. In both cases a page that is read is checked to be the one that
+    /// was written.
     pub fn encrypts(mut self, encrypts: bool) -> Config {
         self.encrypts = encrypts;
         self
@@ -208,7 +209,7 @@ impl Cache {
     }
 
     /// Closes the gaps that dropped pages have left; says whether that freed something. Without new
-    /// ones it is not tried again.
+    /// gaps it is not tried again.
     fn pack(&self, swap: &SwapCache) -> bool {
         let drops = swap.counters().invalidates;
         self.packed_after.swap(drops, Ordering::Relaxed) != drops && swap.compact() > 0
@@ -218,8 +219,8 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::NotFound`] where there is none, [`Error::Store`] where the file cannot be read, and
-    /// [`Error::Corrupt`] where what is read is not what was written. `bytes` may hold anything
-    /// then.
+    /// [`Error::Corrupt`] where the bytes read are not those that were written. `bytes` may hold
+    /// anything then.
     pub fn load(&self, area: u32, page: u64, bytes: &mut Page) -> Result<(), Error> {
         self.swap()?.load(key(area, page)?, bytes).map_err(|why| match why {
             LoadError::NotFound => Error::NotFound,
@@ -258,8 +259,8 @@ impl Cache {
         self.swap.set_max_pool_bytes(usize::try_from(pool_bytes).unwrap_or(usize::MAX));
     }
 
-    /// Another limit from now on. What is above it goes to the file at once, as far as there is
-    /// one; says what is used afterwards.
+    /// Sets another limit. Pages above it go to the file at once, as far as there is one. Returns
+    /// the bytes used afterwards.
     pub fn set_memory(&self, bytes: u64) -> Result<u64, Error> {
         self.swap()?;
         self.memory_bytes.store(bytes, Ordering::Relaxed);
@@ -267,9 +268,9 @@ impl Cache {
         self.shrink(bytes)
     }
 
-    /// Has all that is stored take at most `bytes` of memory, once, by writing the least recently
-    /// used pages to the file and packing what stays, and gives buffers back; says what is used
-    /// afterwards. Without a file it can be more, and so it can as tables stay in memory.
+    /// Has all pages take at most `bytes` of memory, once, by writing the least recently used ones
+    /// to the file and packing those that stay, and gives buffers back. Returns the bytes used
+    /// afterwards. They can be more without a file, or because tables stay in memory.
     pub fn shrink(&self, bytes: u64) -> Result<u64, Error> {
         let swap = self.swap()?;
         let excess = self.used_bytes().saturating_sub(bytes);
@@ -285,7 +286,7 @@ impl Cache {
         (self.swap.pool_bytes() + self.swap.tables_bytes()) as u64
     }
 
-    /// What is stored, and what was done since the cache was opened.
+    /// Figures of the pages that are stored, and of all operations since the cache was opened.
     pub fn stats(&self) -> Result<Stats, Error> {
         let swap = self.swap()?;
         let failure = swap.store_failure().map_or(0, |errno| errno.0);
@@ -295,8 +296,8 @@ impl Cache {
 
     // ---- Fork
 
-    /// Brings the cache to rest for a fork. Until the result is gone, everybody else waits, and
-    /// this thread must not use the cache.
+    /// Brings the cache to rest for a fork. Until the result is gone, all other threads wait, and
+    /// this one must not use the cache.
     ///
     /// The parent ends it by [`Forking::in_parent`], the child by [`Forking::in_child`]; to drop it
     /// says that there was no fork.

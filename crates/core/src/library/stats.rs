@@ -3,7 +3,8 @@
 
 use crate::cache::Counters;
 
-/// What a cache holds, and what it has done since it was opened. Counts of pages are of one moment.
+/// Figures of a cache: its contents, and its operations since it was opened. Counts of pages are of
+/// one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -47,8 +48,8 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Bytes read from the file.
     pub read_bytes: u64,
-    /// The kernel's number for why writing to the file has stopped; 0: it has not. What is in
-    /// memory is served on.
+    /// The kernel's number for why writing to the file has stopped; 0: it has not. Pages in memory
+    /// are served on.
     pub store_error: i32,
 }
 

@@ -1,4 +1,4 @@
-//! The face before the engine: limits, keys, files and forks. What the engine does is tested there.
+//! The face before the engine: limits, keys, files and forks. The engine has tests of its own.
 
 use super::*;
 use crate::sys::PAGE_SIZE;
@@ -125,7 +125,7 @@ fn what_cannot_be_opened_says_why() {
     assert!(why.to_string().contains("No such file"), "{why}");
 }
 
-/// Runs `child` in a forked child; what it says.
+/// Runs `child` in a forked child, and returns its answer.
 #[allow(unsafe_code)]
 fn forked(before: impl FnOnce(), child: impl FnOnce() -> u8, parent: impl FnOnce()) -> u8 {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
@@ -196,7 +196,7 @@ fn a_child_that_was_announced_has_all_pages_and_goes_its_own_way() {
     );
     assert_eq!(said, 1);
     (0..2000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
-    // One that did not fork after all goes on, too.
+    // A cache whose process did not fork after all goes on, too.
     drop(cache.before_fork().unwrap());
     cache.store(0, 0, &page(7)).unwrap();
 }

@@ -1,20 +1,20 @@
 //! Limbo without frames: which of the pages that left without it would still be there.
 //!
 //! A guarded page (`region/page.rs`) needs no limbo: its copy is there already, and a frame of its
-//! own would be kept for nothing but its second chance. Nor do pages that were compressed before
-//! they left (`fault/together.rs`). They get that by the clock instead. Each such page notes when
-//! it went; one that comes back before a limbo full of others has gone the same way has proved
-//! useful, as if it had been found in limbo.
+//! own would be kept only for its second chance. Pages that were compressed before they left
+//! (`fault/together.rs`) need none, either. Such pages get their second chance by the clock
+//! instead. Each notes when it went; a page that comes back before a limbo full of others has gone
+//! the same way has proved useful, as if it had been found in limbo.
 //!
-//! The time is told in 64ths of limbo and fits a page's word. It wraps after so many times limbo's
-//! size that a page which is taken for younger than it is does not matter.
+//! The time is told in 64ths of limbo and fits a page's word. It wraps after many times limbo's
+//! size, so a page that is taken for younger than it is does not matter.
 
 use crate::region::STAMPS;
 
-/// Ticks of the clock while a limbo full of pages goes.
+/// Ticks of the clock while as many pages leave as limbo holds.
 const TICKS: u64 = 64;
 
-/// The time, after `dropped` pages have gone like this, where limbo holds `limbo` pages.
+/// The time after `dropped` pages have left without limbo, where limbo holds `limbo` pages.
 pub fn stamp(dropped: u64, limbo: u64) -> u64 {
     dropped / (limbo / TICKS).max(1) % STAMPS
 }

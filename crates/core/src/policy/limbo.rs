@@ -35,16 +35,16 @@ const COLD: u64 = 1 << 62;
 /// Bit of a slot: the page's frame is on its way into it.
 const COMING: u64 = 1 << 61;
 
-/// Blocks for huge pages there are at most.
+/// Blocks for huge pages, at most.
 pub const BLOCKS_MAX: usize = 64;
-/// A block that is free; one whose contents somebody is giving to the cache; and one whose frame is
+/// A block that is free; one whose contents a thread is giving to the cache; and one whose frame is
 /// kept for the next huge page that comes in.
 const BLOCK_FREE: u64 = 0;
 const BLOCK_CLAIMED: u64 = u64::MAX;
 const BLOCK_KEPT: u64 = u64::MAX - 1;
 /// Frames of huge pages kept at most.
 const KEPT_MAX: usize = 2;
-/// Stretches in stock at most, and so many are kept after one was asked for.
+/// Stretches in stock at most; and how many are kept after one was asked for.
 const STOCK_MAX: usize = 4;
 const WANTED_MAX: u32 = 8;
 
@@ -55,11 +55,11 @@ pub struct Limbo {
     tail: u64,
     claim: u64,
     head: u64,
-    /// For each block of a huge page when it came (counted from 1), or one of the marks.
+    /// A mark for each block: when its huge page came (counted from 1), or one of the marks above.
     blocks: [u64; BLOCKS_MAX],
     blocks_len: usize,
     blocks_came: u64,
-    /// The oldest first.
+    /// The stretches in stock, the oldest first.
     stock: [Option<Stretch>; STOCK_MAX],
     wanted: u32,
 }
@@ -136,7 +136,7 @@ impl Limbo {
         self.count_blocks(Self::waits)
     }
 
-    /// First slot of a block with that mark.
+    /// First slot of a block with `mark`.
     fn find_block(&self, mark: u64) -> Option<usize> {
         let block = self.blocks[..self.blocks_len].iter().position(|b| *b == mark)?;
         Some(self.block_slot(block))
@@ -148,7 +148,7 @@ impl Limbo {
         &mut self.blocks[block]
     }
 
-    /// Slots that somebody has claimed and not finished; not those in stock.
+    /// Slots that a thread has claimed and not finished, without those in stock.
     pub fn claimed(&mut self) -> usize {
         self.advance_tail();
         let blocks = self.count_blocks(|b| b == BLOCK_CLAIMED);
@@ -161,7 +161,7 @@ impl Limbo {
         self.stock.iter().flatten().map(|s| s.count).sum()
     }
 
-    /// Somebody has use for stretches with frames.
+    /// Notes that a window could use a stretch with frames.
     pub fn want_stock(&mut self) {
         self.wanted = WANTED_MAX;
     }
@@ -185,8 +185,8 @@ impl Limbo {
     }
 
     /// Takes up to `most` slots of the oldest stretch of the stock that has as many, or of the
-    /// largest: they are the caller's, as if it had claimed them, until `finish`. What is left of
-    /// it stays, if it is worth it.
+    /// largest: they are the caller's, as if it had claimed them, until `finish`. The rest of that
+    /// stretch stays if it is large enough for a window.
     pub fn take_stock(&mut self, most: usize) -> Option<Stretch> {
         let counts = || self.stock.iter().map_while(|s| s.map(|s| s.count));
         let largest = counts().max()?;
@@ -209,7 +209,7 @@ impl Limbo {
         self.slots as usize + block * HUGE_PAGES
     }
 
-    /// The block that a slot is in; none: it is the ring's.
+    /// The block that a slot is in; `None`: the slot is the ring's.
     fn block_of(&self, slot: usize) -> Option<usize> {
         slot.checked_sub(self.slots as usize).map(|behind| behind / HUGE_PAGES)
     }
@@ -243,12 +243,12 @@ impl Limbo {
         core::mem::replace(block, BLOCK_CLAIMED)
     }
 
-    /// The block of `slot` waits again, in its place in the order.
+    /// Lets the block of `slot` wait again, in its place in the order.
     pub fn leave_block(&mut self, slot: usize, place: u64) {
         *self.block_mut(slot) = place;
     }
 
-    /// Takes the block of `slot` for the first `pages` of the huge page at `addr`; the others
+    /// Takes the block of `slot` for the first `pages` pages of the huge page at `addr`; the others
     /// stayed where they were.
     pub fn take_block(&mut self, slot: usize, addr: usize, pages: usize) {
         for i in 0..HUGE_PAGES {
@@ -259,7 +259,7 @@ impl Limbo {
         *self.block_mut(slot) = self.blocks_came;
     }
 
-    /// Whether huge pages are the larger part of what waits.
+    /// Whether most of the pages that wait are in huge pages.
     pub fn has_more_in_blocks(&self) -> bool {
         let blocks = self.blocks_ready() * HUGE_PAGES;
         blocks > 0 && blocks >= (self.head - self.claim) as usize
@@ -281,8 +281,8 @@ impl Limbo {
             && (0..HUGE_PAGES).all(|i| self.page(first + i) == Some(addr + i * PAGE_SIZE))
     }
 
-    /// A claimed block has given its pages to the cache: its frame is kept if few are. Else the
-    /// caller gives it back.
+    /// Keeps the frame of a claimed block that has given its pages to the cache, if few are kept.
+    /// Otherwise the caller gives the frame back.
     pub fn keep_frame(&mut self, slot: usize) -> bool {
         let keeps = self.count_blocks(|b| b == BLOCK_KEPT) < KEPT_MAX.min(self.blocks_len / 2);
         if keeps {
@@ -291,12 +291,12 @@ impl Limbo {
         keeps
     }
 
-    /// First slot of a block with a frame that was kept. It stays one until `finish_block`.
+    /// First slot of a block whose frame was kept. It stays kept until `finish_block`.
     pub fn kept_frame(&self) -> Option<usize> {
         self.find_block(BLOCK_KEPT)
     }
 
-    /// The block of `slot` has given its frames back.
+    /// Frees the block of `slot`, which has given its frames back.
     pub fn finish_block(&mut self, slot: usize) {
         *self.block_mut(slot) = BLOCK_FREE;
     }
@@ -307,7 +307,7 @@ impl Limbo {
         }
     }
 
-    /// Up to `want` consecutive free slots (none wraps around), not yet taken.
+    /// Up to `want` consecutive free slots (none wraps around), which are not taken yet.
     pub fn peek_free(&mut self, want: usize) -> Option<Stretch> {
         self.advance_tail();
         let free = self.slots - (self.head - self.tail);
@@ -320,8 +320,8 @@ impl Limbo {
         })
     }
 
-    /// Takes the first `count` slots of what `peek_free` gave, for pages from `addr` on. `cold`:
-    /// they go to the store rather than the pool.
+    /// Takes the first `count` slots that `peek_free` returned, for pages from `addr` on. `cold`:
+    /// the pages go to the store rather than the pool.
     pub fn take(&mut self, count: usize, addr: usize, cold: bool) {
         let flag = if cold { COLD } else { 0 };
         for i in 0..count as u64 {
@@ -331,16 +331,16 @@ impl Limbo {
         self.head += count as u64;
     }
 
-    /// Takes all of what `peek_free` gave, for pages from `addr` on whose frames are on their way.
-    /// Nobody claims the slots before `arrive`.
+    /// Takes all slots that `peek_free` returned, for pages from `addr` on whose frames are on
+    /// their way. No thread claims the slots before `arrive`.
     pub fn expect(&mut self, s: Stretch, addr: usize, cold: bool) {
         debug_assert!(s.position == self.head);
         self.take(s.count, addr, cold);
         (0..s.count).for_each(|i| _ = self.of_slot(s.slot + i).fetch_or(COMING, Ordering::AcqRel));
     }
 
-    /// The first `came` frames that were expected are there. The other slots are free again, or
-    /// dead if younger ones follow. Returns how many slots stay in use.
+    /// Notes that the first `came` of the expected frames are there. The other slots are free
+    /// again, or dead if younger ones follow. Returns how many slots stay in use.
     pub fn arrive(&mut self, s: Stretch, came: usize) -> usize {
         (0..came).for_each(|i| _ = self.of_slot(s.slot + i).fetch_and(!COMING, Ordering::AcqRel));
         (came..s.count).for_each(|i| self.kill(s.slot + i));
@@ -380,25 +380,25 @@ impl Limbo {
         n != FREED && n & COLD != 0
     }
 
-    /// The slot's page was moved to another address (mremap).
+    /// Notes that the slot's page was moved to another address (mremap).
     pub fn moved(&self, slot: usize, addr: usize) {
         self.of_slot(slot).store((addr >> PAGE_SHIFT) as u64, Ordering::Release);
     }
 
-    /// The slot's page is elsewhere now, or worthless.
+    /// Notes that the slot's page is elsewhere now, or worthless.
     pub fn kill(&self, slot: usize) {
         self.of_slot(slot).store(DEAD, Ordering::Release);
     }
 
-    /// A claimed stretch has given its frames back.
+    /// Frees a claimed stretch, which has given its frames back.
     pub fn finish(&self, s: Stretch) {
         for i in 0..s.count as u64 {
             self.owner(s.position + i).store(FREED, Ordering::Release);
         }
     }
 
-    /// In the child after fork: claims of threads that do not exist here are void, and so is the
-    /// stock. Calls `release` for stretches whose frames may still be there though no page is.
+    /// Ends, in the child after fork, the claims of threads that do not exist there, and the stock.
+    /// Calls `release` for stretches whose frames may still be there though no page is.
     pub fn after_fork_child(&mut self, mut release: impl FnMut(usize, usize)) {
         self.claim = self.tail;
         self.stock = [None; STOCK_MAX];

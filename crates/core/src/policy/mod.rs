@@ -9,10 +9,10 @@
 //!                  touched there: hot
 //! ```
 //!
-//! What is here knows pages as numbers: [`Heat`](crate::region::Heat) decides what the hand takes,
-//! [`trail`] what goes before that, [`limbo`] is the first-in first-out part, and the figures below
-//! say how much of each. How the hand gets from page to page is not: the pager goes by ranges, runs
-//! and huge pages (`fault/sweep.rs`), the simulator by a bitmap.
+//! The rules know pages as numbers: [`Heat`](crate::region::Heat) decides which pages the hand
+//! takes, [`trail`] which go before that, [`limbo`] is the first-in first-out part, and the figures
+//! below say how much of each. How the hand gets from page to page is not here: the pager goes by
+//! ranges, runs and huge pages (`fault/sweep.rs`), the simulator by a bitmap.
 
 pub mod ghost;
 pub mod limbo;
@@ -20,19 +20,19 @@ pub mod trail;
 
 /// Pages that one sweep step takes where they lie apart: one lock hold, a few flushes.
 pub const SWEEP_PAGES: usize = 32;
-/// The same of pages that leave with one flush for all, at most: what a step costs besides them is
-/// shared by more.
+/// [`SWEEP_PAGES`] where pages leave with one flush for all, at most: more pages share the other
+/// costs of a step.
 pub const SWEEP_MOST_PAGES: usize = 128;
 /// Pages that go in or out together at most, with one flush: neighbours that leave, a window, a
 /// step of ageing out.
 pub const BATCH_PAGES: usize = 256;
-/// The same however small the limit.
+/// [`BATCH_PAGES`] however small the limit.
 pub const BATCH_LEAST_PAGES: usize = 64;
 /// The smallest window of pages that comes in by moving frames, without the lock.
 pub const WINDOW_LEAST_PAGES: usize = 8;
 /// The largest window of pages that are served one by one, with the lock held.
 pub const WINDOW_LOCKED_PAGES: usize = 64;
-/// The first window of a thread that begins to read on.
+/// The first window of a thread whose access is sequential.
 const WINDOW_FIRST_PAGES: usize = 4;
 /// Pages that one step of a thread that waits for room gives to the cache.
 pub const DIRECT_PAGES: usize = 8;
@@ -46,35 +46,35 @@ pub const POOL_FIRST_PERCENT: u32 = 75;
 /// Bounds of the share, in percent of what the process may use.
 pub const POOL_LEAST_PERCENT: u32 = 10;
 pub const POOL_MOST_PERCENT: u32 = 85;
-/// What a load from the store costs more than one from the pool: microseconds, roughly.
+/// Microseconds, roughly, that a load from the store takes longer than one from the pool.
 const STORE_WORTH: u64 = 100;
-/// Loads and hits in limbo that speak for one border or the other.
+/// Loads and hits in limbo that are enough to speak for one border or the other.
 const FEW: u64 = 1024;
-/// One hit in limbo to so many loads from the pool is too few for trying whether pages in it can
-/// go.
+/// Loads from the pool to one hit in limbo. With more, the hits are too few to try whether pages of
+/// the pool can go.
 const TRY_ABOVE: u64 = 16;
 /// Loads from the store that are enough to speak for a larger pool.
 pub const FEW_LOADS: u64 = 32;
-/// With fewer pages in the store, nothing is known of those that would go there.
+/// Pages in the store. With fewer, nothing is known of the pages that would go there.
 const FEW_STORED: u64 = 512;
 
-/// What happened at the borders between pages as they are, the pool, and the store.
+/// Events at the borders between pages as they are, the pool, and the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Borders {
-    /// Loads from the store of what a pool larger by `near` frames would have had, hits in limbo,
+    /// Loads from the store that a pool larger by `near` frames would have had; hits in limbo;
     /// loads from the pool.
     pub near_loads: u64,
     pub limbo_hits: u64,
     pub pool_loads: u64,
     pub near: u64,
-    /// Pages in the store that the pool would have, and in limbo.
+    /// Pages in the store that the pool would have; pages in limbo.
     pub stored: u64,
     pub limbo: u64,
 }
 
 impl Borders {
-    /// What one page of memory more would have saved, as a page that is as it is and as one of the
-    /// pool, in 1/1024 us.
+    /// Time, in 1/1024 us, that one page of memory more would have saved: for pages as they are,
+    /// and for the pool.
     fn worth(&self) -> [u64; 2] {
         let as_page = ((self.limbo_hits * LOAD_WORTH) << 10) / self.limbo.max(16);
         let as_pool = ((self.near_loads * STORE_WORTH) << 10) / self.near.max(16);
@@ -82,54 +82,55 @@ impl Borders {
     }
 }
 
-/// The pool's share after one of `percent`, if enough happened to say: it moves to where a page of
+/// The pool's next share after `percent`, if enough events speak: it moves to where a page of
 /// memory saves more.
 pub fn next_pool_percent(percent: u32, b: &Borders) -> Option<u32> {
     let [as_page, as_pool] = b.worth();
-    // A pool that is too small goes to the disk and back: that is seen to at once. By what is back
-    // soon: what has been there for long may be read once, or in order, and the pages that it would
-    // take come back as often.
+    // A pool that is too small costs trips to the disk and back, so it grows at once. Only pages
+    // that are back soon speak for that: pages that have been there for long may be read once, or
+    // in order, and the pages whose memory they would take come back as often.
     if b.near_loads >= FEW_LOADS && as_pool > as_page + as_page / 2 {
         return Some((percent + 2).min(POOL_MOST_PERCENT));
     }
     if b.near_loads + b.limbo_hits < FEW {
         return None;
     }
-    // More memory would save next to nothing: nothing to try for.
+    // More memory would save next to nothing, so nothing is tried.
     let is_idle = b.stored < FEW_STORED && b.limbo_hits * TRY_ABOVE < b.pool_loads;
     let shrinks = !is_idle && as_pool < as_page - as_page / 3;
-    // Step by step where nothing is known of what would go to the store; faster where much speaks
-    // for it.
+    // The share moves step by step where nothing is known of the pages that would go to the store,
+    // and faster where much speaks for it.
     let by = if b.stored >= FEW_STORED && as_pool < as_page / 4 { 4 } else { 1 };
     Some(if shrinks { percent.saturating_sub(by).max(POOL_LEAST_PERCENT) } else { percent })
 }
 
-/// Pages that limbo holds when memory is short. `slots`: of its ring.
+/// Pages that limbo holds when memory is short. `slots`: the slots of its ring.
 pub fn limbo_target(limit_pages: i64, slots: usize) -> i64 {
     let most = ((slots / 2) as i64).min(LIMBO_MOST_PAGES);
     (limit_pages / 16).clamp(LIMBO_LEAST_PAGES, most)
 }
 
-/// Slots that limbo's ring is to have: for pages in it, and for those whose frames are being given
+/// Slots that limbo's ring is to have: for pages in it, and for pages whose frames are being given
 /// back.
 pub fn limbo_slots(limit_pages: usize) -> usize {
     (limit_pages / 8).max(256)
 }
 
-/// Pages that go in or out together at most. A flush costs what some hundred pages do; several
-/// batches are in hand at a time.
+/// Pages that go in or out together at most. A flush costs as much as some hundred pages do;
+/// several batches are in hand at a time.
 #[inline]
 pub fn batch_pages(limit_pages: i64) -> usize {
     (limit_pages / 64).clamp(BATCH_LEAST_PAGES as i64, BATCH_PAGES as i64) as usize
 }
 
-/// Pages that leave with one flush for all, of so many that are there.
+/// Pages that leave with one flush for all, where `resident_pages` are in the program.
 #[inline]
 pub fn sweep_pages(resident_pages: i64) -> usize {
     (resident_pages / 64).clamp(SWEEP_PAGES as i64, SWEEP_MOST_PAGES as i64) as usize
 }
 
-/// The window of a thread that reads on, after one of `pages`; `most`: the largest.
+/// The next window of a thread whose access is sequential, after one of `pages`; `most`: the
+/// largest.
 #[inline]
 pub fn next_window(pages: usize, most: usize) -> usize {
     (pages * 2).clamp(WINDOW_FIRST_PAGES, most)
@@ -141,15 +142,15 @@ pub fn sweeps_first(ready: usize, target: i64) -> bool {
     (ready as i64) < target
 }
 
-/// What a load is worth that does not happen, what a denser codec costs a load, and a store:
-/// microseconds, roughly.
+/// Microseconds, roughly: the worth of a load that does not happen, and the costs of a denser codec
+/// for a load and for a store.
 pub const LOAD_WORTH: u64 = 12;
 const DENSE_LOAD_COST: u64 = 2;
 const DENSE_STORE_COST: u64 = 1;
 
-/// Whether the denser codec is to be taken for all pages, if `was` says whether it is now. `loads`,
-/// `stores`: pages that came from the pool and went there of late; `hits`: loads that `limbo` pages
-/// more of memory save; `saved`: pages of memory that the denser codec leaves.
+/// Whether the denser codec is to be taken for all pages. `was`: it is now. `loads`, `stores`:
+/// pages that came from the pool and went there lately; `hits`: loads that `limbo` pages more of
+/// memory save; `saved`: pages of memory that the denser codec leaves.
 pub fn is_denser_better(
     was: bool,
     [loads, stores, hits]: [u64; 3],
@@ -158,13 +159,13 @@ pub fn is_denser_better(
 ) -> bool {
     let gain = LOAD_WORTH * hits * saved / limbo.max(16);
     let cost = DENSE_LOAD_COST * loads + DENSE_STORE_COST * stores;
-    // Not to and fro between equals.
+    // The codec does not change to and fro between equals.
     if was { gain > cost * 3 / 4 } else { gain > cost * 5 / 4 }
 }
 
-/// What compressing again costs, in microseconds, roughly: a load that has to undo it more than
-/// another, and doing it, as far as whoever evicts has no time for that; and how much of it is
-/// enough to judge by.
+/// The cost of compressing again, in microseconds, roughly. `load`: how much longer a load takes
+/// that has to undo it; `pack`: doing it, as far as the evicting thread has no time to spare for
+/// it; `enough`: the cost that is enough to judge by.
 #[derive(Clone, Copy)]
 pub struct PackingCost {
     load: u64,
@@ -172,14 +173,14 @@ pub struct PackingCost {
     enough: u64,
 }
 
-/// One page by the stronger codec, and a group of 16.
+/// The costs for one page by the stronger codec, and for a group of 16.
 pub const PACKING_COSTS: [PackingCost; 2] = [
     PackingCost { load: 6, pack: 6, enough: 8192 },
     PackingCost { load: 90, pack: 150, enough: 8192 },
 ];
 
-/// Whether it was worth to compress `packed` objects again, which `loads` had to undo, for `saved`
-/// pages of memory; `None`: not known yet.
+/// Whether it was worth it to compress `packed` objects again, which `loads` loads had to undo, for
+/// `saved` pages of memory; `None`: not known yet.
 pub fn is_packing_worth(
     cost: PackingCost,
     packed: u64,
@@ -212,7 +213,7 @@ mod tests {
                 Borders { near_loads, limbo_hits, pool_loads, near: 4000, stored, limbo: 1000 };
             next_pool_percent(75, &borders)
         };
-        // Of a page as it is 12 us, of one in the pool 2.5 us and 6.
+        // A page as it is saves 12 us, a page of the pool 2.5 us and then 6.
         assert_eq!([next(100, 1000, 10_000), next(240, 1000, 10_000)], [Some(71), Some(74)]);
         // Nothing is known of the store.
         assert_eq!(next(0, 1024, 0), Some(74));

@@ -1,19 +1,21 @@
-//! The trail of what runs through memory: windows that came in one after the other, which go first.
+//! The trail of an access that runs through memory: windows that came in one after the other, which
+//! go first.
 //!
 //! ```text
 //!   a thread reads on    ... |64|64|64|64|64|64|64| >
 //!                             ^ taken first         the last `gap` pages: not yet
 //! ```
 //!
-//! A program that goes round and round through more than there is memory for needs last what it has
-//! just left. Every policy that goes by age keeps exactly that, and finds nothing of it when it
-//! comes round. So pages that came in by windows make room for the next ones, and what else is in
-//! memory stays: of two memories that are gone through a part is never brought back at all.
+//! A program that goes round and round through more memory than there is needs last the pages that
+//! it has just left. Every policy that goes by age keeps exactly those, and has dropped them when
+//! the program comes round. So pages that came in by windows make room for the next ones, and the
+//! rest of memory stays: where a program goes through twice as much as there is, a part stays and
+//! never has to come back.
 //!
-//! That is wrong where the rest is no longer used: what is gone through now is what should have the
-//! memory. Nobody sees touches, so the rest is tried: as long as most of what the hand takes of it
-//! comes back, it is in use, and the trail is on; one page in [`SHARE`] is still taken by the hand,
-//! to go on knowing. What each of the two took is told by the page's word
+//! That is wrong where the rest is no longer used: then the pages that are gone through now should
+//! have the memory. Touches are not seen, so the rest is tried: as long as most of the pages that
+//! the hand takes of it come back, it is in use, and the trail is on; one page in [`SHARE`] is
+//! still taken by the hand, to go on knowing. A page's word says which of the two took it
 //! (`PageEntry::was_taken_behind`).
 
 use super::WINDOW_LEAST_PAGES;
@@ -22,20 +24,20 @@ use super::WINDOW_LEAST_PAGES;
 const RUNS_MAX: usize = 64;
 /// One page in so many is taken by the hand while the trail is on.
 pub const SHARE: i64 = 4;
-/// Pages that the hand takes in its turn: as large a hole as a window brings.
+/// Pages that the hand takes in its turn: they leave as large a hole as a window brings.
 const HAND_PAGES: i64 = 64;
-/// The trail's last pages, which are left: a part of the limit, and so many at least. The evictor
-/// brings windows before anybody has touched them.
+/// The trail's last pages, which are left alone: a divisor of the limit, and their least number.
+/// The evictor brings windows before the program has touched them.
 const GAP_PART: i64 = 32;
 const GAP_LEAST_PAGES: i64 = 256;
-/// As many runs are left whatever their size.
+/// Runs that are left alone whatever their size.
 const GAP_RUNS: usize = 2;
-/// What comes back of what the hand takes is looked at after so many pages, a part of the limit,
-/// and so many at least; then what was before counts half.
+/// Pages that the hand takes in an epoch: a divisor of the limit, and their least number. At the
+/// end of an epoch the part of them that came back is looked at; then earlier counts are halved.
 const EPOCH_PART: i64 = 16;
 const EPOCH_LEAST_PAGES: i64 = 256;
-/// Percent that have come back: from the first on the trail is on, below the second it is off
-/// again.
+/// Percent of the pages that came back: from the first on the trail turns on, below the second it
+/// turns off again.
 const ON_PERCENT: u64 = 70;
 const OFF_PERCENT: u64 = 40;
 
@@ -46,7 +48,7 @@ pub struct Run {
     pub pages: usize,
 }
 
-/// What came in by windows, and whether it goes first.
+/// Windows that came in one after the other, and whether they go first.
 pub struct Trail {
     runs: [Run; RUNS_MAX],
     oldest: usize,
@@ -55,8 +57,8 @@ pub struct Trail {
     /// Pages by which the trail is ahead of its share, or behind.
     ahead: i64,
     is_hands_turn: bool,
-    /// What the hand took, what it had taken and came back: of this epoch, and less and less of
-    /// those before.
+    /// Pages that the hand took, and pages among them that came back: in this epoch, and less and
+    /// less of those before.
     taken: u64,
     came_back: u64,
     /// Pages that the hand may take before the epoch ends.
@@ -90,13 +92,13 @@ impl Trail {
         self.is_on
     }
 
-    /// A window came in, of a thread that reads on.
+    /// Adds a window that came in, of a thread whose access is sequential.
     pub fn follow(&mut self, run: Run, limit_pages: i64) {
         if run.pages < WINDOW_LEAST_PAGES {
             return;
         }
-        // What is too far behind stays, as part of the rest: with all of memory for a trail, the
-        // oldest would go first again.
+        // Windows too far behind stay, as part of the rest: with all of memory for a trail, the
+        // oldest page would go first again.
         while self.len == RUNS_MAX
             || self.len > GAP_RUNS && self.pages as i64 > 2 * gap(limit_pages)
         {
@@ -107,14 +109,15 @@ impl Trail {
         self.pages += run.pages;
     }
 
-    /// What is to go next, if it is of the trail. The caller says by `took` how far it has got.
+    /// The run that is to go next, if it is the trail's turn. The caller says by `took` how far it
+    /// has got.
     pub fn next(&self, limit_pages: i64) -> Option<Run> {
         let is_long = self.pages as i64 > gap(limit_pages) && self.len > GAP_RUNS;
         (self.is_on && is_long && !self.is_hands_turn).then(|| self.runs[self.oldest])
     }
 
-    /// Of the first `looked` pages of the run that [`Trail::next`] told of `taken` were taken, and
-    /// nothing more is to be had of them.
+    /// Notes that `taken` of the first `looked` pages of the run that [`Trail::next`] returned were
+    /// taken, and that no more are to be had of those.
     pub fn took(&mut self, looked: usize, taken: usize) {
         let run = &mut self.runs[self.oldest];
         let looked = looked.min(run.pages);
@@ -134,8 +137,8 @@ impl Trail {
         self.len -= 1;
     }
 
-    /// The hand has taken `taken` pages of the rest, or found none; `came_back`: of those that it
-    /// had taken before, since the last time.
+    /// Notes that the hand has taken `taken` pages of the rest, or found none. `came_back`: pages
+    /// that it had taken before and that came back since the last time.
     pub fn learn(&mut self, taken: usize, came_back: usize, limit_pages: i64) {
         let shares = (SHARE - 1) * taken as i64;
         self.ahead = (self.ahead - shares).max(-shares);
@@ -205,7 +208,7 @@ mod tests {
         assert_eq!(t.next(LIMIT), Some(Run { start: 64, pages: 64 }));
         t.took(64, 64);
         assert_eq!((t.next(LIMIT), t.pages), (None, 256));
-        // However large they are.
+        // The last two windows stay, however large they are.
         let mut huge = learned(100, 3);
         (0..2).for_each(|i| huge.follow(Run { start: i * 512, pages: 512 }, LIMIT));
         assert_eq!(huge.next(LIMIT), None);
@@ -242,7 +245,7 @@ mod tests {
             }
         }
         assert_eq!(behind / by_hand, SHARE - 1);
-        // And no more, if it takes a huge page at a time.
+        // The hand has no more than that if it takes a huge page at a time.
         let mut taken = [0, 0];
         for i in 0..1000 {
             t.follow(Run { start: i * 512, pages: 512 }, LIMIT);
@@ -255,7 +258,7 @@ mod tests {
             }
         }
         assert!((2..=4).contains(&(taken[0] / taken[1])), "{taken:?}");
-        // One that finds nothing does not stop the trail.
+        // A hand that finds nothing does not stop the trail.
         t.ahead = 1_000_000;
         t.is_hands_turn = true;
         t.learn(0, 0, LIMIT);
@@ -265,8 +268,7 @@ mod tests {
 
     #[test]
     fn an_old_rest_makes_room_in_the_end() {
-        // Nothing of what the hand takes comes back: a quarter of the memory later the trail is
-        // off.
+        // No page that the hand takes comes back: a quarter of the memory later the trail is off.
         let mut t = learned(100, 10);
         let mut taken = 0;
         while t.is_on() {

@@ -68,7 +68,7 @@ impl Frames {
         self.take()
     }
 
-    /// As `alloc`, whatever the limit.
+    /// A frame as by `alloc`, but without regard to the limit.
     pub fn take(&mut self) -> Result<u32, PoolError> {
         let frame = match self.warm.first() {
             Some(frame) => frame,
@@ -244,7 +244,7 @@ impl Frames {
     }
 }
 
-/// The right to map more memory; a fault injector for tests when told to be one.
+/// The right to map more memory; in tests a fault injector, if told so.
 pub(super) struct Growth {
     left: Option<u64>,
 }

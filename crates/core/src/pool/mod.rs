@@ -17,9 +17,9 @@
 //! - [`zbud`]: at most two objects in a frame; bounded density, least recently filled frames
 //!   reclaimed.
 //!
-//! A pool has no lock: whoever shares one wraps it. It never calls the Rust allocator and its lack
-//! of memory is an error value. A handle that is stale (freed before, or of another pool) is a
-//! broken invariant of the caller and stops the process.
+//! A pool has no lock: an owner who shares it wraps it in one. A pool never calls the Rust
+//! allocator, and lack of memory is an error value. A handle that is stale (freed before, or of
+//! another pool) is a broken invariant of the caller and stops the process.
 
 mod frames;
 #[cfg(any(test, feature = "testing"))]
@@ -96,7 +96,7 @@ impl Handle {
         self.0.get()
     }
 
-    /// What `to_raw` gave; `None` for 0.
+    /// The handle of which `to_raw` made `raw`; `None` for 0.
     pub fn from_raw(raw: u64) -> Option<Handle> {
         NonZeroU64::new(raw).map(Handle)
     }
@@ -115,7 +115,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Stands in every handle of a pool: its kind, and its number modulo 16 so that pools of one kind
+/// The tag in every handle of a pool: its kind, and its number modulo 16 so that pools of one kind
 /// are told apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PoolTag(u8);
@@ -128,7 +128,7 @@ impl PoolTag {
     }
 }
 
-/// Which allocator a pool is.
+/// The allocator of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolKind {
     Zsmalloc = 1,
@@ -150,7 +150,7 @@ impl PoolKind {
     }
 }
 
-/// Why an object was not stored. The pool is as it was before.
+/// The reason why an object was not stored. The pool is as it was before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
     /// The limit of `set_max_frames` is reached.
@@ -230,7 +230,7 @@ pub enum Pool {
     Zbud(Zbud),
 }
 
-/// Calls the same method of whichever pool it is.
+/// Calls a method of the pool, of either kind.
 macro_rules! either {
     ($pool:expr, $p:ident => $call:expr) => {
         match $pool {
@@ -306,8 +306,8 @@ impl Pool {
 
     /// Zsmalloc: moves objects out of sparse frames until about `max_frames` frames came free or no
     /// more can; returns how many did. Handles stay valid. The work of a call is bounded, so a call
-    /// for very few frames may return 0 before the end; what is left is the sum of
-    /// `ClassStats::freeable`. Zbud cannot move objects: 0.
+    /// for very few frames may return 0 before the end; the frames that are left to free are the
+    /// sum of `ClassStats::freeable`. Zbud cannot move objects: 0.
     pub fn compact(&mut self, max_frames: usize) -> usize {
         match self {
             Pool::Zsmalloc(p) => p.compact(max_frames),

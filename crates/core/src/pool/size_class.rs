@@ -11,10 +11,10 @@
 //!
 //! For a size, the chain of 1..=8 frames with the least waste is taken; the longer one where two
 //! waste the same, for it needs fewer descriptors, and a zspage takes its frames only as it fills.
-//! Sizes that lead to the same (chain, slots) are one class, named by the largest of them. What
-//! remains is thinned: a class less than [`SPACING_BYTES`] below its neighbour saves less by its
-//! smaller slots than it costs by one more half-filled frame. Everything here is computed by the
-//! compiler.
+//! Sizes that lead to the same (chain, slots) are one class, named by the largest of them. The
+//! remaining classes are thinned: a class less than [`SPACING_BYTES`] below its neighbour saves
+//! less by its smaller slots than it costs by one more half-filled frame. Everything here is
+//! computed by the compiler.
 
 use crate::sys::PAGE_SIZE;
 

@@ -40,13 +40,13 @@ struct Links {
 }
 zeroable!(Links { prev: u32, next: u32 });
 
-/// What is known of one frame.
+/// The record of one frame.
 struct Buddies {
     /// Lengths in bytes of the first and the last; 0: none.
     len: [u16; 2],
     /// Counts the objects that were first and last here. It survives the frame.
     generation: [u16; 2],
-    /// In the LRU list, and in that of its free chunks.
+    /// Links in the LRU list, and in that of its free chunks.
     links: [Links; 2],
 }
 zeroable!(Buddies { len: [u16; 2], generation: [u16; 2], links: [Links; 2] });
@@ -197,7 +197,7 @@ impl Zbud {
             if self.buddies(frame).len == [0, 0] {
                 return true;
             }
-            // Somebody needs it: the next try is another's.
+            // The owner needs an object in this frame: the next try takes another frame.
             self.unlink(LRU, frame);
             self.push_front(LRU, frame);
         }

@@ -14,8 +14,8 @@
 //!   takes a frame when the first slot in it is used and lets it go with the last, so that a class
 //!   wastes less than a frame while it fills, and frames of a zspage that empties come free one by
 //!   one.
-//! - *entry*: what a handle indexes; it says where the object is now. Compaction changes it and
-//!   nothing else.
+//! - *entry*: the record that a handle indexes; it says where the object is now. Compaction changes
+//!   it and nothing else.
 //!
 //! Zspages of a class stand in ten lists by fullness, the share of their slots that is used; full
 //! ones stand in none. In each list those with ready slots come first. A store takes the fullest
@@ -45,11 +45,12 @@ const _: () = assert!(FULLNESS_COLUMNS == GROUPS + 1);
 
 const SLOT_BITS: u32 = MAX_SLOTS.ilog2();
 const ZSPAGE_BITS: u32 = 24;
-/// Set in an entry's location when it is free; the rest is then the next free entry.
+/// The bit in an entry's location that says that it is free; the other bits are then the next free
+/// entry.
 const FREE_ENTRY: u32 = 1 << 31;
 const _: () = assert!(SLOT_BITS + ZSPAGE_BITS <= 31 && INDEX_BITS <= 31);
 
-/// Where a handle's object is. Six bytes, because there is one for each object.
+/// The place of a handle's object. Six bytes, because there is one for each object.
 struct Entry {
     /// `zspage << SLOT_BITS | slot`, or `FREE_ENTRY | next`; in halves to keep the alignment at 2.
     location: [u16; 2],
@@ -109,7 +110,7 @@ impl Zspage {
     }
 }
 
-/// What a pool keeps for each class.
+/// A pool's record of one class.
 #[derive(Clone, Copy)]
 struct Class {
     /// Heads of the lists; 0: empty.
@@ -144,7 +145,7 @@ pub struct Zsmalloc {
     /// free.
     owners: Table<u32>,
     /// Descriptors, entries and owner places that were ever used (number 0 of each never is), and
-    /// what is free among them.
+    /// the free ones among them.
     zspages_end: u32,
     entries_end: u32,
     owners_end: u32,
@@ -188,7 +189,7 @@ impl Zsmalloc {
 
     pub(super) fn store(&mut self, bytes: &[u8]) -> Result<Handle, PoolError> {
         let class = class_of(bytes.len());
-        // Everything that can fail comes first, and leaves nothing behind that counts.
+        // All steps that can fail come first, and leave nothing behind that counts.
         let entry = self.next_entry()?;
         let z = self.zspage_with_room(class)?;
         self.take_entry(entry);

@@ -1,4 +1,4 @@
-//! Heat: what a page's word remembers of its touches, in two bits.
+//! Heat: the memory of a page's touches in its word, in two bits.
 #![forbid(unsafe_code)]
 
 /// How many passes of the hand a resident page survives.

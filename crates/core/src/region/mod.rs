@@ -1,4 +1,4 @@
-//! Regions: which addresses are managed, and what each of their pages is.
+//! Regions: the addresses that are managed, and the state of each of their pages.
 //!
 //! `ranges` is the list of managed address ranges with the protection that the program asked for;
 //! `table` finds a page's entry by address; `page` is the life cycle of a page, in one file; `heat`

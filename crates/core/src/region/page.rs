@@ -21,14 +21,14 @@
 //! contents (`cache/kept.rs`), and not before.
 //!
 //! A resident page may be *guarded*: write-protected since it was loaded, so that its kept copy is
-//! right without a look at its contents. It is not writable in the sense of `is_writable`, and
-//! whoever is to write it lifts the protection first. It goes straight to `Stored`, and its word
-//! says when. Others are guarded for a moment, with their neighbours, while some of them *leave*
-//! (`fault/together.rs`): what was found in such a page is what is in it for as long as it is
-//! guarded.
+//! right without a look at its contents. A guarded page is not writable in the sense of
+//! `is_writable`, and a write has to lift the protection first. A page that stays guarded goes
+//! straight to `Stored`, and its word says when. Other pages are guarded for a moment, with their
+//! neighbours, while some of them *leave* (`fault/together.rs`): the contents found in such a page
+//! do not change for as long as it is guarded.
 //!
-//! A stored page that is being loaded without the lock names the slot that it is loaded into:
-//! whoever finishes the load finds the word as it was, or leaves the page alone. Every other
+//! A stored page that is being loaded without the lock names the slot that it is loaded into: the
+//! thread that finishes the load finds the word as it was, or leaves the page alone. Every other
 //! transition forgets the slot.
 //!
 //! A page whose state changes while nobody holds the lock is *claimed* (`fault/claim.rs`): a bit
@@ -48,7 +48,8 @@ const CLAIMED: u64 = 0b100;
 const HEAT_SHIFT: u32 = 3;
 const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
 const STUCK: u64 = 1 << 5;
-/// The same bit where there is no frame that could be stuck: see `enter_limbo`.
+/// The page was taken as the end of a trail: see `enter_limbo`. The bit is that of [`STUCK`], which
+/// is for resident pages only.
 const BEHIND: u64 = STUCK;
 const SHARED: u64 = 1 << 6;
 /// The entry field is that of a copy kept by the cache (resident pages and pages in limbo).
@@ -60,19 +61,19 @@ const SLOT_SHIFT: u32 = ENTRY_SHIFT + ENTRY_BITS;
 const SLOT_MASK: u64 = !0 << SLOT_SHIFT;
 /// Slots of limbo that a word can name.
 pub const SLOTS_MAX: usize = 1 << (u64::BITS - SLOT_SHIFT);
-/// Slots that pages are loaded into without the lock. Above them the field of a stored page is the
-/// time at which it left.
+/// Slots that pages are loaded into without the lock. A larger number in the field of a stored page
+/// is the time at which it left.
 pub const LOAD_SLOTS_MAX: usize = SLOTS_MAX / 2;
 /// Times at which pages leave are below this.
 pub const STAMPS: u64 = (SLOTS_MAX - LOAD_SLOTS_MAX - 1) as u64;
-/// In the field of the slot, of a resident page: it is guarded.
+/// Bit in the field of the slot of a resident page: the page is guarded.
 const GUARDED: u64 = 1 << SLOT_SHIFT;
-/// It is guarded, but was not always since it was loaded; and it leaves.
+/// The page is guarded, but was not always since it was loaded; and it leaves.
 const BRIEFLY: u64 = 2 << SLOT_SHIFT;
 const LEAVING: u64 = 4 << SLOT_SHIFT;
 const GUARD_MASK: u64 = GUARDED | BRIEFLY | LEAVING;
-/// Above these: the generation in which neither pool nor store took the page (`fault/refusal.rs`),
-/// 0 for none.
+/// Bits above these: the generation in which neither pool nor store took the page
+/// (`fault/refusal.rs`), 0 for none.
 const REFUSED_SHIFT: u32 = SLOT_SHIFT + 3;
 const REFUSED_MASK: u64 = !0 << REFUSED_SHIFT;
 /// Generations of refusals: 1 to this.
@@ -168,13 +169,13 @@ impl PageEntry {
         }
     }
 
-    /// The same of one that leaves. It has no copy any more.
+    /// A resident page that is to leave is guarded meanwhile. It has no copy any more.
     pub fn begin_to_leave(&self) {
         self.expect(self.is_writable() && self.copy().is_none(), "begin to leave");
         self.0.store(self.word() | GUARDED | BRIEFLY | LEAVING, Ordering::SeqCst);
     }
 
-    /// It still leaves, so nobody has written it.
+    /// The page still leaves, so nobody has written it.
     pub fn is_leaving(&self) -> bool {
         self.word() & (STATE_MASK | GUARDED | LEAVING) == 1 | GUARDED | LEAVING
     }
@@ -215,7 +216,7 @@ impl PageEntry {
         guarded
     }
 
-    /// A guarded page is about to be dropped: it is what its copy says, which becomes the page.
+    /// A guarded page is about to be dropped: it is the same as its copy, which becomes the page.
     /// `stamp`: when.
     pub fn drop_to_copy(&self, stamp: u64) {
         self.expect(self.is_as_its_copy() && self.copy().is_some(), "drop to copy");
@@ -258,7 +259,7 @@ impl PageEntry {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
         let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
-        // Protected it stays, but what is written from now on is for whoever owns it to notice.
+        // The page stays protected, but a write from now on is for the frame's owner to notice.
         self.0.store((w | warmth | SHARED) & !GUARD_MASK, Ordering::Relaxed);
     }
 
@@ -444,7 +445,7 @@ impl PageEntry {
         w & STUCK == 0 && Heat::from_bits(w >> HEAT_SHIFT) <= Heat::WARM
     }
 
-    /// Of a page in limbo or stored: it was taken as the end of a trail, not by the hand.
+    /// Whether a page in limbo or stored was taken as the end of a trail, not by the hand.
     pub fn was_taken_behind(&self) -> bool {
         self.word() & BEHIND != 0
     }
@@ -464,7 +465,7 @@ const fn heat(heat: Heat) -> u64 {
     heat.bits() << HEAT_SHIFT
 }
 
-/// What the field of the slot says of a stored page that left at a time.
+/// The field of the slot in the word of a stored page: the time when the page left.
 fn slot_of_time(stamp: u64) -> u64 {
     debug_assert!(stamp < STAMPS);
     LOAD_SLOTS_MAX as u64 + 1 + stamp
@@ -728,7 +729,7 @@ mod tests {
         assert!(!p.is_loading(3) && !q.is_loading(3) && q.state() == PageState::Stored(5));
         p.take_over(&q);
         assert!(!p.is_loading(3));
-        // It is loaded by whoever was faster, and its copy kept.
+        // It is loaded by a thread that was faster, and its copy kept.
         p.begin_load(3);
         p.load_keeping();
         assert!(!p.is_loading(3) && p.copy() == Some(5));

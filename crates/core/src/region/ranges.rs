@@ -1,5 +1,5 @@
-//! The managed ranges: sorted, disjoint, merged where neighbours agree, with what the program asked
-//! for.
+//! The managed ranges: sorted, disjoint, merged where neighbours agree, with the attributes that
+//! the program asked for.
 //!
 //! Written with the pager's lock held. Read without it by the fast path of system calls and faults,
 //! through a sequence count: a reader that overlapped a write repeats. The list lives in a table
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::sys::mem::Table;
 use crate::sys::{Errno, Result};
 
-/// What holds for a whole range beside its protection.
+/// Properties of a whole range beside its protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RangeFlags(pub u32);
 
@@ -88,7 +88,7 @@ pub struct Ranges {
     len: AtomicUsize,
     /// Sum of the lengths of ranges with any access, in bytes.
     accessible_bytes: AtomicUsize,
-    /// Of these, those that were reserved.
+    /// Of these, bytes that were reserved.
     reserved_bytes: AtomicUsize,
     total_bytes: AtomicUsize,
     huge_bytes: AtomicUsize,
@@ -331,7 +331,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Puts a range into the list, over whatever was there.
+    /// Puts a range into the list, over any that was there.
     pub fn add(&self, r: Range) -> Result<()> {
         if r.start >= r.end || r.end > super::ADDRESS_END {
             return Err(Errno::EINVAL);

@@ -18,12 +18,13 @@ use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, Result};
 /// Pages of a leaf, and bytes that it describes: as many as a huge page has.
 pub const LEAF_PAGES: usize = HUGE_PAGES;
 pub const LEAF_BYTES: usize = HUGE_BYTES;
-/// Bytes that one segment of the table of stretches describes: what an empty search skips at once.
+/// Bytes that one segment of the table of stretches describes: a search skips them at once where
+/// the segment is missing.
 pub const SKIP_BYTES: usize = Table::<MiddleEntry>::PER_SEGMENT * LEAF_BYTES;
 
 type Leaf = [PageEntry; LEAF_PAGES];
 
-/// One 2 MiB stretch: where its words are, and how many of them are what.
+/// One 2 MiB stretch: the place of its words, and how many of its pages are in which state.
 pub struct MiddleEntry {
     /// Index of the leaf plus one; 0: none.
     leaf: AtomicU32,
@@ -31,8 +32,8 @@ pub struct MiddleEntry {
     resident: AtomicU32,
     /// Pages in any state but None.
     occupied: AtomicU32,
-    /// How the kernel maps it, as far as known: a [`Mapped`]. Behind that, what `fault/units.rs`
-    /// knows of its use.
+    /// How the kernel maps the stretch, as far as known: a [`Mapped`]. In the bits above,
+    /// `fault/units.rs` keeps its use.
     mapped: AtomicU32,
     /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `fault/claim.rs`.
     claimed: AtomicU32,
@@ -82,7 +83,7 @@ impl MiddleEntry {
         let others = self.mapped.load(Ordering::Relaxed) & !MAPPED_MASK;
         self.mapped.store(others | mapped as u32, Ordering::Relaxed);
     }
-    /// What is known of its use, as bits; 0: nothing, as at first.
+    /// Bits that say how the stretch is used; 0: nothing is known, as at first.
     pub fn usage(&self) -> u32 {
         self.mapped.load(Ordering::Relaxed) >> USE_SHIFT
     }
@@ -90,17 +91,18 @@ impl MiddleEntry {
         let mapped = self.mapped.load(Ordering::Relaxed) & MAPPED_MASK;
         self.mapped.store(bits << USE_SHIFT | mapped, Ordering::Relaxed);
     }
-    /// Some of its pages are claimed, or all of it is.
+    /// Some pages of the stretch are claimed, or all of it is.
     #[inline]
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) != 0
     }
-    /// It is claimed as a whole.
+    /// The stretch is claimed as a whole.
     #[inline]
     pub fn is_claimed_whole(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) == ALL_CLAIMED
     }
-    /// One more of its pages is claimed. With the pager's lock held, as the next three.
+    /// One more page of the stretch is claimed. With the pager's lock held, as for the next three
+    /// functions.
     pub fn claim_page(&self) {
         debug_assert!(!self.is_claimed_whole());
         self.claimed.store(self.claimed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

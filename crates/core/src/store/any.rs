@@ -1,4 +1,4 @@
-//! The store of a pager: whichever of them the run was given.
+//! The store of a pager: the kind that the run was given.
 
 use super::remote::{RemoteCounts, RemoteStore};
 #[cfg(any(test, feature = "testing"))]
@@ -7,7 +7,7 @@ use super::valkey::ValkeyStore;
 use super::{DESCRIPTORS, DeviceStore, FileStore, Progress, Queue, ReadQueue, Store};
 use crate::sys::Result;
 
-/// One of them. What it costs is a comparison beside a system call.
+/// A store of any kind. The choice costs a comparison beside a system call.
 #[derive(Clone, Copy)]
 pub enum AnyStore {
     File(FileStore),
@@ -49,7 +49,7 @@ impl From<MemoryStore> for AnyStore {
     }
 }
 
-/// Calls a method of whichever it is.
+/// Calls a method of the store, of any kind.
 macro_rules! either {
     ($self:ident, $store:ident => $call:expr) => {
         match $self {

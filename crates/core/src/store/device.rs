@@ -1,8 +1,9 @@
 //! A store on a block device: a disk, a partition, a volume, for the processes of one run.
 //!
-//! All of them use the one device, in extents that they lease ([`super::extents`]); each has opened
-//! it itself. It is read and written around the page cache, by the kernel's asynchronous I/O, as a
-//! file is. `uzswap run` holds the device exclusively, so that nobody mounts it meanwhile.
+//! All processes use the one device, in extents that they lease ([`super::extents`]); each has
+//! opened it itself. It is read and written around the page cache, by the kernel's asynchronous
+//! I/O, as a file is. `uzswap run` holds the device exclusively, so that nobody mounts it
+//! meanwhile.
 
 use super::extents::{Extents, Geometry, Leases, Spot, owner};
 use super::{DESCRIPTORS, Progress, Queue, ReadQueue, Store};
@@ -23,7 +24,7 @@ pub struct DeviceStore {
 }
 
 impl DeviceStore {
-    /// Opens the device. Allocates, so not in a fault.
+    /// Opens the device. Allocates, so not for use in a fault.
     pub fn open(path: &[u8], geometry: Geometry, leases: &'static Leases) -> Result<DeviceStore> {
         let fd = file::open_device(path)?;
         let device = Box::leak(Box::new(Device { fd, extents: Extents::new(geometry, leases) }));

@@ -2,8 +2,8 @@
 //!
 //! Either is one flat array, and all processes of a run use it. So it is cut into extents: a
 //! process leases one when it has filled those that it has, in a table that the run's processes
-//! share, and gives none back while it lives. Who leases them out again, after trimming them, is
-//! `uzswap run`, once the process is gone and so is everybody whom it forked, who can read them.
+//! share, and gives none back while it lives. `uzswap run` trims them and leases them out again
+//! once the process is gone, and so are all processes that it forked, which can read them.
 //!
 //! ```text
 //!   space (a process's flat array):    | 0      | 1      | 2      | ...
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A process that scribbles over the table has others write over each other's extents: what they
-//! read back does not open then (`store/seal.rs`) and is lost. So could whoever reaches the server
-//! or the device.
+//! read back does not open then (`store/seal.rs`) and is lost. Anybody who reaches the server or
+//! the device could do the same.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,7 +28,7 @@ use crate::sys::{Errno, Result};
 pub const EXTENTS_MOST: usize = 4096;
 /// The least that an extent has: so small an export as 64 MiB still serves 63 processes.
 pub const EXTENT_LEAST_BYTES: u64 = 1 << 20;
-/// Before the first extent: what says that a run uses the export.
+/// Bytes before the first extent: the claim that says that a run uses the export.
 pub const CLAIM_BYTES: u64 = CLUSTER_BYTES as u64;
 /// Spaces that a process can have: its own, and those of its ancestors that it still reads from.
 pub const SPACES: usize = 17;
@@ -39,7 +39,7 @@ pub type Leases = [AtomicU32; EXTENTS_MOST];
 /// The id by which this process leases extents; 0: it has none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// This process is known by that id in its run from now on.
+/// Sets the id by which this process is known in its run.
 pub fn set_owner(id: u32) {
     OWNER.store(id, Ordering::Release);
 }
@@ -52,12 +52,12 @@ pub fn owner() -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     pub extent_bytes: u64,
-    /// Where each server's extents begin in the table; the last one's end.
+    /// The place in the table where each server's extents begin; and where the last one's end.
     pub first: [usize; SERVERS_MOST + 1],
 }
 
 impl Geometry {
-    /// For exports of these sizes.
+    /// The cut of exports of these sizes.
     pub fn of(sizes: &[u64]) -> Geometry {
         let total: u64 = sizes.iter().sum();
         let extent_bytes =
@@ -67,7 +67,7 @@ impl Geometry {
         Self::cut(extent_bytes, counts)
     }
 
-    /// With so many extents on each server; never more in all than there can be.
+    /// A cut with so many extents on each server; never more in all than there can be.
     pub fn cut(extent_bytes: u64, counts: impl Iterator<Item = usize>) -> Geometry {
         let mut first = [0; SERVERS_MOST + 1];
         let mut end = 0;
@@ -127,8 +127,8 @@ impl Extents {
         self.in_use.iter().position(is_free).map(|i| i as u8).ok_or(Errno(24 /* EMFILE */))
     }
 
-    /// Forgets a space. Whoever still reads from it finds nothing, or what the next one in its
-    /// place has, which does not open.
+    /// Forgets a space. A read from it that comes later finds nothing, or the bytes of the next
+    /// space in its place, which do not open.
     pub fn close_space(&self, space: u8) {
         for number in 0..EXTENTS_MOST {
             let Some(entry) = self.table.get(index(space, number)) else { continue };
@@ -139,7 +139,7 @@ impl Extents {
         self.in_use[usize::from(space)].store(0, Ordering::Release);
     }
 
-    /// Where a place of a space is.
+    /// The spots of a place of a space.
     pub fn find(&self, space: u8, at: u64) -> Spots {
         let number = (at / self.geometry.extent_bytes) as usize;
         if number >= EXTENTS_MOST {

@@ -71,8 +71,8 @@ impl FileStore {
     }
 }
 
-/// Finds out by doing it whether the file takes writes, and whether it takes `O_DIRECT` ones of one
-/// block: some file systems accept the flag and refuse the write, or want larger blocks.
+/// Tries out whether the file takes writes, and whether it takes `O_DIRECT` ones of one block: some
+/// file systems accept the flag and refuse the write, or want larger blocks.
 fn probe(fd: Fd, page_cache: PageCache) -> Result<bool> {
     let block = Mapping::new(PAGE_SIZE)?;
     if page_cache == PageCache::Avoid && file::set_direct(fd, true).is_ok() {
@@ -128,7 +128,7 @@ impl Store for FileStore {
     fn fresh(self) -> Result<FileStore> {
         let fd = file::open_unlinked(self.directory)?;
         file::extend(fd, SPARSE_BYTES);
-        // The same directory, so the same file system: what it takes is known.
+        // The directory is the same, so the file system is: whether it takes direct I/O is known.
         let direct = self.direct && file::set_direct(fd, true).is_ok();
         Ok(FileStore { file: fd, directory: self.directory, direct })
     }

@@ -63,15 +63,15 @@ pub enum Progress {
 
 /// A flat, sparse array of bytes outside memory.
 ///
-/// A value is a handle: copying it copies no data, and whoever owns the store closes one copy,
+/// A value is a handle: copying it copies no data, and the owner of the store closes one copy,
 /// once. No method may allocate or take a lock for long: they run in the program's fault handler.
 pub trait Store: Copy + Send + Sync {
     /// Reads exactly `buf.len()` bytes.
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Starts reading into the first `len` bytes of the queue's buffer; the queue will have the
-    /// result. False if nothing was started: reading ahead is a favour, whoever needs the bytes
-    /// reads them.
+    /// result. False if nothing was started: reading ahead is a favour, and a load that needs the
+    /// bytes reads them.
     fn read_ahead(self, queue: &mut ReadQueue, at: u64, len: usize) -> bool;
 
     /// Starts writing the first `len` bytes of a buffer of the queue. When it fails, then or later,
@@ -87,13 +87,13 @@ pub trait Store: Copy + Send + Sync {
         queue.reap(waits);
     }
 
-    /// Copies that can be asked for by themselves; 0: `read` is all there is.
+    /// Copies that can be read by themselves; 0: there is only `read`.
     fn copies(self) -> usize {
         0
     }
 
-    /// Reads from the copy of that number: for whoever finds that what `read` gave is not what was
-    /// written.
+    /// Reads from the copy of that number: for a caller that got bytes from `read` that are not
+    /// those that were written.
     fn read_copy(self, _copy: usize, at: u64, buf: &mut [u8]) -> Result<()> {
         self.read(at, buf)
     }
@@ -105,7 +105,7 @@ pub trait Store: Copy + Send + Sync {
     /// Gives all its space back. `fresh` still works afterwards, nothing else does.
     fn close(self);
 
-    /// Gives back what `fresh` needs. The last call of all.
+    /// Gives back the things that `fresh` needs. The last call of all.
     fn end(self) {}
 
     /// In the child after fork, once for all stores of a kind. `is_needed`: there is something in
@@ -115,17 +115,18 @@ pub trait Store: Copy + Send + Sync {
     /// Whether a child after fork reads its parent's bytes here, not a copy of them.
     fn is_inherited(self) -> bool;
 
-    /// The descriptor that `close` closes, which the program must not be able to; -1: none.
+    /// The descriptor that `close` closes, and that the program must not be able to close; -1:
+    /// none.
     fn descriptor(self) -> Fd {
         -1
     }
 
-    /// Those that all stores of the kind have in common; -1: none.
+    /// The descriptors that all stores of the kind have in common; -1: none.
     fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
         [-1; DESCRIPTORS]
     }
 
-    /// What happened so far, of a store on other machines.
+    /// Events so far of a store on other machines.
     fn remote_counts(self) -> RemoteCounts {
         RemoteCounts::default()
     }

@@ -1,9 +1,10 @@
-//! Sealing: what leaves memory is encrypted and authenticated under a key that never does.
+//! Sealing: every object that leaves memory is encrypted and authenticated under a key that never
+//! does.
 //!
 //! The program's memory holds secrets, and the disk outlives the process; so every object is sealed
 //! with AES-256-GCM under a random key that is made at start, never written anywhere, not into a
-//! core dump either (`sys/secret.rs`), and gone when the process is. The same seal is the check on
-//! the way back: a page that was changed, cut, swapped with another or left over from an earlier
+//! core dump either (`sys/secret.rs`), and gone when the process is. The seal is the check on the
+//! way back, too: a page that was changed, cut, swapped with another or left over from an earlier
 //! use of the same place does not open, because the nonce names the place *and* the use.
 //!
 //! ```text
@@ -13,7 +14,7 @@
 //! Sequence numbers only count upwards, an offset is sealed once per number, and a child after fork
 //! starts a new key: no nonce is used twice under one key. But a snapshot of the whole process (a
 //! virtual machine's, CRIU's) that is restored twice goes on twice with the same key and the same
-//! numbers. For that there is the salt: random bits, new for each cluster that is written, so that
+//! numbers. The salt is against that: random bits, new for each cluster that is written, so that
 //! two clusters of one number have the same nonces in one of 2^32 cases.
 //!
 //! With encryption switched off the bytes stay readable but are authenticated all the same: a copy
@@ -33,7 +34,7 @@ pub const TAG_BYTES: usize = 16;
 /// The largest object.
 pub const MAX_OBJECT_BYTES: usize = 4096;
 
-/// Whether what is written can be read by whoever reads the disk.
+/// Whether objects on the disk are unreadable without the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Encryption {
     #[default]
@@ -45,7 +46,7 @@ pub enum Encryption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAuthentic;
 
-/// What names one use of one place: see the nonce.
+/// The name of one use of one place: see the nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
     pub sequence: u64,
@@ -114,7 +115,8 @@ impl Seal {
         self.encrypt(of, offset, copy)
     }
 
-    /// Opens what [`Seal::seal`] made of the same place, in place, and returns it without its tag.
+    /// Opens, in place, an object that [`Seal::seal`] sealed for the same place, and returns it
+    /// without its tag.
     pub fn open<'a>(
         &self,
         of: Use,
@@ -130,7 +132,7 @@ impl Seal {
             Encryption::Off => {
                 let (bytes, tag) = sealed.split_at(len);
                 let made = self.encrypt_copy(of, offset, bytes);
-                // All of it, so that the time does not tell how far they agree.
+                // All bytes are compared, so that the time does not tell how far they agree.
                 let differing =
                     made.iter().zip(tag).fold(0, |differing, (a, b)| differing | (a ^ b));
                 if core::hint::black_box(differing) != 0 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::{BLOCK_BYTES, Progress, Queue, ReadQueue, Store};
 use crate::sys::{Errno, Result};
 
-/// What goes wrong.
+/// The operations that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Never,
@@ -47,7 +47,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// With a disk of that size.
+    /// A store with a disk of that size.
     pub fn with_capacity(max_bytes: usize) -> MemoryStore {
         MemoryStore(Box::leak(Box::new(Data {
             bytes: Mutex::new(Vec::new()),
@@ -120,7 +120,7 @@ impl Store for MemoryStore {
         if self.0.late.load(Ordering::Relaxed) {
             queue.promise(0, move |buf| self.read(at, &mut buf[..len]));
         } else {
-            // At once, but nobody knows before it is waited for.
+            // The read happens at once, but nobody knows before it is waited for.
             let result = self.read(at, &mut queue.buffer(0)[..len]);
             queue.promise(0, move |_| result);
         }
@@ -151,7 +151,7 @@ impl Store for MemoryStore {
         *self.0.bytes.lock().unwrap() = Vec::new();
     }
 
-    /// It lives in memory, which fork copies.
+    /// The store lives in memory, which fork copies.
     fn is_inherited(self) -> bool {
         false
     }
@@ -174,7 +174,7 @@ impl MemoryStore {
             bytes.resize(end, 0);
         }
         if let Err(e) = self.step() {
-            // A failed write leaves anything behind.
+            // A failed write leaves arbitrary bytes behind.
             bytes[at as usize..end].fill(0x5a);
             return Err(e);
         }

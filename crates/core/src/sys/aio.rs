@@ -57,18 +57,18 @@ enum State {
     Idle,
     InFlight {
         len: usize,
-        /// What it means if less was transferred.
+        /// The error if less was transferred.
         short: Errno,
     },
     Done(Result<()>),
-    /// In somebody else's hands, who gives the buffer back with the result.
+    /// Lent to another writer, which gives the buffer back with the result.
     Lent,
     /// Will be done when somebody waits for it (tests).
     #[cfg(any(test, feature = "testing"))]
     Promised,
 }
 
-/// What a promised transfer does when it is waited for.
+/// The work of a promised transfer, done when it is waited for.
 #[cfg(any(test, feature = "testing"))]
 type Promise = Box<dyn FnOnce(&mut [u8]) -> Result<()> + Send>;
 
@@ -76,7 +76,7 @@ type Promise = Box<dyn FnOnce(&mut [u8]) -> Result<()> + Send>;
 enum Context {
     NotYet,
     Open(usize),
-    /// The kernel has none for us.
+    /// The kernel has no context for us.
     Refused,
 }
 
@@ -129,7 +129,7 @@ impl<const N: usize> AioQueue<N> {
         self.slots[slot].buffer.as_mut_slice()
     }
 
-    /// Gives the memory of idle slots' buffers back; what was in them is gone.
+    /// Gives the memory of idle slots' buffers back; their contents are gone.
     pub fn give_buffers_back(&mut self) {
         for slot in self.slots.iter_mut().filter(|s| s.state == State::Idle) {
             slot.buffer.decommit(0..slot.buffer.len());
@@ -139,7 +139,7 @@ impl<const N: usize> AioQueue<N> {
     /// Starts writing the first `len` bytes of an idle slot's buffer. An error means that nothing
     /// was started.
     pub fn submit_write(&mut self, slot: usize, fd: Fd, at: u64, len: usize) -> Result<()> {
-        // Cut short: that is how a file system runs full in the middle.
+        // A write that is cut short is how a file system runs full in the middle.
         self.submit(IOCB_CMD_PWRITE, slot, fd, at, State::InFlight { len, short: Errno::ENOSPC })
     }
 
@@ -228,13 +228,14 @@ impl<const N: usize> AioQueue<N> {
         Some(result)
     }
 
-    /// The idle slot's buffer is on its way by other means: until it is given back with the result.
+    /// Lends the idle slot's buffer, to be written by other means, until it is given back with the
+    /// result.
     pub fn lend(&mut self, slot: usize) {
         assert!(self.slots[slot].state == State::Idle);
         self.slots[slot].state = State::Lent;
     }
 
-    /// What a slot that is lent holds.
+    /// The bytes in a slot that is lent.
     pub fn lent(&self, slot: usize) -> &[u8] {
         assert!(self.slots[slot].state == State::Lent, "it was lent");
         self.slots[slot].buffer.as_slice()
@@ -257,8 +258,8 @@ impl<const N: usize> AioQueue<N> {
         self.context = Context::NotYet;
     }
 
-    /// In a child that was forked at any moment, of a queue that is only dropped from now on: what
-    /// is in flight is so in the parent.
+    /// In a child that was forked at any moment, of a queue that is only dropped from now on:
+    /// transfers in flight are the parent's.
     pub fn abandon(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.state = State::Idle);
         self.forget();
@@ -270,8 +271,8 @@ impl<const N: usize> AioQueue<N> {
             // SAFETY: the kernel writes one word.
             let made = unsafe { uz_syscall!(nr::IO_SETUP, N, &raw mut context) };
             self.context = match made {
-                // The kernel has mapped its ring where the program's memory is, and goes by where
-                // it is.
+                // The kernel has mapped its ring where the program's memory is. The ring can be
+                // moved: the kernel goes by its present address.
                 Ok(_) => Context::Open(place::take_in(context, ring_bytes(context))),
                 Err(_) => Context::Refused,
             };

@@ -31,7 +31,8 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libdeflate_sys as deflate;
-// Named for its link line: the functions that we call are declared below, the crate does not.
+// The crate is named for its link line: it does not declare the functions that we call, so they are
+// declared below.
 use lz4_sys as _;
 use zstd_sys as zstd;
 
@@ -39,7 +40,7 @@ use super::Result;
 use super::mem::Mapping;
 use super::sync::Mutex;
 
-/// The libraries count in `int`; far above any unit that is swapped.
+/// The largest input: the libraries count in `int`; far above any unit that is swapped.
 pub const MAX_INPUT_BYTES: usize = 1 << 30;
 
 /// Why there is no compressed form.
@@ -238,7 +239,7 @@ fn zstd_parameters(
 /// magic number, no content size, no checksum, no dictionary number.
 pub struct ZstdCompressor {
     memory: Mapping,
-    /// Where in the memory the context begins: not at its start in a build of zstd for sanitizers.
+    /// The beginning of the context in the memory: not its start in a build of zstd for sanitizers.
     at: usize,
     level: i8,
     input_bytes: usize,
@@ -363,9 +364,9 @@ impl ZstdCompressor {
 
 /// The decoder of zstd, of every level and dictionary.
 ///
-/// Its address space is there from the start and its context is made by the first use: what is
-/// stored can be decompressed when no address space is left, and who decompresses nothing has no
-/// frames of it. Likewise that of deflate.
+/// Its address space is there from the start and its context is made by the first use: a stored
+/// page can be decompressed when no address space is left, and a process that decompresses nothing
+/// has no frames of it. The decoder of deflate is made alike.
 pub struct ZstdDecompressor {
     memory: Mapping,
     is_made: bool,
@@ -405,8 +406,8 @@ impl ZstdDecompressor {
         self.memory.decommit(0..self.memory.len());
     }
 
-    /// The number of bytes written, `None` if `src` is not what the compressor made or does not
-    /// fit.
+    /// Returns the number of bytes written, `None` if the compressor did not make `src` or its
+    /// content does not fit.
     pub fn decompress(
         &mut self,
         dictionary: Option<&ZstdDictionary>,
@@ -434,7 +435,7 @@ impl ZstdDecompressor {
         zstd_ok(code).then_some(code)
     }
 
-    /// What may have frames.
+    /// Bytes that may have frames.
     pub fn mapped_bytes(&self) -> usize {
         if self.is_made { self.memory.len() } else { 0 }
     }
@@ -647,7 +648,7 @@ impl DeflateDecompressor {
             .then_some(written)
     }
 
-    /// What may have frames.
+    /// Bytes that may have frames.
     pub fn mapped_bytes(&self) -> usize {
         if self.context.is_some() { self.memory.len() } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Which CPU this is, how many there are, and how to wait for another thread without a lock.
+//! The number of this CPU, the number of CPUs, and a wait for another thread without a lock.
 //!
 //! # Safety charter
 //! One instruction that reads a register of the CPU, and system calls that read and write nothing

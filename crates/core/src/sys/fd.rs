@@ -11,7 +11,8 @@ use super::{Result, nr};
 
 const F_DUPFD_CLOEXEC: usize = 1030;
 const RLIMIT_NOFILE: usize = 7;
-/// Programs that allow themselves more descriptors than this meet ours among theirs.
+/// The highest soft limit that counts: a program that allows itself more descriptors meets ours
+/// among its own.
 const HIGHEST: u64 = 4096;
 /// How far below the soft limit the runtime's descriptors begin.
 const HIGH_ROOM: u64 = 128;
@@ -76,7 +77,7 @@ pub fn seals(fd: i32) -> Result<u32> {
     unsafe { uz_syscall!(nr::FCNTL, fd, F_GET_SEALS) }.map(|seals| seals as u32)
 }
 
-/// Which file a descriptor is of, by its inode's number, and how long that is, in bytes.
+/// The inode's number of a descriptor's file, and the file's length in bytes.
 pub fn inode_and_bytes(fd: i32) -> Result<(u64, u64)> {
     // struct stat is 144 bytes on x86-64; st_ino is at 8 and st_size at 48.
     let mut stat = [0u64; 18];

@@ -54,8 +54,8 @@ pub fn open_directory(path: &[u8]) -> Result<Fd> {
     Ok(move_high(fd as Fd))
 }
 
-/// Opens a block device for reading and writing around the page cache. What is no block device is
-/// refused: whoever could put a file in its place must not have it written to.
+/// Opens a block device for reading and writing around the page cache. Any other file is refused:
+/// somebody who could put one in the device's place must not have it written to.
 pub fn open_device(path: &[u8]) -> Result<Fd> {
     const S_IFMT: u32 = 0o170000;
     const S_IFBLK: u32 = 0o060000;
@@ -78,7 +78,7 @@ pub fn open_device(path: &[u8]) -> Result<Fd> {
     Ok(move_high(fd))
 }
 
-/// The command of ioctl by which it is done.
+/// The command of ioctl for [`discard_of_device`].
 pub const BLKDISCARD: usize = 0x1277;
 
 /// Tells a device that a range is not needed any more. Best effort: some cannot be told.
@@ -161,8 +161,8 @@ pub fn set_direct(fd: Fd, on: bool) -> Result<()> {
     unsafe { uz_syscall!(nr::FCNTL, fd, F_SETFL, if on { O_DIRECT } else { 0 }) }.map(drop)
 }
 
-/// Reads exactly `buf.len()` bytes at `at`. The end of the file before that is an I/O error: what
-/// is not there was never written, or somebody cut the file.
+/// Reads exactly `buf.len()` bytes at `at`. The end of the file before that is an I/O error: the
+/// bytes were never written, or somebody cut the file.
 pub fn read_exact_at(fd: Fd, mut buf: &mut [u8], mut at: u64) -> Result<()> {
     while !buf.is_empty() {
         // SAFETY: the slice is exclusively borrowed and writable for its length.

@@ -37,7 +37,7 @@ impl ForkMark {
         self.word().load(Ordering::Relaxed) == SET
     }
 
-    /// Sets it in a child, whose own children will find it gone again.
+    /// Sets the mark in a child, whose own children will find it gone again.
     pub fn set(&self) {
         self.word().store(SET, Ordering::Relaxed);
     }

@@ -66,8 +66,8 @@ pub unsafe fn unmap_anonymous(addr: usize, len: usize) {
     OWN_MAPPED_BYTES.fetch_sub(len, Ordering::Relaxed);
 }
 
-/// Address space kept for what a fault cannot do without: where it begins, and how much is left of
-/// it.
+/// Address space kept for data that a fault cannot do without: its beginning, and the bytes that
+/// are left.
 static SPARE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Four segments of tables, for memory that lies apart.
 const SPARE_BYTES: usize = 4 * SEGMENT_BYTES;
@@ -103,8 +103,8 @@ fn map_needed(len: usize, prot: usize) -> Result<usize> {
             let old = SPARE[1].fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
             let left = old.map_err(|_| Errno::ENOMEM).map(|old| take(old).expect("taken"))?;
             let addr = SPARE[0].load(Ordering::Acquire) + left;
-            // Opened where it is: between giving it back and mapping it again somebody else might
-            // take it.
+            // The spare mapping is opened where it is: between giving it back and mapping it again
+            // somebody else might take the place.
             // SAFETY: this end of the spare mapping is ours, has no memory, and was taken by nobody
             // else.
             unsafe {
@@ -195,7 +195,7 @@ impl Drop for Mapping {
 }
 
 /// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all.
-/// Returns how many bytes were, from the first on. Linux before 6.15 drops none.
+/// Returns how many bytes were dropped, from the first on. Linux before 6.15 drops none.
 ///
 /// # Safety
 /// The contents must be worthless or stored elsewhere.
@@ -271,7 +271,7 @@ const MAX_SEGMENTS: usize = 1 << 15;
 
 /// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at
 /// first. Readers need no lock; growing takes one inside. Elements are shared (`&T`), so they are
-/// atomics or are guarded by whoever owns the table; `get_mut` needs the table exclusively.
+/// atomics or are guarded by the owner of the table; `get_mut` needs the table exclusively.
 pub struct Table<T> {
     segments: AtomicPtr<AtomicPtr<T>>,
     grow: Mutex<()>,
@@ -336,8 +336,8 @@ impl<T: Zeroable> Table<T> {
         self.ensure_by(index, map_anonymous)
     }
 
-    /// The same for what the program cannot do without: of the spare address space, where there is
-    /// no other.
+    /// The element, its segment mapped if need be, for data that the program cannot do without: in
+    /// the spare address space, where there is no other.
     pub fn ensure_needed(&self, index: usize) -> Result<&T> {
         self.ensure_by(index, map_needed)
     }
@@ -372,8 +372,8 @@ impl<T: Zeroable> Table<T> {
         self.advise(first, count, MADV_DONTNEED);
     }
 
-    /// The same for several stretches (first element, count), wherever they lie, with one flush for
-    /// all. Linux before 6.15 wants a call for each.
+    /// Gives several stretches (first element, count) back, wherever they lie, as `decommit` does,
+    /// with one flush for all. Linux before 6.15 wants a call for each.
     pub fn decommit_each(&mut self, stretches: &[(usize, usize)]) {
         for some in stretches.chunks(STRETCHES) {
             let mut vector = [(0usize, 0usize); STRETCHES];

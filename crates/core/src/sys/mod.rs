@@ -72,8 +72,8 @@ pub(crate) fn static_ref<T: 'static>(p: &core::sync::atomic::AtomicPtr<T>) -> Op
     unsafe { p.load(core::sync::atomic::Ordering::Acquire).as_ref() }
 }
 
-/// Takes back what [`static_ref`] gave references to. For tests, at the end of all that could have
-/// one.
+/// Takes back the value that [`static_ref`] gave references to. For tests, when nobody can have one
+/// any more.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn take_back<T>(p: &core::sync::atomic::AtomicPtr<T>) -> Option<Box<T>> {
     let p = p.swap(core::ptr::null_mut(), core::sync::atomic::Ordering::AcqRel);
@@ -114,7 +114,7 @@ pub fn pid_namespace() -> u32 {
     PID_NAMESPACE.load(Ordering::Relaxed)
 }
 
-/// Looks it up (again: a forked child may be in another).
+/// Looks the pid namespace up (again: a forked child may be in another).
 pub fn look_up_pid_namespace() {
     // `struct stat`: the second word is the number of the file.
     let mut stat = [0u64; 18];
@@ -123,7 +123,7 @@ pub fn look_up_pid_namespace() {
     PID_NAMESPACE.store(if r.is_ok() { stat[1] as u32 } else { 0 }, Ordering::Relaxed);
 }
 
-/// It is not known, and may not be asked for.
+/// The pid namespace is unknown from now on, and may not be asked for.
 pub fn forget_pid_namespace() {
     PID_NAMESPACE.store(0, Ordering::Relaxed);
 }

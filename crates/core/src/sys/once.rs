@@ -1,10 +1,10 @@
 //! A value that is set once and read by anybody afterwards, without a lock and without waiting.
 //!
 //! # Safety charter
-//! `state` goes from EMPTY to WRITING to READY and never back while shared. Only the one who made
-//! the first step writes the value, and only after the second (release, seen by acquire) does
-//! anybody read it, which is the argument for `Sync` (the value is shared and may be dropped by
-//! another thread: `T: Send + Sync`).
+//! `state` goes from EMPTY to WRITING to READY and never back while shared. Only the thread that
+//! made the first step writes the value, and only after the second step (release, seen by acquire)
+//! does anybody read it, which is the argument for `Sync` (the value is shared and may be dropped
+//! by another thread: `T: Send + Sync`).
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;

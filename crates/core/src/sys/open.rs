@@ -1,6 +1,6 @@
 //! Flags of open(2) and of the calls that take the same, as x86-64 has them.
 
-/// In place of a directory: a path is taken as it is.
+/// The value in place of a directory's descriptor: a path is taken as it is.
 pub const AT_FDCWD: isize = -100;
 pub const O_WRONLY: usize = 0o1;
 pub const O_RDWR: usize = 0o2;

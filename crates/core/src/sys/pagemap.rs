@@ -1,4 +1,4 @@
-//! What the kernel has at a stretch of addresses: `PAGEMAP_SCAN` of /proc/self/pagemap (Linux 6.7
+//! The kernel's frames at a stretch of addresses: `PAGEMAP_SCAN` of /proc/self/pagemap (Linux 6.7
 //! and later).
 //!
 //! # Safety charter
@@ -68,7 +68,7 @@ impl Pagemap {
     }
 
     /// In the child after fork: the file tells of the parent; open this process's. Where that is
-    /// refused nothing is known from now on: all is in doubt.
+    /// refused nothing is known from now on: all pages are in doubt.
     pub fn renew(&self) {
         super::fd::close(self.fd());
         self.fd.store(Self::open_fd().unwrap_or(-1), Ordering::Relaxed);

@@ -5,10 +5,10 @@
 //!   ... |  ours, upwards -->  |         64 GiB         |  <-- the kernel's choice, downwards | libraries | stack
 //! ```
 //!
-//! Where the kernel likes is next to the program's mappings, or in a hole between them. But a
-//! program may count on a hole that it made: it unmaps something, or has it not inherited
-//! (`MADV_DONTFORK`), and maps over it (`MAP_FIXED`). Were the hole ours meanwhile, since a pool
-//! grows at any time, what was in it would be gone.
+//! The kernel puts a mapping next to the program's, or in a hole between them. But a program may
+//! count on a hole that it made: it unmaps something, or has it not inherited (`MADV_DONTFORK`),
+//! and maps over it (`MAP_FIXED`). Were the hole ours meanwhile, since a pool grows at any time,
+//! our data in it would be gone.
 //!
 //! # Safety charter
 //! Nothing is replaced: a place that is taken is passed over. Where all are, the kernel chooses.
@@ -22,11 +22,11 @@ use super::{Errno, HUGE_BYTES, PAGE_SIZE, Result, nr};
 /// How far below the library our part begins, and how large it is.
 const BELOW_BYTES: usize = 192 << 30;
 const PART_BYTES: usize = 128 << 30;
-/// What is passed over where something lies in the way, and how often.
+/// Bytes passed over where something lies in the way, and tries in all.
 const STEP_BYTES: usize = 4 << 30;
 const STEPS: usize = PART_BYTES / STEP_BYTES;
 
-/// What has been given out of our part, in bytes; it begins anew when it is all used.
+/// Bytes of our part that have been given out or passed over; it begins anew when it is all used.
 static GIVEN_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Maps at least `len` bytes of private anonymous zero memory. The address is the caller's to
@@ -51,7 +51,8 @@ pub fn map(len: usize, prot: usize) -> Result<usize> {
     map_at(0, 0)
 }
 
-/// Moves a mapping that the kernel made for us, of `len` bytes, here. Returns where it is now.
+/// Moves a mapping that the kernel made for us, of `len` bytes, into our part. Returns its new
+/// address.
 pub fn take_in(addr: usize, len: usize) -> usize {
     const MREMAP_MAYMOVE: usize = 1;
     const MREMAP_FIXED: usize = 2;
@@ -112,7 +113,7 @@ mod tests {
     fn what_lies_in_the_way_stays() {
         let mut first = Mapping::new(PAGE_SIZE).unwrap();
         first.as_mut_slice().fill(7);
-        // As if all had been given out once.
+        // Sets the state as if all had been given out once.
         GIVEN_BYTES.store(first.addr() - start(), Ordering::Relaxed);
         let second = Mapping::new(PAGE_SIZE).unwrap();
         assert_ne!(second.addr(), first.addr());

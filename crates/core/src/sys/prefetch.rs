@@ -10,7 +10,7 @@ use super::PAGE_SIZE;
 
 const LINE_BYTES: usize = 64;
 
-/// The lines of a page that is about to be read.
+/// Asks for the lines of a page that is about to be read.
 #[inline]
 pub fn page(page: &[u8; PAGE_SIZE]) {
     for line in page.as_chunks::<LINE_BYTES>().0 {

@@ -33,7 +33,7 @@ pub unsafe fn page_at<'a>(addr: usize) -> &'a [u8; PAGE_SIZE] {
     unsafe { &*(addr as *const [u8; PAGE_SIZE]) }
 }
 
-/// The same, to be written.
+/// A page of our memory, to be written.
 ///
 /// # Safety
 /// The page must be memory of ours, readable and writable, and nobody else may use it while the
@@ -68,7 +68,7 @@ pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<()> {
 /// Single pages that [`drop_each`] and [`copy_each`] take at once.
 pub const EACH_MAX_PAGES: usize = 128;
 
-/// The same as [`drop_pages`] of single pages, wherever they lie, with one flush for all. Returns
+/// Drops single pages, wherever they lie, as [`drop_pages`] does, with one flush for all. Returns
 /// how many from the first on were dropped. Linux before 6.15 drops none.
 ///
 /// # Safety
@@ -126,14 +126,14 @@ pub unsafe fn advise_huge(addr: usize, len: usize) {
 /// Changes the protection of a range of the program.
 ///
 /// # Safety
-/// Whoever runs in the range must be able to cope with the fault: the pager serves it.
+/// Every thread that runs in the range must be able to cope with the fault: the pager serves it.
 pub unsafe fn protect(addr: usize, len: usize, prot: usize) -> Result<()> {
     // SAFETY: the caller vouches.
     unsafe { uz_syscall!(nr::MPROTECT, addr, len, prot) }.map(drop)
 }
 
-/// Gives a range of the program a protection, where nobody runs who could see what it has behind
-/// the one from before: in a process of one thread, or for a page that nobody is to touch.
+/// Gives a range of the program a protection, where no thread runs that could see the bytes behind
+/// the former one: in a process of one thread, or for a page that nobody is to touch.
 pub fn show(addr: usize, len: usize, prot: usize) -> Result<()> {
     // SAFETY: no Rust object lies in the program's ranges; what the program sees of it is the
     // caller's part.
@@ -172,7 +172,7 @@ pub fn break_sharing(addr: usize) -> Result<()> {
 /// See [`ProcMem::open_early`].
 static EARLY_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// /proc/self/mem: reads and writes this process's memory whatever its protection.
+/// /proc/self/mem: reads and writes this process's memory under any protection.
 pub struct ProcMem {
     fd: AtomicI32,
 }
@@ -192,9 +192,8 @@ impl ProcMem {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Opens the file while the process still may, for whoever needs it later ([`ProcMem::open`]):
-    /// after `chroot` there may be no /proc, and after `setuid` or `PR_SET_DUMPABLE` the file is
-    /// root's.
+    /// Opens the file while the process still may, for later use ([`ProcMem::open`]): after
+    /// `chroot` there may be no /proc, and after `setuid` or `PR_SET_DUMPABLE` the file is root's.
     pub fn open_early() {
         if EARLY_FD.load(Ordering::Relaxed) < 0
             && let Ok(fd) = Self::open_fd()
@@ -208,7 +207,7 @@ impl ProcMem {
         EARLY_FD.load(Ordering::Relaxed)
     }
 
-    /// In the child after fork the early descriptor is of the parent's memory.
+    /// Closes the early descriptor, which is of the parent's memory, in the child after fork.
     pub fn close_early() {
         super::fd::close(EARLY_FD.swap(-1, Ordering::Relaxed));
     }
@@ -225,7 +224,7 @@ impl ProcMem {
         self.fd() >= 0
     }
 
-    /// None, to be used as one whose every read and write fails.
+    /// A value without a file: every read and write fails.
     pub fn none() -> ProcMem {
         ProcMem { fd: AtomicI32::new(-1) }
     }

@@ -1,10 +1,10 @@
-//! What a seccomp filter would do with a system call, found out by running its program before it is
+//! The verdict of a seccomp filter on a system call, found out by running its program before it is
 //! installed.
 //!
 //! A filter is a program of classic BPF over the call's number, its arguments and the instruction's
-//! address. Jumps only go forward, so it ends. What is not known of a call (an address, a
-//! descriptor) is *unknown*, and a branch that depends on it goes both ways: the verdict is the
-//! worst of all.
+//! address. Jumps only go forward, so it ends. An argument that is not known beforehand (an
+//! address, a descriptor) is *unknown*, and a branch that depends on it goes both ways: the verdict
+//! is the worst of all.
 
 /// One instruction (`struct sock_filter`).
 #[repr(C)]
@@ -16,18 +16,18 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// The longest filter that the kernel takes.
+/// The longest filter that the kernel takes, in instructions.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
-/// What becomes of a call, from good to bad.
+/// The fate of a call, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It is made.
+    /// The call is made.
     Allowed,
     /// It fails.
     Refused,
-    /// It ends the program or its thread, or is for somebody else to decide; or the filter is too
-    /// involved to tell.
+    /// The call ends the program or its thread, or somebody else decides on it; or the filter is
+    /// too involved to tell.
     Fatal,
 }
 
@@ -55,8 +55,8 @@ const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
 const DATA_BYTES: u32 = 64;
 /// Branches that are still to be followed, at most.
 const BRANCHES_MAX: usize = 64;
-/// Instructions that are run for one call, on all ways together: many times what a filter of some
-/// hundred rules takes.
+/// Instructions that are run for one call, on all ways together, at most: many times as many as a
+/// filter of some hundred rules takes.
 const STEPS_MAX: usize = 1 << 16;
 
 /// The machine: registers and memory, each known or not.
@@ -68,7 +68,7 @@ struct Machine {
     memory: [Option<u32>; 16],
 }
 
-/// What one instruction came to.
+/// The outcome of one instruction.
 enum Step {
     On,
     /// Both ways are possible: on in the machine, and here.
@@ -78,7 +78,7 @@ enum Step {
     Bad,
 }
 
-/// What `filter` makes of `call`.
+/// The verdict of `filter` on `call`.
 pub fn verdict(filter: &[Instruction], call: &Call) -> Verdict {
     let start = Machine { at: 0, a: Some(0), x: Some(0), memory: [Some(0); 16] };
     let mut branches = [start; BRANCHES_MAX];
@@ -193,11 +193,11 @@ impl Machine {
             0x00 => with(u32::wrapping_add),
             0x10 => with(u32::wrapping_sub),
             0x20 => with(u32::wrapping_mul),
-            // By zero the kernel returns 0, which kills.
+            // On a division by zero the kernel's filter returns 0, which kills.
             0x30 if matches!(both, Some((_, 0))) => return Step::Return(Some(0)),
             0x30 => with(|a, b| a / b),
             0x40 => with(|a, b| a | b),
-            // Whatever it was.
+            // Zero, whatever the accumulator was.
             0x50 if self.operand(i) == Some(0) => Some(0),
             0x50 => with(|a, b| a & b),
             0x60 => with(|a, b| a.wrapping_shl(b)),

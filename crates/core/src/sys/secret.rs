@@ -1,8 +1,8 @@
 //! Secrets in memory: each on a page of its own that no core dump has, wiped when its last owner
 //! goes.
 //!
-//! To move or copy a value leaves its bytes behind where it was. So a key is made where it stays,
-//! and what is handed around is the right to use it.
+//! A value that is moved or copied leaves its bytes behind. So a key is made where it stays, and
+//! only the right to use it is handed around.
 //!
 //! # Safety charter
 //! The page is mapped by `new` and unmapped by the last owner, which the counter on the page knows.
@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 use super::mem::{PROT_READ, PROT_WRITE, map_anonymous, unmap_anonymous};
 use super::{PAGE_SIZE, Result};
 
-/// The stack that making a secret may have left parts of it on, in bytes: more than a key with all
-/// its round keys takes several times, and little beside any stack that this runs on.
+/// Bytes of stack on which making a secret may have left parts of it: several times as much as a
+/// key with all its round keys takes, and little beside any stack that this runs on.
 const STACK_BYTES: usize = 8 << 10;
 
 struct Held<T> {
@@ -36,7 +36,7 @@ unsafe impl<T: Send + Sync> Send for Secret<T> {}
 unsafe impl<T: Send + Sync> Sync for Secret<T> {}
 
 impl<T> Secret<T> {
-    /// Keeps what `make` gives. The part of the stack where that was is wiped.
+    /// Keeps the secret that `make` gives. The part of the stack where it was is wiped.
     pub fn new(make: impl FnOnce() -> Result<T>) -> Result<Secret<T>> {
         const {
             assert!(size_of::<Held<T>>() <= PAGE_SIZE && !core::mem::needs_drop::<T>());

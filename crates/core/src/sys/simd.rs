@@ -1,4 +1,5 @@
-//! Vector loops over one page: is it filled with one word, where is it not, and fill it with one.
+//! Vector loops over one page: whether it is filled with one word, where it is not, and filling it
+//! with one.
 //!
 //! The plain loops are what the compiler makes of them for any x86-64 (SSE2); the AVX2 and AVX-512
 //! ones are chosen at run time. Callers run with the program's vector state saved, or in a signal

@@ -1,6 +1,6 @@
 //! Stream sockets whose every wait has an end: for the connections to a store on another machine.
 //!
-//! Nothing here blocks but `poll`, and that in short stretches: what was waited is the sum of
+//! Nothing here blocks but `poll`, and that in short stretches: the time waited is the sum of
 //! these, not the time on the clock. So a program that is stopped (Ctrl-Z) or a machine that sleeps
 //! in the middle of an exchange finds its patience as it was.
 //!
@@ -30,13 +30,13 @@ const EINPROGRESS: Errno = Errno(115);
 const ECONNRESET: Errno = Errno(104);
 const EAFNOSUPPORT: Errno = Errno(97);
 
-/// The longest single wait: what a stop in the middle of one costs of the patience at most.
+/// The longest single wait: a stop in the middle of one costs at most this much of the patience.
 const STRETCH_NS: u64 = 50_000_000;
-/// Between two tries to connect to a Unix socket whose queue is full (the kernel does not wait for
-/// that without blocking).
+/// The pause between two tries to connect to a Unix socket whose queue is full (the kernel does not
+/// wait for that without blocking).
 const FULL_QUEUE_NS: u64 = 1_000_000;
 
-/// How much waiting is left to somebody, in nanoseconds.
+/// The waiting that is left to a caller, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     left_ns: u64,
@@ -55,7 +55,7 @@ impl Patience {
         self.left_ns
     }
 
-    /// A part of what is left: what it spends is to be given back to `spend`.
+    /// A part of the patience that is left: the time that it spends is to be given to `spend`.
     pub fn at_most(&self, ns: u64) -> Patience {
         Patience { left_ns: self.left_ns.min(ns) }
     }
@@ -114,7 +114,7 @@ pub fn unconnected() -> Result<Fd> {
     Ok(move_high(fd as Fd))
 }
 
-/// Gives the number of `old` to `new`: what had it is closed.
+/// Gives the number of `old` to `new`: the old socket is closed.
 pub fn replace(old: Fd, new: Fd) -> Result<()> {
     // SAFETY: touches no memory; both are the caller's.
     let replaced = unsafe { uz_syscall!(nr::DUP3, new, old, O_CLOEXEC) };
@@ -122,16 +122,17 @@ pub fn replace(old: Fd, new: Fd) -> Result<()> {
     replaced.map(drop)
 }
 
-/// Ends a connection, also for those who have a copy of the descriptor. It stays open.
+/// Ends a connection, also for processes that have a copy of the descriptor. The descriptor stays
+/// open.
 pub fn shut_down(fd: Fd) {
     const BOTH: usize = 2;
     // SAFETY: touches no memory.
     let _ = unsafe { uz_syscall!(nr::SHUTDOWN, fd, BOTH) };
 }
 
-/// Ends a connection at once: what is not sent yet never is. It stays open.
+/// Ends a connection at once: bytes that are not sent yet never are. The descriptor stays open.
 pub fn abandon(fd: Fd) {
-    // An address of no family: TCP takes back what it has, and sends a reset.
+    // An address of no family: TCP drops the bytes that it has, and sends a reset.
     let nowhere = [0u8; 16];
     // SAFETY: the kernel reads sixteen bytes.
     let _ = unsafe { uz_syscall!(nr::CONNECT, fd, nowhere.as_ptr(), nowhere.len()) };
@@ -250,7 +251,7 @@ mod tests {
         assert!(!is_readable(fd));
         other.write_all(b"abc").unwrap();
         assert!(is_readable(fd));
-        // A part comes, the rest never: what has come is of no use.
+        // A part comes, the rest never: the part is of no use.
         assert_eq!(receive(fd, &mut buf, &mut SOON.clone()), Err(Errno::ETIMEDOUT));
         // More than the kernel's buffer takes, to somebody who does not read at first.
         let many = vec![7u8; 4 << 20];

@@ -2,18 +2,20 @@
 //!
 //! # Safety charter
 //! `Mutex` hands out `&mut T` only while its word says locked by this guard, which is the argument
-//! for `Send`/`Sync` and for the two dereferences. It knows nothing of signals: whoever can be
-//! interrupted by a handler that takes the same lock must have blocked signals first (the pager's
-//! rule).
+//! for `Send`/`Sync` and for the two dereferences. It knows nothing of signals: a thread that can
+//! be interrupted by a handler that takes the same lock must have blocked signals first (the
+//! pager's rule).
 //!
-//! The word of a lock that is held says which thread has it, so that who waits for long can ask
-//! whether it still exists: a process that shares our memory (vfork, `clone(CLONE_VM)`) may be
-//! killed with a lock in its hands. What it was changing nobody can finish.
+//! The word of a lock that is held says which thread has it, so that a thread that waits for long
+//! can ask whether the owner still exists: a process that shares our memory (vfork,
+//! `clone(CLONE_VM)`) may be killed with a lock in its hands. Nobody can finish the change that it
+//! was making.
 //!
 //! A lock may say of which class it is; `contention.rs` counts by it, in builds for that alone.
 //!
 //! Built with `--cfg shuttle`, every attempt to take a lock is a point at which the scheduler of
-//! `tests/shuttle_cache.rs` may let another thread run, and who would sleep lets others run.
+//! `tests/shuttle_cache.rs` may let another thread run, and a thread that would sleep lets others
+//! run.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -27,34 +29,34 @@ const FREE: u32 = 0;
 /// Bit of the word of a lock that is held: somebody may sleep. The others are the owner's thread
 /// id.
 const CONTENDED: u32 = 1 << 31;
-/// In place of an owner whose id is not known.
+/// The owner in the word of a lock where its id is not known.
 const SOMEBODY: u32 = 1;
 /// How long a waiter sleeps before it asks whether the owner exists, in nanoseconds: longer than
 /// any lock is held.
 #[cfg(not(shuttle))]
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Who can say which thread this is, and what to do where an owner does not exist any more.
+/// Functions that say which thread this is, and act where an owner does not exist any more.
 pub struct Owners {
     /// The calling thread's id, without a system call if possible; not 0.
     pub me: fn() -> u32,
-    /// A lock that this thread waits for belongs to the thread of this id, for a long time. Does
-    /// not return if that is gone.
+    /// This thread has waited for a long time for a lock of the thread of this id. Does not return
+    /// if that thread is gone.
     pub look_after: fn(u32),
-    /// Something that somebody has in hand is waited for, for a long time. Does not return if that
-    /// somebody is gone.
+    /// This thread has waited for a long time for a thing that another one has in hand. Does not
+    /// return if that one is gone.
     pub look_for_abandoned: fn(),
 }
 
 static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets who can say that, once, before there is a second thread. Without them no owner is known.
+/// Sets these functions, once, before there is a second thread. Without them no owner is known.
 pub fn set_owners(owners: &'static Owners) {
     OWNERS.store(core::ptr::from_ref(owners).cast_mut(), Ordering::Release);
 }
 
-/// What this thread waits for, for a long time, may have been in the hands of one who is gone: see
-/// [`Owners`].
+/// This thread has waited for a long time, and a thread that is gone may have had the thing in
+/// hand: see [`Owners`].
 pub fn look_for_abandoned() {
     owners().inspect(|o| (o.look_for_abandoned)());
 }
@@ -63,7 +65,7 @@ fn owners() -> Option<&'static Owners> {
     super::static_ref(&OWNERS)
 }
 
-/// The calling thread, as the words of locks have it.
+/// The calling thread's id, as it stands in the words of locks.
 #[inline]
 pub(super) fn me() -> u32 {
     owners().map_or(SOMEBODY, |o| (o.me)())
@@ -74,7 +76,7 @@ const FUTEX_WAKE: usize = 1;
 /// The word is this process's alone.
 const FUTEX_PRIVATE: usize = 128;
 
-/// A point at which another thread may run first. Nothing outside of shuttle's tests.
+/// A point at which another thread may run first. Does nothing outside of shuttle's tests.
 #[inline(always)]
 pub fn point() {
     #[cfg(shuttle)]
@@ -170,7 +172,7 @@ impl<T> Mutex<T> {
     #[cfg(shuttle)]
     fn lock_slow(&self, me: u32) {
         while self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // Lets others run first, where a point only may.
+            // Lets others run first for certain; a [`point`] only may.
             shuttle::thread::yield_now();
         }
     }
@@ -193,7 +195,7 @@ impl<T> Mutex<T> {
         let mut waits_for = FREE;
         loop {
             let word = self.word.load(Ordering::Relaxed);
-            // Others may sleep, too, so whoever has slept leaves the mark.
+            // Others may sleep, too, so a thread that has slept leaves the mark.
             let next = if word == FREE { me | CONTENDED } else { word | CONTENDED };
             if word != next
                 && self
@@ -244,7 +246,7 @@ pub struct MutexGuard<'a, T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Lets the lock go while `f` runs. What was known of the value is to be asked again
+    /// Lets the lock go while `f` runs. Anything known of the value is to be asked again
     /// afterwards.
     pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
         /// Takes the lock again also if `f` panics: the guard will release it.

@@ -4,8 +4,7 @@
 //! uzswap lives inside a program whose libc has been rewired: a call through libc would come back
 //! to uzswap's own hook, take libc's locks and touch the program's memory. So every system call of
 //! ours is the instruction, here, with nothing of libc around it. `syscall` is unsafe because the
-//! kernel does whatever the arguments say; each wrapper in `sys/` argues why its arguments are
-//! sound.
+//! kernel does what the arguments say; each wrapper in `sys/` argues why its arguments are sound.
 
 use core::fmt;
 
@@ -95,7 +94,7 @@ pub const fn check(raw: isize) -> Result<usize> {
 /// unmaps what they name.
 #[inline(always)]
 pub unsafe fn syscall(nr: usize, a: [usize; 6]) -> isize {
-    // Who asks for the thread's id may be this counter.
+    // GETTID is not counted: the counter itself asks for the thread's id.
     if nr != super::nr::GETTID {
         super::contention::note(super::contention::Slow::Call);
     }

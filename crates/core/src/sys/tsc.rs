@@ -4,7 +4,7 @@
 //! # Safety charter
 //! One instruction that reads a register, and a system call that writes a local. The kernel can
 //! forbid the instruction to a thread (PR_SET_TSC); it is not used then, for in the fault handler
-//! its SIGSEGV would kill.
+//! its SIGSEGV would kill the program.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ pub fn is_allowed() -> bool {
     !FORBIDDEN.load(Ordering::Relaxed)
 }
 
-/// Asks the kernel once: what was forbidden stays so over fork and exec.
+/// Asks the kernel once: an instruction that was forbidden stays so over fork and exec.
 pub fn ask() {
     let mut mode = 0u32;
     // SAFETY: the kernel writes the local.

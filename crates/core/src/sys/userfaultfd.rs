@@ -4,8 +4,8 @@
 //! The ioctls here change mappings of this process, so wrong arguments are as bad as a wild write.
 //! The callers are the pager's mechanism and nobody else: they hold the pager's lock or a claim of
 //! the pages, destinations are pages that the pager knows to be absent, sources are staging memory
-//! of our own. What the kernel itself checks (ranges registered, aligned, inside one mapping) is
-//! reported as an outcome, never ignored.
+//! of our own. The kernel's own checks (ranges registered, aligned, inside one mapping) are
+//! reported as outcomes, never ignored.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -89,7 +89,8 @@ const _: () = assert!(IOCTL_COPY == 0xC028_AA03 && IOCTL_MOVE == 0xC028_AA05);
 pub const COMMANDS: [usize; 5] =
     [IOCTL_REGISTER, IOCTL_UNREGISTER, IOCTL_COPY, IOCTL_MOVE, IOCTL_WRITEPROTECT];
 
-/// How a COPY or MOVE ended. `done_pages` from the start of the range are in place in every case.
+/// The outcome of a COPY or MOVE. `done_pages` from the start of the range are in place in every
+/// case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
     pub done_pages: usize,
@@ -99,7 +100,7 @@ pub struct Transfer {
 /// Why a transfer stopped before its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// It did not: everything was done.
+    /// The transfer did not stop: everything was done.
     Complete,
     /// The kernel asks to go on from here (a concurrent change of the mapping, or a lock it could
     /// not take).
@@ -130,7 +131,7 @@ impl Userfaultfd {
         r.map(|_| u)
     }
 
-    /// The features this kernel offers, or why there is no userfaultfd.
+    /// The features that this kernel offers, or the reason why there is no userfaultfd.
     pub fn probe() -> Result<u64> {
         // SAFETY: as in `open`; with features 0 the API call only reports.
         let fd = unsafe { uz_syscall!(nr::USERFAULTFD, O_CLOEXEC | USER_MODE_ONLY) }? as i32;
@@ -141,8 +142,8 @@ impl Userfaultfd {
         r.map(|_| api.features)
     }
 
-    /// The same, asked by a child of this process, for where a seccomp filter may end whoever asks:
-    /// then it is refused.
+    /// [`Userfaultfd::probe`] by a child of this process, for where a seccomp filter may end the
+    /// process that asks: then the probe is refused.
     pub fn probe_in_child() -> Result<u64> {
         let (from, to) = super::file::pipe()?;
         // SAFETY: the child makes the calls below and ends; it touches nothing but its stack.

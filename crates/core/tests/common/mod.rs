@@ -105,7 +105,7 @@ pub fn word(addr: usize) -> &'static AtomicU64 {
     unsafe { &*(addr as *const AtomicU64) }
 }
 
-/// What a page of the test holds: half noise, half one value, so that it compresses about twofold.
+/// Fills a page of the test: half noise, half one value, so that it compresses about twofold.
 pub fn fill(page: usize, value: u64) {
     let mut x = value | 1;
     for i in 0..512 {

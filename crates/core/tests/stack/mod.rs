@@ -1,5 +1,5 @@
-//! How much stack something takes: the stack below is painted, and what was painted over is looked
-//! for.
+//! Measures how much stack something takes: paints the stack below, and looks how far the paint was
+//! overwritten.
 #![allow(unsafe_code)]
 
 const PAINT: u8 = 0xc7;

@@ -1,4 +1,4 @@
-//! What is answered to options, right ones and wrong ones.
+//! The answers to options, right ones and wrong ones.
 
 use super::*;
 use crate::protocol::*;

@@ -10,9 +10,9 @@
 //! uzswap gets no `--memory` there, so that the group's limit is what it has to find and to keep,
 //! with the kernel's own memory for some hundred processes in it. The limit is half of what the
 //! free build *needs* at the most jobs (the most private anonymous memory of all processes,
-//! sampled), unless one is given. What the compressed pools take is inside the limit for uzswap and
-//! on top of it for the kernel with cgroup v1; `--count-pool` lowers the kernel's limit by it (see
-//! `arms`).
+//! sampled), unless one is given. The memory of the compressed pool is inside the limit for uzswap
+//! and on top of it for the kernel with cgroup v1; `--count-pool` lowers the kernel's limit by it
+//! (see `arms`).
 //!
 //! *I/O* is counted as where zswap was first measured: pages swapped in, pages swapped out, and
 //! major faults, which include pages that zswap and zram have in memory. For uzswap: pages read
@@ -122,7 +122,7 @@ struct Measuring<'a> {
 
 impl Measuring<'_> {
     fn free(&self, jobs: u32) -> Result<Result<Build, String>, Failure> {
-        // Nothing is known of it yet.
+        // The patience with the free build, of which nothing is known yet.
         const PATIENCE: Duration = Duration::from_secs(3600);
         let command = self.source.build(None, jobs);
         once(&self.source, command, &self.scratch, PATIENCE, &self.bench.interrupt, &mut || ())

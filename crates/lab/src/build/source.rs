@@ -112,7 +112,7 @@ impl Source {
         Ok(Objects { count: made.len(), digest: digest.finish() })
     }
 
-    /// Has the tree as it was unpacked.
+    /// Restores the tree as it was unpacked.
     pub fn restore(&self) -> Result<(), String> {
         let made = walk(&self.root).and_then(|files| {
             files.iter().filter(|path| !self.files.contains(*path)).try_for_each(fs::remove_file)
@@ -121,8 +121,8 @@ impl Source {
     }
 }
 
-/// The archive in the cache directory: what is there already, or what the first mirror has that has
-/// it.
+/// The archive in the cache directory, fetched from the first mirror that has it unless it is
+/// there.
 fn fetched(cache: &Path) -> Result<PathBuf, String> {
     let path = cache.join(ARCHIVE);
     if path.exists() {
@@ -165,7 +165,7 @@ fn mirrors() -> Vec<String> {
     mirrors
 }
 
-/// By apt's own means, which know of proxies and keys; else by curl.
+/// Downloads by apt's own means, which know of proxies and keys; else by curl.
 fn download(url: &str, path: &Path) -> Result<(), String> {
     let helper = Path::new("/usr/lib/apt/apt-helper");
     match helper.exists() {

@@ -38,7 +38,7 @@ impl Watch {
         Ok(Watch { before: counted()?, began: Instant::now(), began_at: tsc::now() })
     }
 
-    /// What was counted, in nanoseconds.
+    /// The counts since the watch began, times in nanoseconds.
     pub fn end(self) -> Result<Value, Failure> {
         let (ticks, ns) = (tsc::now() - self.began_at, self.began.elapsed().as_nanos());
         let counts = counted()?.since(&self.before);

@@ -6,7 +6,7 @@
 //!
 //! *Serial part* is the time, by fault, for which those locks are held that the fault of another
 //! stretch could wait for: in the faults themselves, and in the evictor's work and the program's
-//! calls meanwhile. What it would allow on machines of more processors is computed
+//! calls meanwhile. The throughput that it would allow on machines of more processors is computed
 //! ([`projection`]), not measured.
 
 mod figures;
@@ -26,8 +26,8 @@ use uzswap_cli::pages::PAGE_BYTES;
 use uzswap_cli::place::PRELOAD_VARIABLE;
 use uzswap_cli::size::human;
 
-/// What the serial part of a fault should stay below, in nanoseconds: a fault takes some 5000, so
-/// thirty processors could fault side by side.
+/// The bound below which the serial part of a fault should stay, in nanoseconds: a fault takes some
+/// 5000, so thirty processors could fault side by side.
 const SERIAL_MOST_NS: f64 = 150.0;
 const BUILD: &str = "cargo build --profile contention -p uzswap-preload --features contention";
 

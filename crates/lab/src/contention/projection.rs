@@ -7,25 +7,27 @@
 //!   processor N ─┘                    └─────────────────────────────────────────────┘
 //! ```
 //!
-//! *Amdahl* is the least that can be hoped for: all locks together are one, and who works in it
-//! keeps all others from working. *Queue* is a closed queueing network: each processor alternates
-//! between work of its own and the locks, each of which is a queue; its mean values are exact where
-//! times are exponential. *Bound* is what the busiest lock allows any number of processors.
+//! *Amdahl* is the least that can be hoped for: all locks together are one, and a processor that
+//! holds it keeps all others from working. *Queue* is a closed queueing network: each processor
+//! alternates between work of its own and the locks, each of which is a queue; its mean values are
+//! exact where times are exponential. *Bound* is what the busiest lock allows any number of
+//! processors.
 //!
-//! What neither knows: locks of the kernel, caches that processors take from each other, and that
-//! one evictor thread does most evictions now.
+//! None of them knows the locks of the kernel, the caches that processors take from each other, or
+//! that one evictor thread does most evictions now.
 
-/// What a fault needs, with the evictions that make room for it: nanoseconds of a processor.
+/// The time that a fault needs, with the evictions that make room for it: nanoseconds of a
+/// processor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Demand {
-    /// Of each lock.
+    /// The time in each lock.
     pub serial_ns: Vec<f64>,
-    /// Of no lock.
+    /// The time in no lock.
     pub rest_ns: f64,
 }
 
 impl Demand {
-    /// Of a fault that takes `all_ns` in all.
+    /// The demand of a fault that takes `all_ns` in all.
     pub fn of(serial_ns: Vec<f64>, all_ns: f64) -> Demand {
         let rest_ns = (all_ns - serial_ns.iter().sum::<f64>()).max(0.0);
         Demand { serial_ns, rest_ns }
@@ -41,12 +43,13 @@ impl Demand {
         1.0 / (serial + (1.0 - serial) / f64::from(processors))
     }
 
-    /// The same where a lock is only in the way of those that want it: mean value analysis.
+    /// Faults in the time of one on one processor, where a lock delays only the processors that
+    /// want it: mean value analysis.
     pub fn queue(&self, processors: u32) -> f64 {
         let mut queued = vec![0.0; self.serial_ns.len()];
         let mut by_ns = 0.0;
         for n in 1..=processors {
-            // Who comes finds what one processor less would leave there.
+            // A processor that arrives finds the queue that one processor less would leave there.
             let stays = |(need, before): (&f64, &f64)| need * (1.0 + before);
             let times: Vec<f64> = self.serial_ns.iter().zip(&queued).map(stays).collect();
             by_ns = f64::from(n) / (self.rest_ns + times.iter().sum::<f64>());
@@ -55,7 +58,7 @@ impl Demand {
         by_ns * self.all_ns()
     }
 
-    /// What no number of processors exceeds.
+    /// The bound that no number of processors exceeds.
     pub fn bound(&self) -> f64 {
         self.all_ns() / self.serial_ns.iter().copied().fold(0.0, f64::max)
     }

@@ -1,4 +1,4 @@
-//! What fio is told to do, and what it says of it.
+//! The jobs that fio gets, and the figures that it reports.
 //!
 //! The phases are those of the line of iozone by which zram is known (`iozone -t 12 -r 16K -s 60M`,
 //! all its tests), in its order. iozone goes through a file for each thread, so each of fio's jobs
@@ -46,10 +46,10 @@ pub const PHASES: [Phase; 11] = [
     Phase { name: "pread", way: "read", is_positioned: true, writes: false },
 ];
 
-/// What is written.
+/// The contents of the blocks that are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Data {
-    /// What iozone's line writes: one value everywhere
+    /// As iozone's line writes: one value everywhere
     Zeros,
     /// Half of each 512 bytes is random, the rest zero
     Half,

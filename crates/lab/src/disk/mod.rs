@@ -11,8 +11,8 @@
 //! which follow each other; a result is the median over rounds. zram is asked without any wire, so
 //! its ratios are the price of one.
 //!
-//! *Idle* is one writer while others are connected who ask for nothing: what it costs that there
-//! could be more.
+//! *Idle* is one writer while other clients are connected and ask for nothing: the cost of clients
+//! that could ask.
 
 mod jobs;
 mod table;
@@ -49,7 +49,7 @@ const HEAP_PAGES: usize = 1 << 16;
 const IDLE: u32 = 11;
 /// The arm of one writer beside those.
 const IDLE_ARM: &str = "uzswap, others idle";
-/// How often fio is asked whether it has ended.
+/// The time between two looks whether fio has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(clap::Args, Debug)]
@@ -61,7 +61,7 @@ pub struct DiskArguments {
     #[arg(long, value_name = "N,...", default_value = "1,12", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=48))]
     writers: Vec<u32>,
-    /// What is written, a list
+    /// Kinds of data to write, a list
     #[arg(long, value_name = "LIST", default_value = "zeros,half,heap", value_delimiter = ',')]
     data: Vec<Data>,
     /// Directory with page corpora ('uzswap bench corpus' makes them) for 'heap', rather than pages
@@ -81,11 +81,11 @@ pub struct DiskArguments {
     out: Out,
 }
 
-/// What all runs need.
+/// The parts that all runs need.
 struct Bench {
     own: PathBuf,
     scratch: Scratch,
-    /// Only with it is there zram.
+    /// The right to make a zram device: only with it is zram a peer.
     lock: Option<Lock>,
     heap: Vec<PageBytes>,
     size: u64,

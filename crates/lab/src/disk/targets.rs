@@ -17,7 +17,7 @@ use super::writer::Way;
 use crate::peers::{Lock, ZramDisk};
 use crate::process::Running;
 
-/// In which a server must listen.
+/// The time within which a server must listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The name of our disk: in a directory of its own, so it may be any.
 const NAME: &str = "bench";
@@ -88,7 +88,7 @@ impl Target {
         Ok(Target::Server { server, socket, export, directory: directory.to_path_buf() })
     }
 
-    /// Where fio finds it.
+    /// The place where fio finds the target.
     pub fn place(&self) -> Place {
         match self {
             Target::Server { socket, export, .. } => {
@@ -107,8 +107,8 @@ impl Target {
         (0..n).map(one).collect::<Result<_, _>>().map_err(|e| reason(&e))
     }
 
-    /// What it takes now, in bytes: `held` is all of a server's memory, and what zram says of
-    /// itself; `pool` is what zram and ours say, `mem_used_total` of `mm_stat`.
+    /// The target's memory now, in bytes. `held_bytes`: all of a server's memory, or zram's own
+    /// figure. `pool_bytes`: `mem_used_total` of `mm_stat`, which zram and our server have.
     pub fn memory(&self, own: &Path) -> Value {
         match self {
             Target::Zram(disk) => json!({"held_bytes": disk.used_bytes(),
@@ -132,7 +132,7 @@ impl Target {
             Target::Zram(disk) => disk.put_back(),
             Target::Server { server, socket, .. } => {
                 drop(server);
-                // nbdkit leaves its own.
+                // nbdkit leaves its socket.
                 let _ = fs::remove_file(socket);
                 Ok(())
             }

@@ -148,7 +148,7 @@ impl Measuring<'_> {
     }
 
     fn free(&self, line: &Line) -> Result<Result<Free, String>, Failure> {
-        // Nothing is known of it yet.
+        // The patience with the free run, of which nothing is known yet.
         const PATIENCE: Duration = Duration::from_secs(300);
         let once = |look: &mut dyn FnMut(&Tree)| {
             watch(line.command(), line, PATIENCE, &self.bench.interrupt, look)

@@ -7,7 +7,7 @@ use super::super::process;
 use super::super::scratch::Scratch;
 use super::catalogue::{Line, installed};
 
-/// Numbers of rows and the like are so that a program needs 0.15 to 0.4 GiB.
+/// Numbers of rows and the like are chosen so that a program needs 0.15 to 0.4 GiB.
 pub fn objects(_: &Scratch) -> Result<Line, String> {
     const SCRIPT: &str = include_str!("../../../tests/programs/sort.py");
     Ok(Line::new(installed("python3", "python3")?, [&"-I", &"-c", &SCRIPT, &"1.3"]))

@@ -7,7 +7,7 @@
 //! Values are made up like a heap, of 0.5 to 3.5 KiB. By *Zipf's law* the key of rank k is asked
 //! for 1/k^0.99 times as often as the first: what caches see, and the *theta* of YCSB, the usual
 //! benchmark of such stores. Which key has which rank is shuffled, so that the often wanted ones do
-//! not lie side by side in memory. What is compared between runs is a digest of all answers.
+//! not lie side by side in memory. Runs are compared by a digest of all answers.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,8 +22,8 @@ use uzswap_cli::program::reason;
 
 const KEYS: u32 = 100_000;
 const GETS: u32 = 200_000;
-/// Small enough that the answers to a batch of writes, and a batch of questions, fit what a socket
-/// holds: neither side waits for the other for ever.
+/// Commands in a batch: few enough that the answers to a batch of writes, and a batch of questions,
+/// fit what a socket holds: neither side waits for the other for ever.
 const BATCH: usize = 64;
 
 /// Fills the server that listens there, or will, asks it and ends it. Returns a digest of what it

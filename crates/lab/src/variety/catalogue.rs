@@ -28,7 +28,7 @@ pub struct Program {
     run: String,
 }
 
-/// What all scripts can call.
+/// The functions that all scripts can call.
 const PRELUDE: &str = include_str!("lists/prelude.sh");
 
 const LISTS: [(&str, &str); 8] = [

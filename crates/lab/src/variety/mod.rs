@@ -54,8 +54,8 @@ pub struct VarietyArguments {
     out: Out,
 }
 
-/// What is added to half of the need for memory that is not managed: file pages in use, stacks,
-/// page tables, and the processes' own share of the kernel.
+/// The group's limit for a program that may have `memory_bytes`. The margin is for memory that is
+/// not managed: file pages in use, stacks, page tables, and the processes' own share of the kernel.
 pub fn with_margin(memory_bytes: u64) -> u64 {
     const MARGIN_BYTES: u64 = 16 << 20;
     memory_bytes + memory_bytes / 20 + MARGIN_BYTES
@@ -181,7 +181,7 @@ fn told(program: &Program, arm: Arm, run: &Run, free: &Run) -> Value {
     })
 }
 
-/// What is printed of a program, and whether it failed under uzswap.
+/// The printed line of a program, and whether it failed under uzswap.
 fn row(program: &Program, own: &Value, runs: &[Value]) -> (String, bool) {
     let name = format!("{:<18} {:<10}", program.name, program.kind);
     if let Some(why) = own["not_measured"].as_str() {

@@ -6,7 +6,7 @@
 //!  at the end: whoever is left in the group is killed; output, digest, last words, statistics
 //! ```
 //!
-//! What a run writes goes to files in the program's directory: a pipe would need a reader, and a
+//! A run's output goes to files in the program's directory: a pipe would need a reader, and a
 //! server that stays would hold it open.
 
 use std::fs::{self, File};
@@ -47,10 +47,10 @@ impl Arm {
         }
     }
 
-    /// What the group may hold.
+    /// The limit of the group.
     pub fn limit_bytes(self) -> u64 {
         match self {
-            // Of a machine that does not say, more than any has.
+            // For a machine that does not say, more than any has.
             Arm::Free => machine()["memory_bytes"].as_u64().unwrap_or(1 << 50),
             Arm::Uzswap(_, bytes) | Arm::Alone(bytes) => with_margin(bytes),
         }
@@ -64,11 +64,11 @@ pub struct Run {
     /// The most anonymous memory that the group was seen to hold.
     pub held_bytes: u64,
     pub digest: String,
-    /// Why it is none to compare.
+    /// Why the run is none to compare.
     pub failure: Option<String>,
     /// The end of what it wrote to stderr.
     pub last_words: String,
-    /// Of each thread of a run that took too long: what it does.
+    /// The state of each thread of a run that took too long.
     pub state: Option<String>,
     pub stats: Value,
 }
@@ -95,7 +95,8 @@ impl<'a> Once<'a> {
     /// Makes the program's directory and what it needs. The inner error says what is missing.
     pub fn prepare(&self, program: &Program) -> Result<Result<(), String>, Failure> {
         for needed in &program.needs {
-            // What is no command is a file, of a module for example.
+            // A need that is an absolute path is a file, of a module for example; any other is a
+            // command.
             let is_there = match needed.starts_with('/') {
                 true => Path::new(needed).exists(),
                 false => find(needed).is_ok(),
@@ -186,7 +187,8 @@ fn watch(
     patience: Duration,
     interrupt: &Interrupt,
 ) -> Result<Run, Failure> {
-    // As often as the group can be asked without being a load itself.
+    // The pause between two looks at the group: the shortest at which looks are no load of their
+    // own.
     const PAUSE: Duration = Duration::from_millis(20);
     let started = Instant::now();
     let mut tree = Tree::start(command).map_err(Failure::failed)?;
@@ -230,7 +232,7 @@ fn members(group: &Path) -> Vec<i32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Kills whoever is left: servers that went into the background, and what hangs.
+/// Kills the processes that are left: servers that went into the background, and those that hang.
 fn end_members(group: &Path) {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(20) {

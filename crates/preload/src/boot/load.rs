@@ -1,8 +1,8 @@
 //! Mapping of an ELF file as the kernel does it for a program or its loader.
 //!
 //! # Safety charter
-//! An object with fixed addresses is mapped only where nothing is; one without, where the kernel
-//! likes. What is replaced afterwards is inside that reservation.
+//! An object with fixed addresses is mapped only where nothing is; one without, at a place that the
+//! kernel chooses. Mappings replaced afterwards lie inside that reservation.
 #![allow(unsafe_code)]
 
 use std::vec::Vec;
@@ -18,7 +18,7 @@ use crate::takeover::call;
 
 pub const HEADER_BYTES: usize = 56;
 const EHDR_BYTES: usize = 64;
-/// The kernel takes no more.
+/// The most program headers that the kernel takes.
 const MOST_HEADERS: usize = 65536 / HEADER_BYTES;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
@@ -79,7 +79,7 @@ impl Header {
 }
 
 impl Object {
-    /// Maps the object in an open file. `None`: it is none, or does not fit.
+    /// Maps the object in an open file. `None`: the file is no object, or does not fit.
     pub fn map(fd: i32) -> Option<Object> {
         let mut head = [0u8; EHDR_BYTES];
         file::read_exact_at(fd, &mut head, 0).ok()?;
@@ -132,7 +132,7 @@ fn loader_path(fd: i32, headers: &[Header]) -> Option<Option<Vec<u8>>> {
     (path.last() == Some(&0)).then_some(Some(path))
 }
 
-/// Reserves the addresses of all segments: what is to be added to those in the file.
+/// Reserves the addresses of all segments; returns the number to add to those in the file.
 fn reserve(loads: &[&Header], kind: u16) -> Option<usize> {
     let low = page_floor(loads.iter().map(|h| h.address).min()?);
     let high = loads.iter().map(|h| h.end()).try_fold(0, |high, end| Some(high.max(end?)))?;
@@ -175,7 +175,7 @@ fn map_segment(fd: i32, h: &Header, bias: usize) -> Option<()> {
         let (at, from) = (page_floor(start), page_floor(h.offset));
         check(call!(nr::MMAP, at, page_ceil(file_end) - at, h.prot(), place, fd, from)).ok()?;
         zeros_from = page_ceil(file_end);
-        // What the file has behind the segment is not the program's.
+        // Bytes of the file behind the segment are not the program's.
         if h.prot() & PROT_WRITE != 0 && h.memory_bytes > h.file_bytes {
             // SAFETY: the rest of a page that was just mapped, private and writable.
             unsafe { core::ptr::write_bytes(file_end as *mut u8, 0, zeros_from - file_end) };

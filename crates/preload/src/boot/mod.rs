@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Nothing of libc is there: thread slots are in gs (`patch/thread_slot.rs`), and all hooks run on
-//! stacks of our own. `/proc/self/exe` is the program's to the program (`takeover/own_path.rs`).
-//! Where any of it fails the program is executed as without uzswap.
+//! stacks of our own. The program finds itself under `/proc/self/exe` (`takeover/own_path.rs`).
+//! Where any of these steps fails the program is executed as without uzswap.
 //!
 //! # Safety charter
 //! Runs once, on one thread, on the stack that the kernel has made; its vectors are read and
@@ -40,7 +40,7 @@ use crate::takeover::{self, call};
 use load::Object;
 use vectors::Vectors;
 
-/// What is left to do when the program is in place: `words` words to be copied to its stack, then
+/// The last steps when the program is in place: `words` words are copied to its stack, then comes
 /// the jump.
 #[repr(C)]
 struct Departure {
@@ -119,10 +119,10 @@ core::arch::global_asm!(
     arrive = sym arrive,
 );
 
-/// What the library was executed for.
+/// The run and the program for which the library was executed.
 struct Order {
     handles: Handles,
-    /// As it was named, NUL-terminated.
+    /// The program's path as the caller named it, NUL-terminated.
     path: Vec<u8>,
 }
 
@@ -154,8 +154,8 @@ fn take_order(vectors: &mut Vectors) -> Option<Order> {
     Some(Order { handles: handles?, path })
 }
 
-/// Maps the program, takes it over, and lays out what it finds on its stack. `None`: nothing of it
-/// was begun.
+/// Maps the program, takes it over, and lays out its vectors. `None`: it cannot be booted, and the
+/// takeover was not begun.
 fn prepare(vectors: &mut Vectors, order: &Order) -> Option<Departure> {
     if !vectors.may_use_gs() {
         return None;
@@ -193,13 +193,13 @@ fn prepare(vectors: &mut Vectors, order: &Order) -> Option<Departure> {
     Some(Departure { from: words.as_ptr(), words: words.len(), stack, entry })
 }
 
-/// Scripts that name scripts, as far as the kernel follows them.
+/// The longest chain of scripts that name scripts, as the kernel follows them.
 const DEEPEST: u32 = 5;
 
 /// Opens the program at `path`; of a script, its interpreter, to whose arguments the script's path
 /// is added. NUL-terminated paths.
 fn follow_scripts(vectors: &mut Vectors, path: &[u8]) -> Option<(i32, Vec<u8>)> {
-    /// What the kernel reads of a file before it decides.
+    /// Bytes of a file that the kernel reads before it decides how to execute it.
     const HEAD_BYTES: usize = 256;
     let mut path = Vec::from(path);
     for _ in 0..DEEPEST {

@@ -1,8 +1,8 @@
-//! What a program finds on its stack: argc, argv, envp and auxv, read, edited and laid out anew.
+//! The vectors on a program's stack: argc, argv, envp and auxv, read, edited and laid out anew.
 //!
 //! # Safety charter
-//! Reads the vectors that the kernel has laid out; the strings stay where they are. What is added
-//! is leaked, so it stays, too.
+//! Reads the vectors that the kernel has laid out; the strings stay where they are. Strings that
+//! are added are leaked, so they stay, too.
 #![allow(unsafe_code)]
 
 use std::vec::Vec;
@@ -17,7 +17,7 @@ const AT_BASE: usize = 7;
 const AT_ENTRY: usize = 9;
 const AT_HWCAP2: usize = 26;
 const AT_EXECFN: usize = 31;
-/// User code may use rdgsbase and its kin.
+/// Bit of AT_HWCAP2: user code may use rdgsbase and its kin.
 const HWCAP2_FSGSBASE: usize = 2;
 
 /// The vectors. Pointers are to C strings, without the null at the end.
@@ -70,7 +70,7 @@ impl Vectors {
         Vectors { first_argv: argv.clone(), argv, envp, auxv, end: at.addr() }
     }
 
-    /// Removes a variable, the first of several: its value, with the NUL.
+    /// Removes a variable, the first of several of that name. Returns its value, with the NUL.
     pub fn take_variable(&mut self, name: &[u8]) -> Option<Vec<u8>> {
         let value_of = |at: usize| string(at).strip_prefix(name)?.strip_prefix(b"=");
         let (n, value) =
@@ -91,7 +91,7 @@ impl Vectors {
         self.auxv.iter().any(|&(tag, value)| tag == AT_HWCAP2 && value & HWCAP2_FSGSBASE != 0)
     }
 
-    /// An interpreter is called instead of what it interprets.
+    /// Has an interpreter called in place of its script.
     pub fn interpret(&mut self, interpreter: &[u8], argument: Option<Vec<u8>>, script: &[u8]) {
         let kept = |bytes: &[u8]| Vec::from(bytes).leak().as_ptr().addr();
         let mut argv = Vec::new();
@@ -102,7 +102,8 @@ impl Vectors {
         self.argv = argv;
     }
 
-    /// Tells of the program what auxv says of the library. `path`: how it was executed.
+    /// Has auxv describe the program in place of the library. `path`: the program's, as it was
+    /// executed.
     pub fn describe(&mut self, program: &Object, loader: Option<&Object>, path: &[u8]) {
         for (tag, value) in &mut self.auxv {
             *value = match *tag {
@@ -117,7 +118,7 @@ impl Vectors {
         }
     }
 
-    /// The words of the vectors, and where they go: in place of the kernel's, up to the strings.
+    /// The words of the vectors, and their place: that of the kernel's, up to the strings.
     pub fn lay_out(&self) -> (&'static [usize], usize) {
         let mut words = Vec::new();
         words.push(self.argv.len());

@@ -2,8 +2,8 @@
 //!
 //! Since Linux 2.0 a request carries direction and size of its argument: bits 0-7 number, 8-15
 //! type, 16-29 size, 30-31 direction. Older ones (terminals, sockets, disks) carry nothing and are
-//! listed here; so are those whose argument is longer than the number says, or points on. What is
-//! neither listed nor sized gets a page, in case it is a pointer.
+//! listed here; so are those whose argument is longer than the number says, or points on. An
+//! argument that is neither listed nor sized gets a page, in case it is a pointer.
 
 use super::records::Id;
 use super::shapes::Arg::{self, *};

@@ -16,12 +16,12 @@ pub const MAX_BYTES: usize = 168;
 /// The longest address of a socket.
 const SOCKADDR: u16 = 128;
 
-/// A field that leads on.
+/// A field that leads to further memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Field {
     /// At this offset is a pointer to `Arg`.
     Ptr(u8, Arg),
-    /// The same, if the number is one of these.
+    /// At this offset is a pointer to `Arg`, if the number is one of these.
     PtrIf(Number, &'static [usize], u8, Arg),
     /// `Arg` itself begins at this offset.
     Tail(u8, Arg),
@@ -33,7 +33,7 @@ use Field::{Ptr, PtrIf, Tail};
 pub struct Layout {
     /// Bytes of the fixed part; in an array, one follows the other at this distance.
     pub bytes: u16,
-    /// What the kernel does with the fixed part.
+    /// The kernel's access to the fixed part.
     pub kind: Kind,
     pub fields: &'static [Field],
 }

@@ -1,4 +1,4 @@
-//! What the arguments of a system call point to.
+//! Shapes of system calls: the memory to which their arguments point.
 //!
 //! A page that uzswap has taken away is missing for the kernel, too: a call that meets one answers
 //! EFAULT, or a short count, or eats a datagram and then answers EFAULT. So before a call goes to
@@ -19,13 +19,13 @@
 //! which is nothing but a call whose arguments lie in memory: its fields are `Arg`s, and its
 //! numbers are byte offsets in the struct instead of argument positions.
 //!
-//! A range may be larger than what the kernel touches in the end, never smaller.
+//! A range may be larger than the memory that the kernel touches in the end, never smaller.
 //! `tests/shapes_kernel.rs` holds the rows against the running kernel.
 
 use super::records::Id;
 use super::table;
 
-/// What uzswap does with a call.
+/// How uzswap treats a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disposition {
     /// Numbers only, and no effect on what uzswap keeps in order: passes.
@@ -39,7 +39,7 @@ pub enum Disposition {
     MemoryMap,
     /// Handlers, masks and alternate stacks.
     Signal,
-    /// Makes, ends or changes a process or thread, or what the kernel keeps on its behalf.
+    /// Makes, ends or changes a process or thread, or its state in the kernel.
     Process,
     /// Could close or replace a descriptor of ours.
     Descriptor,
@@ -51,7 +51,7 @@ pub enum Disposition {
     Unimplemented,
 }
 
-/// What the kernel does with a range.
+/// The kernel's access to a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Reads it before the call returns.
@@ -63,13 +63,13 @@ pub enum Kind {
 }
 
 /// A number that the caller passes: in an argument of the call (counted from 0), or in a record
-/// (the byte offset). The type says at what width the kernel takes it; what lies above is not
-/// looked at.
+/// (the byte offset). The type says at what width the kernel takes it; bits above are not looked
+/// at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Number {
     U64(u8),
     U32(u8),
-    /// A negative one means none.
+    /// A negative number means none.
     I32(u8),
     U16(u8),
     U8(u8),
@@ -80,22 +80,22 @@ pub enum Number {
     At(u8),
 }
 
-/// How many bytes there are.
+/// The bytes of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// Always so many.
+    /// Always this many.
     Fixed(u16),
-    /// So many as the number says.
+    /// As many as the number says.
     Len(Number),
-    /// So many as the number says, of which the kernel takes no more than this.
+    /// As many as the number says, of which the kernel takes no more than this.
     AtMost(u16, Number),
-    /// A head of fixed size, and so many more as the number says.
+    /// A head of fixed size, and as many more as the number says.
     Head(u16, Number),
-    /// Elements of fixed size, so many as the number says.
+    /// Elements of fixed size, as many as the number says.
     Array(u16, Number),
-    /// A bit set of so many bits, in 64-bit words.
+    /// A bit set in 64-bit words, with as many bits as the number says.
     Bits(Number),
-    /// One byte for each page of so many bytes (mincore).
+    /// One byte for each page of as many bytes as the number says (mincore).
     PerPage(Number),
     /// A struct that may grow with the kernel, with its size; the kernel takes no more than a page.
     Struct(Number),
@@ -117,15 +117,16 @@ pub enum Arg {
     Strings,
     /// An array of `iovec` and what they point to.
     Iov(Kind, Number),
-    /// The same in the process that the first argument names, which may be this one.
+    /// [`Arg::Iov`] in the process that the first argument names, which may be this one.
     RemoteIov(Kind, Number),
     /// A struct that points on.
     Record(Id),
-    /// The same with its size, which may be less or more than what is known here.
+    /// A struct that points on, with its size, which may be smaller or larger than the one known
+    /// here.
     Sized(Id, Number),
-    /// An array of them.
+    /// An array of such structs.
     Records(Id, Number),
-    /// An array of pointers to them.
+    /// An array of pointers to such structs.
     RecordPointers(Id, Number),
 }
 
@@ -203,7 +204,7 @@ pub fn shape(nr: usize) -> &'static Shape {
     table::SHAPES.get(nr).unwrap_or(&Shape::GAP)
 }
 
-/// What to do with call `nr`.
+/// How call `nr` is treated.
 #[inline]
 pub fn disposition(nr: usize) -> Disposition {
     shape(nr).disposition

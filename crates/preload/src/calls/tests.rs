@@ -1,5 +1,5 @@
-//! The walker against a memory that knows what it has been asked for: reading what was not held
-//! first fails the test, and so does a range that wraps or is empty.
+//! The walker against a memory that knows what it has been asked for: a read of memory that was not
+//! held first fails the test, and so does a range that wraps or is empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ const IN: Kind = Kind::In;
 const OUT: Kind = Kind::Out;
 const KEEP: Kind = Kind::Keep;
 const PID: usize = 4321;
-/// Where the tests put things.
+/// Addresses where the tests put arguments.
 const A: usize = 0x10_0000;
 const B: usize = 0x20_0ff0;
 const C: usize = 0x30_0000;
@@ -40,7 +40,7 @@ impl Memory {
         self.put(addr, &bytes)
     }
 
-    /// What the call touches, without order.
+    /// Asserts the ranges that the call touches, in any order.
     #[track_caller]
     fn expect(mut self, nr: usize, args: &[usize], expected: &[(usize, usize, Kind)]) {
         let mut given = [0; 6];
@@ -89,7 +89,7 @@ fn memory() -> Memory {
     Memory::default()
 }
 
-/// From `addr` to the end of its page: what a short string takes.
+/// Bytes from `addr` to the end of its page, which a short string takes.
 const fn rest(addr: usize) -> usize {
     PAGE_SIZE - addr % PAGE_SIZE
 }
@@ -219,7 +219,7 @@ fn an_address_has_the_length_behind_the_length_pointer() {
     memory().put(B, &16u32.to_le_bytes()).expect(nr::GETSOCKNAME, &[3, A, B], &two(16));
     // No address is longer than 128 bytes, whatever the caller leaves in the length.
     memory().put(B, &0x5555_5555u32.to_le_bytes()).expect(nr::ACCEPT, &[3, A, B], &two(128));
-    // Nothing there: the length pointer alone.
+    // Nothing is there: the length pointer alone is held.
     memory().expect(nr::GETPEERNAME, &[3, A, B], &[(B, 4, OUT)]);
     memory().expect(nr::ACCEPT4, &[3, 0, 0, 0], &[]);
     memory().put(B, &28u32.to_le_bytes()).expect(
@@ -300,7 +300,7 @@ fn messages() {
     let across = A + PAGE_SIZE - 20;
     let at_across = [(across, 56, OUT), received[1], received[2], received[3], received[4]];
     message(across).expect(nr::RECVMSG, &[3, across, 0], &at_across);
-    // The second page is not there: the header alone.
+    // The second page is not there: the header alone is held.
     let mut cut = message(across);
     cut.pages.remove(&(across / PAGE_SIZE + 1));
     cut.expect(nr::RECVMSG, &[3, across, 0], &[(across, 56, OUT)]);
@@ -377,13 +377,13 @@ fn strings() {
         &[at],
         &[(at, 1, IN), (second, 4095, IN)],
     );
-    // No end: 4096 bytes, as the kernel.
+    // A string without an end is held for 4096 bytes, as the kernel reads it.
     memory().put(A, &[b'x'; 3 * PAGE_SIZE]).expect(
         nr::RMDIR,
         &[A + 8],
         &[(A + 8, 4088, IN), (A + PAGE_SIZE, 8, IN)],
     );
-    // The page after it is missing: held, not read.
+    // The page after the string is missing: it is held, not read.
     memory().put(A + 4000, &[b'x'; 96]).expect(
         nr::UNLINK,
         &[A + 4000],
@@ -428,7 +428,7 @@ fn asynchronous_io_keeps_its_buffers() {
         );
     let mut endless = memory().words(A, &[B; 600]).words(B, &iocb(0, C, 1));
     walk(nr::IO_SUBMIT, &[0, usize::MAX, A, 0, 0, 0], &mut endless);
-    // What lies after the array in its last page is null.
+    // Pointers after the array in its last page are null.
     assert_eq!(endless.held.iter().filter(|range| range.0 == C).count(), 600);
 }
 
@@ -527,7 +527,7 @@ fn requests_of_ioctl() {
         &[0, 0xc028_aa03, A],
         &[(A, 40, OUT), (C, 8192, IN)],
     );
-    // SG_IO: 6 bytes of command, 32 of sense, data once flat and once in an iovec.
+    // SG_IO with 6 bytes of command, 32 of sense, data once flat and once in an iovec.
     let sg = |iovecs: usize, bytes: usize| {
         [0x0000_0000_0000_0053, 6 | 32 << 8 | iovecs << 16 | bytes << 32, B, C, D]
     };
@@ -638,7 +638,7 @@ fn a_second_attempt_takes_words_for_pointers() {
     assert!(mem.held.contains(&(A, 2 * PAGE_SIZE, OUT)));
     assert!(mem.held.contains(&(D, rest(D) + PAGE_SIZE, OUT)));
     assert!(mem.held.contains(&(B, rest(B) + PAGE_SIZE, OUT)));
-    // And the request number, which might be an address as well.
+    // The request number is held as well, since it might be an address.
     assert_eq!(mem.held.len(), 5);
     // Arguments at the end of everything.
     let mut mem = memory();
@@ -676,7 +676,7 @@ fn whatever_the_arguments_are_the_walker_asks_for_what_can_be() {
                 let args = [(); 6].map(|()| any_word(&mut random));
                 mem.held.clear();
                 mem.held_pages.clear();
-                // The memory checks each range; that the walk ends is the other half.
+                // The memory checks each range; the other half of the test is that the walk ends.
                 walk(number, &args, &mut mem);
                 if round == 0 {
                     scan(number, &args, &mut mem);

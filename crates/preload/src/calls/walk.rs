@@ -1,12 +1,13 @@
 //! Visits the memory that a system call will touch.
 //!
 //! The walker follows the call's shape through the program's memory, which may be missing as well:
-//! so what it wants to look at it has held first, and what it has held it reads through
-//! [`Visit::read`], which can fail. What cannot be read is left alone, for then the kernel cannot
-//! read it either and says EFAULT itself.
+//! so it has memory held before it looks there, and reads it through [`Visit::read`], which can
+//! fail. Memory that cannot be read is left alone: the kernel cannot read it either and says EFAULT
+//! itself.
 //!
-//! It runs before every call that is hooked: a row is found by index, only arguments that point
-//! somewhere are looked at, nothing is allocated, and the stack stays within a few hundred bytes.
+//! The walk runs before every call that is hooked: a row is found by index, only arguments that
+//! point somewhere are looked at, nothing is allocated, and the stack stays within a few hundred
+//! bytes.
 
 use uzswap::sys::PAGE_SIZE;
 
@@ -15,7 +16,7 @@ use super::records::{Field, Id, MAX_BYTES};
 pub use super::shapes::Kind;
 use super::shapes::{self, Arg, Args, Extent, Number};
 
-/// The kernel moves no more than this in one piece (MAX_RW_COUNT).
+/// The most bytes that the kernel moves in one piece (MAX_RW_COUNT).
 pub const MAX_HOLD_BYTES: usize = 0x7fff_f000;
 /// The end of user addresses with five-level page tables; with four, they end sooner.
 const END: usize = 1 << 56;
@@ -27,7 +28,8 @@ const MAX_RECORDS: usize = 1 << 16;
 const MAX_STR_BYTES: usize = 4096;
 /// An argument of a program ends here (MAX_ARG_STRLEN).
 const MAX_LONG_STR_BYTES: usize = 32 * PAGE_SIZE;
-/// All of them together, with their pointers, end here: exec gives three quarters of this to them.
+/// All arguments together, with their pointers, end here: exec gives three quarters of this to
+/// them.
 const MAX_STRINGS_BYTES: usize = 8 << 20;
 
 /// The memory that is walked.
@@ -35,12 +37,12 @@ pub trait Visit {
     /// Makes `[addr, addr + len)` resident, to stay until the call returns (or longer: see `Kind`).
     ///
     /// `len` is at least 1 and at most [`MAX_HOLD_BYTES`], and the range does not wrap. It may be
-    /// memory of any sort or none, or only partly so: many calls touch less than they are told, so
-    /// what is there must be held even if the rest is not. The same page may come more than once.
+    /// memory of any sort or none, or only partly mapped: many calls touch less than they are told,
+    /// so the mapped part must be held even if the rest is missing. A page may come more than once.
     fn hold(&mut self, addr: usize, len: usize, kind: Kind);
 
-    /// Copies from the program's memory, always from inside a range held before. False: it cannot
-    /// be read.
+    /// Copies from the program's memory, always from inside a range held before. False: the memory
+    /// cannot be read.
     fn read(&self, addr: usize, into: &mut [u8]) -> bool;
 
     /// This process, as the program knows it.
@@ -59,12 +61,12 @@ pub fn walk(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     }
 }
 
-/// The second attempt, for a call that has answered EFAULT: besides what the shape says, whatever
-/// looks like a pointer in the first page behind an argument is taken for one, and two pages behind
-/// it are held.
+/// The second attempt, for a call that has answered EFAULT: besides the memory that the shape
+/// names, each word that looks like a pointer in the first page behind an argument is taken for
+/// one, and two pages behind it are held.
 ///
-/// This is for what nobody has listed: requests of drivers, options of protocols, whose structs
-/// point on.
+/// This is for structs that point on and that nobody has listed: in requests of drivers, options of
+/// protocols.
 pub fn scan(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     walk(nr, args, mem);
     for &arg in args {
@@ -84,13 +86,13 @@ pub fn scan(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     }
 }
 
-/// Not a small number (the first 64 KiB are never mapped), not a negative one.
+/// Whether a word is no small number (the first 64 KiB are never mapped), and no negative one.
 fn looks_like_pointer(word: usize) -> bool {
     (1 << 16..END - 2 * PAGE_SIZE).contains(&word)
 }
 
-/// From the last argument to the first: a length behind a pointer comes after its buffer in every
-/// call, so it is held by the time it is read.
+/// Visits arguments from the last to the first: a length behind a pointer comes after its buffer in
+/// every call, so the length is held by the time it is read.
 #[inline]
 fn walk_args<M: Visit>(shape: &Args, pointers: u8, args: &[usize; 6], mem: &mut M) {
     let mut left = pointers;
@@ -100,7 +102,7 @@ fn walk_args<M: Visit>(shape: &Args, pointers: u8, args: &[usize; 6], mem: &mut 
         let (Some(&arg), Some(&addr)) = (shape.get(index), args.get(index)) else { return };
         let numbers = Numbers::OfCall(args);
         match arg {
-            // What nearly every call is made of goes without the detour.
+            // The arguments of nearly every call take a short cut.
             Arg::Out(extent) => hold_extent(mem, addr, extent, Kind::Out, numbers),
             Arg::In(extent) => hold_extent(mem, addr, extent, Kind::In, numbers),
             _ => visit(mem, arg, addr, numbers),
@@ -191,7 +193,7 @@ fn visit<M: Visit>(mem: &mut M, arg: Arg, addr: usize, numbers: Numbers<'_>) {
     }
 }
 
-/// Holds what one pointer points to directly.
+/// Holds the memory to which one pointer points directly.
 #[inline(always)]
 fn hold_extent<M: Visit>(
     mem: &mut M,
@@ -213,7 +215,7 @@ fn hold_extent<M: Visit>(
     hold(mem, addr, len, kind);
 }
 
-/// Holds a range after cutting it to what can be.
+/// Holds a range after cutting it to the addresses that can be held.
 #[inline]
 fn hold<M: Visit>(mem: &mut M, addr: usize, len: usize, kind: Kind) {
     if addr == 0 || addr >= END || len == 0 {
@@ -222,7 +224,8 @@ fn hold<M: Visit>(mem: &mut M, addr: usize, len: usize, kind: Kind) {
     mem.hold(addr, len.min(MAX_HOLD_BYTES).min(END - addr), kind);
 }
 
-/// Reads what has been held, unless it runs over the end of user addresses (and was cut there).
+/// Reads memory that has been held, unless it runs over the end of user addresses (and was cut
+/// there).
 fn read(mem: &impl Visit, addr: usize, into: &mut [u8]) -> bool {
     addr != 0 && addr.checked_add(into.len()).is_some_and(|end| end <= END) && mem.read(addr, into)
 }
@@ -237,8 +240,8 @@ fn u64_at(mem: &impl Visit, addr: usize) -> Option<usize> {
     read(mem, addr, &mut bytes).then(|| usize::from_le_bytes(bytes))
 }
 
-/// Holds a record of `bytes` bytes and what it points to. Of a record that is shorter than its
-/// layout, the missing fields count as null, as they do for the kernel.
+/// Holds a record of `bytes` bytes and the memory to which it points. Of a record that is shorter
+/// than its layout, the missing fields count as null, as they do for the kernel.
 fn record<M: Visit>(mem: &mut M, addr: usize, id: Id, bytes: usize) {
     let layout = id.layout();
     hold(mem, addr, bytes, layout.kind);
@@ -261,10 +264,10 @@ fn record<M: Visit>(mem: &mut M, addr: usize, id: Id, bytes: usize) {
     }
 }
 
-/// Holds an array of iovecs, and what they point to if that is in this process.
+/// Holds an array of iovecs, and the memory to which they point if that is in this process.
 fn iovecs<M: Visit>(mem: &mut M, addr: usize, count: usize, kind: Option<Kind>) {
     const BYTES: usize = 16;
-    /// So many are read at a time.
+    /// Iovecs read at a time.
     const BATCH: usize = 8;
     if count > MAX_IOVECS {
         return;
@@ -309,8 +312,7 @@ fn string<M: Visit>(mem: &mut M, addr: usize, limit: usize) -> usize {
 
 /// Holds argv or envp: the pointers up to the null, and the strings.
 fn strings<M: Visit>(mem: &mut M, addr: usize) {
-    /// So many bytes of pointers are read at a time, within a page, for the next one may not be
-    /// there.
+    /// Bytes of pointers read at a time, within a page: the next page may not be there.
     const BATCH: usize = 128;
     let mut batch = [0; BATCH];
     let mut total = 0;

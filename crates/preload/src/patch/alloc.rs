@@ -1,23 +1,24 @@
 //! The allocator of this library: memory straight from the kernel, never libc's malloc.
 //!
-//! libc's heap is the program's: managed, possibly evicted, its locks possibly held. What uzswap
-//! itself allocates (patch tables, settings; never anything on the fault path) comes from here.
+//! libc's heap is the program's: managed, possibly evicted, its locks possibly held. Memory that
+//! uzswap itself allocates (patch tables, settings; never anything on the fault path) comes from
+//! here.
 //!
 //! ```text
 //!  <= 32 KiB   size class (16, 32, 48, 64, 96, 128, 192, ...): a free list, else cut from the current chunk
 //!  larger      a mapping of its own, unmapped when freed
 //! ```
 //!
-//! All of it lies where all memory of ours lies (`core/sys/place.rs`), and in no core dump:
-//! paging's own state, with what it stands for, is allocated here, too.
+//! All of it lies where all memory of ours lies (`core/sys/place.rs`), and in no core dump: the
+//! pager's own state, with the contents for which it stands, is allocated here, too.
 //!
 //! Chunks are not given back; there is little in them. Lock order: `HEAP` is the innermost lock,
 //! nothing is called under it. A signal handler that allocates on top of an allocation would wait
 //! for itself: handlers do not allocate, and hooks allocate only with signals blocked.
 //!
-//! Fork takes no lock here: what allocates does so under the patcher's lock (patch tables) or the
-//! pager's (switching paging on), and fork holds both. It could not hold this one from before the
-//! pager's without waiting, in a circle, for somebody who switches paging on.
+//! Fork takes no lock here: all allocations are made under the patcher's lock (patch tables) or the
+//! pager's (switching paging on), and fork holds both. If it took `HEAP` before the pager's lock,
+//! it could wait in a circle with a thread that switches paging on.
 //!
 //! # Safety charter
 //! Blocks of one class have one size; a free block's first word links to the next. Chunk memory is
@@ -198,9 +199,9 @@ unsafe impl GlobalAlloc for Allocator {
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (class_for(layout), class_for(new_layout)) {
             (Some((old, _)), Some((new, _))) if old == new => block,
-            // As large as before, in pages.
+            // The new size takes as many pages as the old one.
             (None, None) if large_bytes(layout.size()) == large_bytes(new_size) => block,
-            // mremap would move it to where the kernel likes.
+            // mremap would move the block to a place that the kernel chooses.
             _ => {
                 // SAFETY: an allocation, a copy of what both have, and giving back the old block.
                 unsafe {

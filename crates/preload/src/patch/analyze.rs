@@ -15,14 +15,14 @@
 //!           pad: nop..          pad: jmp slot       between two functions nearby
 //! ```
 //!
-//! What may move: instructions that run the same at another address (those that name memory
-//! relative to themselves are corrected, and are the last resort), do not change the stack pointer
-//! (unwinding through the slot relies on it) and do not transfer control, except that the last one
-//! may be a branch or a return. No byte but the first of what is overwritten may be reached by a
-//! jump. To know that, the function is decoded and its branches, jump tables and landing pads are
-//! collected; then branches from other functions (hand-written code does that) are looked for:
-//! short ones by decoding the neighbours, long ones by a scan of the whole text for any bytes that
-//! could be such a branch.
+//! Instructions may move that run the same at another address (those that name memory relative to
+//! themselves are corrected, and are the last resort), do not change the stack pointer (unwinding
+//! through the slot relies on it) and do not transfer control, except that the last one may be a
+//! branch or a return. No overwritten byte but the first may be reached by a jump. To know that,
+//! the function is decoded and its branches, jump tables and landing pads are collected; then
+//! branches from other functions (hand-written code does that) are looked for: short ones by
+//! decoding the neighbours, long ones by a scan of the whole text for any bytes that could be such
+//! a branch.
 //!
 //! Code that no table of functions knows is read by `analyze/sweep.rs`.
 //!
@@ -48,7 +48,7 @@ pub const JUMP_BYTES: usize = 5;
 const MAX_NEIGHBOURS: usize = 4;
 /// The longest code moved before or after the instruction.
 const MAX_MOVED_BYTES: usize = 16;
-/// Reach of a two-byte jump, and a little.
+/// Reach of a two-byte jump, and a margin, in bytes.
 const SHORT_REACH: u64 = 132;
 /// The longest code between two functions that is taken for a part of the first.
 const MAX_GAP_BYTES: u64 = 512;
@@ -67,7 +67,7 @@ pub fn analyze(image: &Image) -> Analysis {
     }
     let functions = image.functions();
     let mut work = Vec::new();
-    // In code that no unwinder knows, or in data.
+    // Candidates in code that no unwinder knows, or in data.
     let mut unknown = Vec::new();
     let mut i = 0;
     while i < candidates.len() {
@@ -206,14 +206,14 @@ struct Body {
     function: Function,
     index: usize,
     code: Vec<Instruction>,
-    /// Where the system calls are, in `code`.
+    /// Indices of the system calls in `code`.
     calls: Vec<usize>,
     /// Every address in the function that something jumps to, sorted.
     targets: Vec<u64>,
-    /// All ways into the middle of the function are in `targets`.
+    /// True if all ways into the middle of the function are in `targets`.
     all_targets_known: bool,
-    /// A piece of code without a function. Nobody unwinds through it, so what pushes and pops may
-    /// move, too.
+    /// A piece of code without a function. Nobody unwinds through it, so pushes and pops may move,
+    /// too.
     is_swept: bool,
 }
 
@@ -232,7 +232,7 @@ impl Body {
         let mut calls = Vec::new();
         while decoder.can_decode() {
             let instruction = decoder.decode();
-            // A function cut short by its end, or data: what the end of a gap would show as well.
+            // A function cut short by its end, or data, as it may be at the end of a gap.
             if instruction.is_invalid()
                 || (instruction.is_privileged() && instruction.code() != Code::Hlt)
             {
@@ -292,7 +292,7 @@ impl Body {
         let pads = image.landing_pads(&self.function);
         self.all_targets_known = pads.is_some() && tables >= indirect;
         targets.extend(pads.unwrap_or_default());
-        // Short branches from the neighbours.
+        // Short branches may come from the neighbours.
         let (first, last) =
             (self.code[self.calls[0]].ip(), self.code[self.calls[self.calls.len() - 1]].ip());
         let mut decode_into = |n: usize| -> Option<Function> {
@@ -355,7 +355,7 @@ impl Body {
         }
     }
 
-    /// Whether an instruction does the same somewhere else.
+    /// Whether an instruction runs the same at another address.
     fn may_move(&self, i: &Instruction, allow_rip: bool) -> bool {
         let keeps_a_register = matches!(i.code(), Code::Push_r64 | Code::Pop_r64);
         may_move(i, allow_rip)
@@ -368,7 +368,8 @@ impl Body {
         self.targets.get(i).is_some_and(|&t| t < end)
     }
 
-    /// Whether the instructions `range` may be merged into one jump, as far as ways into them go.
+    /// Whether the instructions from `start` to `end` may be merged into one jump, as far as ways
+    /// into them go.
     fn mergeable(&self, start: u64, end: u64, boundaries: usize) -> bool {
         !self.entered(start, end) && (self.all_targets_known || boundaries == 0)
     }
@@ -381,7 +382,7 @@ impl Body {
                 return None;
             }
             if (end - i.ip()) as usize >= JUMP_BYTES {
-                // The instruction itself is not overwritten, but a jump to it would pass by the
+                // The instruction itself is not overwritten, but a jump to it would bypass the
                 // hook.
                 let open = self.mergeable(i.ip(), end + 1, call - first - 1);
                 return open.then_some(Plan {
@@ -532,7 +533,7 @@ struct Plan {
 /// The padding between functions, each piece used once.
 #[derive(Default)]
 struct Pads {
-    /// End of what is used of a gap, by the function before it.
+    /// The end of the used part of a gap, by the function before it.
     used: Vec<(usize, u64)>,
 }
 
@@ -607,7 +608,7 @@ fn writes(info: &mut InstructionInfoFactory, i: &Instruction, register: Register
     })
 }
 
-/// Whether an instruction does the same somewhere else, and leaves the stack pointer alone.
+/// Whether an instruction runs the same at another address, and leaves the stack pointer alone.
 fn may_move(i: &Instruction, allow_rip: bool) -> bool {
     if i.flow_control() != FlowControl::Next || i.is_stack_instruction() || i.is_privileged() {
         return false;
@@ -621,7 +622,7 @@ fn may_move(i: &Instruction, allow_rip: bool) -> bool {
     !writes(&mut InstructionInfoFactory::new(), i, Register::RSP)
 }
 
-/// What the last moved instruction may be besides.
+/// The kind of the last moved instruction, if it transfers control and may move nevertheless.
 fn tail_of(i: &Instruction) -> Option<Tail> {
     match i.flow_control() {
         FlowControl::Return => Some(Tail::None),

@@ -58,7 +58,7 @@ pub enum Source<'a> {
     None,
 }
 
-/// Those of `sites` that lie in `text` and are there what the analysis saw.
+/// Those of `sites` that lie in `text` and have the bytes there that the analysis saw.
 ///
 /// # Safety
 /// `text` must be mapped like that, and nobody may write it meanwhile.
@@ -87,8 +87,8 @@ pub fn is_near(text: &Text) -> bool {
     range.end.saturating_sub(text.start) < REACH && text.end.saturating_sub(range.start) < REACH
 }
 
-/// What redirects sites: the code of their slots and stubs, and what is to be written into the
-/// text.
+/// The redirection of sites: the code of their slots and stubs, and the bytes to be written into
+/// the text.
 pub struct Patch {
     /// Whole pages.
     pub slots: Vec<u8>,
@@ -126,7 +126,8 @@ impl Patch {
                 }
             };
             let start = address(site.start);
-            // What follows the jump is never run: if it is, better a trap than half an instruction.
+            // Bytes after the jump are never run: if they are, better a trap than half an
+            // instruction.
             let mut write = Write { at: start, len: site.len as usize, bytes: [0xcc; SITE_BYTES] };
             if site.pad == 0 {
                 write.bytes[..5].copy_from_slice(&jump(start, target));
@@ -151,7 +152,7 @@ impl Patch {
 }
 
 /// Redirects `sites` of an object that lies at its virtual addresses plus `bias`, as far as they
-/// are within `text`; answers how many were. `links`: those of its slots.
+/// are within `text`; answers how many were. `links`: the links of its slots.
 ///
 /// # Safety
 /// No thread may be executing `text` or about to, `text` must be mapped like that, privately, and
@@ -172,13 +173,13 @@ pub unsafe fn redirect(
     if here.is_empty() {
         return 0;
     }
-    // What was mapped here before is not any more.
+    // The text that was mapped here before is gone.
     slots.forget(|t| t.start < text.end && text.start < t.end);
     let Some((first_slot, pages)) = slots.take(here.len(), maps) else { return 0 };
     let stub_bytes = if near { 0 } else { (here.len() * STUB_BYTES).next_multiple_of(PAGE_SIZE) };
     let stub_area =
         if near { None } else { maps.map_near(text.start, text.end, stub_bytes, REACH) };
-    // From here on the pages are the object's, also if something below fails: they may have become
+    // From here on the pages are the object's, even if something below fails: they may have become
     // executable.
     slots.assign(
         text,
@@ -236,7 +237,8 @@ unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()
     unsafe {
         uz_syscall!(nr::MPROTECT, start, end - start, PROT_READ | PROT_WRITE)?;
         for w in writes {
-            // Not a copy function: that would be libc's memcpy, which may be what is being changed.
+            // No copy function is called: it would be libc's memcpy, which may be the text that
+            // changes.
             asm!(
                 "rep movsb",
                 inout("rcx") w.len => _,
@@ -248,14 +250,14 @@ unsafe fn change_text(writes: &[Write], text: Text, source: Source) -> Result<()
         let outcome = uz_syscall!(nr::MPROTECT, start, end - start, text.prot);
         if outcome.is_err() {
             // A security policy that lets text be written but not executed again (SELinux:
-            // execmod). What is in the file may be executed; put that back.
+            // execmod). The text as it is in the file may be executed, so it is mapped again.
             map_again(text, source);
         }
         outcome.map(drop)
     }
 }
 
-/// Maps the original text over what has become unusable.
+/// Maps the original text over one that has become unusable.
 ///
 /// # Safety
 /// As for `change_text`. Calls nothing but the kernel.
@@ -287,8 +289,8 @@ mod tests {
     use super::*;
     use uzswap::sys::mem::PROT_EXEC;
 
-    /// Where all its system calls lie in one of its pages, as on Linux 6.1, a part of the mapping
-    /// was to change, and none of them was patched.
+    /// On Linux 6.1 all system calls of the vDSO lie in one page: a change to only that part of the
+    /// mapping failed, and none of them was patched.
     #[test]
     fn the_vdso_changes_as_a_whole() {
         let list = super::super::maps::read_maps();

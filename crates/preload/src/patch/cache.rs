@@ -1,4 +1,4 @@
-//! The cache directory: what is known of objects, kept between starts.
+//! The cache directory: knowledge of objects, kept between starts.
 //!
 //! ```text
 //!  BUILD-ID-SPAN              a patch table (table.rs)
@@ -7,8 +7,8 @@
 //!  NAME.RANDOM                one that is being written
 //! ```
 //!
-//! What lies here is executed by the user's programs. So directory and files must belong to the
-//! user and be writable by nobody else; a file is written under another name and renamed, and never
+//! These files are executed by the user's programs. So directory and files must belong to the user
+//! and be writable by nobody else; a file is written under another name and renamed, and never
 //! changed afterwards. A cache that cannot be had or written costs time and memory, nothing else.
 //!
 //! # Safety charter
@@ -136,7 +136,7 @@ pub fn now_ns() -> u64 {
     t[0].wrapping_mul(1_000_000_000).wrapping_add(t[1])
 }
 
-/// What tells this start of the machine from all others; zero where the kernel does not say.
+/// The id of this start of the machine; zero where the kernel does not say.
 pub fn boot_id() -> [u64; 2] {
     let Ok(fd) = open_path(b"/proc/sys/kernel/random/boot_id", 0) else { return [0; 2] };
     let text = read_all(fd, 64).unwrap_or_default();
@@ -158,10 +158,10 @@ pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
 /// Whether a new file outlives a crash of the machine.
 #[derive(Clone, Copy)]
 pub enum Lasting {
-    /// It is looked at in full before it is used.
+    /// It need not: the file is read in full before it is used.
     No,
-    /// It is mapped, has this time of modification as long as nobody changes it, and cannot be
-    /// opened for writing.
+    /// It must: the file is mapped, has this time of modification as long as nobody changes it, and
+    /// cannot be opened for writing.
     Dated { ns: u64 },
 }
 
@@ -178,8 +178,7 @@ impl Drop for CacheDir {
 }
 
 impl CacheDir {
-    /// Opens the directory; made (mode 0700) if it is missing and what it is to be in is the
-    /// user's.
+    /// Opens the directory. Makes it (mode 0700) if it is missing and its parent is the user's.
     pub fn open(path: &[u8]) -> Option<CacheDir> {
         let flags = O_DIRECTORY | O_NOFOLLOW;
         // SAFETY: no argument.
@@ -205,8 +204,8 @@ impl CacheDir {
         stat.mode & S_IFMT == kind && stat.uid == self.uid && stat.mode & WRITABLE_BY_OTHERS == 0
     }
 
-    /// Opens the file of that name for reading, if there is one that can be trusted. It is the
-    /// caller's to close.
+    /// Opens the file of that name for reading, if there is one that can be trusted. The caller
+    /// closes it.
     pub fn open_file(&self, name: &[u8]) -> Option<(i32, Stat)> {
         let name = terminated(name).ok()?;
         let flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -221,8 +220,7 @@ impl CacheDir {
         }
     }
 
-    /// Whether a file of `bytes` can be made here, executed, and mapped for as long as a process
-    /// likes.
+    /// Whether a file of `bytes` can be made here, executed, and kept mapped for any time.
     pub fn can_hold_code(&self, bytes: u64) -> bool {
         let mut raw = [0u64; 15];
         // SAFETY: a terminated name; the buffer has the size of struct statfs.
@@ -237,7 +235,7 @@ impl CacheDir {
             && free_blocks.saturating_mul(block_bytes) > bytes
     }
 
-    /// Keeps a file of these pieces.
+    /// Makes a file of these pieces, or replaces the one of that name.
     pub fn save(&self, name: &[u8], pieces: &[&[u8]], lasting: Lasting) -> Result<()> {
         // Beyond RLIMIT_FSIZE the kernel not only refuses, it kills.
         file::within_size_limit(0, pieces.iter().map(|p| p.len()).sum())?;
@@ -273,8 +271,8 @@ impl CacheDir {
     }
 
     /// Makes room for `bytes` more of the files that have `mark` in their names: while they are
-    /// more than `largest`, the oldest goes. What is younger than `rest_ns` stays, so that files of
-    /// no lasting use are not made all the time.
+    /// more than `largest`, the oldest goes. Files younger than `rest_ns` stay, so that files of no
+    /// lasting use are not made all the time.
     pub fn make_room(&self, mark: &[u8], bytes: u64, largest: u64, rest_ns: u64) -> bool {
         loop {
             let mut total = bytes;
@@ -293,7 +291,7 @@ impl CacheDir {
                 return listed.is_ok();
             }
             let Some((changed_ns, name)) = oldest else { return false };
-            // SAFETY: a terminated name of our own. Whoever has the file mapped keeps it.
+            // SAFETY: a terminated name of our own. A process that has the file mapped keeps it.
             let gone = || unsafe { uz_syscall!(nr::UNLINKAT, self.fd, name.as_ptr(), 0) }.is_ok();
             if changed_ns.saturating_add(rest_ns) > now_ns() || !gone() {
                 return false;
@@ -303,7 +301,7 @@ impl CacheDir {
 
     /// Calls `f` with every name in the directory, its NUL included.
     fn each_name(&self, f: impl FnMut(&[u8])) -> Result<()> {
-        // An open file of its own: it starts at the beginning.
+        // The directory is opened anew, so that the listing starts at the beginning.
         // SAFETY: a terminated name.
         let fd =
             unsafe { uz_syscall!(nr::OPENAT, self.fd, c".".as_ptr(), O_DIRECTORY | O_CLOEXEC) }?
@@ -323,7 +321,7 @@ fn write_pieces(fd: i32, pieces: &[&[u8]]) -> Result<()> {
     Ok(())
 }
 
-/// Dates what was written and waits until it is on the medium: else, after a crash, a file of the
+/// Dates a written file and waits until it is on the medium: else, after a crash, a file of the
 /// right length might have no contents.
 fn settle(fd: i32, lasting: Lasting) -> Result<()> {
     let Lasting::Dated { ns } = lasting else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! What the patcher needs to know of an ELF object: its segments, its identity and the bounds of
-//! its functions.
+//! An ELF object as the patcher needs it: its segments, its identity and the bounds of its
+//! functions.
 //!
 //! An object is looked at in one of two ways: as it lies in memory (objects that are there when
 //! uzswap starts, the vDSO) or as a file (objects that the loader is mapping right now, of which
@@ -130,7 +130,7 @@ impl<'a> Image<'a> {
         (!image.segments.is_empty()).then_some(image)
     }
 
-    /// What is added to a virtual address to find it in memory. Only of a memory image.
+    /// The number to add to a virtual address to find it in memory. Only a memory image has one.
     pub fn bias(&self) -> Option<u64> {
         match self.bytes {
             Bytes::Memory { bias } => Some(bias),

@@ -15,9 +15,10 @@
 //! ```
 //!
 //! A system call changes rax, rcx and r11 and nothing else, and compilers rely on it: vector
-//! registers, the x87 and mask registers, mxcsr and the 128 bytes below rsp live on. So all of that
-//! is kept here; only the arithmetic flags are not (every compiler assumes that a system call
-//! overwrites them). AMX tiles and protection keys are left alone: nothing of ours touches them.
+//! registers, the x87 and mask registers, mxcsr and the 128 bytes below rsp live on. So all of
+//! these are kept here; only the arithmetic flags are not (every compiler assumes that a system
+//! call overwrites them). AMX tiles and protection keys are left alone: nothing of ours touches
+//! them.
 //!
 //! # CLONE_THREAD
 //! The child of a `clone` with a new stack starts with our instruction pointer and its own stack,
@@ -61,10 +62,10 @@ pub const CLASS_COUNT: usize = 512;
 pub const CLASS_INLINE: u8 = 0;
 /// The hook is called with all vector state saved (some 90 ns).
 pub const CLASS_HOOK: u8 = 1;
-/// The hook is called with xmm0-15 saved, nothing more (some 10 ns). Baseline x86-64 code, which is
-/// what Rust compiles here, touches no more than that, and `mem.rs` sees to it that it calls
-/// nothing that does. Floating point, codecs and whatever else is compiled for or dispatches on
-/// newer processors run under [`call_on_stack_saving_vectors`].
+/// The hook is called with xmm0-15 saved, nothing more (some 10 ns). Rust compiles baseline x86-64
+/// code here, which touches no more than these, and `mem.rs` sees to it that it calls nothing that
+/// does. Floating point, codecs and all other code that is compiled for or dispatches on newer
+/// processors run under [`call_on_stack_saving_vectors`].
 pub const CLASS_LIGHT_HOOK: u8 = 2;
 
 /// One byte per system-call number, a `CLASS_`, read by every patched call.
@@ -109,7 +110,8 @@ pub const ACTION_INLINE: u64 = 1;
 /// signals must be blocked; `frame.thread_block` must be set.
 pub const ACTION_CLONE_THREAD: u64 = 2;
 
-/// What a new thread finds in r9. Embed it as the first field of a block of your own.
+/// A new thread finds the address of this in r9. Embed it as the first field of a block of your
+/// own.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ThreadStart {
@@ -119,7 +121,7 @@ pub struct ThreadStart {
     program_r9: u64,
     program_rsp: u64,
     ret: u64,
-    /// The lower end of what is in use of the hook stack: see *The hook stack*.
+    /// The lower end of the used part of the hook stack: see *The hook stack*.
     hook_bottom: AtomicUsize,
     /// Pieces of the hook stack that are free.
     hook_pieces: AtomicUsize,
@@ -138,14 +140,15 @@ impl ThreadStart {
         }
     }
 
-    /// Nobody is on the hook stack any more: what was left without returning is free again.
+    /// Frees all pieces: nobody is on the hook stack any more, hooks there were left without
+    /// returning.
     pub fn forget_hooks(&self, hook_top: usize) {
         self.hook_bottom.store(hook_top, Ordering::Relaxed);
         self.hook_pieces.store(HOOK_PIECES, Ordering::Relaxed);
     }
 
-    /// Gives the piece of the hook that runs now back before it returns, or takes it again: an exec
-    /// of a child that shares this memory never returns.
+    /// Gives the running hook's piece back before the hook returns, or takes it again: an exec of a
+    /// child that shares this memory never returns.
     pub fn lend_piece(&self, back: bool) {
         let (bytes, pieces) =
             if back { (PIECE_BYTES, 1) } else { (PIECE_BYTES.wrapping_neg(), usize::MAX) };
@@ -153,7 +156,7 @@ impl ThreadStart {
         self.hook_pieces.fetch_add(pieces, Ordering::Relaxed);
     }
 
-    /// Where the program's stack pointer was when it entered the innermost hook on the hook stack.
+    /// The program's stack pointer at its entry to the innermost hook on the hook stack.
     pub fn innermost_stack_pointer(&self) -> usize {
         let frame = self.hook_bottom.load(Ordering::Relaxed) + PIECE_BYTES - HOOK_FRAME_BYTES;
         // SAFETY: a thread asks that is on its hook stack: its innermost frame is there.
@@ -171,10 +174,10 @@ impl ThreadStart {
     }
 }
 
-/// Hooks that can be under way at a time in one thread: one, and one for each handler in whose
-/// middle another came.
+/// Hooks that can be under way at a time in one thread: one, and three in handlers that each
+/// interrupt the hook before.
 const HOOK_PIECES: usize = 4;
-/// What one hook may need of stack: the same as it finds at least on a stack of a thread of libc.
+/// Bytes of stack for one hook: as many as it finds at least on a stack of a thread of libc.
 const PIECE_BYTES: usize = 32 << 10;
 /// The hook stack of a thread, in bytes.
 pub const HOOK_STACK_BYTES: usize = HOOK_PIECES * PIECE_BYTES;
@@ -288,7 +291,7 @@ const FRAME: usize = RED_ZONE + size_of::<HookFrame>();
 unsafe extern "C" {
     /// Where slots go when a call has a class.
     pub(super) fn uzswap_patch_slow();
-    /// The same, on the thread's hook stack.
+    /// Where slots go when a call has a class and its hook runs on the thread's hook stack.
     pub(super) fn uzswap_patch_slow_own();
     fn uzswap_call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
     fn uzswap_call_on_stack_saving_vectors(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8);
@@ -399,7 +402,7 @@ global_asm!(
     "    uzswap_restore_vectors",
     "3:  cmp r12d, {clone}",
     "    je 5f",
-    // RETURN (0) and INLINE (1): on at ret or at the instruction, two bytes before it.
+    // RETURN (0) and INLINE (1) go on at ret, or at the instruction two bytes before it.
     "4:  mov rsp, rbx",
     "    .cfi_remember_state",
     "    .cfi_def_cfa_register rsp",
@@ -491,7 +494,7 @@ global_asm!(
     "    uzswap_store_frame",
     "    mov [rsp + {ret}], rcx",
     "    mov qword ptr [rsp + {block}], 0",
-    // The block once more: its address was given up for the frame's.
+    // The block's address once more: the frame's has taken its register.
     "    cmp byte ptr [rip + {in_gs}], 0",
     "    jne 8f",
     "    mov r11, qword ptr [rip + uzswap_thread_slot@GOTTPOFF]",
@@ -620,8 +623,8 @@ global_asm!(
     in_gs = sym SLOT_IN_GS,
 );
 
-/// Where `ThreadStart` has what gives a piece of the hook stack back: `bottom += PIECE`, `pieces +=
-/// 1`.
+/// Offsets in `ThreadStart` of the two fields by which a piece of the hook stack is given back, and
+/// the piece's bytes: `bottom += PIECE`, `pieces += 1`.
 pub const PIECE_GIVEN_BACK: (usize, usize, usize) =
     (offset_of!(ThreadStart, hook_bottom), offset_of!(ThreadStart, hook_pieces), PIECE_BYTES);
 
@@ -635,8 +638,8 @@ pub unsafe fn call_on_stack(top: usize, f: extern "C" fn(*mut u8), arg: *mut u8)
     unsafe { uzswap_call_on_stack(top, f, arg) }
 }
 
-/// [`call_on_stack`] with the vector state kept, for hooks of [`CLASS_LIGHT_HOOK`]: `f` may use
-/// what the processor has.
+/// [`call_on_stack`] with the vector state kept, for hooks of [`CLASS_LIGHT_HOOK`]: `f` may use all
+/// vectors that the processor has.
 ///
 /// # Safety
 /// As for `call_on_stack`; the stack also holds [`vector_state_bytes`] and 64 more.

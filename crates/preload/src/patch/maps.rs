@@ -15,9 +15,9 @@ use uzswap::uz_syscall;
 
 use super::cache::{open_path, read_all};
 
-/// Nothing may be mapped lower by an ordinary process.
+/// The lowest address at which an ordinary process may map memory.
 const LOWEST: usize = 1 << 16;
-/// How much is read at a time.
+/// Bytes read at a time.
 const READ_BYTES: usize = 8 << 10;
 /// Room left above an object for the heap that may grow behind it.
 const HEAP_ROOM: usize = 1 << 30;
@@ -35,7 +35,7 @@ pub struct Mapping {
     pub name: Vec<u8>,
 }
 
-/// All mappings, lowest first. Read when first asked for.
+/// All mappings, lowest first, read when first asked for.
 #[derive(Default)]
 pub struct Maps {
     list: Option<Vec<Mapping>>,
@@ -52,8 +52,8 @@ impl Maps {
         self.list()
     }
 
-    /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away.
-    /// Rather below than above: behind an executable its heap grows.
+    /// Maps `len` writable bytes such that everything in `start..end` is less than `reach` away. A
+    /// place below is taken rather than one above: behind an executable its heap grows.
     pub fn map_near(
         &mut self,
         start: usize,
@@ -67,7 +67,7 @@ impl Maps {
         let mut gaps = Vec::new();
         let mut from = LOWEST;
         for m in list {
-            // Below the stack is where it grows.
+            // The stack grows into the gap below it.
             if m.start > from && m.name != b"[stack]" {
                 gaps.push((from, m.start));
             }
@@ -100,7 +100,7 @@ impl Maps {
     }
 }
 
-/// What the kernel tells of single pages.
+/// The kernel's record of single pages, /proc/self/pagemap.
 pub struct Pagemap {
     fd: i32,
     entries: Vec<u8>,

@@ -1,8 +1,8 @@
 //! `memcpy` and its kin, for this library alone.
 //!
 //! Compilers call these six functions for copies, fills and comparisons wherever they like. libc's
-//! would do, but: libc's text is not executable for the moment in which it is patched, and libc's
-//! use the widest vectors that the processor has, which a light hook (see `entry.rs`) has not
+//! functions cannot serve: libc's text is not executable for the moment in which it is patched, and
+//! they use the widest vectors that the processor has, which a light hook (see `entry.rs`) has not
 //! saved. These use xmm0-7 and nothing of libc. They are hidden: the linker binds every call from
 //! inside the library to them, codecs in C included, and the program keeps its own.
 //!

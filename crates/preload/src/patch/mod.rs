@@ -27,9 +27,9 @@
 //! *unpatched* sites are known to exist, were left as they are, and are counted: calls made there
 //! are not seen.
 //!
-//! What is there at start is patched by [`patch_all_loaded`], before any other code of the program
-//! runs; what the loader maps later by [`patch_file_mapping`], from the hook of `mmap`, before
-//! anything in it can run.
+//! Objects that are there at start are patched by [`patch_all_loaded`], before any other code of
+//! the program runs; objects that the loader maps later by [`patch_file_mapping`], from the hook of
+//! `mmap`, before anything in them can run.
 //!
 //! Lock order: `PATCHER` (taken by these two), then the allocator's. Nothing is called under them
 //! but this module.
@@ -94,7 +94,7 @@ static PATCHER: Mutex<Patcher> =
 /// Where the lock's guard is kept while the process forks.
 static FORKING: Mutex<Option<MutexGuard<'static, Patcher>>> = Mutex::new(None);
 
-/// What was done to one object.
+/// The outcome for one object.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectReport {
     pub name: Vec<u8>,
@@ -103,7 +103,7 @@ pub struct ObjectReport {
     pub patched: u32,
 }
 
-/// What was done.
+/// The outcome for a set of objects.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Objects looked at.
@@ -136,7 +136,7 @@ pub fn before_fork() {
     *FORKING.lock() = Some(patcher);
 }
 
-/// Releases what [`before_fork`] holds.
+/// Releases the lock that [`before_fork`] holds.
 pub fn after_fork() {
     let patcher = FORKING.lock().take();
     drop(patcher);
@@ -170,8 +170,8 @@ pub unsafe fn patch_all_loaded(cache_dir: Option<&[u8]>) -> Report {
         list.iter().find(|m| (m.start..m.end).contains(&(patch_all_loaded as *const () as usize)));
     let own = own.map(|m| (m.device, m.inode));
     let mut report = Report::default();
-    // What is private takes the first slots that are free, so what is shared comes first: it needs
-    // those at its distance.
+    // Private copies take the first slots that are free, so shared texts come first: they need the
+    // slots at their distance.
     let (vdso, files): (Vec<&Mapping>, Vec<&Mapping>) = list.iter().rev().partition(|m| is_vdso(m));
     for m in files.into_iter().chain(vdso) {
         if Some((m.device, m.inode)) == own {
@@ -193,7 +193,7 @@ fn is_vdso(m: &Mapping) -> bool {
 }
 
 /// Patches an object that is mapped, by shared pages if its table and the place for its slots allow
-/// it. Says what it has, and how many of its sites were patched.
+/// it. Returns its counts, and the number of patched sites.
 ///
 /// # Safety
 /// `m` must be the object's text, and nobody may be executing it.
@@ -215,11 +215,11 @@ unsafe fn patch_loaded(
     let kept = cache.zip(name.as_deref());
     let analysis = OnceCell::new();
     let whole = || analysis.get_or_init(|| load_or_analyze(image, kept));
-    // Of what has a file, the head of the table may be enough.
+    // For an object that has a file, the head of the table may be enough.
     let kept_of_file = kept.filter(|_| !is_vdso(m));
     let counts =
         kept_of_file.and_then(|(c, n)| table::counts(c, n)).unwrap_or_else(|| whole().counts());
-    // What shared texts find behind their links is for programs of libc.
+    // The code behind the links of shared texts is for programs of libc.
     let shared = kept_of_file.filter(|_| counts.sites > 0 && !needs_hook_stack(image));
     let shared = shared.and_then(|(c, n)| Shared::new(c, n, counts, m, slots));
     let served = match (shared, pagemap) {
@@ -239,7 +239,7 @@ unsafe fn patch_loaded(
 /// The object whose text `m` is, if all of it is there to be read.
 ///
 /// # Safety
-/// What `list` says is mapped must stay so for as long as the image is used.
+/// The mappings in `list` must stay for as long as the image is used.
 unsafe fn object_of<'a>(m: &Mapping, list: &[Mapping]) -> Option<Image<'a>> {
     let is_text = m.prot & PROT_EXEC != 0 && m.prot & PROT_READ != 0 && m.private;
     if !is_text || !(m.inode != 0 || m.name == b"[vdso]") {
@@ -256,7 +256,8 @@ unsafe fn object_of<'a>(m: &Mapping, list: &[Mapping]) -> Option<Image<'a>> {
 }
 
 /// Patches an object that was just mapped: `len` bytes of `fd` from `offset`, at `addr`, executable
-/// with `prot`. Its other segments need not be there yet. What is no ELF object is left alone.
+/// with `prot`. Its other segments need not be there yet. A file that is no ELF object is left
+/// alone.
 ///
 /// # Safety
 /// The mapping must be as described, and nobody may be executing it: to be called after the `mmap`
@@ -271,7 +272,7 @@ pub unsafe fn patch_file_mapping(
     let mut report = Report::default();
     let Some(file) = FileBytes::map(fd) else { return report };
     let Some(image) = Image::of_file(file.bytes()) else { return report };
-    // Which segment is this, and where would address 0 be?
+    // The mapping's segment, and the address at which virtual address 0 would be.
     let len = len.next_multiple_of(PAGE_SIZE);
     let (from, to) = (offset as u64, (offset + len) as u64);
     let segment = image.segments.iter().find(|s| {
@@ -282,8 +283,8 @@ pub unsafe fn patch_file_mapping(
     });
     let Some(s) = segment else { return report };
     let bias = (addr as u64).wrapping_sub(from).wrapping_add(s.offset).wrapping_sub(s.vaddr);
-    // The loader may have mapped the whole span like its first segment; what lies behind the
-    // segment is not text.
+    // The loader may have mapped the whole span like its first segment; bytes behind the segment
+    // are not text.
     let end = (s.offset + s.file_bytes).next_multiple_of(PAGE_SIZE as u64).min(to);
     let text = Text { start: addr, end: addr + (end - from) as usize, prot };
     let mut patcher = PATCHER.lock();
@@ -292,7 +293,7 @@ pub unsafe fn patch_file_mapping(
     let name = cache_name(&image, || cache::stat_fd(fd).ok());
     let analysis = load_or_analyze(&image, cache.as_ref().zip(name.as_deref()));
     let (source, mut maps) = (Source::Fd { fd, offset }, Maps::default());
-    // What is shared would be changed in the file.
+    // A shared mapping would be changed in the file.
     if !analysis.sites.is_empty()
         && !maps.list().iter().any(|m| m.private && (m.start..m.end).contains(&addr))
     {
@@ -349,7 +350,7 @@ fn load_or_analyze(image: &Image, kept: Option<(&CacheDir, &[u8])>) -> Analysis 
     })
 }
 
-/// The name of an object's patch table: its build id, or else what identifies its file.
+/// The name of an object's patch table: its build id, or else the identity of its file.
 fn cache_name(image: &Image, stat: impl FnOnce() -> Option<cache::Stat>) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     match image.build_id() {
@@ -381,8 +382,8 @@ impl FileBytes {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as self lives. (Whoever cuts a library while it is loaded
-        // kills its users.)
+        // SAFETY: mapped for as long as self lives. (A process that cuts a library short while it
+        // is loaded kills its users.)
         unsafe { core::slice::from_raw_parts(self.addr as *const u8, self.len) }
     }
 }

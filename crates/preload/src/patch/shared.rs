@@ -4,8 +4,8 @@
 //! To write jumps into a library costs each process a copy of every page that has one, and of the
 //! slots: for libc 320 KiB, most of what a small process pays. But the pages are the same in all
 //! processes in which text and slots lie at the same distance. So the first process that has an
-//! object at a distance writes the result to the cache directory, and it and those that come after
-//! it map that over the object:
+//! object at a distance writes the result to the cache directory, and this process and later ones
+//! map that file over the object:
 //!
 //! ```text
 //!  file                  head  |  slots  |  text, as long as the object's executable mapping
@@ -23,23 +23,23 @@
 //! - Its head names everything that its bytes depend on, the *key*: the distance, the object's file
 //!   (its place, length, times, as `stat` and as the mapping says; the name has its build id), and
 //!   the build of this library.
-//! - It is as long as the head says and has the time of modification that the head says: whoever
-//!   changes it changes that.
-//! - Its slots and its text have the sum that the head says. Whoever maps it first after a start of
-//!   the machine finds out, and notes it in a file beside it, with the time of the last change to
-//!   the file, which nobody can put back.
-//! - The text in memory is as it is in its file: who has written into it, a debugger for instance,
-//!   keeps his bytes.
+//! - It is as long as the head says and has the time of modification that the head says, which
+//!   every change to the file changes.
+//! - Its slots and its text have the sum that the head says. The first process that maps the file
+//!   after a start of the machine checks the sum, and notes that in a file beside it, with the time
+//!   of the last change to the file, which nobody can put back.
+//! - The text in memory is as it is in its file: bytes that a debugger, for instance, has written
+//!   into it stay.
 //!
 //! # While it is used
 //! The kernel keeps a program's file from being written while it runs, but not a file that is only
-//! mapped. Who cut one short, or wrote into it, would kill all that run it. So the files are
-//! read-only (0400): `cp` and `rsync --inplace` of an ordinary user fail, or make a new file. For
-//! root nothing is read-only; its backups are kept away by a CACHEDIR.TAG.
+//! mapped. A writer that cut such a file short, or changed it, would kill all processes that run
+//! it. So the files are read-only (0400): `cp` and `rsync --inplace` of an ordinary user fail, or
+//! make a new file. For root nothing is read-only; its backups are kept away by a CACHEDIR.TAG.
 //!
 //! Everything else (a kernel that does not tell, a file system without execution, a limit reached)
-//! leads to what `apply.rs` does: private copies. So do objects that the loader maps later: where
-//! they lie follows no rule.
+//! leads to the private copies of `apply.rs`. So do objects that the loader maps later: where they
+//! lie follows no rule.
 //!
 //! # Safety charter
 //! Maps over an object's text, as `apply` writes into it: while nobody executes it, the same bytes
@@ -66,21 +66,21 @@ const BUILD: u64 = match u64::from_str_radix(env!("UZSWAP_PATCH_SUM"), 16) {
     Ok(sum) => sum,
     Err(_) => panic!("build.rs writes hexadecimal digits"),
 };
-/// What the names of such files have in them.
+/// Part of the names of such files.
 const MARK: &[u8] = b".text";
-/// What follows in the name of the note that a file was found to be right.
+/// The end of the name of the note that a file was found to be right.
 const SEEN: &[u8] = b".seen";
-/// What is read at a time: a block of the allocator's.
+/// Bytes read at a time: a block of the allocator's.
 const PIECE_BYTES: usize = 32 << 10;
-/// All such files together; beyond it the oldest go.
+/// The most bytes of all such files together, 128 MiB; beyond it the oldest go.
 const LARGEST_BYTES: u64 = 128 << 20;
-/// What is younger is not thrown away.
+/// Files younger than this, one hour, are not thrown away.
 const REST_NS: u64 = 3600 * 1_000_000_000;
-/// An object that was changed less long ago could change once more with the same times.
+/// An object that was changed less than 2 s ago could change once more with the same times.
 const OBJECT_REST_NS: u64 = 2 * 1_000_000_000;
 const READ_EXECUTE: usize = PROT_READ | PROT_EXEC;
 
-/// What the bytes depend on.
+/// Everything on which a file's bytes depend.
 type Key = [u64; KEY_WORDS];
 const KEY_WORDS: usize = 10;
 /// Magic, build, bytes of slots and text, sites, time, their sum; the key; the sum of the head.
@@ -106,7 +106,7 @@ enum Mapped {
     Yes,
     /// There is no file that fits.
     Missing,
-    /// There is one, but it may not be mapped.
+    /// There is a file, but it may not be mapped.
     Refused,
 }
 
@@ -145,11 +145,11 @@ impl<'a> Shared<'a> {
     }
 
     /// Gives the process the shared text, made if it has to be, and notes the slots as the
-    /// object's. False: it has its own still.
+    /// object's. False: the process still has its own text.
     ///
     /// # Safety
     /// Nobody may be executing the text or about to, it must be mapped as `new` was told, and
-    /// `source` must be what is mapped there.
+    /// `source` must be the file that is mapped there.
     pub unsafe fn serve<'t>(
         &self,
         slots: &mut Slots,
@@ -223,8 +223,8 @@ impl<'a> Shared<'a> {
         outcome
     }
 
-    /// Whether slots and text have the sum that they should have: as was noted since the machine
-    /// has started, or by a look at all of them.
+    /// Whether slots and text have the sum that they should have: by a note from after the
+    /// machine's start, or by a look at all bytes.
     fn is_right(&self, fd: i32, stat: &Stat, contents: u64) -> bool {
         let mut name = self.name.clone();
         name.extend_from_slice(SEEN);
@@ -249,7 +249,7 @@ impl<'a> Shared<'a> {
     /// As for `serve`; the file must be the text's.
     unsafe fn map_file(&self, fd: i32, slots: &mut Slots, source: Source) -> Mapped {
         let (text, slots_at) = (self.text, self.slots());
-        // Also if something fails: the pages are not what they were.
+        // The slots are assigned even if something fails: their pages are not as they were.
         slots.assign(text, (self.place, 1 + pages_for(self.sites)), (0, 0));
         // SAFETY: pages of the array that are free; text as the caller says.
         let map = |at: usize, len: usize, from: usize| unsafe {
@@ -261,7 +261,7 @@ impl<'a> Shared<'a> {
         // SAFETY: the first of the pages, which were free, never used and thus writable.
         unsafe { (self.place as *mut Links).write(Links::new()) };
         if !map(text.start, self.text_bytes(), PAGE_SIZE + self.slot_bytes()) {
-            // It may have gone on the way.
+            // The text may have gone in the attempt.
             // SAFETY: the caller's.
             unsafe { map_again(text, source) };
             return Mapped::Refused;
@@ -274,7 +274,7 @@ impl<'a> Shared<'a> {
     /// # Safety
     /// As for `serve`.
     unsafe fn make(&self, table: &Analysis, bias: u64) -> bool {
-        // Whole seconds: file systems that know no others keep them.
+        // Whole seconds: file systems that know nothing finer keep them.
         let now = now_ns() / 1_000_000_000 * 1_000_000_000;
         let changed = self.object.modified_ns.max(self.object.changed_ns);
         if changed.saturating_add(OBJECT_REST_NS) > now

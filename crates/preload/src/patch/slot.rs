@@ -13,15 +13,15 @@
 //! ```
 //!
 //! All slots lie in one array in this library's own .bss, made executable page by page as they are
-//! filled, and the array is covered by a single entry of call-frame information: it says that
-//! whoever is found in a slot is, as far as the stack goes, where the slot's last word says. So an
+//! filled, and the array is covered by a single entry of call-frame information: it says that a
+//! thread found in a slot is, as far as the stack goes, where the slot's last word says. So an
 //! unwinder that meets an interrupted system call, which for glibc is how a thread is cancelled,
 //! finds its way back into the function that made it.
 //!
-//! What a slot needs of this library it finds by two addresses, its [`Links`], and the rest it
-//! names by distance. So the slots of a near object are the same in all processes where object,
-//! slots and links lie at the same distances: pages of a file (`shared.rs`), for which `place_for`
-//! chooses the place in the array.
+//! A slot finds this library by two addresses, its [`Links`], and names the rest by distance. So
+//! the slots of a near object are the same in all processes where object, slots and links lie at
+//! the same distances: pages of a file (`shared.rs`), for which `place_for` chooses the place in
+//! the array.
 //!
 //! # Safety charter
 //! Each object has pages of its own in the array. They are filled before a jump leads to them, and
@@ -46,13 +46,12 @@ pub const SLOT_BYTES: usize = 128;
 /// Where a slot keeps the address of the original instruction, from the slot.
 const ORIGIN_AT: usize = 120;
 const SLOTS_PER_PAGE: usize = PAGE_SIZE / SLOT_BYTES;
-/// Somewhat less than 2 MiB, so that nowhere a huge page fits in.
+/// Pages of the array: somewhat less than 2 MiB, so that a huge page fits in nowhere.
 const SLOT_PAGES: usize = 448;
-/// Between shared texts and their slots lie multiples of this: 2 MiB, as kernels align large
-/// objects, this library among them.
+/// The distance between shared texts and their slots is a multiple of this: 2 MiB, as kernels align
+/// large objects, this library among them.
 const STEP_PAGES: usize = 512;
-/// How many places a shared text's slots have to choose from, where the first is taken or not in
-/// the array.
+/// Places that are tried for a shared text's slots, where the first is taken or not in the array.
 const PLACES: usize = 8;
 const ARRAY_BYTES: usize = SLOT_PAGES * PAGE_SIZE;
 
@@ -89,7 +88,7 @@ pub fn slot_range() -> core::ops::Range<usize> {
     start..start + ARRAY_BYTES
 }
 
-/// What slots refer to.
+/// The addresses in this library that slots refer to.
 #[repr(C)]
 pub struct Links {
     classes: *const AtomicU8,
@@ -105,9 +104,9 @@ impl Links {
     }
 }
 
-/// Those of all slots that are not shared.
+/// The links of all slots that are not shared.
 static LINKS: Links = Links::new();
-/// Those of slots whose hooks run on the thread's hook stack.
+/// The links of slots whose hooks run on the thread's hook stack.
 static LINKS_TO_HOOK_STACK: Links = Links { slow_path: uzswap_patch_slow_own, ..Links::new() };
 
 pub fn common_links(to_hook_stack: bool) -> usize {
@@ -118,7 +117,7 @@ pub fn common_links(to_hook_stack: bool) -> usize {
 /// One bit for each page of the array.
 type PageBits = [u64; SLOT_PAGES / 64];
 
-/// Which slots are used, by what. Guarded by the patcher's lock.
+/// The used slots and their objects. Guarded by the patcher's lock.
 pub struct Slots {
     used: PageBits,
     /// Pages that had an object once: they are not writable.
@@ -134,7 +133,7 @@ struct Object {
     stubs: (usize, usize),
 }
 
-/// Whole pages for so many slots.
+/// The number of whole pages for `slots` slots.
 pub fn pages_for(slots: usize) -> usize {
     slots.div_ceil(SLOTS_PER_PAGE)
 }
@@ -181,9 +180,9 @@ impl Slots {
         Some((at, pages))
     }
 
-    /// Where the slots of a text are to lie so that what leads from one to the other is the same in
-    /// most processes: at a distance that is a multiple of the step, or some pages more where that
-    /// is taken. Never used before.
+    /// The place for the slots of a text such that jumps between the two are equal in most
+    /// processes: at a distance that is a multiple of the step, or some pages more where that place
+    /// is taken. Its pages were never used before.
     pub fn place_for(&self, text: &Text, pages: usize) -> Option<usize> {
         let array = slot_range().start;
         let same = (text.start.wrapping_sub(array) / PAGE_SIZE) % STEP_PAGES;
@@ -193,7 +192,7 @@ impl Slots {
         first.next().map(|first| array + first * PAGE_SIZE)
     }
 
-    /// Notes whose the pages are, until the text has gone. `stubs`: address and length, 0 where
+    /// Notes the pages as the text's, until the text has gone. `stubs`: address and length, 0 where
     /// there are none.
     pub fn assign(&mut self, text: Text, (slots, pages): (usize, usize), stubs: (usize, usize)) {
         set_bits(&mut self.used, page_of(slots), pages, true);
@@ -387,7 +386,7 @@ mod tests {
         Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).into_iter().collect()
     }
 
-    /// The same operation on the same operands, wherever it stands.
+    /// Whether two instructions are one operation on equal operands, at whatever address.
     fn same(a: &Instruction, b: &Instruction) -> bool {
         a.code() == b.code()
             && a.op_count() == b.op_count()
@@ -399,7 +398,7 @@ mod tests {
             && (0..a.op_count()).all(|n| a.try_immediate(n).ok() == b.try_immediate(n).ok())
     }
 
-    /// The code that a site stands for, from its start.
+    /// The original code of a site, from its start.
     fn original_of(site: &Site, bias: u64) -> Vec<Instruction> {
         let mut bytes = site.original[..site.len as usize].to_vec();
         if site.stays_in_place() {
@@ -444,8 +443,8 @@ mod tests {
             }
         }
 
-        /// The class is looked up. Returns where a number leads that is not in the table, if that
-        /// is known only when it is called.
+        /// Checks that the class is looked up. Returns where a number leads that is not in the
+        /// table, if the number is known only when the call is made.
         fn check_class(&mut self) -> Option<u64> {
             let links = self.links;
             let i = self.next();
@@ -474,7 +473,7 @@ mod tests {
             }
         }
 
-        /// What comes after the call, and the way back.
+        /// Checks the code after the call, and the way back.
         fn check_rest(&mut self, original: &[Instruction], resume: u64) {
             let is_jump = matches!(self.site.tail, Tail::Jump(_) | Tail::Branch(..));
             self.check_moved(&original[..original.len() - usize::from(is_jump)]);
@@ -502,7 +501,7 @@ mod tests {
             }
         }
 
-        /// The slow path is told where the call returns to.
+        /// Checks that the slow path gets the address to which the call returns.
         fn check_slow(&self, slow: u64, after: u64) {
             let slow = self.at(slow);
             let given = match slow[0].code() {
@@ -516,7 +515,7 @@ mod tests {
         }
     }
 
-    /// Reads a slot as a processor would, and compares with the code it stands for.
+    /// Reads a slot as a processor would, and compares it with the code that it replaces.
     fn check_slot(site: &Site, slot: u64, bias: u64, near: bool) {
         let links = slot - PAGE_SIZE as u64;
         let code = &emit_slot(site, slot as usize, bias, near, links as usize);
@@ -637,7 +636,7 @@ mod tests {
                 taken.push(place);
                 distances.insert(start - place);
             }
-            // What was used once is not writable, and not asked for again.
+            // Slots that were used once are not writable, and not asked for again.
             slots.forget(|_| true);
             assert!(!taken.contains(&slots.place_for(&text, 18).unwrap()));
         }

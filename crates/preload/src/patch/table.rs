@@ -21,9 +21,9 @@ use super::cache::{CacheDir, Lasting};
 
 /// The longest piece of code that one site replaces.
 pub const SITE_BYTES: usize = 40;
-/// The number is not known before the call is made.
+/// In place of a number that is not known before the call is made.
 pub const NO_NUMBER: u16 = u16::MAX;
-/// No correction.
+/// In place of an offset: no correction.
 pub const NO_RIP: u8 = u8::MAX;
 
 /// How the moved code ends.
@@ -45,7 +45,7 @@ pub enum Tail {
 pub struct Site {
     /// The first overwritten byte.
     pub start: u64,
-    /// What was there.
+    /// The bytes that are overwritten.
     pub original: [u8; SITE_BYTES],
     /// How many bytes are overwritten.
     pub len: u8,
@@ -63,7 +63,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// The instruction is not overwritten.
+    /// Whether the instruction is not overwritten.
     pub fn stays_in_place(&self) -> bool {
         self.syscall == self.len
     }
@@ -72,7 +72,7 @@ impl Site {
         self.start + self.syscall as u64
     }
 
-    /// Whether a file's claim is at least consistent in itself.
+    /// Whether a site from a file is at least consistent in itself.
     fn is_sane(&self) -> bool {
         let (len, at, copied) = (self.len as usize, self.syscall as usize, self.copied as usize);
         let room = if self.pad != 0 { 2 } else { 5 };
@@ -86,12 +86,12 @@ impl Site {
     }
 }
 
-/// What analysing an object gave.
+/// The result of analysing an object.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Analysis {
     /// Sorted by address; their bytes do not overlap.
     pub sites: Vec<Site>,
-    /// Where calls are, or seem to be, for which there is no safe replacement.
+    /// Addresses of calls, or of bytes that look like one, for which there is no safe replacement.
     pub unpatchable: Vec<u64>,
 }
 
@@ -205,8 +205,7 @@ impl Analysis {
 
 // ---- in the cache ------------------------------------------------------------------------------------------
 
-/// How many system-call instructions an object has: what one need know of it when its text is
-/// shared.
+/// How many system-call instructions an object has: enough to know when its text is shared.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
     pub sites: usize,
@@ -223,8 +222,8 @@ pub fn load(cache: &CacheDir, name: &[u8]) -> Option<Analysis> {
     if whole { Analysis::from_bytes(&bytes) } else { None }
 }
 
-/// What the table kept under `name` says of itself, for the price of its head. A hint, but that
-/// there is nothing at all in an object is certain.
+/// The counts in the head of the table kept under `name`; the rest is not read. They are a hint,
+/// but that there is nothing at all in an object is certain.
 pub fn counts(cache: &CacheDir, name: &[u8]) -> Option<Counts> {
     let (fd, stat) = cache.open_file(name)?;
     let mut head = [0; HEADER_BYTES];
@@ -332,7 +331,7 @@ mod tests {
                 (counts(&cache, b"table"), load(&cache, b"table")),
                 (Some(a.counts()), Some(a.clone()))
             );
-            // That there is nothing must be true; all else is found out.
+            // A table that says that there is nothing must be true; all other errors are found out.
             let good = a.to_bytes();
             for bit in 0..HEADER_BYTES * 8 {
                 let mut bad = good.clone();

@@ -26,15 +26,16 @@ global_asm!(
     ".popsection",
 );
 
-/// The slot is the base of gs. Decided before the first thread has a slot.
+/// Set if the slot is the base of gs. Decided before the first thread has a slot.
 pub(super) static SLOT_IN_GS: AtomicBool = AtomicBool::new(false);
 
-/// Puts the slots of all threads into gs: before any is set, where the kernel allows it.
+/// Puts the slots of all threads into gs. Called before any slot is set, and only where the kernel
+/// allows gs.
 pub fn keep_slots_in_gs() {
     SLOT_IN_GS.store(true, Ordering::Relaxed);
 }
 
-/// Whether slots are in gs, and so hooks never run on the program's stack.
+/// Whether slots are in gs; then hooks never run on the program's stack.
 pub fn are_slots_in_gs() -> bool {
     SLOT_IN_GS.load(Ordering::Relaxed)
 }
@@ -85,8 +86,8 @@ pub fn thread_slot_set(value: usize) {
     }
 }
 
-/// Where the word of a thread with this thread pointer (fs base) is: below it. In memory there is
-/// none if it is in gs.
+/// The address of the word of a thread with this thread pointer (fs base): below it. `None` if
+/// words are in gs.
 pub fn thread_slot_of(pointer: usize) -> Option<usize> {
     if are_slots_in_gs() {
         return None;
@@ -103,7 +104,7 @@ pub fn thread_slot_of(pointer: usize) -> Option<usize> {
     Some(pointer.wrapping_add_signed(offset))
 }
 
-/// Where this thread's word is, if it is in memory.
+/// The address of this thread's word, if it is in memory.
 pub fn thread_slot_address() -> Option<usize> {
     if are_slots_in_gs() {
         return None;

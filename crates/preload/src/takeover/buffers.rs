@@ -1,8 +1,8 @@
 //! System calls with buffers, once paging is on: every buffer is resident before the call and held
 //! until it returns.
 //!
-//! The shapes of the arguments are in `calls/`; here they are held. Retry on EFAULT is the safety
-//! net, not the plan: some calls have consumed their data by then.
+//! The shapes of the arguments are in `calls/`; here their memory is held. Retry on EFAULT is the
+//! safety net, not the plan: some calls have consumed their data by then.
 #![allow(unsafe_code)]
 
 use core::hint::black_box;
@@ -33,7 +33,7 @@ enum Cut {
     Never,
 }
 
-/// What a descriptor allows.
+/// How transfers on a descriptor may be cut.
 fn cut(fd: usize) -> Cut {
     const SOL_SOCKET: usize = 1;
     const SO_TYPE: usize = 3;
@@ -67,7 +67,7 @@ fn cut(fd: usize) -> Cut {
     }
 }
 
-/// Holds what a call touches.
+/// Holds the memory that a call touches.
 struct Holder {
     t: &'static ThreadBlock,
     sp: usize,
@@ -112,12 +112,13 @@ impl Visit for Holder {
     }
 }
 
-/// Without MOVE, resident pages may be write-protected for a moment: only the lock tells.
+/// Whether resident pages may be write-protected for a moment, as without MOVE: only the lock
+/// tells.
 fn must_unprotect() -> bool {
     PAGER.active().is_some_and(|a| a.kind == uzswap::control::Mechanism::UserfaultfdCopy)
 }
 
-/// Copies program memory that may not even be mapped: the kernel checks.
+/// Copies program memory that may be unmapped: the kernel checks.
 fn read_program(addr: usize, into: &mut [u8]) -> bool {
     let r = transfer(nr::PROCESS_VM_READV, into.as_mut_ptr() as usize, addr, into.len());
     if r == into.len() as isize {
@@ -217,15 +218,15 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     r
 }
 
-/// Whether it may be another process's memory that a call does not find: to look for more of ours
-/// that it could have meant would be in vain, and takes milliseconds.
+/// Whether the memory that a call does not find may be another process's. To look for more memory
+/// of this one would then be in vain, and takes milliseconds.
 fn is_of_another(number: usize, a: &Args) -> bool {
     let names_one = matches!(number, nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV);
     names_one && a[0] as u32 != PID.load(Ordering::Relaxed)
 }
 
-/// Keeps for good what the kernel will use after this call (robust list, rseq, the word cleared at
-/// thread exit), also while dormant: paging may be switched on later.
+/// Keeps resident for good the memory that the kernel uses after this call (robust list, rseq, the
+/// word cleared at thread exit), also while dormant: paging may be switched on later.
 pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
     struct Keeper(Holder);
     impl Visit for Keeper {
@@ -245,9 +246,9 @@ pub(super) fn keep_named(t: &'static ThreadBlock, number: usize, a: &Args) {
     walk(number, a, &mut Keeper(Holder { t, sp: &raw const here as usize }));
 }
 
-/// A thread ends: the kernel will walk its list of robust mutexes and mark those it died with,
-/// skipping silently what is missing. Holds the list's entries and their words until the thread is
-/// gone.
+/// Holds the entries of an ending thread's list of robust mutexes, and their words, until the
+/// thread is gone: the kernel walks the list and marks the mutexes that the thread held, but skips
+/// missing memory silently.
 pub(super) fn hold_robust_list(t: &'static ThreadBlock) {
     const ENTRIES_MAX: usize = 2048;
     let (mut head, mut len) = (0usize, 0usize);
@@ -296,7 +297,7 @@ pub(super) fn keep(t: &'static ThreadBlock, addr: usize, len: usize) {
     }
 }
 
-/// Holds what a call names, for the duration of `f`.
+/// Holds the memory that a call names, for the duration of `f`.
 pub(super) fn with_held<R>(
     t: &'static ThreadBlock,
     number: usize,
@@ -316,7 +317,8 @@ pub(super) fn with_held<R>(
 /// Holds the stack around the caller's frames for the duration of `f`, which may have words there
 /// for the kernel to read or write.
 pub(super) fn with_stack_held(f: impl FnOnce() -> isize) -> isize {
-    /// What `f` has below this frame, and where words of its callers lie above it.
+    /// Bytes of stack that `f` uses below this frame, and bytes above it where words of its callers
+    /// lie.
     const BELOW_BYTES: usize = 4 << 10;
     const ABOVE_BYTES: usize = 12 << 10;
     if !ACTIVE.load(Ordering::Acquire) {
@@ -367,7 +369,7 @@ fn is_own_memory(fd: usize) -> bool {
     let mut path = [0u8; 40];
     let mut digits = [0u8; 12];
     let mut n = 0;
-    for part in [&b"/proc/self/fd/"[..], super::process::decimal(fd as u32, &mut digits)] {
+    for part in [&b"/proc/self/fd/"[..], super::decimal(fd as u32, &mut digits)] {
         path[n..n + part.len()].copy_from_slice(part);
         n += part.len();
     }
@@ -483,8 +485,8 @@ fn send_pieces(t: &'static ThreadBlock, a: Args) -> isize {
     done as isize
 }
 
-/// The length of a buffer of which a call may fill less, cut to what can be held; the arguments
-/// with it.
+/// Cuts the length of a buffer that a call may fill in part to one that can be held. Returns the
+/// arguments with it.
 pub(super) fn clamp_length(number: usize, mut a: Args) -> Args {
     const MSG_WAITALL: usize = 0x100;
     /// No datagram is longer than a receive buffer can be set without privilege, many times over.

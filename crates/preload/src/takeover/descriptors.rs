@@ -19,8 +19,8 @@ use super::{
     Answer, Args, PAGER, PID, buffers, call, evictor, raw, runtime, thread, with_own_words,
 };
 
-/// The descriptors of the run: the counters', and the settings'. What they are of is checked once,
-/// at the start: from then on nobody but us can close or replace them.
+/// The descriptors of the run: the counters', and the settings'. Their files are checked once, at
+/// the start: from then on nobody but us can close or replace them.
 pub static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 static SETTINGS_FD: AtomicI32 = AtomicI32::new(-1);
 static INODES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -57,7 +57,8 @@ pub fn keep_over_exec(stay: bool) {
 /// No descriptor of ours is below this number.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
-/// More than the largest store has (32 connections), with the files and leashes of forks.
+/// The most descriptors of ours: more than the largest store has (32 connections), with the files
+/// and leashes of forks.
 const OURS_MOST: usize = 128;
 
 /// Collects our descriptors, ascending, into a bounded array.
@@ -81,7 +82,7 @@ fn ours(into: &mut [i32; OURS_MOST]) -> usize {
     n
 }
 
-/// Looks up what we own now; called after descriptors were opened.
+/// Looks up the descriptors that we own now; called after some were opened.
 pub fn refresh() {
     let mut fds = [0; OURS_MOST];
     let n = ours(&mut fds);
@@ -99,7 +100,7 @@ fn is_ours(fd: i32) -> bool {
     })
 }
 
-/// Calls by which a program finds out what a descriptor is, or whether it is one.
+/// Calls by which a program finds out whether a number is a descriptor, and of what.
 pub(super) const ASKING: [usize; 5] = [nr::FCNTL, nr::FSTAT, nr::NEWFSTATAT, nr::STATX, nr::DUP];
 
 /// Whether such a call asks for a descriptor of ours: there is none.
@@ -159,8 +160,7 @@ fn close_range(a: Args) -> Option<Answer> {
 type Limits = [u64; 2];
 
 const RLIMIT_NOFILE: usize = 7;
-/// What the soft limit is raised to while descriptors of ours are opened. A table has 8 bytes for
-/// each number.
+/// The soft limit while descriptors of ours are opened. A table has 8 bytes for each number.
 const ROOMY: u64 = 4096;
 
 /// The hard limit that the program has set, if lower than the kernel's.
@@ -193,7 +193,7 @@ pub fn give_back(room: Option<Limits>) {
     }
 }
 
-/// A program is about to be executed: what it inherits is what this one believes.
+/// Has a program that is about to be executed inherit the limits in which this one believes.
 pub(super) fn before_exec() {
     if let Ok([soft, hard]) = kernel_limits(None)
         && HARD.load(Ordering::Relaxed) < hard

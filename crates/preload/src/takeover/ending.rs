@@ -1,8 +1,8 @@
-//! Paging ends for good in this process, which goes on: all its memory is brought in
+//! The end of paging, for good, in a process that goes on: all its memory is brought in
 //! (`core/fault/ending.rs`).
 //!
-//! Called where something that paging needs is about to go. More memory than the limit is said,
-//! once; a program that dies of it would be worse.
+//! Called where something that paging needs is about to go. The process may then hold more than the
+//! limit, which is said once; a program that dies would be worse.
 
 use core::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ pub fn end_paging(why: Notice, errno: i32) {
     if memory::is_unmanaged() {
         return;
     }
-    // It must not come back, nor be in the middle of anything.
+    // The evictor must not come back, nor be in the middle of anything.
     memory::set_unmanaged();
     evictor::stop();
     if ACTIVE.load(Ordering::Acquire) {
@@ -29,7 +29,7 @@ pub fn end_paging(why: Notice, errno: i32) {
     PAGER.tree().notice(why, errno);
 }
 
-/// In the child of a fork the pager has ended paging.
+/// Notes that the pager has ended paging in the child of a fork.
 pub fn ended_in_child(errno: i32) {
     memory::set_unmanaged();
     forget();
@@ -37,14 +37,14 @@ pub fn ended_in_child(errno: i32) {
     PAGER.tree().notice(Notice::PagingEnded, errno);
 }
 
-/// Nothing is missing any more, so no buffer has to be held.
+/// Ends the holding of buffers: no page is missing any more.
 fn forget() {
     ACTIVE.store(false, Ordering::SeqCst);
     super::set_classes(false);
 }
 
-/// Before the process has another thread, or another process in its memory: some ways of paging
-/// allow none.
+/// Ends paging before the process has another thread, or another process in its memory, if the
+/// mechanism allows none.
 pub fn before_company() {
     if PAGER.active().is_some_and(|a| a.mechanism.needs_to_be_alone()) {
         end_paging(Notice::PagingEnded, 0);

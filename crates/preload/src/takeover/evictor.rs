@@ -5,9 +5,8 @@
 //! time: the kernel's count of the process's anonymous memory, what relatives share
 //! (`relatives.rs`), the gauges.
 //!
-//! A dormant process that could hold much has it, too, asleep without end until somebody outside
-//! wants something of the process (`control/orders.rs`): less memory than it may have had so far,
-//! or some of it back.
+//! A dormant process that could hold much has an evictor, too, asleep without end until an order
+//! comes from outside (`control/orders.rs`): a lower limit, or memory to give back.
 #![allow(unsafe_code)]
 // # Safety charter
 // The new thread starts on memory mapped for it alone and runs `body`, which never returns. Its
@@ -29,30 +28,32 @@ const TLS_BYTES: usize = 64 << 10;
 const CLONE_FLAGS: usize =
     0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | CLONE_CHILD_CLEARTID;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
-/// A dormant process that could hold so many pages listens to orders; what others could give is not
-/// worth a thread.
+/// A dormant process that could hold so many pages, 32 MiB, listens to orders; the memory that a
+/// smaller one could give is not worth a thread.
 const LISTENS_PAGES: i64 = (32 << 20) / uzswap::sys::PAGE_SIZE as i64;
 /// How often the evictor looks by itself, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
-/// How long the dead count, so that each relative has had a tick.
+/// How long a dead process still counts, so that each relative has had a tick.
 const NOTICE_NS: u64 = 2 * TICK_NS;
 /// The pause between two looks, in ticks, while the process waits for its turn and has nothing more
 /// to give.
 const DRAINED_TICKS: u64 = 5;
-/// How often a process that waits for its turn gives back what little it did meanwhile has taken.
+/// How often a process that waits for its turn gives back the little memory that it has taken
+/// meanwhile.
 const REST_NS: u64 = 100_000_000;
-/// The fresh child of a dormant process is left alone so long: most exec or exit by then.
+/// How long the fresh child of a dormant process is left alone: most exec or exit by then.
 const FORK_GRACE_NS: u64 = 50_000_000;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
-/// The thread is to end. The kernel clears `ALIVE` and wakes its waiters when it has.
+/// `STOPPING`: the thread is to end. The kernel clears `ALIVE` and wakes its waiters when it has.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Memory of the thread: stack and thread-local area. The thread of a forked child uses it again.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static IN_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// A dormant process could hold so many pages: worth listening to orders or not.
+/// Starts the evictor of a dormant process that could hold enough pages to be worth listening to
+/// orders.
 pub fn listen_from(pages: i64) {
     if pages >= LISTENS_PAGES && !is_running() {
         start();
@@ -63,7 +64,7 @@ pub fn listen_from(pages: i64) {
 /// all signals blocked, so that it inherits that.
 pub fn start() {
     if !is_allowed() {
-        // One that listens sees that by itself, and ends.
+        // An evictor that only listens sees by itself that it must end.
         PAGER.slot().orders.ring();
         return;
     }
@@ -74,7 +75,7 @@ pub fn start() {
     if BASE.load(Ordering::Acquire) == 0 {
         match map_anonymous(STACK_BYTES + TLS_BYTES, PROT_READ | PROT_WRITE) {
             Ok(b) => BASE.store(b, Ordering::Release),
-            // Without it every eviction is direct; nothing is lost but speed.
+            // Without the thread every eviction is direct; nothing is lost but speed.
             Err(_) => return RUNNING.store(false, Ordering::Release),
         }
     }
@@ -122,7 +123,8 @@ pub fn start() {
     }
 }
 
-/// Whether the thread may run: not where paging has ended, nor beside a program that must be alone.
+/// Whether the thread may run: not where paging has ended, nor where the mechanism allows no other
+/// thread.
 fn is_allowed() -> bool {
     !memory::is_unmanaged() && !PAGER.active().is_some_and(|a| a.mechanism.needs_to_be_alone())
 }
@@ -131,8 +133,8 @@ pub fn is_running() -> bool {
     RUNNING.load(Ordering::Acquire)
 }
 
-/// Ends the thread, if it runs, and waits until it has. Without the pager's lock, which the thread
-/// may need to get there.
+/// Ends the thread, if it runs, and waits until it has ended. Called without the pager's lock,
+/// which the thread may need to get there.
 pub fn stop() {
     if !is_running() {
         return;
@@ -151,7 +153,7 @@ pub fn stop() {
     RUNNING.store(false, Ordering::Release);
 }
 
-/// In the child after fork the thread does not exist.
+/// Forgets the thread in the child after fork, where it does not exist.
 pub fn after_fork_child() {
     RUNNING.store(false, Ordering::Release);
     relatives::note_fork();
@@ -165,8 +167,8 @@ pub fn tid() -> u32 {
     TID.load(Ordering::Relaxed)
 }
 
-/// Whether the calling thread is the evictor: by its thread-local area, whose address is there in
-/// it.
+/// Whether the calling thread is the evictor: its thread-local area, which holds its own address,
+/// tells.
 pub fn is_caller() -> bool {
     if patch::are_slots_in_gs() {
         return patch::thread_slot_get() == 0 && tid() == uzswap::sys::gettid();
@@ -205,7 +207,7 @@ extern "C" fn body() -> ! {
         let word = PAGER.evictor_word.load(Ordering::Acquire);
         let mut is_done = PAGER.evict_to_watermark().freed < EVICTOR_PAGES;
         if let Some(active) = PAGER.active() {
-            // Dictionaries, where the codec wants them: at once done when nothing is due.
+            // Trains dictionaries, where the codec wants them; returns at once when none is due.
             active.cache.train();
         }
         if is_done {
@@ -231,7 +233,7 @@ extern "C" fn body() -> ! {
     }
 }
 
-/// The thread is about to end by itself; nobody starts it again in this process.
+/// Notes that the thread is about to end by itself; nobody starts it again in this process.
 fn leave_alone() {
     TID.store(0, Ordering::Relaxed);
     PAGER.slot().orders.set_listener(false);
@@ -243,7 +245,7 @@ fn may_sleep() -> bool {
     !ACTIVE.load(Ordering::Acquire) && !STOPPING.load(Ordering::Acquire)
 }
 
-/// In the fresh child of a dormant process: after a while it is one like others.
+/// Waits in the fresh child of a dormant process, until it counts as a process like others.
 fn grow_up() {
     let orders = &PAGER.slot().orders;
     let until = uzswap::sys::now_ns() + FORK_GRACE_NS;
@@ -261,21 +263,21 @@ fn grow_up() {
     memory::grown(&mut s);
 }
 
-/// One round of a dormant process's listening: whether paging must be switched on after all, and
-/// sleep.
+/// One round of a dormant process's listening: looks whether paging must be switched on after all,
+/// and sleeps.
 fn listen() {
     let orders = &PAGER.slot().orders;
     let rung = orders.rung();
     let wanted = orders.wanted();
     if let Some((number, BRING_IN)) = wanted {
-        // All is in its place.
+        // A dormant process has no page out.
         orders.finish_bring_in(number, 0);
         return;
     }
     if wanted.is_some() || PAGER.slot().share.most_pages().is_some() || relatives::is_tree_full() {
         memory::activate(&mut PAGER.lock());
         if let (Some((number, _)), false) = (wanted, ACTIVE.load(Ordering::Acquire)) {
-            // It cannot be paged: nothing will come of it.
+            // The process cannot be paged: the order has no effect.
             orders.finish(number);
         }
     }
@@ -287,13 +289,13 @@ fn listen() {
     }
 }
 
-/// What is asked of the process, under way.
+/// An order to the process, under way.
 enum Work {
     Reclaim(Reclaim),
     BringIn(BringIn),
 }
 
-/// A portion of what is asked of the process. True: nothing is.
+/// Carries out a portion of the process's order. True: there is none.
 fn obey(work: &mut Option<(u32, Work)>) -> bool {
     let orders = &PAGER.slot().orders;
     let Some((number, pages)) = orders.wanted() else {
@@ -327,9 +329,9 @@ fn obey(work: &mut Option<(u32, Work)>) -> bool {
     false
 }
 
-/// What the evictor reads again and again, opened once by a thread of the program: a descriptor
-/// that came and went beside the program would now and then take the number that the program
-/// expects for its own.
+/// Files that the evictor reads again and again, opened once by a thread of the program: a
+/// descriptor that came and went beside the program would now and then take the number that the
+/// program expects for its own.
 static FILES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
 /// Opens the files for this process; in the child of a fork the inherited ones speak of the parent.
@@ -366,7 +368,7 @@ pub(super) fn share_of_anonymous() -> Option<(i64, i64)> {
 }
 
 fn tick() {
-    // What the dead shared with this process counts here before it stops counting there.
+    // Memory that a dead process shared with this one counts here before it stops counting there.
     let gone = relatives::has_one_gone(uzswap::sys::now_ns(), NOTICE_NS);
     look_outside();
     relatives::correct_share(gone);
@@ -379,13 +381,13 @@ fn tick() {
     relatives::stay_alive();
 }
 
-/// What the kernel itself needs for a process, in pages, as memory groups count it: page tables,
-/// the stacks and descriptors of two threads. Of a build by 24 compilers, 74 processes at a time,
+/// Pages that the kernel itself needs for a process, as memory groups count them: page tables, the
+/// stacks and descriptors of two threads. A build by 24 compilers, 74 processes at a time, needed
 /// 60 pages each. For one process the default of `--memory` leaves a margin that is large enough;
-/// for many of them it is not, and the OOM killer came.
+/// for many of them it was not, and the OOM killer came.
 const KERNEL_PAGES: i64 = 48;
 
-/// Tells the pager what the process has beside managed memory. Returns its anonymous memory, in
+/// Tells the pager how much unmanaged memory the process has. Returns its anonymous memory, in
 /// pages.
 pub fn look_outside() -> Option<i64> {
     let pages = anonymous_pages()?;
@@ -393,7 +395,7 @@ pub fn look_outside() -> Option<i64> {
     Some(pages)
 }
 
-/// What a dormant process holds, in pages; asked by a thread of the program.
+/// Pages that a dormant process holds; asked by a thread of the program.
 pub fn held_pages() -> Option<i64> {
     Some(anonymous_pages()? + KERNEL_PAGES)
 }
@@ -404,7 +406,7 @@ fn anonymous_pages() -> Option<i64> {
     let n = if fds()[0] >= 0 {
         read_file(0, &mut text)?
     } else {
-        // Dormant: asked by a thread of the program.
+        // In a dormant process a thread of the program asks.
         let file = fd::open_read(c"/proc/self/statm").ok()?;
         let n = fd::read(file, &mut text);
         fd::close(file);
@@ -418,8 +420,8 @@ fn anonymous_pages() -> Option<i64> {
     Some(resident - shared)
 }
 
-/// The most anonymous memory that this process had, in pages: its peak less what of it is file
-/// memory now. For a dormant process, asked by a thread of the program when it ends.
+/// The most anonymous memory that this process had, in pages: its peak less its file memory now.
+/// For a dormant process, asked by a thread of the program when it ends.
 pub fn peak_anonymous_pages() -> Option<i64> {
     let file = fd::open_read(c"/proc/self/status").ok()?;
     let mut text = [0u8; 4096];

@@ -1,11 +1,11 @@
 //! Private mappings of files that the program may write: each page that it writes is its own from
 //! then on, memory as any other.
 //!
-//! Such pages are not managed. While paging is on they count by the kernel's count, as what the
-//! process has beside managed memory. A dormant process counts the mappings whole, as it counts
-//! ordinary memory, and large ones as what is reserved (`reserved.rs`): or it would pass the limit
-//! and not notice. Small ones are the data of libraries, which is in the kernel's count before the
-//! program begins. A mapping that becomes writable later (mprotect) is not seen.
+//! Such pages are not managed. While paging is on they count by the kernel's count, with the
+//! process's other unmanaged memory. A dormant process counts the mappings whole, as it counts
+//! ordinary memory, and large ones as reservations (`reserved.rs`): otherwise it would pass the
+//! limit and not notice. Small ones are the data of libraries, which is in the kernel's count
+//! before the program begins. A mapping that becomes writable later (mprotect) is not seen.
 
 use uzswap::fault::Locked;
 use uzswap::region::{Range, RangeFlags, Ranges};
@@ -14,7 +14,8 @@ use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_TYPE, PROT_EXEC, PROT_REA
 
 use super::{Args, reserved};
 
-/// Larger than the data of most libraries, and smaller than a file whose copy matters.
+/// Smallest mapping that counts: larger than the data of most libraries, and smaller than a file
+/// whose copy matters.
 const LEAST_BYTES: usize = 8 << 20;
 
 /// Changed with the pager's lock held.
@@ -31,7 +32,7 @@ pub fn overlaps(start: usize, len: usize) -> bool {
     MAPPINGS.first_overlap_unlocked(start, start.saturating_add(len)).is_some()
 }
 
-/// `[start, end)` is such memory now. Without memory for the list it is not counted.
+/// Notes that `[start, end)` is such memory now. Without memory for the list it is not counted.
 pub fn note(_lock: &Locked<'_>, start: usize, end: usize) {
     let is_large = reserved::is_one(end - start, true);
     let flags = RangeFlags::NONE.with(RangeFlags::RESERVED, is_large);
@@ -41,17 +42,17 @@ pub fn note(_lock: &Locked<'_>, start: usize, end: usize) {
     }
 }
 
-/// `[start, end)` is something else now.
+/// Notes that `[start, end)` is other memory now.
 pub fn forget(_lock: &Locked<'_>, start: usize, end: usize) {
     let _ = MAPPINGS.remove(start, end);
 }
 
-/// All that may be written, in pages.
+/// Pages of all mappings that may be written.
 pub fn pages() -> i64 {
     (MAPPINGS.accessible_bytes() / PAGE_SIZE) as i64
 }
 
-/// Of that, bytes of large mappings.
+/// Bytes of the large mappings, which count as reservations.
 pub fn reserved_bytes() -> usize {
     MAPPINGS.reserved_bytes()
 }

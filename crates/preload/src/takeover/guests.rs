@@ -2,8 +2,8 @@
 //! thread-local area of their own), and stop its threads to look at it, as LeakSanitizer does.
 //!
 //! They fault like any thread, each on a block of its own (`thread.rs`). A thread that is stopped
-//! with one of the pager's locks in its hands would never let it go while they wait for it. So none
-//! is stopped but while the one who stops it has all of them.
+//! while it holds one of the pager's locks would never free it, and the guest would wait for it
+//! without end. So a guest stops a thread only while the guest itself holds all of these locks.
 
 use uzswap::sys::{Errno, nr};
 
@@ -13,12 +13,12 @@ use super::{Args, PAGER, call, process, raw, runtime};
 const PTRACE_ATTACH: usize = 16;
 const PTRACE_INTERRUPT: usize = 0x4207;
 
-/// Whether a ptrace call stops a thread of the memory that its caller is in.
+/// Whether a ptrace call stops a thread that shares the caller's memory.
 pub(super) fn stops_us(a: &Args) -> bool {
     matches!(a[0], PTRACE_ATTACH | PTRACE_INTERRUPT) && process::is_shared_child()
 }
 
-/// Makes such a call, and waits until the thread has stopped.
+/// Makes a ptrace call that stops a thread, and waits until the thread has stopped.
 pub(super) fn stop_thread(t: &'static ThreadBlock, a: Args) -> isize {
     const P_PID: usize = 1;
     /// WSTOPPED and WEXITED; `__WALL`; and WNOWAIT: the caller will ask again.

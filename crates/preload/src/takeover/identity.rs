@@ -1,14 +1,14 @@
 //! Calls that change what the calling thread is to the kernel: its user, groups and capabilities,
 //! its namespaces.
 //!
-//! The evictor is a thread that the program knows nothing of, and it is in the way of both kinds. A
-//! user namespace is refused to a process of several threads. And libc makes the calls of the first
-//! kind for every thread that it knows: the evictor would go on with rights that the program has
-//! given up. So it ends, and starts again from the thread that made the call, as what that thread
-//! is now.
+//! The evictor is a thread of which the program knows nothing, and it is in the way of both kinds.
+//! The kernel refuses a user namespace to a process of several threads. And libc makes the calls of
+//! the first kind for every thread that it knows: the evictor would go on with rights that the
+//! program has given up. So it ends, and starts again from the thread that made the call, with that
+//! thread's new identity.
 //!
-//! Not under a seccomp filter that the program has installed: the old thread has none, a new one
-//! would inherit it, and what the evictor needs may kill it there.
+//! The evictor stays as it is under a seccomp filter that the program has installed: the old thread
+//! has none, a new one would inherit it, and calls that the evictor needs may kill it there.
 #![allow(unsafe_code)]
 // # Safety charter
 // One call: the lock is freed in a forked child, where its holder does not exist.
@@ -19,7 +19,7 @@ use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, buffers, evictor, raw, runtime, sandbox, start};
+use super::{Answer, Args, PAGER, buffers, evictor, raw, run, runtime, sandbox};
 
 /// Calls that a process of several threads may be refused.
 const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
@@ -50,36 +50,37 @@ pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
 
 const PR_SET_DUMPABLE: usize = 4;
 
-/// Before a call that may take the right to files that paging needs: opens what can be kept.
+/// Opens files that can be kept, before a call that may take away the right to files that paging
+/// needs.
 pub(super) fn note(number: usize, a: &Args) {
     let loses = LOSING.contains(&number)
         || RIGHTS.contains(&number)
         || number == nr::PRCTL && a[0] == PR_SET_DUMPABLE && a[1] == 0;
-    let needs_file = || start::settings().mechanism == Mechanism::Protect as u32;
+    let needs_file = || run::settings().mechanism == Mechanism::Protect as u32;
     if loses && needs_file() && PAGER.active().is_none() && !super::process::is_shared_child() {
         ProcMem::open_early();
         super::descriptors::refresh();
     }
 }
 
-/// In the child after fork, which may be in another pid namespace.
+/// Looks up the pid namespace in the child after fork: it may be another one.
 pub(super) fn look_up_namespace() {
     if sandbox::is_filtered() {
-        // Not a call that the program might not make.
+        // Under a filter there must be no call that the program might not make.
         uzswap::sys::forget_pid_namespace();
     } else {
         uzswap::sys::look_up_pid_namespace();
     }
 }
 
-/// In the child after fork the thread that was at it does not exist.
+/// Frees the lock in the child after fork, where the thread that held it does not exist.
 pub(super) fn after_fork_child() {
     ProcMem::close_early();
     // SAFETY: the only thread of this process is in fork, so it holds no guard; there is no value.
     unsafe { CHANGING.force_unlock() };
 }
 
-/// Does the call, if it is one of these.
+/// Makes the call, if it is one that changes the identity.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     if number == nr::PRCTL && a[0] == tsc::PR_SET_TSC {
         tsc::forbid();
@@ -103,8 +104,8 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
                         }
                         uzswap::sys::yield_now();
                     }
-                    // Refused where new threads belong to another process namespace: then evictions
-                    // are direct.
+                    // The start is refused where new threads belong to another pid namespace: then
+                    // evictions are direct.
                     evictor::start();
                 }
             } else if r >= 0 {

@@ -8,8 +8,9 @@
 //!
 //! From the moment that the classes are set, new calls are hooked. A thread that is "running" then
 //! is in the program, in a hooked call, in the last instants of a call that does not block, or has
-//! looked at its class and not made the call yet. Each of them gets time of a processor to leave
-//! that: a thread that has used some cannot be there any more, however long others kept it waiting.
+//! looked at its class and not made the call yet. Each of them gets processor time to leave that
+//! state: a thread that has used some cannot be there any more, however long others kept it
+//! waiting.
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
@@ -22,16 +23,16 @@ use uzswap::sys::{Errno, fd, file, nr};
 use super::{Args, PAGER, call, evictor};
 use crate::calls::walk::{Kind, Visit, walk};
 
-/// Threads and buffers that can be followed; beyond that the rest is held for good.
+/// Threads and buffers that can be followed; those beyond are held for good.
 const CALLS_MAX: usize = 256;
 const BUFFERS_MAX: usize = 512;
 /// Processor time after which a running thread has left a call that does not block, and has made
 /// the one that it was about to make: some thousand times what the way from the class to the
 /// instruction takes, and a copy of some MiB.
 const PROGRESS_NS: u64 = 1_000_000;
-/// Time between two looks at threads that have not used that much.
+/// Time between two looks at threads that have not used `PROGRESS_NS`.
 const LOOK_NS: u64 = 500_000;
-/// Looks at most: a second. A thread that a debugger has stopped uses no time.
+/// The most looks, a second in all: a thread that a debugger has stopped uses no time.
 const LOOKS_MAX: u32 = 2000;
 
 /// A blocked call: number, arguments and stack pointer tell it from the thread's next one.
@@ -94,7 +95,7 @@ impl Visit for Collector<'_> {
     fn hold(&mut self, addr: usize, len: usize, _kind: Kind) {
         let (start, end) = (page_floor(addr), page_ceil(addr.saturating_add(len)));
         if PAGER.ranges.overlaps(start, end) {
-            // What is not there yet is made while the kernel still does that by itself.
+            // Pages that are not there yet are made while the kernel still makes them by itself.
             const POPULATE_WRITE: usize = 23;
             let _ = call!(nr::MADVISE, start, end - start, POPULATE_WRITE);
             let _ = PAGER.holds.hold_inflight(start, end);
@@ -118,8 +119,8 @@ impl Visit for Collector<'_> {
     }
 }
 
-/// Finds the blocked calls and holds their buffers. With the pager's lock held, after the classes
-/// were set and before any range is attached.
+/// Finds the blocked calls and holds their buffers. Called with the pager's lock held, after the
+/// classes were set and before any range is attached.
 pub fn hold_all() {
     let me = uzswap::sys::gettid();
     let mut f = INFLIGHT.lock();
@@ -214,7 +215,7 @@ impl Call {
     }
 }
 
-/// In the child after fork the other threads do not exist.
+/// Forgets all calls in the child after fork, where the other threads do not exist.
 pub fn after_fork_child() {
     // SAFETY: single-threaded, and nobody of this process holds it.
     unsafe { INFLIGHT.force_unlock() };
@@ -225,7 +226,7 @@ pub fn after_fork_child() {
 
 /// The processor time of a thread of this process, where the kernel tells it.
 fn cpu_ns(tid: u32) -> Option<u64> {
-    // A thread's id makes its clock: clock_getcpuclockid(3), with the bit for a thread.
+    // The clock is made from the thread's id: clock_getcpuclockid(3), with the bit for a thread.
     const THREAD_CPU_CLOCK: u32 = 6;
     let mut time = [0i64; 2];
     let r = call!(nr::CLOCK_GETTIME, (!tid << 3 | THREAD_CPU_CLOCK) as i32, time.as_mut_ptr());
@@ -243,8 +244,7 @@ fn where_is(tid: u32) -> Where {
     let mut path = [0u8; 64];
     let mut n = 0;
     let mut digits = [0u8; 12];
-    for part in [&b"/proc/self/task/"[..], super::process::decimal(tid, &mut digits), b"/syscall\0"]
-    {
+    for part in [&b"/proc/self/task/"[..], super::decimal(tid, &mut digits), b"/syscall\0"] {
         path[n..n + part.len()].copy_from_slice(part);
         n += part.len();
     }
@@ -289,7 +289,7 @@ pub fn for_each_thread(mut f: impl FnMut(u32)) {
     if dir < 0 {
         return;
     }
-    // What cannot be listed has no threads that we could see.
+    // Threads that cannot be listed are not seen.
     let _ = file::each_name(dir as i32, &mut [0; 4096], |name| {
         let tid = name
             .iter()

@@ -18,9 +18,8 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, nr};
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, call, count, descriptors, evictor, file_memory, inflight, raw,
-    relatives, reserved, runtime,
+    relatives, reserved, run, runtime,
     signals::{self, dump},
-    start,
 };
 use crate::patch;
 
@@ -40,9 +39,9 @@ const MCL_FUTURE: usize = 2;
 
 /// End of the heap, as the program last set it.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
-/// mlockall(MCL_FUTURE) is in force.
+/// Set while mlockall(MCL_FUTURE) is in force.
 static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
-/// Paging could not be switched on; do not try again.
+/// Set when paging could not be switched on or has ended: it is not tried again.
 static UNMANAGED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is not paged, nor will be.
@@ -66,7 +65,7 @@ fn overlaps(start: usize, len: usize) -> bool {
 }
 
 pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
-    // One that pages waits at its faults.
+    // A process that pages waits at its faults.
     if !ACTIVE.load(Ordering::Acquire) && !UNMANAGED.load(Ordering::Acquire) {
         let pages = added_pages(number, a);
         if pages > 0 && PAGER.may_have_to_wait(pages) {
@@ -106,7 +105,7 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
     Some(Answer::Result(r))
 }
 
-/// What a call may add to what the process could hold, in pages.
+/// Pages that a call may add to those that the process could hold.
 fn added_pages(number: usize, a: Args) -> i64 {
     const ACCESSIBLE: usize = 7;
     let private = MAP_ANONYMOUS | MAP_PRIVATE;
@@ -122,8 +121,8 @@ fn added_pages(number: usize, a: Args) -> i64 {
     bytes.div_ceil(PAGE_SIZE) as i64
 }
 
-/// Waits for the turn of this dormant process before it has more memory. No other thread: it
-/// touches nothing meanwhile.
+/// Waits for the turn of this dormant process before it has more memory. A process of one thread
+/// touches nothing meanwhile, so only the pages that it holds count.
 fn wait_for_turn(t: &'static ThreadBlock) {
     let mask = signals::block_all();
     runtime(t, move || {
@@ -134,8 +133,8 @@ fn wait_for_turn(t: &'static ThreadBlock) {
     signals::restore(mask);
 }
 
-/// A process that could hold so many pages is watched, if somebody watches (`fault/watch.rs`);
-/// smaller ones are left alone anyway.
+/// The smallest process whose pages are watched (`fault/watch.rs`), in pages, 8 MiB; smaller ones
+/// are left alone anyway.
 const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
 
 /// Asks, after memory was added, whether the process may exceed the limit now.
@@ -151,10 +150,10 @@ pub fn grown(s: &mut Locked<'_>) {
     }
 }
 
-/// A child of a dormant process counts all that it inherits from before it exists
-/// ([`relatives::expect_child`]): it could write to it faster than anybody would notice. Where that
-/// does not fit, paging is on before they are two: then what they share is counted as it is written
-/// to.
+/// Asks before a fork whether the child's pages fit. The child of a dormant process counts all
+/// inherited pages from before it exists ([`relatives::expect_child`]): it could write to them
+/// faster than anybody would notice. Where they do not fit, paging is on before the fork: then
+/// shared pages count as they are written to.
 pub fn before_fork() {
     if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
         return;
@@ -164,17 +163,17 @@ pub fn before_fork() {
     }
 }
 
-/// What a child of this dormant process counts, in pages. None: so little that paging many of them
-/// would take as much. Most such children exec, and in a build that fills its memory each shell
-/// would page.
+/// Pages that a child of this dormant process counts. None: so few that paging many such children
+/// would take as much. Most of them exec, and in a build that fills its memory each shell would
+/// page.
 pub fn inherited_pages() -> Option<i64> {
     const LEAST_PAGES: i64 = (16 << 20) / PAGE_SIZE as i64;
     let limit = PAGER.tree().limit();
     Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
 }
 
-/// What a dormant process could hold at most, in pages; of what it has reserved, until it is looked
-/// at again.
+/// The most pages that a dormant process could hold. Reserved memory counts by the pages that may
+/// be touched until it is looked at again.
 pub fn dormant_pages() -> i64 {
     let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
     accessible + file_memory::pages() - reserved::uncounted_pages() + PAGER.outside_pages()
@@ -186,13 +185,13 @@ pub fn activate(s: &mut Locked<'_>) {
         return;
     }
     let room = descriptors::make_room();
-    let opened = Active::open(start::settings(), thread::is_only_one(), &PAGER.tree().leases)
+    let opened = Active::open(run::settings(), thread::is_only_one(), &PAGER.tree().leases)
         .and_then(|a| PAGER.set_active(s, Box::leak(Box::new(a))));
     if let Err(e) = opened {
         descriptors::give_back(room);
         return unmanaged(e);
     }
-    // From here on buffers are held: before any page can be missing.
+    // From here on buffers are held, before any page can be missing.
     super::set_classes(true);
     ACTIVE.store(true, Ordering::SeqCst);
     dump::begin();
@@ -210,11 +209,13 @@ fn unmanaged(e: Errno) {
     PAGER.tree().notice(uzswap::control::Notice::NoMechanism, e.0);
 }
 
-/// Executable files that the program maps are not for the processor: see `leave_later_texts`.
+/// Set where executable files that the program maps are not for the processor: see
+/// `leave_later_texts`.
 static LEAVE_TEXTS: AtomicBool = AtomicBool::new(false);
 
-/// The program reads the texts that it maps, and makes code of its own of them (Valgrind). A jump
-/// in them would lead it out of what it knows; the calls that it makes for them are its own.
+/// Leaves texts alone that are mapped from now on: the program (Valgrind) reads them, and makes
+/// code of its own of them. A jump in them would lead it out of the code that it knows; the calls
+/// that it makes for them are its own.
 pub fn leave_later_texts() {
     LEAVE_TEXTS.store(true, Ordering::Release);
 }
@@ -251,7 +252,7 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
 
 fn mmap_noted(a: Args, anonymous: bool) -> isize {
     let [addr, len, prot, flags, ..] = a;
-    // What the kernel places by itself is not there yet.
+    // A mapping that the kernel places by itself is not there yet, so there is no range to lock.
     let mut s = if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
         PAGER.lock_range(addr, addr.saturating_add(page_ceil(len)))
     } else {
@@ -298,10 +299,10 @@ fn mmap_noted(a: Args, anonymous: bool) -> isize {
     r
 }
 
-/// Dormant, the kernel maps what is touched: in huge pages, if those are wanted everywhere, so that
-/// they are there when paging begins.
+/// Asks the kernel for huge pages in a dormant process, if they are wanted everywhere, so that they
+/// are there when paging begins.
 fn want_huge_pages(start: usize, end: usize) {
-    let always = start::settings().huge_pages == uzswap::control::HugePages::Always as u32;
+    let always = run::settings().huge_pages == uzswap::control::HugePages::Always as u32;
     if always && end - start >= uzswap::sys::HUGE_BYTES {
         // SAFETY: dormant; the pager takes pages as it finds them when it begins.
         unsafe { uzswap::sys::program::advise_huge(start, end - start) };
@@ -318,7 +319,7 @@ fn munmap(a: Args) -> isize {
     r
 }
 
-/// mremap of a private mapping of a file, which stays one.
+/// Moves or resizes a private mapping of a file, which stays one (mremap).
 fn remap_file(a: Args) -> isize {
     let mut s = PAGER.enter();
     let r = raw(nr::MREMAP, a);
@@ -352,13 +353,14 @@ fn mprotect(number: usize, a: Args) -> isize {
         if prot != 0 && reserved::is_one(end - start, was_closed) {
             reserved::note(start, end);
         }
-        // A protection key of its own keeps the page from being moved: it stays resident.
+        // Pages with a protection key of their own cannot be moved: they stay resident.
         if number == nr::PKEY_MPROTECT && a[3] as i32 > 0 {
             PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
         }
         grown(&mut s);
     } else if r != Errno::EINVAL.as_return() {
-        // Part of it may have been done; which part is not known, so none of it is evicted.
+        // Part of the change may have been made; which part is not known, so no page of the range
+        // is evicted.
         PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
     }
     r
@@ -369,7 +371,7 @@ fn mremap(a: Args) -> isize {
     let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
     let mut s = PAGER.lock();
     let (old_end, managed) = (old + old_len, PAGER.ranges.find(old));
-    // Where it is, memory stays under the mechanism: other threads may use it meanwhile.
+    // Memory that stays at its place stays under the mechanism: other threads may use it meanwhile.
     let may_stay = managed.is_some() && flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
     if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.is_protect()) {
         let r = raw(nr::MREMAP, [old, old_len, new_len, flags & !MREMAP_MAYMOVE, target, 0]);
@@ -395,14 +397,14 @@ fn mremap(a: Args) -> isize {
     moved(&mut s, managed, a, new)
 }
 
-/// The kernel has done what was asked, and the memory is at `new`.
+/// Notes that the kernel has moved or resized the memory, which is at `new`.
 fn moved(s: &mut Locked<'_>, managed: Option<Range>, a: Args, new: usize) -> isize {
     let [old, old_len, new_len, flags, ..] = a;
     let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
     let whole = managed.is_some_and(|m| m.end >= old + old_len);
     PAGER.note_moved(s, old, old_len, new, new_len, flags & MREMAP_DONTUNMAP != 0);
     if managed.is_some() && !whole {
-        // Several ranges moved at once: their protections are not known one by one any more.
+        // Several ranges were moved at once: their protections are not known one by one any more.
         PAGER.note_flag(new, new + new_len, RangeFlags::LOCKED, true);
     }
     grown(s);
@@ -412,7 +414,7 @@ fn moved(s: &mut Locked<'_>, managed: Option<Range>, a: Args, new: usize) -> isi
 fn brk(wanted: usize) -> isize {
     let mut s = PAGER.enter();
     if wanted < BREAK.load(Ordering::Relaxed) {
-        // What goes may be claimed. The break itself changes under the lock only.
+        // Pages that go may be claimed. The break itself changes under the lock only.
         drop(s);
         s = PAGER.lock();
     }
@@ -432,8 +434,8 @@ fn brk(wanted: usize) -> isize {
 fn mlock(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     let (start, end) = (page_floor(a[0]), page_ceil(a[0].saturating_add(a[1])));
     let mut s = PAGER.lock_range(start, end);
-    // What is resident must stay so until the rest is: the kernel stops at a missing page, with the
-    // mapping locked.
+    // Resident pages must stay until the others have come: the kernel stops at a missing page, with
+    // the mapping locked.
     let mark = t.holds().mark();
     if number != nr::MUNLOCK {
         t.holds().push(start, end, &raw const s as usize);
@@ -484,7 +486,8 @@ fn munlockall() -> isize {
     r
 }
 
-/// shmat that may replace managed memory: what lies there now is told by what the segment covers.
+/// Attaches a segment over memory that may be managed (shmat): the segment's size says which memory
+/// is gone.
 fn shmat_over(a: Args) -> isize {
     let mut s = PAGER.lock();
     let r = raw(nr::SHMAT, a);

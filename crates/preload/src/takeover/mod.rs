@@ -12,7 +12,7 @@
 //! - The hook runs on the program's stack, which may itself be managed memory. It may fault there
 //!   like the program, so it holds no lock. It uses no wide vector registers (they are not saved
 //!   for it).
-//! - Whatever needs the pager's lock runs inside [`runtime`]: all signals blocked but the fault
+//! - Code that needs the pager's lock runs inside [`runtime`]: all signals blocked but the fault
 //!   signal, on the thread's own runtime stack, with values moved in and out, so that nothing it
 //!   touches can be missing.
 //! - The fault handler runs on the thread's own alternate stack with all signals blocked.
@@ -24,6 +24,7 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod decimal;
 mod descriptors;
 mod ending;
 mod evictor;
@@ -39,18 +40,20 @@ mod pins;
 mod process;
 mod relatives;
 mod reserved;
+mod run;
 mod sandbox;
 mod signals;
 mod start;
 mod target;
 pub(crate) use memory::leave_later_texts;
+pub(crate) use run::set_preload;
 pub use start::constructor;
-pub(crate) use start::{leave_unmanaged, set_preload, take_over};
+pub(crate) use start::{leave_unmanaged, take_over};
 mod thread;
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use uzswap::control::{Counter, Settings};
+use uzswap::control::Counter;
 use uzswap::fault::Pager;
 use uzswap::sys::{Errno, nr, syscall};
 
@@ -64,17 +67,13 @@ use thread::ThreadBlock;
 /// The one pager of this process.
 pub static PAGER: Pager = Pager::new();
 
-/// What was decided for the run: set once by `start`, never freed. Not behind a lock: a vfork child
-/// and a signal handler that execs read it on top of anything.
-static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(core::ptr::null_mut());
-
 /// This process's id, to recognise a child that shares our memory (vfork).
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// Paging is on: buffers must be held.
+/// Set while paging is on: buffers must be held.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// UZSWAP_DEBUG was set for the run.
+/// Set if UZSWAP_DEBUG was set for the run.
 static DEBUG: AtomicBool = AtomicBool::new(false);
 
 /// A system call's arguments, as the program gave them.
@@ -94,11 +93,11 @@ macro_rules! call {
     };
 }
 pub(crate) use call;
-pub(crate) use process::decimal;
+pub(crate) use decimal::decimal;
 
-/// What the hook does with a call.
+/// The hook's decision on a call.
 pub(crate) enum Answer {
-    /// This is the result.
+    /// The call's result: the instruction does not run.
     Result(isize),
     /// Let the instruction run in its place, with the arguments as they are in the frame now.
     Inline,
@@ -111,14 +110,13 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let f = unsafe { &mut *frame };
     let number = f.rax as u32 as usize;
     let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
-    // Without memory for a block the kernel decides alone: it is what the program would have
-    // without us.
+    // Without memory for a block the kernel decides alone, as it would without us.
     let Some(t) = thread::find() else { return ACTION_INLINE };
     if f.hook_stack.is_null() {
         t.forget_abandoned_hooks(f.rsp as usize);
         t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
     } else {
-        // Holds go by where hooks' frames are.
+        // Holds end with the frames of their hooks.
         t.holds().drop_abandoned(frame as usize, 0..0);
     }
     match dispatch(t, number, args, f) {
@@ -134,13 +132,13 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     }
 }
 
-/// Makes a call that reads or writes words of ours on the program's stack, which may be paged out
-/// between `attempt`'s touching them and the kernel's: a bad address is one that stays bad.
-/// `attempt` writes the words anew each time.
+/// Makes a call that reads or writes words of ours on the program's stack. They may be paged out
+/// after `attempt` has touched them and before the kernel does: a bad address is one that stays
+/// bad. `attempt` writes the words anew each time.
 ///
 /// Trying again is not enough. In a process that waits for its turn each touch waits until a signal
-/// comes, whose handler then runs before the call is made, while the evictor takes all that there
-/// is: no number of tries would do. So the stack around the words is held.
+/// comes, whose handler then runs before the call is made, while the evictor takes all pages: no
+/// number of tries would do. So the stack around the words is held.
 fn with_own_words(mut attempt: impl FnMut() -> isize) -> isize {
     const TRIES: u32 = 2;
     for _ in 0..TRIES {
@@ -233,14 +231,14 @@ pub(crate) fn set_classes(active: bool) {
             }
             Disposition::Plain | Disposition::Unimplemented => false,
         };
-        // It must find the stack exactly as it is.
+        // This call must find the stack exactly as it is.
         let never = number == nr::RT_SIGRETURN;
         let class_of = if hooked && !never { CLASS_LIGHT_HOOK } else { CLASS_INLINE };
         class.store(class_of, Ordering::Release);
     }
 }
 
-/// No call passes the hook any more, in any thread: the process is left to itself.
+/// Has no call pass the hook any more, in any thread: the process is left to itself.
 fn set_no_classes() {
     CLASS_TABLE.iter().for_each(|class| class.store(CLASS_INLINE, Ordering::Release));
 }

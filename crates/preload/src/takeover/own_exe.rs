@@ -1,5 +1,5 @@
-//! Calls of a program that was booted which name its own executable file by `/proc/self/exe`, of
-//! which the kernel has the library's.
+//! Calls by which a booted program names its own executable file as `/proc/self/exe`: for the
+//! kernel that is the library's file.
 #![allow(unsafe_code)]
 
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
@@ -7,15 +7,15 @@ use uzswap::sys::{Errno, PAGE_SIZE, nr};
 use super::thread::ThreadBlock;
 use super::{Answer, Args, buffers, own_path, raw};
 
-/// The longest of its names: `/proc/thread-self/exe`, or with a process id.
+/// The longest name of the file, in bytes: `/proc/thread-self/exe`, or one with a process id.
 const NAME_BYTES: usize = 32;
 
-/// Whether a call of this number may name it.
+/// Whether a call of this number may name the program's file.
 pub(super) fn is_named(number: usize) -> bool {
     own_path::was_booted() && own_path::NAMING.iter().any(|(n, _)| *n == number)
 }
 
-/// Answers a call that names it, or has `args` name the program's file instead.
+/// Answers a call that names the file, or has `args` name it by the program's path.
 pub(super) fn call(t: &'static ThreadBlock, number: usize, args: &mut Args) -> Option<Answer> {
     let at = own_path::NAMING.iter().find(|(n, _)| *n == number)?.1;
     let mut name = [0u8; NAME_BYTES];
@@ -33,13 +33,13 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, args: &mut Args) -> O
     }
 }
 
-/// A C string of the program; `None` where it is longer than any name, or not there.
+/// A C string of the program; `None` where it is longer than any name of the file, or not there.
 fn read_name<'n>(
     t: &'static ThreadBlock,
     at: usize,
     into: &'n mut [u8; NAME_BYTES],
 ) -> Option<&'n [u8]> {
-    // It may end where memory does.
+    // The string may end where memory ends.
     let on_page = (PAGE_SIZE - at % PAGE_SIZE).min(NAME_BYTES);
     let (first, second) = into.split_at_mut(on_page);
     if !buffers::copy_in(t, at, first) {

@@ -1,5 +1,5 @@
-//! `/proc/self/exe` of a program that was booted: the kernel says the library's path, and the
-//! program finds its own.
+//! The path `/proc/self/exe` of a booted program: the kernel would answer with the library's path,
+//! and the program finds its own.
 //!
 //! # Safety charter
 //! The path is written once, before any other thread is there, and read afterwards.
@@ -14,7 +14,7 @@ use super::call;
 const PATH_BYTES: usize = 4096;
 
 /// The program's path as the kernel would show it, NUL-terminated: an address of leaked memory. 0:
-/// this was not booted.
+/// this program was not booted.
 static PATH: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 

@@ -2,10 +2,10 @@
 //! serve, and a mapping has one userfaultfd.
 //!
 //! Such memory is brought in and taken off the pager before the kernel is asked, and is unmanaged
-//! from then on: it counts as what the process has beside managed memory. Where it cannot be taken
-//! off the kernel's answer is what it would be for a mapping that has one already (EBUSY).
-//! UFFDIO_MOVE takes pages away without a word, so their place is let go as well. What UFFDIO_COPY
-//! reads is held as any buffer is (`calls/ioctl.rs`).
+//! from then on: it counts with the process's other unmanaged memory. Where it cannot be taken off
+//! the kernel's answer is what it would be for a mapping that has one already (EBUSY). UFFDIO_MOVE
+//! takes pages away without a word, so their place is let go as well. Memory that UFFDIO_COPY reads
+//! is held as any buffer is (`calls/ioctl.rs`).
 
 use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::nr;
@@ -18,7 +18,7 @@ use super::{Args, PAGER, buffers, runtime};
 /// destination, the source and the length.
 const LONGEST_BYTES: usize = 24;
 
-/// Lets go what a call is about to put under a userfaultfd, or to move away from its place.
+/// Lets memory go that a call is about to put under a userfaultfd, or to move away from its place.
 pub(super) fn note(t: &'static ThreadBlock, number: usize, args: &Args) {
     if number != nr::IOCTL {
         return;

@@ -1,11 +1,11 @@
 //! Calls after which the kernel, or a device, may write the program's memory without asking the
 //! page tables.
 //!
-//! While such a call lasts its buffers are held like any other's. These let the kernel go on
-//! afterwards: asynchronous reads past the page cache, memory registered with a network card, a
-//! graphics processor or a virtual device. A page that is pinned is one that the kernel refuses to
-//! move, so from then on all pages leave by being moved. What a request of ioctl does is known for
-//! those that every program makes; the others are taken to pin.
+//! While such a call lasts its buffers are held like any other's. The calls listed here let the
+//! kernel go on afterwards: asynchronous reads past the page cache, memory registered with a
+//! network card, a graphics processor or a virtual device. The kernel refuses to move a pinned
+//! page, so from then on all pages leave by being moved. Requests of ioctl that every program makes
+//! are known not to pin; the others are taken to.
 
 use uzswap::sys::nr;
 

@@ -1,11 +1,11 @@
-//! fork, threads, exec and exit.
+//! The calls by which processes and threads begin and end: fork, clone, exec and exit.
 //!
 //! - **fork**: with the lock held and nothing half done; the child re-registers every range before
 //!   it runs.
 //! - **thread**: its block is made by the parent; it starts on the block's stack, because the stack
 //!   that the program gave it may be missing memory.
-//! - **vfork** and what shares memory with a waiting parent run in place, with no frame of ours on
-//!   the stack.
+//! - **vfork** and other calls whose child shares memory with a waiting parent run in place, with
+//!   no frame of ours on the stack.
 //! - **exec** starts afresh; the environment carries us into the new program, and only there.
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ use super::target::Way;
 use super::thread::{self, ThreadBlock};
 use super::{
     ACTIVE, Answer, Args, PAGER, PID, buffers, call, ending, evictor, identity, memory, raw,
-    relatives, reserved, runtime, sandbox, signals, start, target,
+    relatives, reserved, run, runtime, sandbox, signals, target,
 };
 use crate::patch::{self, HookFrame, ThreadStart};
 
@@ -85,7 +85,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
         }
         return Answer::Result(r);
     }
-    // Shares our memory while the parent waits: runs as it is.
+    // A child that shares our memory while the parent waits: the call runs as it is.
     if flags & CLONE_VFORK != 0 || stack == 0 {
         t.expect_guest(true);
         return Answer::Inline;
@@ -109,7 +109,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     let mask = signals::block_all();
     let Some(block) = ThreadBlock::allocate() else {
         signals::restore(mask);
-        // As where the kernel has none.
+        // There is no memory for a block: the answer of a kernel that has none for a thread.
         return Answer::Result(Errno::EAGAIN.as_return());
     };
     runtime(t, ending::before_company);
@@ -125,7 +125,7 @@ fn clone(t: &'static ThreadBlock, a: Args, f: &mut HookFrame) -> Answer {
     Answer::CloneThread(core::ptr::from_ref(block).cast_mut())
 }
 
-/// A new thread, on its block's runtime stack, with all signals blocked.
+/// A new thread begins here, on its block's runtime stack, with all signals blocked.
 pub(crate) extern "C" fn thread_start(block: *mut ThreadStart) {
     // SAFETY: the block that `clone` above handed out; ThreadStart is its first field.
     let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
@@ -136,7 +136,7 @@ pub(crate) extern "C" fn thread_start(block: *mut ThreadStart) {
     signals::restore(b.saved_mask.load(Ordering::Relaxed));
 }
 
-/// The maker of a thread goes on.
+/// The maker of a thread goes on here.
 pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
     // SAFETY: as above.
     let b: &'static ThreadBlock = unsafe { &*block.cast::<ThreadBlock>() };
@@ -151,7 +151,8 @@ pub(crate) extern "C" fn clone_parent(block: *mut ThreadStart, result: isize) {
 }
 
 fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
-    // First of all: from here on what the call's pointers lead to is held only if paging is on.
+    // This comes first: from here on the memory behind the call's pointers is held only if paging
+    // is on.
     runtime(t, memory::before_fork);
     // The program's pointers (child and parent thread ids) must be there on both sides.
     buffers::with_held(t, number, &a, || {
@@ -176,7 +177,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
                     evictor::open_files();
                 }
-                let slot = child.map_or_else(start::spare_slot, |(slot, _)| slot);
+                let slot = child.map_or_else(run::spare_slot, |(slot, _)| slot);
                 slot.add(Counter::Processes, 1);
                 let may_renew = sandbox::may_open_again();
                 if let Err(e) =
@@ -187,7 +188,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 relatives::come_alive();
                 descriptors::give_back(room);
                 descriptors::refresh();
-                // One that counts what it shares must be able to give it back.
+                // A process that counts shared pages must be able to give them back.
                 if ACTIVE.load(Ordering::Acquire) || memory::inherited_pages().is_some() {
                     evictor::start();
                 }
@@ -257,8 +258,8 @@ fn thread_exit(t: &'static ThreadBlock) {
     if ACTIVE.load(Ordering::Acquire) {
         buffers::hold_robust_list(t);
     }
-    // A process ends with its last thread, and that must not be ours: not every program ends by
-    // exit_group, what clone(2) of libc starts as a process does not.
+    // A process ends with its last thread, and that must not be the evictor: not every program ends
+    // by exit_group (a process that libc's clone(2) starts does not).
     let is_own = t.tid.load(Ordering::Relaxed) == uzswap::sys::gettid();
     if is_own && thread::went() && evictor::is_running() {
         runtime(t, || {
@@ -296,7 +297,7 @@ pub(super) fn finish_counters() {
 /// exec, with the environment that carries us along.
 fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize {
     if !sandbox::may_start() {
-        // It would end at its start, of the calls that we make there.
+        // The calls that we make at its start would end the program.
         return buffers::with_held(t, number, &a, || raw(number, a));
     }
     let environment_at = if number == nr::EXECVE { 2 } else { 3 };
@@ -333,11 +334,11 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
         lent.inspect(|start| start.lend_piece(true));
         let mut r = raw(executed.0, executed.1);
         if let Way::Boot(_) = way {
-            // The library was not executed: the kernel says what of the program.
+            // The library was not executed: the call is made for the program itself.
             descriptors::keep_over_exec(false);
             r = raw(number, a);
         }
-        // It failed: as before.
+        // The exec failed: all is as before.
         lent.inspect(|start| start.lend_piece(false));
         if is_unmanaged {
             PAGER.add(Counter::UnmanagedExecs, 1u64.wrapping_neg());
@@ -364,7 +365,7 @@ fn look(t: &'static ThreadBlock, number: usize, a: &Args) -> Option<target::Targ
     Some(target::look(number, a, unsafe { &mut *buffer }))
 }
 
-/// What [`carry`] makes: addresses of an array of pointers and of a C string.
+/// The result of [`carry`]: addresses of an array of pointers and of a C string.
 struct Carried {
     environment: usize,
     /// The library's path.
@@ -379,8 +380,8 @@ struct Given {
     count: usize,
     /// Where LD_PRELOAD is, if that is looked for.
     preload_at: Option<usize>,
-    /// A run in this one executes its library to boot a program: that needs to know of this run,
-    /// and no more.
+    /// A run inside this one executes its library to boot a program: that library needs to know of
+    /// this run, and no more.
     is_booting: bool,
 }
 
@@ -404,7 +405,7 @@ impl Given {
         unsafe { ((self.at + i * 8) as *const usize).read_unaligned() }
     }
 
-    /// The libraries that are named already.
+    /// The libraries that LD_PRELOAD names already.
     fn preload(&self) -> &[u8] {
         self.preload_at.map_or(&[], |i| c_bytes(self.word(i) + PRELOAD.len()))
     }
@@ -416,7 +417,7 @@ struct Strings {
 }
 
 impl Strings {
-    /// Adds the parts of a string: the address of the first.
+    /// Adds the parts of a string; returns the address of the first.
     fn put(&mut self, parts: &[&[u8]]) -> usize {
         let start = self.at;
         for part in parts {
@@ -431,9 +432,9 @@ impl Strings {
 }
 
 /// Builds the environment of the new program: the program's, plus the two variables that bring us
-/// there. `first`: what has to be loaded before us, or nothing.
+/// there. `first`: the library that has to be loaded before us, or nothing.
 fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) -> Option<Carried> {
-    let own = start::preload();
+    let own = run::preload();
     let program = if let Way::Boot(path) = way { Some(path) } else { None };
     let given = Given::read(environment, program.is_none());
     let (others, path) = (given.preload(), program.map_or(&[][..], c_bytes));
@@ -506,17 +507,4 @@ fn starts_with(at: usize, prefix: &[u8]) -> bool {
     // SAFETY: a C string of the program; reading stops at the first difference, at the latest at
     // its end.
     prefix.iter().enumerate().all(|(i, b)| unsafe { *((at + i) as *const u8) } == *b)
-}
-
-/// A number in decimal digits.
-pub(crate) fn decimal(mut v: u32, into: &mut [u8; 12]) -> &[u8] {
-    let mut i = into.len();
-    loop {
-        i -= 1;
-        into[i] = b'0' + (v % 10) as u8;
-        v /= 10;
-        if v == 0 {
-            return &into[i..];
-        }
-    }
 }

@@ -3,11 +3,12 @@
 //!
 //! **Alive.** Each process locks a byte of the control block's file. The kernel gives the lock back
 //! after it has freed the process's memory, whatever ended it, before its parent has waited for it
-//! and in any pid namespace. So a share goes back to the tree neither before there is memory to be
-//! had for it nor much later. Whoever looks takes the slot away.
+//! and in any pid namespace. So a share goes back to the tree when its memory is free, not before
+//! and not much later. A process that finds the lock free takes the slot away.
 //!
-//! **Shared.** The kernel knows each process's proportional part of what relatives have in common;
-//! asking takes milliseconds, so it is asked now and then, and at once when one of them is gone.
+//! **Shared.** The kernel knows each process's proportional part of memory that relatives share;
+//! the question takes milliseconds, so it is asked now and then, and at once when a relative is
+//! gone.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,21 +16,20 @@ use uzswap::control::{CONTROL_BYTES, Notice, Slot, Tree};
 use uzswap::sys::fd;
 
 use super::descriptors::CONTROL_FD;
-use super::{ACTIVE, PAGER, PID, evictor, memory, start, thread};
+use super::{ACTIVE, PAGER, PID, evictor, memory, run, thread};
 
-/// The least time between two questions after the share, in nanoseconds.
+/// Shortest time between two questions about the share, in nanoseconds.
 const ASK_AGAIN_NS: u64 = 10_000_000;
 
-/// Relatives by fork may share memory with this process: ticks left until it is believed that none
-/// does.
+/// Ticks left until relatives by fork are believed to share no memory with this process.
 static RELATIVES: AtomicU32 = AtomicU32::new(0);
 /// Ticks for which a process with nothing shared goes on looking.
 const RELATIVES_TICKS: u32 = 100;
-/// When the kernel's share was last asked for, and how long that took, in nanoseconds.
+/// When the kernel was last asked for the share, and how long that took, in nanoseconds.
 static SHARE_AT: AtomicU64 = AtomicU64::new(0);
 static SHARE_COST: AtomicU64 = AtomicU64::new(0);
 
-/// The process has forked, or is the child of a fork.
+/// Notes that the process has forked, or is the child of a fork.
 pub fn note_fork() {
     RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
 }
@@ -55,7 +55,8 @@ pub fn correct_share(at_once: bool) {
     let Some((pss, anonymous)) = evictor::share_of_anonymous() else { return };
     SHARE_AT.store(uzswap::sys::now_ns(), Ordering::Relaxed);
     SHARE_COST.store(uzswap::sys::now_ns() - now, Ordering::Relaxed);
-    // Within a hundredth nothing is shared: the relatives have gone, or have copies of their own.
+    // A difference within a hundredth means that nothing is shared: the relatives have gone, or
+    // have copies of their own.
     if pss + anonymous / 100 < anonymous {
         PAGER.correct_share(now, counted, pss);
         RELATIVES.store(RELATIVES_TICKS, Ordering::Release);
@@ -65,7 +66,7 @@ pub fn correct_share(at_once: bool) {
     }
 }
 
-/// Takes a slot of the tree: what `claim` gives, now or after those that are gone have given theirs
+/// Takes a slot of the tree by `claim`, at once or after processes that are gone have given theirs
 /// back.
 fn claim_by(
     tree: &'static Tree,
@@ -82,21 +83,21 @@ fn claim_by(
 }
 
 /// A slot for this process, or one outside the tree where there is none: its counters are lost
-/// then, nothing else. What it had before it exec'd it gives up.
+/// then, nothing else. The process gives up the slot that it had before it exec'd.
 pub fn claim(tree: &'static Tree, pid: u32) -> &'static Slot {
     let control = CONTROL_FD.load(Ordering::Relaxed);
     tree.leave_former(pid, |s| {
         // Our own locks do not show.
         tree.lock_offset(s).is_some_and(|at| fd::is_byte_locked(control, at) == Ok(false))
     });
-    claim_by(tree, || tree.claim(pid)).unwrap_or_else(start::spare_slot)
+    claim_by(tree, || tree.claim(pid)).unwrap_or_else(run::spare_slot)
 }
 
 /// The slot of a child to come, and its id.
 pub type Expected = Option<(&'static Slot, u32)>;
 
-/// Before fork: a slot for the child, in which what it will inherit counts already. Where paging is
-/// on, the pager counts for both.
+/// Claims a slot for the child before fork, in which the pages that it will inherit count already.
+/// Where paging is on, the pager counts for both.
 pub fn expect_child() -> Expected {
     let (tree, me) = (PAGER.tree(), PID.load(Ordering::Relaxed));
     let slot = claim_by(tree, || tree.claim_for_child(me));
@@ -108,8 +109,8 @@ pub fn expect_child() -> Expected {
     Some((slot, slot.id()))
 }
 
-/// After fork, in the parent: `child` as `expect_child` gave it. A negative process id: there is
-/// none.
+/// Notes the child after fork, in the parent: `child` as `expect_child` gave it. A negative process
+/// id: there is none.
 pub fn child_born(child: Expected, parent: u32, pid: isize) {
     let (tree, Some((slot, id))) = (PAGER.tree(), child) else { return };
     match u32::try_from(pid) {
@@ -118,14 +119,14 @@ pub fn child_born(child: Expected, parent: u32, pid: isize) {
     }
 }
 
-/// After fork, in the child.
+/// Takes the child's slot after fork, in the child.
 pub fn am_born(child: Expected, pid: u32) {
     if let Some((slot, id)) = child {
         PAGER.tree().am_born(slot, id, pid);
     }
 }
 
-/// This process has taken its slot: locks the slot's byte, and no other.
+/// Locks the byte of the slot that this process has taken, and no other.
 pub fn come_alive() {
     let (tree, slot) = (PAGER.tree(), PAGER.slot());
     let Some(at) = tree.lock_offset(slot) else { return };
@@ -134,25 +135,25 @@ pub fn come_alive() {
     }
 }
 
-/// From a thread that stays as long as the process does: the lock belongs to a table of
-/// descriptors, and the program may have moved to another one (unshare).
+/// Locks the slot's byte from a thread that stays as long as the process does: the lock belongs to
+/// a table of descriptors, and the program may have moved to another one (unshare).
 pub fn stay_alive() {
     if let Some(at) = PAGER.tree().lock_offset(PAGER.slot()) {
         let _ = fd::lock_byte(CONTROL_FD.load(Ordering::Relaxed), at);
     }
 }
 
-/// Whether a slot's process is gone. Not this process, whose lock nobody sees from here. Also asked
-/// before the pager knows the tree: for a slot.
+/// Whether a slot's process is gone. False for this process, whose own lock does not show here. May
+/// be asked before the pager knows the tree.
 fn is_gone(tree: &Tree, s: &Slot) -> bool {
     !PAGER.is_my_slot(s) && tree.is_gone(s, CONTROL_FD.load(Ordering::Relaxed))
 }
 
-/// When the process last heard that another is gone.
+/// When this process last heard that another one is gone.
 static HEARD_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether another has gone since this was last asked. One process of the tree looks for all, once
-/// in `notice_ns`.
+/// Whether another process has gone since this was last asked. One process of the tree looks for
+/// all, once in `notice_ns`.
 pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
     let tree = PAGER.tree();
     tree.look_for_gone(now_ns, notice_ns, |s| is_gone(tree, s));
@@ -160,7 +161,7 @@ pub fn has_one_gone(now_ns: u64, notice_ns: u64) -> bool {
     HEARD_AT.swap(found, Ordering::Relaxed) != found
 }
 
-/// Processes that are gone give back their share, at once.
+/// Gives the shares of processes that are gone back, at once.
 pub fn reap(tree: &'static Tree) {
     for s in tree.live_slots() {
         let id = s.id();
@@ -179,13 +180,13 @@ pub fn reserve(pages: i64) -> bool {
     }
 }
 
-/// Whether what the processes hold, or have reserved, is more than the limit. Those that are gone
-/// hold nothing.
+/// Whether the processes hold, or have reserved, more than the limit. Those that are gone hold
+/// nothing.
 pub fn is_tree_full() -> bool {
     !has_room(0)
 }
 
-/// Whether so many pages more would fit beside what the processes hold or have reserved.
+/// Whether so many pages more would fit beside those that the processes hold or have reserved.
 pub fn has_room(pages: i64) -> bool {
     let tree = PAGER.tree();
     let fits = || tree.used() + pages <= tree.limit();
@@ -195,8 +196,9 @@ pub fn has_room(pages: i64) -> bool {
     }
 }
 
-/// The process ends. If it was paging, its memory is not free yet, and other threads may wait for
-/// their turn still: its share counts until somebody sees that it has gone.
+/// Leaves the tree at the end of the process. If it was paging, its memory is not free yet, and
+/// other threads may still wait for their turn: its share counts until another process sees that it
+/// has gone.
 pub fn leave() {
     let me = PAGER.slot();
     let ends_slowly = PAGER.active().is_some() || !thread::is_only_one();

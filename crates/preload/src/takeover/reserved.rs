@@ -1,8 +1,8 @@
-//! What a dormant process has reserved and perhaps never touches: allocators and runtimes map
-//! gigabytes at their start (bun 9 GiB, mimalloc 1 GiB at a time, sanitizers terabytes).
+//! Memory that a dormant process has reserved and perhaps never touches: allocators and runtimes
+//! map gigabytes at their start (bun 9 GiB, mimalloc 1 GiB at a time, sanitizers terabytes).
 //!
-//! Such memory counts by what the process holds by the kernel's count, and so much more as it may
-//! touch until the evictor looks again:
+//! Such memory counts as the pages that the process holds by the kernel's count, and those that it
+//! may touch until the evictor looks again:
 //!
 //! ```text
 //!   held            ahead
@@ -10,9 +10,9 @@
 //!                   ^ looked at, eight times in the time in which `ahead` can be touched
 //! ```
 //!
-//! `ahead` is a part of what the tree has free, and at least what can be touched in some 60 ms:
-//! where that is not free paging begins, so a small limit is held as if all counted. All other
-//! memory counts whole, from when it is mapped.
+//! `ahead` is a part of the tree's free memory, and at least as much as can be touched in some 60
+//! ms. Where so much is not free, paging begins, so a small limit is held as if all counted. All
+//! other memory counts whole, from when it is mapped.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,21 +21,21 @@ use uzswap::sys::{PAGE_SIZE, fd};
 
 use super::{ACTIVE, Args, PAGER, descriptors, evictor, file_memory};
 
-/// Smaller mappings are soon used: an arena, an array.
+/// Smaller mappings count whole: they are soon used (an arena, an array).
 const LEAST_BYTES: usize = 64 << 20;
 /// The part of the free memory that a process may touch until it is looked at again, and the most
 /// of it.
 const AHEAD_PART: i64 = 4;
 const AHEAD_MOST: i64 = pages_of(1 << 30);
-/// The evictor looks so many times while that much can be touched: where many programs run it does
-/// not run at once.
+/// Looks of the evictor in the time in which `ahead` can be touched: more than one, since where
+/// many programs run it does not run at once.
 const LOOKS: i64 = 8;
 
 /// How fast memory can be touched for the first time.
 struct Pace {
-    /// What a process may touch at least. A limit that leaves less is short: paging begins.
+    /// Pages that a process may touch at least. A limit that leaves fewer is short: paging begins.
     least_pages: i64,
-    /// How long a page takes.
+    /// Nanoseconds for the first touch of a page.
     page_ns: i64,
 }
 
@@ -48,7 +48,7 @@ const fn pages_of(bytes: usize) -> i64 {
     (bytes / PAGE_SIZE) as i64
 }
 
-/// How long a page takes where so many GiB take a second.
+/// Nanoseconds for a page where so many GiB take a second.
 const fn pages_ns(gib: usize) -> i64 {
     (PAGE_SIZE * 1_000_000_000 / (gib << 30)) as i64
 }
@@ -71,19 +71,19 @@ fn find_pace() {
     ARE_ALWAYS_HUGE.store(is_always, Ordering::Relaxed);
 }
 
-/// Whether a mapping of `len` bytes is one to be touched bit by bit. `is_reserve`: it was mapped
-/// with MAP_NORESERVE, or without any access first.
+/// Whether a mapping of `len` bytes is a reservation, to be touched bit by bit. `is_reserve`: it
+/// was mapped with MAP_NORESERVE, or without any access first.
 pub fn is_one(len: usize, is_reserve: bool) -> bool {
     is_reserve && len >= LEAST_BYTES
 }
 
-/// `[start, end)` was mapped so, or is accessible from now on and was not.
+/// Notes that `[start, end)` was mapped as a reservation, or is one that becomes accessible now.
 pub fn note(start: usize, end: usize) {
     PAGER.note_flag(start, end, RangeFlags::RESERVED, true);
     begin_to_look();
 }
 
-/// From now on the evictor looks at what a dormant process holds.
+/// From now on the evictor looks how many pages a dormant process holds.
 pub fn begin_to_look() {
     if ACTIVE.load(Ordering::Acquire) {
         return;
@@ -93,7 +93,7 @@ pub fn begin_to_look() {
         evictor::open_files();
         descriptors::refresh();
     }
-    // One that runs sleeps without end where nothing accessible was reserved: it is woken.
+    // An evictor that runs sleeps without end where nothing accessible was reserved: it is woken.
     evictor::start();
 }
 
@@ -101,7 +101,7 @@ fn reserved_bytes() -> usize {
     PAGER.ranges.reserved_bytes() + file_memory::reserved_bytes()
 }
 
-/// What the process has reserved, in pages.
+/// Pages that the process has reserved.
 fn reserved_pages() -> i64 {
     (reserved_bytes() / PAGE_SIZE) as i64
 }
@@ -114,7 +114,7 @@ fn ahead_pages(held: i64) -> i64 {
     ((PAGER.limit_pages() - held) / AHEAD_PART).clamp(pace().least_pages, AHEAD_MOST)
 }
 
-/// Pages of what is reserved that need not count. None where nobody looks.
+/// Reserved pages that need not count. 0 where no evictor looks.
 pub fn uncounted_pages() -> i64 {
     let reserved = reserved_pages();
     if reserved == 0 || !evictor::is_running() || evictor::fds()[0] < 0 {
@@ -132,7 +132,7 @@ pub fn look_after_ns() -> Option<u64> {
     Some((ahead_pages(held) / LOOKS * pace().page_ns) as u64)
 }
 
-/// What a call of mmap maps, if it is a reservation.
+/// Whether a call of mmap makes a reservation.
 pub fn is_mapping(a: Args) -> bool {
     const MAP_NORESERVE: usize = 0x4000;
     is_one(a[1], a[3] & MAP_NORESERVE != 0)

@@ -1,10 +1,11 @@
-//! The program puts itself under a seccomp filter, which holds for our calls, too.
+//! Seccomp filters under which the program puts itself: they hold for our calls, too.
 //!
 //! The filter is read first, and its program run on each call that the runtime may make
 //! (`sys/seccomp.rs`). If it lets them pass nothing changes. If not, uzswap leaves the process for
 //! good before the filter comes: all memory is brought in, paging ends, signals are as the program
-//! set them, and its calls are the kernel's alone. From then on nothing is called that the program
-//! does not call itself, not even at its end. So it is too where the kernel's strict mode comes.
+//! set them, and its calls are the kernel's alone. From then on we make no call that the program
+//! does not make itself, not even at its end. uzswap leaves as well where the kernel's strict mode
+//! comes.
 
 #![allow(unsafe_code)]
 // # Safety charter
@@ -18,7 +19,7 @@ use uzswap::sys::seccomp::{Call, INSTRUCTIONS_MAX, Instruction, Verdict, verdict
 use uzswap::sys::{file, nr, userfaultfd};
 
 use super::thread::ThreadBlock;
-use super::{Args, PAGER, buffers, call, ending, process, runtime, signals, start};
+use super::{Args, PAGER, buffers, call, ending, process, run, runtime, signals};
 
 /// A filter is installed; a forked child may open the mechanism's files; a program that is executed
 /// may load us.
@@ -85,8 +86,8 @@ const NEEDED_REMOTE: [usize; 3] = [nr::SENDTO, nr::RECVFROM, nr::POLL];
 const OPTIONAL_REMOTE: [usize; 5] =
     [nr::SOCKET, nr::CONNECT, nr::SETSOCKOPT, nr::DUP3, nr::SHUTDOWN];
 
-/// Calls of a program that loads us which a running one does not make any more. (What the loader
-/// itself needs is not our business.)
+/// Calls of a program that loads us, beside those of a running one. (What the loader itself needs
+/// is not our business.)
 const TO_START: [usize; 5] = [nr::OPENAT, nr::READ, nr::FSTAT, nr::FCNTL, nr::BRK];
 
 pub(super) fn is_filtered() -> bool {
@@ -104,14 +105,14 @@ pub(super) fn may_start() -> bool {
     MAY_START.load(Ordering::Relaxed)
 }
 
-/// Before a call that may install a filter.
+/// Looks at a call that may install a filter, before it is made.
 pub(super) fn note(t: &'static ThreadBlock, number: usize, a: &Args) {
     const PR_SET_SECCOMP: usize = 22;
     const MODE_STRICT: usize = 1;
     const MODE_FILTER: usize = 2;
     const SET_MODE_STRICT: usize = 0;
     const SET_MODE_FILTER: usize = 1;
-    // A vfork child's filter is its own, and what it has in common with its parent goes on.
+    // A vfork child's filter is its own, and the memory that it shares with its parent stays paged.
     let is_asked = matches!((number, a[0]), (nr::PRCTL, PR_SET_SECCOMP))
         || number == nr::SECCOMP && matches!(a[0], SET_MODE_STRICT | SET_MODE_FILTER);
     if !is_asked || process::is_shared_child() {
@@ -133,8 +134,8 @@ pub(super) fn note(t: &'static ThreadBlock, number: usize, a: &Args) {
     }
 }
 
-/// Whether all that is needed passes the filter at `program` (`struct sock_fprog`). None: there is
-/// no such filter, which the kernel will say.
+/// Whether all needed calls pass the filter at `program` (`struct sock_fprog`). None: there is no
+/// such filter, as the kernel will say.
 fn judge(t: &'static ThreadBlock, program: usize) -> Option<bool> {
     const BYTES: usize = INSTRUCTIONS_MAX * size_of::<Instruction>();
     let mut head = [0u8; 16];
@@ -167,14 +168,14 @@ fn passes(filter: &[Instruction]) -> bool {
     let commands = || {
         userfaultfd::COMMANDS.iter().map(|c| verdict(filter, &Call::with_command(nr::IOCTL, *c)))
     };
-    let by_protection = start::settings().mechanism == Mechanism::Protect as u32;
+    let by_protection = run::settings().mechanism == Mechanism::Protect as u32;
     let (needed_remote, optional_remote): (&[usize], &[usize]) =
-        if start::settings().is_remote() { (&NEEDED_REMOTE, &OPTIONAL_REMOTE) } else { (&[], &[]) };
+        if run::settings().is_remote() { (&NEEDED_REMOTE, &OPTIONAL_REMOTE) } else { (&[], &[]) };
     let needs = NEEDED.iter().chain(needed_remote).all(|n| at_most(Verdict::Allowed, *n))
         && (by_protection || commands().all(|v| v == Verdict::Allowed));
     let discards = || verdict(filter, &Call::with_command(nr::IOCTL, file::BLKDISCARD));
     let survives = OPTIONAL.iter().chain(optional_remote).all(|n| at_most(Verdict::Refused, *n))
-        && (start::settings().device().is_none() || discards() <= Verdict::Refused);
+        && (run::settings().device().is_none() || discards() <= Verdict::Refused);
     let may_open = survives && TO_OPEN.iter().all(|n| at_most(Verdict::Refused, *n));
     if !may_open {
         MAY_OPEN.store(false, Ordering::Relaxed);
@@ -185,16 +186,16 @@ fn passes(filter: &[Instruction]) -> bool {
     needs && survives
 }
 
-/// Leaves the process.
+/// Leaves the process to itself.
 fn leave(t: &'static ThreadBlock) {
     runtime(t, || {
-        // Nobody will at its end.
+        // Nobody will bring the counters up to date at the process's end.
         process::finish_counters();
         ending::end_paging(Notice::Sandboxed, 0);
     });
     if PAGER.active().is_some() {
-        // Not all could be taken off: what is missing must go on being served, or the program sees
-        // zeros.
+        // Not all ranges could be taken off: missing pages must go on being served, or the program
+        // sees zeros.
         return;
     }
     signals::give_back(t);

@@ -68,7 +68,7 @@ struct KernelAction {
     mask: u64,
 }
 
-/// What the program asked for, by signal. Fields are atomics: handlers read while threads set.
+/// The program's action for one signal. Fields are atomics: handlers read while threads set.
 struct Recorded {
     handler: AtomicUsize,
     flags: AtomicU64,
@@ -210,8 +210,8 @@ core::arch::global_asm!(
     managed_return = sym managed_return,
 );
 
-/// Blocks all signals but the fault signal; returns the mask before. Handlers come until it has, as
-/// many as like.
+/// Blocks all signals but the fault signal; returns the mask before. Any number of handlers may
+/// come before the signals are blocked.
 pub fn block_all() -> u64 {
     // The kernel reads and writes the masks in memory that cannot be missing: the program's stack
     // can. A handler that comes before the call is made leaves the first word as it is, and the
@@ -256,7 +256,7 @@ fn kernel_action(sig: i32, new: Option<&KernelAction>, old: Option<&mut KernelAc
     }
 }
 
-/// What is installed in the kernel for a handler of the program.
+/// The action installed in the kernel for a handler of the program.
 fn wrapped(a: KernelAction) -> KernelAction {
     KernelAction {
         handler: entry as *const () as usize,
@@ -270,7 +270,7 @@ fn is_handler(h: usize) -> bool {
     h != SIG_DFL && h != SIG_IGN
 }
 
-/// At start: takes the fault signal over and wraps the handlers that exist already.
+/// Takes the fault signal over at the start, and wraps the handlers that exist already.
 pub fn start(fault_signal: i32) {
     FAULT_SIGNAL.store(fault_signal, Ordering::Release);
     for sig in 1..SIGNALS as i32 {
@@ -292,8 +292,8 @@ pub fn start(fault_signal: i32) {
     let _ = call!(nr::RT_SIGPROCMASK, SIG_UNBLOCK, &raw const bit, 0, 8);
 }
 
-/// The process is left to itself: its signals are as it has set them, and so are mask and alternate
-/// stack of the calling thread. Other threads keep our alternate stack, which is none the worse.
+/// Leaves the process to itself: its signals are as it has set them, and so are mask and alternate
+/// stack of the calling thread. Other threads keep our alternate stack, which does no harm.
 pub fn give_back(t: &'static ThreadBlock) {
     let mask = block_all();
     for sig in 1..SIGNALS as i32 {
@@ -340,7 +340,7 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
         && let Some(t) = thread::existing()
     {
         let (addr, error) = (read_u64(info + 16) as usize, read_u64(context + UC_ERR));
-        // A signal that the program would take now goes first.
+        // The wait ends at a signal that the program would take now.
         PAGER.wait_for_turn(|| !would_interrupt(read_u64(context + UC_SIGMASK)));
         t.is_busy.store(1, Ordering::Relaxed);
         // SAFETY: this thread's own cell, and the handler is not reentered (all blocked).
@@ -370,7 +370,7 @@ extern "C" fn entry(sig: i32, info: usize, context: usize) {
         && let Some(t) = thread::existing()
         && t.fault_signal_blocked.load(Ordering::Relaxed) != 0
     {
-        // Sent, not raised by an access, to a thread that believes it has it blocked.
+        // The signal was sent, not raised by an access, to a thread that believes it blocked.
         t.fault_signal_pending.store(1, Ordering::Relaxed);
         return;
     }
@@ -388,9 +388,9 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         }
         if !fault_signal {
             dump::prepare(sig);
-            // It was under way when another thread took its handler away: what the kernel does with
-            // it now is right, unless it would come here again (a handler that only a vfork child
-            // knew of).
+            // The signal was under way when another thread took its handler away: the kernel's
+            // action now is right, unless the signal would come here again (a handler that only a
+            // vfork child knew of).
             let mut now = KernelAction::default();
             let _ = kernel_action(sig, None, Some(&mut now));
             if now.handler == entry as *const () as usize && !is_handler(recorded.get().handler) {
@@ -417,13 +417,13 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { 1u64 << (sig - 1) };
     let mask = (saved | action.mask | own) & !fault_bit();
     let Some(t) = thread::existing() else {
-        // A thread that we know nothing of: it is on its own stack already.
+        // A thread without a block is on its own stack already.
         // SAFETY: the program's handler, called as the kernel would.
         let f: extern "C" fn(i32, usize, usize) = unsafe { core::mem::transmute(action.handler) };
         return f(sig, info, context);
     };
     let Some(frame) = move_frame(t, &action, info, context) else {
-        // As the kernel does when it cannot push a frame.
+        // SIGSEGV, as from the kernel when it cannot push a frame.
         write_u64(context + UC_SIGMASK, saved & !(1 << (SIGSEGV - 1)));
         return deliver_default(SIGSEGV, 0);
     };

@@ -2,25 +2,20 @@
 //!
 //! Without the control variable in the environment the library does nothing at all. With it: check
 //! the descriptors that it names (`core/control/handles.rs`), read the settings, take a slot in the
-//! tree, note what memory there is already, hide ourselves from the environment, take the signals
-//! over, and redirect the system calls. Paging itself is switched on later, when the process could
-//! exceed the limit.
+//! tree, note the memory that is there already, hide ourselves from the environment, take the
+//! signals over, and redirect the system calls. Paging itself is switched on later, when the
+//! process could exceed the limit.
 #![allow(unsafe_code)]
 // # Safety charter
 // Runs once, on one thread. The environment array is the one the loader passes; it is edited in
 // place, as `unsetenv` would. The control block is mapped shared and lives for ever.
 
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use std::boxed::Box;
+use core::sync::atomic::Ordering;
 use std::vec::Vec;
 
 use uzswap::control::handles::{COUNTERS_SEALS, Handles, SETTINGS_SEALS};
 use uzswap::control::trace::{Kind, RING_BYTES, RING_OFFSET, Ring, TRACED_BYTES};
-use uzswap::control::{
-    CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Slot, Tree,
-};
+use uzswap::control::{CONTROL_BYTES, CONTROL_FD_ENV, Counter, Mechanism, Notice, Settings, Tree};
 use uzswap::region::{RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{MAP_SHARED, PROT_READ, PROT_WRITE};
 use uzswap::sys::sync::{Owners, set_owners};
@@ -29,38 +24,12 @@ use uzswap::sys::{Errno, PAGE_SIZE, check, fd, file, nr};
 
 use super::descriptors;
 use super::thread::{self, ThreadBlock};
-use super::{PAGER, PID, SETTINGS, call, evictor, memory, process, relatives, signals, target};
+use super::{PAGER, PID, call, evictor, memory, process, relatives, run, signals, target};
 use crate::patch;
 
-/// Mappings from before us that are worth managing: small ones hold what the loader and the kernel
-/// use.
+/// The smallest mapping from before us that is worth managing: smaller ones hold memory that the
+/// loader and the kernel use.
 const EARLY_MIN_BYTES: usize = 1 << 20;
-
-/// The settings of the run.
-pub fn settings() -> &'static Settings {
-    // SAFETY: stored once, before any hook runs, and never freed.
-    unsafe { &*SETTINGS.load(Ordering::Acquire) }
-}
-
-/// Where the loader found this library: the entry of LD_PRELOAD, which loads it into the programs
-/// that this one executes. In memory of the process's own, since it decides what they execute.
-static PRELOAD: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The entry of LD_PRELOAD by which the library came; empty: it came otherwise.
-pub fn preload() -> &'static [u8] {
-    // SAFETY: stored once, before any hook runs, and never freed.
-    unsafe { PRELOAD.load(Ordering::Acquire).as_ref() }.map_or(&[], |path| path.as_slice())
-}
-
-/// A slot outside the tree, for a process that found none: its counters are lost, nothing else.
-pub fn spare_slot() -> &'static Slot {
-    struct Spare(UnsafeCell<MaybeUninit<Slot>>);
-    // SAFETY: a slot consists of atomics.
-    unsafe impl Sync for Spare {}
-    static SPARE: Spare = Spare(UnsafeCell::new(MaybeUninit::zeroed()));
-    // SAFETY: all zero is a slot.
-    unsafe { (*SPARE.0.get()).assume_init_ref() }
-}
 
 /// The loader's call.
 ///
@@ -77,9 +46,9 @@ pub unsafe extern "C" fn constructor(_argc: i32, _argv: *mut *mut u8, envp: *mut
     }
 }
 
-/// Whether Valgrind runs this code. The process is Valgrind's, a static program that was booted: it
-/// is taken over already, with the memory of the program that it runs. A library that took that
-/// program over once more would put jumps into code that Valgrind knows as it was.
+/// Whether Valgrind runs this code. The process is then Valgrind's, a static program that was
+/// booted: it is taken over already, with the memory of the program that it runs. A library that
+/// took that program over once more would put jumps into code that Valgrind knows without them.
 fn is_guest_of_valgrind() -> bool {
     // Valgrind's name for this question, and five arguments that it does not have.
     const RUNNING_ON_VALGRIND: usize = 0x1001;
@@ -117,7 +86,7 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     slot.add(Counter::Processes, 1);
     settings.mechanism = resolve(settings.mechanism) as u32;
     super::DEBUG.store(settings.debug != 0, Ordering::Relaxed);
-    SETTINGS.store(Box::leak(Box::new(settings)), Ordering::Release);
+    run::set_settings(settings);
     // The first process of the run sets the limit; a change while running is kept.
     let limit = (settings.memory_bytes / PAGE_SIZE as u64) as i64;
     let _ = tree.limit_pages.compare_exchange(0, limit, Ordering::AcqRel, Ordering::Relaxed);
@@ -166,7 +135,8 @@ pub(crate) fn take_over(handles: &Handles, hide: impl FnOnce(&[u8])) {
     });
 }
 
-/// Checks what the variable named, reads the settings and maps the counters; where those are.
+/// Checks the files that the variable names, reads the settings and maps the counters. Returns the
+/// settings and the address of the counters.
 fn open(handles: &Handles) -> Option<(Settings, usize)> {
     if !handles.settings.is_there(SETTINGS_SEALS, size_of::<Settings>()) {
         return None;
@@ -213,8 +183,8 @@ fn resolve(wanted: u32) -> Mechanism {
     }
 }
 
-/// Takes our variable out of the environment: the program sees what it would see without us. What
-/// it said.
+/// Takes our variable out of the environment, so that the program sees what it would see without
+/// us. Returns its value.
 ///
 /// # Safety
 /// `envp` must be the process's environment array.
@@ -237,8 +207,8 @@ unsafe fn take_handles(envp: *mut *mut u8) -> Option<Handles> {
     found
 }
 
-/// Takes our entry out of LD_PRELOAD, which is the one that is the library's own file, or else the
-/// first; and notes it.
+/// Takes our entry out of LD_PRELOAD, and notes it: the one that is the library's own file, or else
+/// the first.
 ///
 /// # Safety
 /// As for `take_handles`.
@@ -254,15 +224,10 @@ unsafe fn take_preload(envp: *mut *mut u8, own_file: &[u8]) {
             is_anything_left
         });
     }
-    set_preload(noted.unwrap_or_default());
+    run::set_preload(noted.unwrap_or_default());
 }
 
-/// Notes by which path the library is loaded into other programs.
-pub(crate) fn set_preload(path: Vec<u8>) {
-    PRELOAD.store(Box::leak(Box::new(path)), Ordering::Release);
-}
-
-/// The process goes on without us: counts that.
+/// Counts that the process goes on without us.
 pub(crate) fn leave_unmanaged(handles: &Handles) {
     let Some((_, map)) = open(handles) else { return };
     // SAFETY: as in `take_over`.
@@ -271,7 +236,7 @@ pub(crate) fn leave_unmanaged(handles: &Handles) {
     tree.notice(Notice::Unmanaged, 0);
 }
 
-/// Keeps those variables of the environment for which `keep` says so.
+/// Keeps the variables of the environment for which `keep` is true.
 ///
 /// # Safety
 /// `envp` must be the process's environment array.
@@ -308,7 +273,7 @@ unsafe fn starts_with(s: *mut u8, prefix: &[u8]) -> bool {
 /// Removes from a list like LD_PRELOAD's the entry that is `own_file`, or the first where there is
 /// none (`uzswap run` and every exec put ours first), those at once after it that are the same (a
 /// run in a run), and a sanitizer's runtime at once before it, which was put there with it
-/// (`target.rs`). Which entry that was, and whether anything is left.
+/// (`target.rs`). Returns our entry, and whether any other is left.
 ///
 /// # Safety
 /// `list` is a C string, ours to edit.
@@ -333,7 +298,7 @@ unsafe fn take_entry(list: *mut u8, own_file: &[u8]) -> (Option<Vec<u8>>, bool) 
     let end = (start + bytes_of(first, usize::from(before) + same)).min(text.len());
     let (len, rest) = (text.len(), text.len() - end);
     text.copy_within(end.., start);
-    // Without anything behind it the separator before it goes, too.
+    // Where no entry follows, the separator before it goes, too.
     let left = if rest == 0 { start.saturating_sub(1) } else { start + rest };
     if left < len {
         text[left] = 0;
@@ -346,7 +311,7 @@ unsafe fn take_entry(list: *mut u8, own_file: &[u8]) -> (Option<Vec<u8>>, bool) 
 ///
 /// Where the loader has put the main thread's control block right behind a .bss, the kernel shows
 /// both as one. The kernel writes to that block by itself (rseq), and kills the process if it
-/// cannot: it and what follows are left alone.
+/// cannot: the block and the memory after it are left alone.
 ///
 /// Returns the path of this library's file, empty if it is not known: the same list has it.
 fn note_early_memory() -> Vec<u8> {
@@ -411,7 +376,7 @@ impl<'a> Line<'a> {
         self.start <= addr && addr < self.end
     }
 
-    /// Where it ends, or the page begins that has `addr`.
+    /// The end of the mapping, or the beginning of the page that has `addr`.
     fn end_before(&self, addr: usize) -> usize {
         if self.contains(addr) { page_floor(addr) } else { self.end }
     }
@@ -471,7 +436,7 @@ mod tests {
         expect("libasan.so.8:/our.so:libasan.so.8", "/our.so", "libasan.so.8");
         expect("libasan.so.8:/link.so:/a.so", "/link.so", "/a.so");
         expect("/our.so.1:/our.so", "/our.so", "/our.so.1");
-        // By another name of the file.
+        // The entry names the file by another name.
         expect("/link.so:/a.so", "/link.so", "/a.so");
         expect("", "", "");
     }

@@ -1,21 +1,20 @@
-//! What a program is that is about to be executed, as far as that decides what it is given of ours.
+//! A program that is about to be executed: its kind decides what it is given of ours.
 //!
 //! - One that *gains rights* by it (setuid, setgid, capabilities of its file) is given nothing: the
-//!   loader would ignore LD_PRELOAD, and what of ours is left would be in a program with other
-//!   rights than ours. So it has the program's own environment, and no descriptor of ours.
+//!   loader would ignore LD_PRELOAD, and our descriptors would be in a program with other rights
+//!   than ours. So it has the program's own environment, and no descriptor of ours.
 //! - One that has no loader (static), and one for another loader than glibc's (musl's), is booted
 //!   by the library (`boot`), where that can be executed in its place and nothing of the call is
-//!   lost. Where it cannot, a static one is given all nevertheless: what it starts can be taken
-//!   over. Another loader would complain, or give up: its program is given nothing. That it runs
-//!   unmanaged is counted and said.
-//! - One for another processor, and one that will not find the library (after a chroot), is given
+//!   lost. Where it cannot, a static one is given all nevertheless: programs that it starts can be
+//!   taken over. Another loader would complain, or give up: its program is given nothing. Programs
+//!   that run unmanaged are counted and reported.
+//! - One for another processor, and one that will not find the library (after a chroot), are given
 //!   nothing.
 //! - One that wants to have a sanitizer's runtime loaded first gets it first: the runtime looks who
 //!   comes before it, and gives up if anybody does. Our constructor runs before all others wherever
 //!   we are in the list.
 //!
-//! Nobody is told what cannot be found out: a program that we may not read is taken for an ordinary
-//! one.
+//! A program that we may not read is taken for an ordinary one.
 #![allow(unsafe_code)]
 // # Safety charter
 // Paths are the program's C strings, read by the kernel alone. Everything else is in a buffer of
@@ -24,9 +23,9 @@
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_NONBLOCK};
 use uzswap::sys::{Errno, Result, check, fd, file, nr};
 
-use super::{Args, call, start};
+use super::{Args, call, run};
 
-/// What is read of a file at a time.
+/// Bytes of a file that are read at a time.
 pub const BUFFER_BYTES: usize = 4096;
 /// Interpreters of interpreters that the kernel follows.
 const DEPTH: usize = 5;
@@ -41,7 +40,7 @@ const S_IXGRP: u32 = 0o010;
 /// The longest name of a sanitizer's runtime that is carried.
 const NAME_BYTES: usize = 32;
 
-/// What a program is.
+/// The kind of a program.
 #[derive(Clone, Copy, Default)]
 pub struct Target {
     pub gains_rights: bool,
@@ -50,15 +49,15 @@ pub struct Target {
     has_other_loader: bool,
     /// It is for another processor, or will not find the library.
     is_foreign: bool,
-    /// It is executed by a path that means the same to the library, which may boot it: the address
-    /// of that.
+    /// The address of the path by which it is executed, if the path leads the library to the same
+    /// file, so that the library may boot it.
     boots_by: Option<usize>,
     name: [u8; NAME_BYTES],
     name_len: usize,
 }
 
 impl Target {
-    /// How it is started.
+    /// How the program is started.
     pub fn way(&self) -> Way {
         match self.boots_by {
             _ if self.gains_rights || self.is_foreign => Way::Alone,
@@ -83,14 +82,14 @@ pub enum Way {
     /// The library is executed, and boots the program of this path (the address of a C string of
     /// the caller's).
     Boot(usize),
-    /// It is unmanaged, with all that the programs need which it starts.
+    /// It is unmanaged, but given all that the programs need which it starts.
     Through,
     /// It is started as it would be without us.
     Alone,
 }
 
 impl Way {
-    /// Whether it gets the variables and descriptors of ours.
+    /// Whether a program started this way gets our variables and descriptors.
     pub fn is_given_ours(self) -> bool {
         self != Way::Alone
     }
@@ -100,13 +99,14 @@ impl Way {
     }
 }
 
-/// Whether an entry of LD_PRELOAD is such a runtime, as it is put there: by its bare name.
+/// Whether an entry of LD_PRELOAD is a sanitizer's runtime as this file puts it there: by its bare
+/// name.
 pub fn is_first_library(name: &[u8]) -> bool {
     !name.contains(&b'/')
         && (name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"))
 }
 
-/// Looks at what an exec names.
+/// Looks at the program that an exec names.
 pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target {
     let (directory, path, flags) = match number {
         nr::EXECVE => (AT_FDCWD as usize, a[0], 0),
@@ -118,7 +118,7 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
         return target;
     }
     let opened = match flags {
-        // A descriptor: by that it is read.
+        // The call names a descriptor: the program is read through it.
         AT_EMPTY_PATH if is_empty(path) => file::duplicate(directory as i32),
         _ => open(directory, path),
     };
@@ -140,7 +140,7 @@ pub fn look(number: usize, a: &Args, buffer: &mut [u8; BUFFER_BYTES]) -> Target 
     if let Some(left) = file {
         fd::close(left);
     }
-    let library = start::preload();
+    let library = run::preload();
     target.is_foreign |= !finds_library(library, buffer);
     if target.is_static || target.has_other_loader {
         let has_path = match number {
@@ -200,11 +200,11 @@ fn finds_library(path: &[u8], buffer: &mut [u8; BUFFER_BYTES]) -> bool {
     if let Ok(library) = opened {
         fd::close(library);
     }
-    // For want of descriptors, say, nothing is known.
+    // Any other error (no descriptor is left) tells nothing, so the library counts as found.
     !matches!(opened, Err(Errno::ENOENT | Errno::EACCES))
 }
 
-/// The file's mode; notes whether its rights are others.
+/// Returns the file's mode; notes whether the file gives other rights.
 fn mode_of(
     directory: usize,
     path: usize,
@@ -270,8 +270,8 @@ fn interpreter(text: &mut [u8]) -> Option<usize> {
     (end > start).then_some(start)
 }
 
-/// Looks for a loader, and for the first library that is needed. `n`: what the buffer holds of the
-/// file's beginning.
+/// Looks for a loader, and for the first library that is needed. `n`: bytes of the file's beginning
+/// in the buffer.
 fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: &mut Target) {
     const PT_LOAD: u32 = 1;
     const PT_DYNAMIC: u32 = 2;
@@ -283,7 +283,7 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     const CLASS: &[u8] = b"\x02\x01";
     const EM_X86_64: u16 = 62;
     if !head.starts_with(b"\x7fELF") {
-        // Text for the shell, or what the kernel has an interpreter for.
+        // Text for the shell, or a format for which the kernel has an interpreter.
         return;
     }
     if head.get(4..6) != Some(CLASS) || u16_at(head, 18) != Some(EM_X86_64) {
@@ -292,7 +292,7 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     }
     let (Some(table), Some(count)) = (u64_at(head, 32), u16_at(head, 56)) else { return };
     let is_usual = u16_at(head, 54) == Some(HEADER_BYTES as u16);
-    // What does not fit the first page is rare, and taken for an ordinary program.
+    // A table that does not fit the first page is rare: its program is taken for an ordinary one.
     let end = (table as usize).saturating_add(usize::from(count) * HEADER_BYTES);
     if !is_usual || end > n {
         return;
@@ -320,8 +320,9 @@ fn look_at_elf(program: i32, n: usize, buffer: &mut [u8; BUFFER_BYTES], target: 
     }
 }
 
-/// Whether a program's loader is glibc's, which has one name everywhere. Where something else
-/// answers to it (Alpine's gcompat), it is a link. What cannot be read is taken for glibc's.
+/// Whether a program's loader is glibc's, which has one name everywhere. Where another loader
+/// answers to the name (Alpine's gcompat), it is a link. A loader's name that cannot be read is
+/// taken for glibc's.
 fn is_glibcs(program: i32, at: u64, bytes: u64) -> bool {
     const PATH_BYTES: usize = 256;
     let mut path = [0u8; PATH_BYTES];
@@ -335,8 +336,8 @@ fn is_glibcs(program: i32, at: u64, bytes: u64) -> bool {
         || path[..end].ends_with(b"/ld-linux-x86-64.so.2") && !names(b"musl") && !names(b"gcompat")
 }
 
-/// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. It is
-/// the first always: that is what the runtime insists on.
+/// Notes the first library that a dynamic program needs, if that is a sanitizer's runtime. Such a
+/// runtime is always the first: it insists on that.
 fn note_first_library(
     program: i32,
     at: u64,

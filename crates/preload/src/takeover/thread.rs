@@ -1,5 +1,5 @@
-//! What the runtime keeps for each thread of the program: two stacks of its own, its holds, its
-//! view of signals.
+//! The runtime's block for each thread of the program: two stacks of its own, its holds, its view
+//! of signals.
 //!
 //! ```text
 //!  | guard | alternate signal stack | guard | runtime stack | block |
@@ -62,11 +62,11 @@ pub struct ThreadBlock {
     pub program_stack: UnsafeCell<StackT>,
     /// The program believes that the fault signal is blocked.
     pub fault_signal_blocked: AtomicU32,
-    /// It was sent meanwhile.
+    /// The fault signal was sent while the program believed it blocked.
     pub fault_signal_pending: AtomicU32,
     /// The signal mask with which a thread that is being made starts, and its maker goes on.
     pub saved_mask: AtomicU64,
-    /// For blocking signals around the runtime: the mask, and what was in force before.
+    /// For blocking signals around the runtime: the mask, and the one in force before.
     pub block_words: [AtomicU64; 2],
     /// The mask with which a handler is entered. Signals are blocked until the kernel has read it.
     pub handler_mask: AtomicU64,
@@ -83,17 +83,17 @@ pub struct ThreadBlock {
     company: AtomicU32,
     /// 1: of a process that shares the thread-local area of another's thread.
     pub is_guest: AtomicU32,
-    /// 1: such a process is in the pager.
+    /// 1: the guest is in the pager.
     pub is_busy: AtomicU32,
     next: AtomicPtr<ThreadBlock>,
     base: usize,
 }
 
 const ALONE: u32 = 0;
-/// A child of vfork may, as long as the thread itself waits.
+/// A child of vfork may use the area, as long as the thread itself waits.
 const VFORKED: u32 = 1;
-/// Processes that share memory and run beside the thread may: each has a block of its own, found by
-/// its thread id.
+/// Processes that share memory and run beside the thread may use the area: each has a block of its
+/// own, found by its thread id.
 const SHARED: u32 = 2;
 
 // SAFETY: the cells are used by the owning thread only (charter).
@@ -119,7 +119,7 @@ impl ThreadBlock {
         }
     }
 
-    /// There is no thread for it after all.
+    /// Frees a block for which there is no thread after all.
     pub fn give_back(&self) {
         PAGER.holds.unregister(self.holds());
         self.tid.store(0, Ordering::Release);
@@ -130,7 +130,7 @@ impl ThreadBlock {
         // SAFETY: blocks are never unmapped.
         while let Some(b) = unsafe { p.as_ref() } {
             let owner = b.tid.load(Ordering::Acquire);
-            // What a guest had in hand when it was killed must not be forgotten.
+            // A guest's holds must not be forgotten if it was killed with some in hand.
             let left_something =
                 b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0;
             let dead = !left_something
@@ -147,7 +147,8 @@ impl ThreadBlock {
         }
         let base = map_anonymous(TOTAL_BYTES, PROT_READ | PROT_WRITE).ok()?;
         for guard in [base, base + PAGE_SIZE + ALTERNATE_BYTES] {
-            // Out of kernel mappings: a stack that runs over would not be noticed, but none does.
+            // It fails where the kernel has no mappings left: a stack that runs over would not be
+            // noticed, but none does.
             let _ = call!(nr::MPROTECT, guard, PAGE_SIZE, 0);
         }
         let at = (base + TOTAL_BYTES - BLOCK_BYTES) as *mut ThreadBlock;
@@ -213,18 +214,18 @@ impl ThreadBlock {
     /// Makes this the block of the calling process, which shares the thread-local area of the
     /// thread that made it: not by the word there, but by its id.
     pub fn adopt_guest(&'static self, tid: u32) {
-        // Whoever had the number before is gone.
+        // The thread that had the number before is gone.
         each_block(|b| _ = b.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed));
         self.tid.store(tid, Ordering::Release);
         self.holds().adopt(tid);
-        // It may be killed at any moment, with what it has in hand.
+        // The guest may be killed at any moment, with holds in hand.
         // SAFETY: the caller's own block.
         unsafe { (*self.stream.get()).is_of_guest = true };
         self.arm_alternate_stack();
     }
 
-    /// The thread is about to make a process that shares its thread-local area. `waits`: until that
-    /// has ended or executed a program.
+    /// Notes that the thread is about to make a process that shares its thread-local area. `waits`:
+    /// the thread waits until that has ended or executed a program.
     pub fn expect_guest(&self, waits: bool) {
         self.company.fetch_max(if waits { VFORKED } else { SHARED }, Ordering::AcqRel);
     }
@@ -275,8 +276,8 @@ impl ThreadBlock {
         end - HOOK_STACK_BYTES..end
     }
 
-    /// Where the program's stack is that a signal interrupted at `sp`: below the hook's caller if
-    /// it came in a hook that has a stack of its own.
+    /// The program's stack pointer when a signal interrupted at `sp`: below the hook's caller if
+    /// the signal came in a hook that has a stack of its own.
     pub fn program_stack_pointer(&self, sp: usize) -> usize {
         if self.hook_stack().contains(&sp) {
             // SAFETY: the owning thread asks.
@@ -286,9 +287,9 @@ impl ThreadBlock {
         }
     }
 
-    /// A hook runs on the program's stack because no piece of the hook stack is left. Those whose
-    /// callers have been left without returning (longjmp out of a handler) are free again, if that
-    /// is true of all.
+    /// Called when a hook runs on the program's stack because no piece of the hook stack is left.
+    /// Frees the pieces if the callers of all their hooks have been left without returning (longjmp
+    /// out of a handler).
     pub fn forget_abandoned_hooks(&self, sp: usize) {
         let alternate = self.alternate_range();
         // SAFETY: the owning thread asks.
@@ -308,7 +309,8 @@ impl ThreadBlock {
         self.masks[i].as_ptr() as usize
     }
 
-    /// The thread is about to end. Block and holds are reused once the kernel says it is gone.
+    /// Retires the block of a thread that is about to end. Block and holds are reused once the
+    /// kernel says that the thread is gone.
     pub fn retire(&self) {
         PAGER.holds.end(self.holds());
     }
@@ -317,7 +319,7 @@ impl ThreadBlock {
 /// Threads of the program that are alive, or about to be.
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
-/// The program has one thread more.
+/// Counts one thread of the program more.
 pub fn came() {
     THREADS.fetch_add(1, Ordering::AcqRel);
 }
@@ -327,7 +329,7 @@ pub fn is_only_one() -> bool {
     THREADS.load(Ordering::Acquire) == 1
 }
 
-/// One less. True: it was the last.
+/// Counts one thread less. True: it was the last.
 pub fn went() -> bool {
     THREADS.fetch_sub(1, Ordering::AcqRel) == 1
 }
@@ -339,14 +341,14 @@ pub fn current() -> &'static ThreadBlock {
     find().unwrap_or_else(|| super::fatal("a thread without a block got past the hook"))
 }
 
-/// The block of the calling thread; made now for a thread that came in a way we did not see. None:
-/// there is no memory for it.
+/// The block of the calling thread; made now for a thread whose start we did not see. None: there
+/// is no memory for it.
 #[inline]
 pub fn find() -> Option<&'static ThreadBlock> {
     existing().or_else(adopt_unknown)
 }
 
-/// The block, if the thread has one.
+/// The block of the calling thread, if it has one.
 #[inline]
 pub fn existing() -> Option<&'static ThreadBlock> {
     // SAFETY: the slot holds null or this thread's block.
@@ -354,16 +356,16 @@ pub fn existing() -> Option<&'static ThreadBlock> {
     Some(if block.company.load(Ordering::Relaxed) == ALONE { block } else { of_caller(block) })
 }
 
-/// The block of the caller, who has found `block` by a word that it may share.
+/// The block of the caller, which has found `block` by a word that it may share.
 #[cold]
 fn of_caller(block: &'static ThreadBlock) -> &'static ThreadBlock {
     let tid = uzswap::sys::gettid();
     if block.tid.load(Ordering::Acquire) == tid {
-        // It does not wait any more.
+        // The thread does not wait any more.
         let _ = block.company.compare_exchange(VFORKED, ALONE, Ordering::AcqRel, Ordering::Relaxed);
         return block;
     }
-    // A child of vfork has none: it is on its parent's, who waits.
+    // A child of vfork has no block: it uses that of its parent, which waits.
     let mut own = None;
     each_block(|b| {
         if b.tid.load(Ordering::Acquire) == tid {
@@ -384,7 +386,8 @@ fn each_block(mut f: impl FnMut(&'static ThreadBlock)) {
 
 /// The calling thread's id, for the words of locks.
 pub fn id_for_locks() -> u32 {
-    // First: its thread-local area does not reach to where threads of the program have their word.
+    // The evictor comes first: its thread-local area does not reach to where threads of the program
+    // have their word.
     if evictor::is_caller() {
         return evictor::tid();
     }
@@ -395,8 +398,8 @@ pub fn id_for_locks() -> u32 {
     }
 }
 
-/// A lock is held for a long time by thread `owner`. Where that is gone nobody will ever free it:
-/// says so, and ends the process.
+/// Looks whether thread `owner`, which has held a lock for a long time, is gone. Then nobody will
+/// ever free the lock: says so, and ends the process.
 pub fn look_after(owner: u32) {
     if is_gone(owner) {
         super::fatal(
@@ -406,7 +409,7 @@ pub fn look_after(owner: u32) {
     }
 }
 
-/// Something is waited for, for a long time: whether a guest had it in hand that is gone.
+/// Looks, after a long wait, whether a guest that is gone was in the pager.
 pub fn look_for_abandoned() {
     each_block(|b| {
         if b.is_guest.load(Ordering::Relaxed) != 0 && b.is_busy.load(Ordering::Relaxed) != 0 {
@@ -415,10 +418,10 @@ pub fn look_for_abandoned() {
     });
 }
 
-/// Whether there is no such thread, or it has ended and waits for its parent.
+/// Whether there is no such thread, or it has ended and its parent has not waited for it.
 fn is_gone(owner: u32) -> bool {
     const P_PID: usize = 1;
-    /// WEXITED, and that it is not to be reaped: WNOWAIT, WNOHANG, `__WALL`.
+    /// WEXITED, without reaping: WNOWAIT, WNOHANG, `__WALL`.
     const ENDED: usize = 4 | 0x100_0000 | 1 | 0x4000_0000;
     let mut info = [0u64; 16];
     let r = call!(nr::WAITID, P_PID, owner, info.as_mut_ptr(), ENDED, 0);
@@ -439,7 +442,7 @@ fn adopt_unknown() -> Option<&'static ThreadBlock> {
     b
 }
 
-/// In the child after fork: blocks of other threads belong to nobody here.
+/// Frees the blocks of other threads in the child after fork: nobody has them here.
 pub fn after_fork_child(mine: &'static ThreadBlock, tid: u32) {
     each_block(|b| {
         if !core::ptr::eq(b, mine) {

@@ -7,7 +7,7 @@ use uzswap::sys::{PAGE_SIZE, nr, syscall};
 use uzswap_preload::calls::walk::{Kind, Visit};
 
 pub const ARENA_PAGES: usize = 8192;
-/// A child that takes longer hangs. A write to a disk that has much to do has taken more than 120.
+/// Seconds after which a child is taken to hang. A write to a busy disk has taken more than 120.
 const PATIENCE_SECONDS: usize = 600;
 
 unsafe extern "C" {
@@ -18,7 +18,7 @@ unsafe extern "C" {
 pub fn sys(number: usize, given: &[usize]) -> isize {
     let mut args = [0; 6];
     args[..given.len()].copy_from_slice(given);
-    // SAFETY: the cases call what is harmless in a child that ends right afterwards.
+    // SAFETY: the cases make calls that are harmless in a child that ends right afterwards.
     unsafe { syscall(number, args) }
 }
 
@@ -65,7 +65,7 @@ pub fn in_child(
 pub struct Place {
     base: usize,
     next_page: usize,
-    /// Where the page boundary lies in each buffer: one of the places that are possible in it.
+    /// The place of the page boundary in each buffer: one of those that are possible.
     pub variant: usize,
     /// How many places the buffer with the most of them has.
     pub variants: usize,
@@ -156,7 +156,7 @@ impl Place {
     pub fn close_but_held(&self) {
         self.close();
         let arena = self.base..self.base + ARENA_PAGES * PAGE_SIZE;
-        // What is read first, so that what is also written stays writable.
+        // Ranges that are read come first, so that pages that are also written stay writable.
         for writable in [false, true] {
             for &(addr, len, kind) in &self.held {
                 if (kind != Kind::In) != writable || !arena.contains(&addr) {

@@ -2,7 +2,7 @@
 //!
 //! A case must touch all of its memory when everything is accessible: either the call succeeds, or
 //! it fails for a reason that it finds only after it has read its arguments (a device that does not
-//! exist, a time that is none), which is how the dangerous ones are tried.
+//! exist, an invalid time). Dangerous calls are tried in this second way.
 
 use uzswap::sys::nr;
 
@@ -12,13 +12,13 @@ use crate::arena::{Place, sys};
 pub struct Case {
     pub nr: usize,
     pub what: &'static str,
-    /// Lays out the arguments, in the child. `None`: not possible here.
+    /// Lays out the arguments, in the child. `None`: the case is not possible here.
     pub make: fn(&mut Place) -> Option<[usize; 6]>,
-    /// The error with which it ends; `None`: it succeeds.
+    /// The error with which the call ends; `None`: it succeeds.
     pub fails: Option<isize>,
     /// The result is another in each run (a process, a key, a time): only success is compared.
     pub varies: bool,
-    /// What is looked at besides the result, when all of the arena is accessible again: for calls
+    /// A value compared besides the result, when all of the arena is accessible again: for calls
     /// that do not say when they could not write, or not at once.
     pub after: fn(&[usize; 6]) -> isize,
 }
@@ -30,7 +30,7 @@ impl Case {
     }
 }
 
-/// Nothing.
+/// No value besides the result is compared.
 fn no_more(_: &[usize; 6]) -> isize {
     0
 }
@@ -77,7 +77,7 @@ impl Drop for Directory {
     }
 }
 
-// What cases are set up with. Nothing of it lies in the arena.
+// Helpers that set cases up. Nothing of theirs lies in the arena.
 
 fn fill<const N: usize>(given: [usize; N]) -> Option<[usize; 6]> {
     let mut args = [0; 6];
@@ -85,12 +85,12 @@ fn fill<const N: usize>(given: [usize; N]) -> Option<[usize; 6]> {
     Some(args)
 }
 
-/// A call of the set-up, which must succeed, or the case is not possible.
+/// Makes a call of the set-up, without whose success the case is not possible.
 fn set_up(number: usize, args: &[usize]) -> Option<usize> {
     usize::try_from(sys(number, args)).ok()
 }
 
-/// Bytes that stay where they are.
+/// The address of a copy of the bytes that is never freed.
 fn outside(bytes: &[u8]) -> usize {
     bytes.to_vec().leak().as_ptr() as usize
 }
@@ -409,7 +409,7 @@ fn aio() -> Option<usize> {
     Some(unsafe { std::ptr::read(at as *const usize) })
 }
 
-/// One in which two reads have ended.
+/// A context of asynchronous I/O in which two reads have ended.
 fn aio_with_events() -> Option<usize> {
     let (fd, context) = (file()?, aio()?);
     let words = |words: &[usize]| {
@@ -439,7 +439,7 @@ fn handle(name: usize) -> Option<Vec<u8>> {
     Some(whole[..8 + bytes].to_vec())
 }
 
-/// Removes what an earlier run of the case may have left.
+/// Removes a file that an earlier run of the case may have left.
 fn without(name: &str) {
     sys(nr::UNLINK, &[path(name)]);
     sys(nr::RMDIR, &[path(name)]);
@@ -1172,7 +1172,7 @@ const PROCESS: &[Case] = &[
     ok(nr::SECCOMP, "sizes", |p| fill([3, 0, p.out(6)])),
     ok(nr::GET_ROBUST_LIST, "", |p| fill([0, p.out(8), p.out(8)])),
     ok(nr::GETCPU, "", |p| fill([p.out(4), p.out(4), 0])),
-    // The error comes back in 32 bits, as no error.
+    // The kernel returns the error in 32 bits, so it does not look like one.
     ok(nr::MODIFY_LDT, "write", |p| fill([1, p.ints(&[9000, 0, 0, 0]), 16])),
     ok(nr::MODIFY_LDT, "read", |p| fill([2, p.out(128), 128])),
     ok(nr::LANDLOCK_CREATE_RULESET, "", |p| fill([p.words(&[1]), 8, 0])),

@@ -1,4 +1,4 @@
-//! Is what the walker names enough for the kernel?
+//! Does the walker name all memory that the kernel touches?
 
 use uzswap::sys::nr;
 use uzswap_preload::calls::shapes;
@@ -16,8 +16,8 @@ enum Mode {
     Closed,
 }
 
-/// What came of a run: the call's result, what else there is to see, and how many places for the
-/// boundary there are.
+/// The outcome of a run: the call's result, the value of `after`, and the number of places for the
+/// boundary.
 type Outcome = Result<Option<[isize; 3]>, String>;
 
 fn run(case: &Case, mode: Mode, variant: usize) -> Outcome {

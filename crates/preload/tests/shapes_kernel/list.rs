@@ -16,8 +16,8 @@ const RENAMED: [(&str, &str); 7] = [
     ("sysctl", "_sysctl"),
 ];
 
-/// Entry points of 32-bit x86, of x32 and of other architectures, which the kernel's image names as
-/// well.
+/// Entry points of 32-bit x86, of x32 and of other architectures, which the kernel's symbols name
+/// as well.
 const NOT_OF_X86_64: [&str; 38] = [
     "bdflush",
     "fadvise64_64",
@@ -129,7 +129,7 @@ fn numbers_and_names_are_those_of_the_kernel_headers() {
 #[test]
 fn what_has_no_row_the_kernel_does_not_know() {
     const ENOSYS: isize = -38;
-    // What a sandbox may say of any call that it does not know.
+    // A sandbox's answer to a call that it does not know.
     const EPERM: isize = -1;
     for number in (0..nr::COUNT + 32)
         .filter(|&number| shapes::disposition(number) == Disposition::Unimplemented)

@@ -1,4 +1,4 @@
-//! What the tests of interception have in common: the example library, their programs, and commands
+//! Common parts of the tests of interception: the example library, their programs, and commands
 //! under the library.
 #![allow(dead_code)] // each of them uses a part
 
@@ -14,10 +14,10 @@ pub fn scratch() -> PathBuf {
     dir
 }
 
-/// Builds the library as the tests themselves are built, and answers where it is. Of the whole
-/// workspace and with its commands: for less cargo chooses other features of what it depends on,
-/// which is another build of all of it, and replaces the product under programs that other tests
-/// run.
+/// Builds the library as the tests themselves are built, and answers where it is. The whole
+/// workspace is built, with its commands: for a part of it cargo chooses other features of the
+/// dependencies, which is another build of all of them, and replaces the product under programs
+/// that other tests run.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -27,8 +27,8 @@ pub fn library() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--workspace", "--lib", "--bins"]);
         cargo.args(["--example", "passthrough"]);
-        // What cargo says of this package to its tests: build scripts that ask for it (ring's)
-        // would run again, and once more afterwards, with all that depends on them built anew.
+        // Cargo's variables about this package go: build scripts that ask for them (ring's) would
+        // run again, and once more afterwards, with all that depends on them built anew.
         for (name, _) in std::env::vars_os() {
             let begins = |with: &&str| name.as_encoded_bytes().starts_with(with.as_bytes());
             if ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(begins) {

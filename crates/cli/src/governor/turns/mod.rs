@@ -3,16 +3,18 @@
 //!
 //! A build by 24 compilers on two processors with memory for six is the example. Each gets a
 //! processor for a few milliseconds, brings back what the others have pushed out, and pushes out
-//! what they will need next: nearly all time goes to paging. Nobody gains by running 24 of two at a
-//! time. So while paging takes more of the processors than it should, a few processes run and the
-//! others wait, at their next fault (`uzswap::control::turns`), until a turn is over:
+//! what they will need next: nearly all time goes to paging. Nothing is gained by running all 24 at
+//! a time on two processors. So while paging takes more of the processors than it should, a few
+//! processes run and the others wait, at their next fault (`uzswap::control::turns`), until a turn
+//! is over:
 //!
 //! ```text
 //!   look: what faults cost ──> policy: how many, which ──> pause (renewed at each look) or resume
 //! ```
 //!
-//! `policy.rs` decides; this file looks and tells. Without news from here every process runs, and
-//! what waits goes on when a signal comes. A tree that fits, or a single process, never gets here.
+//! `policy.rs` decides; this file looks and tells. Without news from here every process runs, and a
+//! waiting thread goes on when a signal comes. A tree that fits, or a single process, never gets
+//! here.
 
 mod policy;
 
@@ -29,7 +31,7 @@ use crate::control::run::Run;
 use crate::control::sight::{Key, key, processor_time};
 use policy::{Policy, Sight, Supply};
 
-/// How often it is looked: while processes take turns, and while they do not.
+/// The time between two looks: while processes take turns, and while they do not.
 const BUSY_LOOK: Duration = Duration::from_millis(20);
 const CALM_LOOK: Duration = Duration::from_millis(50);
 /// A process that asks waits for others that do, and are answered with it.
@@ -129,8 +131,8 @@ struct Processors {
 }
 
 impl Processors {
-    /// The part of them that was idle since the last look. As it was, if that is too short a time
-    /// to tell.
+    /// The part of them that was idle since the last look. The last value stays if the time is too
+    /// short to tell.
     fn idle(&mut self) -> f64 {
         let Some((idle, all)) =
             std::fs::read_to_string("/proc/stat").ok().as_deref().and_then(idle_ticks)

@@ -1,22 +1,23 @@
 //! Processes that run: how many at a time, and for how long.
 //!
-//! **When.** *Pressure* is what paging costs of the processor time that the processes have. Above a
-//! quarter there are turns. Better is not to get there: where memory is about to be full, or
-//! somebody asks before taking what there is, and more processes run than there are processors,
-//! most of them wait before they have memory, and none of it has to go and come back. While
-//! processors are busy that costs nothing.
+//! **When.** *Pressure* is the part of the processes' processor time that paging takes. Above a
+//! quarter there are turns. It is better not to get there: where memory is about to be full, or a
+//! process asks before it takes memory, and more processes run than there are processors, most of
+//! them wait before they have memory, and none of it has to go and come back. While processors are
+//! busy that costs nothing.
 //!
-//! **How many.** As would fit by half of what they need, or, before memory is full, one more than
-//! there are processors. Fewer while pressure stays high and memory full, but not than there are
-//! processors, unless nearly all time goes to paging. One more while there is room for what those
-//! that run will come to, as others did before them; or while pressure is low and a processor idle;
-//! or after a long calm. When all could run and pressure is low, turns are over. They are of no use
-//! either where one of those that page would do so alone.
+//! **How many.** As many run as would fit with half of what they need, or, before memory is full,
+//! one more than there are processors. Fewer run while pressure stays high and memory full, but not
+//! fewer than there are processors, unless nearly all time goes to paging. One more runs while
+//! there is room for the size that running processes will come to, as others did before them; or
+//! while pressure is low and a processor idle; or after a long calm. When all could run and
+//! pressure is low, turns are over. Turns are also of no use where one of the processes that page
+//! would do so alone.
 //!
-//! **Which.** Who waits longest comes next. A turn is long beside the processor time that it takes
-//! to bring a process's memory back, so that little of it is lost; a process that ends within its
-//! turn, as compilers do, never has to come back at all. One that sleeps holds no place: what it
-//! sleeps for may be the work of one that waits.
+//! **Which.** The process that waits longest comes next. A turn is long beside the processor time
+//! that it takes to bring a process's memory back, so that little of it is lost; a process that
+//! ends within its turn, as compilers do, never has to come back at all. A process that sleeps
+//! holds no place: it may sleep for the work of one that waits.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -35,7 +36,8 @@ pub struct Supply {
 /// The cost of bringing a page of a process's memory back at the beginning of its turn, and to
 /// take it out at the end.
 const RELOAD_COST: Duration = Duration::from_micros(12);
-/// Pressure at which turns begin, and between which the number of those that run stays.
+/// Pressure at which turns begin, and the bounds between which the number of running processes
+/// stays.
 const BEGIN: f64 = 0.25;
 const TOO_MUCH: f64 = 0.20;
 const LITTLE: f64 = 0.08;
@@ -45,24 +47,25 @@ const SEVERE: f64 = 0.75;
 /// The part of the processors that the processes are taken to use at least: less, and they wait for
 /// each other or a disk.
 const LEAST_USE: f64 = 0.2;
-/// The time over which pressure is averaged, and after which what a change has brought is believed.
+/// The time over which pressure is averaged, and the time after which the effect of a change is
+/// believed.
 const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
-/// Memory that processes that wait keep free ahead of those that run: a part of the limit. With
-/// less, those that run fill it by themselves.
+/// Memory that waiting processes keep free ahead of running ones: a part of the limit. With less,
+/// those that run fill it by themselves.
 const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
-/// A turn in times of what it costs to bring the memory back, and its bounds: of processor time,
-/// and the last of time as well.
+/// The length of a turn as a multiple of the cost of bringing the memory back, and its bounds in
+/// processor time; the last bounds its time as well.
 const TURN_RELOADS: u32 = 25;
 const SHORTEST_TURN: Duration = Duration::from_millis(400);
 const LONGEST_TURN: Duration = Duration::from_secs(8);
 /// Memory is about to be full if it will be after this long, as fast as it fills now.
 const FORESIGHT: Duration = Duration::from_secs(1);
-/// With less of the machine idle processors are busy.
+/// The processors are busy while a smaller part of the machine is idle.
 const IDLE: f64 = 0.1;
 /// Little pressure and free memory for so long is a calm.
 const CALM: Duration = Duration::from_secs(3);
-/// The weight of one process, when it ends, in what processes come to.
+/// The weight of one process, when it ends, in the typical size of processes.
 const LESSON: f64 = 0.125;
 /// Without processor time for so long a process sleeps.
 const ASLEEP: Duration = Duration::from_millis(200);
@@ -86,12 +89,13 @@ pub struct Sight {
 
 /// One process, over time.
 struct Contender {
-    /// At the last look.
+    /// The process as seen at the last look.
     seen: Sight,
     /// When it last paged or wanted to, and when it last ran or wanted to.
     paged_at: Instant,
     ran_at: Instant,
-    /// Whose turn it is: since when, and how much it may do. Else: since when it waits.
+    /// The process's turn, if it has one; `since` is the beginning of the turn, or else of the
+    /// wait.
     turn: Option<Turn>,
     since: Instant,
 }
@@ -142,13 +146,13 @@ impl Contender {
 pub struct Policy {
     cores: f64,
     contenders: HashMap<Key, Contender>,
-    /// When it was looked last, and how much memory was in use.
+    /// The time of the last look, and the memory in use then.
     looked_at: Option<(Instant, u64)>,
     pressure: f64,
     /// Pages by which memory in use grows, in a second.
     filling: f64,
     idle: f64,
-    /// The size that processes came to that have ended, in pages.
+    /// The typical size, in pages, of processes that have ended.
     typical: Option<f64>,
     /// How many may run at a time; None: all.
     allowed: Option<usize>,
@@ -178,7 +182,7 @@ impl Policy {
         self.allowed.is_some()
     }
 
-    /// Nobody competes.
+    /// Forgets all processes and turns, since none competes.
     pub fn forget(&mut self) {
         *self = Policy::new(self.cores as usize);
     }
@@ -199,7 +203,7 @@ impl Policy {
         }
     }
 
-    /// Whether a process may run until the next look. Who does not compete may.
+    /// Whether a process may run until the next look. A process that does not compete may.
     pub fn may_run(&self, key: Key) -> bool {
         !self.is_on() || self.contenders.get(&key).is_none_or(|c| c.turn.is_some())
     }
@@ -306,7 +310,8 @@ impl Policy {
     }
 
     /// How many of those that contend would run in the memory that all processes hold, with half of
-    /// what each needs. None if one of them would not even alone: it goes on paging whoever waits.
+    /// what each needs. Zero if one of them would not even alone: it goes on paging, whichever
+    /// others wait.
     fn fitting(&self, now: Instant, room: Room) -> usize {
         let there =
             room.free_pages + self.contenders.values().map(|c| c.seen.resident_pages).sum::<u64>();
@@ -328,7 +333,7 @@ impl Policy {
         (running > self.enough() && (asks || is_near)).then_some(self.enough())
     }
 
-    /// Turns begin, with those that are there longest of those that run.
+    /// Begins turns, with those of the running processes that are there longest.
     fn begin(&mut self, now: Instant, allowed: usize) {
         (self.allowed, self.changed_at) = (Some(allowed), Some(now));
         let mut running: Vec<_> =
@@ -359,7 +364,7 @@ impl Policy {
         next.map_or(0, more) + all.filter(|c| c.runs(now)).map(more).sum::<u64>()
     }
 
-    /// Ends turns that are over, and gives the free places to who waits longest.
+    /// Ends turns that are over, and gives the free places to the processes that wait longest.
     fn take_turns(&mut self, now: Instant, allowed: usize, has_room: bool) {
         let enough = self.enough();
         let mut all: Vec<&mut Contender> = self.contenders.values_mut().collect();
@@ -369,7 +374,7 @@ impl Policy {
             }
         }
         all.sort_by_key(|c| c.place());
-        // Of too many, who came last has lost least; it will be the first again.
+        // Of too many, the process that came last has lost least; it will be the first again.
         let running = all.iter().filter(|c| c.runs(now)).count();
         all.iter_mut().filter(|c| c.runs(now)).skip(allowed).for_each(|c| c.turn = None);
         // While processors are busy, more bring nothing but paging, if there is no room for them.
@@ -385,7 +390,7 @@ impl Policy {
     }
 }
 
-/// How long the turn of a process is that needs so much by now. In processor time, if that can be
+/// The length of the turn of a process that needs so much by now. In processor time, if that can be
 /// seen: where three share a processor, the same time would be a third of the work, and what is
 /// begun would go out before it is done.
 fn turn_length(needed_pages: u64) -> Duration {

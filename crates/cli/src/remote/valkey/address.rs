@@ -14,13 +14,15 @@ use crate::remote::address::{plain, socket_address, split_port};
 
 /// The port of Valkey and Redis.
 const PORT: u16 = 6379;
-/// Has the password where the address has none. The program does not get to see it.
+/// The variable that has the password where the address has none. The program does not get to see
+/// it.
 pub const PASSWORD: &str = "UZSWAP_STORE_PASSWORD";
 
-/// How long values live that nobody renews: beyond a machine that is busy or a failover, and soon
-/// enough for somebody who looks whether they have gone.
+/// The lifetime of values that nobody renews: longer than a machine is busy or a failover takes,
+/// and short enough for somebody who looks whether they have gone.
 pub const LEASE: Duration = Duration::from_secs(120);
-/// They are renewed every second at most, and two of three tries may come to nothing.
+/// The shortest lease: values are renewed once a second at most, and two of three tries may come to
+/// nothing.
 const LEASE_LEAST: Duration = Duration::from_secs(5);
 const LEASE_MOST: Duration = Duration::from_secs(24 * 3600);
 
@@ -41,7 +43,7 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// Whether a value of `--store` is for this.
+/// Whether a value of `--store` is an address of Valkey or Redis.
 pub fn is_one(text: &str) -> bool {
     let is_ours = |scheme: &str| scheme.starts_with("valkey") || scheme.starts_with("redis");
     text.split_once("://").is_some_and(|(scheme, _)| is_ours(scheme))

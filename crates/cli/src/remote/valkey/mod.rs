@@ -21,18 +21,18 @@ use crate::control::Run;
 use address::{Address, PASSWORD};
 use node::Node;
 
-/// For each answer, before the program starts.
+/// The patience with each answer, before the program starts.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// For the values of one extent, while it runs: sixteen round trips at least, of which each may
-/// take a hundred milliseconds. After an extent that came to nothing the servers are left alone for
-/// a while, so that those do not add up to a lease.
+/// The patience with the values of one extent, while the program runs: sixteen round trips at
+/// least, of which each may take a hundred milliseconds. After an extent that came to nothing the
+/// servers are left alone for a while, so that such waits do not add up to a lease.
 const EXTENT_NS: u64 = 2_000_000_000;
 const LEFT_ALONE: Duration = Duration::from_secs(3);
-/// How much of a second leases are renewed. What is not done then is the first the next time.
+/// How much of a second leases are renewed. An extent left over is the first the next time.
 const RENEWS_WITHIN: Duration = Duration::from_millis(700);
-/// Of a server that does not say how much it takes.
+/// The capacity that is assumed where no server says how much it takes.
 const CAPACITY_BYTES: u64 = 64 << 30;
-/// With what every key begins.
+/// The beginning of every key.
 const KEYS: &[u8; 3] = b"uz:";
 
 /// Nobody leases by the connections of `uzswap run`.
@@ -47,7 +47,7 @@ pub struct Values {
     geometry: Geometry,
     pub nodes: Vec<Node>,
     lease: Duration,
-    /// By extent: since when its values have their lease.
+    /// For each extent, the moment at which the lease of its values began.
     renewed: Vec<Option<Instant>>,
     /// The extent whose turn is next.
     turn: usize,
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Values {
 }
 
 impl Values {
-    /// Connects to the servers, and looks whether they are right for it.
+    /// Connects to the servers, and looks at what they are.
     pub fn open(address: &Address) -> Result<Values, String> {
         let shown = address.text.clone();
         let in_words = |e| in_words(&shown, e);
@@ -202,7 +202,7 @@ impl Kept for Values {
         Ok(())
     }
 
-    /// Without leases values end.
+    /// True: without somebody who renews their leases values end.
     fn outlives_the_program(&self) -> bool {
         true
     }
@@ -230,7 +230,7 @@ impl Kept for Values {
         self.each(Verb::Unlink, extent)
     }
 
-    /// What could not be deleted ends with its lease.
+    /// Does nothing: values that could not be deleted end with their leases.
     fn release(&mut self, _is_used: bool) -> Result<(), String> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What one server says of itself: how much it takes, and what it does when that is reached.
+//! The settings of one server, as it tells them: how much memory it takes, and what it does when
+//! that is reached.
 
 use uzswap::store::valkey::resp::{Address, Outgoing};
 use uzswap::store::valkey::{Failure, Valkey, errno_of};
@@ -21,14 +22,14 @@ pub struct Node {
     /// 0: no limit is set.
     most_bytes: u64,
     machine_bytes: u64,
-    /// `None`: it may not be asked for.
+    /// `None`: the server does not let us ask for it.
     pub policy: Option<String>,
-    /// Those that follow it.
+    /// Replicas that follow it.
     pub replicas: Vec<Address>,
 }
 
 impl Node {
-    /// `is_primary`: another one would be no use.
+    /// Asks a server for its settings. `is_primary`: a replica is an error.
     pub fn ask(valkey: &Valkey, at: Address, is_primary: bool) -> Result<Node, String> {
         let shown = at.to_socket_address().map_or("a node".to_string(), |a| a.to_string());
         let ask = |words: &[&str]| {

@@ -1,5 +1,5 @@
 //! Making groups: the oldest of the old, copied out, compressed as one, and put in the place of
-//! what they were.
+//! their objects.
 //!
 //! ```text
 //!   begin (locked)            not locked                               end (locked)
@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::sys::mem::Mapping;
 use crate::sys::{PAGE_SIZE, Result};
 
-/// Fewer gain too little.
+/// The fewest pages of a group: fewer gain too little.
 const GROUP_PAGES_LEAST: usize = 4;
 /// The part of the old is looked at after so many groups.
 pub const LEARNED_FROM: u32 = 64;
@@ -63,16 +63,16 @@ struct Job {
     id: u32,
     location: Location,
     codec: CodecId,
-    /// Where the copy of the object is; none of a page that is in a group already.
+    /// The place of the object's copy; a page that is in a group already has none.
     at: usize,
     len: usize,
     spot: Option<Spot>,
-    /// Bytes of the pool that it stands for.
+    /// Bytes that the page takes in the pool now.
     cost: usize,
     is_whole: bool,
 }
 
-/// Those of one group.
+/// The objects of one group.
 struct Batch {
     jobs: [Option<Job>; GROUP_PAGES],
     len: usize,
@@ -112,7 +112,7 @@ impl<S: Store> SwapCache<S> {
                 Some(spot) => self.copy_member(spot, page),
                 None => self.unpack(job.codec, scratch, object, page).is_ok(),
             };
-            // A copy that cannot be read is found out by whoever asks for it.
+            // A copy that cannot be read is left to the load that asks for it.
             if !job.is_whole {
                 page.fill(0);
             }
@@ -176,8 +176,8 @@ impl<S: Store> State<S> {
         Some(batch)
     }
 
-    /// The entries of `batch` that are still there and idle become a group of that form, if there
-    /// is one that is worth it, and grow cold in any case.
+    /// The entries of `batch` that are still there and idle become a group of the form `form`, if
+    /// there is one that is worth it, and grow cold in any case.
     fn end_group(&mut self, batch: &mut Batch, form: Option<(CodecId, &[u8])>) {
         let before = self.object_bytes();
         let (mut live, mut cost) = (0u16, 0);
@@ -197,7 +197,7 @@ impl<S: Store> State<S> {
                 self.grow_cold(job.id);
             }
         }
-        // One of which most have left meanwhile would be due again at once.
+        // A group of which most members have left meanwhile would be due again at once.
         let is_sparse = (live.count_ones() as usize) < batch.len.div_ceil(2);
         let form = form.filter(|(_, form)| !is_sparse && form.len() <= worth(cost));
         let group = form.and_then(|(codec, form)| self.store_group(codec, form, batch.len));

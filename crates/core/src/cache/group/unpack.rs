@@ -1,11 +1,11 @@
-//! Taking pages out of groups: for whoever loads them, for a new group, for the store.
+//! Taking pages out of groups: for a load, for a new group, for the store.
 //!
 //! ```text
 //!   group --form, copied under the lock--> bytes --decompressed without it--> pages --> load: one of them
 //!                                                                                  \-> store: each, compressed singly
 //! ```
-//! What a buffer holds serves the next load of the same group. It is one codec call and 64 KiB to
-//! begin with, so two of them are enough, and they go back with the other buffers
+//! The pages in a buffer serve the next loads of the same group. A buffer costs one codec call and
+//! 64 KiB, so two of them are enough, and they go back with the other buffers
 //! ([`rest`](super::super::rest)).
 
 use core::sync::atomic::Ordering;
@@ -27,19 +27,19 @@ pub struct Oldest {
     pub spot: Spot,
 }
 
-/// Groups that are unpacked at the same time: by a thread that loads, and by another one or whoever
-/// writes back.
+/// Groups that are unpacked at the same time: by a thread that loads, and by another one or the one
+/// that writes back.
 pub const UNPACKED: usize = 2;
 
 /// The pages of one group.
 pub struct Unpacked {
-    /// Which one; 0: none.
+    /// The group's sequence number; 0: none.
     sequence: u64,
     pages: Mapping,
-    /// The form, and then, one at a time, what members are compressed into singly.
+    /// The form, and then, one at a time, the objects that members are compressed into singly.
     bytes: Mapping,
     scratch: Scratch,
-    /// What these take, as it was counted last.
+    /// Memory of these buffers, as it was counted last.
     used_bytes: usize,
 }
 
@@ -55,7 +55,7 @@ impl Unpacked {
         self.pages.as_slice()[at..at + PAGE_SIZE].try_into().expect("a page's length")
     }
 
-    /// A page compressed by itself; as it is, where that helps nothing.
+    /// A page compressed by itself; as it is, where compressing does not help.
     fn compress_singly(
         &mut self,
         codecs: &Codecs,
@@ -83,7 +83,7 @@ impl Unpacked {
 
 impl<S: Store> SwapCache<S> {
     /// The page of a member, from its group. The entry may have been loaded, or freed, since it was
-    /// looked at: then that is what it was.
+    /// looked at: the page is the one that it had then.
     pub(in crate::cache) fn load_from_group(
         &self,
         spot: Spot,
@@ -103,8 +103,8 @@ impl<S: Store> SwapCache<S> {
         Ok(())
     }
 
-    /// Groups are not worth it just now: the other members of this one become objects again, each
-    /// by itself.
+    /// The other members of a group become objects again, each by itself, while groups are not
+    /// worth their cost.
     fn take_apart(&self, unpacked: &mut Unpacked, loaded: Spot) {
         let codec = self.codec_for_stores();
         for index in (0..GROUP_PAGES as u8).filter(|index| *index != loaded.member.index) {
@@ -112,7 +112,7 @@ impl<S: Store> SwapCache<S> {
             if self.state.lock().member(spot).is_none() {
                 continue;
             }
-            // What this codec cannot make smaller stays where it is.
+            // A page that this codec cannot make smaller stays where it is.
             if let Ok((codec, object)) = unpacked.compress_singly(&self.codecs, codec, index) {
                 self.state.lock().leave_for_pool(spot, codec, object);
             }
@@ -133,7 +133,7 @@ impl<S: Store> SwapCache<S> {
         &self.unpacked[spot.sequence as usize % UNPACKED]
     }
 
-    /// Makes the pages of a group present. False: they were.
+    /// Makes the pages of a group present. False: they were present before.
     fn unpack_group(&self, to: &mut Unpacked, spot: Spot) -> core::result::Result<bool, Failure> {
         if to.sequence == spot.sequence {
             return Ok(false);
@@ -187,8 +187,8 @@ impl<S: Store> SwapCache<S> {
                 return false;
             }
         }
-        // It was made for nothing, as if it had been loaded: where much is written back, little is
-        // cold.
+        // The group was made for nothing, as if it had been loaded: where much is written back,
+        // little is cold.
         self.state.lock().coldness.learn_load();
         let mut has_room = true;
         for index in 0..GROUP_PAGES as u8 {
@@ -217,7 +217,7 @@ impl<S: Store> State<S> {
         Some(id)
     }
 
-    /// A member becomes that object of the pool, and young, if there is room.
+    /// A member becomes the object `object` of the pool, and young, if there is room.
     fn leave_for_pool(&mut self, spot: Spot, codec: CodecId, object: &[u8]) {
         let Some(id) = self.member(spot) else { return };
         let Ok(handle) = self.pools[self.pool].store(object) else { return };
@@ -227,7 +227,7 @@ impl<S: Store> State<S> {
         let e = self.entries.get_mut(id);
         e.set_location(Location::Pool(handle.to_raw()));
         (e.codec, e.len, e.pool) = (codec, object.len() as u16, pool);
-        // Whoever is making another group with it leaves it alone now.
+        // A thread that is making another group with this entry leaves it alone now.
         e.mark(Mark::Packed, false);
         e.mark(Mark::Packing, false);
         self.link_young(id);
@@ -240,12 +240,12 @@ impl<S: Store> State<S> {
     fn leaving(&self, spot: Spot, oldest: u32) -> Option<u32> {
         let id = self.member(spot)?;
         let e = self.entries.get(id);
-        // Those that had a second chance are young.
+        // Members that had a second chance are young.
         (id == oldest || e.is(Mark::Old) && !e.is(Mark::Referenced)).then_some(id)
     }
 
-    /// Moves a member to the open cluster, as that object, if it is to be written back still.
-    /// False: there is no room.
+    /// Moves a member to the open cluster, as an object, if it is still to be written back. False:
+    /// there is no room.
     fn disperse_member(
         &mut self,
         spot: Spot,

@@ -1,4 +1,4 @@
-//! What a cache is for: pages come back from every place that they can be in.
+//! The purpose of a cache: pages come back from every place that they can be in.
 
 use super::*;
 use crate::codec::Training;

@@ -39,7 +39,7 @@ fn what_does_not_compress_stays_in_the_pool_if_it_may() {
         assert!(cache.recompress(usize::MAX) > 0);
         assert_eq!(cache.counters().recompressed_pages, 0);
         assert!((0..300).all(|k| loaded(&cache, key(k)) == noise(k)));
-        // What becomes compressible, or goes, is counted no more.
+        // A page that becomes compressible, or goes, is counted no more.
         (0..100).for_each(|k| cache.store(key(k), &page(k)).unwrap());
         (100..200).for_each(|k| assert!(cache.invalidate_page(key(k))));
         assert_eq!(cache.counters().incompressible_pages, 100);
@@ -156,7 +156,7 @@ fn a_full_pool_loses_nothing() {
         let pool = PoolKind::ALL[seed as usize % 2];
         let c = nothing_is_lost(seed, pool, 192 << 10);
         assert!(c.duplicate_entries > 0 && c.recompressed_pages > 0, "{c:?}");
-        // What replaces as much is taken, a little above the limit.
+        // A page that replaces as many bytes is taken, a little above the limit.
         let most_bytes = (192 << 10) + (64 << 10) + (8 * PAGE_SIZE) as u64;
         assert!(c.mem_used_max_bytes < most_bytes, "{c:?}");
     }

@@ -140,7 +140,7 @@ fn loads_that_a_little_more_pool_would_have_saved_are_known() {
     // Four clusters of pages of 1 to 1.5 KiB, less those that are in a buffer still.
     let (loads, near) = store_loads_of(&entries);
     assert!(loads > 4000 && (20..260).contains(&near), "{near} of {loads}");
-    // What does not compress is not the pool's.
+    // A page that does not compress would not be in a larger pool either: its load is not near.
     let raw: Vec<_> = (0..40).map(|tag| cache.swap_out(&noise(tag)).unwrap()).collect();
     let (loads, near) = store_loads_of(&raw);
     assert!(loads > 0 && near == 0, "{near} of {loads}");
@@ -191,7 +191,7 @@ fn every_load_is_counted_where_it_came_from() {
         2 * PAGE_SIZE as u64 + 64 * 1024
             - PAGE_SIZE as u64 * u64::from(c.store_read_bytes % 65536 != 8192)
     );
-    // What was read ahead of an entry is not served to the next one of the same place.
+    // Blocks read ahead for an entry are not served to the next entry in its place.
     for e in [raw].iter().chain(&others) {
         cache.free(*e);
     }

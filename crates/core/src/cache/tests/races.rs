@@ -17,7 +17,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// What a page of this key and version is; the version can be read back out of it.
+/// The page of this key and version; the version can be read back out of it.
 fn self_describing(key: u64, version: u64) -> Page {
     let tag = version * KEYS + key;
     let mut p = if version.is_multiple_of(4) { noise(tag) } else { page(tag) };

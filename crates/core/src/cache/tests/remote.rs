@@ -1,5 +1,5 @@
-//! The cache over servers that do their work, and over such as do it wrong. Whatever they do, a
-//! page is as it was or is not had.
+//! The cache over servers that do their work, and over servers that do it wrong. In any case a page
+//! comes back as it was or not at all.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -133,7 +133,7 @@ fn of_two_copies_one_may_be_wrong_in_any_way() {
             w.fill(2);
             w.servers[bad].set(mode);
             assert_eq!(w.load(), (PAGES, 0), "{mode:?} of server {bad}");
-            // What is written now one of them has at least.
+            // At least one of them has each cluster that is written now.
             w.fill(3);
             assert_eq!(w.cache.store_failure(), None, "{mode:?} of server {bad}");
             assert_eq!(w.load(), (2 * PAGES, 0), "{mode:?} of server {bad}");
@@ -220,7 +220,7 @@ fn a_forked_child_reads_by_connections_of_its_own() {
         set_owner(2);
         file::close(write);
         let ok = pages.iter().all(load);
-        // What it writes goes to extents of its own.
+        // The child's pages go to extents of its own.
         let mut written = [(pages[0].0, 0u64); 64];
         for (i, (entry, tag)) in written.iter_mut().enumerate() {
             *tag = 10_000 + i as u64;

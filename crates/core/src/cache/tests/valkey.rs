@@ -1,5 +1,5 @@
-//! The cache over Valkey servers that do their work, and over such as do it wrong. Whatever they
-//! do, a page is as it was or is not had.
+//! The cache over Valkey servers that do their work, and over servers that do it wrong. In any case
+//! a page comes back as it was or not at all.
 
 use super::fork::fork;
 use super::*;
@@ -168,8 +168,8 @@ fn whatever_a_server_does_wrong_with_writes_nothing_is_lost() {
         w.fill(1);
         w.servers[0].set(mode);
         w.fill(2);
-        // Until the last patience is over. What a connection took that hung up then is there, so
-        // there may be no failure.
+        // Until the last patience is over. A value that a connection took before it hung up is
+        // there, so there may be no failure.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let is_over = || w.cache.store_failure().is_some() || mode == Mode::HangsUp;
         while !is_over() && std::time::Instant::now() < end {

@@ -4,8 +4,9 @@
 //! All of the cache's state is behind one lock, so what can interleave with a flush, a load, a
 //! compaction or a discard is exactly what happens during its I/O. The store below runs other
 //! operations there: all sequences of up to three, so that this is a complete model of the
-//! protocol, on the real code. What would wait for the lock that is held in a window (another flush
-//! during a flush, another read by the same reader) cannot interleave, and is left out there.
+//! protocol, on the real code. An operation that would wait for the lock that is held in a window
+//! (another flush during a flush, another read by the same reader) cannot interleave, and is left
+//! out there.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +87,7 @@ impl Store for HookedStore {
     }
 }
 
-/// What others do in a window.
+/// An operation of another thread in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Other {
     LoadAll,

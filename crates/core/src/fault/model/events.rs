@@ -1,5 +1,5 @@
-//! The naive model: what each page must hold, and random events of the program, of the kernel and
-//! of the evictor beside it.
+//! The naive model: what each page must hold, beside random events of the program, the kernel and
+//! the evictor.
 
 use core::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::testing::{Choices, any_page, noise};
 
 type Bytes = [u8; PAGE_SIZE];
 
-/// What must be at a page.
+/// The mapping and the contents that a page must have.
 #[derive(Clone)]
 struct Expected {
     is_mapped: bool,
@@ -36,18 +36,18 @@ impl Expected {
     }
 }
 
-/// What a run of events came to.
+/// Counts of a run of events.
 #[derive(Default, Debug)]
 pub struct Sum {
     pub touches: u64,
     pub lost: u64,
     pub calls: u64,
     pub forks: u64,
-    /// Of [`WAYS`].
+    /// Counts of [`WAYS`].
     pub ways: [u64; WAYS.len()],
 }
 
-/// Counters of the ways that pages go and come.
+/// Counters of the ways by which pages go and come.
 pub const WAYS: [Counter; 16] = [
     Counter::FirstTouches,
     Counter::LimboHits,
@@ -70,22 +70,22 @@ pub const WAYS: [Counter; 16] = [
 struct Model<'w> {
     world: &'w World,
     thread: Thread<'w>,
-    /// One that takes nothing into its hands: see [`World::guest`].
+    /// A guest, which claims nothing: see [`World::guest`].
     guest: Thread<'w>,
-    /// The first page of its part of the program, and what must be there.
+    /// The first page of its part of the program, and what each page must hold.
     first: usize,
     pages: Vec<Expected>,
     /// Loads may fail now.
     is_faulty: bool,
-    /// Where touches go one after the other.
+    /// The page after the last touch, where sequential touches go on.
     next: usize,
-    /// One access in so many writes.
+    /// One access in so many is a write.
     one_writes: u64,
     sum: Sum,
 }
 
 /// Runs `operations` random events in a new world. `forks`: some are forks, for which there must be
-/// one thread.
+/// only one thread.
 pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) -> Sum {
     let world = World::new(spec);
     let mut model = Model::new(&world, 0, spec.pages);
@@ -111,8 +111,8 @@ pub fn run(spec: Spec, random: &mut impl Choices, operations: u64, forks: bool) 
     model.sum
 }
 
-/// One thread's part of a world: `operations` random events of the program there, and at last a
-/// look at all of it. Nobody else may use these pages; the world is everybody's.
+/// Runs one thread's part of a world: `operations` random events of the program there, and at last
+/// a look at all of it. No other thread may use these pages; all share the world.
 pub fn run_part(
     world: &World,
     first: usize,
@@ -148,7 +148,7 @@ impl<'w> Model<'w> {
 }
 
 impl Model<'_> {
-    /// An event of the program, of 930 kinds.
+    /// Runs an event of the program, of 930 kinds.
     fn event(&mut self, kind: u64, random: &mut impl Choices) {
         match kind {
             0..750 => self.touch(random),
@@ -162,7 +162,7 @@ impl Model<'_> {
         self.world.at(self.first + page)
     }
 
-    /// A stretch of pages, most of them few.
+    /// A random run of pages, mostly a short one.
     fn stretch(&self, random: &mut impl Choices, most: usize) -> (usize, usize) {
         let len = match random.below(8) {
             0 => 1 + random.index(most),
@@ -244,7 +244,7 @@ impl Model<'_> {
         self.pages[page..page + len].fill(Expected { is_mapped: true, prot, bytes: None });
     }
 
-    /// The program's mappings change.
+    /// Changes the program's mappings.
     fn change(&mut self, random: &mut impl Choices) {
         let (page, len) = self.stretch(random, self.pages.len() / 4);
         let all_mapped = self.pages[page..page + len].iter().all(|p| p.is_mapped);
@@ -260,9 +260,10 @@ impl Model<'_> {
                 self.world.unmap(self.first + page, len);
                 self.pages[page..page + len].fill(UNMAPPED);
             }
-            // The program has another use for it, which is not the pager's business.
+            // The program has another use for this memory, and the pager no longer manages it.
             2 if all_mapped => {
-                // A kernel without memory, or a store that fails, may keep it under the pager.
+                // A kernel without memory, or a store that fails, may keep the memory under the
+                // pager.
                 if !self.world.end_paging_of(self.first + page, len) {
                     self.calm_down();
                     assert!(self.world.end_paging_of(self.first + page, len));
@@ -318,7 +319,7 @@ impl Model<'_> {
         }
     }
 
-    /// The evictor, or somebody from outside, wants memory.
+    /// Lets the evictor, or a user outside, want memory.
     fn evict(&mut self, random: &mut impl Choices) {
         let pager = &self.world.pager;
         match random.below(16) {
@@ -337,7 +338,7 @@ impl Model<'_> {
         }
     }
 
-    /// The program says what it needs.
+    /// Lets the program say what it needs.
     fn advise(&mut self, random: &mut impl Choices) {
         let (page, len) = self.stretch(random, 300);
         let (mut at, end) = (self.at(page), self.at(page + len));
@@ -364,7 +365,8 @@ impl Model<'_> {
         }
     }
 
-    /// What is around the process changes.
+    /// Changes the circumstances of the process: its limit, trouble of the kernel and the store,
+    /// its turn.
     fn circumstances(&mut self, random: &mut impl Choices) {
         let (world, spec) = (self.world, self.world.spec);
         let pager = &world.pager;
@@ -391,7 +393,7 @@ impl Model<'_> {
                 _ => pager.slot().turn.resume(),
             },
             7 => pager.set_unshared(),
-            // Much that nobody takes.
+            // Many pages that neither pool nor store takes.
             _ => {
                 let page = random.index(self.pages.len() - 200);
                 for page in page..page + random.index(200) {
@@ -408,7 +410,7 @@ impl Model<'_> {
         }
     }
 
-    /// A child looks at all that it has, and writes some of it.
+    /// Forks a child that looks at all that it has, and writes some of it.
     fn fork(&mut self) {
         let (pages, world) = (&self.pages, self.world);
         if self.is_faulty {
@@ -433,7 +435,7 @@ impl Model<'_> {
         self.sum.forks += 1;
     }
 
-    /// The kernel and the store work again.
+    /// Makes the kernel and the store work again.
     fn calm_down(&mut self) {
         self.world.fake().set_trouble(0);
         if core::mem::take(&mut self.is_faulty)
@@ -444,7 +446,7 @@ impl Model<'_> {
         }
     }
 
-    /// Everything is there at last. Then nothing is mapped any more.
+    /// Looks at all pages at last, and unmaps everything.
     fn end(&mut self) {
         self.calm_down();
         for page in 0..self.pages.len() {
@@ -454,8 +456,8 @@ impl Model<'_> {
     }
 }
 
-/// A thread that shares `pages` with others: on each page it has a word of its own, in which it
-/// counts, and knows how far.
+/// Runs a thread that shares `pages` with others: on each page it counts in a word of its own, and
+/// checks the count.
 pub fn count_in_words(
     world: &World,
     pages: core::ops::Range<usize>,

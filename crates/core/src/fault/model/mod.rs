@@ -27,29 +27,29 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE};
 pub const READ_WRITE: u32 = 3;
 /// The program's process.
 const PID: u32 = 1;
-/// Thread ids that nobody else has.
+/// The first thread id: no other thread has these.
 const FIRST_TID: u32 = 1 << 24;
 
-/// Faults in a row of an access that is allowed which the pager may take for the program's own: so
-/// often does no other thread change the mapping at just the right moment.
+/// Faults in a row, of an access that is allowed, that the pager may take for the program's own:
+/// other threads do not change the mapping at just the right moment more often.
 const STRAYS_MAX: u32 = 8;
 
-/// What a world has.
+/// The measures of a world.
 #[derive(Clone, Copy)]
 pub struct Spec {
-    /// Pages of the program's addresses, and pages that the process may use.
+    /// Pages of the program's addresses; `limit_pages`: pages that the process may use.
     pub pages: usize,
     pub limit_pages: i64,
     pub slots: usize,
     /// Blocks of limbo for huge pages; 0: there are none.
     pub blocks: usize,
     pub has_store: bool,
-    /// By protection faults.
+    /// Pages are hidden by protection faults.
     pub hides: bool,
 }
 
 impl Spec {
-    /// A small program that has room for all it does, by userfaultfd, without a store.
+    /// A small program that has room for all it does, with userfaultfd, without a store.
     pub const fn roomy(pages: usize) -> Spec {
         Spec { pages, limit_pages: 4096, slots: 64, blocks: 0, has_store: false, hides: false }
     }
@@ -67,7 +67,7 @@ pub struct World {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
     Done,
-    /// The program's own fault.
+    /// The program's own fault: the access is not allowed.
     Forbidden,
     /// The page cannot be had.
     Lost,
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// What the pager works with, or worked with until paging ended.
+    /// The mechanism and the cache of the pager, also after paging ended.
     pub fn active(&self) -> &Active {
         self.pager.active().or(self.pager.ended()).expect("active")
     }
@@ -137,7 +137,7 @@ impl World {
         thread
     }
 
-    /// Of `pages` pages from `page` on: address and length.
+    /// Address and length of `pages` pages from `page` on.
     fn stretch(&self, page: usize, pages: usize) -> (usize, usize) {
         assert!(page + pages <= self.spec.pages);
         (self.at(page), pages * PAGE_SIZE)
@@ -178,8 +178,8 @@ impl World {
         self.pager.note_discarded(&mut s, start, start + len);
     }
 
-    /// mremap of memory of one range to addresses elsewhere, over what is there. `keeps`: the old
-    /// ones stay mapped, empty.
+    /// mremap of memory of one range to other addresses, over the memory there. `keeps`: the old
+    /// addresses stay mapped, empty.
     pub fn remap(&self, from: usize, to: usize, pages: usize, keeps: bool) {
         let ((old, len), (new, _)) = (self.stretch(from, pages), self.stretch(to, pages));
         let mut s = self.pager.lock();
@@ -190,7 +190,7 @@ impl World {
         self.pager.note_moved(&mut s, old, len, new, len, keeps);
     }
 
-    /// mremap where it is, to another length.
+    /// mremap in place, to another length.
     pub fn resize(&self, page: usize, pages: usize, new_pages: usize, prot: u32) {
         let ((old, len), (_, new_len)) = (self.stretch(page, pages), self.stretch(page, new_pages));
         let mut s = self.pager.lock();
@@ -219,8 +219,8 @@ impl World {
         drop(s);
     }
 
-    /// fork: `child` is done by the child, with its only thread, when it has its memory. False: it
-    /// came to a bad end.
+    /// fork: the child, whose only thread is `thread`, runs `child` when it has its memory. False:
+    /// the child came to a bad end.
     pub fn fork(&self, thread: &mut Thread<'_>, child: impl FnOnce(&mut Thread<'_>)) -> bool {
         let tree = self.pager.tree();
         let pid = PID + 1;
@@ -233,7 +233,7 @@ impl World {
             self.pager
                 .after_fork_child(&mut s, guard.take(), holds, tid, slot, true)
                 .expect("memory");
-            // Its lock is free from here on, as the child's copy of the guard is.
+            // The child's lock is free from here on, as its copy of the guard is.
             s.unlocked(|| {
                 child(thread);
                 self.check();
@@ -245,14 +245,14 @@ impl World {
         is_good
     }
 
-    /// Paging ends, while the program goes on.
+    /// Ends paging, while the program goes on.
     pub fn end_paging(&self) {
         let (_s, is_all_in) = self.pager.end_paging(self.pager.lock());
         assert!(is_all_in, "the kernel lets all ranges go");
         assert!(self.pager.active().is_none());
     }
 
-    /// Paging of a stretch ends.
+    /// Ends paging of a stretch.
     pub fn end_paging_of(&self, page: usize, pages: usize) -> bool {
         let (start, len) = self.stretch(page, pages);
         let is_let_go = self.pager.end_paging_of(start, start + len);
@@ -260,14 +260,15 @@ impl World {
         is_let_go
     }
 
-    /// Asserts what must hold while no thread is in the pager, and that the kernel has what the
-    /// words say.
+    /// Asserts the invariants that hold while no thread is in the pager, and that the kernel's
+    /// pages are as the words say.
     pub fn check(&self) {
         self.check_but(0..0);
     }
 
-    /// The same where the kernel may have put pages at `racy` ones, since a thread touched memory
-    /// that another was about to map: such a page holds the right bytes and is nobody's to take.
+    /// [`Self::check`] where the kernel may have put pages at `racy` ones, since a thread touched
+    /// memory that another was about to map: such a page holds the right bytes and is nobody's to
+    /// take.
     pub fn check_but(&self, racy: core::ops::Range<usize>) {
         let s = self.pager.lock();
         self.pager.check(&s);
@@ -280,7 +281,7 @@ impl World {
             let state = word.map_or(PageState::None, |e| e.state());
             let is_racy =
                 racy.contains(&((page - Self::BASE) / PAGE_SIZE)) && state == PageState::None;
-            // A page that the kernel would not show is shown when it is touched.
+            // A page that the kernel had no mapping to show is shown when it is touched.
             let is_late = self.spec.hides && !is_shown && state == PageState::Resident;
             assert!(
                 (state == PageState::Resident) == is_shown || is_racy || is_late,
@@ -293,7 +294,7 @@ impl World {
         }
     }
 
-    /// The same where nothing is mapped any more.
+    /// [`Self::check`] where nothing is mapped any more.
     pub fn check_empty(&self) {
         self.check();
         self.pager.publish_gauges();
@@ -324,7 +325,7 @@ pub struct Thread<'w> {
 }
 
 impl Thread<'_> {
-    /// An access to the page of `addr`, with as many faults as it takes.
+    /// Makes an access to the page of `addr`, with as many faults as it takes.
     pub fn access(
         &mut self,
         addr: usize,
@@ -339,7 +340,8 @@ impl Thread<'_> {
                 Access::Fault(code) => match self.world.pager.fault(addr, code, &mut self.stream) {
                     Fault::Served => strays = 0,
                     Fault::Lost => return Touch::Lost,
-                    // Another thread may have unmapped it, or changed its protection, in between.
+                    // Another thread may have unmapped the page, or changed its protection, in
+                    // between.
                     Fault::NotOurs => {
                         strays += 1;
                         let (pager, page) = (&self.world.pager, page_floor(addr));
@@ -355,8 +357,8 @@ impl Thread<'_> {
         }
     }
 
-    /// A system call that reads or writes each page of a buffer: false if it was not made, since a
-    /// page cannot be had.
+    /// Makes a system call that reads or writes each page of a buffer. False: it was not made,
+    /// since a page cannot be had.
     pub fn call(
         &mut self,
         addr: usize,
@@ -377,7 +379,8 @@ impl Thread<'_> {
             for (i, page) in (start..end).step_by(PAGE_SIZE).enumerate() {
                 let access = self.world.fake().access(page, is_write, |bytes| f(i, bytes));
                 if self.world.spec.hides && access != Access::Done {
-                    // The kernel had no mapping left to show it: a call is made again after EFAULT.
+                    // The kernel had no mapping left to show the page: a call is made again after
+                    // EFAULT.
                     assert_eq!(self.access(page, is_write, |bytes| f(i, bytes)), Touch::Done);
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! Single steps of the evictor, for tests that want one of them just then: in the life of a process
-//! they come when memory is short.
+//! Single steps of the evictor, for tests that want one at a certain moment: in the life of a
+//! process they come when memory is short.
 
 use super::World;
 use crate::fault::evict::Reclaimed;
@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// The program says that it does not need its pages: all go, as far as the cache.
+    /// Pages all of the program's memory out, as far as the cache.
     pub fn page_out(&self) {
         let (mut at, end) = (self.at(0), self.at(self.spec.pages));
         while at < end {
@@ -34,13 +34,13 @@ impl World {
         }
     }
 
-    /// Limbo's oldest pages go to the cache, up to `most`.
+    /// Gives up to `most` of limbo's oldest pages to the cache.
     pub fn age_out(&self, most: usize) {
         let pager = &self.pager;
         drop(pager.age_out(pager.enter(), pager.active().expect("active"), most));
     }
 
-    /// The frames of the pages in limbo stay for a window that comes in.
+    /// Keeps the frames of the pages in limbo for a window that comes in.
     pub fn stock(&self) -> bool {
         let pager = &self.pager;
         let mut s = pager.enter();
@@ -51,15 +51,15 @@ impl World {
         s.limbo.has_stock()
     }
 
-    /// The program forks, and the kernel has no memory for a child.
+    /// Forks where the kernel has no memory for a child.
     pub fn fork_in_vain(&self) {
         let mut s = self.pager.lock();
         let guard = self.pager.prepare_fork(&mut s, None);
         self.pager.after_fork_parent(&mut s, guard, false);
     }
 
-    /// Copies of pages that are back are kept, and pages that are read come back guarded from now
-    /// on.
+    /// Makes the cache keep copies of pages that are back, so that pages that are read come back
+    /// guarded from now on.
     pub fn trust_copies(&self) {
         let cache = &self.pager.active().expect("active").cache;
         cache.set_max_kept_bytes(usize::MAX);
@@ -74,7 +74,7 @@ impl World {
         (0..self.spec.pages).filter(|page| is(state(*page))).count()
     }
 
-    /// How many of them are guarded.
+    /// How many of the program's pages are guarded.
     pub fn guarded(&self) -> usize {
         (0..self.spec.pages).filter(|page| self.pager.is_guarded(self.at(*page))).count()
     }

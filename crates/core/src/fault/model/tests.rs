@@ -22,7 +22,7 @@ fn seeds_from() -> u64 {
     number("UZSWAP_FUZZ_SEED", 0)
 }
 
-/// Runs the model, and says the seed if it fails.
+/// Runs the model, and prints the seed if it fails.
 fn seeded(spec: Spec, seed: u64, default: u64) -> Sum {
     let run = || run(spec, &mut Random::new(seed), operations(default), true);
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|why| {
@@ -31,7 +31,7 @@ fn seeded(spec: Spec, seed: u64, default: u64) -> Sum {
     })
 }
 
-/// Runs some seeds, in which all ways but `never` were gone.
+/// Runs some seeds, which together must go all ways but `never`.
 fn seeds(spec: Spec, seeds: core::ops::Range<u64>, never: &[Counter]) {
     let mut ways = [0; WAYS.len()];
     for seed in seeds.map(|seed| seed + seeds_from()) {
@@ -71,7 +71,7 @@ fn agrees_with_the_model_with_huge_pages() {
     seeds(spec, 200..204, &[]);
 }
 
-/// What is only by userfaultfd.
+/// Counters of ways that only userfaultfd has.
 const MOVERS_ONLY: [Counter; 8] = [
     Counter::QuickReturns,
     Counter::FaultAroundPages,
@@ -88,7 +88,7 @@ fn agrees_with_the_model_by_protection_faults() {
     seeds(Spec { hides: true, ..SMALL }, 300..303, &MOVERS_ONLY);
 }
 
-/// Whoever evicts, and wants more or less memory, until all others are done.
+/// Evicts, and changes how much memory is wanted, until all other threads are done.
 fn evict_until(world: &World, random: &mut Random, is_over: impl Fn() -> bool) {
     let pager = &world.pager;
     while !is_over() {

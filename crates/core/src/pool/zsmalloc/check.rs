@@ -155,7 +155,7 @@ impl Zsmalloc {
     }
 }
 
-/// What the zspages of a class sum up to.
+/// Sums over the zspages of a class.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     zspages: [u32; GROUPS + 1],

@@ -99,9 +99,9 @@ impl Zsmalloc {
         let zspage = self.zspage(source);
         let class = zspage.class();
         let entry = self.owners.get(zspage.owners as usize + from).copied().expect("mapped");
-        // The whole slot: how much of it the object fills, only its handle knows. In pieces,
-        // because the two may begin at different places of their frames and a stack of 4 KiB is not
-        // to be had everywhere.
+        // The whole slot is copied: only the handle knows how much of it the object fills. It is
+        // copied in pieces, because the two slots may begin at different places of their frames,
+        // and a stack of 4 KiB is not to be had everywhere.
         let mut piece = [0; 256];
         let mut done = 0;
         while done < class.size {

@@ -23,7 +23,7 @@ impl<S: Store> Flush<S> {
         let mut at = 0;
         while at < self.used {
             let len = usize::from(u16::from_le_bytes([io[at], io[at + 1]]));
-            // The length has done its work, and is nobody's business.
+            // The length is not needed any more, and nobody is to read it.
             io[at..at + LENGTH_BYTES].fill(0);
             let start = at + LENGTH_BYTES;
             at = start + len + TAG_BYTES;
@@ -31,7 +31,7 @@ impl<S: Store> Flush<S> {
         }
     }
 
-    /// Starts writing what is sealed in a buffer of the queue.
+    /// Starts writing the cluster that is sealed in a buffer of the queue.
     pub fn start(&self, queue: &mut Queue, slot: usize) -> Progress {
         self.store.write(queue, slot, self.at, self.bytes())
     }
@@ -41,7 +41,7 @@ impl<S: Store> Flush<S> {
         self.store.collect(queue, waits);
     }
 
-    /// What is written.
+    /// Bytes that are written: whole blocks.
     pub fn bytes(&self) -> usize {
         self.used.next_multiple_of(BLOCK_BYTES)
     }
@@ -89,7 +89,7 @@ impl<S: Store> Clusters<S> {
         (c.sequence, c.salt) = (sequence, of.salt);
         (c.slot, c.disk_blocks, c.file) = (slot, disk_blocks, file as u8);
         let at = c.at();
-        // What is written one after the other is often read so.
+        // Clusters that are written one after the other are often read so.
         let last = core::mem::replace(&mut self.last_flushed, id);
         if last != NONE
             && let l = self.records.get_mut(last)
@@ -127,8 +127,8 @@ impl<S: Store> Clusters<S> {
             }
             Err(e) => {
                 self.failure = Some(e);
-                // A place that had no disk space may have none to get: after a retry those that
-                // have some come first.
+                // A place without disk space may not get any: after a retry places that have some
+                // come first.
                 let c = *self.records.get(flush.cluster);
                 self.put_slot(c.slot, c.disk_blocks, file as u8);
                 self.records.get_mut(flush.cluster).disk_blocks = 0;

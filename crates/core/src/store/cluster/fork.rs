@@ -1,12 +1,12 @@
-//! Fork: what the two sides may do with a file that they share.
+//! Fork: the two sides, and the file that they share.
 
 use super::Clusters;
 use super::record::{Cluster, ListName};
 use crate::store::{DESCRIPTORS, Store};
 use crate::sys::file::{self, Fd};
 
-/// Forks whose children may still read our file. With more than that, what was written before the
-/// fork is never reused in this process: it costs disk, nothing else.
+/// Forks whose children may still read our file. With more than that, places written before the
+/// fork are never reused in this process: that costs disk, nothing else.
 const MAX_SNAPSHOTS: usize = 64;
 
 /// A fork whose child (or whose child's children) may still read our file.
@@ -67,14 +67,14 @@ impl Snapshots {
         gone != 0
     }
 
-    /// Forgets all.
+    /// Forgets all forks.
     pub fn clear(&mut self) {
         self.list().iter().for_each(|s| file::close(s.read_end));
         (self.len, self.frozen_for_good) = (0, 0);
     }
 }
 
-/// What `prepare_fork` made; one of the three ends of a fork takes it.
+/// The result of `prepare_fork`; one of the three ends of a fork takes it.
 pub struct Leash {
     /// (read end, write end), if the child can read clusters of ours.
     ends: Option<(Fd, Fd)>,
@@ -85,7 +85,7 @@ pub struct Leash {
 impl<S: Store> Clusters<S> {
     /// Makes ready for a fork. If the child will be able to read clusters of ours, it gets the
     /// write end of a pipe and we keep the read end: when that hangs up, the child, all its
-    /// children that did not exec, and thus all who could read them, are gone.
+    /// children that did not exec, and thus all processes that could read them, are gone.
     pub fn prepare_fork(&mut self) -> Leash {
         self.poll_snapshots();
         let readable = self
@@ -138,11 +138,12 @@ impl<S: Store> Clusters<S> {
             origin.in_child(self.live_bytes > 0);
         }
         (self.disk_blocks, self.written_blocks, self.written_bytes) = (0, 0, 0);
-        // What failed was the parent's file. A full disk will be found full again.
+        // The failure was of the parent's file. A full disk will be found full again.
         self.failure = None;
     }
 
-    /// Forgets the forks whose children have gone, and takes back what was kept for them.
+    /// Forgets the forks whose children have gone, and takes back the clusters that were kept for
+    /// them.
     pub(super) fn poll_snapshots(&mut self) {
         if self.snapshots.poll() {
             let frozen = self.snapshots.frozen_before();

@@ -103,7 +103,7 @@ struct File<S> {
     leash: Option<Fd>,
 }
 
-/// What the store costs and does, in bytes and clusters.
+/// Figures of the store, in bytes and clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterStats {
     pub live_clusters: u64,
@@ -119,13 +119,13 @@ pub struct ClusterStats {
 pub struct Clusters<S: Store> {
     records: Records,
     buffers: [Buffer; BUFFERS],
-    /// Those that are not in use have no memory.
+    /// Buffers that are not in use have no memory.
     are_buffers_bare: bool,
     open: Option<usize>,
     files: [Option<File<S>>; MAX_FILES],
     /// The file that this process writes to.
     own: Option<usize>,
-    /// Where a new file comes from, after fork.
+    /// The store that gives a new file, after fork.
     origin: Option<S>,
     encryption: Encryption,
     next_sequence: u64,
@@ -142,7 +142,7 @@ pub struct Clusters<S: Store> {
     written_bytes: u64,
 }
 
-/// Why an object was not taken.
+/// The reason why an object was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendError {
     /// All buffers are full: flush one, then try again.
@@ -156,7 +156,7 @@ pub enum AppendError {
 pub struct Source<S> {
     store: S,
     seal: Seal,
-    /// Names the contents, together with the file.
+    /// The name of the contents, together with the file.
     pub sequence: u64,
     salt: u32,
     pub file: u8,
@@ -312,9 +312,10 @@ impl<S: Store> Clusters<S> {
             State::Buffered => {
                 let b = usize::from(c.buffer);
                 match self.buffers[b].state {
-                    // Nobody needs it any more, written or not.
+                    // Nobody needs the cluster any more, written or not.
                     BufferState::Full => self.drop_buffer(b),
-                    // Emptied, it can be filled again from the start: no object refers to it.
+                    // An emptied cluster can be filled again from the start: no object refers to
+                    // it.
                     BufferState::Open => self.buffers[b].used = 0,
                     BufferState::Writing | BufferState::Unused => {}
                 }
@@ -349,7 +350,7 @@ impl<S: Store> Clusters<S> {
 
     // ---- Reading
 
-    /// How to read the objects of a cluster; `None` while they are in memory.
+    /// The source to read the objects of a cluster from; `None` while they are in memory.
     pub fn source(&self, cluster: u32) -> Option<Source<S>> {
         let c = self.records.get(cluster);
         if c.state() != State::Written {
@@ -378,7 +379,7 @@ impl<S: Store> Clusters<S> {
         c.state() == State::Written && (c.sequence, c.file) == (source.sequence, source.file)
     }
 
-    /// How to read the cluster that was written after this one to the same file, if it is still
+    /// The source of the cluster that was written after this one to the same file, if it is still
     /// there.
     pub fn following(&self, cluster: u32) -> Option<Source<S>> {
         let c = self.records.get(cluster);
@@ -400,7 +401,7 @@ impl<S: Store> Clusters<S> {
 
     // ---- Accounts
 
-    /// What happened so far, of a store on other machines.
+    /// Events so far of a store on other machines.
     pub fn remote_counts(&self) -> RemoteCounts {
         self.origin.map_or(RemoteCounts::default(), Store::remote_counts)
     }
@@ -418,14 +419,14 @@ impl<S: Store> Clusters<S> {
         }
     }
 
-    /// Memory that this takes: records, and buffers once they are used.
+    /// Memory of records, and of buffers once they are used.
     pub fn memory_bytes(&self) -> usize {
         let in_use = || self.buffers.iter().filter(|b| b.state != BufferState::Unused).count();
         let buffers = if self.are_buffers_bare { in_use() } else { BUFFERS };
         self.records.memory_bytes() + buffers * CLUSTER_BYTES
     }
 
-    /// Gives the memory of buffers that are not in use back.
+    /// Gives the memory back of buffers that are not in use.
     pub fn give_buffers_back(&mut self) {
         for buffer in self.buffers.iter_mut().filter(|b| b.state == BufferState::Unused) {
             buffer.bytes.decommit(0..CLUSTER_BYTES);
@@ -433,7 +434,7 @@ impl<S: Store> Clusters<S> {
         self.are_buffers_bare = true;
     }
 
-    /// Ids of all records, whatever they stand for.
+    /// Ids of all records, in any state.
     pub fn ids(&self) -> Range<u32> {
         self.records.ids()
     }

@@ -130,7 +130,7 @@ pub fn run(choices: &mut impl Choices, events: usize) {
                 discard.run();
                 world.clusters.end_discard(discard);
             }
-            // What compaction does: the objects of a sparse cluster again, elsewhere.
+            // Compaction: the objects of a sparse cluster are appended again, elsewhere.
             4 | 5 => {
                 let Some(victim) = world.clusters.sparse() else { continue };
                 for at in (0..world.order.len()).rev() {

@@ -110,8 +110,8 @@ impl<S: Store> Clusters<S> {
         self.records.push(ListName::Holes, discard.cluster);
     }
 
-    /// A cluster with little left in it, if the file takes more than twice the disk space of what
-    /// lives in it. Its objects should be appended again and released here.
+    /// A cluster with little left in it, if the file takes more than twice the disk space of its
+    /// live objects. Its objects should be appended again and released here.
     pub fn sparse(&mut self) -> Option<u32> {
         let disk_bytes = self.written_blocks * BLOCK_BYTES as u64;
         if !self.is_writable() || disk_bytes <= 2 * self.written_bytes + COMPACT_SLACK_BYTES {

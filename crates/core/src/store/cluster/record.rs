@@ -4,7 +4,7 @@ use super::{CLUSTER_BYTES, NONE};
 use crate::sys::mem::Table;
 use crate::sys::{Errno, Result};
 
-/// What a record stands for.
+/// The meaning of a record.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -26,9 +26,9 @@ pub enum State {
 #[derive(Clone, Copy)]
 pub struct Cluster {
     pub sequence: u64,
-    /// With the sequence number, what its nonces are made of.
+    /// The cluster's nonces are made of this and the sequence number.
     pub salt: u32,
-    /// The place in the file, in units of a cluster. Only of what was written.
+    /// The place in the file, in units of a cluster. Only of a written cluster.
     pub slot: u32,
     /// The first of the owner's objects, in a list that the owner keeps.
     pub first: u32,

@@ -31,7 +31,7 @@ pub enum Mode {
     WrongMagic,
     /// Replies are to requests that nobody has made.
     WrongCookie,
-    /// Half of what was asked for, and the end.
+    /// Half of the bytes asked for come, then the connection ends.
     Short,
 }
 
@@ -51,7 +51,7 @@ struct Shared {
     bytes: Mutex<Vec<u8>>,
     remembered: Mutex<Vec<u8>>,
     mode: Mutex<Mode>,
-    /// After how many requests it is another.
+    /// Another mode, and the requests after which it begins.
     next: Mutex<Option<(u64, Mode)>>,
     /// Takes place before each reply.
     delay_us: AtomicU64,
@@ -104,22 +104,23 @@ impl Hostile {
         *self.shared.mode.lock().unwrap() = mode;
     }
 
-    /// After so many requests it is in that mode, and remembers what was there.
+    /// After so many requests the server is in that mode, and remembers its bytes.
     pub fn set_after(&self, requests: u64, mode: Mode) {
         *self.shared.next.lock().unwrap() = Some((requests, mode));
     }
 
-    /// Each reply comes so much later.
+    /// Delays each reply.
     pub fn set_delay(&self, delay: Duration) {
         self.shared.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Keeps what is there now, for `Stale`.
+    /// Keeps the bytes that are there now, for `Stale`.
     pub fn remember(&self) {
         self.shared.remembered.lock().unwrap().clone_from(&self.shared.bytes.lock().unwrap());
     }
 
-    /// Loses all that was written, and all connections, as one that was killed and started again.
+    /// Loses all that was written, and all connections, as a server that was killed and started
+    /// again.
     pub fn lose_everything(&self) {
         self.shared.bytes.lock().unwrap().fill(0);
         self.hang_up();
@@ -145,7 +146,7 @@ impl Hostile {
         self.shared.bytes.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// What it holds, from the first byte on.
+    /// The bytes that the server holds, from the first one on.
     pub fn contents(&self) -> Vec<u8> {
         self.shared.bytes.lock().unwrap().clone()
     }

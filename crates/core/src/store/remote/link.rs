@@ -1,9 +1,9 @@
 //! One connection to an NBD server, as its client: handshake, requests, replies.
 //!
-//! Simple replies only, one export, nothing that needs memory: what a server says of lengths is
-//! checked against what was asked. Whatever is not by the protocol breaks the connection, and so
-//! does a reply that does not come in time (it would come later, as the answer to another
-//! question). A broken connection is made anew by whoever needs it next.
+//! Simple replies only, one export, nothing that needs memory: a length that a server states is
+//! checked against the length that was asked for. A reply that is not by the protocol breaks the
+//! connection, and so does one that does not come in time (it would come later, as the answer to
+//! another question). A broken connection is made anew by the next request.
 //!
 //! The descriptor keeps its number: a new connection takes the place of the broken one. So the set
 //! of our descriptors, which the program must neither see nor close, does not change under it.
@@ -14,7 +14,7 @@ use crate::sys::file::{self, Fd};
 use crate::sys::socket::{self, Patience};
 use crate::sys::{Errno, Result};
 
-/// What is broken is not by the protocol.
+/// The server does not keep to the protocol.
 pub const EPROTO: Errno = Errno(71);
 /// The server wants TLS.
 pub const ENOKEY: Errno = Errno(126);
@@ -23,7 +23,7 @@ pub const ENOKEY: Errno = Errno(126);
 const OPTION_REPLY_MOST_BYTES: usize = 8 << 10;
 /// Replies to options before the last one. Servers send a handful.
 const OPTION_REPLIES_MOST: usize = 64;
-/// Results of requests that somebody else has received and nobody has taken. Two writes and a
+/// Results of requests that another thread has received and nobody has taken. Two writes and a
 /// discard are under way at most.
 const RESULTS: usize = 4;
 
@@ -108,8 +108,8 @@ impl Link {
         &self.export
     }
 
-    /// Takes a number for the connection. What was there before (in the child after fork: the
-    /// parent's connection) is left alone, but not ours any more.
+    /// Takes a number for the connection. A connection that was there before (in the child after
+    /// fork: the parent's) is left alone, but not ours any more.
     pub fn reserve(&mut self) -> Result<()> {
         let empty = socket::unconnected()?;
         if self.fd < 0 {
@@ -187,7 +187,7 @@ impl Link {
         }
     }
 
-    /// The head of the next reply: whose it is, and what came of it.
+    /// The head of the next reply: the request that it is to, and the outcome.
     fn reply(&mut self, patience: &mut Patience) -> Answer<(u64, core::result::Result<(), Errno>)> {
         let mut head = [0; SIMPLE_REPLY_BYTES];
         socket::receive(self.fd, &mut head, patience).map_err(|e| self.broken(e))?;
@@ -199,7 +199,7 @@ impl Link {
         Ok((cookie, error.map_or(Err(EPROTO), result_of)))
     }
 
-    /// Reads. Only on a link that nobody writes by.
+    /// Reads, on a link that nobody writes by.
     pub fn read(&mut self, at: u64, buf: &mut [u8], patience: &mut Patience) -> Answer<()> {
         let ticket = self.send(CMD_READ, at, buf.len(), &[], patience)?;
         match self.reply(patience)? {
@@ -209,7 +209,7 @@ impl Link {
         }
     }
 
-    /// What came of a request, once; `None`: nothing has come yet, and `waits` is false.
+    /// The outcome of a request, once; `None`: it has not come yet, and `waits` is false.
     pub fn result(
         &mut self,
         of: Ticket,

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! The process that has the pages talks to the servers itself. A broker in `uzswap run` would cost
-//! two wake-ups more for each load, and the pages would be gone with it; as it is they are there as
-//! long as the process and a server are (docs/decisions.md).
+//! two wake-ups more for each load, and the pages would be gone with it; without one they are there
+//! as long as the process and a server are (docs/decisions/0031-remote-without-a-broker.md).
 //!
-//! What a server gives is believed as little as a disk is: each object is sealed under a key that
-//! never leaves the process, by its place and the number of its use. So a server can neither read
-//! nor forge one, nor pass off an older one for it; and what does not open is asked of the other
-//! copy ([`Store::read_copy`]).
+//! A server is believed as little as a disk is: each object is sealed under a key that never leaves
+//! the process, by its place and the number of its use. So a server can neither read nor forge one,
+//! nor pass off an older one for it; and an object that does not open is read from the other copy
+//! ([`Store::read_copy`]).
 //!
 //! # Waiting
 //! A read has ten seconds ([`PATIENCE_NS`]), then the page is lost and its thread gets SIGBUS. With
@@ -50,23 +50,23 @@ pub const COPIES_MOST: usize = 2;
 
 /// How long a read or a write is tried before it is given up.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
-/// How long a forked child waits for its connections; what it does not get then it makes later.
+/// How long a forked child waits for its connections; it makes the others later.
 const CHILD_NS: u64 = 500_000_000;
 
 /// No server that has the page answers: EREMOTEIO.
 pub const NO_ANSWER: Errno = Errno(121);
 
 /// A server's address, as the kernel takes it, and the name of the export; or a device, whose path
-/// is the name; or a node of Valkey's, where it is who logs in. Plain bytes: a part of the run's
-/// settings.
+/// is the name; or a node of Valkey's, where the name is the login. Plain bytes: a part of the
+/// run's settings.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Server {
     pub address_len: u32,
     pub name_len: u32,
-    /// Extents that are cut from its export.
+    /// Extents that are cut from the server's export.
     pub extents: u32,
-    /// [`Server::NBD`] or another of these.
+    /// [`Server::NBD`], or another of these kinds.
     pub kind: u32,
     pub address: [u8; Server::ADDRESS_BYTES],
     pub name: [u8; Server::NAME_BYTES],
@@ -121,7 +121,7 @@ impl Server {
     }
 }
 
-/// What happened so far in this process.
+/// Events so far in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCounts {
     pub loads: u64,
@@ -138,7 +138,7 @@ pub struct RemoteStore {
 }
 
 impl RemoteStore {
-    /// Connects. Allocates what it needs once and for all, so not in a fault.
+    /// Connects. Allocates all memory that is ever needed, so not for use in a fault.
     pub fn open(remote: Remote) -> Result<RemoteStore> {
         let remote: &'static Remote = Box::leak(Box::new(remote));
         let opened = remote.peers().iter().try_for_each(Peer::reserve);
@@ -233,7 +233,7 @@ impl Store for RemoteStore {
         }
         let reserved = remote.peers().iter().try_for_each(Peer::reserve);
         if reserved.is_ok() && is_needed {
-            // What is not there now is tried again when it is needed.
+            // A server that is not there now is tried again when it is needed.
             let _ = remote.connect(CHILD_NS);
         }
     }

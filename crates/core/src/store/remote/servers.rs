@@ -1,5 +1,5 @@
-//! The servers of a run, as one process deals with them: which are believed to answer, reads of one
-//! copy or the other, and writes of both.
+//! The servers of a run, as one process deals with them: which of them are believed to answer,
+//! reads of one copy or the other, and writes of both.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -13,14 +13,14 @@ use crate::sys::socket::Patience;
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, Result};
 
-/// How long a server is waited for where there is another copy: some hundred times what a load
-/// takes, and little enough to wait for once.
+/// How long a server is waited for where there is another copy: some hundred times as long as a
+/// load takes, and little enough to wait for once.
 const HURRY_NS: u64 = 500_000_000;
 /// How long a server that did not answer is asked last, and given nothing to write; twice as long
 /// each time that it still does not, up to 32 times. Each time costs somebody half a second.
 const DOWN_NS: u64 = 1_000_000_000;
 const DOWN_LOG2_MOST: u32 = 5;
-/// Between two tries where no server answers.
+/// The pause between two tries where no server answers.
 const AGAIN_NS: u64 = 50_000_000;
 
 #[derive(Default)]
@@ -31,14 +31,15 @@ pub(super) struct Counts {
     pub(super) lone_copies: AtomicU64,
 }
 
-/// A server, and how it is with it.
+/// A server, and whether it answers.
 pub(super) struct Peer {
     pub(super) server: Server,
     pub(super) reads: Mutex<Link>,
     pub(super) writes: Mutex<Link>,
-    /// The numbers of the links' descriptors, for whoever asks without their locks.
+    /// The numbers of the links' descriptors, to be read without their locks.
     pub(super) descriptors: [AtomicI32; 2],
-    /// Until when it is believed not to answer, and how often it has not, one time after the other.
+    /// The time until which the server is believed not to answer, and how often in a row it has
+    /// not.
     pub(super) down_until_ns: AtomicU64,
     pub(super) downs: AtomicU32,
 }
@@ -48,11 +49,11 @@ pub(super) struct Peer {
 pub(super) struct Flight {
     copies: [Option<Sent>; COPIES_MOST],
     len: usize,
-    /// What is left for sending it again.
+    /// The time left for sending it again.
     patience: Patience,
 }
 
-/// Where one goes, and what came of it.
+/// One copy: where it goes, and its outcome.
 #[derive(Clone, Copy)]
 struct Sent {
     spot: Spot,
@@ -68,7 +69,8 @@ pub struct Remote {
     pub(super) copies: usize,
     pub(super) patience_ns: u64,
     pub(super) hurry_ns: u64,
-    /// When a page was last given up, 0: never. Who comes soon after that need not wait as long.
+    /// When a page was last given up, 0: never. A thread that comes soon after need not wait as
+    /// long.
     pub(super) lost_at_ns: AtomicU64,
     pub(super) extents: Extents,
     pub(super) flights: Mutex<[Option<Flight>; QUEUE_BUFFERS]>,
@@ -100,7 +102,7 @@ impl Peer {
     }
 
     pub(super) fn goes_down(&self) {
-        // Who was already on the way when it went down says nothing new.
+        // A request that was already on its way when the server went down says nothing new.
         if !self.is_down() {
             let log2 = self.downs.fetch_add(1, Ordering::Relaxed).min(DOWN_LOG2_MOST);
             self.down_until_ns.store(crate::sys::now_ns() + (DOWN_NS << log2), Ordering::Relaxed);
@@ -111,7 +113,7 @@ impl Peer {
         [&self.reads, &self.writes]
     }
 
-    /// Takes numbers for the connections, of which none is there any more.
+    /// Takes new numbers for the connections; those that were there are gone.
     pub(super) fn reserve(&self) -> Result<()> {
         for (link, number) in self.links().into_iter().zip(&self.descriptors) {
             let mut link = link.lock();
@@ -134,7 +136,7 @@ impl Peer {
 }
 
 impl Remote {
-    /// For the processes of a run. Connects to nothing yet.
+    /// The servers for the processes of a run. Connects to nothing yet.
     pub fn new(
         servers: &[Server],
         copies: usize,
@@ -156,7 +158,7 @@ impl Remote {
         }
     }
 
-    /// With another patience than ten seconds, once it is connected, for tests.
+    /// The servers with another patience than ten seconds, once they are connected, for tests.
     #[cfg(test)]
     pub fn with_patience(self, patience_ns: u64) -> Remote {
         Remote { patience_ns, hurry_ns: patience_ns / 4, ..self }
@@ -166,7 +168,7 @@ impl Remote {
         &self.peers[..self.servers]
     }
 
-    /// Notes what came to nothing.
+    /// Notes a request that failed.
     pub(super) fn failed(&self, peer: &Peer, why: Failure) -> Errno {
         if let Failure::Broken(_) = why {
             self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
@@ -228,7 +230,7 @@ impl Remote {
         loop {
             for (i, spot) in spots.iter().enumerate() {
                 let Some(spot) = spot else { continue };
-                // The second one has what the first one leaves, and that is not nothing.
+                // The second copy has the time that the first one leaves, and that is not nothing.
                 let most =
                     if has_two && i == 0 { patience.left_ns() / 2 } else { patience.left_ns() };
                 let mut part =
@@ -286,7 +288,7 @@ impl Remote {
         for (copy, spot) in flight.copies.iter_mut().zip(spots) {
             let Some(spot) = spot else { continue };
             let mut part = patience.at_most(if has_two { self.hurry_ns } else { self.patience_ns });
-            // For one that does not answer nobody waits, if there is another.
+            // Nobody waits for a server that does not answer, if there is another.
             let skips = is_down(&spot) && !all_down;
             let sent = if skips {
                 Err(NO_ANSWER)
@@ -299,7 +301,7 @@ impl Remote {
         if is_sent { Ok(flight) } else { Err(NO_ANSWER) }
     }
 
-    /// What came of a cluster, if it is known by now; with `waits`, it is waited for.
+    /// The outcome of a cluster's flight, if it is known by now; with `waits`, it is waited for.
     pub(super) fn land(
         &self,
         flight: &mut Flight,
@@ -324,7 +326,7 @@ impl Remote {
         }
         let written = results().filter(|result| *result == Some(Ok(()))).count();
         if written == 0 {
-            // That there is no room says more than that somebody is gone.
+            // A server without room says more than one that is gone.
             let is_full = results().any(|result| result == Some(Err(Errno::ENOSPC)));
             return Some(Err(if is_full { Errno::ENOSPC } else { NO_ANSWER }));
         }
@@ -332,8 +334,8 @@ impl Remote {
         Some(Ok(()))
     }
 
-    /// What came of one copy. Where the connection broke on the way it is sent again: once, or, if
-    /// there is no other, as long as there is patience.
+    /// The outcome of one copy. A copy whose connection broke on the way is sent again: once, or,
+    /// if there is no other, as long as there is patience.
     fn land_copy(
         &self,
         copy: &mut Sent,

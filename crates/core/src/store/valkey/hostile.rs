@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What it does wrong, with values or with every command.
+/// The misbehaviour of the server, with values or with every command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     Right,
     WrongBytes,
-    /// What was there before.
+    /// The values that [`Hostile::remember`] found.
     Stale,
     Short,
-    /// It says more than was asked for.
+    /// Replies are longer than was asked for.
     Long,
     /// A number that is no length.
     Negative,
@@ -65,7 +65,7 @@ struct Shared {
     mode: Mutex<Mode>,
     values: Mutex<Values>,
     before: Mutex<Values>,
-    /// Who has all slots, as CLUSTER SLOTS says, and whether MOVED does.
+    /// The owner of all slots, as CLUSTER SLOTS and MOVED say it.
     owner: Mutex<Option<SocketAddr>>,
     /// Connections, to be cut.
     streams: Mutex<Vec<TcpStream>>,
@@ -115,7 +115,7 @@ impl Hostile {
         *self.0.mode.lock().unwrap() = mode;
     }
 
-    /// What is there now is what `Stale` gives.
+    /// Remembers the values that are there now, for `Stale` to give.
     pub fn remember(&self) {
         *self.0.before.lock().unwrap() = self.0.values.lock().unwrap().clone();
     }
@@ -134,7 +134,7 @@ impl Hostile {
         }
     }
 
-    /// It is a node of a Cluster in which that one has everything, with so many replicas.
+    /// Makes it a node of a Cluster in which `owner` has everything, with so many replicas.
     pub fn belongs_to(&self, owner: &Hostile, replicas: u64) {
         *self.0.owner.lock().unwrap() = Some(owner.address());
         self.0.replicas.store(replicas, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Hostile {
         self.0.is_alone.store(true, Ordering::Relaxed);
     }
 
-    /// Its values are another's from now on.
+    /// Gives its values to another server.
     pub fn moves_to(&self, other: &Hostile) {
         let mut values = self.0.values.lock().unwrap();
         other.0.values.lock().unwrap().extend(values.drain());

@@ -2,8 +2,8 @@
 //!
 //! Replies come in the order of the commands, so a command is known by its number. Some commands
 //! stand for one request together: `ASKING` before (the key is here this once), `WAIT` behind (a
-//! replica has it, too). A reply that does not come in time breaks the connection, as does whatever
-//! is not by the protocol: nobody could tell any more which reply is to what.
+//! replica has it, too). A reply that does not come in time breaks the connection, as does one that
+//! is not by the protocol: nobody could tell any more which reply is to which command.
 //!
 //! The descriptor keeps its number, as that of [`remote::Link`](crate::store::remote::Link) does.
 
@@ -29,7 +29,7 @@ pub enum Failure {
     Said(Complaint),
     /// The server has no such value.
     Gone,
-    /// Its value is not as long as what was written.
+    /// The server's value is not as long as the one that was written.
     Short,
 }
 
@@ -57,7 +57,7 @@ pub struct Login {
 impl Login {
     pub const NOBODY: Login = Login { bytes: [0; Server::NAME_BYTES], len: 0 };
 
-    /// As the settings have it, in place of an export's name.
+    /// The login in a server's settings, in place of an export's name.
     pub fn of(server: &Server) -> Login {
         let mut login = Login { len: server.export().len(), ..Login::NOBODY };
         login.bytes[..login.len].copy_from_slice(server.export());
@@ -75,7 +75,7 @@ impl Login {
     }
 }
 
-/// What is asked beside a command.
+/// Additions to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Manner {
     /// The node has said that it answers for the key this once.
@@ -90,12 +90,12 @@ impl Manner {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The number that came, 0 for a text.
     pub said: core::result::Result<i64, Complaint>,
-    /// Replicas that have it.
+    /// Replicas that have the value.
     pub copies: Option<core::result::Result<i64, Complaint>>,
 }
 
@@ -169,8 +169,8 @@ impl Link {
         self.fd
     }
 
-    /// Takes a number for the connection. What was there before (in the child after fork: the
-    /// parent's connection) is left alone, but not ours any more.
+    /// Takes a number for the connection. A connection that was there before (in the child after
+    /// fork: the parent's) is left alone, but not ours any more.
     pub fn reserve(&mut self) -> Result<()> {
         let empty = socket::unconnected()?;
         if self.fd < 0 {
@@ -199,7 +199,8 @@ impl Link {
     }
 
     fn break_up(&mut self) {
-        // A write that the server has not read must not come after the next one of that key.
+        // A write that the server has not read must not be carried out after the next one of its
+        // key.
         socket::abandon(self.fd);
         self.forget();
     }
@@ -305,7 +306,7 @@ impl Link {
         Ok(())
     }
 
-    /// What came of a request; `None`: not all has come yet, and `waits` is false.
+    /// The outcome of a request; `None`: not all of it has come yet, and `waits` is false.
     pub fn result(
         &mut self,
         of: Ticket,
@@ -317,7 +318,8 @@ impl Link {
                 return Some(Err(Failure::Broken(ECONNRESET)));
             }
             if of.number < self.answered {
-                // Somebody has sent so many since that it is forgotten: asked too late.
+                // So many requests were sent since that this one is forgotten: the caller asks too
+                // late.
                 let is_kept = self.sent - of.number <= WINDOW as u64;
                 let outcome = self.requests[of.number as usize % WINDOW].outcome;
                 return Some(if is_kept { Ok(outcome) } else { Err(Failure::Broken(EPROTO)) });
@@ -360,7 +362,7 @@ impl Link {
             head.map_err(|e| link.broken(e))
         };
         if manner.is_asking {
-            // Where it is refused the command behind it has a reply all the same.
+            // Where the first command is refused the one behind it has a reply all the same.
             if next(self, patience)? != Head::Status {
                 return Err(self.broken(EPROTO));
             }

@@ -26,7 +26,7 @@ impl Valkey {
             return Ok(());
         }
         self.looked_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
-        // Another one is asked first each time: some may be on the wrong side of a split.
+        // Another node is asked first each time: some may be on the wrong side of a split.
         let known = |i: usize| match i.checked_sub(NODES_MOST) {
             None => self.nodes[i].address(),
             Some(seed) => self.seeds[seed],
@@ -77,7 +77,7 @@ impl Valkey {
         })
     }
 
-    /// Goes by a map from now on. Nodes that are in it no more make room for those that are new.
+    /// Goes by a map from now on. Nodes that the map no longer names make room for new ones.
     fn take_over(&self, map: &Map) {
         let mut nodes = [None; NODES_MOST];
         let at = |address| self.nodes.iter().position(|node| node.address() == address);
@@ -107,7 +107,7 @@ impl Valkey {
         }
     }
 
-    /// Connects to all of them, as far as they answer.
+    /// Connects to all nodes, as far as they answer.
     pub fn connect(&self, ns: u64) -> Result<()> {
         let mut patience = Patience::new(ns);
         self.look(&mut patience)?;

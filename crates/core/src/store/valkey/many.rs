@@ -1,5 +1,5 @@
-//! What is done to values without reading or writing them: deleted, renewed, one or many at a time;
-//! and what `uzswap run` asks of nodes.
+//! Commands that neither read nor write values, but delete or renew them, one or many at a time;
+//! and the questions of `uzswap run` to nodes.
 
 use super::link::{Failure, Link, Manner, WINDOW};
 use super::map::{NODES_MOST, slot_of};
@@ -8,7 +8,7 @@ use super::{Node, Valkey};
 use crate::sys::Result;
 use crate::sys::socket::Patience;
 
-/// What is done to many keys.
+/// A command for many keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     Unlink,
@@ -28,7 +28,7 @@ impl Valkey {
         }
     }
 
-    /// Does something to one unit: how many keys there were.
+    /// Gives a command for one unit. Returns how many keys there were.
     pub(super) fn each_one(&self, verb: Verb, unit: u64, patience: &mut Patience) -> Result<u64> {
         let (key, command) = (self.key(unit), self.command(verb, unit));
         let said = self.drive(slot_of(&key), patience, |node, is_asking, patience| {
@@ -39,7 +39,7 @@ impl Valkey {
         Ok(said.max(0) as u64)
     }
 
-    /// Does something to units, many at a time: how many keys there were.
+    /// Gives a command for units, many at a time. Returns how many keys there were.
     pub fn each(
         &self,
         verb: Verb,
@@ -59,14 +59,15 @@ impl Valkey {
                 done += self.each_of(verb, &self.nodes[i], &batch, patience)?;
             }
         }
-        // Of slots that nobody has: they are asked for one by one.
+        // Units whose slots no node has are dealt with one by one.
         for unit in units.clone().filter(|unit| self.node_of(slot_of(&self.key(*unit))).is_none()) {
             done += self.each_one(verb, unit, patience)?;
         }
         Ok(done)
     }
 
-    /// Those of one node. What does not work this way is done by itself.
+    /// Gives a command for units of one node. A unit for which this does not work is done by
+    /// itself.
     fn each_of(
         &self,
         verb: Verb,

@@ -17,7 +17,8 @@ pub const NODES_MOST: usize = 16;
 /// Replies within a map: 16384 ranges of a primary and two replicas each, with what is said of
 /// them, have some 500 000. A server that sends more would keep us for ever.
 const PARTS_MOST: usize = 1 << 19;
-/// Ranges, nodes of a range, words about a node: how many of them there can be.
+/// Parts of an array in the map (a range has one for each of its nodes), and parts of a node, at
+/// most.
 const RANGE_PARTS_MOST: usize = 64;
 const NODE_PARTS_MOST: usize = 16;
 /// The longest text that is passed over: a host's name has 255 bytes at most.
@@ -119,7 +120,7 @@ impl<S: Stream> Reader<'_, S> {
         }
     }
 
-    /// A node: its address, if that is in digits. `from`: whom we have asked.
+    /// A node: its address, if that is in digits. `from`: the node that we have asked.
     fn node(&mut self, from: Address) -> Result<Option<Address>> {
         let parts = self.array(NODE_PARTS_MOST)?;
         if parts < 2 {
@@ -128,7 +129,7 @@ impl<S: Stream> Reader<'_, S> {
         let (mut host, mut digits) = ([0; 64], [0; 64]);
         let host = self.text(&mut host)?;
         let port = self.number(65535)? as u16;
-        // The endpoint may be a name; then what follows the node's id says its address, too.
+        // The endpoint may be a name; then the words after the node's id say its address, too.
         let mut address = match host {
             [] => from.with_port(port),
             host => Address::of(host, port),
@@ -156,7 +157,7 @@ impl<S: Stream> Reader<'_, S> {
 }
 
 impl Map {
-    /// An empty one. Allocates, so not in a fault.
+    /// An empty map. Allocates, so not for use in a fault.
     pub fn new() -> Map {
         let none = Primary { address: Address::NONE, has_replica: false };
         Map { primaries: [none; NODES_MOST], len: 0, owners: vec![0; SLOTS].into_boxed_slice() }

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Each process talks to the nodes itself, as it does to NBD servers (`../remote`), and believes
-//! them as little: every object is sealed. What is different: a server has no place for a page
-//! before it is written, so extents are numbers only, and full is what the server says is full
-//! (`OOM`); and what nobody renews is gone after the lease, so nothing stays behind of a run that
+//! them as little: every object is sealed. Two things differ. A server has no place for a page
+//! before it is written, so extents are numbers only, and the server says when it is full (`OOM`).
+//! And a value that nobody renews is gone after the lease, so nothing stays behind of a run that
 //! was killed. `uzswap run` renews.
 //!
 //! # Two copies
@@ -47,29 +47,30 @@ use super::{CLUSTER_BYTES, DESCRIPTORS, Progress, Queue, ReadQueue, Store};
 use crate::sys::file::Fd;
 use crate::sys::{Errno, Result};
 
-/// A server has not what was written: ENODATA. It was restarted, deleted, evicted, let expire, or
-/// lost in a failover.
+/// A server no longer has a value that was written: ENODATA. The server was restarted, or the value
+/// was deleted, evicted, has expired, or was lost in a failover.
 pub const GONE: Errno = Errno(61);
 
 /// `uz:` (by which an ACL can name our keys) and nine random letters of a run's: 54 bits.
 pub const PREFIX_BYTES: usize = 12;
-/// With six letters behind for the unit's number.
+/// The prefix, and six letters for the unit's number.
 pub const KEY_BYTES: usize = PREFIX_BYTES + 6;
 /// Letters of keys, six bits each: none of them means anything to a Cluster, as braces would.
 pub const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-/// What a run's processes agree on.
+/// The terms that a run's processes agree on.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
-    /// The nodes that are named: their kind, who logs in, and the first one's extents are of all.
+    /// The nodes that are named: their kind and login. The extents of the first one are those of
+    /// all.
     pub servers: &'a [Server],
     pub extent_bytes: u64,
     /// How long a value lives that nobody renews.
     pub lease_ms: u32,
-    /// With what the run's keys begin.
+    /// The beginning of the run's keys.
     pub key_prefix: [u8; PREFIX_BYTES],
 }
 
-/// How long a forked child waits for its connections; what it does not get then it makes later.
+/// How long a forked child waits for its connections; it makes the others later.
 const CHILD_NS: u64 = 500_000_000;
 
 /// The key of a unit.
@@ -95,7 +96,7 @@ pub struct ValkeyStore {
 }
 
 impl ValkeyStore {
-    /// Connects. Allocates what it needs once and for all, so not in a fault.
+    /// Connects. Allocates all memory that is ever needed, so not for use in a fault.
     pub fn open(valkey: Valkey) -> Result<ValkeyStore> {
         let valkey: &'static Valkey = Box::leak(Box::new(valkey));
         let connected = valkey.connect(valkey.patience().left_ns() / 4);
@@ -179,7 +180,7 @@ impl Store for ValkeyStore {
         }
         let reserved = valkey.nodes.iter().try_for_each(Node::reserve);
         if reserved.is_ok() && is_needed {
-            // What is not there now is tried again when it is needed.
+            // A node that is not there now is tried again when it is needed.
             let _ = valkey.connect(CHILD_NS);
         }
     }

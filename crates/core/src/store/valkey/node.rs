@@ -14,15 +14,15 @@ const WAIT_MS: u32 = 500;
 const LONE_NS: u64 = 1_000_000_000;
 const LONE_LOG2_MOST: u32 = 5;
 
-/// A node, and how it is with it.
+/// A node, its connections, and whether its replica comes in time.
 pub struct Node {
     pub(super) address: Mutex<Address>,
     pub(super) reads: Mutex<Link>,
     pub(super) writes: Mutex<Link>,
-    /// The numbers of the links' descriptors, for whoever asks without their locks.
+    /// The numbers of the links' descriptors, to be read without their locks.
     pub(super) descriptors: [AtomicI32; 2],
     pub(super) has_replica: AtomicBool,
-    /// Until when its replica is not waited for, and how often that has not come.
+    /// The time until which its replica is not waited for, and how often that has not come in time.
     lone_until_ns: AtomicU64,
     lones: AtomicU32,
 }
@@ -48,7 +48,7 @@ impl Node {
         self.has_replica.load(Ordering::Relaxed)
     }
 
-    /// Whether there is somebody to wait for.
+    /// How long a replica is to be waited for, in milliseconds; 0: not at all.
     pub(super) fn wait_ms(&self) -> u32 {
         let until = self.lone_until_ns.load(Ordering::Relaxed);
         let is_lone = until != 0 && crate::sys::now_ns() < until;
@@ -70,7 +70,7 @@ impl Node {
         [&self.reads, &self.writes]
     }
 
-    /// Takes a new number for each connection that was there: none is any more.
+    /// Takes a new number for each connection; those that were there are gone.
     pub(super) fn reserve(&self) -> Result<()> {
         for (link, number) in self.links().into_iter().zip(&self.descriptors) {
             let mut link = link.lock();

@@ -1,5 +1,5 @@
-//! The nodes of a Cluster, or the one server, as one process deals with them: which has what, tries
-//! and how often, writes that are under way.
+//! The nodes of a Cluster, or the one server, as one process deals with them: which node has which
+//! key, tries and their number, writes that are under way.
 //!
 //! ```text
 //!   unit ─> key ─> slot ─> node ──try──> done
@@ -25,16 +25,17 @@ use crate::sys::{Errno, Result};
 
 /// How long one server is tried, as an NBD server is.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
-/// How long a Cluster is: its nodes believe by default after 15 seconds that a primary is gone,
-/// then a replica has to be elected; four times that is for machines that are slow as well.
+/// How long a Cluster is tried: its nodes believe by default after 15 seconds that a primary is
+/// gone, then a replica has to be elected; four times that is for machines that are slow as well.
 pub const CLUSTER_PATIENCE_NS: u64 = 60_000_000_000;
 /// One try of a node of a Cluster, after which the map is asked for anew: it may be another's turn.
 const TRY_NS: u64 = 1_000_000_000;
 /// How long a node is asked for the map, or for anything that is only a favour.
 pub(super) const HURRY_NS: u64 = 500_000_000;
-/// Between two tries where nobody answers.
+/// The pause between two tries where nobody answers.
 const AGAIN_NS: u64 = 50_000_000;
-/// Between two tries of a write that nobody waits for, and how long each of them takes at most.
+/// The pause between two tries of a write that nobody waits for, and how long each of them takes at
+/// most.
 const ASIDE_AGAIN_NS: u64 = 500_000_000;
 const ASIDE_NS: u64 = 100_000_000;
 /// Redirections one after the other that are followed at once.
@@ -45,14 +46,14 @@ const HOPS_MOST: u32 = 5;
 pub(super) struct Flight {
     unit: u64,
     len: usize,
-    /// By which node, and as what; `None`: it has to be sent again.
+    /// The node that it was sent to, and the request's name there; `None`: it has to be sent again.
     sent: Option<(usize, Ticket)>,
-    /// Not before that, unless somebody waits.
+    /// The time before which it is not tried again, unless somebody waits.
     again_at_ns: u64,
     patience: Patience,
 }
 
-/// What happened so far in this process.
+/// Events so far in this process.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) loads: AtomicU64,
@@ -74,13 +75,14 @@ pub struct Valkey {
     prefix: [u8; PREFIX_BYTES],
     pub(super) lease_ms: u32,
     patience_ns: u64,
-    /// When a page was last given up, 0: never. Who comes soon after that need not wait as long.
+    /// When a page was last given up, 0: never. A thread that comes soon after need not wait as
+    /// long.
     lost_at_ns: AtomicU64,
     pub(super) nodes: Box<[Node]>,
     /// By slot: the node plus one, 0: unknown.
     pub(super) slots: Box<[AtomicU8]>,
     pub(super) map: Mutex<Map>,
-    /// How often the map was looked for, and at whom last.
+    /// How often the map was looked for, and when last.
     pub(super) looks: AtomicU32,
     pub(super) looked_at_ns: AtomicU64,
     pub(super) extents: Extents,
@@ -89,7 +91,8 @@ pub struct Valkey {
 }
 
 impl Valkey {
-    /// For the processes of a run. Allocates all that it ever needs; connects to nothing yet.
+    /// The servers for the processes of a run. Allocates all that is ever needed; connects to
+    /// nothing yet.
     pub fn new(terms: &Terms<'_>, leases: &'static Leases) -> Valkey {
         let servers = terms.servers;
         let seed = |i: usize| servers.get(i).and_then(|s| Address::new(s.address()));
@@ -137,7 +140,7 @@ impl Valkey {
         &self.nodes
     }
 
-    /// Those that have a part of the keys.
+    /// The nodes that have a part of the keys.
     pub fn primaries(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| !node.address().is_none())
     }
@@ -184,7 +187,7 @@ impl Valkey {
         Some(free)
     }
 
-    /// Does something at the node that has the key, whichever that is by now.
+    /// Does something at the node that has the key by now.
     pub(super) fn drive<T>(
         &self,
         slot: u16,
@@ -234,7 +237,7 @@ impl Valkey {
         }
     }
 
-    /// Whether the node said where to go, and that is known.
+    /// Whether the node named another one, and that one is known.
     fn redirect(&self, slot: u16, why: Failure, asked: &mut Option<usize>) -> bool {
         match why {
             Failure::Said(Complaint::Moved(to, Some(address))) if to == slot && self.is_cluster => {
@@ -292,7 +295,7 @@ impl Valkey {
         Flight { unit, len: bytes.len(), sent, again_at_ns: 0, patience }
     }
 
-    /// What came of it, if it is known by now; with `waits`, it is waited for.
+    /// The outcome of a flight, if it is known by now; with `waits`, it is waited for.
     pub(super) fn land(
         &self,
         flight: &mut Flight,
@@ -317,7 +320,7 @@ impl Valkey {
             }
             flight.sent = None;
         }
-        // Who does not wait loses little time for it, now and then.
+        // A caller that does not wait loses little time for it, now and then.
         if !waits && crate::sys::now_ns() < flight.again_at_ns {
             return None;
         }
@@ -333,7 +336,7 @@ impl Valkey {
         Some(stored)
     }
 
-    /// Writes a unit, waited for.
+    /// Writes a unit, and waits for it.
     pub fn store(&self, unit: u64, bytes: &[u8], patience: &mut Patience) -> Result<()> {
         let key = self.key(unit);
         self.drive(slot_of(&key), patience, |node, is_asking, patience| {
@@ -346,11 +349,11 @@ impl Valkey {
         })
     }
 
-    /// Whether a unit is written, and on how many.
+    /// Whether a unit is written, and on how many nodes.
     fn judge(&self, node: &Node, outcome: Outcome) -> Answer<()> {
         outcome.said.map_err(Failure::Said)?;
         let is_lone = match outcome.copies {
-            // It is a primary no more: whether the next one has it nobody knows.
+            // The node is a primary no more: nobody knows whether the next one has the unit.
             Some(Err(why)) => return Err(Failure::Said(why)),
             Some(Ok(replicas)) => {
                 node.replica_came(replicas > 0);
@@ -362,13 +365,13 @@ impl Valkey {
         Ok(())
     }
 
-    /// Lets go of a unit, if its node answers. What is left ends with its lease.
+    /// Lets go of a unit, if its node answers. A value that is left ends with its lease.
     pub(super) fn unlink(&self, unit: u64) {
         let _ = self.each_one(Verb::Unlink, unit, &mut Patience::new(HURRY_NS));
     }
 }
 
-/// Whether it may be otherwise a moment later.
+/// Whether the failure may have passed a moment later.
 fn is_passing(why: Failure) -> bool {
     match why {
         Failure::Broken(_) => true,
@@ -379,7 +382,7 @@ fn is_passing(why: Failure) -> bool {
     }
 }
 
-/// As an error of the kernel's kind.
+/// The failure as an error of the kernel's kind.
 pub fn errno_of(why: Failure) -> Errno {
     match why {
         Failure::Broken(e) => e,

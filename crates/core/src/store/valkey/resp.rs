@@ -5,9 +5,9 @@
 //!   Status     Error                         Number    Bulk          Array
 //! ```
 //!
-//! Nothing here needs memory. Lines are looked at in a buffer of fixed size; what a server says of
-//! a length is a number that the caller compares with what it has asked for, before a byte of it is
-//! taken. Whatever is not by the protocol is [`EPROTO`], and breaks the connection.
+//! Nothing here needs memory. Lines are looked at in a buffer of fixed size; a length that a server
+//! states is a number that the caller compares with the length that it has asked for, before a byte
+//! is taken. A reply that is not by the protocol is [`EPROTO`], and breaks the connection.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
@@ -19,20 +19,20 @@ use crate::sys::{Errno, Result};
 /// The longest line that is kept whole, in bytes: redirections and lengths are shorter. Of a longer
 /// text the beginning is kept.
 pub const LINE_BYTES: usize = 256;
-/// What is kept of the beginning.
+/// The length of that beginning, in bytes.
 const KEPT_BYTES: usize = 128;
 /// A line beyond this is no message of a server: error texts repeat a part of the command, not all.
 const LINE_MOST_BYTES: usize = 64 << 10;
 /// The most that a reply can announce: a string of 512 MiB is the protocol's own limit.
 const LENGTH_MOST: i64 = 512 << 20;
 
-/// From where replies come.
+/// The source of replies.
 pub trait Stream {
     /// At least one byte, or an error; the end is one, too.
     fn some(&mut self, into: &mut [u8]) -> Result<usize>;
 }
 
-/// What a reply begins with.
+/// The beginning of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Head {
     Status,
@@ -42,11 +42,11 @@ pub enum Head {
     Bulk(usize),
     /// So many replies follow.
     Array(usize),
-    /// There is none (a bulk, or an array).
+    /// No bulk, or no array: the server has nothing.
     Nothing,
 }
 
-/// Why a server did not do what was asked.
+/// The reason why a server did not do what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Complaint {
     /// The slot is another node's for good. `None`: it is not named in a way that is understood.
@@ -150,7 +150,7 @@ pub fn number(text: &[u8]) -> Option<i64> {
 }
 
 impl Complaint {
-    /// Of the text behind the minus.
+    /// The complaint of the text behind the minus.
     fn of(text: &[u8]) -> Complaint {
         let mut words = text.split(|b| *b == b' ');
         let code = words.next().unwrap_or(&[]);
@@ -186,7 +186,7 @@ fn host_and_port(text: &[u8]) -> Option<Address> {
     Address::of(&text[..colon], port)
 }
 
-/// What has come and is not taken yet.
+/// Bytes that have come and are not taken yet.
 pub struct Incoming {
     bytes: [u8; LINE_BYTES],
     start: usize,
@@ -206,7 +206,7 @@ impl Incoming {
         self.start == self.end
     }
 
-    /// The next reply, or what it begins with.
+    /// The next reply, or the beginning of it.
     pub fn head(&mut self, stream: &mut impl Stream) -> Result<Head> {
         let line = self.line(stream)?;
         let (kind, rest) = self.bytes[line].split_first().ok_or(EPROTO)?;
@@ -381,7 +381,7 @@ impl Outgoing {
         self.put(b"\r\n")
     }
 
-    /// All of it. An error: it was too long.
+    /// All bytes of the command. An error: it was too long.
     pub fn bytes(&self) -> Result<&[u8]> {
         if self.is_cut { Err(Errno::EINVAL) } else { Ok(&self.bytes[..self.len]) }
     }

@@ -10,10 +10,10 @@
 //! there (`off.rs`). The feature `contention` puts `on.rs` in their place, in a library that
 //! `uzswap bench contention` loads in the place of the other.
 //!
-//! Each thread counts for itself, in a block of `on.rs`, after it has let the lock go: what is
-//! counted makes no hold longer but for one reading of the counter at each end. A reader asks for
-//! all blocks at once, in words, as [`Counts`] has them: what happened in a fault in one half, the
-//! rest (the evictor's work, calls of the program) in the other.
+//! Each thread counts for itself, in a block of `on.rs`, after it has let the lock go: counting
+//! makes no hold longer but for one reading of the counter at each end. A reader asks for all
+//! blocks at once, in words, as [`Counts`] has them: events in faults in one half, the rest (the
+//! evictor's work, calls of the program) in the other.
 
 #[cfg(not(feature = "contention"))]
 mod off;
@@ -30,7 +30,7 @@ pub use on::{
     read,
 };
 
-/// What is held: the locks by their kind, and claims.
+/// The kinds of things that are held: locks, and claims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Class {
@@ -85,14 +85,14 @@ impl Class {
         }
     }
 
-    /// Whether the fault of another stretch could wait for it. Not the packer, which faults only
-    /// try; not a stream, of which each processor has one; not a claim, which is of some pages.
+    /// Whether a fault in another stretch could wait for it. Faults only try the packer's lock,
+    /// each processor has a stream, and a claim is of some pages: none of these is waited for.
     pub const fn is_serial(self) -> bool {
         !matches!(self, Class::Packer | Class::Stream | Class::Claim)
     }
 }
 
-/// What takes long, and should happen under no lock.
+/// Work that takes long, and should happen under no lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Slow {
@@ -138,7 +138,8 @@ pub fn lower(bucket: usize) -> u64 {
     (SUBS as u64 + (bucket & (SUBS - 1)) as u64) << power
 }
 
-/// The sums before the buckets: acquisitions, waits, ticks waited, ticks held, and what was slow.
+/// The sums before the buckets: acquisitions, waits, ticks waited, ticks held, and slow work by its
+/// kind.
 const SUMS: usize = 4 + Slow::ALL.len();
 /// Words of one class.
 const CLASS_WORDS: usize = SUMS + BUCKETS;
@@ -164,13 +165,13 @@ pub struct Tally {
     pub waits: u64,
     pub waited: u64,
     pub held: u64,
-    /// By [`Slow`]: how often that happened while it was held.
+    /// By [`Slow`]: how often such work was done while the class was held.
     pub slow: [u64; Slow::ALL.len()],
     /// Holds, by bucket.
     pub holds: Vec<u64>,
 }
 
-/// The half of [`Counts`] to which something belongs.
+/// The half of [`Counts`] to which a count belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Half {
@@ -183,12 +184,12 @@ impl Half {
 }
 
 impl Counts {
-    /// The counts that a library has written down; `None`: not as many words as those are.
+    /// The counts that a library has written down; `None`: the number of words is wrong.
     pub fn of(words: Vec<u64>) -> Option<Counts> {
         (words.len() == WORDS).then_some(Counts(words))
     }
 
-    /// What was counted since `before`.
+    /// The counts since `before`.
     pub fn since(&self, before: &Counts) -> Counts {
         Counts(self.0.iter().zip(&before.0).map(|(now, then)| now.wrapping_sub(*then)).collect())
     }

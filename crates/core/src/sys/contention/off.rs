@@ -2,7 +2,7 @@
 
 use super::{Class, Slow};
 
-/// What a lock has for being counted.
+/// A lock's record for being counted: nothing.
 pub struct Meter;
 
 /// When a wait began.
@@ -55,7 +55,7 @@ pub fn claim_ends(_page: usize) {}
 #[inline(always)]
 pub fn claim_waited(_waits: Waits) {}
 
-/// The calling thread serves a fault while this is there.
+/// A mark: the calling thread serves a fault while it is there.
 pub struct InFault;
 
 #[inline(always)]

@@ -10,10 +10,10 @@ use super::{BUCKETS, Class, Half, SUMS, Slow, WORDS, bucket, class_at};
 use crate::sys::sync::me;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE, tsc};
 
-/// More than there are threads in a measurement, so that few of them meet in a block.
+/// Blocks: more than there are threads in a measurement, so that few threads meet in one.
 const BLOCKS: usize = 128;
-/// Pages whose claims have a beginning of their own: 256 MiB in one piece, the heap of a
-/// measurement.
+/// Pages whose claims have a beginning of their own: 256 MiB, the heap of a measurement in one
+/// piece.
 const BEGINNINGS: usize = 1 << 16;
 
 struct Sums {
@@ -24,9 +24,9 @@ struct Sums {
 
 struct Block {
     faults: AtomicU64,
-    /// The [`Half`] to which that belongs which the thread does now.
+    /// The [`Half`] to which the thread's present work belongs.
     half: AtomicU32,
-    /// What the thread holds now: a bit for each class.
+    /// The things that the thread holds now: a bit for each class.
     holds: AtomicU32,
     classes: [[Sums; Class::ALL.len()]; Half::ALL.len()],
 }
@@ -97,7 +97,7 @@ impl Block {
     }
 }
 
-/// What a lock has for being counted. Written by its holder.
+/// A lock's record for being counted. Written by its holder.
 pub struct Meter {
     class: Class,
     holder: AtomicU32,
@@ -146,7 +146,7 @@ impl Meter {
         self.since.store(now(), Ordering::Relaxed);
     }
 
-    /// The holder is about to let the lock go, and counts the hold when it has.
+    /// The holder is about to let the lock go, and counts the hold afterwards.
     #[inline]
     pub fn ends(&self) -> Hold {
         let hold = Hold {
@@ -161,7 +161,7 @@ impl Meter {
     }
 }
 
-/// What is no [`Mutex`](crate::sys::sync::Mutex) is held by this thread from now on.
+/// This thread holds from now on a thing that is no [`Mutex`](crate::sys::sync::Mutex).
 pub fn hold_begins(class: Class, waits: Waits) -> Meter {
     let meter = Meter::new(class);
     meter.taken(me(), waits);
@@ -199,7 +199,7 @@ fn began(page: usize) -> &'static AtomicU64 {
     &BEGAN[(page >> PAGE_SHIFT) % BEGINNINGS]
 }
 
-/// The calling thread serves a fault while this is there.
+/// A mark: the calling thread serves a fault while it is there.
 pub struct InFault(&'static Block);
 
 pub fn fault_begins() -> InFault {

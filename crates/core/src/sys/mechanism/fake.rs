@@ -5,17 +5,17 @@
 //!   program's address --> Page { mapped, prot, registered, present, protected, shared } --> bytes
 //!   limbo's slot      --> present                                                       --> bytes
 //! ```
-//! It does to a page what Linux does by userfaultfd with MOVE, page by page, each under a lock of
-//! its own, so that a thread may come in between any two pages (with `--cfg shuttle` each such lock
-//! is a point of the scheduler). What would lose contents is an assertion: a page that is dropped
-//! must be one that nobody can write, a slot that is filled must be empty, and a slot that is read
-//! must have a frame.
+//! It treats a page as Linux does by userfaultfd with MOVE, page by page, each under a lock of its
+//! own, so that a thread may come in between any two pages (with `--cfg shuttle` each such lock is
+//! a point of the scheduler). A call that would lose contents fails an assertion: a page that is
+//! dropped must be one that nobody can write, a slot that is filled must be empty, and a slot that
+//! is read must have a frame.
 //!
 //! Touches go through [`Fake::access`], which behaves as the processor does. [`Fake::set_trouble`]
 //! makes calls fail, or stop halfway, as the kernel's do now and then.
 #![allow(unsafe_code)]
 // Safety charter: all addresses are of mappings that the fake owns; a page's bytes are used with
-// its lock held, and a slot's by whoever has the slot, as the pager promises.
+// its lock held, and a slot's by the thread that has the slot, as the pager promises.
 
 mod hide;
 
@@ -27,13 +27,13 @@ use crate::sys::sync::Mutex;
 use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SIZE, Result, program};
 
 const PROT_WRITE: u32 = 2;
-/// What is in memory that was given back: nobody may see it.
+/// The bytes of memory that was given back: nobody may see them.
 const JUNK: u8 = 0xdd;
 /// Bits of the processor's page-fault error code: the page was there; it was a write.
 const CODE_PRESENT: u64 = 1;
 const CODE_WRITE: u64 = 2;
 
-/// What the kernel knows of a page.
+/// The kernel's record of a page.
 #[derive(Clone, Copy)]
 struct Page {
     is_mapped: bool,
@@ -67,7 +67,7 @@ pub enum Access {
     Forbidden,
 }
 
-/// What happens to a huge page's worth of addresses.
+/// The kernel's record of a huge page's worth of addresses.
 #[derive(Default)]
 struct Stretch {
     is_huge: AtomicBool,
@@ -85,10 +85,10 @@ pub struct Fake {
     filled: Vec<AtomicBool>,
     slots: usize,
     blocks: usize,
-    /// Of the blocks, and of the dock.
+    /// Whether each block, and the dock, is one huge page.
     is_block_huge: Vec<AtomicBool>,
     keeps_tables: AtomicBool,
-    /// It is a kernel without userfaultfd: see `hide.rs`.
+    /// The kernel is one without userfaultfd: see `hide.rs`.
     hides: bool,
     /// The last change of protection found no mapping.
     was_short: AtomicBool,
@@ -157,7 +157,7 @@ impl Fake {
         (addr - self.base) / PAGE_SIZE
     }
 
-    /// The page at `addr`, with what it is to the kernel, locked.
+    /// The kernel's record of the page at `addr`, locked, and the place of its bytes.
     fn with<T>(&self, addr: usize, f: impl FnOnce(&mut Page, usize) -> T) -> T {
         let i = self.index(addr);
         f(&mut self.pages[i].lock(), self.bytes.addr() + i * PAGE_SIZE)
@@ -209,7 +209,7 @@ impl Fake {
 }
 
 /// Runs `child` in a process of its own that has a copy of this one's memory, and says whether it
-/// came to a good end. What it does must not need other threads, which are not there.
+/// came to a good end. `child` must not need other threads, which are not there.
 pub fn in_child(child: impl FnOnce()) -> bool {
     // The C library's, so that its locks are whole in the child.
     unsafe extern "C" {
@@ -233,7 +233,7 @@ pub fn in_child(child: impl FnOnce()) -> bool {
     }
 }
 
-/// What the processor and the kernel's calls do.
+/// Acts of the processor, and the kernel's calls.
 impl Fake {
     /// An access to the page of `addr`, by the program or by the kernel for it: `f` has its bytes
     /// if it is allowed now.
@@ -271,7 +271,7 @@ impl Fake {
         access
     }
 
-    /// mmap, over whatever is there.
+    /// mmap, over any mapping that is there.
     pub fn map(&self, addr: usize, len: usize, prot: u32) {
         self.each(addr, len, |p, at| {
             self.junk(at);
@@ -318,8 +318,8 @@ impl Fake {
         self.forget_tables(addr, len);
     }
 
-    /// mremap to other addresses. `keeps`: the old ones stay mapped, empty. What is moved is under
-    /// no mechanism.
+    /// mremap to other addresses. `keeps`: the old ones stay mapped, empty. The pages moved are
+    /// under no mechanism.
     pub fn move_range(&self, old: usize, new: usize, len: usize, keeps: bool) {
         for i in (0..len).step_by(PAGE_SIZE) {
             let (was, from) = self.with(old + i, |p, from| {
@@ -342,7 +342,7 @@ impl Fake {
         self.forget_tables(old, len);
     }
 
-    /// fork, in the parent: what is present is shared.
+    /// fork, in the parent: pages that are present are shared.
     pub fn share_all(&self) {
         for page in &self.pages {
             let mut p = page.lock();
@@ -356,7 +356,7 @@ impl Fake {
     }
 }
 
-/// What the pager asks of it: as `Uffd`, whose methods of these names say what each is for.
+/// The pager's calls: as of `Uffd`, whose methods of these names say what each is for.
 impl Fake {
     pub fn attach(&self, addr: usize, len: usize) -> Result<()> {
         self.all_are(addr, len, |p| p.is_mapped)?;

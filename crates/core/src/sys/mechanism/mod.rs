@@ -33,14 +33,14 @@ use super::{PAGE_SIZE, Result};
 
 const PROT_WRITE: u32 = 2;
 
-/// How a run's way out ended: the first `pages` are out.
+/// The outcome of taking a run out: the first `pages` are out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     pub pages: usize,
     pub next: Next,
 }
 
-/// What the page after the last one taken is.
+/// The page after the last one taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// The run is complete.
@@ -51,7 +51,7 @@ pub enum Next {
     Absent,
 }
 
-/// How filling ended: the first `pages` are in.
+/// The outcome of filling: the first pages are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Filled {
     All,
@@ -94,7 +94,7 @@ impl Mechanism {
         matches!(self, Mechanism::Protect(p) if p.needs_to_be_alone())
     }
 
-    /// Takes a range of resident pages off the mechanism for good: the kernel's it is alone.
+    /// Takes a range of resident pages off the mechanism for good: it is the kernel's alone.
     pub fn release(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
         match self {
             Mechanism::Uffd(u) => u.detach(addr, len),
@@ -107,14 +107,14 @@ impl Mechanism {
     }
 
     /// In a process of one thread for which the mechanism does not work (the child of a fork):
-    /// nothing faults from now on. By protection faults what is hidden still does.
+    /// nothing faults from now on. By protection faults a touch of a hidden page still does.
     pub fn close(&self) {
         if let Mechanism::Uffd(u) = self {
             u.close();
         }
     }
 
-    /// Which it is.
+    /// The kind of this mechanism.
     pub fn kind(&self) -> Kind {
         match self {
             Mechanism::Uffd(u) if u.has_move() => Kind::Userfaultfd,
@@ -195,7 +195,7 @@ impl Mechanism {
         }
     }
 
-    /// By userfaultfd with MOVE: what huge pages need.
+    /// The mechanism for huge pages: userfaultfd with MOVE.
     pub fn as_huge(&self) -> Option<Mover<'_>> {
         match self {
             Mechanism::Uffd(u) if u.has_huge() => Some(Mover::Uffd(u)),
@@ -205,7 +205,7 @@ impl Mechanism {
         }
     }
 
-    /// By userfaultfd with MOVE: frames go in as they are.
+    /// The mechanism by which frames go in as they are: userfaultfd with MOVE.
     pub fn as_mover(&self) -> Option<Mover<'_>> {
         match self {
             Mechanism::Uffd(u) if u.has_move() => Some(Mover::Uffd(u)),
@@ -312,14 +312,14 @@ impl Mechanism {
         }
     }
 
-    /// Lets the program write a run of resident pages as far as `prot` does. Where that is in vain
-    /// the fault that follows asks again.
+    /// Lets the program write a run of resident pages as far as `prot` does. If that fails the next
+    /// fault asks again.
     pub fn allow_write(&self, addr: usize, len: usize, prot: u32) {
         let _ = self.try_allow_write(addr, len, prot);
     }
 
-    /// [`Mechanism::allow_write`], for who believes the page's word rather than faults. ENOMEM, by
-    /// protection faults: the kernel has no mapping left for a part of one.
+    /// [`Mechanism::allow_write`], for a caller that goes by the page's word rather than by faults.
+    /// ENOMEM, by protection faults: the kernel has no mapping left for a part of one.
     pub fn try_allow_write(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
         match self {
             Mechanism::Uffd(u) => u.allow_write(addr, len),

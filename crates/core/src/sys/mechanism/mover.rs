@@ -1,5 +1,5 @@
-//! The seam at which tests put their own kernel: what the mechanism with MOVE can do beyond the
-//! others.
+//! The seam at which tests put their own kernel: the abilities of the mechanism with MOVE beyond
+//! the others.
 //!
 //! In the product there is one kind, so an enum of one variant, which costs nothing; in tests also
 //! the fake one.
@@ -18,7 +18,7 @@ pub enum Mover<'a> {
     Fake(&'a Fake),
 }
 
-/// Calls a method of whichever it is.
+/// Calls a method of the mechanism, of any kind.
 macro_rules! each {
     ($self:ident, $kind:ident => $call:expr) => {
         match $self {

@@ -6,9 +6,9 @@
 //! kernel a mapping, so the pager works in units of several pages where memory is large.
 //!
 //! A process that has given up its rights, or sees no /proc, cannot open that file (again: a child
-//! needs its own). As long as it has one thread it needs none: whoever shows a page to read or fill
-//! it is the only one who could see it half done. Before there is another thread, paging has to end
-//! (`fault/ending.rs`).
+//! needs its own). As long as it has one thread it needs none: the thread that shows a page to read
+//! or fill it is the only one that could see it half done. Before there is another thread, paging
+//! has to end (`fault/ending.rs`).
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`.
 
@@ -76,7 +76,7 @@ impl ProtectFaults {
         unsafe { self.proc_mem.read(into.as_mut_ptr() as usize, addr, PAGE_SIZE) }
     }
 
-    /// Copies a page that the program can do with as `prot` says.
+    /// Copies a page that is not hidden, and that the program has with the protection `prot`.
     pub fn read_shown(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> Result<()> {
         if !self.needs_to_be_alone() {
             return self.read(addr, into);

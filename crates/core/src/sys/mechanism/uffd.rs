@@ -50,16 +50,17 @@ pub struct Uffd {
     /// One page with the protection of JIT code, mapped when first needed.
     executable: usize,
     zeros: Mapping,
-    /// To read pages that the program made inaccessible; absent where the sandbox forbids it.
+    /// The file for reading pages that the program made inaccessible; absent where the sandbox
+    /// forbids it.
     proc_mem: Option<ProcMem>,
-    /// To see what is huge; for huge pages only, and absent where the sandbox or the kernel has
-    /// none.
+    /// The file that tells which pages are huge; for huge pages only, and absent where the sandbox
+    /// or the kernel has none.
     pagemap: Option<Pagemap>,
     /// Tables of small pages that have all gone cannot be got rid of.
     keeps_tables: AtomicBool,
-    /// The kernel drops scattered pages of a process at its own request.
+    /// The kernel drops scattered pages of a process with one call of the process itself.
     drops_each: bool,
-    /// It copies them for a process.
+    /// The kernel copies such pages for a process.
     copies_each: bool,
 }
 
@@ -201,7 +202,7 @@ impl Uffd {
         self.move_in(addr, from.map_or(self.dock(), |slot| self.slot_addr(slot)), HUGE_PAGES)
     }
 
-    /// The same with `pages` pages in slots from `slot` on.
+    /// Moves `pages` pages from the slots from `slot` on, as [`Uffd::fill_huge`] does.
     pub fn fill_by_move(&self, addr: usize, slot: usize, pages: usize) -> usize {
         self.move_in(addr, self.slot_addr(slot), pages)
     }
@@ -228,20 +229,20 @@ impl Uffd {
         done
     }
 
-    /// Whether a place where small pages have been stays one.
+    /// Whether a place where small pages have been keeps their table.
     pub fn keeps_tables(&self) -> bool {
         self.keeps_tables.load(Ordering::Relaxed)
     }
 
     /// Makes the 2 MiB at `addr`, of which no page is resident, a place for a huge page, though
     /// small ones have been there. Says whether that may have worked: `is_huge` tells after the
-    /// next one has gone in.
+    /// next huge page has gone in.
     pub fn clear_table(&self, addr: usize) -> bool {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| !self.keeps_tables()) else {
             return false;
         };
-        // What the kernel itself swapped out before it came under management is there for no word
-        // to tell.
+        // A page that the kernel itself swapped out before it came under management is there,
+        // though no word tells of it.
         // SAFETY: nothing is mapped there, and nothing can come but by the pager, whose lock the
         // caller holds.
         pagemap.is_empty(addr) && unsafe { program::drop_pages(addr, HUGE_BYTES) }.is_ok()
@@ -253,12 +254,12 @@ impl Uffd {
         self.pagemap.as_ref().is_none_or(|p| p.is_huge(addr))
     }
 
-    /// The same where the kernel says so.
+    /// Whether the kernel says that the 2 MiB at `addr` are one huge page.
     pub fn is_known_huge(&self, addr: usize) -> bool {
         self.pagemap.as_ref().is_some_and(|p| p.is_huge(addr))
     }
 
-    /// The same as `is_huge` of what `fill_huge` is to move.
+    /// Whether the pages that `fill_huge` is to move are one huge page, as `is_huge` tells.
     pub fn is_source_huge(&self, from: Option<usize>) -> bool {
         self.is_huge(from.map_or(self.dock(), |slot| self.slot_addr(slot)))
     }
@@ -400,7 +401,7 @@ impl Uffd {
     }
 
     /// Fills one page that the program cannot write before `allow_write`. False: it is not there,
-    /// and may be by another way.
+    /// and another way may bring it.
     pub fn fill_guarded(&self, addr: usize, bytes: &[u8; PAGE_SIZE]) -> bool {
         // SAFETY: charter.
         let t = unsafe { self.fd.copy(addr, bytes.as_ptr() as usize, 1, true) };
@@ -418,7 +419,7 @@ impl Uffd {
     }
 
     /// Copies single pages of the program, one after the other, to `into`: how many, up to the
-    /// first that is not there. Nobody need keep them there meanwhile.
+    /// first that is not there. The pages may go away meanwhile.
     pub fn copy_each(&self, pages: &[usize], into: &mut [u8]) -> usize {
         program::copy_each(pages, into)
     }

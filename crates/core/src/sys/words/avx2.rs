@@ -1,5 +1,4 @@
-//! A line is two vectors, and what is found out of its words lies in bytes, eight of them side by
-//! side.
+//! A line is two vectors, and the facts about its words lie in bytes, eight of them side by side.
 //!
 //! ```text
 //!   compress    bytes that differ from each base: a comparison, its mask, and a table of nibbles
@@ -28,7 +27,7 @@ const BITS: [u8; 16] = [0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4];
 const BITS_UPPER: [u8; 16] = [0, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 8, 8, 8, 8];
 /// The least that a code with a distance costs, as tables of choices say it.
 const LEAST_DISTANT: u8 = BY_DISTANT[0];
-/// What `vpshufb` makes a zero of.
+/// An index of which `vpshufb` makes a zero.
 const NOTHING: u8 = 0x80;
 
 /// Bytes for `vpshufb`, for each mask of eight bytes.
@@ -171,11 +170,11 @@ fn all_places(words: [__m256i; 2]) -> [[u16; 8]; 2] {
     all
 }
 
-/// The words of the block that were last at these places: where they are, and the bytes in which
+/// The words of the block that were last at these places: their positions, and the bytes in which
 /// they differ from those of the line.
 ///
 /// # Safety
-/// Places are below `TABLE_WORDS`, and what is in the table are positions in `all`.
+/// Places are below `TABLE_WORDS`, and the table holds positions in `all`.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 unsafe fn look(

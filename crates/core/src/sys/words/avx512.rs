@@ -10,8 +10,8 @@
 //!
 //! # Safety charter
 //! Loads and stores of vectors go through slices or arrays of at least that length, or through
-//! masks that leave out what lies beyond. What gathers read is inside its array: positions come
-//! from tables whose entries are below `BLOCK_WORDS` (and 0 at first), and of a block only those in
+//! masks that leave out the bytes beyond. Gathers read inside their arrays: positions come from
+//! tables whose entries are below `BLOCK_WORDS` (and 0 at first), and of a block only those in
 //! front of the line are taken; hashes are below `TABLE_WORDS`; distances are cut to what lies
 //! before.
 
@@ -46,7 +46,7 @@ fn bytes_used(words: __m512i) -> __m512i {
     _mm512_sub_epi64(_mm512_set1_epi64(8), _mm512_srli_epi64::<3>(_mm512_lzcnt_epi64(words)))
 }
 
-/// What a table says of the lowest byte of each word.
+/// The table's bytes for the lowest byte of each word.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn chosen(table: __m512i, counts: __m512i) -> __m512i {
     _mm512_shuffle_epi8(table, _mm512_or_si512(counts, _mm512_set1_epi64(LOWEST_BYTE)))

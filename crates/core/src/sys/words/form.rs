@@ -8,11 +8,11 @@ pub const LINE_BYTES: usize = 64;
 pub const LINE_WORDS: usize = LINE_BYTES / 8;
 pub const BLOCK_LINES: usize = PAGE_SIZE / LINE_BYTES;
 pub const BLOCK_WORDS: usize = PAGE_SIZE / 8;
-/// Before the literals of a block.
+/// Bytes of a block before its literals.
 pub const HEAD_BYTES: usize = 10;
 /// Bytes of codes of one line.
 pub const CODE_BYTES: usize = LINE_WORDS / 2;
-/// A distance goes into a byte.
+/// The largest distance: it goes into a byte.
 pub const DISTANCE_MAX: usize = 255;
 
 /// Low bytes that each code replaces.
@@ -22,7 +22,7 @@ pub const FIRST_ABOVE: u8 = 7;
 pub const FIRST_DISTANT: u8 = 13;
 
 /// Where a word was last, by the upper bytes of it: one table by the upper seven, one by the upper
-/// six. What is in them is a guess that is looked at.
+/// six. An entry is a guess that is checked.
 pub const SHIFTS: [u32; 2] = [8, 16];
 pub const TABLE_WORDS: usize = 512;
 pub const TABLES_BYTES: usize = 2 * TABLE_WORDS * size_of::<u32>();
@@ -30,7 +30,7 @@ pub const TABLES_BYTES: usize = 2 * TABLE_WORDS * size_of::<u32>();
 pub const MULTIPLIER: u64 = 0x9e37_79b1;
 pub const PRODUCT_SHIFT: u32 = 20;
 
-/// The choice by number of bytes that differ from a base, 0 to 8: what the code costs, in bytes,
+/// The choice by number of bytes that differ from a base, 0 to 8: the cost of the code, in bytes,
 /// above the code.
 pub type Choices = [u8; 16];
 pub const BY_ZERO: Choices = choices(0, FIRST_ABOVE, 0);
@@ -90,7 +90,7 @@ const fn has_distance() -> [u8; 16] {
     table
 }
 
-/// What the lines of a block come to, but for their literals.
+/// The form of a block's lines, but for their literals.
 pub struct Lines {
     pub with_code: u64,
     pub literal_bytes: usize,
@@ -105,8 +105,9 @@ pub struct Lines {
 const TRIED_LINES: usize = BLOCK_LINES / 4;
 
 impl Lines {
-    /// After `done` of so many lines: hardly anything has become smaller, and it has to, to find
-    /// `room`. Text, say, and the time for the rest is better spent on another codec.
+    /// Whether hardly anything has become smaller after `done` of `lines` lines, though it has to,
+    /// to fit `room`. Such a page is text, say, and the time for the rest is better spent on
+    /// another codec.
     #[inline(always)]
     pub fn is_hopeless(&self, done: usize, lines: usize, room: usize) -> bool {
         let bytes = self.literal_bytes + self.code_bytes + self.distance_bytes;
@@ -145,7 +146,7 @@ pub struct Block<'a> {
     pub distances: &'a [u8],
 }
 
-/// The first bytes of some; behind the last of them those of `spare`, which are zero.
+/// The first `N` bytes of `bytes`; behind its last byte those of `spare`, which are zero.
 #[inline(always)]
 pub fn first<'a, const N: usize>(bytes: &'a [u8], spare: &'a mut [u8; N]) -> &'a [u8; N] {
     match bytes.first_chunk() {

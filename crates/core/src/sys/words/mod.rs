@@ -1,4 +1,4 @@
-//! The loops of `codec/words.rs` for what the processor has: a line of eight words at a time, with
+//! The loops of `codec/words.rs` for the processor's vectors: a line of eight words at a time, with
 //! AVX-512 (`avx512.rs`) or AVX2 (`avx2.rs`), or else one word after the other.
 //!
 //! # Safety charter
@@ -28,7 +28,7 @@ pub enum Level {
     Avx512,
 }
 
-/// A level that this processor has. There is none of any other: only [`loops`] makes them.
+/// A level that this processor has. No value is of another level: only [`loops`] makes them.
 #[derive(Clone, Copy)]
 pub struct Loops(Level);
 
@@ -56,7 +56,7 @@ impl Loops {
         self.0
     }
 
-    /// Those of a lower level, or of this one.
+    /// The loops of a lower level, or of this one.
     #[cfg(test)]
     pub fn at(self, level: Level) -> Option<Loops> {
         (level <= self.0).then_some(Loops(level))
@@ -99,8 +99,8 @@ impl Loops {
     }
 }
 
-/// In a frame of its own, as the vector loops are: a caller that has another codec to call does not
-/// have that much stack.
+/// The plain loops have a frame of their own, as the vector loops do: a caller that has another
+/// codec to call does not have that much stack.
 #[inline(never)]
 fn compress_plainly(
     tables: &mut [u8; TABLES_BYTES],

@@ -30,7 +30,8 @@ impl Seen<'_> {
         self.tables[table][place] = (index as u32).to_le_bytes();
     }
 
-    /// The word at a place, from that at `start` on: how many bytes differ, and its distance.
+    /// The word at a place, compared with a word of the line at `start`: how many bytes differ, and
+    /// its distance.
     #[inline(always)]
     fn look(
         &self,
@@ -121,7 +122,7 @@ pub fn compress_lines(
             codes |= u32::from(code) << (4 * i);
             low[count..count + 8].copy_from_slice(&word.to_le_bytes());
             count += usize::from(LITERALS[usize::from(code)]);
-            // One too many is overwritten by the next.
+            // A distance too many is overwritten by the next.
             found.distances[found.distance_bytes] = distance as u8;
             found.distance_bytes += usize::from(code >= FIRST_DISTANT);
         }
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
     use crate::testing::{Choices as _, Random};
 
-    /// The coder that the form's description reads as.
+    /// The coder as the form's description has it.
     fn naive_compress(
         tables: &mut [u8; TABLES_BYTES],
         lines: &[[u8; LINE_BYTES]],
@@ -311,7 +312,7 @@ mod tests {
             .collect()
     }
 
-    /// Against what is written down naively.
+    /// Compares the loops with the naive coder.
     fn compare(loops: Loops, seed: u64) {
         let mut random = Random::new(seed);
         let mut tables = [[0xa5; TABLES_BYTES], [0x5a; TABLES_BYTES]];

@@ -11,37 +11,37 @@
 //!                          ^ the window: a body, for `plan` as if it were a function
 //! ```
 //!
-//! Data falls into step as well, so votes do not tell it from code. What does is a number that is
-//! loaded into eax just before; where the number comes in a register, only objects without any
-//! table of functions are believed, and only code that looks like a compiler's.
+//! Data falls into step as well, so votes do not tell it from code. The sign of code is a number
+//! that is loaded into eax just before; where the number comes in a register, only objects without
+//! any table of functions are believed, and only code that looks like a compiler's.
 //!
-//! Ways into the middle of what a jump replaces: short branches are in the window, long ones are
-//! looked for in the whole text by `far_branches_into`; here are the others, addresses in data, in
-//! instructions and in jump tables (`References`).
+//! There are three ways into the middle of code that a jump replaces: short branches are in the
+//! window, long ones are looked for in the whole text by `far_branches_into`; here are the others,
+//! addresses in data, in instructions and in jump tables (`References`).
 
 use uzswap::sys::PAGE_SIZE;
 
 use super::*;
 
-/// Where decodings begin, before the window. Nearly all are in step at its beginning: the last
-/// begins so many bytes before.
+/// Bytes before the window where the first decoding begins, and where the last one does: nearly all
+/// are in step at the window's beginning.
 const CONVERGE_BYTES: u64 = 160;
 const LAST_BEGINS_BYTES: usize = 40;
 /// How many windows are tried for a call, and how much earlier each begins than the last.
 const EARLIER: u64 = 6;
 const EARLIER_BYTES: u64 = 72;
-/// What lies around a call that a short branch to it could come from.
+/// Bytes around a call from which a short branch to it could come.
 const AROUND_BYTES: u64 = SHORT_REACH + 12;
 /// How near to a call an address is worth remembering: no replacement is longer.
 const NEAR_BYTES: u64 = 2 * SITE_BYTES as u64;
 /// Instructions before a call that are looked at to tell code from data.
 const LOOKED_AT: usize = 10;
 
-/// What became of calls without a function.
+/// The outcome for calls without a function.
 #[derive(Default)]
 pub(super) struct Swept {
     pub bodies: Vec<Body>,
-    /// Calls, or what looks like one, that no body has.
+    /// Calls, or bytes that look like one, that no body has.
     pub unplaced: Vec<u64>,
 }
 
@@ -51,8 +51,8 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
     if candidates.is_empty() {
         return swept;
     }
-    // Go keeps its text free of data, and so does who compiles all of it, or nearly all, without
-    // tables.
+    // Go keeps its text free of data, and so do compilers that make all of it, or nearly all,
+    // without tables.
     let is_all_code = image.is_go() || functions.is_none_or(|f| knows_little(f, image));
     let references = References::collect(image, candidates);
     for (vaddr, text) in image.texts() {
@@ -66,7 +66,7 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
             }
             let (group, rest) = left.split_at(count);
             left = rest;
-            // Where decodings do not agree they do a little before.
+            // Where decodings do not agree, those of an earlier window may.
             let windows = (0..EARLIER).map(|n| {
                 let first = c.saturating_sub(n * EARLIER_BYTES).max(vaddr);
                 Window::around(vaddr, text, first, group[count - 1]).decode()
@@ -98,16 +98,16 @@ pub(super) fn sweep(image: &Image, functions: Option<&Functions>, candidates: &[
     swept
 }
 
-/// Whether a table of functions has less than half of the text: that of musl has what is written by
-/// hand.
+/// Whether a table of functions has less than half of the text: musl's has only functions written
+/// in assembly.
 fn knows_little(functions: &Functions, image: &Image) -> bool {
     let text: u64 = image.texts().map(|(_, bytes)| bytes.len() as u64).sum();
     let each = (0..functions.len()).filter_map(|n| functions.get(n)).map(|f| f.end - f.start);
     each.sum::<u64>() < text / 2
 }
 
-/// Whether the last instructions are such as compilers make before a call whose number is in a
-/// register.
+/// Whether the last instructions look like those that compilers make before a call whose number is
+/// in a register.
 fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
     let before = since_padding(before);
     let last = &before[before.len().saturating_sub(LOOKED_AT)..];
@@ -187,9 +187,9 @@ fn is_compiled(image: &Image, before: &[Instruction]) -> bool {
     last.len() >= 3 && last.iter().all(is_usual)
 }
 
-/// The instructions since the function's beginning, where zeros lie between it and the one before,
-/// which ends: Free Pascal pads so. The last of the zeros may take a few bytes of the function's
-/// first instruction with it; decoding is in step again soon after.
+/// The instructions since the function's beginning, where zeros lie between it and the end of the
+/// function before: Free Pascal pads so. The last of the zeros may take a few bytes of the
+/// function's first instruction with it; decoding is in step again soon after.
 fn since_padding(before: &[Instruction]) -> &[Instruction] {
     let is_padding = |i: &Instruction| i.code() == Code::Add_rm8_r8;
     let Some(last) = before.iter().rposition(is_padding) else { return before };
@@ -209,12 +209,12 @@ struct Window<'a> {
     bytes: &'a [u8],
     /// Where the body may begin.
     from: usize,
-    /// The first byte begins an instruction: it is the first of the text.
+    /// True if the first byte is the first of the text, so that it begins an instruction.
     is_first: bool,
 }
 
 impl<'a> Window<'a> {
-    /// Around the calls from `first` to `last`, in the text at `vaddr`.
+    /// The window around the calls from `first` to `last`, in the text at `vaddr`.
     fn around(vaddr: u64, text: &'a [u8], first: u64, last: u64) -> Window<'a> {
         let from = (first - vaddr).saturating_sub(AROUND_BYTES) as usize;
         let low = from.saturating_sub(CONVERGE_BYTES as usize);
@@ -228,7 +228,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The instruction at a byte; `None` where no program has one.
+    /// The instruction at a byte; `None` where no program has such a one.
     fn instruction(&self, at: usize) -> Option<Instruction> {
         let ip = self.vaddr + at as u64;
         let i = Decoder::with_ip(64, &self.bytes[at..], ip, DecoderOptions::NONE).decode();
@@ -236,7 +236,8 @@ impl<'a> Window<'a> {
         (!is_none).then_some(i)
     }
 
-    /// The instructions that nearly all decodings agree on, up to the first byte that is none.
+    /// The instructions on which nearly all decodings agree, up to the first byte where they do
+    /// not.
     fn decode(&self) -> Vec<Instruction> {
         let Some(mut at) = self.start() else { return Vec::new() };
         let mut code = Vec::new();
@@ -266,14 +267,14 @@ impl<'a> Window<'a> {
                 votes[at + i.len()] = next + votes[at];
             }
         }
-        // Each decoding that is not at its end before has one vote there: its first instruction.
+        // Each decoding that has not ended before has one vote there: its first instruction.
         let found = (self.from..self.from + LOOKED_FOR_BYTES).max_by_key(|&at| votes[at])?;
         let all: u32 = votes[self.from..].iter().sum();
         (votes[found] * 10 >= all * 9 && all as usize * 2 >= voters).then_some(found)
     }
 }
 
-/// Addresses near calls that something names.
+/// Addresses near calls that data, instructions or jump tables name.
 struct References(Vec<u64>);
 
 impl References {
@@ -291,7 +292,7 @@ impl References {
                 found.push(v);
             }
         };
-        // In memory, what the loader has corrected.
+        // In memory, addresses in data are those that the loader has corrected.
         let bias = image.bias().unwrap_or(0);
         for s in image.segments.iter().filter(|s| s.readable && !s.executable) {
             let Some(bytes) = image.bytes_from(s.vaddr) else { continue };
@@ -302,8 +303,8 @@ impl References {
                 note(word.wrapping_sub(bias));
             }
         }
-        // Only code at fixed addresses names them; where they begin at 0 many a small number looks
-        // like one.
+        // Only code at fixed addresses names addresses as numbers; where they begin at 0, many a
+        // small number looks like one.
         let is_fixed = image.segments.iter().all(|s| s.vaddr >= PAGE_SIZE as u64);
         for (vaddr, text) in image.texts() {
             for (at, w) in text.windows(7).enumerate() {
@@ -350,8 +351,8 @@ impl References {
     }
 }
 
-/// The targets of a jump table that may be at `address`: distances from there to text, as long as
-/// they are.
+/// Notes the targets of a jump table that may be at `address`: distances from there, as long as
+/// they lead to text.
 fn note_table(image: &Image, address: u64, note: &mut impl FnMut(u64)) {
     let is_data = |s: &&super::super::elf::Segment| s.readable && !s.executable;
     let holds = |s: &super::super::elf::Segment| address.wrapping_sub(s.vaddr) < s.file_bytes;
@@ -381,8 +382,8 @@ mod tests {
         maps.split_whitespace().find(|w| w.contains(name)).unwrap().into()
     }
 
-    /// The table of functions tells what is right; without it the same calls are found, and
-    /// replaced without hitting anything that a branch of any function leads to.
+    /// The table of functions says which calls there are; without it all of them are found, and
+    /// replaced without touching bytes to which a branch of any function leads.
     #[test]
     fn without_a_table_the_same_calls_are_found() {
         for name in ["/libc.so", "/ld-linux"] {
@@ -423,7 +424,7 @@ mod tests {
                 for target in direct_targets(&code) {
                     assert!(!inner.contains(&target), "{name}: {target:x}");
                 }
-                // What a replacement takes are whole instructions.
+                // A replacement takes whole instructions.
                 for s in sites.iter().filter(|s| (f.start..f.end).contains(&s.start)) {
                     for at in [s.start, s.start + s.len as u64] {
                         let is_whole = at == f.end || code.iter().any(|i| i.ip() == at);

@@ -1,9 +1,9 @@
-//! What the program advises: `madvise`, and `process_madvise` on itself.
+//! Advice of the program: `madvise`, and `process_madvise` on itself.
 //!
 //! Advice that changes what memory holds, or how it is inherited, is given to the kernel and noted
 //! under one hold of the lock. Advice about use (MADV_COLD, MADV_PAGEOUT, MADV_WILLNEED) is the
 //! pager's to follow (`fault/advise.rs`), in portions between which signals come in; the kernel is
-//! asked too, for what is not managed in the range, and for the result.
+//! asked too, for unmanaged memory in the range, and for the result.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
 use super::super::buffers::copy_in;
-use super::super::process::decimal;
+use super::super::decimal;
 use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime};
 
 const WILLNEED: usize = 3;
@@ -35,15 +35,15 @@ const COLLAPSE: usize = 25;
 const GUARD_INSTALL: usize = 102;
 const GUARD_REMOVE: usize = 103;
 
-/// Parts of a vector, and bytes of all of them together, that one call takes at most: the kernel's
+/// The most parts of a vector, and the most bytes of all parts together, in one call: the kernel's
 /// own limits.
 const VECTORS_MAX: usize = 1024;
 const BYTES_MAX: usize = 0x7fff_f000;
-/// Descriptors that are none: this thread, and this process.
+/// Numbers in place of a descriptor, for this thread and this process.
 const PIDFD_SELF_THREAD: i32 = -10_000;
 const PIDFD_SELF_THREAD_GROUP: i32 = -10_001;
 
-/// By which call the kernel is asked: what it allows differs.
+/// The call by which the kernel is asked: the two allow different advice.
 #[derive(Clone, Copy)]
 enum Way {
     Madvise,
@@ -52,7 +52,7 @@ enum Way {
 }
 
 impl Way {
-    /// Asks the kernel, from memory of ours: in `runtime`.
+    /// Asks the kernel, with words in memory of ours: called in `runtime`.
     fn kernel(self, start: usize, len: usize, advice: usize) -> isize {
         let fd = match self {
             Way::Madvise => return call!(nr::MADVISE, start, len, advice),
@@ -82,8 +82,7 @@ pub(super) fn several(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
         let [start, len] = [0, 1].map(|w| usize::from_le_bytes(words[w]));
         (is_there && len <= isize::MAX as usize).then_some((start, len))
     };
-    // The kernel looks at all of the vector before it does anything: what is wrong with it, it
-    // says.
+    // The kernel looks at all of the vector before it does anything, and says if it is wrong.
     if (0..count).any(|i| part(i).is_none()) {
         return None;
     }
@@ -116,8 +115,8 @@ fn is_own(t: &'static ThreadBlock, number: usize) -> bool {
         })
 }
 
-/// The process of which `number` is a descriptor, by /proc. Without it nothing is known, and the
-/// kernel's answer is the only one.
+/// The process of which `number` is a descriptor, by /proc. Without /proc the process is not known,
+/// and the kernel alone answers.
 fn process_of(number: i32) -> Option<u32> {
     let mut path = [0u8; 40];
     let mut digits = [0u8; 12];
@@ -133,7 +132,7 @@ fn process_of(number: i32) -> Option<u32> {
     fd::close(file);
     let line =
         text[..n.ok()?].split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"Pid:\t"))?;
-    // -1: it has ended.
+    // A process id of -1: the process has ended.
     let is_number = !line.is_empty() && line.iter().all(u8::is_ascii_digit);
     is_number.then(|| line.iter().fold(0, |v, b| v * 10 + u32::from(b - b'0')))
 }
@@ -174,7 +173,7 @@ fn follow(
     let end = page_ceil(end);
     let kernel = || runtime(t, move || way.kernel(start, len, advice));
     if advice == WILLNEED {
-        // It reads files ahead meanwhile.
+        // The kernel reads files ahead meanwhile.
         let r = kernel();
         let (mut at, mut left) = (start, PAGER.wanted_most());
         while at < end {
@@ -192,7 +191,7 @@ fn follow(
             move || if goes { PAGER.page_out(at, end) } else { PAGER.make_cold(at, end) },
         );
     }
-    // For what is not managed there, or has to stay.
+    // The kernel follows for pages of the range that are not managed, or have to stay.
     Some(kernel())
 }
 
@@ -257,9 +256,9 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
     }
 }
 
-/// Notes what is gone after a call that discards and answered `r`.
+/// Notes the pages that are gone after a call that discards and answered `r`.
 fn discarded(s: &mut Locked<'_>, start: usize, end: usize, r: isize) {
-    // With a hole in the range the rest was discarded all the same.
+    // With a hole in the range (ENOMEM) the rest was discarded nevertheless.
     if r == 0 || r == Errno::ENOMEM.as_return() {
         PAGER.note_discarded(s, start, end);
     } else if r == Errno::EINVAL.as_return() {

@@ -2,8 +2,8 @@
 //! that it asked for, not ours.
 //!
 //! # Safety charter
-//! As for [`super`]: what the program points to is copied in and out by `buffers`, which refuses
-//! what is not there.
+//! As for [`super`]: memory to which the program points is copied in and out by `buffers`, which
+//! refuses bad addresses.
 #![allow(unsafe_code)]
 
 use uzswap::sys::{Errno, nr};
@@ -123,7 +123,8 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
             |n: &KernelAction| n.handler == SIG_DFL && !shared_child && dump::is_ours(sig);
         let install =
             new.map(|n| if is_handler(n.handler) || is_dump(&n) { wrapped(n) } else { n });
-        // The record first when a handler comes, so that it is there when the first signal is.
+        // The record is written first when a handler comes, so that it is there at the first
+        // signal.
         if let Some(n) = new
             && is_handler(n.handler)
             && !shared_child
@@ -164,8 +165,8 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
         },
     };
     let bit = fault_bit();
-    // In one call the kernel would leave the mask from before where handlers that come with the new
-    // one find it, and use the place.
+    // Two calls are needed: in one, the kernel would leave the old mask in a place that handlers
+    // use which come with the new mask.
     let believed = if t.fault_signal_blocked.load(Ordering::Relaxed) != 0 { bit } else { 0 };
     let old = block_all() | believed;
     let new = match (how, asked) {

@@ -2,8 +2,8 @@
 //!
 //! The kernel writes zeros where a page is out, and a zero is a plausible value. So while paging is
 //! on and there is a limit for core dumps above zero (ulimit -c), the signals whose default action
-//! is a dump come here first: what is out is brought in, as far as the limit and the machine leave
-//! room, and the signal goes on its way. What is missing is said.
+//! is a dump come here first: pages that are out are brought in, as far as the limit and the
+//! machine leave room, and the signal goes on its way. A message says how many pages are missing.
 //!
 //! A signal that a thread has blocked when its own access raises it ends the program without coming
 //! here.
@@ -16,20 +16,21 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use uzswap::sys::{PAGE_SIZE, nr};
 
-use super::super::process::decimal;
+use super::super::decimal;
 use super::super::{ACTIVE, PAGER, call};
 use super::*;
 
 /// Signals whose default action is a core dump: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ,
 /// SYS.
 const DUMPING: [i32; 10] = [3, 4, 5, 6, SIGBUS, 8, SIGSEGV, 24, 25, 31];
-/// Of what the machine has left a dump leaves this part to others.
+/// The part of the machine's free memory that a dump leaves to others: an eighth.
 const LEFT_PART: u64 = 8;
 
-/// The signals come here.
+/// Set when the signals come here.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Paging is on: takes the signals that the program leaves to the kernel, if there is to be a dump.
+/// Takes the signals that the program leaves to the kernel, when paging begins and if there is to
+/// be a dump.
 pub fn begin() {
     if !is_wanted() {
         return;
@@ -57,7 +58,7 @@ fn is_wanted() -> bool {
     asked == 0 && limit[0] > 0 && call!(nr::PRCTL, PR_GET_DUMPABLE) != 0
 }
 
-/// The signal is about to end the process by its default action.
+/// Brings memory in before a signal ends the process by its default action.
 pub(super) fn prepare(sig: i32) {
     static PREPARING: AtomicBool = AtomicBool::new(false);
     let is_child_of_ours = uzswap::sys::getpid() != PID.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Frames: the kernel's, on our alternate stack, becomes the program's, on its own; and back when
-//! its handler returns.
+//! Signal frames: the kernel's, on our alternate stack, is moved to the program's stack, and back
+//! when the handler returns.
 //!
 //! # Safety charter
 //! As for [`super`]: sources are frames that the kernel made, or the program's memory read as the
@@ -55,7 +55,7 @@ pub(super) fn move_frame(
     let vector = vector_bytes(fpstate);
     let new_fpstate = (top - vector) & !63;
     let frame = ((new_fpstate - FRAME_BYTES) & !15) - 8;
-    // Also while dormant: paging may be on when the handler returns.
+    // This holds also while dormant: paging may be on when the handler returns.
     let managed = PAGER.ranges.first_overlap_unlocked(frame, top).is_some();
     let disarms = use_stack && asked.flags & SS_AUTODISARM != 0;
     let restorer = if managed || disarms {
@@ -69,7 +69,7 @@ pub(super) fn move_frame(
     write_u64(context - 8, restorer as u64);
     write_u64(context + UC_FPSTATE, if fpstate == 0 { 0 } else { new_fpstate as u64 });
     if managed || disarms {
-        // What our restorer arms again; the libc's would give it to the kernel.
+        // Our restorer arms this stack again; the libc's would give it to the kernel.
         write_stack(context + UC_STACK, asked);
     }
     let copy = move || {
@@ -84,8 +84,8 @@ pub(super) fn move_frame(
         }
     };
     if managed {
-        // A frame may lie on two pages: held, or making room for the one takes the other, again and
-        // again where memory is short.
+        // A frame may lie on two pages. They are held, or making room for the one would take the
+        // other, again and again where memory is short.
         let mark = t.holds().mark();
         t.holds().push(page_floor(frame), page_ceil(top), (&raw const mark).addr());
         let is_copied = copy_resident(frame, top, copy);
@@ -105,7 +105,7 @@ pub(super) fn move_frame(
 /// Calls `copy` with the held pages of `[start, end)` resident and writable; false if they cannot
 /// be.
 fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
-    // More than one: a fork may protect them in between.
+    // A single try would not do: a fork may protect the pages in between.
     const TRIES: u32 = 1000;
     for _ in 0..TRIES {
         // A fault under the lock would wait for itself.
@@ -121,14 +121,15 @@ fn copy_resident(start: usize, end: usize, copy: impl FnOnce()) -> bool {
     false
 }
 
-/// Whether every page of `[start, end)`, made resident before, can be written. With the lock held.
+/// Whether every page of `[start, end)`, made resident before, can be written. Called with the lock
+/// held.
 fn takes_a_frame(start: usize, end: usize) -> bool {
     const PROT_WRITE: u32 = 2;
     let mut page = page_floor(start);
     while page < end {
         let writable = match PAGER.ranges.find(page) {
             Some(range) => range.prot & PROT_WRITE != 0 && !range.flags.has(RangeFlags::GUARD),
-            // Not ours: the kernel tries.
+            // A page that is not managed: the kernel tries.
             None => break_sharing(page).is_ok(),
         };
         if !writable {
@@ -139,7 +140,7 @@ fn takes_a_frame(start: usize, end: usize) -> bool {
     true
 }
 
-/// Whether a write to `[start, end)` would not fault. With the lock held.
+/// Whether a write to `[start, end)` would not fault. Called with the lock held.
 fn all_writable(start: usize, end: usize) -> bool {
     PAGER.active().is_none()
         || (page_floor(start)..end).step_by(PAGE_SIZE).all(|page| {

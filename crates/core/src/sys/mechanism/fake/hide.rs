@@ -1,7 +1,8 @@
 //! Protection faults: what Linux does to pages behind PROT_NONE.
 //!
-//! A hidden page keeps its frame where it is, and the program's touch of it is a fault. What would
-//! lose contents is an assertion here, too: only a hidden page is read or written from behind.
+//! A hidden page keeps its frame where it is, and the program's touch of it is a fault. A call that
+//! would lose contents fails an assertion here, too: only a hidden page is read or written from
+//! behind.
 
 use core::sync::atomic::Ordering;
 
@@ -85,7 +86,7 @@ impl Fake {
         Ok(())
     }
 
-    /// The bytes of a hidden page, whatever is in its frame.
+    /// The bytes in the frame of a hidden page.
     fn behind(&self, addr: usize, f: impl FnOnce(&mut Page, &mut [u8; PAGE_SIZE])) {
         self.with(addr, |p, at| {
             assert!(p.is_mapped && p.is_hidden, "page {addr:#x} is used behind the program's back");
