@@ -165,11 +165,13 @@ impl Userfaultfd {
             }
         }
         super::fd::close(to);
+        // Reading does not wait, and the pipe has room for the answer: it is there once the child
+        // has ended.
+        // SAFETY: the child is ours; nothing is written.
+        while unsafe { uz_syscall!(nr::WAIT4, child, 0, 0, 0) } == Err(Errno::EINTR) {}
         let mut bytes = [0u8; 16];
         let read = super::fd::read(from, &mut bytes);
         super::fd::close(from);
-        // SAFETY: the child is ours; nothing is written.
-        while unsafe { uz_syscall!(nr::WAIT4, child, 0, 0, 0) } == Err(Errno::EINTR) {}
         let word = |i: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[i]);
         match (read, word(0)) {
             (Ok(16), 1) => Ok(word(1)),
@@ -296,6 +298,14 @@ impl Drop for Userfaultfd {
 mod tests {
     use super::super::mem::Mapping;
     use super::*;
+
+    /// The child's answer takes its time, and is no refusal meanwhile.
+    #[test]
+    fn a_child_gets_the_answer_that_this_process_would_get() {
+        for _ in 0..20 {
+            assert_eq!(Userfaultfd::probe_in_child(), Userfaultfd::probe());
+        }
+    }
 
     #[test]
     fn copy_fills_and_reports_presence() {
