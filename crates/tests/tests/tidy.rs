@@ -342,7 +342,7 @@ fn vague(paragraph: &str) -> Vec<&str> {
             let rest = sentence.strip_prefix(*word);
             rest.is_some_and(|rest| rest.starts_with([' ', ',', ':']))
         };
-        !sentence.contains('?') && BEGINNINGS.iter().any(|word| begins_with(word))
+        !sentence.contains('?') && BEGINNINGS.iter().any(begins_with)
     };
     sentences.filter(is_vague).collect()
 }
