@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         for (name, steps) in [("churn", &[][..]), ("churn_stacks", &["--only", "coroutine,fork"])] {
             let w = workshop.clone();
             suite.add(format!("{name}::{}::{}", user.name(), sandbox.mechanism()), move || {
-                let seconds = if full() { 600 } else { 10 };
+                let seconds = if full() { 600 } else { 6 };
                 let run = churn(&w, CHURN_MIB, &seconds.to_string(), seed(), steps)
                     .user(user)
                     .sandbox(sandbox)
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
     let w = workshop.clone();
     suite.add("churn_huge::user::userfaultfd", move || {
-        let seconds = if full() { 600 } else { 10 };
+        let seconds = if full() { 600 } else { 6 };
         // Regions of some huge pages each, under a limit that has room for some.
         let managed = Managed {
             memory_bytes: Some(2 * CHURN_LIMIT_MIB * MIB),
@@ -70,9 +70,10 @@ fn main() -> ExitCode {
         Ok(Verdict::check(run.succeeded() && run.stdout.contains("clean") && huge, || run.report()))
     });
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
-        // Every other one by protection faults in the short form.
-        let step = if full() || sandbox == Sandbox::Open { 1 } else { 2 };
-        for case in edge_cases(&workshop).into_iter().step_by(step) {
+        // In the short form every other one by protection faults, and the others by userfaultfd.
+        let (first, step) =
+            if full() { (0, 1) } else { (usize::from(sandbox == Sandbox::Open), 2) };
+        for case in edge_cases(&workshop).into_iter().skip(first).step_by(step) {
             let w = workshop.clone();
             suite.add(format!("edge::{case}::{}", sandbox.mechanism()), move || {
                 edge(&w, "edge", &case, user, sandbox)

@@ -330,6 +330,8 @@ mod tests {
     #[test]
     fn pages_count_from_their_claim_on() {
         let w = world();
+        // The claim is in the words of the pages.
+        w.pager.table.ensure(w.at(0)).unwrap();
         let mut s = w.pager.enter();
         w.pager.claim_to_fill(&mut s, w.at(0), 5);
         assert_eq!(w.pager.resident_pages(), 5);
