@@ -209,7 +209,7 @@ pub struct Tree {
     pub watch_log2: AtomicU32,
     /// The referee: `uzswap run`, while it decides which processes run.
     pub referee: Referee,
-    /// The question how much memory the machine has left, and its answer.
+    /// The question of how much memory the machine has left, and the answer.
     pub room: Room,
     /// When a process last looked for others that are gone, and when one was found.
     gone_looked_at_ns: AtomicU64,
@@ -608,7 +608,7 @@ impl Tree {
         let live =
             self.used_slots().iter().map(|s| 1 << (s.mechanism.load(Ordering::Relaxed) & 31));
         let bits = live.fold(self.mechanisms.load(Ordering::Acquire), |all: u32, one| all | one);
-        // Bit 0 is of processes that stayed dormant.
+        // Bit 0 stands for processes that stayed dormant.
         Mechanism::ALL
             .into_iter()
             .filter(move |m| *m != Mechanism::Auto && bits & 1 << *m as u32 != 0)

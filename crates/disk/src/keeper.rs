@@ -26,7 +26,7 @@ const IDLE_ROUND: Duration = Duration::from_secs(5);
 const RESTS_AFTER: u32 = 25;
 /// The part of its memory, of 100, at which a disk is said to be nearly full.
 const NEARLY_FULL_PERCENT: u64 = 90;
-/// The part, of 100, to which its memory must have fallen before that is said again.
+/// The part of its memory, of 100, below which a disk must have fallen before that is said again.
 const SAID_AGAIN_PERCENT: u64 = 80;
 /// No limit to writing back.
 const NO_LIMIT: u64 = u64::MAX;
@@ -97,7 +97,7 @@ impl Upkeep {
     }
 }
 
-/// The memory that one round has of those before it.
+/// Facts that one round keeps for the next.
 struct Rounds {
     requests: u64,
     quiet: u32,

@@ -78,7 +78,7 @@ fn idle(words: &[&str], disk: &Disk) -> Answer {
         ["all"] => now,
         [seconds] => {
             let seconds = number("idle", seconds)?;
-            // No page is older than the disk, so no page may be that old.
+            // No page is older than the disk, so none is idle for so long.
             let Some(latest) = u64::from(now).checked_sub(seconds).filter(|at| *at > 0) else {
                 return Ok(String::new());
             };

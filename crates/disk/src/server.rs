@@ -170,7 +170,7 @@ impl Server {
             |server, stream| {
                 let deadline = Cell::new(Some(Instant::now() + PATIENCE));
                 let mut line = Patient { stream, deadline: &deadline };
-                // The work may take longer than the line; an answer that nobody takes may not.
+                // The work may take any time; its answer must be taken within a minute.
                 let _ = orders::serve(&mut line, server, || {
                     deadline.set(Some(Instant::now() + PATIENCE * 6));
                 });

@@ -30,8 +30,8 @@ use crate::process::{Interrupt, one_line};
 use crate::program::reason;
 
 const PAGES: u64 = 16_384;
-/// Pages of the cold work: there the worker reads as many cache lines between two touches as it has
-/// of its own.
+/// Pages of the cold work: there the worker reads, between two touches, as many cache lines as the
+/// caches that are a core's own hold (`Between::LINES`).
 const COLD_PAGES: u64 = 8192;
 /// Ways to touch pages in which each fault serves one page.
 const AT_RANDOM: [&str; 2] = ["random read", "random write"];

@@ -155,7 +155,7 @@ impl<'a> Model<'a> {
         self.seen.steps.iter().filter(is_full).map(first).sum()
     }
 
-    /// Pages that come back with `more` pages resident.
+    /// Pages that come back with `more` pages resident than the division leaves.
     fn loads(&self, density: &Density, pool_percent: u32, more: f64) -> Refaults {
         refaults(self.seen, &|anonymous| {
             let division = Division::of(anonymous, self.memory, density, pool_percent);

@@ -35,7 +35,7 @@ use crate::os;
 
 /// The time from a clearing to the first look.
 const FIRST: Duration = Duration::from_millis(1);
-/// The later looks: each comes after this part more of the time since the clearing.
+/// The wait from one of the later looks to the next, as a part of the time since the clearing.
 const LATER: f64 = 0.6;
 /// Part of the time that looks may take, and seconds that they may take besides: short programs are
 /// seen often enough, too.

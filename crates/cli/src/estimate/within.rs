@@ -33,8 +33,8 @@ use crate::{place, run, settings};
 const LOG2_FIRST: u32 = 5;
 const LOG2_MOST: u32 = 9;
 /// Records of touches in a second, at most: each is some 15 us of the program's time. If there are
-/// more, half of the pages are not watched any more. A short time says little of that rate, so as
-/// many are allowed besides.
+/// more, half of the pages are not watched any more. A short time says little of that rate, so
+/// `RECORDS_BESIDES` more are allowed in all.
 const RECORDS_BY_SECOND: f64 = 10_000.0;
 const RECORDS_BESIDES: f64 = 4000.0;
 /// The limit: as good as none.
@@ -170,8 +170,8 @@ impl Touches {
         (self.peak << LOG2_FIRST) as f64 * PAGE_BYTES as f64
     }
 
-    /// As [`Self::refaults`], averaged over as many resident pages, and a few less and more:
-    /// between a loop that fits as a whole and one that does not the truth is in the middle.
+    /// As [`Self::refaults`], averaged over as many resident pages, a tenth fewer and a tenth more:
+    /// where all of a loop fits or none of it does, the truth is between the two.
     pub fn refaults_about(&self, peak_pages: f64, resident: &dyn Fn(f64) -> f64) -> Refaults {
         let with = |times: &f64| {
             let about = |pages: f64| match resident(pages) {

@@ -104,8 +104,8 @@ struct Sight {
     held_pages: u64,
     /// Processor time so far; None: not known.
     processor: Option<Duration>,
-    /// It waits for its turn, and gives all that it has. A dormant process is not paused: nobody
-    /// has asked it for any.
+    /// It waits for its turn, and gives all that it has. False for a dormant process: nobody has
+    /// asked it for any.
     is_paused: bool,
 }
 

@@ -17,7 +17,7 @@ struct Found {
     grouped: u64,
     stored: u64,
     gone: u64,
-    /// Kept as they are, in any place.
+    /// Pages that are not compressed, in any place.
     raw: u64,
     kept: u64,
     /// Kept copies in the pool, and their bytes.

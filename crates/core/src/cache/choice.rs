@@ -29,8 +29,8 @@ const SAMPLES: u32 = 32;
 /// is the one for all: the more pages go to and fro, the more that saves, and a program that ends
 /// soon has not paid for all of them.
 const STORES_TO_CONVERT: u64 = 4;
-/// Pages that neither codec makes smaller, four to each that the stronger one does, after which it
-/// is not asked any more.
+/// Pages that neither codec makes smaller, less four for each that the stronger one does, from
+/// which on that one is tried on a sample only.
 const HOPELESS: u32 = 16;
 
 /// Which of the two codecs pages are compressed with as they come in. Guesses that race are
@@ -187,7 +187,7 @@ impl<S: Store> SwapCache<S> {
         dense.unwrap_or_else(|| self.codecs.spec())
     }
 
-    /// Compresses a page that `codec` could not make smaller by the stronger codec: always as long
+    /// Compresses by the stronger codec a page that `codec` could not make smaller: always as long
     /// as that helps, now and then when it does not, and not if another thread is using it.
     pub(super) fn compress_densely(
         &self,

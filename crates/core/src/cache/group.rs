@@ -17,8 +17,8 @@
 //! A *group* is a record: the parts of its form, its *members*, and which of them are alive. A
 //! member's entry says (group, index) where others have a handle, and is in one of the pool's lists
 //! as they are. Its page comes from an [`Unpacked`]: a buffer with the pages of the group
-//! decompressed last, from which the neighbours come for the price of a copy. Members are not kept,
-//! as no page is that is expensive to load.
+//! decompressed last, from which the neighbours come for the price of a copy. Copies of members are
+//! not kept: a page that is expensive to load never is.
 //!
 //! The form lives as long as a member does, and the pool counts all of it. When fewer than half of
 //! the members are alive they are due again, to become a group with others. On its way to the store

@@ -128,8 +128,8 @@ impl<S: Store> SwapCache<S> {
         self.keep_each(core::iter::once((entry, print))) != 0
     }
 
-    /// Gives up to 64 pages back as [`SwapCache::keep`] does; one bit each says which copies are
-    /// kept.
+    /// Gives pages back, at most 64, as [`SwapCache::keep`] does; one bit each says which copies
+    /// are kept.
     pub fn keep_each(&self, loads: impl Iterator<Item = (SwapEntry, Option<Print>)>) -> u64 {
         let mut s = self.state.lock();
         let mut kept = 0;
@@ -236,7 +236,7 @@ impl<S: Store> SwapCache<S> {
 
 impl<S: Store> State<S> {
     /// Whether the copy of a page that is loaded is worth keeping. Asked once for each load: with a
-    /// bad score one in [`SAMPLED`] is.
+    /// bad score one in [`SAMPLED`] is kept.
     pub(super) fn may_keep(&mut self, id: u32, is_dense: bool) -> bool {
         let e = *self.entries.get(id);
         match e.location() {

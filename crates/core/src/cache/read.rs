@@ -46,8 +46,8 @@ use crate::sys::{PAGE_SIZE, Result};
 /// by another one than the cluster before it.
 pub const READERS: usize = 4;
 
-/// Bytes that count as near: an eighth of the pool. A pool larger by so much would still have had a
-/// page after which fewer bytes were written.
+/// Bytes that count as near: an eighth of the pool, at least four clusters. A pool larger by so
+/// much would still have had a page after which fewer bytes were written.
 pub fn near_bytes(pool_bytes: u64) -> u64 {
     (pool_bytes / 8).max(4 * CLUSTER_BYTES as u64)
 }

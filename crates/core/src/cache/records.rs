@@ -8,7 +8,8 @@ use crate::sys::{Errno, Result};
 pub trait Record: Zeroable {
     fn is_unused(&self) -> bool;
 
-    /// The id of the record not in use that follows this one, or `NONE`.
+    /// The id of the record that follows in the list of those not in use, or `NONE`. This one is in
+    /// that list, too.
     fn next_unused(&self) -> u32;
 
     /// The record is not in use from now on.

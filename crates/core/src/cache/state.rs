@@ -26,7 +26,7 @@ const FREE_FRAMES_KEPT: usize = 256;
 const FREE_FRAMES_RELEASED: usize = 64;
 
 /// The part of its limit, and the least, by which a full pool without a store may be above the
-/// limit, so that it takes a page that is about as long as the one that it replaces.
+/// limit, so that it takes an object that is about as long as the one that it replaces.
 const LENT_PART: usize = 16;
 const LENT_LEAST_BYTES: usize = 64 << 10;
 
@@ -69,7 +69,7 @@ pub struct State<S: Store> {
 pub enum Owner {
     /// The cache finds an offset in its own area.
     Any,
-    /// The cache finds an offset, for a page that is not to take memory.
+    /// The cache finds an offset in its own area, for a page that is not to take memory.
     Cold,
     Key(SwapEntry),
 }

@@ -168,7 +168,7 @@ impl Dictionaries {
         })
     }
 
-    /// Puts a candidate in force. `None`: it is not worth it, or could not be tried.
+    /// Makes a candidate, and puts it in force. `None`: it is not worth it, or could not be tried.
     fn try_candidate(&self, mut samples: Mapping, level: i8) -> Option<Training> {
         let (pages, _) = samples.as_mut_slice().as_chunks_mut::<SAMPLE_BYTES>();
         // Every fifth page is moved to the end and held out, so that both kinds come from the whole

@@ -12,8 +12,8 @@
 //! writer pays for nothing but the exchange. The number of streams is fixed when the set is made:
 //! more threads never mean more memory.
 //!
-//! A thread that has a stream must not be interrupted by handlers that need one too more often than
-//! there are streams: the pager has signals blocked.
+//! A thread that has a stream may be interrupted by handlers that need one, too, but less often
+//! than there are streams: the pager has signals blocked.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

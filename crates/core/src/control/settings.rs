@@ -23,7 +23,7 @@ pub const PATH_BYTES: usize = 3072;
 #[repr(u32)]
 pub enum HugePages {
     Never = 0,
-    /// Memory for which the program asks it (MADV_HUGEPAGE).
+    /// Huge pages only in memory for which the program asks for them (MADV_HUGEPAGE).
     Madvise = 1,
     Always = 2,
 }

@@ -47,8 +47,8 @@ pub enum Kind {
     PoolLoad = 2,
     /// A fault: the page, or one of those brought beside it, came from the store.
     StoreLoad = 3,
-    /// Pages in front of the touched page, whose record follows, that came with it: the rest of a
-    /// huge page, or of a unit.
+    /// Pages in front of the touched page, with which they came and whose record follows: the rest
+    /// of a huge page, or of a unit.
     Around = 4,
     /// The pages were there when paging was switched on.
     Adopted = 5,

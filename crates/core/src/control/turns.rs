@@ -32,8 +32,8 @@ const ANSWER_NS: u64 = 120_000_000;
 /// How long the referee is believed to be there without news: a second.
 const HERE_NS: u64 = 1_000_000_000;
 
-/// How far ahead a pause may end, twice as far as `uzswap run` ever says (`PAUSE` in
-/// `cli/src/governor/turns`). `uzswap run` has not said a longer one.
+/// How far ahead a pause may end: one second, twice as far as `uzswap run` ever says (`PAUSE` in
+/// `cli/src/governor/turns`). A pause that ends later does not come from `uzswap run`.
 const PAUSE_MOST_NS: u64 = 1_000_000_000;
 
 /// Whether `until` is still to come, and not so far ahead that it is nonsense. Twice `most_ns` is

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each is done in portions: the lock is free between them, and the caller lets signals in. A
-//! portion returns where the next one begins. Memory that fork shared stays as its users leave it,
-//! as in the kernel.
+//! portion returns where the next one begins. Pages that are shared since a fork are left to their
+//! users, as in the kernel.
 
 use super::resolve::Serve;
 use super::sweep::Swept;

@@ -138,8 +138,8 @@ impl Pager {
         e
     }
 
-    /// Judges the pages of a batch of which the cache kept copies. A page that is as its copy is
-    /// stored; the copy of any other page goes.
+    /// Judges the pages of a batch of which the cache kept copies. A page that equals its copy is
+    /// stored by that; the copy of any other page goes.
     fn take_back(
         &self,
         active: &Active,
@@ -363,11 +363,11 @@ impl Pager {
         }
     }
 
-    /// Puts a page that neither pool nor store took back into the program.
+    /// Puts a page back into the program, which neither pool nor store took.
     fn put_back(&self, active: &Active, page: usize, slot: usize) {
         if active.mechanism.is_protect() {
-            // The page is in place behind its protection, and a touch would show it. To the program
-            // it would still be in limbo, so it is shown now.
+            // The page is in place behind its protection, where it would seem to be in limbo still
+            // until a touch shows it. So it is shown now.
             let range = self.ranges.find(page).expect("a page in limbo has a range");
             let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
         } else {

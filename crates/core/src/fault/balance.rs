@@ -15,7 +15,7 @@
 //! proportion.
 //!
 //! The codec is judged likewise: a denser one leaves memory for pages and makes each load slower.
-//! All pages of a program have it, or none.
+//! It is chosen for all pages of a program, or for none.
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -53,7 +53,7 @@ impl<const N: usize> Seen<N> {
         core::array::from_fn(|i| totals[i].wrapping_sub(self.0[i].load(Ordering::Relaxed)))
     }
 
-    /// [`Self::since`], and this look is the last one then.
+    /// As [`Self::since`]; this look becomes the last one.
     fn take(&self, totals: [u64; N]) -> [u64; N] {
         let since = self.since(totals);
         self.settle(totals);
@@ -244,7 +244,7 @@ impl Pager {
     }
 
     /// Frames that the pool may have: the tree's part less the pools of the other processes, or
-    /// this process's share of that part.
+    /// this process's share of that part by the sizes of the pools, if that is more.
     pub(super) fn pool_target_pages(&self) -> i64 {
         let Others { pages, pools } = &self.balance.others;
         let (pages, pools) = (pages.load(Ordering::Relaxed), pools.load(Ordering::Relaxed));
@@ -254,7 +254,7 @@ impl Pager {
     }
 
     /// Sums up what the other processes hold. A dormant process holds none of it; memory shared by
-    /// fork counts in the process that counts it.
+    /// fork is part of the relative that counts it (`shared.rs`).
     fn look_at_others(&self) {
         let (mut pages, mut pools) = (0, 0);
         let others = self.tree().live_slots().filter(|s| !core::ptr::eq(*s, self.slot()));
@@ -287,7 +287,7 @@ impl Pager {
         self.look_at_others();
         let c = active.cache.counters();
         // A page that left without limbo and was back at once counts as a hit, in a limbo that
-        // would have been larger by such pages.
+        // would have been larger by all pages that left without it.
         let limbo_hits =
             self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
         let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
@@ -357,7 +357,7 @@ mod tests {
         // Pages in the store come back: 0.25 loads of each page, 25 us of a page of pool; 12 us of
         // a page as it is.
         assert_eq!(steps(100, 1000, 1000, &mut facts), MOST_PERCENT);
-        // It does not: 0.025 loads.
+        // They do not: 0.025 loads.
         assert_eq!(steps(200, 100, 1000, &mut facts), LEAST_PERCENT);
         // In between nothing moves; a program that hardly faults says nothing.
         assert_eq!(steps(100, 500, 1000, &mut facts), LEAST_PERCENT);

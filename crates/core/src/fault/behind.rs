@@ -27,8 +27,8 @@ use crate::region::{PageState, Range};
 use crate::sys::mechanism::Filled;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Kernel mappings that units may make, of the 65 000 that a process may have: the rest is for the
-/// program's own.
+/// Kernel mappings that units may make, of the some 65 000 that a process may have: the rest is for
+/// the program's own.
 const MAPPINGS_MOST: usize = 40 << 10;
 /// Pages of a unit at most: 16 MiB. With 65 000 of these, units cover all memory that a process
 /// has.

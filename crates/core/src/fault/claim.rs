@@ -272,7 +272,7 @@ impl Pager {
         }
     }
 
-    /// Asserts that no claim was forgotten, at rest.
+    /// Asserts, while nothing is in flight, that no claim was forgotten.
     pub(super) fn check_claims(&self, s: &Locked<'_>) {
         assert_eq!(s.claims.count, 0, "claims");
         self.table.for_each_stretch(0, ADDRESS_END, |at, m| {

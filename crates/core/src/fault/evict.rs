@@ -40,8 +40,8 @@ const FRUITLESS_IN_TREE: u32 = 16 * FRUITLESS_MAX;
 const FRUITLESS_AGAIN: u32 = 2;
 /// A thread that found nothing to evict looks again after this long...
 const WAIT_NS: u64 = 50_000;
-/// ...and as often as this at most in one wait: a disk that hangs must not hang the program for
-/// ever.
+/// ...and at most this often before it goes over the limit: a disk that hangs must not hang the
+/// program for ever.
 const WAITS_MAX: u32 = 400_000;
 
 /// Waits of that length, a second or more together, after which the thread asks whether the holder
@@ -283,8 +283,8 @@ impl Pager {
         self.recount_own();
     }
 
-    /// One step: ages a batch out of limbo if limbo has enough, else sweeps. `direct`: the batch
-    /// that a faulting thread waits for.
+    /// One step: ages a batch out of limbo if limbo has enough, else sweeps. `direct`: the size of
+    /// the batch that a thread waits for; `None`: none does.
     fn reclaim<'a>(
         &'a self,
         mut s: Locked<'a>,

@@ -241,8 +241,8 @@ impl Pager {
         (gone, stored)
     }
 
-    /// Leaves a page that was to go in the program, since its frame is still there. Its stored
-    /// entry goes.
+    /// Keeps a page in the program that was to go, and whose frame is still there. Its stored entry
+    /// goes.
     pub(super) fn come_back(&self, active: &Active, page: usize) {
         if let PageState::Stored(raw) = self.state_of(page) {
             active.cache.free(swap_entry(raw));
@@ -251,7 +251,7 @@ impl Pager {
         self.stay(active, &range, page);
     }
 
-    /// Leaves a page that was to go in the program, writable: its copy is gone.
+    /// Keeps a page in the program, writable, that was to go: its copy is gone.
     fn stay(&self, active: &Active, range: &Range, page: usize) {
         active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
         self.word(page, |_, e| e.stay());

@@ -83,8 +83,8 @@ impl Pager {
         self.active().is_some_and(|a| a.blocks > 0 && a.huge_pages != HugePages::Never)
     }
 
-    /// Asks the kernel for huge pages in a new range, with `always`. Otherwise the kernel makes a
-    /// table of small pages for the very fault that is to bring the huge one.
+    /// With [`HugePages::Always`], asks the kernel for huge pages in a new range. Unasked, it makes
+    /// a table of small pages for the very fault that is to bring the huge one.
     pub(super) fn want_huge(&self, active: &Active, range: &Range) {
         if active.blocks > 0
             && active.huge_pages == HugePages::Always
@@ -449,8 +449,8 @@ impl Pager {
         }
     }
 
-    /// The part of `pages` pages from `page` on that a window may have: a window that reached into
-    /// a stretch that may be huge would make it small.
+    /// How many of `pages` pages from `page` on a window may have: one that reached into a stretch
+    /// that may be huge would make it small.
     pub(super) fn within_unit(
         &self,
         active: &Active,
@@ -503,8 +503,8 @@ impl Pager {
         Ok(kind)
     }
 
-    /// Gives frames that were kept for pages to come back to the kernel, a huge page's or a
-    /// window's. Returns whether there were any.
+    /// Gives the kernel back the frames that were kept for pages that come in: those of a window,
+    /// or else of a huge page. Returns whether there were any.
     pub(super) fn give_frame_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         if self.give_stock_back(s, active) {
             return true;

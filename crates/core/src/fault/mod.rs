@@ -103,7 +103,7 @@ const PAUSED_PAGES: i64 = 32;
 /// [`State::by_limbo`] when all pages leave by way of limbo.
 const ALL_BY_LIMBO: usize = 1024;
 
-/// Counters of a run that are the cache's.
+/// How many of the run's counters are counted by the cache.
 const CACHE_EVENTS: usize = 15;
 
 fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {

@@ -46,7 +46,7 @@ const ROOM: i64 = 8;
 /// for no reason but time. Each trial compresses all refused pages.
 const FAULTS: u64 = 32;
 /// How long refused pages are left alone at first, and at most; and how many times longer if the
-/// program has had fewer faults than that.
+/// program has had fewer faults than [`FAULTS`] asks for.
 const RETRY_FIRST_NS: u64 = 1_000_000_000;
 const RETRY_MOST_NS: u64 = 64_000_000_000;
 const RETRY_IDLE: u64 = 16;
@@ -278,7 +278,7 @@ impl Pager {
         self.refusals.begin_generation(false);
     }
 
-    /// Ends, in the child after fork, the parent's leave to be over the limit.
+    /// Ends, in the child after fork, the tolerance for pages over the limit that the parent had.
     pub(super) fn tolerate_nothing(&self) {
         self.refusals.tolerate(0, 0);
         self.refusals.end_rest();

@@ -215,7 +215,7 @@ impl Pager {
         }
         (t.first, t.tries) = (None, 0);
         if self.coming_end(&s, t.page).is_some() {
-            // The evictor may be about to end, on this processor even.
+            // The evictor may be about to be done with the page, on this very processor.
             s.unlocked(crate::sys::yield_now);
         }
         if self.coming_end(&s, t.page).is_some() {

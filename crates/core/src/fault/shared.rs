@@ -273,8 +273,9 @@ impl Pager {
         child.counted_by.store(self.slot().id(), Ordering::Release);
     }
 
-    /// Marks, in the child after fork, the pages of its ranges, which are registered again without
-    /// the protection. The parent counts the pages that are resident or in the pool.
+    /// Write-protects, in the child after fork, the marked pages of its ranges, which are
+    /// registered again without that protection. The parent counts the pages that are resident or
+    /// in the pool.
     pub(super) fn share_in_child(&self, active: &Active) {
         self.inherit_events(active);
         if !active.mechanism.is_protect() {

@@ -585,7 +585,7 @@ impl Pager {
         t
     }
 
-    /// Stores a page that MOVE does not take at once, without limbo: no thread can write it
+    /// Stores at once, without limbo, a page that MOVE does not take: no thread can write it
     /// (read-only, no access, shared by fork), or it is code being written (JIT).
     fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
         let refused = Taken { pages: 0, next: Next::Stuck };

@@ -276,8 +276,8 @@ impl Pager {
         }
         let pages = found.pages.as_slice();
         let (start, end) = (pages[0], pages[pages.len() - 1] + PAGE_SIZE);
-        // Pages of the stretch that are as their copies lose that, which is not worth it for fewer
-        // pages.
+        // Pages of the stretch that are as their copies are not believed to be so afterwards: not
+        // worth it where they outnumber the pages that leave.
         let (mut is_shared, mut as_copies) = (false, 0);
         self.table.for_each_occupied(start, end, |_, _, e| {
             is_shared |= e.is_shared();

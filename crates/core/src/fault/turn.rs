@@ -2,9 +2,9 @@
 //!
 //! `uzswap run` decides which process runs (`cli/src/governor/turns`). A process that pages waits
 //! at its next fault. A dormant process has no faults of the pager's, and waits before it adds
-//! memory: it has little then, and nothing that paging takes. Where memory is short it asks first,
-//! once: a process that has just begun would otherwise take what the others need before `uzswap
-//! run` had seen it.
+//! memory: it has little then, and none of the memory that paging itself needs. Where memory is
+//! short it asks first, once: a process that has just begun would otherwise take what the others
+//! need before `uzswap run` had seen it.
 
 use core::sync::atomic::Ordering;
 

@@ -33,8 +33,8 @@ use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT};
 pub const DENSE_PAGES: usize = HUGE_PAGES / 4 * 3;
 /// The fewest kept copies that say whether the other pages of a huge page were written, too.
 const COPIES_LEAST: usize = 8;
-/// The longest interval between probes of stretches of which nothing is known, and which come whole
-/// because others are dense.
+/// At least one in this many is a probe, of the stretches of which nothing is known and which would
+/// come whole because others are dense; fewer are where a probe could never come whole again.
 const UNKNOWN_INTERVAL: u32 = 8;
 /// Probes that are under way at a time: beyond that the oldest is judged as it is.
 const PROBES_MAX: usize = 32;

@@ -106,7 +106,7 @@ impl Pager {
         if self.is_watching() && self.state_of(page) != PageState::None { 1 } else { want }
     }
 
-    /// Lets the watched ones of `pages` pages that are in the program now leave again.
+    /// Lets the watched ones among `pages` pages, which have just come in, leave again.
     #[inline]
     pub(super) fn watch_arrivals<'a>(
         &'a self,

@@ -36,8 +36,8 @@ struct Load {
     print: Option<Print>,
 }
 
-/// The result of a window: pages moved in from the first on, pages moved in all, and how many of
-/// them took their frames along.
+/// The result of a window: pages that came from the first on without a gap, pages that came in all,
+/// and how many of those took their frames along.
 struct Moved {
     in_order: usize,
     brought: usize,
@@ -116,8 +116,8 @@ impl Pager {
             };
             let run = (i..loads.len()).take_while(is_here).count();
             if run == 0 && self.is_loading(page + i * PAGE_SIZE, slot + i) {
-                // Its stretch is being protected, say: the loaded bytes are not thrown away for
-                // that.
+                // The page's stretch is being protected, say: the loaded bytes are not thrown away
+                // for that.
                 self.wait_for_claim(s);
                 continue;
             }
@@ -145,7 +145,7 @@ impl Pager {
             sum.brought += moved;
             sum.frames += frames;
             if moved < run {
-                // The kernel refuses now; page by page it may not.
+                // The kernel does not move the rest now; page by page it may.
                 break;
             }
             i += run.max(1);

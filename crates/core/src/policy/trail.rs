@@ -33,7 +33,7 @@ const GAP_LEAST_PAGES: i64 = 256;
 /// Runs that are left alone whatever their size.
 const GAP_RUNS: usize = 2;
 /// Pages that the hand takes in an epoch: a divisor of the limit, and their least number. At the
-/// end of an epoch the part of them that came back is looked at; then earlier counts are halved.
+/// end of an epoch the part of them that came back is looked at; then the counts are halved.
 const EPOCH_PART: i64 = 16;
 const EPOCH_LEAST_PAGES: i64 = 256;
 /// Percent of the pages that came back: from the first on the trail turns on, below the second it

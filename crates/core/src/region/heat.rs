@@ -1,4 +1,4 @@
-//! Heat: the memory of a page's touches in its word, in two bits.
+//! Heat: two bits of a page's word, which remember its touches.
 #![forbid(unsafe_code)]
 
 /// How many passes of the hand a resident page survives.

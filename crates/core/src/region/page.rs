@@ -259,7 +259,8 @@ impl PageEntry {
         let w = self.word();
         debug_assert!(w & STATE_MASK == 1);
         let warmth = if w & HEAT_MASK == 0 { heat(Heat::WARM) } else { 0 };
-        // The page stays protected, but a write from now on is for the frame's owner to notice.
+        // The page stays protected, but from now on the mark says why: a write makes the page this
+        // process's own (`own`), and does not unguard it.
         self.0.store((w | warmth | SHARED) & !GUARD_MASK, Ordering::Relaxed);
     }
 

@@ -139,7 +139,7 @@ impl Extents {
         self.in_use[usize::from(space)].store(0, Ordering::Release);
     }
 
-    /// The spots of a place of a space.
+    /// The spots where the copies of a place of a space are.
     pub fn find(&self, space: u8, at: u64) -> Spots {
         let number = (at / self.geometry.extent_bytes) as usize;
         if number >= EXTENTS_MOST {

@@ -128,7 +128,7 @@ impl Store for FileStore {
     fn fresh(self) -> Result<FileStore> {
         let fd = file::open_unlinked(self.directory)?;
         file::extend(fd, SPARSE_BYTES);
-        // The directory is the same, so the file system is: whether it takes direct I/O is known.
+        // The directory is the same, hence the file system: whether it takes direct I/O is known.
         let direct = self.direct && file::set_direct(fd, true).is_ok();
         Ok(FileStore { file: fd, directory: self.directory, direct })
     }

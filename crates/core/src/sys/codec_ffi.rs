@@ -239,7 +239,8 @@ fn zstd_parameters(
 /// magic number, no content size, no checksum, no dictionary number.
 pub struct ZstdCompressor {
     memory: Mapping,
-    /// The beginning of the context in the memory: not its start in a build of zstd for sanitizers.
+    /// The beginning of the context, in bytes from the memory's: not 0 in a build of zstd for
+    /// sanitizers.
     at: usize,
     level: i8,
     input_bytes: usize,

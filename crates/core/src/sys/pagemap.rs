@@ -1,5 +1,5 @@
-//! The kernel's frames at a stretch of addresses: `PAGEMAP_SCAN` of /proc/self/pagemap (Linux 6.7
-//! and later).
+//! The pages that the kernel has at a stretch of addresses, in memory or swapped out, and which of
+//! them are huge: `PAGEMAP_SCAN` of /proc/self/pagemap (Linux 6.7 and later).
 //!
 //! # Safety charter
 //! The kernel reads one structure and writes one array, both ours and live; nothing of the program

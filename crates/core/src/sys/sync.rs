@@ -50,7 +50,7 @@ pub struct Owners {
 
 static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets these functions, once, before there is a second thread. Without them no owner is known.
+/// Sets the [`Owners`], once, before there is a second thread. Without them no owner is known.
 pub fn set_owners(owners: &'static Owners) {
     OWNERS.store(core::ptr::from_ref(owners).cast_mut(), Ordering::Release);
 }
@@ -172,7 +172,7 @@ impl<T> Mutex<T> {
     #[cfg(shuttle)]
     fn lock_slow(&self, me: u32) {
         while self.word.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // Lets others run first for certain; a [`point`] only may.
+            // Lets others run first for certain; a `point` only may.
             shuttle::thread::yield_now();
         }
     }

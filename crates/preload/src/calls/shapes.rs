@@ -80,7 +80,7 @@ pub enum Number {
     At(u8),
 }
 
-/// The bytes of a range.
+/// The length of a range, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
     /// Always this many.

@@ -232,7 +232,7 @@ impl Body {
         let mut calls = Vec::new();
         while decoder.can_decode() {
             let instruction = decoder.decode();
-            // A function cut short by its end, or data, as it may be at the end of a gap.
+            // The end cuts the last instruction short, or this is data, as the end of a gap may be.
             if instruction.is_invalid()
                 || (instruction.is_privileged() && instruction.code() != Code::Hlt)
             {

@@ -140,8 +140,8 @@ impl ThreadStart {
         }
     }
 
-    /// Frees all pieces: nobody is on the hook stack any more, hooks there were left without
-    /// returning.
+    /// Frees all pieces: nobody is on the hook stack any more, since all hooks there were left
+    /// without returning.
     pub fn forget_hooks(&self, hook_top: usize) {
         self.hook_bottom.store(hook_top, Ordering::Relaxed);
         self.hook_pieces.store(HOOK_PIECES, Ordering::Relaxed);

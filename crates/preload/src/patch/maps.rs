@@ -67,7 +67,7 @@ impl Maps {
         let mut gaps = Vec::new();
         let mut from = LOWEST;
         for m in list {
-            // The stack grows into the gap below it.
+            // The stack grows into the gap below it, which must stay free.
             if m.start > from && m.name != b"[stack]" {
                 gaps.push((from, m.start));
             }

@@ -23,7 +23,8 @@ use uzswap::sys::{Errno, fd, file, nr};
 use super::{Args, PAGER, call, evictor};
 use crate::calls::walk::{Kind, Visit, walk};
 
-/// Threads and buffers that can be followed; those beyond are held for good.
+/// Threads and buffers that can be followed. Buffers beyond are held for good; threads beyond are
+/// not looked at, and their buffers are not held.
 const CALLS_MAX: usize = 256;
 const BUFFERS_MAX: usize = 512;
 /// Processor time after which a running thread has left a call that does not block, and has made

@@ -172,8 +172,8 @@ pub fn inherited_pages() -> Option<i64> {
     Some(dormant_pages()).filter(|pages| *pages >= LEAST_PAGES.min(limit / 4))
 }
 
-/// The most pages that a dormant process could hold. Reserved memory counts by the pages that may
-/// be touched until it is looked at again.
+/// The most pages that a dormant process could hold until the evictor looks at it again: of
+/// reserved memory only the pages that it holds or may touch by then.
 pub fn dormant_pages() -> i64 {
     let accessible = (PAGER.ranges.accessible_bytes() / PAGE_SIZE) as i64;
     accessible + file_memory::pages() - reserved::uncounted_pages() + PAGER.outside_pages()

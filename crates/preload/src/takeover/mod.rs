@@ -116,7 +116,7 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
         t.forget_abandoned_hooks(f.rsp as usize);
         t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());
     } else {
-        // Holds end with the frames of their hooks.
+        // Holds of hooks whose frames lie below this one's on the hook stack were abandoned.
         t.holds().drop_abandoned(frame as usize, 0..0);
     }
     match dispatch(t, number, args, f) {
@@ -238,7 +238,7 @@ pub(crate) fn set_classes(active: bool) {
     }
 }
 
-/// Has no call pass the hook any more, in any thread: the process is left to itself.
+/// Makes all calls run without the hook from now on, in all threads: the process is left to itself.
 fn set_no_classes() {
     CLASS_TABLE.iter().for_each(|class| class.store(CLASS_INLINE, Ordering::Release));
 }

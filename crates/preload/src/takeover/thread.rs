@@ -81,7 +81,7 @@ pub struct ThreadBlock {
     /// Whether others use this thread's thread-local area, and with it the word that leads here:
     /// [`ALONE`], [`VFORKED`] or [`SHARED`].
     company: AtomicU32,
-    /// 1: of a process that shares the thread-local area of another's thread.
+    /// 1: the block is a guest's, a process that shares the thread-local area of another's thread.
     pub is_guest: AtomicU32,
     /// 1: the guest is in the pager.
     pub is_busy: AtomicU32,

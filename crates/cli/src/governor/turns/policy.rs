@@ -33,8 +33,8 @@ pub struct Supply {
     pub idle: f64,
 }
 
-/// The cost of bringing a page of a process's memory back at the beginning of its turn, and to
-/// take it out at the end.
+/// The cost of bringing a page of a process's memory back at the beginning of its turn, and of
+/// taking it out at the end.
 const RELOAD_COST: Duration = Duration::from_micros(12);
 /// Pressure at which turns begin, and the bounds between which the number of running processes
 /// stays.

@@ -62,7 +62,8 @@ impl std::fmt::Debug for Values {
 }
 
 impl Values {
-    /// Connects to the servers, and looks at what they are.
+    /// Connects to the servers, and asks each for its settings. An address that names a replica is
+    /// an error.
     pub fn open(address: &Address) -> Result<Values, String> {
         let shown = address.text.clone();
         let in_words = |e| in_words(&shown, e);

@@ -4,8 +4,8 @@
 //!   group --form, copied under the lock--> bytes --decompressed without it--> pages --> load: one of them
 //!                                                                                  \-> store: each, compressed singly
 //! ```
-//! The pages in a buffer serve the next loads of the same group. A buffer costs one codec call and
-//! 64 KiB, so two of them are enough, and they go back with the other buffers
+//! The pages in a buffer serve the next loads of the same group. To fill a buffer costs one codec
+//! call, and its pages take 64 KiB, so two buffers are enough, and they go back with the others
 //! ([`rest`](super::super::rest)).
 
 use core::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! The naive model: what each page must hold, beside random events of the program, the kernel and
-//! the evictor.
+//! The naive model, which knows what each page must hold, and the random events beside it: of the
+//! program, the kernel and the evictor.
 
 use core::sync::atomic::Ordering;
 

@@ -27,7 +27,7 @@ use crate::sys::{HUGE_BYTES, PAGE_SIZE};
 pub const READ_WRITE: u32 = 3;
 /// The program's process.
 const PID: u32 = 1;
-/// The first thread id: no other thread has these.
+/// The first thread id of a world. No thread of the machine has this id or a higher one.
 const FIRST_TID: u32 = 1 << 24;
 
 /// Faults in a row, of an access that is allowed, that the pager may take for the program's own:
@@ -44,7 +44,7 @@ pub struct Spec {
     /// Blocks of limbo for huge pages; 0: there are none.
     pub blocks: usize,
     pub has_store: bool,
-    /// Pages are hidden by protection faults.
+    /// Paging is by protection faults: pages that are out are hidden behind PROT_NONE.
     pub hides: bool,
 }
 

@@ -104,7 +104,7 @@ impl Hostile {
         *self.shared.mode.lock().unwrap() = mode;
     }
 
-    /// After so many requests the server is in that mode, and remembers its bytes.
+    /// After so many requests the server remembers its bytes, and is in that mode from then on.
     pub fn set_after(&self, requests: u64, mode: Mode) {
         *self.shared.next.lock().unwrap() = Some((requests, mode));
     }

@@ -50,7 +50,7 @@ pub const COPIES_MOST: usize = 2;
 
 /// How long a read or a write is tried before it is given up.
 pub const PATIENCE_NS: u64 = 10_000_000_000;
-/// How long a forked child waits for its connections; it makes the others later.
+/// How long a forked child waits for its connections; it makes those that have not come later.
 const CHILD_NS: u64 = 500_000_000;
 
 /// No server that has the page answers: EREMOTEIO.

@@ -113,7 +113,8 @@ impl Peer {
         [&self.reads, &self.writes]
     }
 
-    /// Takes new numbers for the connections; those that were there are gone.
+    /// Takes numbers for the connections. A connection that was there leaves its number to a new
+    /// one, which is not made yet.
     pub(super) fn reserve(&self) -> Result<()> {
         for (link, number) in self.links().into_iter().zip(&self.descriptors) {
             let mut link = link.lock();

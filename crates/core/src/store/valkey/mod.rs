@@ -60,7 +60,7 @@ pub const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 /// The terms that a run's processes agree on.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
-    /// The nodes that are named: their kind and login. The extents of the first one are those of
+    /// The nodes that are named. The kind, the login and the extents of the first one are those of
     /// all.
     pub servers: &'a [Server],
     pub extent_bytes: u64,
@@ -70,7 +70,7 @@ pub struct Terms<'a> {
     pub key_prefix: [u8; PREFIX_BYTES],
 }
 
-/// How long a forked child waits for its connections; it makes the others later.
+/// How long a forked child waits for its connections; it makes those that have not come later.
 const CHILD_NS: u64 = 500_000_000;
 
 /// The key of a unit.

@@ -22,7 +22,8 @@ pub struct Node {
     /// The numbers of the links' descriptors, to be read without their locks.
     pub(super) descriptors: [AtomicI32; 2],
     pub(super) has_replica: AtomicBool,
-    /// The time until which its replica is not waited for, and how often that has not come in time.
+    /// The time until which the replica is not waited for, and how often in a row it has not come
+    /// in time.
     lone_until_ns: AtomicU64,
     lones: AtomicU32,
 }
@@ -70,7 +71,7 @@ impl Node {
         [&self.reads, &self.writes]
     }
 
-    /// Takes a new number for each connection; those that were there are gone.
+    /// Gives the number of each connection that was there to a new one, which is not made yet.
     pub(super) fn reserve(&self) -> Result<()> {
         for (link, number) in self.links().into_iter().zip(&self.descriptors) {
             let mut link = link.lock();

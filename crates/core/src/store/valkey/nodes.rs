@@ -46,7 +46,7 @@ const HOPS_MOST: u32 = 5;
 pub(super) struct Flight {
     unit: u64,
     len: usize,
-    /// The node that it was sent to, and the request's name there; `None`: it has to be sent again.
+    /// The node that it was sent to, and its ticket there; `None`: it has to be sent again.
     sent: Option<(usize, Ticket)>,
     /// The time before which it is not tried again, unless somebody waits.
     again_at_ns: u64,
@@ -349,7 +349,7 @@ impl Valkey {
         })
     }
 
-    /// Whether a unit is written, and on how many nodes.
+    /// Whether a unit is written. Counts it if the replica that there is may not have it.
     fn judge(&self, node: &Node, outcome: Outcome) -> Answer<()> {
         outcome.said.map_err(Failure::Said)?;
         let is_lone = match outcome.copies {

@@ -85,8 +85,9 @@ impl Class {
         }
     }
 
-    /// Whether a fault in another stretch could wait for it. Faults only try the packer's lock,
-    /// each processor has a stream, and a claim is of some pages: none of these is waited for.
+    /// Whether a fault in another stretch could wait for it. Not for the packer, whose lock faults
+    /// only try; not for a stream, of which each processor has one; not for a claim, which is of
+    /// some pages.
     pub const fn is_serial(self) -> bool {
         !matches!(self, Class::Packer | Class::Stream | Class::Claim)
     }

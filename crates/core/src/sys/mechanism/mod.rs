@@ -51,7 +51,7 @@ pub enum Next {
     Absent,
 }
 
-/// The outcome of filling: the first pages are in.
+/// The outcome of filling: the first `n` pages are in, or all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Filled {
     All,

@@ -58,9 +58,9 @@ pub struct Uffd {
     pagemap: Option<Pagemap>,
     /// Tables of small pages that have all gone cannot be got rid of.
     keeps_tables: AtomicBool,
-    /// The kernel drops scattered pages of a process with one call of the process itself.
+    /// The kernel drops scattered pages of a process by one call, if the process itself makes it.
     drops_each: bool,
-    /// The kernel copies such pages for a process.
+    /// The kernel copies scattered pages by one call.
     copies_each: bool,
 }
 

@@ -30,8 +30,8 @@ pub const TABLES_BYTES: usize = 2 * TABLE_WORDS * size_of::<u32>();
 pub const MULTIPLIER: u64 = 0x9e37_79b1;
 pub const PRODUCT_SHIFT: u32 = 20;
 
-/// The choice by number of bytes that differ from a base, 0 to 8: the cost of the code, in bytes,
-/// above the code.
+/// The choice by number of bytes that differ from a base, 0 to 8: the code in the low four bits,
+/// and its cost in bytes above them.
 pub type Choices = [u8; 16];
 pub const BY_ZERO: Choices = choices(0, FIRST_ABOVE, 0);
 pub const BY_ABOVE: Choices = choices(FIRST_ABOVE, FIRST_DISTANT, 0);

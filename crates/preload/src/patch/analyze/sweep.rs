@@ -228,7 +228,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The instruction at a byte; `None` where no program has such a one.
+    /// The instruction at a byte; `None` where the bytes are none that a program has.
     fn instruction(&self, at: usize) -> Option<Instruction> {
         let ip = self.vaddr + at as u64;
         let i = Decoder::with_ip(64, &self.bytes[at..], ip, DecoderOptions::NONE).decode();
@@ -236,8 +236,8 @@ impl<'a> Window<'a> {
         (!is_none).then_some(i)
     }
 
-    /// The instructions on which nearly all decodings agree, up to the first byte where they do
-    /// not.
+    /// The instructions on which nearly all decodings agree, up to the first byte that begins no
+    /// instruction.
     fn decode(&self) -> Vec<Instruction> {
         let Some(mut at) = self.start() else { return Vec::new() };
         let mut code = Vec::new();

@@ -165,8 +165,8 @@ fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
         },
     };
     let bit = fault_bit();
-    // Two calls are needed: in one, the kernel would leave the old mask in a place that handlers
-    // use which come with the new mask.
+    // Two calls are needed: in one, the kernel would leave the old mask in a place that is used by
+    // the handlers which come with the new mask.
     let believed = if t.fault_signal_blocked.load(Ordering::Relaxed) != 0 { bit } else { 0 };
     let old = block_all() | believed;
     let new = match (how, asked) {
