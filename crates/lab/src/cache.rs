@@ -160,10 +160,8 @@ impl Faces<'_> {
             .map_err(|why| Failure::environment(format!("the C face: {why}")))?;
         let faces = Faces { rust, c };
         for (name, face) in faces.each() {
-            for (number, page) in pages.iter().enumerate() {
-                face.store(number as u64, page)
-                    .map_err(|why| Failure::environment(format!("the {name} face: {why}")))?;
-            }
+            stored(face, 0, pages)
+                .map_err(|why| Failure::environment(format!("the {name} face: {why}")))?;
         }
         Ok(faces)
     }
@@ -275,11 +273,7 @@ fn face_store<'a>(
     arm(&format!("{name} store"), move |round| {
         let batch = batches[round % batches.len()];
         touch(batch);
-        let ns = ns_each(batch.len(), || {
-            for (number, page) in (first..).zip(batch) {
-                face.store(number, page).expect("no limit");
-            }
-        });
+        let ns = ns_each(batch.len(), || stored(face, first, batch).expect("no limit"));
         dropped(face, first);
         ns
     })
@@ -295,9 +289,7 @@ fn face_load<'a>(
     let mut page = Box::new([0; PAGE_BYTES]);
     arm(&format!("{name} load"), move |round| {
         let batch = batches[round % batches.len()];
-        for (number, page) in (first..).zip(batch) {
-            face.store(number, page).expect("no limit");
-        }
+        stored(face, first, batch).expect("no limit");
         let ns = ns_each(batch.len(), || {
             for number in (first..).take(batch.len()) {
                 face.load(number, &mut page).expect("it is there");
@@ -307,6 +299,11 @@ fn face_load<'a>(
         dropped(face, first);
         ns
     })
+}
+
+/// Stores pages under the numbers from `first` on.
+fn stored(face: &dyn Face, first: u64, pages: &[PageBytes]) -> Result<(), String> {
+    (first..).zip(pages).try_for_each(|(number, page)| face.store(number, page))
 }
 
 /// Drops a batch.

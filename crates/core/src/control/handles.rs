@@ -22,6 +22,7 @@
 //! user namespace that has no name for the owner would see a stranger.
 
 use crate::sys::fd::{self, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE};
+use crate::sys::text::put_before;
 
 /// The seals of the counters, and of the settings.
 pub const COUNTERS_SEALS: u32 = SEAL_SHRINK | SEAL_GROW | SEAL_SEAL;
@@ -90,19 +91,6 @@ fn number(digits: &[u8]) -> Option<u64> {
     let add = |v: u64, d: &u8| v.checked_mul(10)?.checked_add(u64::from(d.wrapping_sub(b'0')));
     let all = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     digits.iter().try_fold(0, add).filter(|_| all)
-}
-
-/// Writes a number in decimal digits that end at `end`; returns where they begin.
-fn put_before(text: &mut [u8], end: usize, mut n: u64) -> usize {
-    let mut at = end;
-    loop {
-        at -= 1;
-        text[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            return at;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub mod simd;
 pub mod slot;
 pub mod socket;
 pub mod sync;
+pub mod text;
 pub mod tsc;
 pub mod userfaultfd;
 pub mod words;

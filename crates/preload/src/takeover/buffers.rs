@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 
 use uzswap::control::Counter;
 use uzswap::region::{page_ceil, page_floor};
+use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::thread::ThreadBlock;
@@ -367,12 +368,8 @@ pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Opti
 /// Whether a descriptor is this process's own memory (/proc/self/mem).
 fn is_own_memory(fd: usize) -> bool {
     let mut path = [0u8; 40];
-    let mut digits = [0u8; 12];
-    let mut n = 0;
-    for part in [&b"/proc/self/fd/"[..], super::decimal(fd as u32, &mut digits)] {
-        path[n..n + part.len()].copy_from_slice(part);
-        n += part.len();
-    }
+    let mut digits = [0u8; DIGITS_MOST];
+    join(&[b"/proc/self/fd/", decimal(u64::from(fd as u32), &mut digits)], &mut path);
     let mut target = [0u8; 64];
     let r = with_own_words(|| {
         (path, target) = black_box((path, [0; 64]));

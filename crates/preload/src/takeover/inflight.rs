@@ -18,6 +18,7 @@ use core::ffi::CStr;
 use uzswap::region::{page_ceil, page_floor};
 use uzswap::sys::open::{AT_FDCWD, O_CLOEXEC, O_DIRECTORY};
 use uzswap::sys::sync::Mutex;
+use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, fd, file, nr};
 
 use super::{Args, PAGER, call, evictor};
@@ -243,12 +244,9 @@ fn has_run(tid: u32, since_ns: Option<u64>) -> bool {
 
 fn where_is(tid: u32) -> Where {
     let mut path = [0u8; 64];
-    let mut n = 0;
-    let mut digits = [0u8; 12];
-    for part in [&b"/proc/self/task/"[..], super::decimal(tid, &mut digits), b"/syscall\0"] {
-        path[n..n + part.len()].copy_from_slice(part);
-        n += part.len();
-    }
+    let mut digits = [0u8; DIGITS_MOST];
+    let tid = decimal(u64::from(tid), &mut digits);
+    join(&[b"/proc/self/task/", tid, b"/syscall"], &mut path);
     let Ok(path) = CStr::from_bytes_until_nul(&path) else { return Where::Unknown };
     let file = match fd::open_read(path) {
         Ok(file) => file,

@@ -24,7 +24,6 @@
 #![allow(unsafe_code)]
 
 mod buffers;
-mod decimal;
 mod descriptors;
 mod ending;
 mod evictor;
@@ -93,7 +92,6 @@ macro_rules! call {
     };
 }
 pub(crate) use call;
-pub(crate) use decimal::decimal;
 
 /// The hook's decision on a call.
 pub(crate) enum Answer {

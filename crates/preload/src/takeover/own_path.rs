@@ -7,6 +7,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use uzswap::sys::text::{DIGITS_MOST, decimal};
 use uzswap::sys::{check, nr};
 
 use super::call;
@@ -59,8 +60,8 @@ pub(crate) fn path() -> &'static [u8] {
 pub(crate) fn is_own(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/proc/") else { return false };
     let Some(who) = rest.strip_suffix(b"/exe") else { return false };
-    let mut digits = [0u8; 12];
+    let mut digits = [0u8; DIGITS_MOST];
     who == b"self"
         || who == b"thread-self"
-        || who == super::decimal(uzswap::sys::getpid(), &mut digits)
+        || who == decimal(u64::from(uzswap::sys::getpid()), &mut digits)
 }

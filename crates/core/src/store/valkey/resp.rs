@@ -14,6 +14,7 @@ use core::ops::Range;
 use core::str::FromStr;
 
 use crate::store::remote::EPROTO;
+use crate::sys::text::{DIGITS_MOST, decimal};
 use crate::sys::{Errno, Result};
 
 /// The longest line that is kept whole, in bytes: redirections and lengths are shorter. Of a longer
@@ -352,7 +353,7 @@ impl Outgoing {
     }
 
     fn put_number(self, kind: u8, n: u64) -> Outgoing {
-        let mut digits = [0; 20];
+        let mut digits = [0; DIGITS_MOST];
         let text = decimal(n, &mut digits);
         self.put(&[kind]).put(text).put(b"\r\n")
     }
@@ -367,7 +368,7 @@ impl Outgoing {
     }
 
     pub fn word_of_number(self, n: u64) -> Outgoing {
-        let mut digits = [0; 20];
+        let mut digits = [0; DIGITS_MOST];
         let text = decimal(n, &mut digits);
         self.put_number(b'$', text.len() as u64).put(text).put(b"\r\n")
     }
@@ -390,18 +391,6 @@ impl Outgoing {
 impl Default for Outgoing {
     fn default() -> Self {
         Outgoing::new()
-    }
-}
-
-fn decimal(mut n: u64, digits: &mut [u8; 20]) -> &[u8] {
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            return &digits[at..];
-        }
     }
 }
 

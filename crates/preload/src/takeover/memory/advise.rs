@@ -10,10 +10,10 @@ use core::sync::atomic::Ordering;
 
 use uzswap::fault::Locked;
 use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
+use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};
 
 use super::super::buffers::copy_in;
-use super::super::decimal;
 use super::{ACTIVE, Answer, Args, PAGER, ThreadBlock, activate, call, evictor, overlaps, runtime};
 
 const WILLNEED: usize = 3;
@@ -119,12 +119,8 @@ fn is_own(t: &'static ThreadBlock, number: usize) -> bool {
 /// and the kernel alone answers.
 fn process_of(number: i32) -> Option<u32> {
     let mut path = [0u8; 40];
-    let mut digits = [0u8; 12];
-    let mut n = 0;
-    for part in [&b"/proc/self/fdinfo/"[..], decimal(number as u32, &mut digits)] {
-        path[n..n + part.len()].copy_from_slice(part);
-        n += part.len();
-    }
+    let mut digits = [0u8; DIGITS_MOST];
+    join(&[b"/proc/self/fdinfo/", decimal(u64::from(number as u32), &mut digits)], &mut path);
     let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
     let file = fd::open_read(path).ok()?;
     let mut text = [0u8; 512];

@@ -14,9 +14,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{PAGE_SIZE, nr};
 
-use super::super::decimal;
 use super::super::{ACTIVE, PAGER, call};
 use super::*;
 
@@ -73,21 +73,17 @@ pub(super) fn prepare(sig: i32) {
     let room = PAGER.tree().room.ask().unwrap_or(0);
     let missing = PAGER.bring_in_all((room - room / LEFT_PART) as i64);
     if missing > 0 {
-        let mut digits = [[0u8; 12]; 2];
+        let mut digits = [[0u8; DIGITS_MOST]; 2];
         let [pages, mib] = &mut digits;
         let lines: [&[u8]; 5] = [
             b"uzswap: the core dump lacks ",
-            decimal(missing.min(u64::from(u32::MAX)) as u32, pages),
+            decimal(missing, pages),
             b" pages (",
-            decimal(((missing * PAGE_SIZE as u64) >> 20) as u32, mib),
+            decimal((missing * PAGE_SIZE as u64) >> 20, mib),
             b" MiB) of the program, which read as zeros: there is no memory for them\n",
         ];
         let mut line = [0u8; 160];
-        let mut n = 0;
-        for part in lines {
-            line[n..n + part.len()].copy_from_slice(part);
-            n += part.len();
-        }
+        let n = join(&lines, &mut line);
         let _ = call!(nr::WRITE, 2, line.as_ptr(), n);
     }
 }
