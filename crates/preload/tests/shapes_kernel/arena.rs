@@ -7,8 +7,8 @@ use uzswap::sys::{PAGE_SIZE, nr, syscall};
 use uzswap_preload::calls::walk::{Kind, Visit};
 
 pub const ARENA_PAGES: usize = 8192;
-/// Seconds after which a child is taken to hang. A write to a busy disk has taken more than 120.
-const PATIENCE_SECONDS: usize = 600;
+/// Seconds after which a child is taken to hang: a case takes milliseconds, and a disk may be busy.
+const PATIENCE_SECONDS: usize = 120;
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -37,7 +37,7 @@ pub fn in_child(
     body: impl FnOnce(&mut Place) -> Option<[isize; 3]>,
 ) -> Result<Option<[isize; 3]>, String> {
     let answer = map(1, true) as *mut [isize; 5];
-    // SAFETY: the child runs on with this thread alone; glibc puts its own locks in order.
+    // SAFETY: the process has one thread, so no lock of the allocator is held.
     let child = unsafe { fork() };
     assert!(child >= 0, "fork");
     if child == 0 {

@@ -90,8 +90,7 @@ fn kernel_entries() -> Vec<String> {
     entries
 }
 
-#[test]
-fn every_call_of_the_running_kernel_has_a_row() {
+pub fn every_call_of_the_running_kernel_has_a_row() {
     let entries = kernel_entries();
     if entries.is_empty() {
         eprintln!("skipped: /proc/kallsyms cannot be read or names no entry point");
@@ -107,8 +106,7 @@ fn every_call_of_the_running_kernel_has_a_row() {
     assert!(missing.is_empty(), "calls of this kernel without a row: {missing:?}");
 }
 
-#[test]
-fn numbers_and_names_are_those_of_the_kernel_headers() {
+pub fn numbers_and_names_are_those_of_the_kernel_headers() {
     let headers = ["/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"];
     let Some(header) = headers.iter().find_map(|path| std::fs::read_to_string(path).ok()) else {
         eprintln!("skipped: asm/unistd_64.h is not installed");
@@ -126,8 +124,7 @@ fn numbers_and_names_are_those_of_the_kernel_headers() {
 }
 
 /// A newer kernel than the table knows answers more numbers; an older one fewer.
-#[test]
-fn what_has_no_row_the_kernel_does_not_know() {
+pub fn what_has_no_row_the_kernel_does_not_know() {
     const ENOSYS: isize = -38;
     // A sandbox's answer to a call that it does not know.
     const EPERM: isize = -1;

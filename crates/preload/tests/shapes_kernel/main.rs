@@ -15,6 +15,9 @@
 //! fourth byte of it, so that a shape that is too short by one field meets a page that it did not
 //! name.
 //!
+//! The tests run one after the other in the main thread: a child has a copy of every lock, and one
+//! that another thread held at the fork stays locked for ever in the child.
+//!
 //! # Safety charter
 //! The tests fork, make arbitrary system calls in the child and change the protection of an arena
 //! that only the child uses.
@@ -24,3 +27,28 @@ mod arena;
 mod cases;
 mod empirical;
 mod list;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    // A name is that of the function.
+    macro_rules! trial {
+        ($module:ident :: $test:ident) => {
+            Trial::test(stringify!($test), || {
+                $module::$test();
+                Ok(())
+            })
+        };
+    }
+    let trials = vec![
+        trial!(list::every_call_of_the_running_kernel_has_a_row),
+        trial!(list::numbers_and_names_are_those_of_the_kernel_headers),
+        trial!(list::what_has_no_row_the_kernel_does_not_know),
+        trial!(empirical::what_is_held_is_all_that_the_kernel_touches),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
