@@ -1,8 +1,8 @@
 //! The cases of one test file, made at run time and run one after the other, or two at a time where
 //! each looks only at its own.
 //!
-//! The machine's memory is measured by some, so no other file's cases may run at the same time:
-//! there is a lock file.
+//! Some measure the machine's memory, or are short of time, so no other file's cases may run beside
+//! them: there is a lock file. Files whose cases are independent share it.
 
 use std::fs::File;
 use std::process::ExitCode;
@@ -82,7 +82,7 @@ impl Suite {
         let mut arguments = Arguments::from_args();
         let most = if self.are_independent { 2 } else { 1 };
         arguments.test_threads = Some(arguments.test_threads.unwrap_or(most).min(most));
-        let _alone = (!arguments.list).then(lock);
+        let _alone = (!arguments.list).then(|| lock(self.are_independent));
         let trials = self.cases.into_iter().map(|case| {
             let name = case.name.clone();
             Trial::ignorable_test(case.name, move || {
@@ -105,12 +105,14 @@ impl Suite {
     }
 }
 
-/// Waits until no other test process of ours measures.
-fn lock() -> File {
+/// Waits until no other test process of ours measures, or, if it `is_shared`, none that needs the
+/// machine for itself.
+fn lock(is_shared: bool) -> File {
     let path = std::env::temp_dir().join("uzswap-tests.lock");
     let file = File::options().create(true).append(true).open(&path);
     let file = file.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    file.lock().expect("a file can be locked");
+    let locked = if is_shared { file.lock_shared() } else { file.lock() };
+    locked.expect("a file can be locked");
     file
 }
 

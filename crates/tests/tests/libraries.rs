@@ -19,7 +19,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// by userfaultfd and by protection faults.
 const CPYTHON: &[(&str, bool, [u64; 2])] = &[
     ("test_mmap", true, SMALL_MIB),
-    ("test_threading", true, SMALL_MIB),
+    ("test_threading", false, SMALL_MIB),
     ("test_subprocess", false, SMALL_MIB),
     ("test_multiprocessing_fork", false, [96, 320]),
     ("test_multiprocessing_spawn", false, [96, 192]),
