@@ -36,6 +36,11 @@ fn main() -> ExitCode {
         // One that needs most of the limit; some of which any one fits; and many of which several
         // do.
         for (mib, children) in [(150, 1), (50, 8), (20, 16)] {
+            // In the short form each of the larger families by one mechanism.
+            let is_left_out = if sandbox == Sandbox::Open { 16 } else { 8 };
+            if !full() && children == is_left_out {
+                continue;
+            }
             let w = workshop.clone();
             suite.add(
                 format!("holds_for_{children}_children::{}", sandbox.mechanism()),
