@@ -78,6 +78,12 @@ impl Sandbox {
             Sandbox::NoUserfaultfd => "protect",
         }
     }
+
+    /// Whether the case of this number runs here: in the long form each case does by both
+    /// mechanisms, in the short form odd numbers by userfaultfd and even ones by protection faults.
+    pub fn has_turn(self, number: usize) -> bool {
+        full() || (number % 2 == 1) == (self == Sandbox::Open)
+    }
 }
 
 /// Whether the long versions were asked for.

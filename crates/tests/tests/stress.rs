@@ -10,6 +10,8 @@ use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, f
 /// Memory that `churn` checks; what its threads need beside comes on top.
 const CHURN_MIB: u64 = 96;
 const CHURN_LIMIT_MIB: u64 = 32;
+/// The number of a case that runs by userfaultfd in the short form.
+const BY_USERFAULTFD: usize = 1;
 /// Cases of `edge` that take a quarter of a minute and more by protection faults.
 const SLOW_BY_PROTECTION: [&str; 3] = ["resize_in_place", "fork_tree", "fork_with_threads"];
 /// `edge` holds 40 MiB.
@@ -72,12 +74,9 @@ fn main() -> ExitCode {
         Ok(Verdict::check(run.succeeded() && run.stdout.contains("clean") && huge, || run.report()))
     });
     for (user, sandbox) in [(User::Ordinary, Sandbox::Open), (User::Root, Sandbox::NoUserfaultfd)] {
-        let is_open = sandbox == Sandbox::Open;
         for (i, case) in edge_cases(&workshop).into_iter().enumerate() {
-            // In the short form every other one by protection faults, and the others by
-            // userfaultfd, as those that take long otherwise.
-            let is_by_userfaultfd = i % 2 == 1 || SLOW_BY_PROTECTION.contains(&case.as_str());
-            if !full() && is_by_userfaultfd != is_open {
+            let is_slow = SLOW_BY_PROTECTION.contains(&case.as_str());
+            if !sandbox.has_turn(if is_slow { BY_USERFAULTFD } else { i }) {
                 continue;
             }
             let w = workshop.clone();
