@@ -46,9 +46,9 @@ pub const MEMORY: OptionSpec = OptionSpec {
            the limit",
     default: "what is free",
     bounds: "at least 16M",
-    reason: "the smallest memory cgroup limit (or the machine's available memory), less what is \
-             used there already and a margin for page tables, stacks and kernel memory, which \
-             count there too",
+    reason: "what is left in the memory cgroup that leaves least (or the machine's available \
+             memory, if that is less), less a margin for page tables, stacks and kernel memory, \
+             which count there too",
     hidden: false,
 };
 
@@ -60,7 +60,8 @@ pub const POOL_PERCENT: OptionSpec = OptionSpec {
     default: POOL_PERCENT_DEFAULT,
     bounds: "1 to 90",
     reason: "a larger pool avoids the disk, a smaller one leaves more pages ready to use; what is \
-             better shows in the faults, so it adapts between 10 and 85",
+             better shows in the faults, so it adapts between 10 and 85; without a store it stays \
+             at 90",
     hidden: false,
 };
 
@@ -267,7 +268,8 @@ pub const IN_PLACE: OptionSpec = OptionSpec {
     bounds: "",
     reason: "whoever started uzswap (a notebook server, systemd, a batch system, a container) \
              signals, watches and waits for the program itself; the summary has no stderr to go \
-             to, --stats and --report have it",
+             to, --stats and --report have it; as process 1 of a container the program takes \
+             uzswap with it when it ends, so these may not be written",
     hidden: false,
 };
 

@@ -229,8 +229,9 @@ fn explain(notice: Notice, errno: i32, settings: &RunSettings, over: Option<&Ove
                 .to_string()
         }
         Notice::Unmanaged => {
-            "a program that was started along the way cannot be taken over (static, setuid, not \
-             for glibc) and ran unmanaged; its memory is not counted"
+            "a program that was started along the way could not be taken over (setuid, not for \
+             x86-64, in a chroot without the library, or a static or musl one that the library \
+             could not start) and ran unmanaged; its memory is not counted"
                 .to_string()
         }
         Notice::PagingEnded => format!(

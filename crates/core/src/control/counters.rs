@@ -138,6 +138,7 @@ counters! {
     OwnedPages "owned_pages" Sum
         "pages shared by fork that were written or evicted, and so became the process's own",
     UnmanagedExecs "unmanaged_execs" Sum
-        "programs started in the tree that cannot be taken over (static, setuid, not for glibc)",
+        "programs started in the tree that could not be taken over (setuid, not for x86-64, in a \
+         chroot without the library, or a static or musl one that the library could not start)",
     UnpatchedSites "unpatched_sites" Sum "system-call instructions that could not be redirected",
 }
