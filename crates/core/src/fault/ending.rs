@@ -111,7 +111,13 @@ impl Pager {
                 }
                 at = page + PAGE_SIZE;
             }
-            program::show(r.start, r.len(), r.prot as usize).or(Ok(()))
+            // But for pages that were given up, whose bytes would be wrong.
+            self.ranges.for_each(r.start, r.end, |part| {
+                if !part.flags.has(RangeFlags::UNREGISTERED) {
+                    let _ = program::show(part.start, part.len(), part.prot as usize);
+                }
+            });
+            Ok(())
         });
         self.forget_paging(s, active);
     }
