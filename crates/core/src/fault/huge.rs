@@ -276,8 +276,11 @@ impl Pager {
             }
             let Ok(from) = self.fill_frame(active, mechanism, frames, start, h.is_zero, prints)
             else {
-                // A touch of the page that cannot be loaded will tell that it is lost.
-                mechanism.clear_dock();
+                // A touch of the page that cannot be loaded will tell that it is lost. The dock is
+                // another thread's while this one fills a kept frame.
+                if frames.is_none() {
+                    mechanism.clear_dock();
+                }
                 return None;
             };
             kind = from;
