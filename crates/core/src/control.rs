@@ -358,6 +358,12 @@ impl Tree {
         {
             return;
         }
+        self.free(s);
+    }
+
+    /// Frees a slot whose `id` is `RETIRING`. Each number is taken out of the slot before it goes
+    /// into a sum or out of one, so that nothing counts twice if another process began with it.
+    fn free(&self, s: &Slot) {
         self.used_pages.fetch_sub(s.used_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);
         self.hold(s, 0);
         self.needed_pages.fetch_sub(s.needed_pages.swap(0, Ordering::AcqRel), Ordering::AcqRel);

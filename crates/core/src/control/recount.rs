@@ -52,12 +52,9 @@ impl Recount {
         for (s, stuck) in tree.used_slots().iter().zip(&mut self.stuck) {
             *stuck = if s.id() == RETIRING { *stuck + 1 } else { 0 };
             if *stuck >= LOOKS {
-                // The process that was claiming or freeing the slot is gone. Pages that it had not
-                // taken out of the sums yet are a difference now.
-                s.used_pages.store(0, Ordering::Release);
-                s.needed_pages.store(0, Ordering::Release);
-                s.held_pages.store(0, Ordering::Release);
-                s.id.store(0, Ordering::Release);
+                // The process that was claiming or freeing the slot is gone. Pages that it had
+                // taken out of the slot, and not out of the sums, are a difference now.
+                tree.free(s);
             }
         }
         let sum = |f: fn(&Slot) -> &AtomicI64| {
@@ -108,9 +105,16 @@ mod tests {
         let (t, mut recount) = (tree(), Recount::default());
         let s = t.claim(1).unwrap();
         t.publish(s, 70, 100);
+        s.is_locked.store(1, Ordering::Relaxed);
+        s.charged_pages.store(7, Ordering::Relaxed);
+        s.gone_at_ns.store(1, Ordering::Relaxed);
         s.id.store(RETIRING, Ordering::Relaxed);
         (0..2 * LOOKS).for_each(|_| recount.look(&t));
         assert!(core::ptr::eq(t.claim(2).unwrap(), s));
+        // The next owner inherits nothing.
+        assert_eq!(s.is_locked.load(Ordering::Relaxed), 0);
+        assert_eq!(s.charged_pages.load(Ordering::Relaxed), 0);
+        assert_eq!(s.gone_at_ns.load(Ordering::Relaxed), 0);
         assert_eq!(t.used_pages.load(Ordering::Relaxed), 0);
         assert_eq!(t.said_pages(), [0, 0]);
     }
