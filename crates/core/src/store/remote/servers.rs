@@ -122,6 +122,7 @@ impl Peer {
             number.store(link.descriptor(), Ordering::Release);
         }
         self.down_until_ns.store(0, Ordering::Relaxed);
+        self.downs.store(0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -288,7 +289,9 @@ impl Remote {
         let all_down = spots.iter().flatten().all(is_down);
         for (copy, spot) in flight.copies.iter_mut().zip(spots) {
             let Some(spot) = spot else { continue };
-            let mut part = patience.at_most(if has_two { self.hurry_ns } else { self.patience_ns });
+            let most = if has_two { self.hurry_ns } else { self.patience_ns };
+            let mut part = flight.patience.at_most(most);
+            let before = part.left_ns();
             // Nobody waits for a server that does not answer, if there is another.
             let skips = is_down(&spot) && !all_down;
             let sent = if skips {
@@ -296,6 +299,7 @@ impl Remote {
             } else {
                 self.write_to(spot, bytes, !has_two, &mut part)
             };
+            flight.patience.spend(before - part.left_ns());
             *copy = Some(Sent { spot, sent, result: None, is_again: false });
         }
         let is_sent = flight.copies.iter().flatten().any(|copy| copy.sent.is_ok());
