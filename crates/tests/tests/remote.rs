@@ -330,6 +330,18 @@ fn claims(workshop: &Workshop) -> Result<Verdict, String> {
     }
     let path = socket("ca-full");
     let held = Hostile::start(&path, EXPORT_MIB << 20);
+    // A claim that counts no more is left while the next run waits to see whether it counts.
+    held.put(0, b"uzswap store, in use by a run\nit\n7\n");
+    let fifth = thread::scope(|scope| {
+        let waiting = scope.spawn(|| run(&url("x", &path), &["true"]));
+        thread::sleep(Duration::from_millis(1500));
+        held.put(0, b"uzswap store, in use by processes that a run left behind\n");
+        waiting.join().expect("no panic")
+    });
+    if !says(&fifth, "left behind") {
+        return Ok(Verdict::Failed(format!("{fifth:?}")));
+    }
+    held.put(0, &[0; 4096]);
     held.put(70_000, b"somebody's");
     let third = run(&url("x", &path), &["true"]);
     let is_kept = held.contents()[70_000..].starts_with(b"somebody's");

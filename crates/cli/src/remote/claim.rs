@@ -238,10 +238,12 @@ impl Claimed {
             Record::Used(by, count) => {
                 thread::sleep(SILENCE);
                 match self.record()? {
-                    Record::Used(still, now) if (&still, now) != (&by, count) => {
+                    Record::Used(still, now) if (&still, now) == (&by, count) => Ok(true),
+                    Record::Used(still, _) => {
                         Err(format!("{shown} is used by another run, {still}: name another export"))
                     }
-                    _ => Ok(true),
+                    // The run that had it has ended just now.
+                    _ => self.look(),
                 }
             }
         }
