@@ -931,6 +931,34 @@ static void case_blocked(void) {
          is_zero(q, 3 << 20, (3 << 20) + PAGE) && is_cold_pattern(q, (3 << 20) + PAGE, 4 << 20));
 }
 
+// More such calls than are followed one by one, each into a page of its own.
+static void case_many_blocked(void) {
+    enum { THREADS = 600 };
+    static struct late_read calls[THREADS];
+    static pthread_t threads[THREADS];
+    unsigned char *p = map(2 * THREADS * PAGE), answer[100];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 64 << 10);
+    for (int i = 0; i < THREADS; i++) {
+        calls[i].into = p + 2 * i * PAGE;
+        if (pipe(calls[i].fds)) return;
+        if (pthread_create(&threads[i], &attributes, read_late, &calls[i])) return;
+    }
+    usleep(100000);
+    fill_big();
+    push_out();
+    int right = 0;
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        for (size_t j = 0; j < sizeof answer; j++) answer[j] = cold_pattern(i + j);
+        if (write(calls[i].fds[1], answer, sizeof answer) != sizeof answer) return;
+        pthread_join(threads[i], &result);
+        right += (long)result == sizeof answer && !memcmp(calls[i].into, answer, sizeof answer);
+    }
+    show("right %d\n", right);
+}
+
 static void case_own_stack(void) {
     int fds[2];
     if (pipe(fds)) return;
@@ -1297,6 +1325,7 @@ static const struct {
     CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon), CASE(close_all),
     CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room), CASE(descriptor_limit),
     CASE(empty_environment), CASE(shared), CASE(end_in_thread), CASE(identity),
+    LATE(many_blocked),
 };
 
 int main(int argc, char **argv) {

@@ -24,10 +24,12 @@ use uzswap::sys::{Errno, fd, file, nr};
 use super::{Args, PAGER, call, evictor};
 use crate::calls::walk::{Kind, Visit, walk};
 
-/// Threads and buffers that can be followed. Buffers beyond are held for good; threads beyond are
-/// not looked at, and their buffers are not held.
+/// Threads and buffers that can be followed. With more of either all buffers are held for good.
 const CALLS_MAX: usize = 256;
 const BUFFERS_MAX: usize = 512;
+/// Running threads that can be waited for: as many as a program of many threads can have ready on
+/// few processors.
+const RUNNING_MAX: usize = 1024;
 /// Processor time after which a running thread has left a call that does not block, and has made
 /// the one that it was about to make: some thousand times what the way from the class to the
 /// instruction takes, and a copy of some MiB.
@@ -77,6 +79,10 @@ struct Inflight {
     calls_len: usize,
     buffers: [Buffer; BUFFERS_MAX],
     buffers_len: usize,
+    /// Threads in no call, with their processor time when they were found.
+    running: [(u32, Option<u64>); RUNNING_MAX],
+    /// There were more calls or buffers than can be followed.
+    holds_for_good: bool,
 }
 
 static INFLIGHT: Mutex<Inflight> = Mutex::new(Inflight {
@@ -85,6 +91,8 @@ static INFLIGHT: Mutex<Inflight> = Mutex::new(Inflight {
     calls_len: 0,
     buffers: [Buffer { call: 0, start: 0, end: 0 }; BUFFERS_MAX],
     buffers_len: 0,
+    running: [(0, None); RUNNING_MAX],
+    holds_for_good: false,
 });
 
 /// Collects the buffers of one call.
@@ -105,6 +113,8 @@ impl Visit for Collector<'_> {
             if f.buffers_len < BUFFERS_MAX {
                 f.buffers[f.buffers_len] = Buffer { call: self.call, start, end };
                 f.buffers_len += 1;
+            } else {
+                f.holds_for_good = true;
             }
         }
     }
@@ -126,21 +136,13 @@ impl Visit for Collector<'_> {
 pub fn hold_all() {
     let me = uzswap::sys::gettid();
     let mut f = INFLIGHT.lock();
-    (f.calls_len, f.buffers_len) = (0, 0);
-    let mut follow = |tid, blocked| {
-        let n = f.calls_len;
-        if n < CALLS_MAX {
-            f.calls[n] = Call { tid, blocked, cpu_ns: cpu_ns(tid) };
-            f.calls_len += 1;
-        }
-    };
-    let mut running = [(0u32, None); CALLS_MAX];
+    f.forget();
     let mut running_len = 0;
     for_each_thread(|tid| match where_is(tid) {
         _ if tid == me => {}
-        Where::Blocked(call) => follow(tid, call),
-        Where::Running if running_len < CALLS_MAX => {
-            running[running_len] = (tid, cpu_ns(tid));
+        Where::Blocked(call) => f.follow(tid, call),
+        Where::Running if running_len < RUNNING_MAX => {
+            f.running[running_len] = (tid, cpu_ns(tid));
             running_len += 1;
         }
         Where::Running | Where::Gone | Where::Unknown => {}
@@ -148,11 +150,11 @@ pub fn hold_all() {
     for _ in 0..LOOKS_MAX {
         let mut left = 0;
         for i in 0..running_len {
-            let (tid, before_ns) = running[i];
+            let (tid, before_ns) = f.running[i];
             match where_is(tid) {
-                Where::Blocked(call) => follow(tid, call),
+                Where::Blocked(call) => f.follow(tid, call),
                 Where::Running if !has_run(tid, before_ns) => {
-                    running[left] = running[i];
+                    f.running[left] = f.running[i];
                     left += 1;
                 }
                 Where::Running | Where::Gone | Where::Unknown => {}
@@ -164,16 +166,30 @@ pub fn hold_all() {
         }
         uzswap::sys::sleep_ns(LOOK_NS);
     }
-    for call in 0..f.calls_len {
-        let Blocked { number, args, .. } = f.calls[call].blocked;
-        walk(number, &args, &mut Collector { inflight: &mut f, call });
+}
+
+impl Inflight {
+    fn forget(&mut self) {
+        (self.calls_len, self.buffers_len, self.holds_for_good) = (0, 0, false);
+    }
+
+    /// Holds the buffers of a thread's call.
+    fn follow(&mut self, tid: u32, blocked: Blocked) {
+        let call = self.calls_len;
+        if call < CALLS_MAX {
+            self.calls[call] = Call { tid, blocked, cpu_ns: cpu_ns(tid) };
+            self.calls_len += 1;
+        } else {
+            self.holds_for_good = true;
+        }
+        walk(blocked.number, &blocked.args, &mut Collector { inflight: self, call });
     }
 }
 
 /// Gives up the buffers of calls that have returned. Called by the evictor now and then.
 pub fn release_finished() {
     let mut f = INFLIGHT.lock();
-    if f.calls_len == 0 {
+    if f.calls_len == 0 || f.holds_for_good {
         return;
     }
     let mut over = [false; CALLS_MAX];
@@ -221,8 +237,7 @@ impl Call {
 pub fn after_fork_child() {
     // SAFETY: single-threaded, and nobody of this process holds it.
     unsafe { INFLIGHT.force_unlock() };
-    let mut f = INFLIGHT.lock();
-    (f.calls_len, f.buffers_len) = (0, 0);
+    INFLIGHT.lock().forget();
     PAGER.holds.forget_inflight();
 }
 
