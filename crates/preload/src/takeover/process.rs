@@ -317,7 +317,11 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
             }
             descriptors::keep_over_exec(true);
         }
-        let is_unmanaged = !way.is_managed();
+        let mut is_unmanaged = !way.is_managed();
+        let note_unmanaged = || {
+            PAGER.add(Counter::UnmanagedExecs, 1);
+            PAGER.tree().notice(Notice::Unmanaged, 0);
+        };
         let shared = is_shared_child();
         if !shared {
             runtime(t, || {
@@ -326,8 +330,7 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
             });
         }
         if is_unmanaged {
-            PAGER.add(Counter::UnmanagedExecs, 1);
-            PAGER.tree().notice(Notice::Unmanaged, 0);
+            note_unmanaged();
         }
         // SAFETY: this thread's block, or none.
         let lent = unsafe { f.hook_stack.as_ref() }.filter(|_| shared);
@@ -336,6 +339,8 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
         if let Way::Boot(_) = way {
             // The library was not executed: the call is made for the program itself.
             descriptors::keep_over_exec(false);
+            note_unmanaged();
+            is_unmanaged = true;
             r = raw(number, a);
         }
         // The exec failed: all is as before.
