@@ -17,10 +17,11 @@ use super::thread::ThreadBlock;
 use super::{ACTIVE, Answer, Args, PAGER, PID, call, count, raw, runtime, with_own_words};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
-/// Larger transfers go in pieces, so that holding does not exceed the limit.
+/// Larger transfers go in pieces, so that holding does not exceed the limit. A piece is some MiB:
+/// O_DIRECT wants multiples of the device's blocks.
 fn piece_bytes() -> usize {
     const LEAST: usize = 1 << 20;
-    (PAGER.limit_pages().max(0) as usize * PAGE_SIZE / 8).max(LEAST)
+    (PAGER.limit_pages().max(0) as usize * PAGE_SIZE / 8 / LEAST * LEAST).max(LEAST)
 }
 
 /// How a transfer on a descriptor may be cut.
@@ -458,7 +459,8 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
             return Some(if done > 0 { done as isize } else { r });
         }
         done += r as usize;
-        if (r as usize) < len {
+        // The next read of a stream may wait, though data has come.
+        if (r as usize) < len || (how == Cut::Stream && !writes) {
             break;
         }
     }
