@@ -13,7 +13,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::sync::Mutex;
-use super::{Errno, PAGE_SIZE, Result, nr, place};
+use super::{Errno, PAGE_SIZE, Result, nr, place, program};
 
 pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
@@ -125,7 +125,7 @@ pub fn map_huge(count: usize) -> Result<usize> {
     let start = map_anonymous(len + super::HUGE_BYTES, PROT_READ | PROT_WRITE)?
         .next_multiple_of(super::HUGE_BYTES);
     // SAFETY: a mapping of our own.
-    unsafe { super::program::advise_huge(start, len) };
+    unsafe { program::advise_huge(start, len) };
     Ok(start)
 }
 
@@ -175,14 +175,7 @@ impl Mapping {
         }
         // SAFETY: the range lies in our own mapping, borrowed exclusively; zero bytes are valid
         // bytes.
-        let _ = unsafe {
-            uz_syscall!(
-                nr::MADVISE,
-                self.addr + range.start,
-                range.end - range.start,
-                MADV_DONTNEED
-            )
-        };
+        unsafe { give_back(self.addr + range.start, range.end - range.start) };
     }
 }
 
@@ -194,8 +187,21 @@ impl Drop for Mapping {
     }
 }
 
+/// Gives the frames of whole pages back to the kernel. Memory that is locked (mlockall, ours or the
+/// program's) wants an advice of its own; Linux before 5.18 does not know it, and the frames stay.
+///
+/// # Safety
+/// The contents must be worthless or stored elsewhere.
+unsafe fn give_back(addr: usize, len: usize) {
+    // SAFETY: the caller vouches.
+    let _ = unsafe {
+        program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len))
+    };
+}
+
 /// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all.
-/// Returns how many bytes were dropped, from the first on. Linux before 6.15 drops none.
+/// Returns how many bytes were dropped, from the first on. Linux before 6.15 drops none, and none
+/// that are locked.
 ///
 /// # Safety
 /// The contents must be worthless or stored elsewhere.
@@ -369,7 +375,12 @@ impl<T: Zeroable> Table<T> {
     /// Gives the memory of `count` elements from `first` back to the kernel; they are zero
     /// afterwards. They must lie in one mapped segment and cover whole pages.
     fn decommit(&mut self, first: usize, count: usize) {
-        self.advise(first, count, MADV_DONTNEED);
+        let (addr, len) = self.stretch(first, count);
+        if len > 0 {
+            // SAFETY: the range lies in one segment of ours, borrowed exclusively; zero is a valid
+            // T, without drop.
+            unsafe { give_back(addr, len) };
+        }
     }
 
     /// Gives several stretches (first element, count) back, wherever they lie, as `decommit` does,
@@ -396,7 +407,11 @@ impl<T: Zeroable> Table<T> {
     /// Kernels before 5.14 cannot; then touching them does it. They must lie in one mapped segment
     /// and cover whole pages.
     pub fn populate(&mut self, first: usize, count: usize) {
-        self.advise(first, count, MADV_POPULATE_WRITE);
+        let (addr, len) = self.stretch(first, count);
+        if len > 0 {
+            // SAFETY: the range lies in one segment of ours, and the bytes stay as they are.
+            let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_POPULATE_WRITE) };
+        }
     }
 
     /// Address and length of whole pages of elements, in one mapped segment.
@@ -406,15 +421,6 @@ impl<T: Zeroable> Table<T> {
         let len = count * size_of::<T>();
         assert!(addr.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE));
         (addr, len)
-    }
-
-    fn advise(&mut self, first: usize, count: usize, advice: usize) {
-        let (addr, len) = self.stretch(first, count);
-        if len > 0 {
-            // SAFETY: the range lies in one segment of ours, borrowed exclusively. The advice given
-            // here keeps the bytes or makes them zero, which is a valid T, without drop.
-            let _ = unsafe { uz_syscall!(nr::MADVISE, addr, len, advice) };
-        }
     }
 
     /// Unmaps a segment. Its elements are gone until `ensure` maps it again, zero.
@@ -508,6 +514,29 @@ mod tests {
             assert!(t.get(i).unwrap().iter().all(|&b| b == u8::from(!is_given)), "{i}");
         }
         t.decommit_each(&[]);
+    }
+
+    #[test]
+    fn locked_memory_is_given_back() {
+        let mut m = Mapping::new(2 * PAGE_SIZE).unwrap();
+        let mut t: Table<[u8; PAGE_SIZE]> = Table::new();
+        t.ensure(0).unwrap();
+        for addr in [m.addr(), t.stretch(0, 2).0] {
+            // SAFETY: memory of this test, which stays as it is.
+            if let Err(e) = unsafe { uz_syscall!(nr::MLOCK, addr, 2 * PAGE_SIZE) } {
+                return println!("SKIPPED: mlock: {e}");
+            }
+        }
+        // SAFETY: a mapping of this test that has nothing in it yet.
+        if let Err(e) = unsafe { program::drop_locked_pages(m.addr(), PAGE_SIZE) } {
+            return println!("SKIPPED: MADV_DONTNEED_LOCKED: {e}");
+        }
+        m.as_mut_slice().fill(7);
+        m.decommit(0..PAGE_SIZE);
+        assert!(m.as_slice()[..PAGE_SIZE].iter().all(|&b| b == 0) && m.as_slice()[PAGE_SIZE] == 7);
+        (0..2).for_each(|i| t.get_mut(i).unwrap().fill(7));
+        t.decommit_each(&[(0, 1)]);
+        assert!(t.get(0).unwrap().iter().all(|&b| b == 0) && t.get(1).unwrap()[0] == 7);
     }
 
     #[test]
