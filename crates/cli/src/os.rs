@@ -203,6 +203,16 @@ impl InheritedSignals {
     }
 }
 
+/// Whether a signal is ignored, as nohup and a shell's `&` leave it for those that they start.
+pub fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: asks only; the kernel fills the local.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, null(), &mut action);
+        action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// A signal that was sent to us.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {

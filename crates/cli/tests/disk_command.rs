@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::system::kill;
+use common::system::{kill, with_ignored};
 use common::{Scratch, assert_refused, eventually, stdout, uzswap};
 
 fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
@@ -92,4 +92,46 @@ fn a_command_has_the_disk_and_its_end_is_the_disks() {
     let missing = output(&scratch, &["1M", "--", "/no/such/command"]);
     assert_refused(&missing, 127, &["/no/such/command"]);
     assert_eq!(std::fs::read_dir(scratch.directory().join("uzswap")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_signal_ends_the_command_and_its_code_is_the_disks() {
+    let scratch = Scratch::new();
+    let ready = scratch.directory().join("ready");
+    let started = |script: &str| {
+        let script = format!("{script}; : >'{}'; exec sleep 60", ready.display());
+        let disk = served(&scratch, &["1M", "--", "sh", "-c", &script]);
+        eventually("the command runs", || ready.exists());
+        std::fs::remove_file(&ready).unwrap();
+        disk
+    };
+    let mut disk = started("true");
+    kill(disk.id(), libc::SIGTERM);
+    assert_eq!(disk.wait().unwrap().code(), Some(143));
+    // This command does not end when it is asked to. A second signal, a moment later, ends both.
+    let mut disk = started("trap '' TERM");
+    let mut status = None;
+    eventually("it ends at once", || {
+        kill(disk.id(), libc::SIGTERM);
+        status = disk.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(143));
+}
+
+#[test]
+fn signals_that_were_ignored_stay_ignored() {
+    let scratch = Scratch::new();
+    let mut command = command(&scratch, &["1M"]);
+    let mut disk = with_ignored(&mut command, &[libc::SIGHUP, libc::SIGINT]).spawn().unwrap();
+    let orders = scratch.directory().join("uzswap/disk-0.orders");
+    // Signals are seen to before there is a socket.
+    eventually("it is there", || orders.exists());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", disk.id())).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    let ignored = u64::from_str_radix(mask, 16).unwrap();
+    let bits = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].map(|s| ignored >> (s - 1) & 1);
+    assert_eq!(bits, [1, 1, 0]);
+    kill(disk.id(), libc::SIGTERM);
+    assert!(disk.wait().unwrap().success());
 }

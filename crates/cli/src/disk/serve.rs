@@ -8,11 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -32,6 +33,11 @@ use crate::{Failure, console, os};
 
 /// Names that are tried for a disk that was given none.
 const NAMES_TRIED: u32 = 1000;
+/// The signals that end a disk.
+const END_SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+/// Signals that come within this time of the first are one wish to end: timeout(1) and shells send
+/// some twice. A later one is impatience.
+const ONE_WISH: Duration = Duration::from_millis(300);
 
 /// The sockets of a disk. Their files go when this does.
 struct Sockets {
@@ -44,8 +50,8 @@ struct Sockets {
 
 /// Why serving ends.
 enum End {
-    Signal,
-    Command(io::Result<std::process::ExitStatus>),
+    Signal(i32),
+    Command(io::Result<ExitStatus>),
 }
 
 pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
@@ -54,8 +60,9 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
         move |e: io::Error| Failure::environment(format!("{what}: {}", reason(&e)))
     };
     // Before there are threads: all of them must leave these signals to the one that waits for
-    // them.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("signals"))?;
+    // them. A signal that is ignored stays so: the disk was started to live on.
+    let signals = END_SIGNALS.into_iter().filter(|signal| !os::is_ignored(*signal));
+    let mut signals = Signals::new(signals).map_err(failed("signals"))?;
     // A client that has gone is an error of a write, no more.
     signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false)))
         .map_err(failed("signals"))?;
@@ -94,29 +101,47 @@ pub fn run(settings: Box<ServeSettings>) -> Result<u8, Failure> {
     let (tell, told) = mpsc::channel();
     let by_signal = tell.clone();
     thread::spawn(move || {
-        for _ in signals.forever() {
-            let _ = by_signal.send(End::Signal);
+        for signal in signals.forever() {
+            let _ = by_signal.send(End::Signal(signal));
         }
     });
     let child = start(&settings.command, &sockets.uri, &name, tell)?;
-    let end = told.recv().unwrap_or(End::Signal);
+    let end = told.recv().unwrap_or(End::Signal(SIGTERM));
     // The names of the sockets go first: nobody connects to what is about to end.
     drop((sockets.orders, sockets.clients));
-    match end {
-        End::Command(Ok(status)) => Ok(exit_code(status)),
-        End::Command(Err(e)) => Err(Failure::environment(format!("the command: {}", reason(&e)))),
-        End::Signal => {
-            if let Some(pid) = child {
-                let _ = kill(pid, Signal::SIGTERM);
-                let _ = told.recv();
+    match (end, child) {
+        (End::Command(ended), _) => code_of(ended),
+        (End::Signal(_), Some(pid)) => end_command(pid, &told),
+        (End::Signal(_), None) => Ok(0),
+    }
+}
+
+/// Ends the command because a signal came, and gives its exit code. A second signal ends all at
+/// once.
+fn end_command(pid: Pid, told: &mpsc::Receiver<End>) -> Result<u8, Failure> {
+    let _ = kill(pid, Signal::SIGTERM);
+    let asked = Instant::now();
+    loop {
+        let Ok(end) = told.recv() else { return Ok(exit_code(ExitStatus::from_raw(SIGTERM))) };
+        match end {
+            End::Command(ended) => return code_of(ended),
+            End::Signal(_) if asked.elapsed() < ONE_WISH => {}
+            End::Signal(signal) => {
+                // The command may hang in a request to this disk, where only our end ends it: so
+                // its own end is not waited for.
+                let _ = kill(pid, Signal::SIGKILL);
+                return Ok(exit_code(ExitStatus::from_raw(signal)));
             }
-            Ok(0)
         }
     }
 }
 
+fn code_of(ended: io::Result<ExitStatus>) -> Result<u8, Failure> {
+    ended.map(exit_code).map_err(|e| Failure::environment(format!("the command: {}", reason(&e))))
+}
+
 /// The exit code of a status, as shells give it.
-fn exit_code(status: std::process::ExitStatus) -> u8 {
+fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(1)
 }
@@ -296,7 +321,6 @@ mod tests {
 
     #[test]
     fn codes_of_commands() {
-        use std::process::ExitStatus;
         assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
     }
