@@ -1,11 +1,12 @@
-//! The thread that does what nobody waits for: the clock, the limit, recompression, idle pages.
+//! The thread that does what nobody waits for: the clock, the limit, recompression, idle pages, a
+//! store that has failed.
 //!
 //! zram leaves all of this to scripts of its users. Here it happens by itself: idle pages are
 //! compressed again more densely when there is time, and written to the store once they were idle
 //! for long enough, if that is wanted. Each round takes a bounded time, so that all of this goes on
 //! while much is compressed.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ const PACKING: Duration = Duration::from_millis(100);
 const PACKED_AT_ONCE: usize = 64;
 /// The time between two searches for idle pages.
 const IDLE_ROUND: Duration = Duration::from_secs(5);
+/// A store that failed is tried again after this time: its disk may have room by then.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
 /// After so many rounds without a request the buffers go back.
 const RESTS_AFTER: u32 = 25;
 /// The part of its memory, of 100, at which a disk is said to be nearly full.
@@ -40,6 +43,8 @@ pub struct Upkeep {
     is_stopped: Mutex<bool>,
     stops: Condvar,
     is_nearly_full: AtomicBool,
+    /// The error of a store that has failed and taken nothing since; 0: it works.
+    store_errno: AtomicI32,
 }
 
 impl Upkeep {
@@ -50,6 +55,7 @@ impl Upkeep {
             is_stopped: Mutex::new(false),
             stops: Condvar::new(),
             is_nearly_full: AtomicBool::new(false),
+            store_errno: AtomicI32::new(0),
         }
     }
 
@@ -68,7 +74,8 @@ impl Upkeep {
             NO_LIMIT => String::new(),
             pages => format!("writeback_limit {pages}\n"),
         };
-        format!("idle_after {idle_after}\n{limit}")
+        let store_errno = self.store_errno.load(Ordering::Relaxed);
+        format!("idle_after {idle_after}\n{limit}store_errno {store_errno}\n")
     }
 
     /// Writes pages back, as many as the limit leaves; says how many.
@@ -102,6 +109,17 @@ struct Rounds {
     requests: u64,
     quiet: u32,
     looked_for_idle: Instant,
+    /// The last time at which a store that failed was tried again, or was seen to fail first.
+    tried_store: Instant,
+    /// Clusters that it had taken by then.
+    store_writes: u64,
+}
+
+impl Rounds {
+    fn new() -> Rounds {
+        let now = Instant::now();
+        Rounds { requests: 0, quiet: 0, looked_for_idle: now, tried_store: now, store_writes: 0 }
+    }
 }
 
 /// Starts the keeper. `say` has the lines that its user should see.
@@ -111,7 +129,7 @@ pub fn start(
     say: impl Fn(&str) + Send + 'static,
 ) -> std::io::Result<thread::JoinHandle<()>> {
     let keep = move || {
-        let mut rounds = Rounds { requests: 0, quiet: 0, looked_for_idle: Instant::now() };
+        let mut rounds = Rounds::new();
         while !upkeep.wait() {
             round(&disk, &upkeep, &mut rounds, &say);
         }
@@ -123,6 +141,7 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
     let cache = disk.cache();
     cache.set_now(disk.second());
     disk.divide_memory();
+    tend_store(disk, upkeep, rounds);
     warn(disk, upkeep, say);
     if rounds.looked_for_idle.elapsed() >= IDLE_ROUND {
         rounds.looked_for_idle = Instant::now();
@@ -144,9 +163,35 @@ fn round(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds, say: &impl Fn(&str))
     }
 }
 
+/// Lets a store that failed be tried again now and then. It works again once it has taken something
+/// since, and not failed for as long.
+fn tend_store(disk: &Disk, upkeep: &Upkeep, rounds: &mut Rounds) {
+    let cache = disk.cache();
+    let failure = if disk.has_store() { cache.store_failure() } else { None };
+    let is_known = upkeep.store_errno.load(Ordering::Relaxed) != 0;
+    let is_time = rounds.tried_store.elapsed() >= STORE_AGAIN;
+    match failure {
+        Some(errno) => {
+            upkeep.store_errno.store(errno.0, Ordering::Relaxed);
+            if !is_known || is_time {
+                rounds.tried_store = Instant::now();
+                rounds.store_writes = cache.counters().cluster_writes;
+            }
+            if is_known && is_time {
+                cache.retry_store();
+            }
+        }
+        None if is_known && is_time && cache.counters().cluster_writes > rounds.store_writes => {
+            upkeep.store_errno.store(0, Ordering::Relaxed);
+            upkeep.is_nearly_full.store(false, Ordering::Relaxed);
+        }
+        None => {}
+    }
+}
+
 /// Says once that little memory is left, before a client hears that there is none.
 fn warn(disk: &Disk, upkeep: &Upkeep, say: &impl Fn(&str)) {
-    if disk.has_store() && disk.cache().store_failure().is_none() {
+    if disk.has_store() && upkeep.store_errno.load(Ordering::Relaxed) == 0 {
         return;
     }
     let (used, all) = (disk.used_bytes(), disk.memory_bytes());
@@ -175,5 +220,61 @@ fn look_for_idle(disk: &Disk, upkeep: &Upkeep) {
         upkeep.write_back(disk, idle, u64::MAX);
     } else {
         disk.cache().recompress_which(idle, usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array;
+
+    use uzswap::cache::Page;
+    use uzswap::sys::{Errno, fd, file, socket};
+
+    use super::*;
+    use crate::disk::{DiskError, PAGE_BYTES};
+    use crate::testing::config;
+    use crate::tests::random;
+
+    fn page(n: u64) -> Page {
+        let mut next = random(n + 1);
+        array::from_fn(|_| next(256) as u8)
+    }
+
+    #[test]
+    fn a_store_that_failed_is_tried_again() {
+        const PAGES: u64 = 512;
+        let mut config = config(PAGES * PAGE_BYTES, 1 << 20);
+        config.store = Some(std::env::temp_dir());
+        let disk = Disk::new(&config).unwrap();
+        let (upkeep, mut rounds) = (Upkeep::new(None, 0), Rounds::new());
+        let mut pass = |time| {
+            rounds.tried_store -= time;
+            round(&disk, &upkeep, &mut rounds, &|_| {});
+            upkeep
+                .stats()
+                .lines()
+                .find_map(|line| line.strip_prefix("store_errno "))
+                .unwrap()
+                .to_string()
+        };
+        let write = |n: u64| disk.write(n * PAGE_BYTES, &page(n));
+        // A file that is always full takes the place of the store's.
+        let mut descriptors = Vec::new();
+        disk.cache().for_each_descriptor(|fd| descriptors.push(fd));
+        let kept = file::duplicate(descriptors[0]).unwrap();
+        socket::replace(descriptors[0], fd::open_read_write(c"/dev/full").unwrap()).unwrap();
+        let stored = (0..PAGES).find(|n| write(*n).is_err()).expect("there is no room");
+        assert_eq!(pass(Duration::ZERO), Errno::ENOSPC.0.to_string());
+        socket::replace(descriptors[0], kept).unwrap();
+        assert_eq!(write(stored), Err(DiskError::Full), "nothing is tried at once");
+        assert_eq!(pass(STORE_AGAIN), Errno::ENOSPC.0.to_string(), "nothing was written yet");
+        assert!((stored..PAGES).all(|n| write(n).is_ok()));
+        assert_eq!(pass(STORE_AGAIN), "0");
+        let mut bytes = [0; PAGE_BYTES as usize];
+        for n in 0..PAGES {
+            disk.read(n * PAGE_BYTES, &mut bytes).unwrap();
+            assert!(bytes == page(n), "page {n}");
+        }
+        disk.cache().check();
     }
 }

@@ -1,11 +1,12 @@
 //! `uzswap disk ls`: the disks that are there, as zramctl shows them.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
 use super::client::{self, PATIENCE};
+use crate::program::reason;
 use crate::size::PAGE_BYTES;
 use crate::size::human;
 use crate::{Failure, columns, console};
@@ -34,12 +35,22 @@ impl Shown {
             human(self.get("memory_bytes")),
             pages("store_pages"),
             self.get("clients").to_string(),
+            self.store(),
         ]
+    }
+
+    /// The store's state, or the error for which it takes nothing.
+    fn store(&self) -> String {
+        match (self.get("has_store"), i32::try_from(self.get("store_errno"))) {
+            (0, _) => "none".to_string(),
+            (_, Ok(0) | Err(_)) => "works".to_string(),
+            (_, Ok(errno)) => reason(&io::Error::from_raw_os_error(errno)),
+        }
     }
 }
 
-const COLUMNS: [&str; 8] =
-    ["NAME", "DISKSIZE", "DATA", "COMPR", "TOTAL", "MEM-LIMIT", "WRITTEN", "CLIENTS"];
+const COLUMNS: [&str; 9] =
+    ["NAME", "DISKSIZE", "DATA", "COMPR", "TOTAL", "MEM-LIMIT", "WRITTEN", "CLIENTS", "STORE"];
 
 fn parse(name: &str, text: &str) -> Shown {
     let pair = |line: &str| {
@@ -90,7 +101,7 @@ fn table(disks: &[Shown]) -> String {
     }
     let mut rows = vec![COLUMNS.map(str::to_string)];
     rows.extend(disks.iter().map(Shown::cells));
-    columns::aligned(&rows, std::array::from_fn(|i| i > 0))
+    columns::aligned(&rows, std::array::from_fn(|i| i > 0 && i + 1 < COLUMNS.len()))
 }
 
 #[cfg(test)]
@@ -105,5 +116,9 @@ mod tests {
         assert_eq!(lines.len(), 2);
         let words: Vec<&str> = lines[1].split_whitespace().collect();
         assert_eq!(words[..5], ["a", "1.0", "GiB", "1.0", "MiB"]);
+        let store = |text: &str| parse("a", text).store();
+        assert_eq!(store("has_store 0\nstore_errno 0\n"), "none");
+        assert_eq!(store("has_store 1\nstore_errno 0\n"), "works");
+        assert_eq!(store("has_store 1\nstore_errno 28\n"), "no space left");
     }
 }
