@@ -170,6 +170,20 @@ class Unmanaged(unittest.TestCase):
         ]:
             self.assertAlmostEqual(uzswap.advise(view, "cold"), size, delta=8192)
 
+    def test_advice_knows_how_large_an_element_is(self):
+        for typestr, size in [
+            ("<f8", 8),
+            ("|b1", 1),
+            ("|S10", 10),
+            ("<U10", 40),
+            ("<M8[ns]", 8),
+            (">m8[25us]", 8),
+            ("|O", ctypes.sizeof(ctypes.c_void_p)),
+            ("|V24", 24),
+        ]:
+            interface = {"data": (4096, False), "typestr": typestr, "shape": (3, 5)}
+            self.assertEqual(_advice._bounds(interface), (4096, 4096 + 15 * size), typestr)
+
     def test_advice_about_arrays_and_tables_of_arrow(self):
         page = mmap.PAGESIZE
         one = Columns.Array(None, 8 * page)

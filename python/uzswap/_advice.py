@@ -32,11 +32,21 @@ class _Buffer(ctypes.Structure):
     ]
 
 
+def _itemsize(typestr: str) -> int:
+    """The bytes of an element: the number behind the kind's letter. Of text ("<U10") it counts
+    characters. A time has its unit behind it ("<M8[ns]"), an object ("|O") no number."""
+    kind, number = typestr[1], typestr[2:].partition("[")[0]
+    if not number:
+        return ctypes.sizeof(ctypes.c_void_p)
+    # NumPy's text is UCS-4.
+    return int(number) * (4 if kind == "U" else 1)
+
+
 def _bounds(interface: Any) -> Tuple[int, int]:
     """Where the bytes of an array lie, also of a view with steps or in another order."""
     start = interface["data"][0]
     low = high = start
-    itemsize = int(interface["typestr"][2:])
+    itemsize = _itemsize(interface["typestr"])
     shape = interface["shape"]
     if 0 in shape:
         return start, start
