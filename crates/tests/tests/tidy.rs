@@ -438,3 +438,16 @@ fn readme_is_one_page_and_links_lead_somewhere() {
     }
     assert!(seen > 20 || files().is_none(), "only {seen} links: have they another form now?");
 }
+
+#[test]
+fn the_table_of_whole_program_tests_has_each_file() {
+    let table = text_of(Path::new("crates/tests/README.md"));
+    let listed = files().unwrap_or_default();
+    let tests = listed.iter().filter_map(|path| path.strip_prefix("crates/tests").ok());
+    let mut seen = 0;
+    for file in tests.filter(|file| file.starts_with("tests") && has_suffix(file, &["rs"])) {
+        assert!(table.contains(&format!("\n| `{}` |", file.display())), "{}", file.display());
+        seen += 1;
+    }
+    assert!(seen > 20 || files().is_none(), "only {seen} tests: are they elsewhere now?");
+}
