@@ -71,6 +71,8 @@ impl ControlBlock {
     /// Makes both: the counters, which all may write, and the settings, which nobody can write any
     /// more. Their descriptors survive an exec.
     pub fn create(settings: &Settings) -> io::Result<ControlBlock> {
+        let has_ring = settings.trace != 0;
+        Self::fits(has_ring)?;
         let sealed = memory_file(c"uzswap-settings")?;
         // SAFETY: plain numbers and bytes without padding between them, read for their length.
         let bytes = unsafe {
@@ -83,8 +85,7 @@ impl ControlBlock {
         add_seals(&sealed, SETTINGS_SEALS)?;
 
         let shared = memory_file(c"uzswap-control")?;
-        let has_ring = settings.trace != 0;
-        let bytes = if has_ring { TRACED_BYTES } else { CONTROL_BYTES };
+        let bytes = Self::file_bytes(has_ring);
         // SAFETY: plain calls on our descriptor; the mapping is new, of the size the file was just
         // given.
         let addr = unsafe {
@@ -98,6 +99,16 @@ impl ControlBlock {
         }
         let (counters, settings) = (above_small_numbers(shared)?, above_small_numbers(sealed)?);
         Ok(ControlBlock { addr: addr.cast(), counters, settings, has_ring })
+    }
+
+    /// Whether files, those in memory included, may be as large as the block's.
+    pub fn fits(has_ring: bool) -> io::Result<()> {
+        within_file_size(Self::file_bytes(has_ring).max(size_of::<Settings>()))
+    }
+
+    /// The length of the larger file.
+    pub fn file_bytes(has_ring: bool) -> usize {
+        if has_ring { TRACED_BYTES } else { CONTROL_BYTES }
     }
 
     /// The shared counters.
@@ -166,6 +177,12 @@ fn above_small_numbers(fd: OwnedFd) -> io::Result<OwnedFd> {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Whether a file may have so many bytes (`ulimit -f`). To be asked before a file is made longer:
+/// beyond the limit the kernel not only refuses, it ends us by SIGXFSZ.
+pub fn within_file_size(bytes: usize) -> io::Result<()> {
+    uzswap::sys::file::within_size_limit(0, bytes).map_err(|e| io::Error::from_raw_os_error(e.0))
 }
 
 /// The soft limit of a resource; `None` when it is unlimited.

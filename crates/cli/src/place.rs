@@ -31,6 +31,8 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
     if !fs::metadata(directory)?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
     }
+    let bytes = [0xa5u8; 65536];
+    os::within_file_size(bytes.len())?;
     let open = |flags| {
         OpenOptions::new()
             .read(true)
@@ -57,7 +59,7 @@ pub fn try_store(directory: &Path) -> io::Result<StorePlace> {
         }
         other => other?,
     };
-    file.write_all_at(&[0xa5; 65536], 0)?;
+    file.write_all_at(&bytes, 0)?;
     Ok(StorePlace {
         file_system: FileSystem::of(directory)?,
         direct_io: open(libc::O_DIRECT).is_ok(),
@@ -116,7 +118,10 @@ pub fn private_directory(path: &Path) -> Result<(), Fault> {
         });
     }
     // Without it the cache works as well.
-    if let Ok(mut file) = OpenOptions::new().write(true).create_new(true).open(directory.at(TAG)) {
+    if os::within_file_size(TAG_TEXT.len()).is_ok()
+        && let Ok(mut file) =
+            OpenOptions::new().write(true).create_new(true).open(directory.at(TAG))
+    {
         let _ = file.write_all(TAG_TEXT.as_bytes());
     }
     Ok(())

@@ -123,6 +123,7 @@ pub fn reason(error: &io::Error) -> String {
         ErrorKind::IsADirectory => "is a directory".to_string(),
         ErrorKind::PermissionDenied => "permission denied".to_string(),
         ErrorKind::StorageFull => "no space left".to_string(),
+        ErrorKind::FileTooLarge => "files may not be so large (ulimit -f)".to_string(),
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_string(),
         _ => {
             let text = error.to_string();

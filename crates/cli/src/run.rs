@@ -119,7 +119,7 @@ fn take_over(
     settings: &mut RunSettings,
     env: place::Env,
 ) -> Result<Option<(PathBuf, ControlBlock)>, Failure> {
-    let way = match possible(program, probe, settings.mechanism) {
+    let way = match possible(program, probe, settings) {
         Ok(way) => way,
         Err(refusal) if settings.if_possible => {
             settings.remarks.push(format!("runs unmanaged: {}", refusal.cause));
@@ -280,9 +280,15 @@ fn environment(
 }
 
 /// Whether the program can be managed, here.
-fn possible(program: &Program, probe: &Probe, mechanism: Mechanism) -> Result<Way, Refusal> {
+fn possible(program: &Program, probe: &Probe, settings: &RunSettings) -> Result<Way, Refusal> {
     let way = program.takeover.clone()?;
-    probe.check(mechanism).map(|()| way)
+    probe.check(settings.mechanism)?;
+    let has_ring = settings.trace.is_some();
+    ControlBlock::fits(has_ring).map_err(|e| Refusal {
+        cause: format!("no file in memory can be shared with the program: {}", reason(&e)),
+        remedy: format!("allow {} KiB", ControlBlock::file_bytes(has_ring).div_ceil(1024)),
+    })?;
+    Ok(way)
 }
 
 /// Begins to record for `--trace`.

@@ -180,6 +180,19 @@ fn a_small_table_of_descriptors_is_enough() {
 }
 
 #[test]
+fn where_files_must_be_small_that_is_said() {
+    // A process that writes beyond this limit is not only refused: the kernel kills it.
+    let limited = |options: &[&str]| {
+        let mut command = uzswap();
+        command.args(["run", "--quiet"]).args(options).args(["--", "sh", "-c", "exit 4"]);
+        with_limit(&mut command, libc::RLIMIT_FSIZE, 0).output().unwrap()
+    };
+    assert_refused(&limited(&[]), 2, &["(ulimit -f)", "--if-possible"]);
+    assert_refused(&limited(&["--store", "/tmp"]), 2, &["--store: /tmp: ", "(ulimit -f)"]);
+    assert_eq!(limited(&["--if-possible"]).status.code(), Some(4));
+}
+
+#[test]
 fn uzswap_itself_is_small() {
     // Its memory counts against the same limit as the program's.
     let output = run(["--quiet", "--", "sh", "-c", "grep RssAnon /proc/$PPID/status"]);
