@@ -19,6 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
+use std::time::Duration;
 
 pub mod apart;
 pub mod contention;
@@ -314,6 +315,28 @@ pub fn discard(signal: c_int) {
         libc::sigemptyset(&mut only);
         libc::sigaddset(&mut only, signal);
         libc::sigtimedwait(&only, null_mut(), &now);
+    }
+}
+
+/// Waits for a signal that asks a process to end, for so long. One that we were started to ignore
+/// (by nohup, or behind a shell's &) asks nobody. False: none has come.
+pub fn is_asked_to_end_within(time: Duration) -> bool {
+    let time = libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // SAFETY: live locals; no information is asked for, and no action is changed.
+    unsafe {
+        let mut asking: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut asking);
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, null(), &mut action);
+            if action.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&mut asking, signal);
+            }
+        }
+        libc::sigtimedwait(&asking, null_mut(), &time) > 0
     }
 }
 
@@ -808,6 +831,23 @@ mod tests {
         assert!(block.ring().is_none());
         let traced = ControlBlock::create(&Settings { trace: 1, ..settings }).unwrap();
         assert_eq!(traced.ring().unwrap().next(), uzswap::control::trace::Next::Empty);
+    }
+
+    #[test]
+    fn a_signal_that_asks_to_end_is_heard_once() {
+        // The mask is the thread's own.
+        let heard = std::thread::spawn(|| {
+            take_signals();
+            let asked = || is_asked_to_end_within(Duration::from_millis(1));
+            let before = asked();
+            // SAFETY: sent to this thread, which blocks both.
+            unsafe {
+                libc::raise(libc::SIGUSR1);
+                libc::raise(libc::SIGTERM);
+            }
+            [before, asked(), asked()]
+        });
+        assert_eq!(heard.join().unwrap(), [false, true, false]);
     }
 
     #[test]

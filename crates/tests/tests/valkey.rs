@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         ("a_server_with_a_password", password),
         ("children_read_their_parents_pages", forked),
         ("processes_left_behind_are_waited_for", left_behind),
+        ("that_wait_can_be_interrupted", interrupted),
         ("leases_are_renewed", renewed),
         ("everything_is_killed", all_killed),
         ("a_full_server", full_server),
@@ -315,6 +317,33 @@ fn left_behind(workshop: &Workshop) -> Result<Verdict, String> {
         && String::from_utf8_lossy(&run.stderr).contains("waits for processes")
         && left == 0;
     Ok(Verdict::check(ok, || format!("{left} keys are left\n{said}\n{run:?}")))
+}
+
+/// Somebody who does not want to wait for them presses Ctrl-C, and is told what becomes of them.
+fn interrupted(workshop: &Workshop) -> Result<Verdict, String> {
+    let server = Server::start(&[]);
+    let mut command = Command::new(workshop.uzswap());
+    command.args(["run", "--memory", "32M", "--store", &server.url(), "--", "sh", "-c"]);
+    command.args(["python3 \"$0\" $1 60 >/dev/null 2>&1 & read line"]);
+    command.arg(workshop.script("values.py")).arg(HELD_MIB).process_group(0);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = command.spawn().map_err(|e| e.to_string())?;
+    let pid = Pid::from_raw(run.id() as i32).expect("a process of ours");
+    wait_for("values", || server.keys() > 8);
+    drop(run.stdin.take());
+    let stderr = BufReader::new(run.stderr.take().expect("a pipe"));
+    let mut said = Vec::new();
+    for line in stderr.lines().map_while(Result::ok) {
+        if line.contains("waits for processes") {
+            kill_process(pid, Signal::INT).map_err(|e| e.to_string())?;
+        }
+        said.push(line);
+    }
+    let status = run.wait().map_err(|e| e.to_string())?;
+    let _ = kill_process_group(pid, Signal::KILL);
+    // The shell's own: there was no line to read.
+    let ok = status.code() == Some(1) && said.iter().any(|line| line.contains("lose their pages"));
+    Ok(Verdict::check(ok, || format!("{status}\n{}", said.join("\n"))))
 }
 
 /// A program that does nothing for three leases.

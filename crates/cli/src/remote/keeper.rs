@@ -14,6 +14,7 @@ use uzswap::store::extents::EXTENTS_MOST;
 use super::claim::BEAT;
 use crate::console;
 use crate::control::Run;
+use crate::os;
 
 /// How long a process has been gone before another may lease its extents, in beats. A server may
 /// still have to read writes that were sent before the process was killed, and they would overwrite
@@ -77,21 +78,27 @@ impl Keeper {
         Some(Keeper { thread, ends, run, stays })
     }
 
-    /// Ends the keeping once the program has ended. Returns a last message, if there is one.
+    /// Ends the keeping once the program has ended. Processes left behind are waited for where they
+    /// need that, until a signal asks us to end: the caller is the thread that takes signals.
+    /// Returns a last message, if there is one.
     pub fn finish(self, is_quiet: bool) -> Option<String> {
         let mut is_used = !wait_for_end(&self.run);
         if let Some(shown) = &self.stays {
             // Nobody would renew extents that are leased from now on.
             close(self.run.tree);
+            // A signal that came before the message is no answer to it: a Ctrl-C that ended the
+            // program.
+            while os::is_asked_to_end_within(Duration::ZERO) {}
             if is_used && !is_quiet {
                 console::say(&format!(
                     "waits for processes that the program left behind: their pages are on {shown}"
                 ));
             }
-            while is_used {
-                thread::sleep(BEAT);
+            while is_used && !os::is_asked_to_end_within(BEAT) {
                 is_used = owners(self.run.tree).any(|owner| is_wanted(&self.run, owner));
             }
+            // The signal may have ended them, too.
+            is_used = is_used && !wait_for_end(&self.run);
         }
         drop(self.ends);
         let mut kept = self.thread.join().ok()?;
@@ -106,11 +113,15 @@ impl Keeper {
             thread::sleep(ONCE_MORE_AFTER);
             failed.into_iter().for_each(|extent| _ = kept.give_back(extent));
         }
-        let said = is_used.then(|| {
-            format!(
+        let said = is_used.then(|| match &self.stays {
+            Some(shown) => format!(
+                "processes that the program left behind lose their pages on {shown}: nobody renews \
+                 them any more"
+            ),
+            None => format!(
                 "processes that the program left behind still use {}, until they end",
                 kept.shown()
-            )
+            ),
         });
         let released = kept.release(is_used).map_err(|why| {
             format!("what the program wrote to a server could not be taken away: {why}")
