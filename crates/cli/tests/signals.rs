@@ -90,8 +90,12 @@ impl Running {
 
 /// The first child of a process.
 fn child_of(pid: u32) -> u32 {
+    *children_of(pid).first().expect("a child")
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    children.split_whitespace().next().expect("a child").parse().unwrap()
+    children.split_whitespace().map(|child| child.parse().unwrap()).collect()
 }
 
 /// Whether a process has signals that wait for it.
@@ -174,6 +178,25 @@ fn a_signal_to_the_group_arrives_once() {
         assert_eq!(program.line(), format!("total={}", 2 * ROUNDS), "signal {signal}, {options:?}");
         assert_eq!(program.end().code(), Some(5));
     }
+}
+
+/// As `pkill uzswap` and `pkill -f 'uzswap run'` send it: to all of a name.
+#[test]
+fn a_signal_by_name_arrives_once() {
+    let mut program = Running::command(counting(libc::SIGTERM));
+    let pid = program.pid();
+    eventually("the witness is there", || children_of(pid).len() == 2);
+    for (round, file) in (1..).zip(["comm", "cmdline"]) {
+        let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+        let is_ours = |pid: &u32| name(*pid) == name(program.pid());
+        eventually("it has its name", || !children_of(pid).iter().any(is_ours));
+        assert!(name(children_of(pid)[1]).starts_with("uz-witness"));
+        kill(pid, libc::SIGTERM);
+        assert_eq!(program.line(), format!("got={round:02}"));
+    }
+    program.child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+    assert_eq!(program.line(), "total=02");
+    assert_eq!(program.end().code(), Some(5));
 }
 
 #[test]

@@ -10,14 +10,22 @@
 //! The kernel does not say for whom a signal was. The witness is a small copy of us in the group
 //! that blocks everything. It is the group's newest member when it is made, and the kernel goes
 //! from the newest to the oldest: what has reached us has reached it before.
+//!
+//! `pkill uzswap` and `pkill -f` go by names, and the program has another. So the witness has
+//! another name than we, too: what is sent by name is for us alone. (By the file, as `fuser -k` and
+//! `pidof` go, it still is one of us.)
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::null_mut;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 
-use super::{Received, check};
+use super::{Received, check, stat_of};
+
+/// The name of a witness, with nothing in it of ours.
+const NAME: &CStr = c"uz-witness";
 
 /// The time of an answer on a busy machine; after that the witness may have been stopped.
 const SOON_MS: c_int = 100;
@@ -40,12 +48,14 @@ impl Witness {
             check(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()))?;
             (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
         };
+        let words = command_line();
         // SAFETY: the child makes async-signal-safe calls only, and exits.
         let pid = unsafe {
             let parent = libc::getpid();
             let pid = check(libc::fork())?;
             if pid == 0 {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                rename(words);
                 if libc::getppid() == parent {
                     libc::close(ours.as_raw_fd());
                     answer(its.as_raw_fd());
@@ -103,6 +113,34 @@ impl Witness {
             }
         }
         None
+    }
+}
+
+/// The addresses of the words of our command line; empty if the kernel does not say.
+fn command_line() -> Range<usize> {
+    /// `arg_start` is the 48th field, the state the third.
+    const ARG_START: usize = 48 - 3;
+    let fields = stat_of(std::process::id()).unwrap_or_default();
+    let field = |i: usize| fields.get(ARG_START + i).and_then(|f| f.parse().ok()).unwrap_or(0);
+    field(0)..field(1)
+}
+
+/// Gives this process the witness's name, also in place of its command line.
+///
+/// # Safety
+/// Between fork and exit: no call but async-signal-safe ones. Nobody reads the words any more.
+unsafe fn rename(words: Range<usize>) {
+    // SAFETY: a string that ends. The kernel has put the words on the stack, writable and in one
+    // piece; this process has a copy of them to itself, and the name is cut to what they take.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
+        if !words.is_empty() {
+            let to = with_exposed_provenance_mut::<u8>(words.start);
+            to.write_bytes(0, words.len());
+            // The last byte stays zero, or the kernel shows what is behind it, too.
+            let len = NAME.count_bytes().min(words.len() - 1);
+            to.copy_from_nonoverlapping(NAME.as_ptr().cast(), len);
+        }
     }
 }
 
