@@ -93,9 +93,11 @@ impl Pager {
                 self.wait_for_claim(&mut s);
                 continue;
             }
-            let Some(range) = self.ranges.find(page) else { return Fault::NotOurs };
+            let Some(range) = self.ranges.find(page) else {
+                return answer_changed(active, stream.repeated_outside(page));
+            };
             if !allows(range.prot, is_write) || range.flags.has(RangeFlags::GUARD) {
-                return Fault::NotOurs;
+                return answer_changed(active, stream.repeated(page));
             }
             let step = if self.state_of(page) == PageState::Resident {
                 self.found_resident(s, active, range, &mut t, stream)
@@ -585,7 +587,60 @@ fn allows(prot: u32, write: bool) -> bool {
     if write { prot & PROT_WRITE != 0 } else { prot & (PROT_READ | PROT_WRITE | PROT_EXEC) != 0 }
 }
 
+/// Answers a fault at a page that the program may not use in this way, or that is not the pager's.
+///
+/// By userfaultfd the kernel looks at mappings and protections before it looks for the page. So the
+/// fault was raised before another thread's call changed them, and the access is made again: the
+/// kernel answers it by what is true now, with SIGSEGV where it is forbidden. SIGBUS would be the
+/// wrong signal. Its default action, once set, would also stay where the kernel does not raise it
+/// again, and the next missing page would end the program. By protection faults the signal is the
+/// right one.
+fn answer_changed(active: &Active, is_repeated: bool) -> Fault {
+    let is_over = is_repeated || active.mechanism.is_protect();
+    if is_over { Fault::NotOurs } else { Fault::Served }
+}
+
 /// The swap entry that a page word carries.
 pub(super) fn swap_entry(bits: u64) -> SwapEntry {
     SwapEntry::from_bits(bits).expect("a stored page has a swap entry")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, World};
+    use super::*;
+
+    const PAGES: usize = 8;
+
+    /// A world of pages that nobody has touched.
+    fn world(hides: bool) -> World {
+        let world = World::new(Spec { hides, ..Spec::roomy(PAGES) });
+        world.map(0, PAGES, READ_WRITE);
+        world
+    }
+
+    /// How many faults at a page, all that one access raises, are answered before they are the
+    /// program's own.
+    fn answered(world: &World, page: usize) -> usize {
+        let mut stream = FaultStream::new();
+        let mut fault = || world.pager.fault(world.at(page), FAULT_WRITE, &mut stream);
+        (0..1 << 20).find(|_| fault() == Fault::NotOurs).expect("an access comes to an end")
+    }
+
+    #[test]
+    fn an_access_that_met_a_change_of_its_mapping_is_made_again_and_not_for_ever() {
+        let w = world(false);
+        w.protect(2, 1, PROT_READ);
+        w.pager.note_flag(w.at(3), w.at(4), RangeFlags::GUARD, true);
+        w.unmap(4, 1);
+        assert!(w.end_paging_of(5, 1));
+        assert!([2, 3, 4, 5].iter().all(|page| answered(&w, *page) > 0));
+        // A file that is shorter than its mapping has no page however often it is asked for one.
+        assert!(answered(&w, 4) < 10);
+        w.check();
+        // Here the program gets the signal that the kernel would have sent.
+        let w = world(true);
+        w.protect(2, 1, PROT_READ);
+        assert_eq!(answered(&w, 2), 0);
+    }
 }

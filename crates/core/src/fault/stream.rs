@@ -68,11 +68,21 @@ impl FaultStream {
         FaultStream { paths: [Path::NONE; PATHS], used: 0, last: 0, repeats: 0, is_of_guest: false }
     }
 
-    /// Counts a fault that found its page there; true when that has happened too often in a row.
+    /// Counts a fault for which there was nothing to do; true when that has happened too often in a
+    /// row.
     pub(super) fn repeated(&mut self, page: usize) -> bool {
+        self.count_repeat(page) > REPEATS_MAX
+    }
+
+    /// [`Self::repeated`], for a page that is in no range.
+    pub(super) fn repeated_outside(&mut self, page: usize) -> bool {
+        self.count_repeat(page) > REPEATS_OUTSIDE_MAX
+    }
+
+    fn count_repeat(&mut self, page: usize) -> u32 {
         self.repeats = if self.last == page { self.repeats + 1 } else { 0 };
         self.last = page;
-        self.repeats > REPEATS_MAX
+        self.repeats
     }
 
     /// Notes that a fault was served.
@@ -121,6 +131,9 @@ const ALONE_FAULTS: u32 = 3;
 /// Faults in a row at one page for which there was nothing to do, before they are taken for the
 /// program's own.
 const REPEATS_MAX: u32 = 20_000;
+/// [`REPEATS_MAX`] outside of all ranges. A fault there is nearly always the program's own (the end
+/// of a file that it has mapped), and a race is over when the access is made again.
+const REPEATS_OUTSIDE_MAX: u32 = 2;
 
 #[cfg(test)]
 mod tests {
