@@ -129,8 +129,9 @@ impl Pager {
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
         active.cache.rest();
         self.note_flag(0, ADDRESS_END, RangeFlags::UNREGISTERED, true);
-        self.ended
-            .store(self.active.swap(core::ptr::null_mut(), Ordering::AcqRel), Ordering::Release);
+        // A fault looks at the two without the lock, and must find one of them.
+        self.ended.store(self.active.load(Ordering::Acquire), Ordering::Release);
+        self.active.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// Answers a fault that was under way when paging ended: the page is there now. A fault that

@@ -89,6 +89,11 @@ impl Pager {
         let mut t = Touch { page, is_write, was_missing, want: 0, tries: 0, first: None, began };
         let mut s = self.enter();
         loop {
+            if self.active().is_none() {
+                // Another thread ended paging before this one had the lock, or while it waited.
+                drop(s);
+                return self.fault_after_the_end(page, stream);
+            }
             if !self.is_free(&s, page) {
                 self.wait_for_claim(&mut s);
                 continue;
@@ -297,7 +302,8 @@ impl Pager {
         let Some(active) = self.active() else { return (s, true) };
         let (mut page, end) = (page_floor(start), page_ceil(end));
         let (mut tries, mut rooms) = (0, 0);
-        while page < end {
+        // Paging may end while the lock is let go: no page is missing any more then.
+        while page < end && self.active().is_some() {
             let i = self.ranges.index_from(page);
             if i >= self.ranges.len() || self.ranges.at(i).start >= end {
                 break;
@@ -607,6 +613,8 @@ pub(super) fn swap_entry(bits: u64) -> SwapEntry {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::AtomicBool;
+
     use super::super::model::{READ_WRITE, Spec, World};
     use super::*;
 
@@ -642,5 +650,28 @@ mod tests {
         let w = world(true);
         w.protect(2, 1, PROT_READ);
         assert_eq!(answered(&w, 2), 0);
+    }
+
+    #[test]
+    fn a_first_touch_that_meets_the_end_of_paging_is_made_again() {
+        let w = world(false);
+        let is_coming = AtomicBool::new(false);
+        let fault = std::thread::scope(|scope| {
+            let s = w.pager.enter();
+            let thread = scope.spawn(|| {
+                is_coming.store(true, Ordering::SeqCst);
+                w.pager.fault(w.at(3), FAULT_WRITE, &mut FaultStream::new())
+            });
+            while !is_coming.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            // Time to see that paging is on, and to wait for the lock.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let (s, _) = w.pager.end_paging(s);
+            drop(s);
+            thread.join().expect("it waits for nothing but the lock")
+        });
+        assert!(w.pager.active().is_none());
+        assert_eq!(fault, Fault::Served);
     }
 }
