@@ -453,8 +453,10 @@ impl Pager {
         let most = run.min((range.end - addr) >> PAGE_SHIFT);
         let run = self.run_still_there(s, addr, most, (!is_protect).then_some(shared));
         let movable = is_protect || !shared && is_data(range.prot);
-        // MOVE refuses a pinned page, but `take_special` would drop it.
-        if run == 0 || shared && !is_protect && self.may_be_pinned() {
+        // MOVE refuses a pinned page, but `take_special` drops what it does not move. Memory may
+        // have been pinned before its protection was changed.
+        let is_dropped = !movable && !is_code_being_written(range.prot, shared);
+        if run == 0 || is_dropped && self.may_be_pinned() {
             return STUCK;
         }
         if !movable {
@@ -602,7 +604,7 @@ impl Pager {
         };
         fence(Ordering::SeqCst);
         let mut bytes = [0u8; PAGE_SIZE];
-        let executable = !shared && range.prot & PROT_WRITE != 0;
+        let executable = is_code_being_written(range.prot, shared);
         if !self.take_contents(active, &range, addr, executable, &mut bytes) {
             refuse();
             return refused;
@@ -673,6 +675,48 @@ impl Pager {
                 });
                 self.add(Counter::ZeroPages, 1);
             }
+        }
+    }
+}
+
+/// Whether a page that is not only data is moved all the same, as JIT code is.
+fn is_code_being_written(prot: u32, shared: bool) -> bool {
+    !shared && prot & PROT_WRITE != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PROT_READ;
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+
+    #[test]
+    fn what_may_be_pinned_and_cannot_be_moved_stays() {
+        const PAGES: usize = 8;
+        let w = World::new(Spec::roomy(PAGES));
+        w.map(0, PAGES, READ_WRITE);
+        let mut thread = w.thread();
+        for page in 0..PAGES {
+            let touch = thread.access(w.at(page), true, |bytes| bytes[9] = page as u8 + 1);
+            assert_eq!(touch, Touch::Done);
+        }
+        w.protect(0, PAGES / 2, PROT_READ);
+        let all_out = |from: usize, to: usize| {
+            w.page_out();
+            w.check();
+            (from..to).all(|page| w.pager.state_of(w.at(page)) != PageState::Resident)
+        };
+        w.pager.note_pins();
+        assert!(all_out(PAGES / 2, PAGES), "data is moved");
+        let is_there = |page: &usize| w.pager.state_of(w.at(*page)) == PageState::Resident;
+        assert_eq!((0..PAGES).filter(is_there).count(), PAGES / 2);
+        // In a program that pins nothing the others go, too.
+        w.pager.pins.store(false, Ordering::SeqCst);
+        assert!(all_out(0, PAGES));
+        for page in 0..PAGES {
+            let touch =
+                thread.access(w.at(page), false, |bytes| assert_eq!(bytes[9], page as u8 + 1));
+            assert_eq!(touch, Touch::Done);
         }
     }
 }
