@@ -31,6 +31,7 @@ use crate::control::Counter;
 use crate::policy::{SWEEP_MOST_PAGES, ghost};
 use crate::region::{PageEntry, PageState, Range};
 use crate::sys::PAGE_SIZE;
+use crate::sys::mechanism::Next;
 
 /// Cold pages that a sweep has found and not yet taken out.
 pub(super) struct Leaving {
@@ -95,6 +96,7 @@ impl Pager {
             && is_data(range.prot)
             && range.is_swept()
             && active.cache.are_pages_read_only()
+            && !self.may_be_pinned()
     }
 
     /// Makes a guarded page writable. `is_written`: it is about to be written, so its copy is worth
@@ -149,14 +151,9 @@ impl Pager {
         active: &Active,
         leaving: &mut Leaving,
     ) -> usize {
-        let may_go = |s: &Locked<'_>, page: usize| {
-            self.is_free(s, page)
-                && self.table.get(page).is_some_and(|e| e.is_as_its_copy() && e.copy().is_some())
-                && self.ranges.find(page).is_some_and(|r| r.is_swept())
-        };
         let mut n = 0;
         leaving.retain(|page| {
-            let goes = may_go(s, page);
+            let goes = self.may_be_dropped(s, page);
             if goes {
                 self.word(page, |_, e| e.drop_to_copy(self.stamp(n)));
                 self.claim(s, page, 1);
@@ -186,6 +183,40 @@ impl Pager {
         }
         for c in [Counter::CleanEvictions, Counter::GuardedEvictions] {
             self.add(c, gone as u64);
+        }
+        gone
+    }
+
+    /// Whether a guarded page that a sweep has found is unchanged since, and may go.
+    fn may_be_dropped(&self, s: &Locked<'_>, page: usize) -> bool {
+        self.is_free(s, page)
+            && self.table.get(page).is_some_and(|e| e.is_as_its_copy() && e.copy().is_some())
+            && self.ranges.find(page).is_some_and(|r| r.is_swept())
+    }
+
+    /// Moves the guarded pages that a sweep has found, made writable first. A device may have
+    /// pinned such a page to read it, and would go on reading a frame that was dropped, whatever
+    /// the program writes afterwards. MOVE refuses a pinned page. Returns how many went.
+    pub(super) fn move_leaving(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        leaving: &Leaving,
+        behind: bool,
+    ) -> usize {
+        let mut gone = 0;
+        for &page in leaving.as_slice() {
+            let Some(range) = self.ranges.find(page).filter(|_| self.may_be_dropped(s, page))
+            else {
+                continue;
+            };
+            self.unguard(s, active, &range, page, false);
+            let (taken, _) = self.take_run(s, active, page, 1, behind);
+            if taken.pages == 0 && taken.next == Next::End {
+                // Limbo is full: the rest is for the next time.
+                break;
+            }
+            gone += taken.pages;
         }
         gone
     }
@@ -355,6 +386,20 @@ mod tests {
         thread.holds.pop_to(mark);
         w.check();
         assert_eq!((read(&mut thread, 2), read(&mut thread, 5)), (3, 6));
+    }
+
+    #[test]
+    fn a_page_that_may_be_pinned_is_moved() {
+        let w = world();
+        let mut thread = guarded(&w, &[2, 5]);
+        w.pager.note_pins();
+        w.page_out();
+        w.check();
+        assert!([2, 5].iter().all(|page| w.pager.state_of(w.at(*page)) != PageState::Resident));
+        assert_eq!(w.pager.slot().get(Counter::GuardedEvictions), 0);
+        assert_eq!([2, 5].map(|page| read(&mut thread, page)), [3, 6]);
+        assert_eq!(w.guarded(), 0, "later ones are not guarded");
+        w.check();
     }
 
     #[test]

@@ -190,6 +190,10 @@ impl Pager {
         v: &mut Victims,
         mut swept: Swept,
     ) -> Swept {
+        if self.may_be_pinned() {
+            swept.taken += self.move_leaving(s, active, &v.guarded, v.behind);
+            return swept;
+        }
         swept.dropped = self.drop_leaving(s, active, &mut v.guarded);
         swept.taken += swept.dropped;
         swept
