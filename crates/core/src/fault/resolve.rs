@@ -110,7 +110,8 @@ impl Pager {
                 if t.want == 0 {
                     self.plan(&mut s, active, &range, &mut t, stream);
                 }
-                match t.first {
+                // Another thread may have made the range smaller since the plan.
+                match t.first.filter(|first| *first < range.end) {
                     Some(first) => self.serve_first(s, active, range, first, &mut t, stream),
                     None => self.serve_touch(s, active, range, &mut t, stream),
                 }
