@@ -16,7 +16,7 @@
 //!
 //! A frame number stays valid while the frame is used. Nothing here knows what the bytes mean.
 
-use super::PoolError;
+use super::{MOST_BYTES, PoolError};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mem::{STRETCHES, Table, Zeroable};
 
@@ -268,31 +268,60 @@ impl Growth {
     }
 }
 
-/// A set of small numbers with its least and greatest element at hand: a bit for each, and two
+/// A set of small numbers with its least and greatest element at hand: a bit for each, and three
 /// levels of summary above (a bit for each word that is not zero).
+///
+/// ```text
+///   top ──> [2 1 1 .. 1][2 1 1 .. 1] ..                   [0 0 0 0 ..
+///            a word of level 2, and the 64 of level 1      level 0: a bit for each number
+///            that it sums up
+/// ```
+///
+/// The words of a small set lie in two pages.
 struct BitSet {
-    /// Level 1 (`LEVEL1_WORDS` words), then level 0.
+    /// Levels 2 and 1 (`SUMMARY_WORDS` words), then level 0.
     words: Table<u64>,
     top: [u64; TOP_WORDS],
     len: usize,
 }
 
-const TOP_WORDS: usize = 32;
-const LEVEL1_WORDS: usize = TOP_WORDS * 64;
+/// Numbers below one word of the top: 64 GiB of frames.
+const TOP_SHIFT: u32 = 24;
+const TOP_WORDS: usize = BitSet::CAPACITY >> TOP_SHIFT;
+const SUMMARY_WORDS: usize = TOP_WORDS * 64 * 65;
+const _: () = assert!(BitSet::CAPACITY == TOP_WORDS << TOP_SHIFT);
+const _: () = assert!(BitSet::CAPACITY <= Table::<Frame>::CAPACITY);
+// `reserve` maps all of the summary with its first word.
+const _: () = assert!(SUMMARY_WORDS < Table::<u64>::PER_SEGMENT);
 
 impl BitSet {
-    /// Elements are below this: 32 GiB of frames.
-    const CAPACITY: usize = LEVEL1_WORDS * 64 * 64;
+    /// Elements are below this: all frames that a pool can have.
+    const CAPACITY: usize = MOST_BYTES / PAGE_SIZE;
 
     const fn new() -> Self {
         BitSet { words: Table::new(), top: [0; TOP_WORDS], len: 0 }
+    }
+
+    /// Where the word of level 2 is for a number shifted by 18.
+    const fn level2(n: usize) -> usize {
+        n * 65
+    }
+
+    /// Where the word of level 1 is for a number shifted by 12.
+    const fn level1(n: usize) -> usize {
+        n + n / 64 + 1
+    }
+
+    /// Where the word of level 0 is for a number shifted by 6.
+    const fn level0(n: usize) -> usize {
+        SUMMARY_WORDS + n
     }
 
     /// Makes room for elements below `end`.
     fn reserve(&mut self, end: usize, growth: &mut Growth) -> Result<(), PoolError> {
         assert!(end <= Self::CAPACITY);
         growth.ensure(&self.words, 0)?;
-        growth.ensure(&self.words, LEVEL1_WORDS + (end - 1) / 64)
+        growth.ensure(&self.words, Self::level0((end - 1) >> 6))
     }
 
     fn word(&self, index: usize) -> u64 {
@@ -308,7 +337,7 @@ impl BitSet {
     }
 
     fn contains(&self, n: usize) -> bool {
-        self.word(LEVEL1_WORDS + n / 64) >> (n % 64) & 1 == 1
+        self.word(Self::level0(n >> 6)) >> (n & 63) & 1 == 1
     }
 
     fn contains_all(&self, mut range: core::ops::Range<usize>) -> bool {
@@ -317,39 +346,47 @@ impl BitSet {
 
     fn insert(&mut self, n: usize) {
         assert!(!self.contains(n), "pool: frame {n} is free already");
-        *self.word_mut(LEVEL1_WORDS + n / 64) |= 1 << (n % 64);
-        *self.word_mut(n >> 12) |= 1 << (n >> 6 & 63);
-        self.top[n >> 18] |= 1 << (n >> 12 & 63);
+        *self.word_mut(Self::level0(n >> 6)) |= 1 << (n & 63);
+        *self.word_mut(Self::level1(n >> 12)) |= 1 << (n >> 6 & 63);
+        *self.word_mut(Self::level2(n >> 18)) |= 1 << (n >> 12 & 63);
+        self.top[n >> TOP_SHIFT] |= 1 << (n >> 18 & 63);
         self.len += 1;
     }
 
     fn remove(&mut self, n: usize) {
         assert!(self.contains(n), "pool: frame {n} is not free");
         self.len -= 1;
-        let word = self.word_mut(LEVEL1_WORDS + n / 64);
-        *word &= !(1 << (n % 64));
+        let word = self.word_mut(Self::level0(n >> 6));
+        *word &= !(1 << (n & 63));
         if *word != 0 {
             return;
         }
-        let word = self.word_mut(n >> 12);
+        let word = self.word_mut(Self::level1(n >> 12));
         *word &= !(1 << (n >> 6 & 63));
+        if *word != 0 {
+            return;
+        }
+        let word = self.word_mut(Self::level2(n >> 18));
+        *word &= !(1 << (n >> 12 & 63));
         if *word == 0 {
-            self.top[n >> 18] &= !(1 << (n >> 12 & 63));
+            self.top[n >> TOP_SHIFT] &= !(1 << (n >> 18 & 63));
         }
     }
 
     fn first(&self) -> Option<usize> {
         let t = self.top.iter().position(|&w| w != 0)?;
         let a = t << 6 | self.top[t].trailing_zeros() as usize;
-        let b = a << 6 | self.word(a).trailing_zeros() as usize;
-        Some(b << 6 | self.word(LEVEL1_WORDS + b).trailing_zeros() as usize)
+        let b = a << 6 | self.word(Self::level2(a)).trailing_zeros() as usize;
+        let c = b << 6 | self.word(Self::level1(b)).trailing_zeros() as usize;
+        Some(c << 6 | self.word(Self::level0(c)).trailing_zeros() as usize)
     }
 
     fn last(&self) -> Option<usize> {
         let t = self.top.iter().rposition(|&w| w != 0)?;
         let a = t << 6 | self.top[t].ilog2() as usize;
-        let b = a << 6 | self.word(a).ilog2() as usize;
-        Some(b << 6 | self.word(LEVEL1_WORDS + b).ilog2() as usize)
+        let b = a << 6 | self.word(Self::level2(a)).ilog2() as usize;
+        let c = b << 6 | self.word(Self::level1(b)).ilog2() as usize;
+        Some(c << 6 | self.word(Self::level0(c)).ilog2() as usize)
     }
 }
 
@@ -383,6 +420,24 @@ mod tests {
             assert_eq!(set.last(), model.last().copied());
             assert_eq!(set.len(), model.len());
         }
+    }
+
+    #[test]
+    fn the_largest_pool_has_all_its_frames() {
+        let mut f = Frames::new();
+        // As if all segments but the last were in use.
+        f.segments_end = BitSet::CAPACITY / SEGMENT_FRAMES - 1;
+        f.hole_hint = f.segments_end;
+        let frames: Vec<u32> = (0..SEGMENT_FRAMES).map(|_| f.alloc().unwrap()).collect();
+        assert_eq!(*frames.last().unwrap() as usize * PAGE_SIZE, (1 << 40) - PAGE_SIZE);
+        for &n in &frames {
+            f.get_mut(n)[0] = n as u8;
+        }
+        assert!(frames.iter().all(|&n| f.get(n)[0] == n as u8));
+        assert_eq!(f.alloc(), Err(PoolError::NoMemory));
+        frames.iter().for_each(|&n| f.free(n));
+        assert_eq!(f.release(usize::MAX), SEGMENT_FRAMES - RESERVE_FRAMES);
+        assert_eq!(f.resident(), RESERVE_FRAMES);
     }
 
     #[test]

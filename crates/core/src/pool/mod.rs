@@ -41,6 +41,8 @@ pub use zsmalloc::Zsmalloc;
 
 /// The largest object a pool takes.
 pub const MAX_OBJECT_BYTES: usize = PAGE_SIZE;
+/// The most that the frames of a pool hold: 1 TiB, as much as a `Table` has.
+pub const MOST_BYTES: usize = 1 << 40;
 
 /// The name of one object of one pool, valid from `store` to `free`.
 ///

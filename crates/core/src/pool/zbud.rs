@@ -18,13 +18,18 @@
 //! of 4096 bytes has room.
 
 use super::frames::Frames;
-use super::{ClassStats, FULLNESS_COLUMNS, Handle, PoolError, PoolKind, PoolTag, stale};
+use super::{
+    ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, MOST_BYTES, PoolError, PoolKind, PoolTag,
+    stale,
+};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mem::Table;
 use crate::zeroable;
 
 const CHUNK_BYTES: usize = 64;
 const CHUNKS: usize = PAGE_SIZE / CHUNK_BYTES;
+// An index names two objects for each frame.
+const _: () = assert!(2 * (MOST_BYTES / PAGE_SIZE) <= 1 << INDEX_BITS);
 /// Frames that one `reclaim` tries before it gives up.
 const RECLAIM_TRIES: usize = 8;
 

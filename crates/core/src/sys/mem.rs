@@ -273,13 +273,17 @@ macro_rules! zeroable {
 const SEGMENT_BYTES: usize = 1 << 20;
 /// Stretches that [`Table::decommit_each`] gives back with one call.
 pub const STRETCHES: usize = 64;
-const MAX_SEGMENTS: usize = 1 << 15;
+/// Segments that the two directories of a table name: 32 GiB by the first, which most tables never
+/// leave, 1 TiB with the second. One directory for all would be 8 MiB of address space for each
+/// table, of which `ulimit -v` leaves some processes little.
+const DIRECTORY_LENS: [usize; 2] = [1 << 15, (1 << 20) - (1 << 15)];
+const MAX_SEGMENTS: usize = DIRECTORY_LENS[0] + DIRECTORY_LENS[1];
 
 /// An array that grows and never moves: segments of 1 MiB, mapped when first reached, zero at
 /// first. Readers need no lock; growing takes one inside. Elements are shared (`&T`), so they are
 /// atomics or are guarded by the owner of the table; `get_mut` needs the table exclusively.
 pub struct Table<T> {
-    segments: AtomicPtr<AtomicPtr<T>>,
+    directories: [AtomicPtr<AtomicPtr<T>>; 2],
     grow: Mutex<()>,
     mapped_bytes: AtomicUsize,
     _t: PhantomData<T>,
@@ -299,22 +303,40 @@ impl<T: Zeroable> Table<T> {
 
     pub const fn new() -> Self {
         Table {
-            segments: AtomicPtr::new(null_mut()),
+            directories: [const { AtomicPtr::new(null_mut()) }; 2],
             grow: Mutex::new(()),
             mapped_bytes: AtomicUsize::new(0),
             _t: PhantomData,
         }
     }
 
+    /// The directory that names a segment, and its number there.
+    #[inline]
+    const fn named(segment: usize) -> Option<(usize, usize)> {
+        match segment {
+            s if s < DIRECTORY_LENS[0] => Some((0, s)),
+            s if s < MAX_SEGMENTS => Some((1, s - DIRECTORY_LENS[0])),
+            _ => None,
+        }
+    }
+
+    /// The place of a segment's address, if its directory exists.
+    #[inline]
+    fn segment(&self, segment: usize) -> Option<&AtomicPtr<T>> {
+        let (which, number) = Self::named(segment)?;
+        let dir = self.directories[which].load(Ordering::Acquire);
+        if dir.is_null() {
+            return None;
+        }
+        // SAFETY: the directory has DIRECTORY_LENS[which] entries and is never freed while self
+        // lives.
+        Some(unsafe { &*dir.add(number) })
+    }
+
     /// The address of an element, if its segment exists.
     #[inline]
     fn slot(&self, index: usize) -> Option<*mut T> {
-        let dir = self.segments.load(Ordering::Acquire);
-        if dir.is_null() || index >= Self::CAPACITY {
-            return None;
-        }
-        // SAFETY: the directory has MAX_SEGMENTS entries and is never freed while self lives.
-        let seg = unsafe { (*dir.add(index / Self::PER_SEGMENT)).load(Ordering::Acquire) };
+        let seg = self.segment(index / Self::PER_SEGMENT)?.load(Ordering::Acquire);
         if seg.is_null() {
             return None;
         }
@@ -352,17 +374,15 @@ impl<T: Zeroable> Table<T> {
         if let Some(t) = self.get(index) {
             return Ok(t);
         }
-        if index >= Self::CAPACITY {
-            return Err(super::Errno::ENOMEM);
-        }
+        let segment = index / Self::PER_SEGMENT;
+        let (which, _) = Self::named(segment).ok_or(super::Errno::ENOMEM)?;
         let _g = self.grow.lock();
-        let mut dir = self.segments.load(Ordering::Acquire);
-        if dir.is_null() {
-            dir = map(MAX_SEGMENTS * 8, PROT_READ | PROT_WRITE)? as *mut AtomicPtr<T>;
-            self.segments.store(dir, Ordering::Release);
+        let directory = &self.directories[which];
+        if directory.load(Ordering::Acquire).is_null() {
+            let dir = map(DIRECTORY_LENS[which] * 8, PROT_READ | PROT_WRITE)?;
+            directory.store(dir as *mut AtomicPtr<T>, Ordering::Release);
         }
-        // SAFETY: as in `get`.
-        let slot = unsafe { &*dir.add(index / Self::PER_SEGMENT) };
+        let slot = self.segment(segment).expect("a directory");
         if slot.load(Ordering::Acquire).is_null() {
             let seg = map(SEGMENT_BYTES, PROT_READ | PROT_WRITE)? as *mut T;
             slot.store(seg, Ordering::Release);
@@ -425,17 +445,14 @@ impl<T: Zeroable> Table<T> {
 
     /// Unmaps a segment. Its elements are gone until `ensure` maps it again, zero.
     pub fn unmap_segment(&mut self, segment: usize) {
-        let dir = *self.segments.get_mut();
-        assert!(segment < MAX_SEGMENTS && !dir.is_null());
-        // SAFETY: the directory has MAX_SEGMENTS entries; self is borrowed exclusively, so nobody
-        // borrows an element, and once the entry is null nobody finds the segment.
-        unsafe {
-            let seg = (*dir.add(segment)).swap(null_mut(), Ordering::AcqRel);
-            if !seg.is_null() {
-                let _ = uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES);
-                self.mapped_bytes.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
-                OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
-            }
+        let place = self.segment(segment).expect("a segment that was mapped once");
+        let seg = place.swap(null_mut(), Ordering::AcqRel);
+        if !seg.is_null() {
+            // SAFETY: a mapping of ours; self is borrowed exclusively, so nobody borrows an
+            // element, and now that the entry is null nobody finds the segment.
+            let _ = unsafe { uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES) };
+            self.mapped_bytes.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
+            OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
         }
     }
 
@@ -447,24 +464,26 @@ impl<T: Zeroable> Table<T> {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        let dir = *self.segments.get_mut();
-        if dir.is_null() {
-            return;
-        }
-        for i in 0..MAX_SEGMENTS {
-            // SAFETY: the directory has MAX_SEGMENTS entries; each non-null one is a mapping of
-            // ours that nobody can borrow any more.
-            unsafe {
-                let seg = (*dir.add(i)).load(Ordering::Relaxed);
-                if !seg.is_null() {
-                    let _ = uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES);
-                    OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
+        for (directory, len) in self.directories.iter_mut().zip(DIRECTORY_LENS) {
+            let dir = *directory.get_mut();
+            if dir.is_null() {
+                continue;
+            }
+            for i in 0..len {
+                // SAFETY: the directory has `len` entries; each non-null one is a mapping of ours
+                // that nobody can borrow any more.
+                unsafe {
+                    let seg = (*dir.add(i)).load(Ordering::Relaxed);
+                    if !seg.is_null() {
+                        let _ = uz_syscall!(nr::MUNMAP, seg, SEGMENT_BYTES);
+                        OWN_MAPPED_BYTES.fetch_sub(SEGMENT_BYTES, Ordering::Relaxed);
+                    }
                 }
             }
+            // SAFETY: the directory itself, likewise.
+            let _ = unsafe { uz_syscall!(nr::MUNMAP, dir, len * 8) };
+            OWN_MAPPED_BYTES.fetch_sub(len * 8, Ordering::Relaxed);
         }
-        // SAFETY: the directory itself, likewise.
-        let _ = unsafe { uz_syscall!(nr::MUNMAP, dir, MAX_SEGMENTS * 8) };
-        OWN_MAPPED_BYTES.fetch_sub(MAX_SEGMENTS * 8, Ordering::Relaxed);
     }
 }
 
@@ -493,6 +512,23 @@ mod tests {
         assert_eq!(t.get(3).map(|p| (p as *const u64, *p)), Some((first, 42)));
         assert!(t.get(Table::<u64>::PER_SEGMENT * 3).is_none());
         assert!(t.ensure(Table::<u64>::CAPACITY).is_err());
+    }
+
+    #[test]
+    fn both_directories_name_segments() {
+        let mut t: Table<[u8; PAGE_SIZE]> = Table::new();
+        assert_eq!(Table::<[u8; PAGE_SIZE]>::CAPACITY * PAGE_SIZE, 1 << 40);
+        let border = DIRECTORY_LENS[0] * Table::<[u8; PAGE_SIZE]>::PER_SEGMENT;
+        let all = [0, border - 1, border, Table::<[u8; PAGE_SIZE]>::CAPACITY - 1];
+        for (i, fill) in all.into_iter().zip(1..) {
+            assert!(t.get(i).is_none());
+            t.ensure(i).unwrap();
+            t.get_mut(i).unwrap()[0] = fill;
+        }
+        assert!(all.into_iter().zip(1..).all(|(i, fill)| t.get(i).unwrap()[0] == fill));
+        t.unmap_segment(DIRECTORY_LENS[0]);
+        assert!(t.get(border).is_none() && t.get(border - 1).is_some());
+        assert_eq!(t.mapped_bytes(), 3 * SEGMENT_BYTES);
     }
 
     #[test]
