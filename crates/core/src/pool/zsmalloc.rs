@@ -31,7 +31,8 @@ mod compact;
 use super::frames::Frames;
 use super::size_class::{CLASS_COUNT, CLASSES, MAX_CHAIN, MAX_SLOTS, SizeClass, class_of};
 use super::{
-    ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, PoolError, PoolKind, PoolTag, stale,
+    ClassStats, FULLNESS_COLUMNS, Handle, INDEX_BITS, MOST_BYTES, PoolError, PoolKind, PoolTag,
+    stale,
 };
 use crate::sys::PAGE_SIZE;
 use crate::sys::mem::Table;
@@ -44,17 +45,16 @@ const FULL: u8 = GROUPS as u8;
 const _: () = assert!(FULLNESS_COLUMNS == GROUPS + 1);
 
 const SLOT_BITS: u32 = MAX_SLOTS.ilog2();
-const ZSPAGE_BITS: u32 = 24;
-/// The bit in an entry's location that says that it is free; the other bits are then the next free
-/// entry.
-const FREE_ENTRY: u32 = 1 << 31;
-const _: () = assert!(SLOT_BITS + ZSPAGE_BITS <= 31 && INDEX_BITS <= 31);
+/// Zspages of a whole pool, if each has all frames of the longest chain.
+const ZSPAGE_BITS: u32 = 25;
+const _: () = assert!(SLOT_BITS + ZSPAGE_BITS <= 32 && INDEX_BITS <= 32);
+const _: () = assert!((MAX_CHAIN * PAGE_SIZE) << ZSPAGE_BITS >= MOST_BYTES);
 
 /// The place of a handle's object. Six bytes, because there is one for each object.
 struct Entry {
-    /// `zspage << SLOT_BITS | slot`, or `FREE_ENTRY | next`; in halves to keep the alignment at 2.
+    /// `zspage << SLOT_BITS | slot`, or the next free entry; in halves to keep the alignment at 2.
     location: [u16; 2],
-    /// Counts the objects that this entry has stood for.
+    /// Counts how often the entry was taken and given back: odd while it stands for an object.
     generation: u16,
 }
 zeroable!(Entry { location: [u16; 2], generation: u16 });
@@ -62,6 +62,10 @@ zeroable!(Entry { location: [u16; 2], generation: u16 });
 impl Entry {
     fn location(&self) -> u32 {
         (self.location[1] as u32) << 16 | self.location[0] as u32
+    }
+
+    fn is_free(&self) -> bool {
+        self.generation.is_multiple_of(2)
     }
 
     fn set_location(&mut self, location: u32) {
@@ -238,10 +242,10 @@ impl Zsmalloc {
             return None;
         }
         let entry = self.entries.get(h.index() as usize)?;
-        let location = entry.location();
-        if entry.generation != h.generation() || location & FREE_ENTRY != 0 {
+        if entry.generation != h.generation() || entry.is_free() {
             return None;
         }
+        let location = entry.location();
         let (z, slot) = (location >> SLOT_BITS, location as usize % MAX_SLOTS);
         assert!(
             self.zspage(z).class as usize == class_of(h.len()),
@@ -476,14 +480,16 @@ impl Zsmalloc {
         if entry == self.entries_end {
             self.entries_end += 1;
         } else {
-            self.free_entries = self.entry(entry).location() & !FREE_ENTRY;
+            self.free_entries = self.entry(entry).location();
         }
+        let entry = self.entry_mut(entry);
+        entry.generation = entry.generation.wrapping_add(1);
     }
 
     fn give_entry(&mut self, index: u32) {
         let next = self.free_entries;
         let entry = self.entry_mut(index);
-        entry.set_location(FREE_ENTRY | next);
+        entry.set_location(next);
         entry.generation = entry.generation.wrapping_add(1);
         self.free_entries = index;
     }
@@ -549,5 +555,30 @@ impl Zsmalloc {
                 freeable: state.frames - state.least_frames(class),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_zspage_and_entry_are_as_any_other() {
+        let mut pool = Zsmalloc::new();
+        // As if all others were in use.
+        pool.zspages_end = (1 << ZSPAGE_BITS) - 1;
+        pool.entries_end = (1 << INDEX_BITS) - 2;
+        let first = pool.store(&[1; 1000]).unwrap();
+        let last = pool.store(&[2; 1000]).unwrap();
+        assert_eq!(last.index(), (1 << INDEX_BITS) - 1);
+        assert_eq!(pool.store(&[3; 1000]), Err(PoolError::NoMemory), "no entry is left");
+        let mut scratch = [0; PAGE_SIZE];
+        assert_eq!(pool.read(first, &mut scratch), [1u8; 1000]);
+        assert_eq!(pool.read(last, &mut scratch), [2u8; 1000]);
+        assert!(pool.try_free(first) && !pool.holds(first));
+        assert_eq!(pool.store(&[3; 2000]), Err(PoolError::NoMemory), "no zspage is left");
+        let again = pool.store(&[3; 1000]).unwrap();
+        assert!(!pool.holds(first) && again.index() == first.index());
+        assert_eq!(pool.read(again, &mut scratch), [3u8; 1000]);
     }
 }

@@ -71,7 +71,9 @@ impl Zsmalloc {
                 owner != 0 && owner < self.entries_end,
                 "pool: owner of slot {slot} of zspage {z}"
             );
-            let location = self.entry(owner).location();
+            let entry = self.entry(owner);
+            assert!(!entry.is_free(), "pool: entry {owner} has a slot and is free");
+            let location = entry.location();
             assert_eq!(location, z << SLOT_BITS | slot as u32, "pool: location of entry {owner}");
         }
         let (ready, used) =
@@ -131,11 +133,11 @@ impl Zsmalloc {
         let mut free = 0;
         let mut index = self.free_entries;
         while index != 0 {
-            let location = self.entry(index).location();
-            assert!(location & FREE_ENTRY != 0, "pool: live entry {index} is in the free list");
+            let entry = self.entry(index);
+            assert!(entry.is_free(), "pool: live entry {index} is in the free list");
             free += 1;
             assert!(free <= self.entries_end, "pool: the free list of entries is a circle");
-            index = location & !FREE_ENTRY;
+            index = entry.location();
         }
         assert_eq!(self.objects + free as usize, self.entries_end as usize - 1, "pool: entries");
 
