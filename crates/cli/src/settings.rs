@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use uzswap::codec::CodecSpec;
 use uzswap::control::{HugePages, Mechanism, Settings};
+use uzswap::pool::MOST_BYTES;
 
 use crate::Failure;
 use crate::budget::Budget;
@@ -117,10 +118,12 @@ impl RunSettings {
         let switch = |option| raw.switch(option, env).map_err(wrong);
 
         let (memory_bytes, memory_origin) = memory(text(&options::MEMORY)?, &mut remarks)?;
+        let pool_percent = pool_percent(text(&options::POOL_PERCENT)?).map_err(wrong)?;
+        remarks.extend(pool_remark(memory_bytes, pool_percent));
         Ok(RunSettings {
             memory_bytes,
             memory_origin,
-            pool_percent: pool_percent(text(&options::POOL_PERCENT)?).map_err(wrong)?,
+            pool_percent,
             compressor: compressor(text(&options::COMPRESSOR)?).map_err(wrong)?,
             recompressor: recompressor(text(&options::RECOMPRESSOR)?).map_err(wrong)?,
             mechanism: mechanism(text(&options::MECHANISM)?).map_err(wrong)?,
@@ -273,6 +276,19 @@ fn pool_percent(given: Option<Given<String>>) -> Result<u32, String> {
             range.end()
         )),
     }
+}
+
+/// Says so where the pool's share of the limit is more than the pool of one process can be.
+fn pool_remark(memory_bytes: u64, pool_percent: u32) -> Option<String> {
+    let percent = if pool_percent == 0 { options::POOL_PERCENT_MAX } else { pool_percent };
+    let share_bytes = size::Size::MilliPercent(percent * 1000).of(memory_bytes);
+    (share_bytes > MOST_BYTES as u64).then(|| {
+        format!(
+            "compressed pages may take {} ({percent} %), but those of one process take {} at most",
+            size::human(share_bytes),
+            size::human(MOST_BYTES as u64)
+        )
+    })
 }
 
 fn idle_after(given: Option<Given<String>>) -> Result<Option<Duration>, String> {
@@ -560,6 +576,13 @@ mod tests {
                 "{wrong}"
             );
         }
+    }
+
+    #[test]
+    fn a_limit_with_a_larger_share_than_a_pool_can_have() {
+        let remark = pool_remark(2 << 40, 0).unwrap();
+        assert!(remark.contains("1.8 TiB (90 %)") && remark.contains("1.0 TiB"), "{remark}");
+        assert_eq!((pool_remark(200 << 30, 0), pool_remark(2 << 40, 40)), (None, None));
     }
 
     #[test]
