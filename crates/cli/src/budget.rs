@@ -74,7 +74,8 @@ impl Budget {
         let ram_bytes = field("MemTotal").ok_or("/proc/meminfo has no MemTotal")?;
         // Before Linux 3.14, and in some containers, there is no MemAvailable.
         let ram_available_bytes = field("MemAvailable").or(field("MemFree")).unwrap_or(ram_bytes);
-        Ok(Budget { group: find_group(root), ram_bytes, ram_available_bytes })
+        let group = Levels::find_below(root).and_then(|levels| levels.tightest_below(root));
+        Ok(Budget { group, ram_bytes, ram_available_bytes })
     }
 
     /// The whole of a percentage: the group's limit, or all RAM.
@@ -97,40 +98,71 @@ impl Budget {
     pub fn default_memory_bytes(&self) -> u64 {
         self.available_bytes().saturating_sub(self.margin_bytes())
     }
+
+    /// The group that leaves least, if it leaves less than the machine.
+    pub fn tightest_group(&self) -> Option<&GroupLimit> {
+        self.group.as_ref().filter(|group| group.available_bytes <= self.ram_available_bytes)
+    }
 }
 
-/// The tightest limit along our memory cgroup's path, if there is one.
-fn find_group(root: &Path) -> Option<GroupLimit> {
-    let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
-    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    // `4:memory:/path` is v1's memory controller; `0::/path` is v2. Where both exist, memory is
-    // v1's.
-    let own_path = |wanted: &dyn Fn(&str, &str) -> bool| {
-        membership.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':');
-            let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-            wanted(id, controllers).then(|| path.to_string())
-        })
-    };
-    let v1 = own_path(&|_, controllers| controllers.split(',').any(|c| c == "memory"));
-    let (version, path) = match v1 {
-        Some(path) => (Version::V1, path),
-        None => (Version::V2, own_path(&|id, controllers| id == "0" && controllers.is_empty())?),
-    };
-    let levels = mounts
-        .iter()
-        .filter(|m| m.version == version)
-        .filter_map(|m| m.levels(root, &path))
-        // A second mount of the hierarchy may show only a part of it.
-        .max_by_key(|levels| levels.len())?;
-    levels
-        .iter()
-        .filter_map(|directory| match version {
-            Version::V1 => limit_v1(root, directory),
-            Version::V2 => limit_v2(root, directory),
-        })
-        .min_by_key(|limit| limit.available_bytes)
+/// The memory groups that we are in: directories of our own and of its ancestors, as far as they
+/// can be seen.
+#[derive(Clone, Debug)]
+pub struct Levels {
+    version: Version,
+    directories: Vec<PathBuf>,
+}
+
+impl Levels {
+    /// Those that have a limit, to be looked at often: the others' statistics may be long ones.
+    pub fn find_limited() -> Option<Levels> {
+        let root = Path::new("/");
+        let mut levels = Levels::find_below(root)?;
+        let version = levels.version;
+        levels.directories.retain(|directory| limit(version, root, directory).is_some());
+        Some(levels)
+    }
+
+    fn find_below(root: &Path) -> Option<Levels> {
+        let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+        let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
+        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        // `4:memory:/path` is v1's memory controller; `0::/path` is v2. Where both exist, memory is
+        // v1's.
+        let own_path = |wanted: &dyn Fn(&str, &str) -> bool| {
+            membership.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':');
+                let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+                wanted(id, controllers).then(|| path.to_string())
+            })
+        };
+        let v1 = own_path(&|_, controllers| controllers.split(',').any(|c| c == "memory"));
+        let (version, path) = match v1 {
+            Some(path) => (Version::V1, path),
+            None => {
+                (Version::V2, own_path(&|id, controllers| id == "0" && controllers.is_empty())?)
+            }
+        };
+        let directories = mounts
+            .iter()
+            .filter(|m| m.version == version)
+            .filter_map(|m| m.levels(root, &path))
+            // A second mount of the hierarchy may show only a part of it.
+            .max_by_key(|levels| levels.len())?;
+        Some(Levels { version, directories })
+    }
+
+    /// The tightest limit among them now, if there is one.
+    pub fn tightest(&self) -> Option<GroupLimit> {
+        self.tightest_below(Path::new("/"))
+    }
+
+    fn tightest_below(&self, root: &Path) -> Option<GroupLimit> {
+        self.directories
+            .iter()
+            .filter_map(|directory| limit(self.version, root, directory))
+            .min_by_key(|limit| limit.available_bytes)
+    }
 }
 
 /// One mount of a cgroup hierarchy that can hold the memory controller.
@@ -217,6 +249,13 @@ fn stat_fields<'a>(stat: &'a str, names: &'a [&str]) -> impl Iterator<Item = u64
         let (name, value) = line.split_once(' ')?;
         if names.contains(&name) { value.trim().parse().ok() } else { None }
     })
+}
+
+fn limit(version: Version, root: &Path, directory: &Path) -> Option<GroupLimit> {
+    match version {
+        Version::V1 => limit_v1(root, directory),
+        Version::V2 => limit_v2(root, directory),
+    }
 }
 
 fn limit_v1(root: &Path, directory: &Path) -> Option<GroupLimit> {

@@ -36,9 +36,21 @@ pub fn finish(outcome: &Outcome) {
             warnings.push(warning);
         }
     }
+    let lowest_bytes = outcome.tree.and_then(lowest_limit_bytes);
+    if let Some(bytes) = lowest_bytes {
+        let lowered = format!(
+            "the limit was lowered to {} at times: its memory group had no more room",
+            human(bytes)
+        );
+        if !outcome.settings.quiet {
+            console::say(&lowered);
+        }
+        warnings.push(lowered);
+    }
     let numbers = outcome.tree.map(Numbers::of);
-    let summary =
-        summary(numbers.as_ref(), outcome.settings.memory_bytes, outcome.tree.map(limit_bytes));
+    // A limit that was lowered was not set by the user.
+    let last_bytes = outcome.tree.map(limit_bytes).filter(|_| lowest_bytes.is_none());
+    let summary = summary(numbers.as_ref(), outcome.settings.memory_bytes, last_bytes);
     if !outcome.settings.quiet {
         console::say(&summary);
     }
@@ -116,6 +128,12 @@ impl Numbers {
 /// The limit at the end; 0: no process has started.
 fn limit_bytes(tree: &Tree) -> u64 {
     tree.limit_pages.load(Ordering::Relaxed).max(0) as u64 * PAGE_BYTES
+}
+
+/// The lowest limit that the room of the memory group has led to, if it has.
+fn lowest_limit_bytes(tree: &Tree) -> Option<u64> {
+    let pages = tree.lowest_limit_pages.load(Ordering::Relaxed);
+    (pages > 0).then(|| pages as u64 * PAGE_BYTES)
 }
 
 /// `last_bytes`: the limit at the end, which `uzswap set` may have changed.
@@ -342,6 +360,7 @@ fn statistics(outcome: &Outcome) -> Value {
         "peak_used_bytes": numbers.peak_used_bytes,
         "peak_needed_bytes": numbers.peak_needed_bytes,
         "ratio": numbers.ratio(),
+        "lowest_limit_bytes": outcome.tree.and_then(lowest_limit_bytes),
         "settings": settings_json(outcome.settings),
         "notices": names,
         "fault_latency": latency,
@@ -368,6 +387,11 @@ pub const DOCUMENTED: &[(&str, &str)] = &[
         "largest memory that they would have needed together without uzswap (bytes)",
     ),
     ("ratio", "peak_needed_bytes by peak_used_bytes"),
+    (
+        "lowest_limit_bytes",
+        "lowest limit that the run was given while its memory group had less room than at the \
+         start, or null (bytes)",
+    ),
     (
         "settings",
         "the options of the run as they were resolved, with memory_from saying where the limit is \
@@ -475,6 +499,7 @@ mod tests {
         RunSettings {
             memory_bytes: 512 * MIB,
             memory_origin: "--memory".to_string(),
+            group_margin_bytes: None,
             pool_percent: 50,
             compressor: "lz4".to_string(),
             recompressor: "zstd:level=-1".to_string(),
@@ -507,6 +532,7 @@ mod tests {
         slot.latency.record(FaultKind::PoolLoad, 3000);
         slot.mechanism.store(Mechanism::UserfaultfdCopy as u32, Ordering::Relaxed);
         tree.publish(slot, 10, 30);
+        tree.lowest_limit_pages.store(1, Ordering::Relaxed);
         tree.notice(Notice::StoreFailed, libc::ENOSPC);
         let settings = settings();
         let command = [OsString::from("prog")];
@@ -531,6 +557,7 @@ mod tests {
         assert_eq!(json["fault_latency"].as_object().unwrap().len(), FaultKind::ALL.len());
         assert_eq!(json["peak_used_bytes"], 40960);
         assert_eq!(json["ratio"], 3.0);
+        assert_eq!(json["lowest_limit_bytes"], 4096);
         assert_eq!(json["mechanisms"], json!(["userfaultfd-copy"]));
         assert_eq!(json["signal"], "SIGTERM");
         assert_eq!(json["exit_code"], Value::Null);

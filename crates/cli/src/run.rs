@@ -312,7 +312,7 @@ fn record(
 /// Makes the run visible to `uzswap ps` and the others, until what this gives is dropped. A run
 /// without a place for its socket works as well.
 fn serve(run: Arc<Run>, settings: &RunSettings) -> Option<Server> {
-    governor::watch(&run, settings.idle_after, settings.takes_turns);
+    governor::watch(&run, settings);
     match Server::start(run, &|name| std::env::var_os(name)) {
         Ok(server) => Some(server),
         Err(fault) => {

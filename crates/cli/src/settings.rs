@@ -34,6 +34,8 @@ pub struct RunSettings {
     pub memory_bytes: u64,
     /// How that was decided, in words, for `--stats`.
     pub memory_origin: String,
+    /// The margin that the limit keeps to the memory group that it was taken from, if it was.
+    pub group_margin_bytes: Option<u64>,
     /// 0: adapts.
     pub pool_percent: u32,
     pub compressor: String,
@@ -117,12 +119,13 @@ impl RunSettings {
         };
         let switch = |option| raw.switch(option, env).map_err(wrong);
 
-        let (memory_bytes, memory_origin) = memory(text(&options::MEMORY)?, &mut remarks)?;
+        let memory = memory(text(&options::MEMORY)?, &mut remarks)?;
         let pool_percent = pool_percent(text(&options::POOL_PERCENT)?).map_err(wrong)?;
-        remarks.extend(pool_remark(memory_bytes, pool_percent));
+        remarks.extend(pool_remark(memory.bytes, pool_percent));
         Ok(RunSettings {
-            memory_bytes,
-            memory_origin,
+            memory_bytes: memory.bytes,
+            memory_origin: memory.origin,
+            group_margin_bytes: memory.group_margin_bytes,
             pool_percent,
             compressor: compressor(text(&options::COMPRESSOR)?).map_err(wrong)?,
             recompressor: recompressor(text(&options::RECOMPRESSOR)?).map_err(wrong)?,
@@ -193,11 +196,17 @@ fn put(field: &mut [u8], bytes: &[u8], what: &str) -> Result<u32, Failure> {
     Ok(bytes.len() as u32)
 }
 
-/// The limit as somebody wants it, checked against what there is here, and where it came from.
-pub fn memory(
-    given: Option<Given<String>>,
-    remarks: &mut Vec<String>,
-) -> Result<(u64, String), Failure> {
+/// The limit of a run.
+pub struct Memory {
+    pub bytes: u64,
+    /// Where it came from, in words.
+    pub origin: String,
+    /// See [`RunSettings::group_margin_bytes`].
+    pub group_margin_bytes: Option<u64>,
+}
+
+/// The limit as somebody wants it, checked against what there is here.
+pub fn memory(given: Option<Given<String>>, remarks: &mut Vec<String>) -> Result<Memory, Failure> {
     let budget = Budget::read().map_err(Failure::environment)?;
     let least = size::human(MIN_MEMORY_BYTES);
     let Some(given) = given else {
@@ -211,10 +220,11 @@ pub fn memory(
                 size::human(budget.margin_bytes())
             )));
         }
-        return Ok((
+        return Ok(Memory {
             bytes,
-            format!("{source}, less a margin of {}", size::human(budget.margin_bytes())),
-        ));
+            origin: format!("{source}, less a margin of {}", size::human(budget.margin_bytes())),
+            group_margin_bytes: budget.tightest_group().map(|_| budget.margin_bytes()),
+        });
     };
     let parsed = size::parse(&given.value)
         .map_err(|why| Failure::usage(format!("{}: {why}", given.origin)))?;
@@ -240,19 +250,19 @@ pub fn memory(
             size::human(group.limit_bytes)
         ));
     }
-    Ok((bytes, given.origin))
+    Ok(Memory { bytes, origin: given.origin, group_margin_bytes: None })
 }
 
 /// Which constraint the default comes from, in words.
 pub fn describe(budget: &Budget) -> String {
-    match &budget.group {
-        Some(group) if group.available_bytes <= budget.ram_available_bytes => format!(
+    match budget.tightest_group() {
+        Some(group) => format!(
             "the memory cgroup {} ({} of {} free)",
             group.directory.display(),
             size::human(group.available_bytes),
             size::human(group.limit_bytes)
         ),
-        _ => format!(
+        None => format!(
             "the machine ({} of {} available)",
             size::human(budget.ram_available_bytes),
             size::human(budget.ram_bytes)

@@ -193,6 +193,9 @@ pub struct Tree {
     pub peak_needed_pages: AtomicI64,
     /// The limit now, in pages: `uzswap set` changes it.
     pub limit_pages: AtomicI64,
+    /// The lowest limit to which `uzswap run` has gone where the memory group had no more room; 0:
+    /// it has not.
+    pub lowest_limit_pages: AtomicI64,
     /// A message code for `uzswap run` to print once, see [`Notice`]; bit set.
     pub notices: AtomicU64,
     /// An errno belonging to the last notice.

@@ -1,6 +1,7 @@
 //! The limit holds: from start to end, sampled every 10 ms, the anonymous memory of a program that
 //! touches memory as fast as it can stays under `--memory` plus 5 % plus 16 MiB. So does what a
 //! program and its forked children hold together, where the program alone fits and has never paged.
+//! A limit that was taken from a memory group follows the group's room.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -73,8 +74,39 @@ fn main() -> ExitCode {
             accounts(&w, script, limit_mib * MIB)
         });
     }
+    let w = workshop.clone();
+    suite.add("follows_the_room_of_its_group", move || follows(&w));
     drop(workshop);
     suite.main()
+}
+
+/// A process beside a run that takes 48 MiB once the run has its limit, and tells when it has.
+const BESIDE: &str = r#"
+import os, time
+while not os.path.exists("begun"): time.sleep(0.02)
+memory = bytearray(b"x") * (48 << 20)
+open("grown", "w")
+time.sleep(60)
+"#;
+
+/// A limit that was taken from a group goes down when others take of the group; with one that was
+/// said, the kernel kills.
+fn follows(workshop: &Workshop) -> Result<Verdict, String> {
+    const GROUP_BYTES: u64 = 128 * MIB;
+    let touch = workshop.program("touch");
+    let run = |memory: &str| {
+        let script = format!(
+            "/usr/bin/python3 -Ic '{BESIDE}' & \"$0\" run {memory} -- sh -c '>begun; \
+             until [ -e grown ]; do sleep 0.1; done; sleep 1; exec \"$0\" 120 1 2' \"$1\"; \
+             code=$?; kill $!; exit $code"
+        );
+        let argv = ["sh".into(), "-c".into(), script.into(), workshop.uzswap(), touch.clone()];
+        Job::new(argv).limit(GROUP_BYTES).run(workshop)
+    };
+    let (said, taken) = (run("--memory 100M")?, run("")?);
+    let is_lowered = taken.succeeded() && taken.stderr.contains("the limit was lowered to");
+    let is_right = said.oom_kills > 0 && taken.oom_kills == 0 && is_lowered;
+    Ok(Verdict::check(is_right, || format!("said: {}taken: {}", said.report(), taken.report())))
 }
 
 /// In a group with the same limit and what is allowed beyond it: there the program dies without

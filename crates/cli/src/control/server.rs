@@ -71,8 +71,8 @@ impl Run {
     fn set(&self, memory: String) -> Result<LimitSet, String> {
         let mut remarks = Vec::new();
         let given = Given { value: memory, origin: "--memory".to_string() };
-        let (bytes, _) =
-            settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?;
+        let bytes =
+            settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?.bytes;
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
         let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
         self.live().for_each(|(_, slot)| slot.orders.ring());

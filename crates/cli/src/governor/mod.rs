@@ -6,6 +6,7 @@
 //!  uzswap run ────┼─ idle ────> the control block: orders ─────> evictors      (--idle-after)
 //!                 ├─ dormant ─> the control block: the peak, with what dormant processes hold
 //!                 ├─ recount ─> the control block: sums that a killed process left wrong
+//!                 ├─ group ───> the control block: the limit, as the memory group has room
 //!                 └─ room ────> the control block: how much memory a dump may take
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 mod cost;
 mod dormant;
+mod group;
 mod idle;
 mod recount;
 mod room;
@@ -21,9 +23,9 @@ mod shares;
 mod turns;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::control::Run;
+use crate::settings::RunSettings;
 
 /// Stack of a thread that watches the processes of a run.
 const WATCHER_STACK_BYTES: usize = 128 << 10;
@@ -36,16 +38,20 @@ fn in_background(name: &str, watcher: impl FnOnce() + Send + 'static) {
 }
 
 /// Begins to watch the processes of a run: for those that need their memory less than others, for
-/// idle ones, if it wants that, and for more of them than fit.
-pub fn watch(run: &Arc<Run>, idle_after: Option<Duration>, takes_turns: bool) {
+/// idle ones, if it wants that, and for more of them than fit; and the memory group that the limit
+/// was taken from.
+pub fn watch(run: &Arc<Run>, settings: &RunSettings) {
     shares::start(run.clone());
     room::start(run.clone());
     dormant::start(run.clone());
     recount::start(run.clone());
-    if let Some(idle_after) = idle_after {
+    if let Some(margin_bytes) = settings.group_margin_bytes {
+        group::start(run.clone(), margin_bytes);
+    }
+    if let Some(idle_after) = settings.idle_after {
         idle::start(run.clone(), idle_after);
     }
-    if takes_turns {
+    if settings.takes_turns {
         turns::start(run.clone());
     }
 }
