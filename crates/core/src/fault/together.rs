@@ -123,13 +123,29 @@ pub(super) struct Lone {
     rest: u32,
     /// The stretch that is protected while pages leave.
     stretch: Option<(usize, usize)>,
+    /// Departures so far, of which the stretch is the last one's. A fork ends a departure while its
+    /// thread copies, and another may have begun when that thread comes back.
+    departures: u64,
     /// The buffer for copies. The thread that lets pages leave has it meanwhile.
     copies: Option<Mapping>,
 }
 
 impl Lone {
     pub const fn new() -> Lone {
-        Lone { rests: 0, rest: 0, stretch: None, copies: None }
+        Lone { rests: 0, rest: 0, stretch: None, departures: 0, copies: None }
+    }
+
+    /// Begins a departure from `[start, end)`. Returns its number.
+    fn begin(&mut self, start: usize, end: usize) -> u64 {
+        debug_assert!(!self.are_leaving());
+        self.stretch = Some((start, end));
+        self.departures += 1;
+        self.departures
+    }
+
+    /// The stretch of a departure, if that has not ended.
+    fn stretch_of(&self, departure: u64) -> Option<(usize, usize)> {
+        self.stretch.filter(|_| departure == self.departures)
     }
 
     /// Whether the next sweep is to look for pages that lie alone.
@@ -190,12 +206,11 @@ impl Pager {
         if !found.is_enough() {
             return (s, Reclaimed::default());
         }
-        let Some((mut copies, kept)) = self.begin_to_leave(&mut s, active, found) else {
+        let Some((mut copies, kept, departure)) = self.begin_to_leave(&mut s, active, found) else {
             let taken = self.take_lone(&mut s, active, found);
             return (s, Reclaimed { taken, ..Reclaimed::default() });
         };
-        let behind = found.behind;
-        let pages = found.pages.pages();
+        let pages = found.pages.as_slice();
         let mover = active.mechanism.as_mover().expect("may leave together");
         let copied = self.copy_unlocked(s, || mover.copy_each(pages, copies.as_mut_slice()));
         let mut aged = [Aged::Empty; SWEEP_MOST_PAGES];
@@ -206,7 +221,7 @@ impl Pager {
         kept[copied..pages.len()].iter().for_each(|kept| self.free_entry(*kept));
         let mut s = self.enter();
         s.lone.copies = Some(copies);
-        let (freed, refused) = self.end_leaving(&mut s, active, pages, &aged, copied, behind);
+        let (freed, refused) = self.end_leaving(&mut s, active, found, &aged, copied, departure);
         s.lone.learn(freed, self.disturbed.swap(0, Ordering::Relaxed) as usize);
         (s, Reclaimed { taken: freed, freed, refused })
     }
@@ -253,14 +268,18 @@ impl Pager {
     }
 
     /// Protects the stretch of those found pages that can still leave. Returns memory for copies,
-    /// and the entries that the cache kept of the pages, which are the caller's now. `None`: the
-    /// pages cannot leave together.
+    /// the entries that the cache kept of the pages, which are the caller's now, and the number of
+    /// the departure. `None`: the pages cannot leave together.
     fn begin_to_leave(
         &self,
         s: &mut Locked<'_>,
         active: &Active,
         found: &mut Found,
-    ) -> Option<(Mapping, [Option<u64>; SWEEP_MOST_PAGES])> {
+    ) -> Option<(Mapping, [Option<u64>; SWEEP_MOST_PAGES], u64)> {
+        // Another thread may have begun since the sweep looked.
+        if s.lone.are_leaving() {
+            return None;
+        }
         let range = found
             .pages
             .first()
@@ -286,6 +305,8 @@ impl Pager {
         if is_shared || as_copies > pages.len() || !self.claim_stretches(s, start, end) {
             return None;
         }
+        // Before the lock is let go, so that no other thread begins meanwhile.
+        let departure = s.lone.begin(start, end);
         let mut kept = [None; SWEEP_MOST_PAGES];
         for (page, kept) in pages.iter().zip(&mut kept) {
             self.word(*page, |_, e| {
@@ -306,13 +327,13 @@ impl Pager {
         if !is_protected {
             s.lone.copies = copies;
             self.lift(s, active, start, end);
+            s.lone.stretch = None;
             self.end_stretch_claims(s, start, end);
             kept.iter().for_each(|kept| self.free_entry(*kept));
             return None;
         }
         self.end_stretch_claims(s, start, end);
-        s.lone.stretch = Some((start, end));
-        copies.map(|copies| (copies, kept))
+        copies.map(|copies| (copies, kept, departure))
     }
 
     /// Drops the frames of those pages that were not written since they began to leave. Returns how
@@ -321,33 +342,35 @@ impl Pager {
         &self,
         s: &mut Locked<'_>,
         active: &Active,
-        pages: &mut [usize],
+        found: &Found,
         aged: &[Aged],
         copied: usize,
-        behind: bool,
+        departure: u64,
     ) -> (usize, usize) {
         self.recount_own();
-        let claimed = s.lone.stretch;
+        let pages = found.pages.as_slice();
+        let claimed = s.lone.stretch_of(departure);
         if let Some((start, end)) = claimed {
             self.wait_to_claim_stretches(s, start, end);
         }
+        // A fork meanwhile has let all pages stay. Those that leave again by now have other copies.
+        let stretch = s.lone.stretch_of(departure);
         // A page that has no frame any more could not be copied: the kernel dropped it, and its
         // neighbours are for the next time.
-        if let Some(page) = pages.get(copied)
+        if stretch.is_some()
+            && let Some(page) = pages.get(copied)
             && self.table.get(*page).is_some_and(|e| e.is_leaving())
             && !active.mechanism.is_present(*page)
         {
             self.note_dropped(*page);
         }
-        // A fork meanwhile has let all pages stay.
-        let stretch = s.lone.stretch.take();
         let (mut going, mut refused) = (Leaving::new(), 0);
         for (page, aged) in pages.iter().zip(aged) {
             let leaves = stretch.is_some() && self.table.get(*page).is_some_and(|e| e.is_leaving());
             match *aged {
                 Aged::Stored(entry) if leaves => {
                     let stamp = self.stamp(going.count());
-                    self.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, behind));
+                    self.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, found.behind));
                     going.push(*page);
                 }
                 Aged::Zero if leaves => {
@@ -365,6 +388,7 @@ impl Pager {
         }
         let mut done = (0, refused);
         if let Some((start, end)) = stretch {
+            s.lone.stretch = None;
             done.0 = self.let_leave(s, active, going.pages(), start, end);
         }
         if let Some((start, end)) = claimed {
@@ -434,7 +458,67 @@ impl Pager {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
     use super::*;
+
+    /// Pages of each half of a world of which every other page is in use.
+    const HALF_PAGES: usize = 16;
+
+    /// Begins to let the pages from `first` on leave, as far as their entries in the cache. `None`:
+    /// they cannot.
+    fn begin(w: &World, first: usize) -> Option<(Found, [Aged; SWEEP_MOST_PAGES], u64)> {
+        let (pager, active) = (&w.pager, w.active());
+        let mut found = Found::new(true);
+        (0..HALF_PAGES).step_by(2).for_each(|page| found.push(w.at(first + page), 1, false));
+        let (mut copies, kept, departure) =
+            pager.begin_to_leave(&mut pager.enter(), active, &mut found)?;
+        let pages = found.pages.as_slice();
+        let mover = active.mechanism.as_mover().expect("it moves");
+        assert_eq!(mover.copy_each(pages, copies.as_mut_slice()), pages.len());
+        let mut aged = [Aged::Empty; SWEEP_MOST_PAGES];
+        for (i, bytes) in
+            copies.as_slice().as_chunks::<PAGE_SIZE>().0[..pages.len()].iter().enumerate()
+        {
+            let mut evidence = Evidence::default();
+            aged[i] = pager.give_to_cache(active, bytes, false, kept[i], &mut evidence);
+        }
+        Some((found, aged, departure))
+    }
+
+    fn end(w: &World, (found, aged, departure): &(Found, [Aged; SWEEP_MOST_PAGES], u64)) -> usize {
+        let mut s = w.pager.enter();
+        let copied = found.count();
+        w.pager.end_leaving(&mut s, w.active(), found, aged, copied, *departure).0
+    }
+
+    #[test]
+    fn a_departure_that_a_fork_has_ended_takes_nothing_of_the_next() {
+        let w = World::new(Spec::roomy(2 * HALF_PAGES));
+        w.map(0, 2 * HALF_PAGES, READ_WRITE);
+        let mut thread = w.thread();
+        // From the last to the first, so that no page brings neighbours along.
+        let mut write = |byte: u8| {
+            for page in (0..2 * HALF_PAGES).step_by(2).rev() {
+                assert_eq!(thread.access(w.at(page), true, |b| b[9] = byte), Touch::Done);
+            }
+        };
+        write(1);
+        let first = begin(&w, 0).expect("all can leave");
+        w.fork_in_vain();
+        write(2);
+        let second = begin(&w, 0).expect("all can leave again");
+        assert!(begin(&w, HALF_PAGES).is_none(), "one stretch leaves at a time");
+        assert_eq!(end(&w, &first), 0, "its copies are of before the fork");
+        assert!(w.pager.enter().lone.are_leaving());
+        assert_eq!(end(&w, &second), HALF_PAGES / 2);
+        w.check();
+        for page in (0..2 * HALF_PAGES).step_by(2) {
+            let touch = thread.access(w.at(page), false, |b| assert_eq!(b[9], 2, "page {page}"));
+            assert_eq!(touch, Touch::Done);
+        }
+        w.unmap(0, 2 * HALF_PAGES);
+        w.check_empty();
+    }
 
     #[test]
     fn who_disturbs_too_often_is_left_alone_for_longer_and_longer() {
