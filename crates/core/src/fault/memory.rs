@@ -44,11 +44,11 @@ impl Pager {
             self.want_huge(a, &range);
         }
         // Without memory for the list the range is not managed; attached, its pages would go on
-        // faulting.
+        // faulting, and nobody would serve them.
         if self.ranges.add(range).is_err()
             && let Some(a) = self.active()
         {
-            let _ = a.mechanism.expose(start, end - start, prot);
+            let _ = a.mechanism.release(start, end - start, prot);
         }
     }
 
@@ -258,8 +258,11 @@ impl Pager {
         self.after_move(new, new + common);
         if keep_old {
             self.discard_words(s, old, old + old_len);
-            if let Some(a) = self.active() {
-                let _ = a.mechanism.attach(old, old_len);
+            if let Some(a) = self.active()
+                && a.mechanism.attach(old, old_len).is_err()
+            {
+                // As new memory that cannot be attached: it stays resident.
+                self.note_flag(old, old + old_len, RangeFlags::UNREGISTERED, true);
             }
         } else {
             self.note_unmapped(s, old, old + old_len);
@@ -312,5 +315,46 @@ impl Pager {
         }
         self.free_entry(e.take_copy());
         e.drop_contents();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{CacheConfig, SwapCache};
+    use crate::control::{HugePages, Mechanism as Kind, tests::tree};
+    use crate::fault::Active;
+    use crate::region::ADDRESS_END;
+    use crate::sys::HUGE_BYTES;
+    use crate::sys::mechanism::{Access, Fake, Mechanism};
+
+    /// A list that has no memory takes a range as little as one that is beyond its addresses.
+    #[test]
+    fn memory_that_the_list_cannot_take_is_the_kernels() {
+        const PROT: u32 = 3;
+        const SLOTS: usize = 64;
+        let (base, start) = (ADDRESS_END - HUGE_BYTES, ADDRESS_END - PAGE_SIZE);
+        let fake = Fake::new(base, HUGE_BYTES / PAGE_SIZE + 1, SLOTS, 0);
+        let active: &'static mut Active = Box::leak(Box::new(Active {
+            mechanism: Mechanism::Fake(fake),
+            cache: SwapCache::new(CacheConfig::default()).expect("a cache"),
+            kind: Kind::Userfaultfd,
+            slots: SLOTS,
+            blocks: 0,
+            huge_pages: HugePages::Never,
+            pool_percent: 0,
+            has_store: false,
+        }));
+        let (pager, tree): (_, &'static _) = (Pager::new(), Box::leak(tree()));
+        pager.connect(tree, tree.claim(10).expect("a slot"));
+        let mut s = pager.lock();
+        pager.set_active(&mut s, active).expect("memory");
+        let Some(Mechanism::Fake(fake)) = pager.active().map(|a| &a.mechanism) else {
+            unreachable!("it has just been set")
+        };
+        fake.map(start, 2 * PAGE_SIZE, PROT);
+        pager.note_mapped(&mut s, start, start + 2 * PAGE_SIZE, PROT, RangeFlags::NONE);
+        assert!(!pager.ranges.overlaps(start, start + PAGE_SIZE));
+        assert_eq!(fake.access(start, true, |_| ()), Access::Done);
     }
 }
