@@ -9,7 +9,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Locked, Pager};
+use super::{Active, Locked, Pager};
 use crate::control::trace::Kind;
 use crate::region::table::LEAF_BYTES;
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
@@ -111,14 +111,22 @@ impl Pager {
             if unregistered && managed_end > gap_end {
                 a.mechanism.expose(gap_end, managed_end - gap_end, prot)?;
             } else {
-                self.own_all(gap_end, managed_end);
-                self.for_each_resident_run(gap_end, managed_end, |from, to| {
-                    a.mechanism.expose(from, to - from, prot)
-                })?;
+                self.show_and_own(a, gap_end, managed_end, prot)?;
             }
             at = managed_end;
         }
         Ok(())
+    }
+
+    /// With protection faults: shows the resident pages of `[start, end)` with the protection
+    /// `prot`, and then takes their marks off: no word may say writable of a page that the kernel
+    /// protects, as words are believed without the lock.
+    fn show_and_own(&self, active: &Active, start: usize, end: usize, prot: u32) -> Result<()> {
+        self.for_each_resident_run(start, end, |from, to| {
+            active.mechanism.expose(from, to - from, prot)?;
+            self.own_all(from, to);
+            Ok(())
+        })
     }
 
     /// Calls `f` for each maximal run of resident pages in `[start, end)`.
@@ -173,17 +181,30 @@ impl Pager {
         self.ranges.for_each(start, end, |r| {
             if (hides_all || !r.flags.has(RangeFlags::UNREGISTERED)) && result.is_ok() {
                 result = a.mechanism.ready_to_move(r.start, r.len());
-                // The call has lifted all protection.
-                self.note_unguarded(r.start, r.end);
-                if !a.mechanism.is_protect() {
-                    self.own_all(r.start, r.end);
+                if result.is_ok() {
+                    self.note_lifted(a, &r);
                 }
             }
         });
         if result.is_err() {
             self.after_move(start, end);
+            // The call that failed may have lifted the protection of some pages.
+            self.ranges.for_each(start, end, |r| {
+                if !r.flags.has(RangeFlags::UNREGISTERED) && !a.mechanism.is_protect() {
+                    a.mechanism.allow_write(r.start, r.len(), r.prot);
+                    self.note_lifted(a, &r);
+                }
+            });
         }
         result
+    }
+
+    /// Notes that the mechanism has lifted its protection of all of `range`.
+    fn note_lifted(&self, active: &Active, range: &Range) {
+        self.note_unguarded(range.start, range.end);
+        if !active.mechanism.is_protect() {
+            self.own_all(range.start, range.end);
+        }
     }
 
     /// Puts `[start, end)` under the mechanism again, after the kernel has moved a range there, or
@@ -204,10 +225,7 @@ impl Pager {
                 assert!(again.is_ok(), "a moved range cannot be registered again: {again:?}");
                 return;
             }
-            self.own_all(r.start, r.end);
-            let _ = self.for_each_resident_run(r.start, r.end, |from, to| {
-                a.mechanism.expose(from, to - from, r.prot)
-            });
+            let _ = self.show_and_own(a, r.start, r.end, r.prot);
         });
     }
 
@@ -323,15 +341,40 @@ mod tests {
     use super::*;
     use crate::cache::{CacheConfig, SwapCache};
     use crate::control::{HugePages, Mechanism as Kind, tests::tree};
-    use crate::fault::Active;
+    use crate::fault::model::{READ_WRITE, Spec, Touch, World};
     use crate::region::ADDRESS_END;
     use crate::sys::HUGE_BYTES;
     use crate::sys::mechanism::{Access, Fake, Mechanism};
 
+    fn write(w: &World, page: usize, pages: usize) {
+        let mut thread = w.thread();
+        for page in page..page + pages {
+            assert_eq!(thread.access(w.at(page), true, |b| b[9] = 1), Touch::Done);
+        }
+    }
+
+    #[test]
+    fn a_shared_page_that_the_kernel_goes_on_protecting_stays_marked() {
+        let w = World::new(Spec { hides: true, ..Spec::roomy(8) });
+        w.map(0, 8, READ_WRITE);
+        write(&w, 0, 8);
+        w.fork_in_vain();
+        // The next call that changes a protection finds no mapping.
+        w.fake().set_trouble(1);
+        let s = w.pager.lock();
+        let changed = w.pager.protect_shown(w.at(0), w.at(8), READ_WRITE);
+        drop(s);
+        w.fake().set_trouble(0);
+        assert!(changed.is_err() && w.pager.is_shared(w.at(0)));
+        w.check();
+        write(&w, 0, 8);
+        assert!(!w.pager.is_shared(w.at(0)));
+        w.check();
+    }
+
     /// A list that has no memory takes a range as little as one that is beyond its addresses.
     #[test]
     fn memory_that_the_list_cannot_take_is_the_kernels() {
-        const PROT: u32 = 3;
         const SLOTS: usize = 64;
         let (base, start) = (ADDRESS_END - HUGE_BYTES, ADDRESS_END - PAGE_SIZE);
         let fake = Fake::new(base, HUGE_BYTES / PAGE_SIZE + 1, SLOTS, 0);
@@ -345,15 +388,16 @@ mod tests {
             pool_percent: 0,
             has_store: false,
         }));
-        let (pager, tree): (_, &'static _) = (Pager::new(), Box::leak(tree()));
+        let pager = Pager::new();
+        let tree: &'static _ = Box::leak(tree());
         pager.connect(tree, tree.claim(10).expect("a slot"));
         let mut s = pager.lock();
         pager.set_active(&mut s, active).expect("memory");
         let Some(Mechanism::Fake(fake)) = pager.active().map(|a| &a.mechanism) else {
             unreachable!("it has just been set")
         };
-        fake.map(start, 2 * PAGE_SIZE, PROT);
-        pager.note_mapped(&mut s, start, start + 2 * PAGE_SIZE, PROT, RangeFlags::NONE);
+        fake.map(start, 2 * PAGE_SIZE, READ_WRITE);
+        pager.note_mapped(&mut s, start, start + 2 * PAGE_SIZE, READ_WRITE, RangeFlags::NONE);
         assert!(!pager.ranges.overlaps(start, start + PAGE_SIZE));
         assert_eq!(fake.access(start, true, |_| ()), Access::Done);
     }
