@@ -13,7 +13,7 @@ use super::{Active, Locked, Pager};
 use crate::control::trace::Kind;
 use crate::region::table::LEAF_BYTES;
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
-use crate::sys::{PAGE_SIZE, Result};
+use crate::sys::{Errno, PAGE_SIZE, Result};
 
 impl Pager {
     /// Notes that private anonymous memory was mapped at `[start, end)`, untouched.
@@ -93,9 +93,28 @@ impl Pager {
         let _ = self.ranges.update(start, end, |r| Range { prot, ..r });
     }
 
+    /// Notes that the kernel has failed to change the protection of all of `[start, end)`, and does
+    /// not tell which part it has changed. No page there is evicted from now on. The pager serves
+    /// what either protection allows, and the kernel forbids the rest. Paging that begins later
+    /// leaves such memory of a dormant process alone: only the kernel knows its protection.
+    pub fn note_half_protected(&self, start: usize, end: usize, prot: u32) {
+        let is_dormant = self.active().is_none();
+        let _ = self.ranges.update(start, end, |r| {
+            let flags = r.flags.with(RangeFlags::LOCKED, true);
+            let is_apart = is_dormant || flags.has(RangeFlags::UNREGISTERED);
+            let flags = flags.with(RangeFlags::UNREGISTERED, is_apart);
+            Range { prot: r.prot | prot, flags, ..r }
+        });
+    }
+
     /// With protection faults: gives the shown pages of `[start, end)`, and the memory between
-    /// ranges, the protection `prot`.
-    pub fn protect_shown(&self, start: usize, end: usize, prot: u32) -> Result<()> {
+    /// ranges, the protection `prot`. An error comes with the address before which all is done.
+    pub fn protect_shown(
+        &self,
+        start: usize,
+        end: usize,
+        prot: u32,
+    ) -> core::result::Result<(), (usize, Errno)> {
         let Some(a) = self.active() else { return Ok(()) };
         let mut at = start;
         while at < end {
@@ -105,11 +124,12 @@ impl Pager {
             let (gap_end, managed_end) =
                 range.map_or((end, end), |r| (r.start.max(at), r.end.min(end)));
             if gap_end > at {
-                a.mechanism.expose(at, gap_end - at, prot)?;
+                a.mechanism.expose(at, gap_end - at, prot).map_err(|e| (at, e))?;
             }
             let unregistered = range.is_some_and(|r| r.flags.has(RangeFlags::UNREGISTERED));
             if unregistered && managed_end > gap_end {
-                a.mechanism.expose(gap_end, managed_end - gap_end, prot)?;
+                let len = managed_end - gap_end;
+                a.mechanism.expose(gap_end, len, prot).map_err(|e| (gap_end, e))?;
             } else {
                 self.show_and_own(a, gap_end, managed_end, prot)?;
             }
@@ -121,12 +141,22 @@ impl Pager {
     /// With protection faults: shows the resident pages of `[start, end)` with the protection
     /// `prot`, and then takes their marks off: no word may say writable of a page that the kernel
     /// protects, as words are believed without the lock.
-    fn show_and_own(&self, active: &Active, start: usize, end: usize, prot: u32) -> Result<()> {
+    /// An error comes with the address before which all is done.
+    fn show_and_own(
+        &self,
+        active: &Active,
+        start: usize,
+        end: usize,
+        prot: u32,
+    ) -> core::result::Result<(), (usize, Errno)> {
+        let mut at = start;
         self.for_each_resident_run(start, end, |from, to| {
+            at = from;
             active.mechanism.expose(from, to - from, prot)?;
             self.own_all(from, to);
             Ok(())
         })
+        .map_err(|e| (at, e))
     }
 
     /// Calls `f` for each maximal run of resident pages in `[start, end)`.
@@ -346,6 +376,8 @@ mod tests {
     use crate::sys::HUGE_BYTES;
     use crate::sys::mechanism::{Access, Fake, Mechanism};
 
+    const READ_ONLY: u32 = 1;
+
     fn write(w: &World, page: usize, pages: usize) {
         let mut thread = w.thread();
         for page in page..page + pages {
@@ -370,6 +402,47 @@ mod tests {
         write(&w, 0, 8);
         assert!(!w.pager.is_shared(w.at(0)));
         w.check();
+    }
+
+    #[test]
+    fn half_a_change_of_protection_is_noted_as_far_as_it_came() {
+        let w = World::new(Spec { hides: true, ..Spec::roomy(16) });
+        w.map(0, 8, READ_WRITE);
+        w.map(12, 4, READ_WRITE);
+        write(&w, 0, 8);
+        write(&w, 12, 4);
+        let _s = w.pager.lock();
+        // The kernel stops at the hole.
+        let changed = w.pager.protect_shown(w.at(0), w.at(16), READ_ONLY);
+        assert_eq!(changed.map_err(|(stopped, _)| stopped), Err(w.at(8)));
+    }
+
+    #[test]
+    fn where_half_a_change_was_made_either_protection_is_served_and_nothing_leaves() {
+        let w = World::new(Spec::roomy(8));
+        w.map(0, 8, 0);
+        w.fake().set_prot(w.at(0), 4 * PAGE_SIZE, READ_WRITE);
+        let s = w.pager.lock();
+        w.pager.note_half_protected(w.at(0), w.at(8), READ_WRITE);
+        drop(s);
+        write(&w, 0, 4);
+        assert_eq!(w.thread().access(w.at(4), false, |_| ()), Touch::Forbidden);
+        let resident = || w.count(|state| state == PageState::Resident);
+        let before = resident();
+        w.page_out();
+        assert!(before >= 4 && resident() == before);
+        w.check();
+    }
+
+    #[test]
+    fn half_a_change_before_paging_begins_leaves_the_memory_to_the_kernel() {
+        let pager = Pager::new();
+        let mut s = pager.lock();
+        let (start, end) = (World::BASE, World::BASE + 2 * PAGE_SIZE);
+        pager.note_mapped(&mut s, start, end, READ_ONLY, RangeFlags::NONE);
+        pager.note_half_protected(start, end, READ_WRITE);
+        let range = pager.ranges.find(start).expect("it is mapped");
+        assert!(range.prot == READ_WRITE && range.flags.has(RangeFlags::UNREGISTERED));
     }
 
     /// A list that has no memory takes a range as little as one that is beyond its addresses.

@@ -332,17 +332,23 @@ fn remap_file(a: Args) -> isize {
 }
 
 fn mprotect(number: usize, a: Args) -> isize {
-    let (start, end) = (a[0], a[0].saturating_add(page_ceil(a[1])));
-    let prot = a[2] as u32 & 7;
+    let (start, prot) = (a[0], a[2] as u32 & 7);
+    // An address inside a page, or an end beyond all addresses, the kernel refuses at once.
+    let Some(end) = start.checked_add(page_ceil(a[1])).filter(|_| start.is_multiple_of(PAGE_SIZE))
+    else {
+        return raw(number, a);
+    };
     let mut s = PAGER.lock_range(start, end);
     let protect = PAGER.active().is_some_and(|x| x.mechanism.is_protect());
-    if start % PAGE_SIZE != 0 {
-        return raw(number, a);
-    }
+    // Where a change stopped halfway, if that is known.
+    let mut stopped = None;
     let r = if protect {
         match PAGER.protect_shown(start, end, prot) {
             Ok(()) => 0,
-            Err(e) => e.as_return(),
+            Err((at, e)) => {
+                stopped = Some(at);
+                e.as_return()
+            }
         }
     } else {
         raw(number, a)
@@ -358,10 +364,13 @@ fn mprotect(number: usize, a: Args) -> isize {
             PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
         }
         grown(&mut s);
-    } else if r != Errno::EINVAL.as_return() {
-        // Part of the change may have been made; which part is not known, so no page of the range
-        // is evicted.
+    } else if let Some(at) = stopped {
+        PAGER.note_protected(start, at, prot);
+        // The kernel may have changed some pages behind.
         PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
+    } else if r != Errno::EINVAL.as_return() {
+        PAGER.note_half_protected(start, end, prot);
+        grown(&mut s);
     }
     r
 }
