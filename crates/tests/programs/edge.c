@@ -560,6 +560,12 @@ static void case_own_faults(void) {
     if (sigsetjmp(back, 1) == 0) show("%d\n", m[2 * PAGE + 5]);
     show("bus: %d at its address %d code %d\n", hits, hit_address == (void *)(m + 2 * PAGE + 5),
          hit_code);
+    // A change of protection that stops at the hole is made before it.
+    mprotect(p, 4 * PAGE, PROT_NONE);
+    int r = mprotect(p, 16 * PAGE, PROT_READ | PROT_WRITE);
+    volatile int half = 0;
+    if (sigsetjmp(back, 1) == 0) half = is_cold_pattern(p, 0, 4 * PAGE);
+    show("half a change %d %d\n", r, half);
     show("rest %d %d\n", is_cold_pattern(p, 0, 4 * PAGE), is_cold_pattern(p, 10 * PAGE, 16 * PAGE));
 }
 
