@@ -119,8 +119,17 @@ static void errors(void) {
     if (mlock(page(200), 16 * PAGE)) fail("mlock: %m");
     printf("locked %ld\n", advise(192, 32, PAGEOUT));
     expect("locked", 200, 216, 16, 16);
-    munlock(page(200), 16 * PAGE);
     check("locked", 192, 224);
+    // Nothing is discarded behind a locked page of another kind.
+    advise(161, 39, PAGEOUT);
+    int shared = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
+    if (mmap(page(160), PAGE, PROT, shared, -1, 0) != page(160)) fail("mmap: %m");
+    if (mlock(page(160), PAGE)) fail("mlock: %m");
+    printf("behind a locked page %ld\n", advise(160, 56, MADV_DONTNEED));
+    check("behind a locked page", 161, 216);
+    munlock(page(200), 16 * PAGE);
+    if (mmap(page(160), PAGE, PROT, FLAGS | MAP_FIXED, -1, 0) != page(160)) fail("mmap: %m");
+    fill(160, 161);
 }
 
 static void of_itself(int fd) {

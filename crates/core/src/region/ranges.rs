@@ -226,6 +226,19 @@ impl Ranges {
         }
     }
 
+    /// The start of the first locked range of `[start, end)`, if all before it is managed: other
+    /// memory may be locked, too. With the lock held.
+    pub fn first_locked(&self, start: usize, end: usize) -> Option<usize> {
+        let (mut at, mut locked) = (start, None);
+        self.for_each(start, end, |r| {
+            if locked.is_none() && r.start == at {
+                at = r.end;
+                locked = r.flags.has(RangeFlags::LOCKED).then_some(r.start);
+            }
+        });
+        locked
+    }
+
     fn account(&self, r: Range, sign: isize) {
         let n = (r.len() as isize * sign) as usize;
         self.total_bytes.store(self.total_bytes().wrapping_add(n), Ordering::Relaxed);
@@ -401,6 +414,20 @@ mod tests {
         assert_eq!(l.find_unlocked(29 * P + 1), Some(r(10, 30, 3)));
         assert_eq!(l.first_overlap_unlocked(0, 10 * P), None);
         l.check();
+    }
+
+    #[test]
+    fn a_locked_range_is_the_first_only_if_all_before_it_is_managed() {
+        let l = Ranges::new();
+        let first = |start: usize, end: usize| l.first_locked(start * P, end * P).map(|at| at / P);
+        for (start, flags) in [(10, RangeFlags::NONE), (12, RangeFlags::LOCKED)] {
+            l.add(Range { flags, ..r(start, start + 2, 3) }).unwrap();
+        }
+        l.add(r(14, 16, 3)).unwrap();
+        assert_eq!([first(10, 16), first(11, 14), first(13, 16)], [Some(12), Some(12), Some(13)]);
+        assert_eq!([first(9, 16), first(10, 12), first(14, 16)], [None; 3]);
+        l.remove(11 * P, 12 * P).unwrap();
+        assert_eq!(first(10, 16), None);
     }
 
     /// Against a naive model: one cell per page.

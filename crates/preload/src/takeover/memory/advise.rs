@@ -193,7 +193,7 @@ fn follow(
 
 /// Other advice: given and noted under one hold of the lock. `None`: the kernel's business alone.
 fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
-    let end = start.saturating_add(page_ceil(len));
+    let end = start.checked_add(page_ceil(len))?;
     let mut s = PAGER.lock_range(page_floor(start), end);
     let active = ACTIVE.load(Ordering::Acquire);
     let flag = |flag, on| {
@@ -230,7 +230,13 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
             // stored one.
             let kernel = if advice == FREE { DONTNEED } else { advice };
             let r = way.kernel(start, len, kernel);
-            discarded(&mut s, start, end, r);
+            if r == 0 {
+                PAGER.note_discarded(&mut s, start, end);
+            } else if kernel != GUARD_INSTALL {
+                // A refusal by `process_madvise` may be one of this advice for any process.
+                let stops = kernel == DONTNEED && matches!(way, Way::Madvise);
+                discarded_in_part(&mut s, start, end, r, stops);
+            }
             if advice == GUARD_INSTALL && r == 0 {
                 PAGER.note_flag(start, end, RangeFlags::GUARD, true);
             }
@@ -252,21 +258,17 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
     }
 }
 
-/// Notes the pages that are gone after a call that discards and answered `r`.
-fn discarded(s: &mut Locked<'_>, start: usize, end: usize, r: isize) {
-    // With a hole in the range (ENOMEM) the rest was discarded nevertheless.
-    if r == 0 || r == Errno::ENOMEM.as_return() {
+/// Notes the pages that are gone after a call that was to discard `[start, end)` and failed with
+/// `r`. In doubt a page keeps its contents. `stops`: EINVAL may mean that the kernel, which knows
+/// the advice, stopped at a locked range.
+fn discarded_in_part(s: &mut Locked<'_>, start: usize, end: usize, r: isize, stops: bool) {
+    // With a hole in the range the rest was discarded nevertheless.
+    if r == Errno::ENOMEM.as_return() {
         PAGER.note_discarded(s, start, end);
-    } else if r == Errno::EINVAL.as_return() {
-        // The kernel stopped at the first locked range; what lies before it is gone.
-        let mut stop = end;
-        PAGER.ranges.for_each(start, end, |range| {
-            if range.flags.has(RangeFlags::LOCKED) {
-                stop = stop.min(range.start);
-            }
-        });
-        if stop < end {
-            PAGER.note_discarded(s, start, stop);
-        }
+    } else if r == Errno::EINVAL.as_return()
+        && stops
+        && let Some(stop) = PAGER.ranges.first_locked(start, end)
+    {
+        PAGER.note_discarded(s, start, stop);
     }
 }
