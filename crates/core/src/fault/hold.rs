@@ -45,9 +45,16 @@ pub struct ThreadHolds {
     /// Thread id; 0: free.
     tid: AtomicU32,
     count: AtomicU32,
+    /// The mark from which on holds are another process's, and one more; 0: the stack is not lent.
+    lent: AtomicU32,
     held: [Held; HOLDS_PER_THREAD],
 }
-crate::zeroable!(ThreadHolds { tid: AtomicU32, count: AtomicU32, held: [Held; HOLDS_PER_THREAD] });
+crate::zeroable!(ThreadHolds {
+    tid: AtomicU32,
+    count: AtomicU32,
+    lent: AtomicU32,
+    held: [Held; HOLDS_PER_THREAD],
+});
 
 impl ThreadHolds {
     /// Gives the slot to the thread for which it was claimed, which exists now.
@@ -125,6 +132,26 @@ impl ThreadHolds {
         self.count.store(n, Ordering::Release);
     }
 
+    /// Notes that a process which shares this memory is about to use the stack while the owner
+    /// waits for it (vfork).
+    pub fn lend(&self) {
+        let _ =
+            self.lent.compare_exchange(0, self.mark() + 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Relaxed) != 0
+    }
+
+    /// The owner goes on. Gives up the holds that the process left: it has executed a program, or
+    /// was killed, in the middle of a call.
+    pub fn take_back(&self) {
+        let lent = self.lent.swap(0, Ordering::Relaxed);
+        if lent != 0 {
+            self.count.fetch_min(lent - 1, Ordering::Release);
+        }
+    }
+
     fn any(&self, mut f: impl FnMut(usize, usize) -> bool) -> bool {
         let n = (self.count.load(Ordering::SeqCst) as usize).min(HOLDS_PER_THREAD);
         self.held[..n]
@@ -165,6 +192,7 @@ impl Holds {
             if (owner == 0 || ended)
                 && t.tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
+                t.lent.store(0, Ordering::Relaxed);
                 t.count.store(0, Ordering::Release);
                 return Ok(t);
             }
@@ -323,6 +351,25 @@ mod tests {
         assert!(h.is_held(0x1000, 0x2000));
         t.drop_abandoned(0x7000_2000, 0..0);
         assert!(!h.is_held(0x1000, 0x2000));
+    }
+
+    #[test]
+    fn what_a_vfork_child_leaves_is_given_up() {
+        let h = Holds::new();
+        let t = h.register(1).unwrap();
+        t.push(0x1000, 0x2000, 0x7000_1000);
+        t.lend();
+        // The child's stack is far from its parent's.
+        t.push(0x5000, 0x6000, 0x1000_0000);
+        t.push(0x8000, 0x9000, 0x1000_0000);
+        t.lend();
+        t.drop_abandoned(0x7000_0900, 0..0);
+        assert!(t.is_lent() && h.is_held(0x5000, 0x6000));
+        t.take_back();
+        assert!(!t.is_lent() && h.is_held(0x1000, 0x2000) && !h.is_held(0x5000, 0x9000));
+        t.push(0x5000, 0x6000, 0x7000_0800);
+        t.take_back();
+        assert!(h.is_held(0x5000, 0x6000));
     }
 
     #[test]

@@ -110,6 +110,7 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
     let args: Args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
     // Without memory for a block the kernel decides alone, as it would without us.
     let Some(t) = thread::find() else { return ACTION_INLINE };
+    t.take_back_holds();
     if f.hook_stack.is_null() {
         t.forget_abandoned_hooks(f.rsp as usize);
         t.holds().drop_abandoned(f.rsp as usize, t.alternate_range());

@@ -228,6 +228,19 @@ impl ThreadBlock {
     /// the thread waits until that has ended or executed a program.
     pub fn expect_guest(&self, waits: bool) {
         self.company.fetch_max(if waits { VFORKED } else { SHARED }, Ordering::AcqRel);
+        if waits {
+            self.holds().lend();
+        }
+    }
+
+    /// Called at each of the thread's calls, which its child of vfork makes, too: the thread gives
+    /// up what the child held when it ended or executed a program.
+    #[inline]
+    pub fn take_back_holds(&self) {
+        let holds = self.holds();
+        if holds.is_lent() && self.tid.load(Ordering::Relaxed) == uzswap::sys::gettid() {
+            holds.take_back();
+        }
     }
 
     /// The alternate stack that the kernel knows.
