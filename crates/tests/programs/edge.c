@@ -430,6 +430,15 @@ static void case_bad_pointers(void) {
     show(" %s\n", strerror(errno));
     show("open %d", open((void *)(p + 9 * PAGE), O_RDONLY));
     show(" %s\n", strerror(errno));
+    // An environment that is none, one whose second word is missing, one whose string is.
+    char *words[] = {"true", NULL}, *wild[] = {"A=1", low, NULL};
+    char **cut = (char **)(p + 8 * PAGE) - 1;
+    *cut = "A=1";
+    char **environments[] = {low, cut, wild};
+    for (int i = 0; i < 3; i++) {
+        show("exec %d", execve("/bin/true", words, environments[i]));
+        show(" %s\n", strerror(errno));
+    }
 }
 
 static void case_direct_io(void) {

@@ -140,6 +140,11 @@ fn read_program(addr: usize, into: &mut [u8]) -> bool {
     true
 }
 
+/// Whether a byte of the program's memory can be read.
+pub(super) fn is_readable(addr: usize) -> bool {
+    read_program(addr, &mut [0])
+}
+
 /// Has the kernel copy between memory of ours and the program's, which it checks.
 fn transfer(number: usize, ours: usize, theirs: usize, len: usize) -> isize {
     let pid = uzswap::sys::getpid();

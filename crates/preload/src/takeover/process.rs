@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering;
 use uzswap::control::handles::TEXT_BYTES;
 use uzswap::control::trace::Kind;
 use uzswap::control::{CONTROL_FD_ENV, Counter, Notice, PROGRAM_ENV};
+use uzswap::region::page_floor;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
@@ -306,7 +307,11 @@ fn exec(t: &'static ThreadBlock, number: usize, a: Args, f: &HookFrame) -> isize
         let way = target.way();
         let mut executed = (number, a);
         if way.is_given_ours() {
-            let carried = carry(t, way, a[environment_at], target.first_library());
+            let Some(given) = Given::read(a[environment_at], !matches!(way, Way::Boot(_))) else {
+                // The kernel says what is wrong with it, or with the path, which it reads first.
+                return raw(number, a);
+            };
+            let carried = carry(t, way, &given, target.first_library());
             let Some(carried) = carried else { return Errno::ENOMEM.as_return() };
             executed.1[environment_at] = carried.environment;
             if let Way::Boot(_) = way {
@@ -391,28 +396,82 @@ struct Given {
 }
 
 impl Given {
-    fn read(at: usize, looks_for_preload: bool) -> Given {
+    /// `None`: the kernel could not read it either.
+    fn read(at: usize, looks_for_preload: bool) -> Option<Given> {
         let mut given = Given { at, count: 0, preload_at: None, is_booting: false };
-        while at != 0 && given.word(given.count) != 0 {
+        // Words and strings lie apart, each kind on few pages.
+        let (mut words, mut strings) = (Readable::default(), Readable::default());
+        while at != 0 {
+            let word_at = at.checked_add(given.count * 8)?;
+            if !words.has(word_at) || !words.has(word_at.checked_add(7)?) {
+                return None;
+            }
             let variable = given.word(given.count);
-            if looks_for_preload && starts_with(variable, PRELOAD) {
+            if variable == 0 {
+                break;
+            }
+            if looks_for_preload && strings.starts_with(variable, PRELOAD)? {
+                strings.reaches_end(variable)?;
                 given.preload_at = Some(given.count);
             }
-            given.is_booting |= starts_with(variable, PROGRAM_ENV.as_bytes());
+            given.is_booting |= strings.starts_with(variable, PROGRAM_ENV.as_bytes())?;
             given.count += 1;
         }
-        given
+        Some(given)
     }
 
     fn word(&self, i: usize) -> usize {
-        // SAFETY: the program's own array of C strings, held for this call; a wild one faults as in
-        // libc.
+        // SAFETY: the program's own array of C strings, held for this call, and readable when it
+        // was looked through.
         unsafe { ((self.at + i * 8) as *const usize).read_unaligned() }
     }
 
     /// The libraries that LD_PRELOAD names already.
     fn preload(&self) -> &[u8] {
         self.preload_at.map_or(&[], |i| c_bytes(self.word(i) + PRELOAD.len()))
+    }
+}
+
+/// The program's memory, read only where the kernel can read it.
+#[derive(Default)]
+struct Readable {
+    /// The page that the kernel has read last; 0: none.
+    page: usize,
+}
+
+impl Readable {
+    fn has(&mut self, at: usize) -> bool {
+        let page = page_floor(at);
+        if page == 0 || page != self.page && !buffers::is_readable(at) {
+            return false;
+        }
+        self.page = page;
+        true
+    }
+
+    fn byte(&mut self, at: usize) -> Option<u8> {
+        // SAFETY: the byte could be read a moment ago.
+        self.has(at).then(|| unsafe { *(at as *const u8) })
+    }
+
+    /// Whether a C string has this beginning. Reading stops at the first difference, at the latest
+    /// at the string's end. `None`: it cannot be read so far.
+    fn starts_with(&mut self, at: usize, prefix: &[u8]) -> Option<bool> {
+        for (i, b) in prefix.iter().enumerate() {
+            if self.byte(at.checked_add(i)?)? != *b {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
+    /// `None`: a C string cannot be read to its end.
+    fn reaches_end(&mut self, at: usize) -> Option<()> {
+        let mut end = at;
+        while self.byte(end)? != 0 {
+            end = end.checked_add(1)?;
+        }
+        Some(())
     }
 }
 
@@ -438,10 +497,9 @@ impl Strings {
 
 /// Builds the environment of the new program: the program's, plus the two variables that bring us
 /// there. `first`: the library that has to be loaded before us, or nothing.
-fn carry(t: &'static ThreadBlock, way: Way, environment: usize, first: &[u8]) -> Option<Carried> {
+fn carry(t: &'static ThreadBlock, way: Way, given: &Given, first: &[u8]) -> Option<Carried> {
     let own = run::preload();
     let program = if let Way::Boot(path) = way { Some(path) } else { None };
-    let given = Given::read(environment, program.is_none());
     let (others, path) = (given.preload(), program.map_or(&[][..], c_bytes));
     let words = given.count + 3;
     let of_list = PRELOAD.len() + first.len() + 1 + own.len() + 1 + others.len() + 1;
@@ -506,10 +564,4 @@ fn c_bytes<'a>(at: usize) -> &'a [u8] {
     let len = (0..).take_while(|i| unsafe { *((at + i) as *const u8) } != 0).count();
     // SAFETY: so many bytes of it were read.
     unsafe { core::slice::from_raw_parts(at as *const u8, len) }
-}
-
-fn starts_with(at: usize, prefix: &[u8]) -> bool {
-    // SAFETY: a C string of the program; reading stops at the first difference, at the latest at
-    // its end.
-    prefix.iter().enumerate().all(|(i, b)| unsafe { *((at + i) as *const u8) } == *b)
 }
