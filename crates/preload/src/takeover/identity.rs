@@ -19,7 +19,7 @@ use uzswap::sys::sync::Mutex;
 use uzswap::sys::{Errno, nr, tsc};
 
 use super::thread::ThreadBlock;
-use super::{Answer, Args, PAGER, buffers, evictor, raw, run, runtime, sandbox};
+use super::{Answer, Args, PAGER, buffers, descriptors, evictor, raw, run, runtime, sandbox};
 
 /// Calls that a process of several threads may be refused.
 const ALONE: [usize; 2] = [nr::UNSHARE, nr::SETNS];
@@ -48,6 +48,7 @@ static CHANGING: Mutex<()> = Mutex::new(());
 /// Calls after which files of /proc may be out of reach, beside those of [`RIGHTS`].
 pub(super) const LOSING: [usize; 1] = [nr::CHROOT];
 
+const CLONE_FILES: usize = 0x400;
 const PR_SET_DUMPABLE: usize = 4;
 
 /// Opens files that can be kept, before a call that may take away the right to files that paging
@@ -59,7 +60,7 @@ pub(super) fn note(number: usize, a: &Args) {
     let needs_file = || run::settings().mechanism == Mechanism::Protect as u32;
     if loses && needs_file() && PAGER.active().is_none() && !super::process::is_shared_child() {
         ProcMem::open_early();
-        super::descriptors::refresh();
+        descriptors::refresh();
     }
 }
 
@@ -81,9 +82,12 @@ pub(super) fn after_fork_child() {
 }
 
 /// Makes the call, if it is one that changes the identity.
-pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
+pub(super) fn call(t: &'static ThreadBlock, number: usize, mut a: Args) -> Option<Answer> {
     if number == nr::PRCTL && a[0] == tsc::PR_SET_TSC {
         tsc::forbid();
+    }
+    if number == nr::UNSHARE && a[0] & CLONE_FILES != 0 && descriptors::only_evictor_shares(t) {
+        a[0] &= !CLONE_FILES;
     }
     let alone = ALONE.contains(&number);
     let renews = alone || RIGHTS.contains(&number) && !sandbox::is_filtered();

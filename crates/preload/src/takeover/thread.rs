@@ -243,6 +243,11 @@ impl ThreadBlock {
         }
     }
 
+    /// Whether processes that share this memory may use the thread's thread-local area.
+    pub fn is_in_company(&self) -> bool {
+        self.company.load(Ordering::Acquire) != ALONE
+    }
+
     /// The alternate stack that the kernel knows.
     pub fn alternate_stack(&self) -> StackT {
         StackT { sp: self.base + PAGE_SIZE, flags: 0, size: ALTERNATE_BYTES }
