@@ -493,6 +493,15 @@ static void case_vmsplice(void) {
         got += part;
     }
     show("vmsplice %zd %zd %d\n", n, got, is_cold_pattern(q, 16384, 16384 + got));
+    // A full pipe, and an empty one, are not waited for.
+    for (int i = 0; i < 1000 && n > 0; i++) n = vmsplice(fds[1], &v, 1, SPLICE_F_NONBLOCK);
+    show("full %zd %s\n", n, strerror(errno));
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    while (read(fds[0], q, 1 << 20) > 0) continue;
+    fcntl(fds[0], F_SETFL, 0);
+    v.iov_base = q;
+    n = vmsplice(fds[0], &v, 1, SPLICE_F_NONBLOCK);
+    show("empty %zd %s\n", n, strerror(errno));
 }
 
 static void case_clocks(void) {

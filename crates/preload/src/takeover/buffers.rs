@@ -417,6 +417,16 @@ fn plain_pieces(t: &'static ThreadBlock, number: usize, a: Args, how: Cut) -> is
     done as isize
 }
 
+/// Element `i` of a program's array of buffers: address and length. `None`: it cannot be read.
+fn vector(t: &'static ThreadBlock, array: usize, i: usize) -> Option<(usize, usize)> {
+    let mut pair = [0u8; 16];
+    let at = array.wrapping_add(i * 16);
+    with_held(t, nr::READ, &[0, at, 16, 0, 0, 0], || read_program(at, &mut pair)).then(|| {
+        let (words, _) = pair.as_chunks::<8>();
+        (usize::from_le_bytes(words[0]), usize::from_le_bytes(words[1]))
+    })
+}
+
 /// A large vector transfer, buffer by buffer. `None`: small, or one that must not be cut.
 fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isize> {
     const VECTORS_MAX: usize = 1024;
@@ -424,17 +434,9 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
     if n == 0 || n > VECTORS_MAX {
         return None;
     }
-    let vector = |i: usize| {
-        let mut pair = [0u8; 16];
-        let at = a[1].wrapping_add(i * 16);
-        with_held(t, nr::READ, &[0, at, 16, 0, 0, 0], || read_program(at, &mut pair)).then(|| {
-            let (words, _) = pair.as_chunks::<8>();
-            (usize::from_le_bytes(words[0]), usize::from_le_bytes(words[1]))
-        })
-    };
     let mut total = 0usize;
     for i in 0..n {
-        total = total.saturating_add(vector(i)?.1);
+        total = total.saturating_add(vector(t, a[1], i)?.1);
     }
     if total <= 2 * piece_bytes() || total > isize::MAX as usize {
         return None;
@@ -455,7 +457,7 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
     };
     let mut done = 0;
     for i in 0..n {
-        let Some((base, len)) = vector(i) else { break };
+        let Some((base, len)) = vector(t, a[1], i) else { break };
         if len == 0 {
             continue;
         }
@@ -470,6 +472,52 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
         }
     }
     Some(done as isize)
+}
+
+/// vmsplice as a copy: into the pipe, or out of it where the descriptor is its other end.
+fn vmsplice(t: &'static ThreadBlock, a: Args) -> Answer {
+    const F_GETFL: usize = 3;
+    const O_ACCMODE: isize = 3;
+    const O_RDONLY: isize = 0;
+    const SPLICE_F_NONBLOCK: usize = 2;
+    let reads = call!(nr::FCNTL, a[0], F_GETFL) & O_ACCMODE == O_RDONLY;
+    if a[3] & SPLICE_F_NONBLOCK != 0 {
+        return Answer::Result(vmsplice_at_once(t, a, reads));
+    }
+    let (number, n) = (if reads { nr::READV } else { nr::WRITEV }, [a[0], a[1], a[2], 0, 0, 0]);
+    piecewise(t, number, n).unwrap_or_else(|| Answer::Result(held_call(t, number, n)))
+}
+
+/// [`vmsplice`] that does not wait for the pipe.
+fn vmsplice_at_once(t: &'static ThreadBlock, a: Args, reads: bool) -> isize {
+    const RWF_NOWAIT: usize = 8;
+    const POLLIN: u64 = 1;
+    const POLLOUT: u64 = 4;
+    /// A pipe with any room takes so many bytes without waiting.
+    const PIPE_BUF: usize = 4096;
+    let number = if reads { nr::PREADV2 } else { nr::PWRITEV2 };
+    let r = held_call(t, number, [a[0], a[1], a[2], usize::MAX, usize::MAX, RWF_NOWAIT]);
+    if r != Errno::EOPNOTSUPP.as_return() {
+        return r;
+    }
+    // Not every pipe knows the flag. Others are asked, and get no more than they have room for.
+    let mut asked = 0u64;
+    let events = if reads { POLLIN } else { POLLOUT };
+    let ready = with_own_words(|| {
+        asked = black_box(a[0] as u32 as u64 | events << 32);
+        call!(nr::POLL, &raw mut asked, 1, 0)
+    });
+    if ready <= 0 {
+        return if ready == 0 { Errno::EAGAIN.as_return() } else { ready };
+    }
+    for i in 0..a[2] {
+        let Some((base, len)) = vector(t, a[1], i) else { return Errno::EFAULT.as_return() };
+        if len > 0 {
+            let number = if reads { nr::READ } else { nr::WRITE };
+            return held_call(t, number, [a[0], base, len.min(PIPE_BUF), 0, 0, 0]);
+        }
+    }
+    0
 }
 
 /// A large send on a stream, in pieces.
@@ -518,13 +566,7 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
         }
         // A page lent to a pipe is not pinned: taken out, it would be recycled under the reader.
         // Copy instead.
-        nr::VMSPLICE if ACTIVE.load(Ordering::Acquire) => {
-            let n = [a[0], a[1], a[2], 0, 0, 0];
-            match piecewise(t, nr::WRITEV, n) {
-                Some(answer) => Some(answer),
-                None => Some(Answer::Result(held_call(t, nr::WRITEV, n))),
-            }
-        }
+        nr::VMSPLICE if ACTIVE.load(Ordering::Acquire) => Some(vmsplice(t, a)),
         // Zero-copy sends refer to pages after the call; without the option programs copy.
         nr::SETSOCKOPT if a[1] == SOL_SOCKET && a[2] == SO_ZEROCOPY => {
             Some(Answer::Result(Errno::ENOPROTOOPT.as_return()))
