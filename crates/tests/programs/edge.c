@@ -656,6 +656,29 @@ static void case_masks(void) {
          signal(SIGBUS, SIG_DFL) == SIG_IGN);
 }
 
+static void block_afterwards(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    sigset_t *mask = &((ucontext_t *)context)->uc_sigmask;
+    sigaddset(mask, SIGBUS), sigaddset(mask, SIGSEGV);
+}
+
+// A handler changes the mask in its frame, on a stack that can be out and on one that cannot.
+static void case_mask_in_frame(void) {
+    stack_t stack = {.ss_sp = cold(1 << 20), .ss_size = 1 << 20};
+    sigaltstack(&stack, NULL);
+    sigset_t none;
+    sigemptyset(&none);
+    for (int way = 0; way < 2; way++) {
+        struct sigaction action = {.sa_sigaction = block_afterwards,
+                                   .sa_flags = SA_SIGINFO | (way ? SA_ONSTACK : 0)};
+        sigaction(SIGUSR1, &action, NULL);
+        raise(SIGUSR1);
+        push_out();
+        show("after a handler: right %d\n", big_is_right());
+        sigprocmask(SIG_SETMASK, &none, NULL);
+    }
+}
+
 static void case_mask_in_thread(void) {
     void *sleeper(void *argument) {
         (void)argument;
@@ -1360,7 +1383,7 @@ static const struct {
     CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon), CASE(close_all),
     CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room), CASE(descriptor_limit),
     CASE(empty_environment), CASE(shared), CASE(end_in_thread), CASE(identity),
-    LATE(many_blocked),
+    CASE(mask_in_frame), LATE(many_blocked),
 };
 
 int main(int argc, char **argv) {

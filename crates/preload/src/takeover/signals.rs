@@ -105,6 +105,10 @@ impl Recorded {
 /// The signal by which missing pages are reported.
 static FAULT_SIGNAL: AtomicI32 = AtomicI32::new(SIGBUS);
 
+/// The signals that a handler may leave blocked when it returns, by a change of the mask in its
+/// frame: all but the fault signal, as long as that is ours.
+static MAY_BE_BLOCKED: AtomicU64 = AtomicU64::new(!0);
+
 fn fault_bit() -> u64 {
     1 << (FAULT_SIGNAL.load(Ordering::Relaxed) - 1)
 }
@@ -160,6 +164,8 @@ core::arch::global_asm!(
     "uzswap_registers_at 0x77",
     "nop",
     "uzswap_restorer:",
+    "mov rax, qword ptr [rip + {may_be_blocked}]",
+    "and qword ptr [rsp + {mask}], rax",
     "mov rax, 15",
     "syscall",
     "ud2",
@@ -208,6 +214,8 @@ core::arch::global_asm!(
     "xor ebp, ebp",
     "jmp rcx",
     managed_return = sym managed_return,
+    may_be_blocked = sym MAY_BE_BLOCKED,
+    mask = const UC_SIGMASK,
 );
 
 /// Blocks all signals but the fault signal; returns the mask before. Any number of handlers may
@@ -273,6 +281,7 @@ fn is_handler(h: usize) -> bool {
 /// Takes the fault signal over at the start, and wraps the handlers that exist already.
 pub fn start(fault_signal: i32) {
     FAULT_SIGNAL.store(fault_signal, Ordering::Release);
+    MAY_BE_BLOCKED.store(!fault_bit(), Ordering::Release);
     for sig in 1..SIGNALS as i32 {
         let mut a = KernelAction::default();
         if kernel_action(sig, None, Some(&mut a)) != 0 {
@@ -296,6 +305,7 @@ pub fn start(fault_signal: i32) {
 /// stack of the calling thread. Other threads keep our alternate stack, which does no harm.
 pub fn give_back(t: &'static ThreadBlock) {
     let mask = block_all();
+    MAY_BE_BLOCKED.store(!0, Ordering::Release);
     for sig in 1..SIGNALS as i32 {
         let recorded = RECORDED[sig as usize].get();
         if is_handler(recorded.handler) || sig == FAULT_SIGNAL.load(Ordering::Relaxed) {

@@ -13,6 +13,7 @@ use uzswap::sys::program::{break_sharing, raw_copy};
 use super::super::PAGER;
 use super::super::thread::{self, SS_AUTODISARM, SS_DISABLE, StackT, ThreadBlock};
 use super::*;
+use crate::patch;
 
 /// Size of `ucontext` as the kernel writes it, and of the whole frame without the vector state.
 pub(super) const UCONTEXT_BYTES: usize = 304;
@@ -60,7 +61,8 @@ pub(super) fn move_frame(
     let disarms = use_stack && asked.flags & SS_AUTODISARM != 0;
     let restorer = if managed || disarms {
         uzswap_managed_restorer as *const () as usize
-    } else if action.flags & SA_RESTORER != 0 {
+    } else if action.flags & SA_RESTORER != 0 && patch::are_slots_in_gs() {
+        // The unwinder of a program that was booted does not know ours.
         action.restorer
     } else {
         uzswap_restorer as *const () as usize
@@ -173,6 +175,8 @@ pub(super) extern "C" fn managed_return(context: usize) -> usize {
     if fpstate != 0 {
         write_u64(new_context + UC_FPSTATE, new_fpstate as u64);
     }
+    let mask = read_u64(new_context + UC_SIGMASK);
+    write_u64(new_context + UC_SIGMASK, mask & MAY_BE_BLOCKED.load(Ordering::Relaxed));
     // The stack in the frame is the program's, to be armed again; the kernel's is ours.
     let asked = read_stack(new_context + UC_STACK);
     // SAFETY: this thread's own cell.
