@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::time::Duration;
 
 use uzswap_tests::{Job, MIB, Managed, Sandbox, Suite, User, Verdict, Workshop, suite, workshop};
 
@@ -26,6 +27,10 @@ fn main() -> ExitCode {
                 });
             }
         }
+    }
+    for kind in ["musl_static", "musl"] {
+        let w = workshop.clone();
+        suite.add(format!("cancelled::{kind}"), move || cancelled(&w, kind));
     }
     for mechanism in ["userfaultfd", "protect"] {
         let w = workshop.clone();
@@ -62,16 +67,33 @@ fn under_valgrind(w: &Workshop, mechanism: &str) -> Result<Verdict, String> {
     Ok(Verdict::check(is_right, || format!("{}{}", free.report(), run.report())))
 }
 
-/// The program; `None` where its compiler is missing.
-fn program(w: &Workshop, kind: &str) -> Result<Option<PathBuf>, String> {
+/// musl ends a call of a cancelled thread by itself, where it finds the thread in the call.
+fn cancelled(w: &Workshop, kind: &str) -> Result<Verdict, String> {
+    let Some(program) = program(w, "cancelled", kind)? else {
+        return Ok(Verdict::Skipped("musl-gcc is not installed".into()));
+    };
+    let managed = Managed { memory_bytes: Some(12 * MIB), options: vec![] };
+    let job = Job::new([program]).hangs_after(Duration::from_secs(60)).managed(managed);
+    let run = job.run(w)?;
+    let is_right =
+        run.succeeded() && run.stdout == "cancelled 12\n" && run.stat("evictions").unwrap_or(0) > 0;
+    Ok(Verdict::check(is_right, || run.report()))
+}
+
+/// A program; `None` where its compiler is missing.
+fn program(w: &Workshop, name: &str, kind: &str) -> Result<Option<PathBuf>, String> {
     let (compiler, flags): (_, &[&str]) = match kind {
-        "glibc_static" => return Ok(Some(w.program_by("touch", "-static"))),
+        "glibc_static" => return Ok(Some(w.program_by(name, "-static"))),
         "musl_static" => ("musl-gcc", &["-static"]),
         _ => ("musl-gcc", &[]),
     };
-    let made = w.dir().join("bin").join(kind);
+    let made = w.dir().join("bin").join(format!("{name}-{kind}"));
     let mut command = Command::new(compiler);
-    command.args(flags).args(["-O2", "-pthread", "-o"]).arg(&made).arg(workshop::source("touch.c"));
+    command
+        .args(flags)
+        .args(["-O2", "-pthread", "-o"])
+        .arg(&made)
+        .arg(workshop::source(&format!("{name}.c")));
     match command.output() {
         Ok(output) if output.status.success() => Ok(Some(made)),
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -81,7 +103,7 @@ fn program(w: &Workshop, kind: &str) -> Result<Option<PathBuf>, String> {
 }
 
 fn saved(w: &Workshop, sandbox: Sandbox, kind: &str, by_shell: bool) -> Result<Verdict, String> {
-    let Some(program) = program(w, kind)? else {
+    let Some(program) = program(w, "touch", kind)? else {
         return Ok(Verdict::Skipped("musl-gcc is not installed".into()));
     };
     let mut line: Vec<OsString> = vec![program.into(), PROGRAM_MIB.to_string().into(), "2".into()];

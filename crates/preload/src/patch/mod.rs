@@ -66,7 +66,7 @@ pub use entry::{
     ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_HOOK, CLASS_INLINE,
     CLASS_LIGHT_HOOK, CLASS_TABLE, CloneParentFn, HOOK_STACK_BYTES, Hook, HookFrame, Hooks,
     PIECE_GIVEN_BACK, ThreadStart, ThreadStartFn, call_on_stack, call_on_stack_saving_vectors,
-    force_save_method, set_hooks, vector_state_bytes,
+    cancel_word, force_save_method, set_hooks, vector_state_bytes,
 };
 pub use thread_slot::{
     are_slots_in_gs, keep_slots_in_gs, thread_slot_address, thread_slot_get, thread_slot_of,

@@ -14,7 +14,7 @@ use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
 use super::thread::ThreadBlock;
-use super::{ACTIVE, Answer, Args, PAGER, PID, call, count, raw, runtime, with_own_words};
+use super::{ACTIVE, Answer, Args, PAGER, PID, call, cancel, count, runtime, with_own_words};
 use crate::calls::walk::{Kind, Visit, scan, walk};
 
 /// Larger transfers go in pieces, so that holding does not exceed the limit. A piece is some MiB:
@@ -203,13 +203,13 @@ pub(super) fn copy_out(t: &'static ThreadBlock, addr: usize, from: &[u8]) -> boo
 /// Makes a call with its buffers held.
 pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
     if !ACTIVE.load(Ordering::Acquire) {
-        return raw(number, a);
+        return cancel::call(t, number, a);
     }
     let mark = t.holds().mark();
     let here = 0u8;
     let mut holder = Holder { t, sp: &raw const here as usize };
     walk(number, &a, &mut holder);
-    let mut r = raw(number, a);
+    let mut r = cancel::call(t, number, a);
     let mut tries = 0;
     while r == Errno::EFAULT.as_return() && tries < 3 && !is_of_another(number, &a) {
         let before = t.holds().mark();
@@ -218,7 +218,7 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
             break;
         }
         count(Counter::EfaultRetries, 1);
-        r = raw(number, a);
+        r = cancel::call(t, number, a);
         tries += 1;
     }
     t.holds().pop_to(mark);

@@ -24,6 +24,7 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod cancel;
 mod descriptors;
 mod ending;
 mod evictor;
@@ -118,7 +119,11 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
         // Holds of hooks whose frames lie below this one's on the hook stack were abandoned.
         t.holds().drop_abandoned(frame as usize, 0..0);
     }
-    match dispatch(t, number, args, f) {
+    let interrupted = t.cancel_word.swap(patch::cancel_word(f), Ordering::Relaxed);
+    let answer = dispatch(t, number, args, f);
+    // The word is that of a call which the program's handler has interrupted, or nobody's.
+    t.cancel_word.store(interrupted, Ordering::Relaxed);
+    match answer {
         Answer::Result(r) => {
             f.rax = r as u64;
             ACTION_RETURN

@@ -37,10 +37,10 @@ use uzswap::fault::Fault;
 use uzswap::sys::{Errno, nr};
 
 pub(super) use calls::{call, sigaltstack};
-use frame::{UC_ERR, UC_SIGMASK, UCONTEXT_BYTES, managed_return, move_frame};
+use frame::{UC_ERR, UC_RIP, UC_SIGMASK, UCONTEXT_BYTES, managed_return, move_frame};
 
 use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock};
-use super::{PAGER, PID, call};
+use super::{PAGER, PID, call, cancel};
 
 const SIGBUS: i32 = 7;
 const SIGSEGV: i32 = 11;
@@ -432,6 +432,9 @@ fn deliver(sig: i32, si_code: i32, info: usize, context: usize) {
         let f: extern "C" fn(i32, usize, usize) = unsafe { core::mem::transmute(action.handler) };
         return f(sig, info, context);
     };
+    if let Some(ip) = cancel::interrupted(t, sig, read_u64(context + UC_RIP) as usize) {
+        write_u64(context + UC_RIP, ip as u64);
+    }
     let Some(frame) = move_frame(t, &action, info, context) else {
         // SIGSEGV, as from the kernel when it cannot push a frame.
         write_u64(context + UC_SIGMASK, saved & !(1 << (SIGSEGV - 1)));

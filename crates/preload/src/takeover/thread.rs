@@ -75,6 +75,8 @@ pub struct ThreadBlock {
     /// as many handlers as there are places would have to come in between, and make such calls.
     masks: [AtomicU64; 16],
     masks_next: AtomicUsize,
+    /// Where libc keeps the word that cancels the thread; 0: its innermost call does not end by it.
+    pub cancel_word: AtomicUsize,
     /// Memory for the environment of an exec, kept for the next (a vfork child cannot free it).
     pub exec_scratch: AtomicUsize,
     pub exec_scratch_len: AtomicUsize,
@@ -168,6 +170,7 @@ impl ThreadBlock {
                 handler_mask: AtomicU64::new(0),
                 masks: [const { AtomicU64::new(0) }; 16],
                 masks_next: AtomicUsize::new(0),
+                cancel_word: AtomicUsize::new(0),
                 exec_scratch: AtomicUsize::new(0),
                 exec_scratch_len: AtomicUsize::new(0),
                 company: AtomicU32::new(ALONE),
