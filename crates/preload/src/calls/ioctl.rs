@@ -52,13 +52,36 @@ pub fn argument(request: u32) -> Arg {
         0x545d => Out(Fixed(80)),
         0x5456 | 0x5457 => Out(Fixed(36)),
 
-        // Files: FIBMAP, FIGETBSZ; FICLONE takes a descriptor; FS_IOC_FIEMAP, FIDEDUPERANGE,
-        // FS_IOC_GETFSMAP
+        // Files: FIBMAP, FIGETBSZ; FICLONE takes a descriptor; FS_IOC_FIEMAP and
+        // EXT4_IOC_GET_ES_CACHE, FIDEDUPERANGE, FS_IOC_GETFSMAP
         0x0001 | 0x0002 => Out(Fixed(4)),
         0x4004_9409 => Int,
-        0xc020_660b => Record(Id::Fiemap),
+        0xc020_660b | 0xc020_662a => Record(Id::Fiemap),
         0xc018_9436 => Record(Id::DedupeRange),
         0xc0c0_583b => Record(Id::Fsmap),
+        // FS_IOC_ENABLE_VERITY, FS_IOC_MEASURE_VERITY, FS_IOC_READ_VERITY_METADATA
+        0x4080_6685 => Record(Id::VerityEnable),
+        0xc004_6686 => Record(Id::VerityDigest),
+        0xc028_6687 => Record(Id::VerityMetadata),
+        // btrfs: TREE_SEARCH_V2, SPACE_INFO, INO_PATHS, LOGICAL_INO and its second version, SEND,
+        // ENCODED_READ, ENCODED_WRITE; SNAP_CREATE_V2, SUBVOL_CREATE_V2
+        0xc070_9411 => Record(Id::BtrfsSearch),
+        0xc010_9414 => Record(Id::BtrfsSpace),
+        0xc038_9423 | 0xc038_9424 | 0xc038_943b => Record(Id::BtrfsPaths),
+        0x4048_9426 => Record(Id::BtrfsSend),
+        0x8080_9440 => Record(Id::BtrfsEncodedRead),
+        0x4080_9440 => Record(Id::BtrfsEncodedWrite),
+        0x5000_9417 | 0x5000_9418 => Record(Id::BtrfsVolume),
+        // XFS: FSBULKSTAT, FSBULKSTAT_SINGLE, FSINUMBERS; BULKSTAT; INUMBERS; GETBMAP and
+        // GETBMAPA, GETBMAPX; the requests by handle, ATTRLIST_BY_HANDLE, ATTRMULTI_BY_HANDLE
+        0xc020_5865..=0xc020_5867 => Record(Id::XfsBulkOld),
+        0x8040_587f => Record(Id::XfsBulkstat),
+        0x8040_5880 => Record(Id::XfsInumbers),
+        0xc020_5826 | 0xc020_582c => Record(Id::XfsBmap),
+        0xc030_5838 => Record(Id::XfsBmapX),
+        0xc038_5868..=0xc038_586c => Record(Id::XfsHandle),
+        0x4058_587a => Record(Id::XfsAttrList),
+        0x4048_587b => Record(Id::XfsAttrMulti),
 
         // Sockets: FIOSETOWN, SIOCSPGRP, FIOGETOWN, SIOCGPGRP, SIOCATMARK; SIOCGSTAMP and
         // SIOCGSTAMPNS of old
@@ -75,10 +98,12 @@ pub fn argument(request: u32) -> Arg {
         // ifreq, and vlan, bridge and tunnel requests of that size or little more
         0x8910..=0x8952 | 0x8956..=0x898f => Out(Fixed(128)),
 
-        // Block devices (BLKROSET, BLKROGET, BLKGETSIZE, BLKRAGET, BLKSSZGET, ... BLKDISCARD: two
-        // u64)
+        // Block devices: BLKPG; BLKREPORTZONE (BLKROSET, BLKROGET, BLKGETSIZE, BLKRAGET,
+        // BLKSSZGET, ... BLKDISCARD: two u64)
+        0x1269 => Record(Id::Blkpg),
+        0xc010_1282 => Record(Id::ZoneReport),
         0x1277 | 0x127d | 0x127f => Out(Fixed(16)),
-        0x125d..=0x1269 | 0x1278..=0x127c | 0x127e => Out(Fixed(8)),
+        0x125d..=0x1268 | 0x1278..=0x127c | 0x127e => Out(Fixed(8)),
         // HDIO_*; FD*, CDROM*: structs of up to some hundred bytes; CDROMREADAUDIO,
         // CDROM_SEND_PACKET
         0x0301..=0x03ff => Out(Fixed(512)),
@@ -90,8 +115,16 @@ pub fn argument(request: u32) -> Arg {
         0x4c04 | 0x4c05 => Out(Fixed(232)),
         0x4c0a => Out(Fixed(304)),
         0x4c00 | 0x4c01 | 0x4c06..=0x4c09 | 0x4c80..=0x4c82 => Int,
-        // SG_IO; USBDEVFS_CONTROL, BULK, SUBMITURB
+        // DM_*: what is asked and answered follows the head
+        0xc138_fd00..=0xc138_fd1f => Record(Id::DeviceMapper),
+        // SG_IO; NVME_IOCTL_ADMIN_CMD, IO_CMD, ADMIN64_CMD, IO64_CMD; IO64_CMD_VEC; SUBMIT_IO;
+        // MMC_IOC_CMD, MMC_IOC_MULTI_CMD
         0x2285 => Record(Id::SgIo),
+        0xc048_4e41 | 0xc048_4e43 | 0xc050_4e47 | 0xc050_4e48 => Record(Id::Nvme),
+        0xc050_4e49 => Record(Id::NvmeVector),
+        0x4030_4e42 => Record(Id::NvmeBlocks),
+        0xc048_b300 => Record(Id::Mmc),
+        0xc008_b301 => Record(Id::MmcMulti),
         0xc018_5500 => Record(Id::UsbControl),
         0xc018_5502 => Record(Id::UsbBulk),
         0x8038_550a => Record(Id::UsbUrb),

@@ -137,13 +137,86 @@ records! {
     DedupeRange Out 24 [Tail(24, Out(Array(32, U16(16))))]
     /// fsmap_head: ..., count, ..., two keys, records.
     Fsmap Out 128 [Tail(128, Out(Array(64, U32(8))))]
+    /// fsverity_enable_arg: ..., salt length, salt, signature length, reserved, signature.
+    VerityEnable In 128 [Ptr(16, In(Len(U32(12)))), Ptr(32, In(Len(U32(24))))]
+    /// fsverity_digest: algorithm, length, digest.
+    VerityDigest Out 4 [Tail(4, Out(Len(U16(2))))]
+    /// fsverity_read_metadata_arg: type, offset, length, buffer.
+    VerityMetadata In 40 [Ptr(24, Out(Len(U64(16))))]
+    /// btrfs_ioctl_search_args_v2: key, size, items.
+    BtrfsSearch Out 112 [Tail(112, Out(Len(U64(104))))]
+    /// btrfs_ioctl_space_args: slots, total, kinds of space.
+    BtrfsSpace Out 16 [Tail(16, Out(Array(24, U64(0))))]
+    /// btrfs_ioctl_ino_path_args and btrfs_ioctl_logical_ino_args: ..., size, ..., answer.
+    BtrfsPaths Out 56 [Ptr(48, Out(Len(U64(8))))]
+    /// btrfs_ioctl_send_args: descriptor, number of clone sources, their roots.
+    BtrfsSend In 72 [Ptr(16, In(Array(8, U64(8))))]
+    /// btrfs_ioctl_encoded_io_args: iovecs, their number, ...
+    BtrfsEncodedRead Out 128 [Ptr(0, Iov(Kind::Out, U64(8)))]
+    BtrfsEncodedWrite In 128 [Ptr(0, Iov(Kind::In, U64(8)))]
+    /// btrfs_ioctl_vol_args_v2: ..., size of the quota groups to inherit, these, reserved, name.
+    BtrfsVolume Out 56 [Ptr(32, In(AtMost(4096, U64(24)))), Tail(56, Out(Fixed(4040)))]
+    /// xfs_fsop_bulkreq: last inode, count, buffer (of xfs_bstat, or of the smaller xfs_inogrp),
+    /// number of answers.
+    XfsBulkOld In 32 [
+        Ptr(0, Out(Fixed(8))), Ptr(16, Out(Array(136, I32(8)))), Ptr(24, Out(Fixed(4))),
+    ]
+    /// xfs_bulk_ireq: inode, flags, count, ..., and the answers: xfs_bulkstat, xfs_inumbers.
+    XfsBulkstat Out 64 [Tail(64, Out(Array(192, U32(12))))]
+    XfsInumbers Out 64 [Tail(64, Out(Array(24, U32(12))))]
+    /// getbmap and getbmapx: three 64-bit words, count (with the head), ..., extents.
+    XfsBmap Out 32 [Tail(32, Out(Array(32, I32(24))))]
+    XfsBmapX Out 48 [Tail(48, Out(Array(48, I32(24))))]
+    /// xfs_fsop_handlereq: ..., path, flags, handle, its length, answer (a handle, or the target of
+    /// a link), its length.
+    XfsHandle In 56 [
+        Ptr(8, Str), Ptr(24, In(Len(U32(32)))), Ptr(40, Out(Fixed(4096))), Ptr(48, Out(Fixed(4))),
+    ]
+    /// xfs_fsop_attrlist_handlereq: a request by handle, cursor, flags, length, buffer.
+    XfsAttrList Out 88 [Ptr(24, In(Len(U32(32)))), Ptr(80, Out(Len(U32(76))))]
+    /// xfs_fsop_attrmulti_handlereq: a request by handle, count, operations.
+    XfsAttrMulti In 72 [
+        Ptr(24, In(Len(U32(32)))), Ptr(64, Records(Id::XfsAttr, U32(56))),
+    ]
+    /// xfs_attr_multiop: operation, error, name, value, length, flags.
+    XfsAttr Out 32 [Ptr(8, Str), Ptr(16, Out(Len(U32(24))))]
 
     // Devices.
     /// sg_io_hdr: command and sense lengths, number of iovecs, data length, data, command, sense.
+    /// sg_io_v4 begins with a Q, has its command where the data is, and goes on to 160 bytes: the
+    /// length of the sense, the sense, the numbers of iovecs and lengths of data out and in, both
+    /// data.
     SgIo Out 88 [
         Ptr(16, Out(Len(U32(12)))), Ptr(16, Iov(Kind::Out, U16(10))), Ptr(24, In(Len(U8(8)))),
         Ptr(32, Out(Len(U8(9)))),
+        PtrIf(U32(0), &[b'Q' as usize], 48, Out(Len(U32(44)))),
+        PtrIf(U32(0), &[b'Q' as usize], 72, In(Len(U32(60)))),
+        PtrIf(U32(0), &[b'Q' as usize], 72, Iov(Kind::In, U32(56))),
+        PtrIf(U32(0), &[b'Q' as usize], 80, Out(Len(U32(68)))),
+        PtrIf(U32(0), &[b'Q' as usize], 80, Iov(Kind::Out, U32(64))),
+        Tail(88, Out(Fixed(72))),
     ]
+    /// nvme_passthru_cmd, and nvme_passthru_cmd64, whose result is longer: ..., metadata, data,
+    /// their lengths, ..., result.
+    Nvme Out 72 [
+        Ptr(16, Out(Len(U32(32)))), Ptr(24, Out(Len(U32(36)))), Tail(72, Out(Fixed(8))),
+    ]
+    /// The data is iovecs, the length their number.
+    NvmeVector Out 80 [Ptr(16, Out(Len(U32(32)))), Ptr(24, Iov(Kind::Out, U32(36)))]
+    /// nvme_user_io: ..., number of blocks less one, metadata, data. Blocks have up to 4096 bytes.
+    NvmeBlocks In 48 [
+        Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Fixed(4096))), Ptr(16, Out(Array(8192, U16(4)))),
+    ]
+    /// mmc_ioc_cmd: ..., bytes of a block (512 where there are several), blocks, ..., data.
+    Mmc Out 72 [Ptr(64, Out(Len(U32(36)))), Ptr(64, Out(Array(512, U32(40))))]
+    /// mmc_ioc_multi_cmd: number, commands.
+    MmcMulti In 8 [Tail(8, Records(Id::Mmc, U64(0)))]
+    /// blkpg_ioctl_arg: operation, flags, length, blkpg_partition.
+    Blkpg In 24 [Ptr(16, In(Fixed(152)))]
+    /// blk_zone_report: sector, number of zones, flags, zones.
+    ZoneReport Out 16 [Tail(16, Out(Array(64, U32(8))))]
+    /// dm_ioctl: version, size of all with the head of 312 bytes, ...
+    DeviceMapper Out 16 [Tail(0, Out(Fixed(312))), Tail(0, Out(Len(U32(12))))]
     /// uffdio_copy: destination, source, length, mode, copied.
     UffdCopy Out 40 [Ptr(8, In(Len(U64(16))))]
     /// unimapdesc: count, entries.

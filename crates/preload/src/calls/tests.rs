@@ -534,13 +534,14 @@ fn requests_of_ioctl() {
     memory().words(A, &sg(0, 512)).expect(
         nr::IOCTL,
         &[0, 0x2285, A],
-        &[(A, 88, OUT), (B, 512, OUT), (C, 6, IN), (D, 32, OUT)],
+        &[(A, 88, OUT), (A + 88, 72, OUT), (B, 512, OUT), (C, 6, IN), (D, 32, OUT)],
     );
     memory().words(A, &sg(1, 512)).words(B, &[0x50_0000, 512]).expect(
         nr::IOCTL,
         &[0, 0x2285, A],
         &[
             (A, 88, OUT),
+            (A + 88, 72, OUT),
             (B, 512, OUT),
             (B, 16, IN),
             (0x50_0000, 512, OUT),
@@ -548,6 +549,79 @@ fn requests_of_ioctl() {
             (D, 32, OUT),
         ],
     );
+}
+
+#[test]
+fn requests_of_disks_and_files() {
+    // SG_IO in its fourth version: 10 bytes of command, 64 of sense, data of 9000 bytes in.
+    let sg = [b'Q' as usize, 10 << 32, C, 0, 0, 64 << 32, D, 0, 9000 << 32, 0, B];
+    memory().words(A, &sg).expect(
+        nr::IOCTL,
+        &[0, 0x2285, A],
+        &[(A, 88, OUT), (A + 88, 72, OUT), (B, 9000, OUT), (C, 10, OUT), (D, 64, OUT)],
+    );
+    // NVME_IOCTL_ADMIN_CMD with data of 16 KiB.
+    memory().words(A, &[0, 0, 0, B, 16384 << 32]).words(A + 64, &[0]).expect(
+        nr::IOCTL,
+        &[0, 0xc048_4e41, A],
+        &[(A, 72, OUT), (A + 72, 8, OUT), (B, 16384, OUT)],
+    );
+    // DM_TABLE_STATUS, whose answer follows its head.
+    memory().words(A, &[4, 16384 << 32]).expect(
+        nr::IOCTL,
+        &[0, 0xc138_fd0c, A],
+        &[(A, 16, OUT), (A, 312, OUT), (A, 16384, OUT)],
+    );
+    // BLKPG; BLKREPORTZONE of 1000 zones.
+    memory().words(A, &[1, 152, B]).expect(
+        nr::IOCTL,
+        &[0, 0x1269, A],
+        &[(A, 24, IN), (B, 152, IN)],
+    );
+    memory().words(A, &[0, 1000]).expect(
+        nr::IOCTL,
+        &[0, 0xc010_1282, A],
+        &[(A, 16, OUT), (A + 16, 64_000, OUT)],
+    );
+    // MMC_IOC_MULTI_CMD with one command that reads 32 blocks.
+    let command = [0, 0, 0, 0, 512 << 32, 32, 0, 0, B];
+    memory().words(A, &[1]).words(A + 8, &command).expect(
+        nr::IOCTL,
+        &[0, 0xc008_b301, A],
+        &[(A, 8, IN), (A + 8, 72, OUT), (B, 512, OUT), (B, 16384, OUT)],
+    );
+    // BTRFS_IOC_TREE_SEARCH_V2, BTRFS_IOC_LOGICAL_INO_V2 and BTRFS_IOC_ENCODED_READ.
+    memory().words(A, &[0; 13]).words(A + 104, &[65536]).expect(
+        nr::IOCTL,
+        &[0, 0xc070_9411, A],
+        &[(A, 112, OUT), (A + 112, 65536, OUT)],
+    );
+    memory().words(A, &[7, 65536, 0, 0, 0, 0, B]).expect(
+        nr::IOCTL,
+        &[0, 0xc038_943b, A],
+        &[(A, 56, OUT), (B, 65536, OUT)],
+    );
+    memory().words(A, &[B, 1]).words(B, &[C, 20_000]).expect(
+        nr::IOCTL,
+        &[0, 0x8080_9440, A],
+        &[(A, 128, OUT), (B, 16, IN), (C, 20_000, OUT)],
+    );
+    // XFS_IOC_FSBULKSTAT of 100 inodes; XFS_IOC_ATTRMULTI_BY_HANDLE of one.
+    memory().words(A, &[C, 100, B, D]).expect(
+        nr::IOCTL,
+        &[0, 0xc020_5865, A],
+        &[(A, 32, IN), (C, 8, OUT), (B, 13_600, OUT), (D, 4, OUT)],
+    );
+    memory()
+        .words(A, &[0; 7])
+        .words(A + 56, &[1, B])
+        .words(B, &[1, C, D, 60_000])
+        .put(C, b"a\0")
+        .expect(
+            nr::IOCTL,
+            &[0, 0x4048_587b, A],
+            &[(A, 72, IN), (B, 32, OUT), (C, rest(C), IN), (D, 60_000, OUT)],
+        );
 }
 
 #[test]

@@ -1504,6 +1504,11 @@ const DEVICES: &[Case] = &[
     ok(nr::IOCTL, "BLKGETSIZE", |p| fill([disk()?, 0x1260, p.out(8)])),
     ok(nr::IOCTL, "BLKSSZGET", |p| fill([disk()?, 0x1268, p.out(4)])),
     ok(nr::IOCTL, "BLKRAGET", |p| fill([disk()?, 0x1263, p.out(8)])),
+    fails(EINVAL, nr::IOCTL, "BLKPG of partition 0", |p| {
+        root()?;
+        let partition = p.put_aligned(&[0; 152], 8);
+        fill([disk()?, 0x1269, p.words(&[1, 152, partition])])
+    }),
     ok(nr::IOCTL, "HDIO_GETGEO", |p| fill([disk()?, 0x0301, p.out(16)])),
     ok(nr::IOCTL, "PIO_UNIMAP", |p| {
         let entries = p.out(8);
