@@ -8,6 +8,7 @@
 use super::records::Id;
 use super::shapes::Arg::{self, *};
 use super::shapes::Extent::*;
+use super::shapes::Number::Just;
 
 /// The argument's shape.
 pub fn argument(request: u32) -> Arg {
@@ -94,7 +95,8 @@ pub fn argument(request: u32) -> Arg {
         0x8953..=0x8955 => Out(Fixed(68)),
         // SIOCETHTOOL; SIOC[GS]IFMAP stay within ifreq; SIOCGMII..., SIOCBONDINFO...,
         // SIOC[GS]HWTSTAMP; private ones
-        0x8946 | 0x8947..=0x8949 | 0x8990..=0x89ff => Record(Id::IfreqData),
+        0x8946 => Record(Id::Ethtool),
+        0x8947..=0x8949 | 0x8990..=0x89ff => Record(Id::IfreqData),
         // ifreq, and vlan, bridge and tunnel requests of that size or little more
         0x8910..=0x8952 | 0x8956..=0x898f => Out(Fixed(128)),
 
@@ -125,9 +127,30 @@ pub fn argument(request: u32) -> Arg {
         0x4030_4e42 => Record(Id::NvmeBlocks),
         0xc048_b300 => Record(Id::Mmc),
         0xc008_b301 => Record(Id::MmcMulti),
+        // USBDEVFS_CONTROL, BULK, SUBMITURB, IOCTL
         0xc018_5500 => Record(Id::UsbControl),
         0xc018_5502 => Record(Id::UsbBulk),
         0x8038_550a => Record(Id::UsbUrb),
+        0xc010_5512 => Record(Id::UsbIoctl),
+        // I2C_RDWR, I2C_SMBUS; SPI_IOC_MESSAGE, whose size counts transfers of 32 bytes
+        0x0707 => Record(Id::I2cTransfer),
+        0x0720 => Record(Id::I2cSmbus),
+        _ if request & 0xc000_ffff == 0x4000_6b00 => {
+            Records(Id::SpiTransfer, Just((request >> 16 & 0x3fff).div_ceil(32).min(255) as u8))
+        }
+        // EVIOCGMASK, EVIOCSMASK
+        0x8010_4592 | 0x4010_4593 => Record(Id::EventMask),
+        // Sound: SNDRV_PCM_IOCTL_WRITEI_FRAMES, READI_FRAMES; WRITEN_FRAMES, READN_FRAMES;
+        // SNDRV_CTL_IOCTL_ELEM_LIST; TLV_READ, TLV_WRITE, TLV_COMMAND
+        0x4018_4150 | 0x8018_4151 => Record(Id::PcmFrames),
+        0x4018_4152 | 0x8018_4153 => Record(Id::PcmChannels),
+        0xc050_5510 => Record(Id::SoundElements),
+        0xc008_551a..=0xc008_551c => Record(Id::SoundTlv),
+        // Video: VIDIOC_QUERYBUF, VIDIOC_DQBUF; VIDIOC_QBUF, VIDIOC_PREPARE_BUF;
+        // VIDIOC_G_EXT_CTRLS, VIDIOC_S_EXT_CTRLS, VIDIOC_TRY_EXT_CTRLS
+        0xc058_5609 | 0xc058_5611 => Record(Id::VideoAnswer),
+        0xc058_560f | 0xc058_565d => Record(Id::VideoBuffer),
+        0xc020_5647..=0xc020_5649 => Record(Id::VideoControls),
         // Consoles: [GP]IO_UNIMAP; [GP]IO_FONTX; KDFONTOP; KDSK/GKBSENT, KDGKBDIACRUC; the rest
         // fits a page
         0x4b66 | 0x4b67 => Record(Id::Unimap),
@@ -140,8 +163,14 @@ pub fn argument(request: u32) -> Arg {
         0xc028_aa03 => Record(Id::UffdCopy),
         // Packet filters: PPPIOCSPASS, PPPIOCSACTIVE, TUNATTACHFILTER, TUNDETACHFILTER
         0x4010_7447 | 0x4010_7446 | 0x4010_54d5 | 0x4010_54d6 => Record(Id::Fprog),
-        // PERF_EVENT_IOC_SET_FILTER: a string
+        // TUNSETIFF, TUNSETQUEUE, TUNGETIFF: an ifreq; TUNSETTXFILTER
+        0x4004_54ca | 0x4004_54d9 | 0x8004_54d2 => Out(Fixed(40)),
+        0x4004_54d1 => Record(Id::TunFilter),
+        // PERF_EVENT_IOC_SET_FILTER: a string; PERF_EVENT_IOC_QUERY_BPF;
+        // PERF_EVENT_IOC_MODIFY_ATTRIBUTES
         0x4008_2406 => Str,
+        0xc008_240a => Record(Id::PerfPrograms),
+        0x4008_240b => Record(Id::PerfEventAttr),
         _ => by_size(request),
     }
 }

@@ -84,6 +84,10 @@ records! {
     Ifconf Out 16 [Ptr(8, Out(Len(I32(0))))]
     /// ifreq whose data is a struct of the driver's or of ethtool's choosing.
     IfreqData Out 40 [Ptr(16, Out(Fixed(4096)))]
+    /// Statistics, registers and names of a card may be many.
+    Ethtool Out 40 [Ptr(16, Out(Fixed(65535)))]
+    /// tun_filter: flags, count, addresses of Ethernet.
+    TunFilter In 4 [Tail(4, In(Array(6, U16(2))))]
     /// iwreq: a point is pointer, length in elements of up to some size.
     IwreqPoint Out 32 [Ptr(16, Out(Array(64, U16(24))))]
     /// rtentry with the name of its device, of which 15 bytes are copied whether it ends or not.
@@ -229,8 +233,52 @@ records! {
     UsbControl Out 24 [Ptr(16, Out(Len(U16(6))))]
     /// usbdevfs_bulktransfer: endpoint, length, timeout, data.
     UsbBulk Out 24 [Ptr(16, Out(Len(U32(4))))]
-    /// usbdevfs_urb: the data is used until it is reaped.
-    UsbUrb Keep 56 [Ptr(16, Keep(Len(I32(24))))]
+    /// usbdevfs_urb: type, ..., data, its length, ..., number of packets (128 at most), ...,
+    /// packets. It is used until it is reaped. An isochronous one (type 0) has its lengths in the
+    /// packets, of up to 3 KiB each at high speed, and none of its own.
+    UsbUrb Keep 56 [
+        Ptr(16, Keep(Len(I32(24)))), PtrIf(U8(0), &[0], 16, Keep(Array(3072, U8(36)))),
+        Tail(56, Keep(Array(12, U8(36)))),
+    ]
+    /// usbdevfs_ioctl: interface, request of the driver (whose upper half has the size), data.
+    UsbIoctl In 16 [Ptr(8, Out(AtMost(0x3fff, U16(6))))]
+    /// i2c_rdwr_ioctl_data: messages, their number.
+    I2cTransfer In 16 [Ptr(0, Records(Id::I2cMessage, U32(8)))]
+    /// i2c_msg: address, flags, length, data.
+    I2cMessage In 16 [Ptr(8, Out(Len(U16(4))))]
+    /// i2c_smbus_ioctl_data: direction, command, size, data.
+    I2cSmbus In 16 [Ptr(8, Out(Fixed(34)))]
+    /// spi_ioc_transfer: data out, data in, their length.
+    SpiTransfer In 32 [Ptr(0, In(Len(U32(16)))), Ptr(8, Out(Len(U32(16))))]
+    /// input_mask: type, bytes, bits.
+    EventMask In 16 [Ptr(8, Out(Len(U32(4))))]
+    /// snd_xferi: result, samples, frames. How large a frame is the device knows; eight channels of
+    /// 32 bits are 32 bytes.
+    PcmFrames Out 24 [Ptr(8, Out(Array(32, U64(16))))]
+    /// snd_xfern: result, a pointer for each channel, frames. The device knows how many channels,
+    /// too; words that are no pointers cost nothing.
+    PcmChannels Out 24 [Ptr(8, RecordPointers(Id::PcmChannel, Just(8)))]
+    PcmChannel Out 8 [Tail(0, Out(Fixed(65535)))]
+    /// snd_ctl_elem_list: ..., room, ..., names of 64 bytes.
+    SoundElements Out 80 [Ptr(16, Out(Array(64, U32(4))))]
+    /// snd_ctl_tlv: element, length, data.
+    SoundTlv Out 8 [Tail(8, Out(Len(U32(4))))]
+    /// v4l2_buffer: ..., type (9 and 10 have planes), ..., memory (2 is the program's), place or
+    /// planes, length or number of planes. A device that uses it pins it.
+    VideoBuffer Out 88 [
+        PtrIf(U32(4), &[9, 10], 64, Records(Id::VideoPlane, U32(72))),
+        PtrIf(U32(60), &[2], 64, Out(Len(U32(72)))),
+    ]
+    /// v4l2_plane: ..., length, place.
+    VideoPlane Out 64 [Ptr(8, Out(Len(U32(4))))]
+    /// v4l2_buffer where all but the planes is the kernel's to say.
+    VideoAnswer Out 88 [PtrIf(U32(4), &[9, 10], 64, Out(Array(64, U32(72))))]
+    /// v4l2_ext_controls: ..., count, ..., controls.
+    VideoControls Out 32 [Ptr(24, Records(Id::VideoControl, U32(4)))]
+    /// v4l2_ext_control: name, size (0: the value stands here), reserved, value or its place.
+    VideoControl Out 20 [Ptr(12, Out(Len(U32(4))))]
+    /// perf_event_query_bpf: room, number, programs.
+    PerfPrograms Out 8 [Tail(8, Out(Array(4, U32(0))))]
     /// cdrom_generic_command: ..., buffer, length, ..., sense.
     CdromGeneric Out 64 [Ptr(16, Out(Len(U32(24)))), Ptr(32, Out(Fixed(64)))]
     CdromAudio Out 24 [Ptr(16, Out(Array(2352, I32(8))))]

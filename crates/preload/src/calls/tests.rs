@@ -625,6 +625,82 @@ fn requests_of_disks_and_files() {
 }
 
 #[test]
+fn requests_of_devices() {
+    // USBDEVFS_SUBMITURB: a bulk transfer, and an isochronous one of two packets.
+    memory().words(A, &[3, 0, B, 40_000, 0, 0, 0]).expect(
+        nr::IOCTL,
+        &[0, 0x8038_550a, A],
+        &[(A, 56, KEEP), (B, 40_000, KEEP)],
+    );
+    memory().words(A, &[0, 0, B, 0, 2 << 32, 0, 0]).expect(
+        nr::IOCTL,
+        &[0, 0x8038_550a, A],
+        &[(A, 56, KEEP), (A + 56, 24, KEEP), (B, 6144, KEEP)],
+    );
+    // USBDEVFS_IOCTL with _IOR('x', 1, 5000 bytes).
+    memory().words(A, &[(2 << 30 | 5000 << 16 | 0x7801) << 32, B]).expect(
+        nr::IOCTL,
+        &[0, 0xc010_5512, A],
+        &[(A, 16, IN), (B, 0x3fff, OUT)],
+    );
+    // I2C_RDWR with one message; SPI_IOC_MESSAGE with two transfers.
+    memory().words(A, &[C, 1]).words(C, &[8192 << 32, D]).expect(
+        nr::IOCTL,
+        &[0, 0x0707, A],
+        &[(A, 16, IN), (C, 16, IN), (D, 8192, OUT)],
+    );
+    memory().words(A, &[B, C, 4096, 0, D, 0, 10, 0]).expect(
+        nr::IOCTL,
+        &[0, 0x4040_6b00, A],
+        &[(A, 32, IN), (B, 4096, IN), (C, 4096, OUT), (A + 32, 32, IN), (D, 10, IN)],
+    );
+    // SNDRV_PCM_IOCTL_WRITEI_FRAMES of 1000 frames; SNDRV_CTL_IOCTL_ELEM_LIST with room for 300.
+    memory().words(A, &[0, B, 1000]).expect(
+        nr::IOCTL,
+        &[0, 0x4018_4150, A],
+        &[(A, 24, OUT), (B, 32_000, OUT)],
+    );
+    memory().words(A, &[300 << 32, 0, B]).words(A + 72, &[0]).expect(
+        nr::IOCTL,
+        &[0, 0xc050_5510, A],
+        &[(A, 80, OUT), (B, 19_200, OUT)],
+    );
+    // VIDIOC_QBUF of memory of the program, in one piece and with one plane; VIDIOC_DQBUF believes
+    // no address.
+    let buffer = |kind: usize, place: usize, length: usize| {
+        [kind << 32, 0, 0, 0, 0, 0, 0, 2 << 32, place, length, 0]
+    };
+    memory().words(A, &buffer(1, C, 60_000)).expect(
+        nr::IOCTL,
+        &[0, 0xc058_560f, A],
+        &[(A, 88, OUT), (C, 60_000, OUT)],
+    );
+    memory().words(A, &buffer(9, C, 1)).words(C, &[50_000 << 32, D]).expect(
+        nr::IOCTL,
+        &[0, 0xc058_560f, A],
+        &[(A, 88, OUT), (C, 1, OUT), (C, 64, OUT), (D, 50_000, OUT)],
+    );
+    memory().words(A, &buffer(1, C, 60_000)).expect(
+        nr::IOCTL,
+        &[0, 0xc058_5611, A],
+        &[(A, 88, OUT)],
+    );
+    // TUNSETIFF; SIOCETHTOOL.
+    memory().expect(nr::IOCTL, &[0, 0x4004_54ca, A], &[(A, 40, OUT)]);
+    memory().words(A, &[0, 0, B, 0, 0]).expect(
+        nr::IOCTL,
+        &[0, 0x8946, A],
+        &[(A, 40, OUT), (B, 65535, OUT)],
+    );
+    // PERF_EVENT_IOC_QUERY_BPF with room for 64 programs.
+    memory().words(A, &[64]).expect(
+        nr::IOCTL,
+        &[0, 0xc008_240a, A],
+        &[(A, 8, OUT), (A + 8, 256, OUT)],
+    );
+}
+
+#[test]
 fn commands_of_other_calls() {
     memory().expect(nr::FCNTL, &[3, 1, A], &[]);
     memory().expect(nr::FCNTL, &[3, 6, A], &[(A, 32, OUT)]);

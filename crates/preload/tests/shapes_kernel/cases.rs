@@ -1497,6 +1497,10 @@ const DEVICES: &[Case] = &[
         let fd = set_up(nr::USERFAULTFD, &[1])?;
         fill([fd, 0xc018_aa3f, p.words(&[0xaa, 0, 0])])
     }),
+    fails(EINVAL, nr::IOCTL, "TUNSETIFF of no kind", |p| {
+        root()?;
+        fill([set_up(nr::OPEN, &[path("/dev/net/tun"), 2])?, 0x4004_54ca, p.out(40)])
+    }),
     ok(nr::IOCTL, "TUNGETFEATURES", |p| {
         fill([set_up(nr::OPEN, &[path("/dev/net/tun"), 2])?, 0x8004_54cf, p.out(4)])
     }),
