@@ -159,6 +159,21 @@ pub fn argument(request: u32) -> Arg {
         // PIO_FONT, GIO_FONT: 256 characters of 32 lines
         0x4b60 | 0x4b61 => Out(Fixed(8192)),
 
+        // KVM: GET_SUPPORTED_CPUID, GET_EMULATED_CPUID, SET_CPUID2, GET_CPUID2,
+        // GET_SUPPORTED_HV_CPUID; GET_MSRS, SET_MSRS; GET_MSR_INDEX_LIST,
+        // GET_MSR_FEATURE_INDEX_LIST; SET_GSI_ROUTING; GET_DIRTY_LOG, CLEAR_DIRTY_LOG;
+        // SET_DEVICE_ATTR, GET_DEVICE_ATTR; GET_XSAVE, SET_XSAVE, GET_XSAVE2; GET_NESTED_STATE,
+        // SET_NESTED_STATE
+        0xc008_ae05 | 0xc008_ae09 | 0x4008_ae90 | 0xc008_ae91 | 0xc008_aec1 => Record(Id::KvmCpuid),
+        0xc008_ae88 | 0x4008_ae89 => Record(Id::KvmMsrs),
+        0xc004_ae02 | 0xc004_ae0a => Record(Id::KvmMsrList),
+        0x4008_ae6a => Record(Id::KvmRouting),
+        0x4010_ae42 => Record(Id::KvmDirtyLog),
+        0xc018_aec0 => Record(Id::KvmClearLog),
+        0x4018_aee1 | 0x4018_aee2 => Record(Id::KvmAttribute),
+        0x9000_aea4 | 0x5000_aea5 | 0x9000_aecf => Out(Fixed(16384)),
+        0xc080_aebe | 0x4080_aebf => Record(Id::KvmNested),
+
         // UFFDIO_COPY
         0xc028_aa03 => Record(Id::UffdCopy),
         // Packet filters: PPPIOCSPASS, PPPIOCSACTIVE, TUNATTACHFILTER, TUNDETACHFILTER

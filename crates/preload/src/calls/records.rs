@@ -283,6 +283,22 @@ records! {
     CdromGeneric Out 64 [Ptr(16, Out(Len(U32(24)))), Ptr(32, Out(Fixed(64)))]
     CdromAudio Out 24 [Ptr(16, Out(Array(2352, I32(8))))]
 
+    // Virtual machines. A head that counts what follows.
+    KvmCpuid Out 8 [Tail(8, Out(Array(40, U32(0))))]
+    KvmMsrs Out 8 [Tail(8, Out(Array(16, U32(0))))]
+    KvmMsrList Out 4 [Tail(4, Out(Array(4, U32(0))))]
+    KvmRouting In 8 [Tail(8, In(Array(48, U32(0))))]
+    /// kvm_dirty_log: slot, padding, one bit for each page of the slot, whose size the kernel
+    /// knows. The bits are cleared before they are copied out, so they cannot be had again: nearly
+    /// 1 MiB is enough for a slot of nearly 32 GiB.
+    KvmDirtyLog In 16 [Ptr(8, Out(Array(4096, Just(255))))]
+    /// kvm_clear_dirty_log: slot, number of pages, first page, bits.
+    KvmClearLog In 24 [Ptr(16, In(Bits(U32(4))))]
+    /// kvm_device_attr: flags, group, name, value.
+    KvmAttribute In 24 [Ptr(16, Out(Fixed(4096)))]
+    /// kvm_nested_state: flags, format, size, ...
+    KvmNested Out 128 [Tail(0, Out(AtMost(u16::MAX, U32(4))))]
+
     // bpf: the attributes that carry pointers, by command. The sizes of keys and values belong to
     // the map; a page and 64 KiB are what they are in practice.
     BpfElement Out 32 [Ptr(8, Out(Fixed(4096))), Ptr(16, Out(Fixed(65535)))]

@@ -701,6 +701,26 @@ fn requests_of_devices() {
 }
 
 #[test]
+fn requests_of_virtual_machines() {
+    // KVM_SET_CPUID2 with 256 entries, KVM_GET_DIRTY_LOG, KVM_CLEAR_DIRTY_LOG of 100 000 pages.
+    memory().words(A, &[256]).expect(
+        nr::IOCTL,
+        &[0, 0x4008_ae90, A],
+        &[(A, 8, OUT), (A + 8, 10_240, OUT)],
+    );
+    memory().words(A, &[0, B]).expect(
+        nr::IOCTL,
+        &[0, 0x4010_ae42, A],
+        &[(A, 16, IN), (B, 255 * 4096, OUT)],
+    );
+    memory().words(A, &[100_000 << 32, 0, B]).expect(
+        nr::IOCTL,
+        &[0, 0xc018_aec0, A],
+        &[(A, 24, IN), (B, 12_504, IN)],
+    );
+}
+
+#[test]
 fn commands_of_other_calls() {
     memory().expect(nr::FCNTL, &[3, 1, A], &[]);
     memory().expect(nr::FCNTL, &[3, 6, A], &[(A, 32, OUT)]);

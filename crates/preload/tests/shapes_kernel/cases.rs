@@ -1490,6 +1490,11 @@ const DEVICES: &[Case] = &[
         request[18] = 1;
         fill([fd, 0xc018_9436, p.put(&request)])
     }),
+    ok(nr::IOCTL, "KVM_GET_SUPPORTED_CPUID", |p| {
+        let mut entries = [0; 8 + 256 * 40];
+        entries[1] = 1;
+        fill([set_up(nr::OPEN, &[path("/dev/kvm"), 2])?, 0xc008_ae05, p.put_aligned(&entries, 64)])
+    }),
     ok(nr::IOCTL, "RNDGETENTCNT", |p| {
         fill([set_up(nr::OPEN, &[path("/dev/urandom"), 0])?, 0x8004_5200, p.out(4)])
     }),
