@@ -803,16 +803,26 @@ fn insane_lengths_are_cut() {
 #[test]
 fn a_second_attempt_takes_words_for_pointers() {
     let mut mem = memory().words(A, &[5, D, usize::MAX, B]).words(D, &[0]);
-    scan(nr::IOCTL, &[3, 0xc030_0001, A, 0, 0, 0], &mut mem);
+    scan(nr::IOCTL, &[3, 0xc030_0001, A, 0, 0, 0], 0, &mut mem);
     assert!(mem.held.contains(&(A, 48, OUT)));
     assert!(mem.held.contains(&(A, 2 * PAGE_SIZE, OUT)));
     assert!(mem.held.contains(&(D, rest(D) + PAGE_SIZE, OUT)));
     assert!(mem.held.contains(&(B, rest(B) + PAGE_SIZE, OUT)));
     // The request number is held as well, since it might be an address.
     assert_eq!(mem.held.len(), 5);
+    // Later attempts hold more behind each word, and look at fewer words.
+    let mut mem = memory().words(A, &[5, D]).words(A + 128, &[B]);
+    scan(nr::IOCTL, &[3, 0xc030_0001, A, 0, 0, 0], 2, &mut mem);
+    assert!(mem.held.contains(&(D, rest(D) + 127 * PAGE_SIZE, OUT)));
+    assert!(mem.held.iter().all(|range| range.0 != B));
     // Arguments at the end of everything.
     let mut mem = memory();
-    scan(nr::IOCTL, &[usize::MAX, (1 << 56) - 1, (1 << 56) - 8192, usize::MAX - 7, 1, 0], &mut mem);
+    scan(
+        nr::IOCTL,
+        &[usize::MAX, (1 << 56) - 1, (1 << 56) - 8192, usize::MAX - 7, 1, 0],
+        0,
+        &mut mem,
+    );
 }
 
 /// Numbers that calls and structs are made of, with those at which something changes.
@@ -849,7 +859,7 @@ fn whatever_the_arguments_are_the_walker_asks_for_what_can_be() {
                 // The memory checks each range; the other half of the test is that the walk ends.
                 walk(number, &args, &mut mem);
                 if round == 0 {
-                    scan(number, &args, &mut mem);
+                    scan(number, &args, number % 3, &mut mem);
                 }
             }
         }

@@ -32,6 +32,11 @@ const MAX_LONG_STR_BYTES: usize = 32 * PAGE_SIZE;
 /// them.
 const MAX_STRINGS_BYTES: usize = 8 << 20;
 
+/// The bytes in which [`scan`] looks for pointers, and the pages that it holds behind each, by
+/// attempt. Structs that point on have seldom more than 128 bytes. All held at the last attempt is
+/// 6 arguments and their 96 words of 512 KiB, but a struct has few words that are addresses.
+const REACH: [(usize, usize); 3] = [(PAGE_SIZE, 2), (128, 16), (128, 128)];
+
 /// The memory that is walked.
 pub trait Visit {
     /// Makes `[addr, addr + len)` resident, to stay until the call returns (or longer: see `Kind`).
@@ -61,25 +66,26 @@ pub fn walk(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
     }
 }
 
-/// The second attempt, for a call that has answered EFAULT: besides the memory that the shape
-/// names, each word that looks like a pointer in the first page behind an argument is taken for
-/// one, and two pages behind it are held.
+/// A further attempt, for a call that has answered EFAULT: besides the memory that the shape names,
+/// each word that looks like a pointer in the first bytes behind an argument is taken for one, and
+/// the argument and it are held for some pages. How many bytes, and how many pages, says `REACH`:
+/// a later attempt believes fewer words, and holds more behind each.
 ///
 /// This is for structs that point on and that nobody has listed: in requests of drivers, options of
-/// protocols.
-pub fn scan(nr: usize, args: &[usize; 6], mem: &mut impl Visit) {
+/// protocols. Their buffers may be of any length.
+pub fn scan(nr: usize, args: &[usize; 6], attempt: usize, mem: &mut impl Visit) {
+    let (struct_bytes, pages) = REACH[attempt.min(REACH.len() - 1)];
     walk(nr, args, mem);
     for &arg in args {
         if !looks_like_pointer(arg) {
             continue;
         }
-        let end = (arg & !(PAGE_SIZE - 1)) + 2 * PAGE_SIZE;
-        hold(mem, arg, end - arg, Kind::Out);
+        hold(mem, arg, pages * PAGE_SIZE - arg % PAGE_SIZE, Kind::Out);
         let mut at = arg.next_multiple_of(8);
-        while at < end.min(arg + PAGE_SIZE) {
+        while at < arg + struct_bytes {
             let Some(word) = u64_at(mem, at) else { break };
             if looks_like_pointer(word) {
-                hold(mem, word, 2 * PAGE_SIZE - word % PAGE_SIZE, Kind::Out);
+                hold(mem, word, pages * PAGE_SIZE - word % PAGE_SIZE, Kind::Out);
             }
             at += 8;
         }

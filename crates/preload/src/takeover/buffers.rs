@@ -213,7 +213,7 @@ pub(super) fn held_call(t: &'static ThreadBlock, number: usize, a: Args) -> isiz
     let mut tries = 0;
     while r == Errno::EFAULT.as_return() && tries < 3 && !is_of_another(number, &a) {
         let before = t.holds().mark();
-        scan(number, &a, &mut holder);
+        scan(number, &a, tries, &mut holder);
         if t.holds().mark() == before {
             break;
         }
