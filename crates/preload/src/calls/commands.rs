@@ -53,6 +53,12 @@ pub fn shape(nr: usize, given: &[usize; 6]) -> Args {
     }
 }
 
+/// Whether the kernel goes on using the argument of an ioctl. Such a request may end long after
+/// paging has begun, so its memory is kept while dormant, too.
+pub fn is_kept(request: u32) -> bool {
+    matches!(ioctl::argument(request), Record(id) if id.layout().kind == Kind::Keep)
+}
+
 fn fcntl(command: u32) -> Args {
     match command {
         // GETLK, SETLK, SETLKW and OFD_*: struct flock

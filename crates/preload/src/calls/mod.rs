@@ -7,5 +7,7 @@ pub mod shapes;
 mod table;
 pub mod walk;
 
+pub use commands::is_kept;
+
 #[cfg(test)]
 mod tests;

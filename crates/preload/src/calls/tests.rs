@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use uzswap::sys::{PAGE_SIZE, nr};
 
+use super::commands::is_kept;
 use super::shapes::{self, Disposition, Kind};
 use super::walk::{MAX_HOLD_BYTES, Visit, scan, walk};
 
@@ -637,6 +638,8 @@ fn requests_of_devices() {
         &[0, 0x8038_550a, A],
         &[(A, 56, KEEP), (A + 56, 24, KEEP), (B, 6144, KEEP)],
     );
+    // The kernel goes on using these, and neither the data of USBDEVFS_BULK nor TCGETS.
+    assert!(is_kept(0x8038_550a) && !is_kept(0xc018_5502) && !is_kept(0x5401));
     // USBDEVFS_IOCTL with _IOR('x', 1, 5000 bytes).
     memory().words(A, &[(2 << 30 | 5000 << 16 | 0x7801) << 32, B]).expect(
         nr::IOCTL,

@@ -57,6 +57,7 @@ use uzswap::control::Counter;
 use uzswap::fault::Pager;
 use uzswap::sys::{Errno, nr, syscall};
 
+use crate::calls::is_kept;
 use crate::calls::shapes::{Disposition, disposition, has_pointers};
 use crate::patch::{
     self, ACTION_CLONE_THREAD, ACTION_INLINE, ACTION_RETURN, CLASS_COUNT, CLASS_INLINE,
@@ -200,6 +201,9 @@ fn dispatch(t: &'static ThreadBlock, number: usize, mut args: Args, f: &mut Hook
     if KEPT.contains(&number) {
         buffers::keep_named(t, number, &args);
         return Answer::Inline;
+    }
+    if number == nr::IOCTL && is_kept(args[1] as u32) {
+        buffers::keep_named(t, number, &args);
     }
     match answer {
         Some(a) => a,
