@@ -401,14 +401,17 @@ impl Given {
         let mut given = Given { at, count: 0, preload_at: None, is_booting: false };
         // Words and strings lie apart, each kind on few pages.
         let (mut words, mut strings) = (Readable::default(), Readable::default());
-        while at != 0 {
+        if at == 0 {
+            return Some(given);
+        }
+        loop {
             let word_at = at.checked_add(given.count * 8)?;
             if !words.has(word_at) || !words.has(word_at.checked_add(7)?) {
                 return None;
             }
             let variable = given.word(given.count);
             if variable == 0 {
-                break;
+                return Some(given);
             }
             if looks_for_preload && strings.starts_with(variable, PRELOAD)? {
                 strings.reaches_end(variable)?;
@@ -417,7 +420,6 @@ impl Given {
             given.is_booting |= strings.starts_with(variable, PROGRAM_ENV.as_bytes())?;
             given.count += 1;
         }
-        Some(given)
     }
 
     fn word(&self, i: usize) -> usize {
