@@ -50,7 +50,11 @@ fn a_lost_page_is_shut_in_a_child_without_the_mechanism() {
     if !start(Mechanism::Userfaultfd, LIMIT_BYTES, HugePages::Never) {
         return;
     }
-    let base = map(PAGES * P);
+    // Two ranges, with a page between that is not managed.
+    let half = PAGES / 2;
+    let parts =
+        |base: usize| [base..base + half * P, base + (half + 1) * P..base + PAGES * P].into_iter();
+    let base = map_parts(PAGES * P, parts);
     for i in 0..PAGES {
         fill(base + i * P, i as u64 * 7919);
         if i % 64 == 0 {

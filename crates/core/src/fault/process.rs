@@ -203,8 +203,15 @@ impl Pager {
         s: &mut Locked<'_>,
         mut f: impl FnMut(&mut Locked<'_>, Range) -> Result<()>,
     ) -> Result<()> {
-        for i in 0..self.ranges.len() {
+        // By addresses, as `f` may split ranges.
+        let mut next = 0;
+        loop {
+            let i = self.ranges.index_from(next);
+            if i >= self.ranges.len() {
+                return Ok(());
+            }
             let r = self.ranges.at(i);
+            next = r.end;
             if r.flags.has(RangeFlags::UNREGISTERED) {
                 continue;
             }
@@ -213,6 +220,5 @@ impl Pager {
             }
             f(s, r)?;
         }
-        Ok(())
     }
 }
