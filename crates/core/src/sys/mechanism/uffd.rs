@@ -272,7 +272,7 @@ impl Uffd {
     /// Empties the dock.
     pub fn clear_dock(&self) {
         // SAFETY: nothing in it is needed.
-        let _ = unsafe { program::drop_pages(self.dock(), HUGE_BYTES) };
+        let _ = unsafe { drop_ours(self.dock(), HUGE_BYTES) };
     }
 
     pub fn slot(&self, slot: usize) -> &[u8; PAGE_SIZE] {
@@ -455,11 +455,8 @@ impl Uffd {
 
     pub fn release_slots(&self, slot: usize, count: usize) {
         let (addr, len) = (self.slot_addr(slot), count * PAGE_SIZE);
-        // SAFETY: released slots hold nothing that anybody needs. After the program's mlockall they
-        // are locked, too.
-        let _ = unsafe {
-            program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len))
-        };
+        // SAFETY: released slots hold nothing that anybody needs.
+        let _ = unsafe { drop_ours(addr, len) };
     }
 
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
@@ -488,10 +485,19 @@ impl Uffd {
             // SAFETY: the page is ours now; nobody else has it mapped.
             unsafe { program::raw_copy(into.as_mut_ptr() as usize, self.executable, PAGE_SIZE) };
             // SAFETY: copied.
-            let _ = unsafe { program::drop_pages(self.executable, PAGE_SIZE) };
+            let _ = unsafe { drop_ours(self.executable, PAGE_SIZE) };
         }
         t
     }
+}
+
+/// Gives pages of ours back to the kernel. After the program's mlockall they are locked, too.
+///
+/// # Safety
+/// Nobody needs their contents.
+unsafe fn drop_ours(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len)) }
 }
 
 #[cfg(test)]
