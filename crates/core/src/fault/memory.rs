@@ -15,6 +15,10 @@ use crate::region::table::LEAF_BYTES;
 use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
+/// Ranges that the note of a move adds at most: the new one, and what is cut at its ends and at the
+/// ends of the old one.
+const MOVED_RANGES_MOST: usize = 8;
+
 impl Pager {
     /// Notes that private anonymous memory was mapped at `[start, end)`, untouched.
     pub fn note_mapped(
@@ -201,6 +205,8 @@ impl Pager {
     /// leaves the range as it was.
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
+        // What notes the move cannot fail any more: pages that are out would read as zeros.
+        self.ranges.reserve(MOVED_RANGES_MOST)?;
         self.wait_for_copies();
         let mut result = Ok(());
         let mut is_paged = false;

@@ -253,7 +253,8 @@ impl Ranges {
         }
     }
 
-    fn reserve(&self, extra: usize) -> Result<()> {
+    /// Makes room for `extra` ranges more, so that what needs no more of them cannot fail.
+    pub fn reserve(&self, extra: usize) -> Result<()> {
         self.cells.ensure(self.len() + extra).map(drop)
     }
 
