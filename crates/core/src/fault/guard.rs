@@ -169,7 +169,8 @@ impl Pager {
         let mut count = 0;
         for i in 0..pages.len() {
             let page = pages[i];
-            if self.holds.is_held(page, page + PAGE_SIZE) {
+            // A call that pins may have begun since the sweep looked.
+            if self.may_be_pinned() || self.holds.is_held(page, page + PAGE_SIZE) {
                 self.word(page, |_, e| e.keep_guarded());
             } else if self.goes_back(active, page) {
                 pages.swap(count, i);

@@ -651,7 +651,9 @@ impl Pager {
         executable: bool,
         into: &mut [u8; PAGE_SIZE],
     ) -> bool {
-        if self.holds.is_held(addr, addr + PAGE_SIZE) {
+        // A call that pins may have begun since the sweep looked; MOVE asks the kernel.
+        let may_be_pinned = !executable && self.may_be_pinned();
+        if may_be_pinned || self.holds.is_held(addr, addr + PAGE_SIZE) {
             false
         } else if executable {
             active.mechanism.take_executable(addr, into).pages == 1

@@ -410,7 +410,7 @@ impl Pager {
         fence(Ordering::SeqCst);
         let mut count = 0;
         for i in 0..pages.len() {
-            if self.holds.is_held(pages[i], pages[i] + PAGE_SIZE) {
+            if self.may_be_pinned() || self.holds.is_held(pages[i], pages[i] + PAGE_SIZE) {
                 self.come_back(active, pages[i]);
             } else {
                 pages[count] = pages[i];
