@@ -43,6 +43,7 @@ use super::thread::{self, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, ThreadBlock};
 use super::{PAGER, PID, call, cancel};
 
 const SIGBUS: i32 = 7;
+const BUS_MCEERR_AO: i32 = 5;
 const SIGSEGV: i32 = 11;
 const SIGNALS: usize = 65;
 
@@ -345,8 +346,11 @@ pub fn would_interrupt(mask: u64) -> bool {
 /// Every handled signal comes here, on the thread's alternate stack, with all signals blocked.
 extern "C" fn entry(sig: i32, info: usize, context: usize) {
     let si_code = read_u64(info + 8) as i32;
+    // BUS_MCEERR_AO tells of bad memory that no access has met: none would be made again.
+    let is_advance_notice = sig == SIGBUS && si_code == BUS_MCEERR_AO;
     if sig == FAULT_SIGNAL.load(Ordering::Relaxed)
         && si_code > 0
+        && !is_advance_notice
         && let Some(t) = thread::existing()
     {
         let (addr, error) = (read_u64(info + 16) as usize, read_u64(context + UC_ERR));
