@@ -100,8 +100,13 @@ pub(super) fn interrupted(t: &ThreadBlock, sig: i32, ip: usize) -> Option<usize>
     if !CANCEL_SIGNALS.contains(&sig) || !(begin..end).contains(&ip) {
         return None;
     }
+    let at = t.cancel_word.load(Ordering::Relaxed) as *const u32;
+    // A handler that was left by a jump has put nothing back.
+    if at.is_null() {
+        return None;
+    }
     // SAFETY: the word that the interrupted call reads, too: it was given to it by `call`.
-    let word = unsafe { (t.cancel_word.load(Ordering::Relaxed) as *const u32).read_volatile() };
+    let word = unsafe { at.read_volatile() };
     let is_cancelled = word & CANCELED_BITMASK != 0 || word == CANCEL;
     is_cancelled.then_some(&raw const uzswap_cancellable_interrupted as usize)
 }

@@ -120,8 +120,16 @@ pub(crate) extern "C" fn hook(frame: *mut HookFrame) -> u64 {
         // Holds of hooks whose frames lie below this one's on the hook stack were abandoned.
         t.holds().drop_abandoned(frame as usize, 0..0);
     }
-    let interrupted = t.cancel_word.swap(patch::cancel_word(f), Ordering::Relaxed);
-    let answer = dispatch(t, number, args, f);
+    // Only this thread has the word, and a handler puts back what it finds.
+    let (word, interrupted) = (patch::cancel_word(f), t.cancel_word.load(Ordering::Relaxed));
+    t.cancel_word.store(word, Ordering::Relaxed);
+    let mut answer = dispatch(t, number, args, f);
+    // In its place the call would wait though the thread was cancelled during the hook. close is
+    // not made here: musl takes EINTR for its success.
+    if word != 0 && number != nr::CLOSE && matches!(answer, Answer::Inline) {
+        let args = [f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9].map(|r| r as usize);
+        answer = Answer::Result(cancel::call(t, number, args));
+    }
     // The word is that of a call which the program's handler has interrupted, or nobody's.
     t.cancel_word.store(interrupted, Ordering::Relaxed);
     match answer {
