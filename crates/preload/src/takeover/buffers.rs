@@ -24,6 +24,9 @@ fn piece_bytes() -> usize {
     (PAGER.limit_pages().max(0) as usize * PAGE_SIZE / 8 / LEAST * LEAST).max(LEAST)
 }
 
+/// Buffers that the kernel takes in one array (UIO_MAXIOV).
+const VECTORS_MAX: usize = 1024;
+
 /// How a transfer on a descriptor may be cut.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
@@ -429,7 +432,6 @@ fn vector(t: &'static ThreadBlock, array: usize, i: usize) -> Option<(usize, usi
 
 /// A large vector transfer, buffer by buffer. `None`: small, or one that must not be cut.
 fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isize> {
-    const VECTORS_MAX: usize = 1024;
     let n = a[2];
     if n == 0 || n > VECTORS_MAX {
         return None;
@@ -496,7 +498,19 @@ fn vmsplice_at_once(t: &'static ThreadBlock, a: Args, reads: bool) -> isize {
     /// A pipe with any room takes so many bytes without waiting.
     const PIPE_BUF: usize = 4096;
     let number = if reads { nr::PREADV2 } else { nr::PWRITEV2 };
-    let r = held_call(t, number, [a[0], a[1], a[2], usize::MAX, usize::MAX, RWF_NOWAIT]);
+    // No more is held than a piece: a pipe takes little at a time.
+    let parts = || (0..a[2].min(VECTORS_MAX)).map_while(|i| vector(t, a[1], i));
+    let bytes = parts().fold(0usize, |sum, (_, len)| sum.saturating_add(len));
+    let first = parts().find(|(_, len)| *len > 0);
+    let one;
+    let (at, count) = match first {
+        Some((base, len)) if bytes > 2 * piece_bytes() && a[2] <= VECTORS_MAX => {
+            one = [base, len.min(piece_bytes())];
+            (one.as_ptr() as usize, 1)
+        }
+        _ => (a[1], a[2]),
+    };
+    let r = held_call(t, number, [a[0], at, count, usize::MAX, usize::MAX, RWF_NOWAIT]);
     if r != Errno::EOPNOTSUPP.as_return() {
         return r;
     }
