@@ -367,7 +367,7 @@ fn mprotect(number: usize, a: Args) -> isize {
     } else if let Some(at) = stopped {
         PAGER.note_protected(start, at, prot);
         // The kernel may have changed some pages behind.
-        PAGER.note_flag(start, end, RangeFlags::LOCKED, true);
+        PAGER.note_flag(at, end, RangeFlags::LOCKED, true);
     } else if r != Errno::EINVAL.as_return() {
         PAGER.note_half_protected(start, end, prot);
         grown(&mut s);
