@@ -124,6 +124,7 @@ static void errors(void) {
     advise(161, 39, PAGEOUT);
     int shared = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
     if (mmap(page(160), PAGE, PROT, shared, -1, 0) != page(160)) fail("mmap: %m");
+    munlock(page(208), 8 * PAGE);
     if (mlock(page(160), PAGE)) fail("mlock: %m");
     printf("behind a locked page %ld\n", advise(160, 56, MADV_DONTNEED));
     check("behind a locked page", 161, 216);

@@ -980,13 +980,13 @@ static void case_blocked(void) {
 
 // More such calls than are followed one by one, each into a page of its own.
 static void case_many_blocked(void) {
-    enum { THREADS = 600 };
+    enum { THREADS = 300 };
     static struct late_read calls[THREADS];
     static pthread_t threads[THREADS];
     unsigned char *p = map(2 * THREADS * PAGE), answer[100];
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 64 << 10);
+    pthread_attr_setstacksize(&attributes, 40 << 10);
     for (int i = 0; i < THREADS; i++) {
         calls[i].into = p + 2 * i * PAGE;
         if (pipe(calls[i].fds)) return;
