@@ -19,15 +19,25 @@ use crate::size::{PAGE_BYTES, grouped, human};
 
 /// The part of the limit by which a run may pass it without a warning.
 const SLACK_PART: u64 = 64;
+/// The part of the limit by which it must have been lowered to be worth a line.
+const TOLD_PART: u64 = 8;
 
 /// Prints warnings and the summary, and writes the statistics and the report.
 pub fn finish(outcome: &Outcome) {
     let mut warnings = Vec::new();
+    let lowest_bytes = outcome.tree.and_then(lowest_limit_bytes);
     if let Some(tree) = outcome.tree {
         let errno = tree.notice_errno.load(Ordering::Acquire) as i32;
         let over = Over::of(tree, outcome.settings.memory_bytes);
         for notice in notices(tree) {
-            let warning = explain(notice, errno, outcome.settings, over.as_ref());
+            let warning = match lowest_bytes.filter(|_| over.is_none()) {
+                Some(bytes) if notice == Notice::OverLimit => format!(
+                    "the limit could not be held while it was lowered to {}: what must stay in \
+                     memory is larger",
+                    human(bytes)
+                ),
+                _ => explain(notice, errno, outcome.settings, over.as_ref()),
+            };
             // Failures are said in any case; that a helper program ran unmanaged belongs to the
             // summary.
             if notice != Notice::Unmanaged || !outcome.settings.quiet {
@@ -36,8 +46,9 @@ pub fn finish(outcome: &Outcome) {
             warnings.push(warning);
         }
     }
-    let lowest_bytes = outcome.tree.and_then(lowest_limit_bytes);
-    if let Some(bytes) = lowest_bytes {
+    let first_bytes = outcome.settings.memory_bytes;
+    let is_told = |bytes: &u64| *bytes < first_bytes - first_bytes / TOLD_PART;
+    if let Some(bytes) = lowest_bytes.filter(is_told) {
         let lowered = format!(
             "the limit was lowered to {} at times: its memory group had no more room",
             human(bytes)

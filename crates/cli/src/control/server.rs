@@ -74,6 +74,8 @@ impl Run {
         let bytes =
             settings::memory(Some(given), &mut remarks).map_err(|failure| failure.message)?.bytes;
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
+        // Ends what follows the memory group, also where the limit stays as it is.
+        self.tree.lowest_limit_pages.store(-1, Ordering::Release);
         let before = self.tree.limit_pages.swap(pages, Ordering::AcqRel);
         self.live().for_each(|(_, slot)| slot.orders.ring());
         Ok(LimitSet {

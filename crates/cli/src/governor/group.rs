@@ -5,7 +5,7 @@
 //!                                   |---- the limit of the run ----|---- left -----|
 //! ```
 //! *Left* is what the group has free once the run holds all that its limit allows. At first that is
-//! the margin. Page tables, page cache that is in use, shared memory, and other processes of the
+//! the margin. Page tables, kernel memory, shared memory, and other processes of the
 //! group take from it later, and a group without any is one in which the kernel kills. Below half
 //! of the margin the limit goes down, above the whole margin it comes up again, each to what leaves
 //! three quarters. The new limit follows from what the run holds and not from the limit before, so
@@ -37,9 +37,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The part of its first limit, as a divisor, that a run keeps: with less a program stands still,
 /// and what took the rest will not stop there.
 const KEPT_PART: i64 = 4;
-/// The part of its first limit, as a divisor, by which a run grows at a look: all of it in two
+/// The part of its first limit, as a divisor, by which a run grows at a look: all of it in some
 /// seconds, so that memory that others need again at once is not given away meanwhile.
 const RAISED_PART: i64 = 32;
+/// The part of the room that is left, as a divisor, which a run takes at a look at most: with half
+/// of it, two runs of one group would take all, give it back, and evict for that again and again.
+const SHARED_PART: i64 = 8;
 
 /// Watches the group. Without a thread for it, or without a group that can be read, the limit stays
 /// as it is.
@@ -52,8 +55,9 @@ pub fn start(run: Arc<Run>, margin_bytes: u64) {
         loop {
             let began = Instant::now();
             let held_pages = held(&run);
-            let free = levels.tightest().map(|g| (g.available_bytes / PAGE_BYTES) as i64);
-            if free.is_some_and(|free_pages| !limit.follow(&run, held_pages, free_pages)) {
+            // A limit that was taken off (`memory.high` put back to `max`) leaves all free.
+            let free = levels.tightest().map_or(u64::MAX, |g| g.available_bytes);
+            if !limit.follow(&run, held_pages, (free / PAGE_BYTES) as i64) {
                 return;
             }
             thread::sleep((began.elapsed() * PART).clamp(LOOK, LONGEST_PAUSE));
@@ -90,6 +94,9 @@ impl Limit {
     /// it.
     fn follow(&mut self, run: &Run, held_pages: i64, free_pages: i64) -> bool {
         let (before, tree) = (self.now_pages, run.tree);
+        if tree.lowest_limit_pages.load(Ordering::Acquire) < 0 {
+            return false;
+        }
         let now = self.next(held_pages, free_pages);
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         if tree.limit_pages.compare_exchange(before, now, success, failure).is_err() {
@@ -116,13 +123,16 @@ impl Limit {
         let before = std::mem::replace(&mut self.wanted_before, wanted);
         let (most, least) = (wanted.max(before), wanted.min(before));
         let left = |wanted: i64| wanted.saturating_add(target).saturating_sub(now);
-        self.now_pages = if left(most) < margin / 2 {
+        // Where it rises, the kernel still frees the memory of a process that has ended.
+        self.now_pages = if left(most) < margin / 2 && wanted <= before {
             self.lowered_to(most)
         } else if free_pages < margin / 2 && wanted < now {
             // There is no time for another look.
             self.lowered_to(wanted.max(now - (target - free_pages)))
         } else if left(least) > margin {
-            least.min(now + (self.first_pages / RAISED_PART).max(1)).min(self.first_pages)
+            // A part of what is left: other runs of the group take theirs at the same time.
+            let step = (self.first_pages / RAISED_PART).min((least - now) / SHARED_PART).max(1);
+            least.min(now + step).min(self.first_pages)
         } else {
             now
         };
@@ -160,7 +170,7 @@ mod tests {
         let lower = FIRST + MARGIN - TARGET - 16_384;
         let looks = [(16_384, 1000), (16_384, 1000), (16_384, 20_000), (17_000, lower)];
         assert_eq!(series(&mut limit, &looks), [FIRST, lower, lower, lower]);
-        let up = series(&mut limit, &[(0, lower); 20]);
+        let up = series(&mut limit, &[(0, lower); 40]);
         assert_eq!(up[..3], [lower, lower + FIRST / 32, lower + FIRST / 16]);
         assert_eq!(*up.last().unwrap(), FIRST, "and no further");
     }
@@ -179,7 +189,8 @@ mod tests {
     fn a_process_that_ends_lowers_nothing() {
         let mut limit = Limit::new(FIRST, MARGIN);
         // It is not counted any more, and the kernel is still at work.
-        for (held, free) in [(FIRST, MARGIN), (0, MARGIN), (0, FIRST + MARGIN), (0, FIRST)] {
+        let looks = [MARGIN, MARGIN + 100, MARGIN + 9000, FIRST + MARGIN, FIRST];
+        for (held, free) in [FIRST, 0, 0, 0, 0].into_iter().zip(looks) {
             assert_eq!(limit.next(held, free), FIRST, "{held} {free}");
         }
     }
