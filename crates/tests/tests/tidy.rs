@@ -34,7 +34,7 @@ const IMPORTS: [(&str, &str, &[&str]); 25] = [
     ("cli", "control", &["os"]),
     ("cli", "observe", &["os"]),
     ("cli", "governor", &["control"]),
-    ("cli", "remote", &["control"]),
+    ("cli", "remote", &["control", "os"]),
     ("cli", "supervise", &["os"]),
     ("cli", "report", &["observe", "os", "remote"]),
     ("cli", "simulate", &["trace"]),
