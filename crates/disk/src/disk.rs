@@ -394,8 +394,7 @@ impl Disk {
         if self.stores.fetch_add(1, Ordering::Relaxed).is_multiple_of(DIVIDED_AFTER) {
             self.divide_memory();
         }
-        let is_new = self.are_tables_full.load(Ordering::Relaxed) && self.extent_of(page).is_none();
-        if is_new {
+        if self.are_tables_full.load(Ordering::Relaxed) && self.cache.needs_tables(key(page)) {
             return Err(DiskError::Full);
         }
         match self.cache.store(key(page), bytes) {

@@ -250,6 +250,11 @@ impl Area {
         Ok(())
     }
 
+    /// Whether the table has a place for `offset` already.
+    pub fn reaches(&self, offset: u32) -> bool {
+        offset < self.high && self.map.get(offset as usize).is_some()
+    }
+
     pub fn set(&mut self, offset: u32, id: Option<u32>) {
         let slot = self.map.get_mut(offset as usize).expect("reserved before");
         *slot = id.map_or(0, |id| id + 1);

@@ -190,6 +190,15 @@ impl<S: Store> SwapCache<S> {
         self.state.tables_bytes()
     }
 
+    /// Whether a page under `key` would make records or tables larger: there is none yet, and none
+    /// that was dropped has left its place.
+    pub fn needs_tables(&self, key: SwapEntry) -> bool {
+        let s = self.state.lock();
+        let has_place =
+            || s.entries.has_unused() && s.areas[usize::from(key.area())].reaches(key.offset());
+        s.lookup(key).is_none() && !has_place()
+    }
+
     /// Gives the memory of records and tables back, if no page is stored.
     pub fn give_tables_back(&self) {
         // A thread that has either lock knows ids of entries while the state is not locked.

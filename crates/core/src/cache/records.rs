@@ -76,6 +76,11 @@ impl<R: Record> Records<R> {
         self.in_use -= 1;
     }
 
+    /// Whether the next record is one that was in use before.
+    pub fn has_unused(&self) -> bool {
+        self.unused.is_some()
+    }
+
     pub fn in_use(&self) -> u32 {
         self.in_use
     }

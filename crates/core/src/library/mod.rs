@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::cache::{CacheConfig, ForkGuard, LoadError, Page, Run, SwapCache, SwapEntry, SwapFull};
+use crate::cache::{CacheConfig, ForkGuard, LoadError, Page, SwapCache, SwapEntry, SwapFull};
 use crate::codec::CodecSpec;
 use crate::store::FileStore;
 use crate::store::seal::Encryption;
@@ -198,7 +198,7 @@ impl Cache {
         if self.stores.fetch_add(1, Ordering::Relaxed).is_multiple_of(DIVIDED_AFTER) {
             self.divide_memory();
         }
-        if self.are_tables_full.load(Ordering::Relaxed) && !self.has(key) {
+        if self.are_tables_full.load(Ordering::Relaxed) && swap.needs_tables(key) {
             return Err(Error::Full);
         }
         match swap.store(key, bytes) {
@@ -242,11 +242,6 @@ impl Cache {
         swap.give_tables_back();
         self.divide_memory();
         Ok(dropped)
-    }
-
-    fn has(&self, key: SwapEntry) -> bool {
-        let one = key.offset()..key.offset() + 1;
-        !matches!(self.swap.run(key.area(), one), Run::Absent(_))
     }
 
     // ---- Memory

@@ -81,6 +81,22 @@ fn a_full_cache_refuses_pages_and_keeps_those_it_has() {
 }
 
 #[test]
+fn full_tables_take_as_many_pages_as_were_dropped() {
+    // Pages of one word take no pool, and 36 bytes of tables each.
+    let cache = in_memory(1 << 20);
+    let stored = (0..100_000).take_while(|n| cache.store(0, *n, &[7; PAGE_SIZE]).is_ok()).count();
+    assert!((10_000..40_000).contains(&stored), "{stored}");
+    assert_eq!(cache.drop_page(0, 5), Ok(true));
+    assert_eq!(cache.drop_page(0, 6), Ok(true));
+    cache.store(0, 6, &[8; PAGE_SIZE]).unwrap();
+    cache.store(0, 5, &[9; PAGE_SIZE]).unwrap();
+    assert_eq!(loaded(&cache, 0, 5), Ok([9; PAGE_SIZE]));
+    // The table has no place for a larger number.
+    assert_eq!(cache.drop_page(0, 5), Ok(true));
+    assert_eq!(cache.store(0, stored as u64, &[7; PAGE_SIZE]), Err(Error::Full));
+}
+
+#[test]
 fn what_finds_no_room_in_memory_is_in_the_file() {
     let cache = with_file(4 << 20);
     (0..10_000).for_each(|n| cache.store(0, n, &page(n)).unwrap());
