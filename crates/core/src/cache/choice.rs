@@ -202,6 +202,7 @@ impl<S: Store> SwapCache<S> {
         let mut packer = self.packer.try_lock()?;
         let c = self.codecs.compress_as(dense, &mut packer.entropy_scratch, page, out).ok();
         self.choice.learn_help(c.is_some());
+        self.count_packer(&packer);
         c
     }
 
@@ -222,6 +223,7 @@ impl<S: Store> SwapCache<S> {
         let (by_fast, by_dense) =
             if codec == dense { (other_bytes, bytes) } else { (bytes, other_bytes) };
         self.choice.learn(by_fast, by_dense);
+        self.count_packer(&packer);
     }
 
     /// How many objects may be compressed again now that the stronger codec is the one for all.
@@ -254,6 +256,7 @@ mod tests {
         (0..u64::from(SAMPLED * SAMPLES)).for_each(store);
         let (fast, dense) = cache.codec_sizes().unwrap();
         assert!(dense < fast);
+        assert_ne!(cache.packer_bytes.load(Ordering::Relaxed), 0, "its memory counts");
         cache.choose_dense(true);
         let e = cache.swap_out(&page(1)).unwrap();
         let by_dense = cache.counters().compr_data_bytes;
@@ -335,6 +338,7 @@ mod tests {
         let pages: Vec<Page> = (0..100).map(|_| hex()).collect();
         let entries: Vec<_> = pages.iter().map(|p| cache.swap_out(p).unwrap()).collect();
         assert_eq!(cache.counters().pool_pages, 100);
+        assert_ne!(cache.packer_bytes.load(Ordering::Relaxed), 0, "its memory counts");
         for (e, p) in entries.iter().zip(&pages) {
             assert_eq!(loaded(&cache, *e), *p);
         }

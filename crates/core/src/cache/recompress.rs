@@ -284,8 +284,13 @@ impl<S: Store> SwapCache<S> {
                 frames => done += frames,
             }
         }
-        self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
+        self.count_packer(&packer);
         done
+    }
+
+    /// Counts the packer's memory, which somebody has used.
+    pub(super) fn count_packer(&self, packer: &Packer) {
+        self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
     }
 
     /// Compresses the object of `job`, which the packer has, again.
@@ -322,7 +327,7 @@ impl<S: Store> SwapCache<S> {
                 None => break,
             }
         }
-        self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
+        self.count_packer(&packer);
         done
     }
 
@@ -373,7 +378,7 @@ impl<S: Store> SwapCache<S> {
             packer.grouper.rest();
             // The remaining memory counts from the first use of the packer on.
             if self.packer_bytes.load(Ordering::Relaxed) > 0 {
-                self.packer_bytes.store(packer.memory_bytes(), Ordering::Relaxed);
+                self.count_packer(&packer);
             }
         }
     }
