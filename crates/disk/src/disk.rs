@@ -206,7 +206,9 @@ impl Disk {
     pub fn divide_memory(&self) {
         let (memory_bytes, tables_bytes) = (self.memory_bytes(), self.cache.tables_bytes() as u64);
         let pool_bytes = memory_bytes.saturating_sub(tables_bytes);
-        self.are_tables_full.store(pool_bytes == 0, Ordering::Relaxed);
+        // Buffers leave the pool less, but a page that goes through them needs no pool.
+        let is_full = self.cache.records_bytes() as u64 >= memory_bytes;
+        self.are_tables_full.store(is_full, Ordering::Relaxed);
         self.cache.set_max_pool_bytes(usize::try_from(pool_bytes).unwrap_or(usize::MAX));
     }
 

@@ -190,6 +190,12 @@ impl<S: Store> SwapCache<S> {
         self.state.tables_bytes()
     }
 
+    /// As [`SwapCache::tables_bytes`], without the store's buffers, which come and go.
+    pub fn records_bytes(&self) -> usize {
+        let s = self.state.lock();
+        s.tables_bytes() - s.clusters.buffers_bytes()
+    }
+
     /// Whether a page under `key` would make records or tables larger: there is none yet, and none
     /// that was dropped has left its place.
     pub fn needs_tables(&self, key: SwapEntry) -> bool {

@@ -250,7 +250,9 @@ impl Cache {
     fn divide_memory(&self) {
         let memory_bytes = self.memory_bytes.load(Ordering::Relaxed);
         let pool_bytes = memory_bytes.saturating_sub(self.swap.tables_bytes() as u64);
-        self.are_tables_full.store(pool_bytes == 0, Ordering::Relaxed);
+        // Buffers leave the pool less, but a page that goes through them needs no pool.
+        let is_full = self.swap.records_bytes() as u64 >= memory_bytes;
+        self.are_tables_full.store(is_full, Ordering::Relaxed);
         self.swap.set_max_pool_bytes(usize::try_from(pool_bytes).unwrap_or(usize::MAX));
     }
 

@@ -97,6 +97,14 @@ fn full_tables_take_as_many_pages_as_were_dropped() {
 }
 
 #[test]
+fn with_a_file_memory_for_the_tables_is_enough() {
+    // Less than the store's buffers, which come on top.
+    let cache = with_file(128 << 10);
+    (0..2000).for_each(|n| cache.store(0, n, &page(n)).unwrap());
+    (0..2000).for_each(|n| assert_eq!(loaded(&cache, 0, n), Ok(page(n))));
+}
+
+#[test]
 fn what_finds_no_room_in_memory_is_in_the_file() {
     let cache = with_file(4 << 20);
     (0..10_000).for_each(|n| cache.store(0, n, &page(n)).unwrap());

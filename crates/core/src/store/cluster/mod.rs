@@ -421,9 +421,14 @@ impl<S: Store> Clusters<S> {
 
     /// Memory of records, and of buffers once they are used.
     pub fn memory_bytes(&self) -> usize {
+        self.records.memory_bytes() + self.buffers_bytes()
+    }
+
+    /// Memory of the buffers alone.
+    pub fn buffers_bytes(&self) -> usize {
         let in_use = || self.buffers.iter().filter(|b| b.state != BufferState::Unused).count();
         let buffers = if self.are_buffers_bare { in_use() } else { BUFFERS };
-        self.records.memory_bytes() + buffers * CLUSTER_BYTES
+        buffers * CLUSTER_BYTES
     }
 
     /// Gives the memory back of buffers that are not in use.
