@@ -236,6 +236,8 @@ pub struct Area {
     map: Table<u32>,
     /// One more than the largest offset ever stored.
     high: u32,
+    /// Offsets that have an entry.
+    len: u32,
 }
 
 impl Area {
@@ -257,7 +259,8 @@ impl Area {
 
     pub fn set(&mut self, offset: u32, id: Option<u32>) {
         let slot = self.map.get_mut(offset as usize).expect("reserved before");
-        *slot = id.map_or(0, |id| id + 1);
+        let before = core::mem::replace(slot, id.map_or(0, |id| id + 1));
+        self.len = self.len + u32::from(id.is_some()) - u32::from(before != 0);
     }
 
     /// The next offset from `from` on that has an entry, with its entry.
@@ -289,9 +292,11 @@ impl Area {
         self.map.mapped_bytes().min(self.high as usize * size_of::<u32>())
     }
 
-    /// Gives the area's memory back. The area has no entries.
-    pub fn clear(&mut self) {
-        *self = Area { state: self.state, ..Area::default() };
+    /// Gives the area's memory back, if it has no entries and may get some again.
+    pub fn clear_if_empty(&mut self) {
+        if self.len == 0 && self.state == AreaState::InUse {
+            *self = Area { state: self.state, ..Area::default() };
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 
 use core::ops::Range;
 
-use super::entry::{AreaState, Entries, Entry, Location, Mark, OWN_AREA};
+use super::entry::{Area, Entries, Entry, Location, Mark, OWN_AREA};
 use super::group::Oldest;
 use super::state::{RAW, State};
 use super::writeback::Fill;
@@ -205,6 +205,11 @@ impl<S: Store> SwapCache<S> {
         s.lookup(key).is_none() && !has_place()
     }
 
+    /// Gives the memory of an area's table back, if the area has no page.
+    pub fn give_table_back(&self, area: u8) {
+        self.state.lock().areas[usize::from(area)].clear_if_empty();
+    }
+
     /// Gives the memory of records and tables back, if no page is stored.
     pub fn give_tables_back(&self) {
         // A thread that has either lock knows ids of entries while the state is not locked.
@@ -212,8 +217,7 @@ impl<S: Store> SwapCache<S> {
         let mut s = self.state.lock();
         if s.entries.in_use() == 0 {
             s.entries = Entries::default();
-            let keyed = s.areas.iter_mut().skip(1);
-            keyed.filter(|a| a.state == AreaState::InUse).for_each(|a| a.clear());
+            s.areas.iter_mut().skip(1).for_each(Area::clear_if_empty);
         }
     }
 }

@@ -238,7 +238,9 @@ impl Cache {
     /// be among them or not.
     pub fn drop_area(&self, area: u32) -> Result<u64, Error> {
         let swap = self.swap()?;
-        let dropped = swap.invalidate_range(area_of(area)?, 0..u32::MAX);
+        let area = area_of(area)?;
+        let dropped = swap.invalidate_range(area, 0..u32::MAX);
+        swap.give_table_back(area);
         swap.give_tables_back();
         self.divide_memory();
         Ok(dropped)

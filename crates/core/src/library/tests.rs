@@ -52,6 +52,19 @@ fn areas_keep_their_pages_apart_and_are_dropped_alone() {
 }
 
 #[test]
+fn an_area_that_is_dropped_leaves_no_table() {
+    let cache = in_memory(16 << 20);
+    cache.store(1, 0, &page(1)).unwrap();
+    let before = cache.stats().unwrap().used_bytes;
+    cache.store(0, 1_000_000, &page(2)).unwrap();
+    assert!(cache.stats().unwrap().used_bytes >= before + (1 << 20));
+    assert_eq!(cache.drop_area(0), Ok(1));
+    assert!(cache.stats().unwrap().used_bytes < before + (64 << 10));
+    cache.store(0, 1_000_000, &page(3)).unwrap();
+    assert_eq!((loaded(&cache, 0, 1_000_000), loaded(&cache, 1, 0)), (Ok(page(3)), Ok(page(1))));
+}
+
+#[test]
 fn keys_that_are_too_large_are_refused_and_the_largest_are_not() {
     let cache = in_memory(64 << 20);
     assert_eq!(cache.store(AREAS, 0, &page(0)), Err(Error::OutOfRange));
