@@ -60,6 +60,12 @@ impl Pager {
         let (mut at, mut out, mut barren) = (start, 0, 0);
         let mut s = self.enter();
         while out < OUT_PAGES {
+            // The slots that this thread has in hand are given back at the end (ending.rs), which
+            // waits for those that were claimed before it began.
+            if self.is_ending() {
+                at = end;
+                break;
+            }
             let Some(run) = self.next_to_go(at, end) else {
                 at = end;
                 break;
@@ -309,6 +315,16 @@ mod tests {
         w.lock_in_memory(&thread, 10, 4, true);
         page_out(&w, 0, PAGES);
         assert_eq!((are_away(&w, 10, 4), are_away(&w, 0, PAGES)), (0, PAGES - 4));
+        assert_contents(&mut thread);
+    }
+
+    #[test]
+    fn nothing_goes_any_more_once_paging_ends() {
+        let w = world(4096);
+        let mut thread = fill(&w);
+        w.pager.ending.store(true, core::sync::atomic::Ordering::Release);
+        page_out(&w, 0, PAGES);
+        assert_eq!(are_away(&w, 0, PAGES), 0);
         assert_contents(&mut thread);
     }
 
