@@ -38,17 +38,9 @@ impl Pager {
     /// Ends paging in a process whose mechanism works. The evictor must have stopped. False: a
     /// range could not be taken off, so missing pages go on being served, and no page leaves any
     /// more.
-    pub fn end_paging<'a>(&'a self, mut s: Locked<'a>) -> (Locked<'a>, bool) {
+    pub fn end_paging<'a>(&'a self, s: Locked<'a>) -> (Locked<'a>, bool) {
         let Some(active) = self.active() else { return (s, true) };
-        self.ending.store(true, Ordering::Release);
-        self.is_watching.store(false, Ordering::Release);
-        // A page on its way out is taken back, or gone, once its claimer is done with it; no page
-        // begins to leave any more.
-        while s.is_claimed() {
-            drop(s);
-            crate::sys::sleep_ns(WAIT_NS);
-            s = self.lock();
-        }
+        let mut s = self.begin_to_end(s, active);
         loop {
             let lost;
             (s, lost) = self.bring_all_for_good(s, active, 0, ADDRESS_END);
@@ -66,6 +58,24 @@ impl Pager {
             self.forget_paging(&mut s, active);
         }
         (s, all)
+    }
+
+    /// Begins the end. From then on nothing is on its way out, and no thread has slots of limbo
+    /// without a claim of pages: their frames go at the end.
+    pub(super) fn begin_to_end<'a>(&'a self, mut s: Locked<'a>, active: &Active) -> Locked<'a> {
+        self.ending.store(true, Ordering::Release);
+        self.is_watching.store(false, Ordering::Release);
+        // A page on its way out is taken back, or gone, once its claimer is done with it; no page
+        // begins to leave any more.
+        while s.is_claimed() {
+            drop(s);
+            crate::sys::sleep_ns(WAIT_NS);
+            s = self.lock();
+        }
+        // A window is loaded into frames of the stock, and its pages are claimed afterwards.
+        // Without a stock no window begins.
+        while self.give_frame_back(&mut s, active) {}
+        s
     }
 
     /// Ends paging of `[start, end)` in a process that goes on paging: all of it is brought in, and

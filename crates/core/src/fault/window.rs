@@ -300,6 +300,16 @@ mod tests {
     }
 
     #[test]
+    fn no_window_begins_once_paging_ends() {
+        let w = world();
+        let s = w.pager.begin_to_end(w.pager.lock(), w.active());
+        assert!(!s.limbo.has_stock());
+        drop(s);
+        w.check();
+        w.end_paging();
+    }
+
+    #[test]
     fn a_stock_that_nobody_wants_gives_its_frames_back() {
         let w = world();
         let before = w.pager.limbo_pages();
