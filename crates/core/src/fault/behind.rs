@@ -456,6 +456,17 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_is_there_and_hidden_is_shown_with_others_if_not_alone() {
+        let w = world();
+        // Nobody took it, and there was no mapping to show it again.
+        w.fake().hide(w.at(5), PAGE_SIZE).unwrap();
+        w.fake().set_out_of_mappings(true);
+        assert_eq!(read(&w, 5), Touch::Done);
+        w.fake().set_out_of_mappings(false);
+        w.check();
+    }
+
+    #[test]
     fn no_page_is_said_to_be_writable_that_the_kernel_found_no_mapping_for() {
         let w = world();
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);

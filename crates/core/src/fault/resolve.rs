@@ -170,7 +170,11 @@ impl Pager {
         // halfway.
         if is_protect {
             let prot = if self.is_shared(page) { range.prot & !PROT_WRITE } else { range.prot };
-            let _ = active.mechanism.expose(page, PAGE_SIZE, prot);
+            if active.mechanism.expose(page, PAGE_SIZE, prot).is_err() {
+                // The kernel has no mapping left for this page alone: like a missing one it is
+                // shown with its unit, and units grow until one finds a mapping.
+                return self.serve_touch(s, active, range, t, stream);
+            }
         } else if t.is_write {
             active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
         }

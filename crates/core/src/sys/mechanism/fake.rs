@@ -92,6 +92,8 @@ pub struct Fake {
     hides: bool,
     /// The last change of protection found no mapping.
     was_short: AtomicBool,
+    /// The kernel has no mapping left: no change of protection of a few pages finds one.
+    is_out_of_mappings: AtomicBool,
     /// One call in so many fails or stops halfway; 0: none.
     trouble: AtomicU64,
     random: AtomicU64,
@@ -116,6 +118,7 @@ impl Fake {
             keeps_tables: AtomicBool::new(false),
             hides: false,
             was_short: AtomicBool::new(false),
+            is_out_of_mappings: AtomicBool::new(false),
             trouble: AtomicU64::new(0),
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
         }

@@ -31,8 +31,17 @@ impl Fake {
     /// The kernel is short of mappings now and then, and never twice in a row: others give some
     /// back.
     fn has_no_mapping(&self, len: usize) -> bool {
-        let is_short = len <= SPLIT_MOST_PAGES * PAGE_SIZE && self.has_trouble();
+        let is_split = len <= SPLIT_MOST_PAGES * PAGE_SIZE;
+        if self.is_out_of_mappings.load(Ordering::Relaxed) {
+            return is_split;
+        }
+        let is_short = is_split && self.has_trouble();
         !self.was_short.swap(is_short, Ordering::Relaxed) && is_short
+    }
+
+    /// From now on, and until further notice, the kernel has no mapping left.
+    pub fn set_out_of_mappings(&self, on: bool) {
+        self.is_out_of_mappings.store(on, Ordering::Relaxed);
     }
 
     pub fn hide(&self, addr: usize, len: usize) -> Result<()> {
