@@ -467,6 +467,20 @@ mod tests {
     }
 
     #[test]
+    fn a_page_found_at_the_start_for_which_there_is_no_mapping_comes_for_a_call() {
+        let w = World::new(Spec { hides: true, ..Spec::roomy(PAGES) });
+        w.map(0, PAGES, READ_WRITE);
+        assert_eq!(w.fake().write_behind(w.at(5), &[7; PAGE_SIZE]), Filled::All);
+        w.fake().set_out_of_mappings(true);
+        w.pager.activate_ranges(&mut w.pager.lock());
+        let is_right = |_, b: &mut [u8; PAGE_SIZE]| assert_eq!(*b, [7; PAGE_SIZE]);
+        assert!(!w.pager.table.get(w.at(5)).is_some_and(|e| e.is_writable()), "it is hidden");
+        assert!(w.thread().call(w.at(5), 1, true, is_right));
+        w.fake().set_out_of_mappings(false);
+        w.check();
+    }
+
+    #[test]
     fn no_page_is_said_to_be_writable_that_the_kernel_found_no_mapping_for() {
         let w = world();
         w.pager.unit_pages_least.store(4, Ordering::Relaxed);

@@ -83,6 +83,11 @@ impl Pager {
     }
 
     fn adopt_run(&self, active: &Active, from: usize, to: usize, prot: u32) {
+        // Pages that the kernel has no mapping to show are not taken to be there: calls would not
+        // make them so. By protection faults a page that was never touched is shown as it is.
+        if active.mechanism.expose(from, to - from, prot).is_err() {
+            return;
+        }
         for page in (from..to).step_by(PAGE_SIZE) {
             if let Ok((m, e)) = self.table.ensure(page)
                 && e.state() == PageState::None
@@ -95,7 +100,6 @@ impl Pager {
         self.trace_pages(Kind::Adopted, from, to);
         // Pages mapped before paging began may be small pages to the kernel.
         self.table.for_each_stretch(from, to, |_, m| m.set_mapped(Mapped::Small));
-        let _ = active.mechanism.expose(from, to - from, prot);
     }
 
     /// Before fork, with the lock held: nothing in the cache may be half done when memory is
