@@ -138,7 +138,7 @@ impl Pager {
 
     /// The first pages of a range in a row that are as `wanted`; stretches that have none are
     /// passed at once.
-    fn first_run(
+    pub(super) fn first_run(
         &self,
         range: &Range,
         has_some: impl Fn(&MiddleEntry) -> bool,

@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering;
 
 use super::resolve::{Fault, Serve, swap_entry};
 use super::{Active, FaultStream, Locked, Pager};
+use crate::region::table::MiddleEntry;
 use crate::region::{ADDRESS_END, PageEntry, PageState, Range, RangeFlags};
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE, program};
 
@@ -114,12 +115,15 @@ impl Pager {
         active.mechanism.close();
         let _ = self.for_each_inherited(s, |s, r| {
             let is_shown = program::show(r.start, r.len(), DATA).is_ok();
+            let has_some = |m: &MiddleEntry| m.occupied() > m.resident();
             let mut at = r.start;
-            while let Some(page) = self.first_missing(at, r.end) {
-                if !is_shown || !self.copy_in_place(s, active, page) {
-                    self.give_up(s, page);
+            while let Some(run) = self.first_run(&Range { start: at, ..r }, has_some, is_out) {
+                for page in (run.start..run.end).step_by(PAGE_SIZE) {
+                    if !is_shown || !self.copy_in_place(s, active, page) {
+                        self.give_up(s, page);
+                    }
                 }
-                at = page + PAGE_SIZE;
+                at = run.end;
             }
             // But for pages that were given up, whose bytes would be wrong.
             self.ranges.for_each(r.start, r.end, |part| {
@@ -153,15 +157,6 @@ impl Pager {
     /// The mechanism and the cache from before paging ended: their descriptors are still there.
     pub fn ended(&self) -> Option<&'static Active> {
         crate::sys::static_ref(&self.ended)
-    }
-
-    fn first_missing(&self, start: usize, end: usize) -> Option<usize> {
-        let mut first = None;
-        let _ = self.for_each_run(start, end, is_out, |from, _| {
-            first = Some(from);
-            Err(crate::sys::Errno::EINTR)
-        });
-        first
     }
 
     /// Brings in the missing pages of `[start, end)`, where nothing leaves any more. Returns the
