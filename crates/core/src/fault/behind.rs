@@ -39,6 +39,8 @@ const LEAVING_PAGES: usize = 16;
 
 /// The result of a run that was filled and shown without the lock.
 struct Shown {
+    /// Where the pages that are shown end: the kernel may have no mapping left for the others.
+    end: usize,
     from: Origin,
     /// Bits of the pages whose copies the cache keeps; 0 for a run longer than
     /// [`WINDOW_LOCKED_PAGES`].
@@ -114,32 +116,38 @@ impl Pager {
             self.fill_and_show(active, range, (start, end), bytes)
         });
         self.end_claim(s, start, pages);
-        let why = match shown {
-            Ok(shown) => {
-                self.note_shown(s, start, end, shown.kept);
-                self.trace_pages(Kind::Around, start, page);
+        if let Ok(shown) = &shown {
+            self.note_shown(s, start, shown.end, shown.kept);
+            self.trace_pages(Kind::Around, start, page.min(shown.end));
+        }
+        let shown_end = shown.as_ref().map_or(start, |shown| shown.end);
+        let hidden = self.missing_between(shown_end, end) as i64;
+        self.resident.fetch_sub(hidden, Ordering::Relaxed);
+        let is_whole_range = start <= range.start && range.end <= end;
+        match shown {
+            Err(Hidden::Lost(error)) => Serve::Lost(error),
+            Err(Hidden::Unfilled) => Serve::Again,
+            Ok(shown) if page < shown_end => {
+                if shown_end < end && !is_whole_range {
+                    self.need_fewer_mappings(pages);
+                }
                 let from_store = shown.from == Origin::Store;
                 let kind = if from_store { FaultKind::StoreLoad } else { found };
-                return Serve::Done((end - page) >> PAGE_SHIFT, kind);
+                Serve::Done((shown_end - page) >> PAGE_SHIFT, kind)
             }
-            Err(why) => why,
-        };
-        self.resident.fetch_sub(missing, Ordering::Relaxed);
-        match why {
-            Hidden::Lost(error) => Serve::Lost(error),
-            Hidden::Unfilled => Serve::Again,
-            Hidden::NoMapping => {
-                if start <= range.start && range.end <= end {
-                    // Other ranges may give mappings back.
-                    return Serve::Again;
-                }
-                // Larger units need fewer of them.
-                let least =
-                    (pages.max(self.unit_pages()) * 2).next_power_of_two().min(UNIT_MOST_PAGES);
-                self.unit_pages_least.fetch_max(least, Ordering::Relaxed);
+            // Other ranges may give mappings back.
+            _ if is_whole_range => Serve::Again,
+            _ => {
+                self.need_fewer_mappings(pages);
                 Serve::Changed
             }
         }
+    }
+
+    /// The kernel had no mapping left for a run of so many pages: larger units need fewer.
+    fn need_fewer_mappings(&self, pages: usize) {
+        let least = (pages.max(self.unit_pages()) * 2).next_power_of_two().min(UNIT_MOST_PAGES);
+        self.unit_pages_least.fetch_max(least, Ordering::Relaxed);
     }
 
     /// The unit around a page, and the units after it that `want` pages reach into, or the page's
@@ -192,7 +200,7 @@ impl Pager {
         (start, end): (usize, usize),
         bytes: &mut [[u8; PAGE_SIZE]],
     ) -> core::result::Result<Shown, Hidden> {
-        let mut shown = Shown { from: Origin::Memory, kept: 0 };
+        let mut shown = Shown { end: start, from: Origin::Memory, kept: 0 };
         let mut prints = [None; WINDOW_LOCKED_PAGES];
         let keeps = (end - start) >> PAGE_SHIFT <= WINDOW_LOCKED_PAGES;
         let mut at = start;
@@ -208,10 +216,11 @@ impl Pager {
             }
             at += pages.max(1) * PAGE_SIZE;
         }
-        if active.mechanism.expose(start, end - start, range.prot).is_err() {
+        shown.end = show(active, range, start, end);
+        if shown.end == start {
             return Err(Hidden::NoMapping);
         }
-        for (i, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
+        for (i, at) in (start..shown.end).step_by(PAGE_SIZE).enumerate() {
             if let PageState::Stored(raw) = self.state_of(at) {
                 let print = prints.get(i).copied().flatten();
                 let is_kept = active.cache.keep(swap_entry(raw), print);
@@ -375,6 +384,21 @@ impl Pager {
     }
 }
 
+/// Shows a run that is filled. Returns where the part that is shown ends.
+fn show(active: &Active, range: &Range, start: usize, end: usize) -> usize {
+    let is_shown = |at: usize, len: usize| active.mechanism.expose(at, len, range.prot).is_ok();
+    if is_shown(start, end - start) {
+        return end;
+    }
+    if end - start == PAGE_SIZE {
+        return start;
+    }
+    // The kernel has changed one of its mappings after the other, up to one that it cannot split,
+    // and does not say which. A page that is shown and taken to be hidden would be written over. So
+    // each is asked for: one that is shown already needs no mapping.
+    (start..end).step_by(PAGE_SIZE).find(|at| !is_shown(*at, PAGE_SIZE)).unwrap_or(end)
+}
+
 /// The unit of `bytes`, a power of two, that a page is in, clipped to the range.
 fn around(range: &Range, page: usize, bytes: usize) -> (usize, usize) {
     let start = page & !(bytes - 1);
@@ -478,6 +502,30 @@ mod tests {
         assert!(w.thread().call(w.at(5), 1, true, is_right));
         w.fake().set_out_of_mappings(false);
         w.check();
+    }
+
+    #[test]
+    fn a_page_that_was_shown_before_the_kernel_was_short_of_mappings_is_resident() {
+        let w = world();
+        w.pager.make_cold(w.at(0), w.at(0) + PAGES * PAGE_SIZE);
+        w.sweep(false);
+        assert_eq!(read(&w, 1), Touch::Done);
+        w.pager.unit_pages_least.store(4, Ordering::Relaxed);
+        let serve = |page: usize| {
+            let range = w.pager.ranges.find(w.at(page)).unwrap();
+            w.pager.serve_unit(&mut w.pager.enter(), w.active(), range, w.at(page), 1)
+        };
+        // Of this unit page 0 is shown, and page 1 is there already.
+        w.fake().set_trouble(1);
+        assert!(matches!(serve(2), Serve::Done(2, _)));
+        w.fake().set_trouble(0);
+        w.check();
+        // Of this one the last page is never shown.
+        w.fake().unmap(w.at(7), PAGE_SIZE);
+        assert!(matches!(serve(5), Serve::Done(2, _)));
+        w.unmap(7, 1);
+        w.check();
+        (0..PAGES).filter(|page| *page != 7).for_each(|p| assert_eq!(read(&w, p), Touch::Done));
     }
 
     #[test]

@@ -53,6 +53,7 @@ impl Fake {
     /// Shows pages with the protection `prot`, which is no more than the program's.
     pub fn show(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
         if self.has_no_mapping(len) {
+            self.show_first(addr, len, prot);
             return Err(Errno::ENOMEM);
         }
         self.all_are(addr, len, |p| p.is_mapped)?;
@@ -62,6 +63,18 @@ impl Fake {
             p.is_hidden = false;
         });
         Ok(())
+    }
+
+    /// Shows the hidden pages before the first one that is not: where the kernel cannot split a
+    /// mapping, it has changed those before it.
+    fn show_first(&self, addr: usize, len: usize, prot: u32) {
+        let is_hidden = |at: &usize| self.with(*at, |p, _| p.is_hidden && p.prot == prot);
+        let pages = (addr..addr + len).step_by(PAGE_SIZE).take_while(is_hidden).count();
+        if pages < len / PAGE_SIZE {
+            self.each(addr, pages * PAGE_SIZE, |p, _| {
+                (p.is_hidden, p.is_protected) = (false, false);
+            });
+        }
     }
 
     pub fn hide_run(&self, addr: usize, pages: usize) -> Taken {
