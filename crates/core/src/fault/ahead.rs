@@ -122,3 +122,26 @@ impl Pager {
         brought > 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+
+    /// It would make room for the others, and hold claims meanwhile.
+    #[test]
+    fn a_guest_brings_no_page_but_the_one_that_it_touches() {
+        let w = World::new(Spec::roomy(8));
+        w.map(0, 8, READ_WRITE);
+        let mut thread = w.thread();
+        for page in 0..8 {
+            assert_eq!(thread.access(w.at(page), true, |b| b[7] = 1), Touch::Done);
+        }
+        w.page_out();
+        w.pager.enter().coming = Ahead { start: w.at(0), end: w.at(4) };
+        let touch = w.guest().access(w.at(1), false, |b| assert_eq!(b[7], 1));
+        w.pager.enter().coming = Ahead::NOTHING;
+        assert_eq!((touch, w.pager.resident_pages()), (Touch::Done, 1));
+        w.check();
+    }
+}

@@ -196,7 +196,11 @@ impl Pager {
         self.add(Counter::AroundWastedPages, wasted as u64);
         self.add(Counter::Faults, 1);
         stream.path().around = 0;
-        t.first = self.behind_coming(s, active, range, t.page);
+        // A guest makes no room, as these pages may need.
+        t.first = match stream.is_of_guest {
+            true => None,
+            false => self.behind_coming(s, active, range, t.page),
+        };
         stream.path().ahead_end =
             self.ask_ahead(s, active, range, t.first.unwrap_or(t.page), t.want);
     }
