@@ -79,6 +79,7 @@ impl Pager {
         slot: usize,
         pages: usize,
     ) -> Serve {
+        let pages = s.limbo.side_by_side(slot, pages);
         self.claim_to_fill(s, page, pages);
         let filled = s.unlocked(|| active.mechanism.fill_from_limbo(page, slot, pages));
         let (n, again) = match filled {

@@ -204,6 +204,13 @@ impl Limbo {
         Some(s)
     }
 
+    /// How many of `most` slots from `slot` on have their frames side by side: those of the ring and
+    /// of the blocks lie apart.
+    pub fn side_by_side(&self, slot: usize, most: usize) -> usize {
+        let ring = self.slots as usize;
+        if slot < ring { most.min(ring - slot) } else { most }
+    }
+
     /// First slot of a block.
     fn block_slot(&self, block: usize) -> usize {
         self.slots as usize + block * HUGE_PAGES
@@ -482,6 +489,14 @@ mod tests {
         l.arrive(c, 1);
         assert_eq!(l.peek_free(1).map(|s| s.slot), Some(c.slot + 1), "free again");
         l.check();
+    }
+
+    #[test]
+    fn frames_of_the_ring_and_of_blocks_are_apart() {
+        let mut l = Limbo::new();
+        l.init(10, 2).unwrap();
+        let runs = [0, 8, 9, 10, 10 + HUGE_PAGES - 1].map(|slot| l.side_by_side(slot, 4));
+        assert_eq!(runs, [4, 2, 1, 4, 4]);
     }
 
     #[test]
