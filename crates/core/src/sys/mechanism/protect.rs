@@ -99,7 +99,11 @@ impl ProtectFaults {
     }
 
     fn fill_shown(&self, addr: usize, bytes: &[u8]) -> Result<()> {
-        self.expose(addr, bytes.len(), (PROT_READ | PROT_WRITE) as u32)?;
+        if let Err(e) = self.expose(addr, bytes.len(), (PROT_READ | PROT_WRITE) as u32) {
+            // The kernel may have shown a part of it, with nothing in it.
+            let _ = self.hide(addr, bytes.len());
+            return Err(e);
+        }
         // SAFETY: writable now, and nobody else runs.
         unsafe { program::raw_copy(addr, bytes.as_ptr() as usize, bytes.len()) };
         self.hide(addr, bytes.len())
@@ -110,6 +114,27 @@ impl ProtectFaults {
 mod tests {
     use super::*;
     use crate::sys::mem::Mapping;
+
+    #[test]
+    fn what_is_shown_in_part_and_not_filled_is_hidden_again() {
+        use crate::sys::mem::{map_anonymous, unmap_anonymous};
+        let first = map_anonymous(4 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        let p = ProtectFaults { proc_mem: ProcMem::none() };
+        let (at, hole) = (first + PAGE_SIZE, first + 2 * PAGE_SIZE);
+        p.hide(at, 2 * PAGE_SIZE).unwrap();
+        // SAFETY: memory of this test's, of which nobody uses that page.
+        unsafe { unmap_anonymous(hole, PAGE_SIZE) };
+        // The kernel stops at the hole.
+        assert_eq!(p.fill(at, &[7; 2 * PAGE_SIZE]), Filled::Failed(0));
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.starts_with(&format!("{at:x}-")));
+        assert!(line.unwrap().contains(" ---p "));
+        // SAFETY: as above.
+        unsafe {
+            unmap_anonymous(first, 2 * PAGE_SIZE);
+            unmap_anonymous(hole + PAGE_SIZE, PAGE_SIZE);
+        }
+    }
 
     #[test]
     fn without_the_file_pages_are_read_and_filled_all_the_same_and_stay_hidden() {
