@@ -7,6 +7,7 @@
 use core::ffi::CStr;
 
 use super::open::{AT_FDCWD, O_CLOEXEC, O_RDWR};
+use super::sync::Mutex;
 use super::{Result, nr};
 
 const F_DUPFD_CLOEXEC: usize = 1030;
@@ -43,6 +44,36 @@ pub fn move_high(fd: i32) -> i32 {
         }
         Err(_) => fd,
     }
+}
+
+/// The soft and the hard limit on descriptor numbers; sets `new` first.
+pub(crate) fn number_limits(new: Option<[u64; 2]>) -> Result<[u64; 2]> {
+    let mut old = [0u64; 2];
+    let at = new.as_ref().map_or(core::ptr::null(), |new| new.as_ptr());
+    // SAFETY: the kernel reads two words, or none, and writes two.
+    unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, at, old.as_mut_ptr()) }?;
+    Ok(old)
+}
+
+/// Does something that needs a number above the soft limit: all below it are the program's, or it
+/// was higher when `fd` was opened. It is raised for that moment, as far as the hard one allows.
+pub fn with_more_numbers<T>(fd: i32, act: impl FnOnce() -> T) -> T {
+    /// Two threads that raise the limit side by side would each take the other's for the program's.
+    static RAISED: Mutex<()> = Mutex::new(());
+    let _raised = RAISED.lock();
+    let Ok([soft, hard]) = number_limits(None) else { return act() };
+    let needed = (fd as u64 + 1).max(HIGHEST).min(hard);
+    if soft >= needed || number_limits(Some([needed, hard])).is_err() {
+        return act();
+    }
+    let done = act();
+    // Limits that the program has set meanwhile stay.
+    if let Ok(found) = number_limits(Some([soft, hard]))
+        && found != [needed, hard]
+    {
+        let _ = number_limits(Some(found));
+    }
+    done
 }
 
 /// Opens an existing file for reading and writing.

@@ -9,7 +9,7 @@
 //! stack, for the time of the call. A wrong descriptor number makes a call fail.
 #![allow(unsafe_code)]
 
-use super::fd::{close, move_high};
+use super::fd::{close, move_high, with_more_numbers};
 use super::file::Fd;
 use super::open::{O_CLOEXEC, O_NONBLOCK};
 use super::{Errno, Result, nr};
@@ -26,6 +26,7 @@ const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const POLLIN: i16 = 1;
 const POLLOUT: i16 = 4;
+const EMFILE: Errno = Errno(24);
 const EINPROGRESS: Errno = Errno(115);
 const ECONNRESET: Errno = Errno(104);
 const EAFNOSUPPORT: Errno = Errno(97);
@@ -109,15 +110,29 @@ pub fn is_readable(fd: Fd) -> bool {
 
 /// A socket that is connected to nothing, to keep a descriptor's number.
 pub fn unconnected() -> Result<Fd> {
+    socket(AF_UNIX)
+}
+
+fn socket(family: u16) -> Result<Fd> {
+    let kind = SOCK_STREAM | O_NONBLOCK | O_CLOEXEC;
     // SAFETY: touches no memory.
-    let fd = unsafe { uz_syscall!(nr::SOCKET, AF_UNIX, SOCK_STREAM | O_NONBLOCK | O_CLOEXEC, 0) }?;
-    Ok(move_high(fd as Fd))
+    let open = || unsafe { uz_syscall!(nr::SOCKET, family, kind, 0) };
+    let mut opened = open();
+    if opened == Err(EMFILE) {
+        opened = with_more_numbers(0, open);
+    }
+    Ok(move_high(opened? as Fd))
 }
 
 /// Gives the number of `old` to `new`: the old socket is closed.
 pub fn replace(old: Fd, new: Fd) -> Result<()> {
     // SAFETY: touches no memory; both are the caller's.
-    let replaced = unsafe { uz_syscall!(nr::DUP3, new, old, O_CLOEXEC) };
+    let over = || unsafe { uz_syscall!(nr::DUP3, new, old, O_CLOEXEC) };
+    let mut replaced = over();
+    if replaced == Err(Errno::EBADF) {
+        // The kernel gives no number above the soft limit, not even one that is in use.
+        replaced = with_more_numbers(old, over);
+    }
     close(new);
     replaced.map(drop)
 }
@@ -145,9 +160,7 @@ pub fn connect(address: &[u8], patience: &mut Patience) -> Result<Fd> {
     if !matches!(family, AF_UNIX | AF_INET | AF_INET6) {
         return Err(EAFNOSUPPORT);
     }
-    let kind = SOCK_STREAM | O_NONBLOCK | O_CLOEXEC;
-    // SAFETY: touches no memory.
-    let fd = move_high(unsafe { uz_syscall!(nr::SOCKET, family, kind, 0) }? as Fd);
+    let fd = socket(family)?;
     match connect_to(fd, address, patience) {
         Ok(()) => {
             if family != AF_UNIX {
@@ -226,6 +239,8 @@ pub fn receive(fd: Fd, mut buf: &mut [u8], patience: &mut Patience) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fd::number_limits;
+    use crate::sys::file::testing;
     use std::io::{Read, Write};
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::net::UnixListener;
@@ -289,5 +304,23 @@ mod tests {
         // No SIGPIPE: the test lives on.
         while send(fd, &[1], &mut LATER.clone()).is_ok() {}
         close(fd);
+    }
+
+    #[test]
+    fn a_connection_is_made_anew_above_the_soft_limit() {
+        let child = testing::fork(|| {
+            let old = unconnected().unwrap();
+            let [_, hard] = number_limits(None).unwrap();
+            // The number is from when more were allowed; then there is no free one either.
+            for soft in [old as u64, 0] {
+                number_limits(Some([soft, hard])).unwrap();
+                let replaced = unconnected().and_then(|new| replace(old, new));
+                if replaced.is_err() || number_limits(None) != Ok([soft, hard]) {
+                    return false;
+                }
+            }
+            true
+        });
+        assert_eq!(testing::wait(child), 0);
     }
 }
