@@ -8,8 +8,10 @@ use super::fork::fork;
 use super::*;
 use crate::store::extents::{Geometry, Leases, set_owner};
 use crate::store::remote::hostile::{ALL_WRONG, Hostile, Mode};
-use crate::store::remote::{Remote, RemoteStore, Server};
+use crate::store::remote::{Link, PATIENCE_NS, Remote, RemoteStore, Server};
+use crate::sys::fd::number_limits;
 use crate::sys::file::{self, testing};
+use crate::sys::socket::Patience;
 
 const EXPORT_BYTES: usize = 32 << 20;
 const PAGES: u64 = 600;
@@ -251,4 +253,24 @@ fn a_forked_child_reads_by_connections_of_its_own() {
     w.fill(6);
     assert_eq!(w.load(), (PAGES, 0));
     w.cache.check();
+}
+
+#[test]
+fn a_child_without_a_free_descriptor_leaves_its_parents_connection_alone() {
+    let path = path();
+    let _server = Hostile::start(&path, EXPORT_BYTES);
+    let address = [&[1, 0], path.as_os_str().as_encoded_bytes(), &[0]].concat();
+    let (mut link, patience) = (Link::new(), || Patience::new(PATIENCE_NS));
+    link.open(&Server::new(&address, b"x").unwrap(), &mut patience()).unwrap();
+    let child = testing::fork(|| {
+        number_limits(Some([0, 0])).unwrap();
+        let is_refused = link.reserve().is_err();
+        let is_open = link.is_open();
+        link.close();
+        is_refused && !is_open
+    });
+    assert_eq!(testing::wait(child), 0);
+    // The child has not ended it either.
+    assert_eq!(link.read(0, &mut [0; 4096], &mut patience()), Ok(()));
+    link.close();
 }

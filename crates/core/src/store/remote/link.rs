@@ -109,23 +109,28 @@ impl Link {
     }
 
     /// Takes a number for the connection. A connection that was there before (in the child after
-    /// fork: the parent's) is left alone, but not ours any more.
+    /// fork: the parent's) is left alone, but not ours any more, whether there is a number or not.
     pub fn reserve(&mut self) -> Result<()> {
+        self.forget();
         let empty = socket::unconnected()?;
         if self.fd < 0 {
             self.fd = empty;
-        } else {
-            socket::replace(self.fd, empty)?;
+            return Ok(());
         }
+        socket::replace(self.fd, empty)
+    }
+
+    fn forget(&mut self) {
         (self.is_open, self.results) = (false, [None; RESULTS]);
         self.epoch += 1;
-        Ok(())
     }
 
     /// Closes the connection for good.
     pub fn close(&mut self) {
-        if self.fd >= 0 {
+        if self.is_open {
             self.break_up();
+        }
+        if self.fd >= 0 {
             file::close(self.fd);
             self.fd = -1;
         }
@@ -133,8 +138,7 @@ impl Link {
 
     fn break_up(&mut self) {
         socket::shut_down(self.fd);
-        (self.is_open, self.results) = (false, [None; RESULTS]);
-        self.epoch += 1;
+        self.forget();
     }
 
     fn broken(&mut self, why: Errno) -> Failure {

@@ -231,7 +231,7 @@ impl Store for RemoteStore {
         for count in remote.counts.all() {
             count.store(0, Ordering::Relaxed);
         }
-        let reserved = remote.peers().iter().try_for_each(Peer::reserve);
+        let reserved = remote.peers().iter().map(Peer::reserve).fold(Ok(()), Result::and);
         if reserved.is_ok() && is_needed {
             // A server that is not there now is tried again when it is needed.
             let _ = remote.connect(CHILD_NS);

@@ -114,16 +114,17 @@ impl Peer {
     }
 
     /// Takes numbers for the connections. A connection that was there leaves its number to a new
-    /// one, which is not made yet.
+    /// one, which is not made yet. An error of one link keeps no other from leaving its own.
     pub(super) fn reserve(&self) -> Result<()> {
+        let mut reserved = Ok(());
         for (link, number) in self.links().into_iter().zip(&self.descriptors) {
             let mut link = link.lock();
-            link.reserve()?;
+            reserved = reserved.and(link.reserve());
             number.store(link.descriptor(), Ordering::Release);
         }
         self.down_until_ns.store(0, Ordering::Relaxed);
         self.downs.store(0, Ordering::Relaxed);
-        Ok(())
+        reserved
     }
 
     /// The bytes that the extents need must still be there: a server that was started again may

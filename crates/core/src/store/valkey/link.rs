@@ -170,16 +170,15 @@ impl Link {
     }
 
     /// Takes a number for the connection. A connection that was there before (in the child after
-    /// fork: the parent's) is left alone, but not ours any more.
+    /// fork: the parent's) is left alone, but not ours any more, whether there is a number or not.
     pub fn reserve(&mut self) -> Result<()> {
+        self.forget();
         let empty = socket::unconnected()?;
         if self.fd < 0 {
             self.fd = empty;
-        } else {
-            socket::replace(self.fd, empty)?;
+            return Ok(());
         }
-        self.forget();
-        Ok(())
+        socket::replace(self.fd, empty)
     }
 
     fn forget(&mut self) {
@@ -191,8 +190,10 @@ impl Link {
 
     /// Closes the connection for good.
     pub fn close(&mut self) {
-        if self.fd >= 0 {
+        if self.is_open {
             self.break_up();
+        }
+        if self.fd >= 0 {
             file::close(self.fd);
             self.fd = -1;
         }

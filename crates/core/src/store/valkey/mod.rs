@@ -178,7 +178,7 @@ impl Store for ValkeyStore {
         for count in valkey.counts.all() {
             count.store(0, Ordering::Relaxed);
         }
-        let reserved = valkey.nodes.iter().try_for_each(Node::reserve);
+        let reserved = valkey.nodes.iter().map(Node::reserve).fold(Ok(()), Result::and);
         if reserved.is_ok() && is_needed {
             // A node that is not there now is tried again when it is needed.
             let _ = valkey.connect(CHILD_NS);

@@ -71,16 +71,18 @@ impl Node {
         [&self.reads, &self.writes]
     }
 
-    /// Gives the number of each connection that was there to a new one, which is not made yet.
+    /// Gives the number of each connection that was there to a new one, which is not made yet. An
+    /// error of one link keeps no other from leaving its own.
     pub(super) fn reserve(&self) -> Result<()> {
+        let mut reserved = Ok(());
         for (link, number) in self.links().into_iter().zip(&self.descriptors) {
             let mut link = link.lock();
             if link.descriptor() >= 0 {
-                link.reserve()?;
+                reserved = reserved.and(link.reserve());
                 number.store(link.descriptor(), Ordering::Release);
             }
         }
-        Ok(())
+        reserved
     }
 
     pub fn close(&self) {
