@@ -9,6 +9,7 @@ use super::*;
 use crate::store::extents::{Geometry, Leases, set_owner};
 use crate::store::remote::hostile::{ALL_WRONG, Hostile, Mode};
 use crate::store::remote::{Link, PATIENCE_NS, Remote, RemoteStore, Server};
+use crate::store::{CLUSTER_BYTES, Progress, Queue};
 use crate::sys::fd::number_limits;
 use crate::sys::file::{self, testing};
 use crate::sys::socket::Patience;
@@ -36,8 +37,9 @@ fn world(servers: usize, copies: usize) -> World {
     world_for(Mode::Honest, servers, copies)
 }
 
-/// In which a server will be wrong in that way.
-fn world_for(mode: Mode, servers: usize, copies: usize) -> World {
+/// Servers, and what a process has of them; a process sees what those that it forked have leased,
+/// as in a run.
+fn remote(servers: usize, copies: usize) -> (Vec<Hostile>, Remote, &'static Leases) {
     set_owner(1);
     let paths: Vec<_> = (0..servers).map(|_| path()).collect();
     let hostile: Vec<_> = paths.iter().map(|p| Hostile::start(p, EXPORT_BYTES)).collect();
@@ -52,14 +54,18 @@ fn world_for(mode: Mode, servers: usize, copies: usize) -> World {
             server
         })
         .collect();
-    // As in a run: a process sees what those that it forked have leased.
     let leases: &'static Leases = testing::shared();
-    let mut remote = Remote::new(&plain, copies, geometry.extent_bytes, leases);
+    (hostile, Remote::new(&plain, copies, geometry.extent_bytes, leases), leases)
+}
+
+/// In which a server will be wrong in that way.
+fn world_for(mode: Mode, servers: usize, copies: usize) -> World {
+    let (servers, mut remote, leases) = remote(servers, copies);
     if mode != Mode::Honest {
         remote = remote.with_patience(SHORT_PATIENCE_NS);
     }
     let cache = over(RemoteStore::open(remote).unwrap(), 64 << 10);
-    World { servers: hostile, cache, leases, pages: Vec::new() }
+    World { servers, cache, leases, pages: Vec::new() }
 }
 
 impl World {
@@ -273,4 +279,20 @@ fn a_child_without_a_free_descriptor_leaves_its_parents_connection_alone() {
     // The child has not ended it either.
     assert_eq!(link.read(0, &mut [0; 4096], &mut patience()), Ok(()));
     link.close();
+}
+
+#[test]
+fn a_trim_of_the_only_copy_has_the_time_of_a_write() {
+    let (servers, remote, _) = remote(1, 1);
+    // One for which there is another copy would be given up after half a second.
+    let store = RemoteStore::open(remote.with_patience(2_000_000_000)).unwrap();
+    let mut queue = Queue::new(CLUSTER_BYTES).unwrap();
+    assert_eq!(store.write(&mut queue, 0, 0, 4096), Progress::Queued);
+    while queue.take_result(0).is_none() {
+        store.collect(&mut queue, true);
+    }
+    servers[0].set_delay(std::time::Duration::from_millis(700));
+    store.discard(0, CLUSTER_BYTES as u64);
+    assert_eq!((store.remote_counts().timeouts, servers[0].trimmed()), (0, 64 << 10));
+    store.end();
 }

@@ -384,8 +384,11 @@ impl Remote {
         if peer.is_down() || !link.is_open() || !link.export().can_trim() {
             return;
         }
-        let trimmed =
-            link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(self.hurry_ns));
+        // To give up ends the connection, and the server may read the request after the next write
+        // to the place, which comes by another one. Then the other copy is there, or there is none
+        // and the request is waited for, as a write is.
+        let ns = if self.copies > 1 { self.hurry_ns } else { self.patience_ns };
+        let trimmed = link.ask(CMD_TRIM, spot.at, len as usize, &[], &mut Patience::new(ns));
         if let Err(why) = trimmed {
             self.failed(peer, why);
         }
