@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uzswap::control::{Settings, Tree};
 use uzswap::store::extents::EXTENTS_MOST;
@@ -20,6 +20,9 @@ use crate::os;
 /// still have to read writes that were sent before the process was killed, and they would overwrite
 /// the other's pages.
 const GRACE_BEATS: u8 = 3;
+/// How much of a second extents of such processes are emptied. Those left over have their turn
+/// after the next beat: a process that had many must not keep others' values from being renewed.
+const EMPTIES_WITHIN: Duration = Duration::from_millis(700);
 /// How long processes that are ending are waited for, at the end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -169,6 +172,7 @@ fn is_wanted(run: &Run, owner: u32) -> bool {
 
 /// Leases extents of processes that are gone for good out again.
 fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8]) {
+    let began = Instant::now();
     // Extents of one process lie beside each other mostly.
     let mut last = (0, true);
     for (extent, beats) in gone.iter_mut().enumerate() {
@@ -181,8 +185,9 @@ fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8]) {
             *beats = 0;
             continue;
         }
-        *beats += 1;
-        if *beats >= GRACE_BEATS && kept.give_back(extent) {
+        *beats = beats.saturating_add(1);
+        let is_due = *beats >= GRACE_BEATS && began.elapsed() < EMPTIES_WITHIN;
+        if is_due && kept.give_back(extent) {
             *beats = 0;
             let _ = lease.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
