@@ -35,8 +35,10 @@ const SETTLES: Duration = Duration::from_millis(100);
 /// exports, whose counts must go on, wait behind it.
 const PATIENCE_NS: u64 = 5_000_000_000;
 const HURRY_NS: u64 = 500_000_000;
-/// The time for which a server is left alone after a request that came to nothing.
-const LEFT_ALONE: Duration = Duration::from_secs(5);
+/// The time for which a server is left alone after a request that came to nothing: for what else is
+/// wanted in the same beat. Counts go on with the next one, so that a TRIM that was slow does not
+/// make the claim nobody's.
+const LEFT_ALONE: Duration = Duration::from_millis(900);
 /// The bytes that are searched for contents: partition tables and file systems begin within the
 /// first 128 KiB.
 const LOOKED_AT_BYTES: u64 = 128 << 10;
