@@ -199,6 +199,23 @@ fn connections_that_break_are_made_again() {
 }
 
 #[test]
+fn a_connection_by_which_nothing_comes_any_more_is_made_again() {
+    let mut w = world_for(Mode::Silent, 1, 1);
+    w.fill(1);
+    w.pages.truncate(8);
+    let server = &w.servers[0];
+    server.set(Mode::Silent);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            // Connections that are silent by now stay so.
+            server.set(Mode::Honest);
+        });
+        assert_eq!(w.load(), (8, 0));
+    });
+}
+
+#[test]
 fn a_full_server_ends_writing_and_loses_nothing() {
     let mut w = world(1, 1);
     w.fill(1);

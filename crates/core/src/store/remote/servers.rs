@@ -230,12 +230,16 @@ impl Remote {
         if spots == [None; COPIES_MOST] {
             return Err(Errno::EIO);
         }
+        let mut tries = 0;
         loop {
             for (i, spot) in spots.iter().enumerate() {
                 let Some(spot) = spot else { continue };
                 // The second copy has the time that the first one leaves, and that is not nothing.
-                let most =
-                    if has_two && i == 0 { patience.left_ns() / 2 } else { patience.left_ns() };
+                // Nor is that of a second try: a connection that a firewall has forgotten says
+                // nothing for ever, and a new one works.
+                let halves = if has_two { i == 0 } else { tries == 0 };
+                let most = if halves { patience.left_ns() / 2 } else { patience.left_ns() };
+                tries += 1;
                 let mut part =
                     patience.at_most(if hurries { self.hurry_ns.min(most) } else { most });
                 let before = part.left_ns();

@@ -202,7 +202,9 @@ impl Valkey {
             };
             let mut answer = Err(Failure::Said(Complaint::Later));
             if let Some(node) = node {
-                let most = if self.is_cluster { TRY_NS } else { self.patience_ns };
+                // Half: a connection that a firewall has forgotten says nothing, and a new one
+                // works.
+                let most = if self.is_cluster { TRY_NS } else { self.patience_ns / 2 };
                 let mut part = patience.at_most(most);
                 let before = part.left_ns();
                 answer = attempt(&self.nodes[node], is_asking, &mut part);
