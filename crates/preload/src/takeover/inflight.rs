@@ -39,12 +39,35 @@ const LOOK_NS: u64 = 500_000;
 /// The most looks, a second in all: a thread that a debugger has stopped uses no time.
 const LOOKS_MAX: u32 = 2000;
 
+/// Calls that the kernel goes on with under the number of restart_syscall, after a stop or a
+/// freeze: the arguments stay, and nothing says which call it was. FUTEX_WAIT stands for all futex
+/// calls, which begin with the word.
+const RESTARTED: [usize; 4] = [nr::FUTEX_WAIT, nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::POLL];
+/// Descriptors that one poll can have by default (fs.nr_open). A larger number is an address.
+const POLLED_MAX: usize = 1 << 20;
+
 /// A blocked call: number, arguments and stack pointer tell it from the thread's next one.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Blocked {
     number: usize,
     args: Args,
     sp: usize,
+}
+
+impl Blocked {
+    /// The calls that this may be.
+    fn numbers(&self) -> &[usize] {
+        match self.number {
+            nr::RESTART_SYSCALL if self.args[1] > POLLED_MAX => &RESTARTED[..3],
+            nr::RESTART_SYSCALL => &RESTARTED,
+            _ => core::slice::from_ref(&self.number),
+        }
+    }
+
+    /// Whether a thread that was in this call is still in it if it is in `now`.
+    fn goes_on_as(&self, now: &Blocked) -> bool {
+        *now == *self || *now == Blocked { number: nr::RESTART_SYSCALL, ..*self }
+    }
 }
 
 /// A call that is followed.
@@ -182,7 +205,9 @@ impl Inflight {
         } else {
             self.holds_for_good = true;
         }
-        walk(blocked.number, &blocked.args, &mut Collector { inflight: self, call });
+        for number in blocked.numbers() {
+            walk(*number, &blocked.args, &mut Collector { inflight: self, call });
+        }
     }
 }
 
@@ -225,7 +250,7 @@ impl Call {
     /// after a signal: not if it runs for some time.
     fn is_over(&self) -> bool {
         match where_is(self.tid) {
-            Where::Blocked(call) => call != self.blocked,
+            Where::Blocked(call) => !self.blocked.goes_on_as(&call),
             Where::Running => has_run(self.tid, self.cpu_ns),
             Where::Gone => true,
             Where::Unknown => false,
@@ -314,4 +339,27 @@ pub fn for_each_thread(mut f: impl FnMut(u32)) {
         }
     });
     fd::close(dir as i32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of one thread before it was stopped, and after it went on.
+    #[test]
+    fn a_call_that_is_restarted_is_the_call_that_it_was() {
+        let line = |number: &str| {
+            let rest = " 0x7ffd129be1d0 0x3 0x64 0x0 0x0 0x0 0x7ffd129be1b8 0x7f25eb8c1503\n";
+            blocked_call(&[number.as_bytes(), rest.as_bytes()].concat()).expect("a blocked call")
+        };
+        let (poll, restarted) = (line("7"), line("219"));
+        assert!(poll.goes_on_as(&poll) && poll.goes_on_as(&restarted));
+        assert!(!poll.goes_on_as(&line("0")) && !restarted.goes_on_as(&poll));
+        assert_eq!(poll.numbers(), [nr::POLL]);
+        assert!(restarted.numbers().contains(&nr::POLL));
+        // nanosleep: no array has as many elements as its second address.
+        let mut slept = restarted;
+        slept.args[1] = slept.args[0] + 16;
+        assert!(slept.numbers().contains(&nr::NANOSLEEP) && !slept.numbers().contains(&nr::POLL));
+    }
 }
