@@ -579,8 +579,8 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
             Some(Answer::Result(Errno::ENOSYS.as_return()))
         }
         // A page lent to a pipe is not pinned: taken out, it would be recycled under the reader.
-        // Copy instead.
-        nr::VMSPLICE if ACTIVE.load(Ordering::Acquire) => Some(vmsplice(t, a)),
+        // Copy instead, while dormant as well: paging may begin before the pipe is read.
+        nr::VMSPLICE => Some(vmsplice(t, a)),
         // Zero-copy sends refer to pages after the call; without the option programs copy.
         nr::SETSOCKOPT if a[1] == SOL_SOCKET && a[2] == SO_ZEROCOPY => {
             Some(Answer::Result(Errno::ENOPROTOOPT.as_return()))
