@@ -423,6 +423,10 @@ static void case_bad_pointers(void) {
     show("half %zd", write(file, p + 8 * PAGE - 1000, 2000));
     show(" %zd", pread(file, p + 8 * PAGE - 1000, 3000, 0));
     show(" %d\n", is_cold_pattern(p, 0, 8 * PAGE));
+    // Libraries ask so whether an address can be read.
+    push_out();
+    show("asked %ld", syscall(SYS_rt_sigprocmask, -1, p + PAGE, NULL, 8));
+    show(" %s\n", strerror(errno));
     mprotect(p, PAGE, PROT_NONE);
     show("none %zd", write(fds[1], p, 10));
     show(" %s\n", strerror(errno));

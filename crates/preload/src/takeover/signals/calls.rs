@@ -153,9 +153,11 @@ fn sigaction(t: &'static ThreadBlock, a: Args) -> isize {
 }
 
 fn sigprocmask(t: &'static ThreadBlock, a: Args) -> isize {
-    let (how, set_at, old_at) = (a[0], a[1], a[2]);
-    if a[3] != 8 || how > SIG_SETMASK {
-        return super::super::raw(nr::RT_SIGPROCMASK, a);
+    let (how, set_at, old_at) = (a[0] as u32 as usize, a[1], a[2]);
+    // The kernel looks at the mask before it refuses what it does not know, and programs ask so
+    // whether an address can be read. Without a mask it does not look at `how`.
+    if a[3] != 8 || (set_at != 0 && how > SIG_SETMASK) {
+        return buffers::held_call(t, nr::RT_SIGPROCMASK, a);
     }
     let asked = match set_at {
         0 => None,
