@@ -430,16 +430,30 @@ fn vector(t: &'static ThreadBlock, array: usize, i: usize) -> Option<(usize, usi
     })
 }
 
+/// The bytes of all buffers in a program's array of `n`. `None`: it cannot be read.
+fn vectors_bytes(t: &'static ThreadBlock, array: usize, n: usize) -> Option<usize> {
+    /// Elements read at a time: each read is a call, and this comes before every transfer.
+    const BATCH: usize = 16;
+    let mut batch = [0u8; BATCH * 16];
+    let mut total = 0usize;
+    for first in (0..n).step_by(BATCH) {
+        let elements = &mut batch[..(n - first).min(BATCH) * 16];
+        if !copy_in(t, array.wrapping_add(first * 16), elements) {
+            return None;
+        }
+        let lengths = elements.as_chunks::<8>().0.iter().skip(1).step_by(2);
+        total = lengths.fold(total, |sum, len| sum.saturating_add(usize::from_le_bytes(*len)));
+    }
+    Some(total)
+}
+
 /// A large vector transfer, buffer by buffer. `None`: small, or one that must not be cut.
 fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isize> {
     let n = a[2];
     if n == 0 || n > VECTORS_MAX {
         return None;
     }
-    let mut total = 0usize;
-    for i in 0..n {
-        total = total.saturating_add(vector(t, a[1], i)?.1);
-    }
+    let total = vectors_bytes(t, a[1], n)?;
     if total <= 2 * piece_bytes() || total > isize::MAX as usize {
         return None;
     }
