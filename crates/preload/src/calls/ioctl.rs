@@ -151,6 +151,14 @@ pub fn argument(request: u32) -> Arg {
         0xc058_5609 | 0xc058_5611 => Record(Id::VideoAnswer),
         0xc058_560f | 0xc058_565d => Record(Id::VideoBuffer),
         0xc020_5647..=0xc020_5649 => Record(Id::VideoControls),
+        // Graphics processors whose answer to a bad address is no EFAULT, or whose requests point
+        // on further than a second attempt looks: DRM_IOCTL_AMDGPU_BO_LIST, DRM_IOCTL_AMDGPU_CS;
+        // NV_ESC_RM_CONTROL, and NV_ESC_RM_ALLOC in two lengths
+        0xc018_6443 => Record(Id::AmdgpuBuffers),
+        0xc018_6444 => Record(Id::AmdgpuSubmission),
+        0xc020_462a => Record(Id::NvidiaControl),
+        0xc020_462b => Record(Id::NvidiaObject),
+        0xc030_462b => Record(Id::NvidiaObjectWithRights),
         // Consoles: [GP]IO_UNIMAP; [GP]IO_FONTX; KDFONTOP; KDSK/GKBSENT, KDGKBDIACRUC; the rest
         // fits a page
         0x4b66 | 0x4b67 => Record(Id::Unimap),

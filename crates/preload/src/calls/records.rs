@@ -277,6 +277,21 @@ records! {
     VideoControls Out 32 [Ptr(24, Records(Id::VideoControl, U32(4)))]
     /// v4l2_ext_control: name, size (0: the value stands here), reserved, value or its place.
     VideoControl Out 20 [Ptr(12, Out(Len(U32(4))))]
+    /// drm_amdgpu_cs: context, list of buffers, number of chunks, flags, pointers to chunks.
+    AmdgpuSubmission Out 24 [Ptr(16, RecordPointers(Id::AmdgpuChunk, U32(8)))]
+    /// drm_amdgpu_cs_chunk: kind (6 is a list of buffers), length in words of 32 bits, data.
+    AmdgpuChunk In 16 [
+        Ptr(8, In(Array(4, U32(4)))), PtrIf(U32(0), &[6], 8, Record(Id::AmdgpuBuffers)),
+    ]
+    /// drm_amdgpu_bo_list_in: operation, list, number of buffers, size of each (8 is all that the
+    /// kernel knows), buffers.
+    AmdgpuBuffers Out 24 [Ptr(16, In(Array(8, U32(8))))]
+    /// NVOS54_PARAMETERS: client, object, command, flags, parameters, their size, status.
+    NvidiaControl Out 32 [Ptr(16, Out(Len(U32(24))))]
+    /// NVOS21_PARAMETERS and NVOS64_PARAMETERS: client, parent, object, class, parameters, ... The
+    /// class says how long they are. The longer one has the rights that are asked for as well.
+    NvidiaObject Out 32 [Ptr(16, Out(Fixed(4096)))]
+    NvidiaObjectWithRights Out 48 [Ptr(16, Out(Fixed(4096))), Ptr(24, In(Fixed(64)))]
     /// perf_event_query_bpf: room, number, programs.
     PerfPrograms Out 8 [Tail(8, Out(Array(4, U32(0))))]
     /// cdrom_generic_command: ..., buffer, length, ..., sense.

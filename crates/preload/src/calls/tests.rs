@@ -704,6 +704,26 @@ fn requests_of_devices() {
 }
 
 #[test]
+fn requests_of_graphics_processors() {
+    // DRM_IOCTL_AMDGPU_CS with a list of three buffers; NV_ESC_RM_CONTROL.
+    memory()
+        .words(A, &[0, 1, B])
+        .words(B, &[C])
+        .words(C, &[6 << 32 | 6, D])
+        .words(D, &[0, 3, A + 64])
+        .expect(
+            nr::IOCTL,
+            &[0, 0xc018_6444, A],
+            &[(A, 24, OUT), (B, 8, IN), (C, 16, IN), (D, 24, IN), (D, 24, OUT), (A + 64, 24, IN)],
+        );
+    memory().words(A, &[0, 0, B, 700]).expect(
+        nr::IOCTL,
+        &[0, 0xc020_462a, A],
+        &[(A, 32, OUT), (B, 700, OUT)],
+    );
+}
+
+#[test]
 fn requests_of_virtual_machines() {
     // KVM_SET_CPUID2 with 256 entries, KVM_GET_DIRTY_LOG, KVM_CLEAR_DIRTY_LOG of 100 000 pages.
     memory().words(A, &[256]).expect(
