@@ -348,6 +348,18 @@ static void case_private_file(void) {
     show("private %d\n", right);
 }
 
+extern const char __ehdr_start __attribute__((visibility("hidden")));
+
+// read, by an instruction of its own.
+__attribute__((noinline)) static long bare_read(long fd, void *into, size_t n) {
+    long r;
+    __asm__ volatile("mov %4, %%eax\n syscall"
+                     : "=&a"(r)
+                     : "D"(fd), "S"(into), "d"(n), "i"(SYS_read)
+                     : "rcx", "r11", "memory");
+    return r;
+}
+
 static void case_run_code(void) {
     // mov eax, imm32; ret
     unsigned char *code = map(64 * PAGE);
@@ -361,6 +373,16 @@ static void case_run_code(void) {
     long sum = 0;
     for (int i = 0; i < 64; i++) sum += ((int (*)(void))(code + i * PAGE))();
     show("sum %ld\n", sum);
+    // A text that is mapped over memory that was reserved for it, as loaders do for one that wants
+    // to be aligned.
+    unsigned char *text = mmap(NULL, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uintptr_t at = (uintptr_t)bare_read - (uintptr_t)&__ehdr_start;
+    int file = open("/proc/self/exe", O_RDONLY), zero = open("/dev/zero", O_RDONLY);
+    mmap(text, 2 * PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, file, at / PAGE * PAGE);
+    long (*read_there)(long, void *, size_t) = (void *)(text + at % PAGE);
+    unsigned char *p = cold(1 << 20);
+    long n = read_there(zero, p, 1 << 20);
+    show("read %ld zero %d\n", n, is_zero(p, 0, 1 << 20));
 }
 
 static void case_read_own_memory(void) {

@@ -228,26 +228,28 @@ fn mmap(t: &'static ThreadBlock, a: Args) -> Option<Answer> {
         && len > 0;
     let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
     let over = fixed && (overlaps(addr, len) || file_memory::overlaps(addr, len));
-    if anonymous || over || file_memory::is_mapping(&a) {
-        return Some(Answer::Result(runtime(t, move || mmap_noted(a, anonymous))));
+    let is_noted = anonymous || over || file_memory::is_mapping(&a);
+    let is_text = prot & PROT_EXEC != 0
+        && flags & MAP_ANONYMOUS == 0
+        && flags & MAP_TYPE == MAP_PRIVATE
+        && !LEAVE_TEXTS.load(Ordering::Acquire);
+    if !is_noted && !is_text {
+        return Some(Answer::Inline);
     }
-    let is_text =
-        prot & PROT_EXEC != 0 && flags & MAP_ANONYMOUS == 0 && flags & MAP_TYPE == MAP_PRIVATE;
-    if is_text && !LEAVE_TEXTS.load(Ordering::Acquire) {
-        let r = raw(nr::MMAP, a);
-        if check(r).is_ok() {
-            let unpatched = runtime(t, move || {
-                // SAFETY: the mapping was just made by the program's loader and does not run yet.
-                let report = unsafe {
-                    patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
-                };
-                report.unpatched
-            });
-            count(Counter::UnpatchedSites, unpatched as u64);
-        }
-        return Some(Answer::Result(r));
+    // A loader that wants a text aligned maps it over memory that it has reserved, and that is
+    // managed.
+    let r = if is_noted { runtime(t, move || mmap_noted(a, anonymous)) } else { raw(nr::MMAP, a) };
+    if is_text && check(r).is_ok() {
+        let unpatched = runtime(t, move || {
+            // SAFETY: the mapping was just made by the program's loader and does not run yet.
+            let report = unsafe {
+                patch::patch_file_mapping(fd as i32, r as usize, page_ceil(len), offset, prot)
+            };
+            report.unpatched
+        });
+        count(Counter::UnpatchedSites, unpatched as u64);
     }
-    Some(Answer::Inline)
+    Some(Answer::Result(r))
 }
 
 fn mmap_noted(a: Args, anonymous: bool) -> isize {
