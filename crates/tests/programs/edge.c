@@ -293,6 +293,22 @@ static void case_resize_in_place(void) {
     }
 }
 
+// Moves that the kernel refuses leave the memory as it is.
+static void case_refused_moves(void) {
+    unsigned char *p = cold(4 << 20), *place = map(2 * PAGE);
+    const struct {
+        size_t at, bytes, wanted;
+    } tries[] = {{PAGE + 8, PAGE, 2 * PAGE}, {PAGE, 0, PAGE}, {PAGE, PAGE, 0}};
+    for (int i = 0; i < 3; i++) {
+        void *to = mremap(p + tries[i].at, tries[i].bytes, tries[i].wanted, MREMAP_MAYMOVE);
+        show("%s ", to == MAP_FAILED ? strerror(errno) : "moved");
+    }
+    void *to = mremap(p + 8, PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    show("%s\n", to == MAP_FAILED ? strerror(errno) : "moved");
+    push_out();
+    show("kept %d\n", is_cold_pattern(p, 0, 4 << 20));
+}
+
 static void case_none_and_back(void) {
     unsigned char *p = cold(4 << 20);
     mprotect(p, 4 << 20, PROT_NONE);
@@ -1408,16 +1424,16 @@ static const struct {
     int is_late;
 } cases[] = {
     CASE(huge), CASE(only_read), LATE(blocked), CASE(grow), CASE(resize_in_place),
-    CASE(none_and_back), CASE(read_only), CASE(map_fixed), CASE(private_file), CASE(run_code),
-    CASE(read_own_memory), CASE(deep_stack), CASE(brk), CASE(bad_pointers), CASE(direct_io),
-    CASE(kernel_aio), CASE(vmsplice), CASE(clocks), CASE(own_faults), CASE(deadly_faults),
-    CASE(write_barrier), CASE(masks), CASE(mask_in_thread), CASE(mask_storm),
+    CASE(refused_moves), CASE(none_and_back), CASE(read_only), CASE(map_fixed), CASE(private_file),
+    CASE(run_code), CASE(read_own_memory), CASE(deep_stack), CASE(brk), CASE(bad_pointers),
+    CASE(direct_io), CASE(kernel_aio), CASE(vmsplice), CASE(clocks), CASE(own_faults),
+    CASE(deadly_faults), CASE(write_barrier), CASE(masks), CASE(mask_in_thread), CASE(mask_storm),
     CASE(alternate_stack), CASE(alarms), CASE(coroutines), CASE(cancel), CASE(own_stack),
     CASE(robust_mutex), CASE(many_threads), CASE(spawn), CASE(cold_arguments), CASE(fork),
     CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon), CASE(close_all),
     CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room), CASE(descriptor_limit),
-    CASE(empty_environment), CASE(shared), CASE(end_in_thread), CASE(identity),
-    CASE(mask_in_frame), LATE(many_blocked),
+    CASE(empty_environment), CASE(shared), CASE(end_in_thread), CASE(identity), CASE(mask_in_frame),
+    LATE(many_blocked),
 };
 
 int main(int argc, char **argv) {

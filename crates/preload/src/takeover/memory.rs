@@ -382,6 +382,10 @@ fn mremap(a: Args) -> isize {
     let (old_len, new_len) = (page_ceil(old_len), page_ceil(new_len));
     let mut s = PAGER.lock();
     let (old_end, managed) = (old + old_len, PAGER.ranges.find(old));
+    // The kernel refuses these at once, and the mechanism has no such ranges.
+    if !old.is_multiple_of(PAGE_SIZE) || managed.is_some() && old_len == 0 {
+        return raw(nr::MREMAP, a);
+    }
     // Memory that stays at its place stays under the mechanism: other threads may use it meanwhile.
     let may_stay = managed.is_some() && flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
     if may_stay && PAGER.active().is_some_and(|x| !x.mechanism.is_protect()) {
@@ -389,7 +393,9 @@ fn mremap(a: Args) -> isize {
         if check(r).is_ok() {
             return moved(&mut s, managed, a, old);
         }
-        if flags & MREMAP_MAYMOVE == 0 {
+        // A wrong argument is one wherever the memory is to go. Taken off the mechanism for such a
+        // call, pages that are out would read as zeros meanwhile.
+        if flags & MREMAP_MAYMOVE == 0 || r == Errno::EINVAL.as_return() {
             return r;
         }
     }
