@@ -68,15 +68,18 @@ pub fn start() {
         PAGER.slot().orders.ring();
         return;
     }
-    if RUNNING.swap(true, Ordering::AcqRel) {
+    // `ALIVE` comes first: a thread that is to end the evictor while another starts it waits for
+    // that one, and two would run on one stack.
+    if is_running() || ALIVE.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
         PAGER.slot().orders.ring();
         return;
     }
+    RUNNING.store(true, Ordering::Release);
     if BASE.load(Ordering::Acquire) == 0 {
         match map_anonymous(STACK_BYTES + TLS_BYTES, PROT_READ | PROT_WRITE) {
             Ok(b) => BASE.store(b, Ordering::Release),
             // Without the thread every eviction is direct; nothing is lost but speed.
-            Err(_) => return RUNNING.store(false, Ordering::Release),
+            Err(_) => return not_started(),
         }
     }
     let base = BASE.load(Ordering::Acquire);
@@ -96,7 +99,6 @@ pub fn start() {
     let all = !0u64;
     let mut old = 0u64;
     let _ = call!(nr::RT_SIGPROCMASK, 2, &raw const all, &raw mut old, 8);
-    ALIVE.store(1, Ordering::Release);
     let result: isize;
     // SAFETY: the child runs on its own stack and never returns from `body`.
     unsafe {
@@ -118,9 +120,14 @@ pub fn start() {
     }
     let _ = call!(nr::RT_SIGPROCMASK, 2, &raw const old, 0, 8);
     if result < 0 {
-        ALIVE.store(0, Ordering::Release);
-        RUNNING.store(false, Ordering::Release);
+        not_started();
     }
+}
+
+/// Notes that the thread could not be made.
+fn not_started() {
+    RUNNING.store(false, Ordering::Release);
+    ALIVE.store(0, Ordering::Release);
 }
 
 /// Whether the thread may run: not where paging has ended, nor where the mechanism allows no other
@@ -156,6 +163,10 @@ pub fn stop() {
 /// Forgets the thread in the child after fork, where it does not exist.
 pub fn after_fork_child() {
     RUNNING.store(false, Ordering::Release);
+    ALIVE.store(0, Ordering::Release);
+    // A thread of the parent may have been ending its evictor.
+    STOPPING.store(false, Ordering::Release);
+    TID.store(0, Ordering::Relaxed);
     relatives::note_fork();
     IN_FORKED_CHILD.store(true, Ordering::Release);
 }
