@@ -18,11 +18,15 @@ pub fn end_paging(why: Notice, errno: i32) {
     // The evictor must not come back, nor be in the middle of anything.
     memory::set_unmanaged();
     evictor::stop();
+    // Another thread may be switching paging on, with the lock held.
+    let s = PAGER.lock();
     if ACTIVE.load(Ordering::Acquire) {
-        let (s, is_all_in) = PAGER.end_paging(PAGER.lock());
+        let (s, is_all_in) = PAGER.end_paging(s);
         if is_all_in {
             forget();
         }
+        drop(s);
+    } else {
         drop(s);
     }
     PAGER.reserve(memory::dormant_pages());
