@@ -386,10 +386,11 @@ fn of_caller(block: &'static ThreadBlock) -> &'static ThreadBlock {
         let _ = block.company.compare_exchange(VFORKED, ALONE, Ordering::AcqRel, Ordering::Relaxed);
         return block;
     }
-    // A child of vfork has no block: it uses that of its parent, which waits.
+    // A child of vfork has no block: it uses that of its parent, which waits. The block of a thread
+    // that is gone may still have the child's number.
     let mut own = None;
     each_block(|b| {
-        if b.tid.load(Ordering::Acquire) == tid {
+        if b.is_guest.load(Ordering::Relaxed) != 0 && b.tid.load(Ordering::Acquire) == tid {
             own = Some(b);
         }
     });
