@@ -1167,6 +1167,23 @@ static void case_fork(void) {
     show("parent %d\n", is_cold_pattern(p, 0, 8 << 20));
 }
 
+// Memory that a child finds empty, by advice to a range with a hole in it.
+static void case_fork_wiped(void) {
+    unsigned char *p = map(8 << 20);
+    put_cold_pattern(p, 8 << 20);
+    munmap(p + (1 << 20), PAGE);
+    int r = madvise(p, 4 << 20, MADV_WIPEONFORK);
+    show("advice %s\n", r ? strerror(errno) : "taken");
+    push_out();
+    if (fork() == 0) {
+        show("child %d %d %d\n", is_zero(p, 0, 1 << 20),
+             is_zero(p, (1 << 20) + PAGE, 4 << 20), is_cold_pattern(p, 4 << 20, 8 << 20));
+        _exit(0);
+    }
+    wait_for(-1);
+    show("parent %d\n", is_cold_pattern(p, 0, 1 << 20));
+}
+
 static void case_fork_tree(void) {
     // Every process makes two until the fourth level; each checks all.
     int level = 0, status = 0;
@@ -1430,10 +1447,10 @@ static const struct {
     CASE(deadly_faults), CASE(write_barrier), CASE(masks), CASE(mask_in_thread), CASE(mask_storm),
     CASE(alternate_stack), CASE(alarms), CASE(coroutines), CASE(cancel), CASE(own_stack),
     CASE(robust_mutex), CASE(many_threads), CASE(spawn), CASE(cold_arguments), CASE(fork),
-    CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon), CASE(close_all),
-    CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room), CASE(descriptor_limit),
-    CASE(empty_environment), CASE(shared), CASE(end_in_thread), CASE(identity), CASE(mask_in_frame),
-    LATE(many_blocked),
+    CASE(fork_wiped), CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon),
+    CASE(close_all), CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room),
+    CASE(descriptor_limit), CASE(empty_environment), CASE(shared), CASE(end_in_thread),
+    CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
 };
 
 int main(int argc, char **argv) {

@@ -198,7 +198,8 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
     let active = ACTIVE.load(Ordering::Acquire);
     let flag = |flag, on| {
         let r = way.kernel(start, len, advice);
-        if r == 0 {
+        // With a hole in the range the rest was advised nevertheless.
+        if r == 0 || r == Errno::ENOMEM.as_return() {
             PAGER.note_flag(start, end, flag, on);
         }
         Some(r)
