@@ -1148,6 +1148,18 @@ static void case_cold_arguments(void) {
     }
 }
 
+// Memory that a child of vfork maps is its parent's, and so is what paging needs for it.
+static void case_vfork_grows(void) {
+    static unsigned char *volatile p;
+    pid_t pid = vfork();
+    if (pid == 0) p = map(64 << 20), _exit(0);
+    wait_for(pid);
+    put_cold_pattern(p, 8 << 20);
+    fill_big();
+    push_out();
+    show("kept %d\n", is_cold_pattern(p, 0, 8 << 20));
+}
+
 static void case_fork(void) {
     unsigned char *p = cold(8 << 20);
     for (int generation = 0; generation < 3; generation++) {
@@ -1447,8 +1459,8 @@ static const struct {
     CASE(deadly_faults), CASE(write_barrier), CASE(masks), CASE(mask_in_thread), CASE(mask_storm),
     CASE(alternate_stack), CASE(alarms), CASE(coroutines), CASE(cancel), CASE(own_stack),
     CASE(robust_mutex), CASE(many_threads), CASE(spawn), CASE(cold_arguments), CASE(fork),
-    CASE(fork_wiped), CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads), CASE(daemon),
-    CASE(close_all), CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room),
+    LATE(vfork_grows), CASE(fork_wiped), CASE(fork_tree), CASE(raw_clone), CASE(fork_with_threads),
+    CASE(daemon), CASE(close_all), CASE(exec_again), CASE(disarming), CASE(unwind), CASE(no_room),
     CASE(descriptor_limit), CASE(empty_environment), CASE(shared), CASE(end_in_thread),
     CASE(identity), CASE(mask_in_frame), LATE(many_blocked),
 };

@@ -137,9 +137,17 @@ fn wait_for_turn(t: &'static ThreadBlock) {
 /// are left alone anyway.
 const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
 
+/// Whether paging is on, or is not to be switched on here: a child of vfork has descriptors and
+/// threads of its own, which end with it, and those of paging must not.
+pub fn is_settled() -> bool {
+    ACTIVE.load(Ordering::Acquire)
+        || UNMANAGED.load(Ordering::Acquire)
+        || super::process::is_shared_child()
+}
+
 /// Asks, after memory was added, whether the process may exceed the limit now.
 pub fn grown(s: &mut Locked<'_>) {
-    if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
+    if is_settled() {
         return;
     }
     let pages = dormant_pages();
@@ -155,7 +163,7 @@ pub fn grown(s: &mut Locked<'_>) {
 /// faster than anybody would notice. Where they do not fit, paging is on before the fork: then
 /// shared pages count as they are written to.
 pub fn before_fork() {
-    if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
+    if is_settled() {
         return;
     }
     if inherited_pages().is_some_and(|pages| !relatives::has_room(pages)) {
@@ -181,7 +189,7 @@ pub fn dormant_pages() -> i64 {
 
 /// Switches paging on.
 pub fn activate(s: &mut Locked<'_>) {
-    if ACTIVE.load(Ordering::Acquire) || UNMANAGED.load(Ordering::Acquire) {
+    if is_settled() {
         return;
     }
     let room = descriptors::make_room();

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use uzswap::region::RangeFlags;
 use uzswap::sys::{PAGE_SIZE, fd};
 
-use super::{ACTIVE, Args, PAGER, descriptors, evictor, file_memory};
+use super::{Args, PAGER, descriptors, evictor, file_memory, memory};
 
 /// Smaller mappings count whole: they are soon used (an arena, an array).
 const LEAST_BYTES: usize = 64 << 20;
@@ -85,7 +85,7 @@ pub fn note(start: usize, end: usize) {
 
 /// From now on the evictor looks how many pages a dormant process holds.
 pub fn begin_to_look() {
-    if ACTIVE.load(Ordering::Acquire) {
+    if memory::is_settled() {
         return;
     }
     if evictor::fds()[0] < 0 {
