@@ -72,7 +72,7 @@ fn cancelled(w: &Workshop, kind: &str) -> Result<Verdict, String> {
     let Some(program) = program(w, "cancelled", kind)? else {
         return Ok(Verdict::Skipped("musl-gcc is not installed".into()));
     };
-    let managed = Managed { memory_bytes: Some(12 * MIB), options: vec![] };
+    let managed = Managed { memory_bytes: Some(16 * MIB), options: vec![] };
     let job = Job::new([program]).hangs_after(Duration::from_secs(60)).managed(managed);
     let run = job.run(w)?;
     let is_right =
