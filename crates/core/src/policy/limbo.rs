@@ -204,8 +204,8 @@ impl Limbo {
         Some(s)
     }
 
-    /// How many of `most` slots from `slot` on have their frames side by side: those of the ring and
-    /// of the blocks lie apart.
+    /// How many of `most` slots from `slot` on have their frames side by side: those of the ring
+    /// and of the blocks lie apart.
     pub fn side_by_side(&self, slot: usize, most: usize) -> usize {
         let ring = self.slots as usize;
         if slot < ring { most.min(ring - slot) } else { most }
