@@ -205,7 +205,7 @@ impl Pager {
     /// leaves the range as it was.
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
         let Some(a) = self.active() else { return Ok(()) };
-        // What notes the move cannot fail any more: pages that are out would read as zeros.
+        // The note of the move cannot fail any more: pages that are out would read as zeros.
         self.ranges.reserve(MOVED_RANGES_MOST)?;
         self.wait_for_copies();
         let mut result = Ok(());

@@ -52,7 +52,13 @@ impl Fake {
 
     /// Shows pages with the protection `prot`, which is no more than the program's.
     pub fn show(&self, addr: usize, len: usize, prot: u32) -> Result<()> {
-        if self.has_no_mapping(len) {
+        // Pages that are shown so already need no mapping.
+        let is_shown = |p: &mut Page, _| {
+            let shown_prot = if p.is_protected { p.prot & !PROT_WRITE } else { p.prot };
+            p.is_mapped && !p.is_hidden && shown_prot == prot
+        };
+        let changes = !(addr..addr + len).step_by(PAGE_SIZE).all(|at| self.with(at, is_shown));
+        if changes && self.has_no_mapping(len) {
             self.show_first(addr, len, prot);
             return Err(Errno::ENOMEM);
         }
