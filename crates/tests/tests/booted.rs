@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         suite.add(format!("under_valgrind::{mechanism}"), move || under_valgrind(&w, mechanism));
     }
     drop(workshop);
+    suite.independent();
     suite.main()
 }
 

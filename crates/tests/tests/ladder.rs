@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         }
     }
     drop(workshop);
+    suite.independent();
     suite.main()
 }
 
