@@ -325,14 +325,12 @@ pub fn is_asked_to_end_within(time: Duration) -> bool {
         tv_sec: time.as_secs() as libc::time_t,
         tv_nsec: time.subsec_nanos().into(),
     };
-    // SAFETY: live locals; no information is asked for, and no action is changed.
+    // SAFETY: live locals; no information is asked for.
     unsafe {
         let mut asking: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut asking);
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, null(), &mut action);
-            if action.sa_sigaction != libc::SIG_IGN {
+            if !is_ignored(signal) {
                 libc::sigaddset(&mut asking, signal);
             }
         }

@@ -253,10 +253,10 @@ impl Pager {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PROT_READ;
     use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
     use super::*;
 
-    const READ_ONLY: u32 = 1;
     const PAGES: usize = 64;
 
     fn world(limit_pages: i64) -> World {
@@ -377,7 +377,7 @@ mod tests {
         let mut thread = fill(&w);
         page_out(&w, 0, PAGES);
         w.protect(0, 16, 0);
-        w.protect(16, 16, READ_ONLY);
+        w.protect(16, 16, PROT_READ);
         let (mut at, end) = (w.at(0), w.at(32));
         while at < end {
             at = w.pager.bring_in(at, end, PAGES as i64).0;

@@ -169,8 +169,7 @@ impl Pager {
         let mut count = 0;
         for i in 0..pages.len() {
             let page = pages[i];
-            // A call that pins may have begun since the sweep looked.
-            if self.may_be_pinned() || self.holds.is_held(page, page + PAGE_SIZE) {
+            if self.may_be_in_use(page) {
                 self.word(page, |_, e| e.keep_guarded());
             } else if self.goes_back(active, page) {
                 pages.swap(count, i);

@@ -377,12 +377,11 @@ mod tests {
     use super::*;
     use crate::cache::{CacheConfig, SwapCache};
     use crate::control::{HugePages, Mechanism as Kind, tests::tree};
+    use crate::fault::PROT_READ;
     use crate::fault::model::{READ_WRITE, Spec, Touch, World};
     use crate::region::ADDRESS_END;
     use crate::sys::HUGE_BYTES;
     use crate::sys::mechanism::{Access, Fake, Mechanism};
-
-    const READ_ONLY: u32 = 1;
 
     fn write(w: &World, page: usize, pages: usize) {
         let mut thread = w.thread();
@@ -419,7 +418,7 @@ mod tests {
         write(&w, 12, 4);
         let _s = w.pager.lock();
         // The kernel stops at the hole.
-        let changed = w.pager.protect_shown(w.at(0), w.at(16), READ_ONLY);
+        let changed = w.pager.protect_shown(w.at(0), w.at(16), PROT_READ);
         assert_eq!(changed.map_err(|(stopped, _)| stopped), Err(w.at(8)));
     }
 
@@ -445,7 +444,7 @@ mod tests {
         let pager = Pager::new();
         let mut s = pager.lock();
         let (start, end) = (World::BASE, World::BASE + 2 * PAGE_SIZE);
-        pager.note_mapped(&mut s, start, end, READ_ONLY, RangeFlags::NONE);
+        pager.note_mapped(&mut s, start, end, PROT_READ, RangeFlags::NONE);
         pager.note_half_protected(start, end, READ_WRITE);
         let range = pager.ranges.find(start).expect("it is mapped");
         assert!(range.prot == READ_WRITE && range.flags.has(RangeFlags::UNREGISTERED));

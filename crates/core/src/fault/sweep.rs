@@ -651,14 +651,12 @@ impl Pager {
         executable: bool,
         into: &mut [u8; PAGE_SIZE],
     ) -> bool {
-        // A call that pins may have begun since the sweep looked; MOVE asks the kernel.
-        let may_be_pinned = !executable && self.may_be_pinned();
-        if may_be_pinned || self.holds.is_held(addr, addr + PAGE_SIZE) {
-            false
-        } else if executable {
-            active.mechanism.take_executable(addr, into).pages == 1
+        if executable {
+            // MOVE asks the kernel whether the page is pinned.
+            !self.holds.is_held(addr, addr + PAGE_SIZE)
+                && active.mechanism.take_executable(addr, into).pages == 1
         } else {
-            active.mechanism.read_stable(addr, range.prot, into)
+            !self.may_be_in_use(addr) && active.mechanism.read_stable(addr, range.prot, into)
         }
     }
 

@@ -188,6 +188,12 @@ impl Pager {
         self.pins.load(Ordering::SeqCst)
     }
 
+    /// Whether the kernel may be at a page: a call holds it, or something is pinned somewhere. A
+    /// call may have begun since the sweep looked.
+    pub(super) fn may_be_in_use(&self, page: usize) -> bool {
+        self.may_be_pinned() || self.holds.is_held(page, page + PAGE_SIZE)
+    }
+
     /// Learns how many of `pages` pages that left went by way of limbo.
     pub(super) fn note_way(&self, s: &mut Locked<'_>, by_limbo: usize, pages: usize) {
         if let Some(part) = (by_limbo * ALL_BY_LIMBO).checked_div(pages) {
@@ -410,7 +416,7 @@ impl Pager {
         fence(Ordering::SeqCst);
         let mut count = 0;
         for i in 0..pages.len() {
-            if self.may_be_pinned() || self.holds.is_held(pages[i], pages[i] + PAGE_SIZE) {
+            if self.may_be_in_use(pages[i]) {
                 self.come_back(active, pages[i]);
             } else {
                 pages[count] = pages[i];

@@ -207,12 +207,12 @@ fn load_all(
 
 #[cfg(test)]
 mod tests {
+    use super::super::PROT_READ;
     use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
     use super::*;
     use crate::region::RangeFlags;
 
     const PAGES: usize = 64;
-    const READ_ONLY: u32 = 1;
 
     /// A world whose pages are stored, and that has frames ready for a window.
     fn world() -> World {
@@ -252,7 +252,7 @@ mod tests {
         };
         assert!(may(WINDOW_LEAST_PAGES, READ_WRITE, RangeFlags::NONE));
         assert!(!may(WINDOW_LEAST_PAGES - 1, READ_WRITE, RangeFlags::NONE));
-        assert!(!may(PAGES, READ_ONLY, RangeFlags::NONE), "MOVE does not take it");
+        assert!(!may(PAGES, PROT_READ, RangeFlags::NONE), "MOVE does not take it");
         assert!(!may(PAGES, READ_WRITE, RangeFlags::LOCKED), "it would not go out again");
     }
 

@@ -25,11 +25,9 @@ pub fn close(fd: i32) {
 
 /// The lowest number that the runtime uses for its descriptors.
 pub fn high_base() -> i32 {
-    let mut limit = [0u64; 2];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe { uz_syscall!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, limit.as_mut_ptr()) };
+    let [soft, _hard] = number_limits(None).unwrap_or([0; 2]);
     // A higher number makes the kernel allocate a larger table, for every process.
-    let soft = limit[0].min(HIGHEST);
+    let soft = soft.min(HIGHEST);
     if soft > 2 * HIGH_ROOM { (soft - HIGH_ROOM) as i32 } else { (soft / 2) as i32 }
 }
 

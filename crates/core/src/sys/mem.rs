@@ -175,7 +175,7 @@ impl Mapping {
         }
         // SAFETY: the range lies in our own mapping, borrowed exclusively; zero bytes are valid
         // bytes.
-        unsafe { give_back(self.addr + range.start, range.end - range.start) };
+        let _ = unsafe { program::drop_ours(self.addr + range.start, range.end - range.start) };
     }
 }
 
@@ -185,18 +185,6 @@ impl Drop for Mapping {
         let _ = unsafe { uz_syscall!(nr::MUNMAP, self.addr, self.len) };
         OWN_MAPPED_BYTES.fetch_sub(self.len, Ordering::Relaxed);
     }
-}
-
-/// Gives the frames of whole pages back to the kernel. Memory that is locked (mlockall, ours or the
-/// program's) wants an advice of its own; Linux before 5.18 does not know it, and the frames stay.
-///
-/// # Safety
-/// The contents must be worthless or stored elsewhere.
-unsafe fn give_back(addr: usize, len: usize) {
-    // SAFETY: the caller vouches.
-    let _ = unsafe {
-        program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len))
-    };
 }
 
 /// Drops the frames of stretches (address, bytes), wherever they lie, with one flush for all.
@@ -399,7 +387,7 @@ impl<T: Zeroable> Table<T> {
         if len > 0 {
             // SAFETY: the range lies in one segment of ours, borrowed exclusively; zero is a valid
             // T, without drop.
-            unsafe { give_back(addr, len) };
+            let _ = unsafe { program::drop_ours(addr, len) };
         }
     }
 

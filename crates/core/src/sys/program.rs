@@ -111,6 +111,16 @@ pub unsafe fn drop_locked_pages(addr: usize, len: usize) -> Result<()> {
     unsafe { uz_syscall!(nr::MADVISE, addr, len, MADV_DONTNEED_LOCKED) }.map(drop)
 }
 
+/// As [`drop_pages`], of memory of ours. After mlockall (the program's or ours) it is locked, and
+/// Linux before 5.18 has no advice for that: its frames stay.
+///
+/// # Safety
+/// As for [`drop_pages`].
+pub unsafe fn drop_ours(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller vouches.
+    unsafe { drop_pages(addr, len).or_else(|_| drop_locked_pages(addr, len)) }
+}
+
 /// Lets the kernel map a range with huge pages. Where it has none the advice is refused, and
 /// nothing changes.
 ///

@@ -19,16 +19,15 @@ pub fn end_paging(why: Notice, errno: i32) {
     memory::set_unmanaged();
     evictor::stop();
     // Another thread may be switching paging on, with the lock held.
-    let s = PAGER.lock();
+    let mut s = PAGER.lock();
     if ACTIVE.load(Ordering::Acquire) {
-        let (s, is_all_in) = PAGER.end_paging(s);
+        let is_all_in;
+        (s, is_all_in) = PAGER.end_paging(s);
         if is_all_in {
             forget();
         }
-        drop(s);
-    } else {
-        drop(s);
     }
+    drop(s);
     PAGER.reserve(memory::dormant_pages());
     PAGER.tree().notice(why, errno);
 }

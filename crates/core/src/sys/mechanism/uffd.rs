@@ -272,7 +272,7 @@ impl Uffd {
     /// Empties the dock.
     pub fn clear_dock(&self) {
         // SAFETY: nothing in it is needed.
-        let _ = unsafe { drop_ours(self.dock(), HUGE_BYTES) };
+        let _ = unsafe { program::drop_ours(self.dock(), HUGE_BYTES) };
     }
 
     pub fn slot(&self, slot: usize) -> &[u8; PAGE_SIZE] {
@@ -456,7 +456,7 @@ impl Uffd {
     pub fn release_slots(&self, slot: usize, count: usize) {
         let (addr, len) = (self.slot_addr(slot), count * PAGE_SIZE);
         // SAFETY: released slots hold nothing that anybody needs.
-        let _ = unsafe { drop_ours(addr, len) };
+        let _ = unsafe { program::drop_ours(addr, len) };
     }
 
     pub fn read_stable(&self, addr: usize, prot: u32, into: &mut [u8; PAGE_SIZE]) -> bool {
@@ -485,19 +485,10 @@ impl Uffd {
             // SAFETY: the page is ours now; nobody else has it mapped.
             unsafe { program::raw_copy(into.as_mut_ptr() as usize, self.executable, PAGE_SIZE) };
             // SAFETY: copied.
-            let _ = unsafe { drop_ours(self.executable, PAGE_SIZE) };
+            let _ = unsafe { program::drop_ours(self.executable, PAGE_SIZE) };
         }
         t
     }
-}
-
-/// Gives pages of ours back to the kernel. After the program's mlockall they are locked, too.
-///
-/// # Safety
-/// Nobody needs their contents.
-unsafe fn drop_ours(addr: usize, len: usize) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { program::drop_pages(addr, len).or_else(|_| program::drop_locked_pages(addr, len)) }
 }
 
 #[cfg(test)]
