@@ -208,7 +208,7 @@ pub struct Tree {
     pub slots_high: AtomicU32,
     /// The [`Mechanism`]s of processes that have ended, as bits.
     pub mechanisms: AtomicU32,
-    /// While pages are watched, one in 2^`watch_log2` is (`fault/watch.rs`). It never falls.
+    /// While pages are watched, one in 2^`watch_log2` is (`pager/sampling.rs`). It never falls.
     pub watch_log2: AtomicU32,
     /// The referee: `uzswap run`, while it decides which processes run.
     pub referee: Referee,

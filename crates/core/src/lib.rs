@@ -32,7 +32,7 @@
 //! follow the way of a page, from the fault down to the bytes outside memory:
 //!
 //! ```text
-//!  fault/ -> region/ -> cache/ -> codec/  (bytes <-> fewer bytes)
+//!  pager/ -> region/ -> cache/ -> codec/  (bytes <-> fewer bytes)
 //!  resolve    address    entry,  > pool/  (where few bytes live in RAM)
 //!  evict      -> page,   LRU,    > store/ (where cold pages live outside)
 //!             state      limits, writeback
@@ -52,12 +52,12 @@ pub mod codec;
 #[doc(hidden)]
 pub mod control;
 #[doc(hidden)]
-pub mod fault;
-#[doc(hidden)]
 pub mod latency;
 mod library;
 #[doc(hidden)]
 pub mod nbd;
+#[doc(hidden)]
+pub mod pager;
 #[doc(hidden)]
 pub mod policy;
 #[doc(hidden)]

@@ -7,7 +7,7 @@
 //! has the run.
 
 pub use crate::cache::model as cache;
-pub use crate::fault::model as pager;
+pub use crate::pager::model as pager;
 pub use crate::pool::model as pool;
 pub use crate::store::cluster::model as clusters;
 

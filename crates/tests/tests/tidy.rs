@@ -22,7 +22,7 @@ const IMPORTS: [(&str, &str, &[&str]); 25] = [
     ("core", "library", &["cache", "codec", "store", "sys"]),
     ("core", "policy", &["region", "sys"]),
     ("core", "control", &["store", "sys"]),
-    ("core", "fault", &["cache", "codec", "control", "policy", "region", "store", "sys"]),
+    ("core", "pager", &["cache", "codec", "control", "policy", "region", "store", "sys"]),
     // The library: `takeover` drives the two others.
     ("preload", "calls", &[]),
     ("preload", "patch", &[]),

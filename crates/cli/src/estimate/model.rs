@@ -41,7 +41,7 @@ const LEAST_STORED: f64 = 0.002;
 const SHARE_STEP: u32 = 5;
 const SHARE_STEPS: usize = 16;
 /// The part of the memory beside the pool that is for copies of pages that have come back, at first
-/// (`fault/balance.rs`).
+/// (`pager/balance.rs`).
 const KEPT: f64 = 1.0 / 8.0;
 
 /// A program at a limit.

@@ -1,5 +1,5 @@
 //! Watching from within: the program runs under uzswap with all the memory that it wants, and a
-//! part of its pages is watched (`core/fault/watch.rs`).
+//! part of its pages is watched (`core/pager/sampling.rs`).
 //!
 //! ```text
 //!   PROGRAM with the preload library ──records of watched pages──> ring ──> Reader: recency ──> Touches: distance, how many
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use uzswap::control::trace::{Kind, Record};
 use uzswap::control::{HugePages, Mechanism, Settings, Tree};
-use uzswap::fault::watch::is_watched;
+use uzswap::pager::sampling::is_watched;
 
 use super::recency::{Page, Recency};
 use crate::mechanism::Probe;
@@ -215,7 +215,7 @@ impl Touches {
 }
 
 /// Places at which a process, with its several threads, reads on at a time, as the pager sees them
-/// (`core/fault/stream.rs`).
+/// (`core/pager/stream.rs`).
 const HEADS: usize = 8;
 
 /// The fate of watched pages, as the records say.

@@ -26,7 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use uzswap::control::{Counter, Slot};
-use uzswap::fault::GIVEN_AHEAD;
+use uzswap::pager::GIVEN_AHEAD;
 
 use super::cost;
 use crate::control::run::Run;

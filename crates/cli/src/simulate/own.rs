@@ -1,7 +1,7 @@
 //! The pager's own policy, from the pager's own parts: how hot a page is and what the hand takes
 //! (`Heat`), limbo (its ring, its target), what goes first of what runs through memory (`Trail`)
-//! and the sizes of a step are the code in `uzswap::policy` that `fault/sweep.rs` and
-//! `fault/evict.rs` go by.
+//! and the sizes of a step are the code in `uzswap::policy` that `pager/sweep.rs` and
+//! `pager/evict.rs` go by.
 //!
 //! Simulated here is what lies between them: the hand goes over the numbers of pages, which are in
 //! the order of addresses, by a bitmap of those that are resident. It differs from the pager in

@@ -76,7 +76,7 @@ pub struct Settings {
     pub huge_pages: u32,
     /// 1: there is a [`Ring`](super::trace::Ring) behind the tree, for every fault.
     pub trace: u32,
-    /// 1: pages are watched, one in 2^[`Tree::watch_log2`](super::Tree), see `fault/watch.rs`.
+    /// 1: pages are watched, one in 2^[`Tree::watch_log2`](super::Tree), see `pager/sampling.rs`.
     pub watch: u32,
     /// How many of `servers` there are; 0: the store is in a directory, or there is none.
     pub servers_len: u32,

@@ -2,7 +2,7 @@
 //!
 //! A guarded page (`region/page.rs`) needs no limbo: its copy is there already, and a frame of its
 //! own would be kept only for its second chance. Pages that were compressed before they left
-//! (`fault/together.rs`) need none, either. Such pages get their second chance by the clock
+//! (`pager/together.rs`) need none, either. Such pages get their second chance by the clock
 //! instead. Each notes when it went; a page that comes back before a limbo full of others has gone
 //! the same way has proved useful, as if it had been found in limbo.
 //!

@@ -12,7 +12,7 @@
 //! The rules know pages as numbers: [`Heat`](crate::region::Heat) decides which pages the hand
 //! takes, [`trail`] which go before that, [`limbo`] is the first-in first-out part, and the figures
 //! below say how much of each. How the hand gets from page to page is not here: the pager goes by
-//! ranges, runs and huge pages (`fault/sweep.rs`), the simulator by a bitmap.
+//! ranges, runs and huge pages (`pager/sweep.rs`), the simulator by a bitmap.
 
 pub mod ghost;
 pub mod limbo;

@@ -24,18 +24,18 @@
 //! right without a look at its contents. A guarded page is not writable in the sense of
 //! `is_writable`, and a write has to lift the protection first. A page that stays guarded goes
 //! straight to `Stored`, and its word says when. Other pages are guarded for a moment, with their
-//! neighbours, while some of them *leave* (`fault/together.rs`): the contents found in such a page
+//! neighbours, while some of them *leave* (`pager/together.rs`): the contents found in such a page
 //! do not change for as long as it is guarded.
 //!
 //! A stored page that is being loaded without the lock names the slot that it is loaded into: the
 //! thread that finishes the load finds the word as it was, or leaves the page alone. Every other
 //! transition forgets the slot.
 //!
-//! A page whose state changes while nobody holds the lock is *claimed* (`fault/claim.rs`): a bit
+//! A page whose state changes while nobody holds the lock is *claimed* (`pager/claim.rs`): a bit
 //! beside the state.
 //!
 //! Words are atomics because a system call's fast path reads them without the lock (see
-//! `fault/hold.rs`); they are written with the pager's lock held, always through the transitions
+//! `pager/hold.rs`); they are written with the pager's lock held, always through the transitions
 //! below, each of which asserts its predecessor.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::heat::Heat;
 
 const STATE_MASK: u64 = 0b011;
-/// The page is claimed: its state changes while nobody holds the pager's lock (`fault/claim.rs`).
+/// The page is claimed: its state changes while nobody holds the pager's lock (`pager/claim.rs`).
 const CLAIMED: u64 = 0b100;
 const HEAT_SHIFT: u32 = 3;
 const HEAT_MASK: u64 = ((1 << Heat::BITS) - 1) << HEAT_SHIFT;
@@ -73,7 +73,7 @@ const BRIEFLY: u64 = 2 << SLOT_SHIFT;
 const LEAVING: u64 = 4 << SLOT_SHIFT;
 const GUARD_MASK: u64 = GUARDED | BRIEFLY | LEAVING;
 /// Bits above these: the generation in which neither pool nor store took the page
-/// (`fault/refusal.rs`), 0 for none.
+/// (`pager/refusal.rs`), 0 for none.
 const REFUSED_SHIFT: u32 = SLOT_SHIFT + 3;
 const REFUSED_MASK: u64 = !0 << REFUSED_SHIFT;
 /// Generations of refusals: 1 to this.

@@ -33,9 +33,9 @@ pub struct MiddleEntry {
     /// Pages in any state but None.
     occupied: AtomicU32,
     /// How the kernel maps the stretch, as far as known: a [`Mapped`]. In the bits above,
-    /// `fault/units.rs` keeps its use.
+    /// `pager/huge_sampling.rs` keeps its use.
     mapped: AtomicU32,
-    /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `fault/claim.rs`.
+    /// Pages of it that are claimed, or [`ALL_CLAIMED`]: see `pager/claim.rs`.
     claimed: AtomicU32,
 }
 

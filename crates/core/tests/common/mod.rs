@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use uzswap::control::{HugePages, Mechanism, Settings, Tree};
-use uzswap::fault::{Active, Fault, FaultStream, Pager};
+use uzswap::pager::{Active, Fault, FaultStream, Pager};
 use uzswap::region::RangeFlags;
 
 pub const P: usize = 4096;

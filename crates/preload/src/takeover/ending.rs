@@ -1,5 +1,5 @@
 //! The end of paging, for good, in a process that goes on: all its memory is brought in
-//! (`core/fault/ending.rs`).
+//! (`core/pager/ending.rs`).
 //!
 //! Called where something that paging needs is about to go. The process may then hold more than the
 //! limit, which is said once; a program that dies would be worse.

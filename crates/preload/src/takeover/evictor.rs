@@ -16,7 +16,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use uzswap::control::orders::BRING_IN;
-use uzswap::fault::{BringIn, EVICTOR_PAGES, Reclaim};
+use uzswap::pager::{BringIn, EVICTOR_PAGES, Reclaim};
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{fd, nr, sync};
 

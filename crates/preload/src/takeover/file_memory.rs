@@ -7,7 +7,7 @@
 //! limit and not notice. Small ones are the data of libraries, which is in the kernel's count
 //! before the program begins. A mapping that becomes writable later (mprotect) is not seen.
 
-use uzswap::fault::Locked;
+use uzswap::pager::Locked;
 use uzswap::region::{Range, RangeFlags, Ranges};
 use uzswap::sys::PAGE_SIZE;
 use uzswap::sys::mem::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_TYPE, PROT_EXEC, PROT_READ, PROT_WRITE};

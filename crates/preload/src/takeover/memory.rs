@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use uzswap::control::Counter;
-use uzswap::fault::{Active, Locked};
+use uzswap::pager::{Active, Locked};
 use uzswap::region::{Range, RangeFlags, page_ceil, page_floor};
 use uzswap::sys::mem::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_TYPE, PROT_EXEC,
@@ -133,7 +133,7 @@ fn wait_for_turn(t: &'static ThreadBlock) {
     signals::restore(mask);
 }
 
-/// The smallest process whose pages are watched (`fault/watch.rs`), in pages, 8 MiB; smaller ones
+/// The smallest process whose pages are watched (`pager/sampling.rs`), in pages, 8 MiB; smaller ones
 /// are left alone anyway.
 const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
 

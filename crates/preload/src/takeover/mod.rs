@@ -54,7 +54,7 @@ mod thread;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use uzswap::control::Counter;
-use uzswap::fault::Pager;
+use uzswap::pager::Pager;
 use uzswap::sys::{Errno, nr, syscall};
 
 use crate::calls::is_kept;

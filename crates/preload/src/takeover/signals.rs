@@ -33,7 +33,7 @@ mod frame;
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use uzswap::fault::Fault;
+use uzswap::pager::Fault;
 use uzswap::sys::{Errno, nr};
 
 pub(super) use calls::{call, sigaltstack};

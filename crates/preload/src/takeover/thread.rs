@@ -16,8 +16,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use uzswap::fault::FaultStream;
-use uzswap::fault::hold::ThreadHolds;
+use uzswap::pager::FaultStream;
+use uzswap::pager::hold::ThreadHolds;
 use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 use uzswap::sys::{PAGE_SIZE, nr};
 

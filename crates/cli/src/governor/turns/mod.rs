@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use uzswap::control::{Counter, Slot};
-use uzswap::fault::COMPETING_PAGES;
+use uzswap::pager::COMPETING_PAGES;
 
 use super::cost;
 use crate::control::run::Run;

@@ -53,7 +53,7 @@ const AVERAGE: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(400);
 /// Memory that waiting processes keep free ahead of running ones: a part of the limit. With less,
 /// those that run fill it by themselves.
-const AHEAD: u64 = uzswap::fault::GIVEN_AHEAD as u64;
+const AHEAD: u64 = uzswap::pager::GIVEN_AHEAD as u64;
 /// The length of a turn as a multiple of the cost of bringing the memory back, and its bounds in
 /// processor time; the last bounds its time as well.
 const TURN_RELOADS: u32 = 25;

@@ -8,7 +8,7 @@
 //! A process that has given up its rights, or sees no /proc, cannot open that file (again: a child
 //! needs its own). As long as it has one thread it needs none: the thread that shows a page to read
 //! or fill it is the only one that could see it half done. Before there is another thread, paging
-//! has to end (`fault/ending.rs`).
+//! has to end (`pager/ending.rs`).
 #![allow(unsafe_code)]
 // Safety charter: see `mechanism/mod.rs`.
 

@@ -2,13 +2,13 @@
 //!
 //! Advice that changes what memory holds, or how it is inherited, is given to the kernel and noted
 //! under one hold of the lock. Advice about use (MADV_COLD, MADV_PAGEOUT, MADV_WILLNEED) is the
-//! pager's to follow (`fault/advise.rs`), in portions between which signals come in; the kernel is
+//! pager's to follow (`pager/advise.rs`), in portions between which signals come in; the kernel is
 //! asked too, for unmanaged memory in the range, and for the result.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
-use uzswap::fault::Locked;
+use uzswap::pager::Locked;
 use uzswap::region::{ADDRESS_END, RangeFlags, page_ceil, page_floor};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, fd, nr};

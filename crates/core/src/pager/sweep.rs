@@ -14,8 +14,8 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::age_out::Aged;
 use super::guard::Leaving;
+use super::huge_sampling::Evidence;
 use super::together::{ALONE_MAX, Found, LONE_RUNS_MAX};
-use super::units::Evidence;
 use super::{Active, Locked, PROT_WRITE, Pager, is_data};
 use crate::control::Counter;
 use crate::policy::limbo::Stretch;

@@ -377,8 +377,8 @@ mod tests {
     use super::*;
     use crate::cache::{CacheConfig, SwapCache};
     use crate::control::{HugePages, Mechanism as Kind, tests::tree};
-    use crate::fault::PROT_READ;
-    use crate::fault::model::{READ_WRITE, Spec, Touch, World};
+    use crate::pager::PROT_READ;
+    use crate::pager::model::{READ_WRITE, Spec, Touch, World};
     use crate::region::ADDRESS_END;
     use crate::sys::HUGE_BYTES;
     use crate::sys::mechanism::{Access, Fake, Mechanism};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   touch of a missing page          system call with a buffer        mmap, munmap, mremap, madvise ...
-//!          | signal                        | hold.rs                          | memory.rs
+//!          | signal                        | hold.rs                          | mapping.rs
 //!          v                               v                                  v
 //!     resolve.rs  <------------------ make_resident                     ranges, page words follow
 //!          | no room?
@@ -24,12 +24,12 @@
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
+mod activate;
 mod active;
 mod advise;
 mod age_out;
 mod ahead;
 mod balance;
-mod behind;
 mod bring_in;
 mod claim;
 mod ending;
@@ -38,24 +38,24 @@ mod fill;
 mod guard;
 pub mod hold;
 mod huge;
-mod memory;
+mod huge_sampling;
+mod mapping;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
-mod process;
+mod protection;
 mod reclaim;
+mod record;
 mod refusal;
 mod resolve;
 mod room;
+pub mod sampling;
 mod shared;
 mod size;
 mod stream;
 mod sweep;
 mod timing;
 mod together;
-mod trace;
 mod turn;
-mod units;
-pub mod watch;
 mod window;
 
 use core::sync::atomic::{
@@ -87,12 +87,12 @@ use ahead::Ahead;
 use balance::Balance;
 use claim::Claims;
 use hold::Holds;
+use huge_sampling::Units;
 use refusal::Refusals;
 use room::Room;
+use sampling::Watched;
 use shared::Sharing;
 use together::Lone;
-use units::Units;
-use watch::Watched;
 
 /// Pages that a process may keep mapped however full the tree is: below that it could not make
 /// progress.
@@ -220,7 +220,7 @@ pub struct Pager {
     slot: AtomicPtr<Slot>,
     /// Where faults are recorded, if they are (`--trace`).
     ring: AtomicPtr<Ring>,
-    /// See `watch.rs`.
+    /// See `sampling.rs`.
     is_watching: AtomicBool,
 }
 

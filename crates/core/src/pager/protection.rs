@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering;
 
 use super::age_out::Aged;
 use super::fill::unlocked_with_room;
+use super::huge_sampling::Evidence;
 use super::resolve::{Serve, swap_entry};
-use super::units::Evidence;
 use super::{Active, Locked, Pager};
 use crate::cache::{LoadError, Origin, Print};
 use crate::control::Counter;

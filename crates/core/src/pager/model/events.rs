@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use super::{READ_WRITE, STRETCH_PAGES, Spec, Thread, Touch, World};
 use crate::control::Counter;
 use crate::control::orders::ALL_PAGES;
-use crate::fault::BringIn;
+use crate::pager::BringIn;
 use crate::store::testing::Fault;
 use crate::sys::PAGE_SIZE;
 use crate::testing::{Choices, any_page, noise};

@@ -2,8 +2,8 @@
 //! process they come when memory is short.
 
 use super::World;
-use crate::fault::evict::Reclaimed;
-use crate::fault::sweep::Victims;
+use crate::pager::evict::Reclaimed;
+use crate::pager::sweep::Victims;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
 

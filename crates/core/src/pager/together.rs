@@ -38,7 +38,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::age_out::Aged;
 use super::evict::Reclaimed;
 use super::guard::Leaving;
-use super::units::Evidence;
+use super::huge_sampling::Evidence;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::Counter;
 use crate::policy::SWEEP_MOST_PAGES;

@@ -11,8 +11,8 @@
 
 use core::sync::atomic::Ordering;
 
+use super::huge_sampling::Evidence;
 use super::resolve::swap_entry;
-use super::units::Evidence;
 use super::{Active, Locked, Pager};
 use crate::cache::{Back, Print, SwapEntry, SwapFull};
 use crate::codec::same_filled;

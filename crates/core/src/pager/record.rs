@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use super::Pager;
-use super::watch::is_watched;
+use super::sampling::is_watched;
 use crate::control::trace::{Kind, PAGES_MAX, Record, Ring};
 use crate::latency::FaultKind;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
