@@ -7,6 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/pager.rs"]
+mod pager;
+
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// A folder of a crate's `src`, and the folders beside it that it may import. An arrow and the one

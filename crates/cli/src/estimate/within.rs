@@ -16,9 +16,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use uzswap::control::trace::{Kind, Record};
+use uzswap::control::trace::{Kind, Record, is_watched};
 use uzswap::control::{HugePages, Mechanism, Settings, Tree};
-use uzswap::pager::sampling::is_watched;
 
 use super::recency::{Page, Recency};
 use crate::mechanism::Probe;

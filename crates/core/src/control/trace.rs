@@ -140,6 +140,18 @@ const TIME_BITS: u32 = 40;
 /// The most pages of one record.
 pub const PAGES_MAX: u32 = (1 << (u64::BITS - PAGES_SHIFT)) - 1;
 
+/// log2 of the most pages that there may be to a watched one.
+pub const WATCH_LOG2_MAX: u32 = 20;
+
+/// Whether a page, by its number, is one in 2^`log2`: by the finalizer of splitmix64, so that no
+/// stride of a program is favoured.
+pub fn is_watched(page: u64, log2: u32) -> bool {
+    let mut z = page.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (z ^ z >> 31) & ((1 << log2) - 1) == 0
+}
+
 const fn low(bits: u32) -> u64 {
     (1 << bits) - 1
 }

@@ -11,7 +11,7 @@
 //! portion returns where the next one begins. Pages that are shared since a fork are left to their
 //! users, as in the kernel.
 
-use super::resolve::Serve;
+use super::fill::Serve;
 use super::sweep::Swept;
 use super::{Active, Locked, Pager};
 use crate::policy::BATCH_PAGES;
@@ -334,7 +334,7 @@ mod tests {
         let mut thread = fill(&w);
         // All of them are hot: the hand that comes by cools them before it takes them.
         for page in 0..PAGES {
-            w.pager.word(w.at(page), |_, e| e.prove_useful());
+            w.pager.table.word(w.at(page), |_, e| e.prove_useful());
         }
         w.pager.make_cold(w.at(40), w.at(40) + 8 * PAGE_SIZE);
         w.sweep(false);

@@ -9,36 +9,23 @@
 //! its slot when its batch is published, and the copy is freed. So any number of threads age out
 //! side by side.
 
-use core::sync::atomic::Ordering;
-
+use super::book::swap_entry;
 use super::huge_sampling::Evidence;
-use super::resolve::swap_entry;
+use super::to_cache::Aged;
 use super::{Active, Locked, Pager};
-use crate::cache::{Back, Print, SwapEntry, SwapFull};
-use crate::codec::same_filled;
+use crate::cache::{Back, Print, SwapEntry};
 use crate::control::Counter;
 use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::PageState;
 use crate::sys::mechanism::Mover;
-use crate::sys::{HUGE_PAGES, PAGE_SIZE, prefetch};
+use crate::sys::{HUGE_PAGES, prefetch};
 
 /// Pages of a batch that are claimed and published under one hold of the lock: others wait for it.
 const PART_PAGES: usize = 64;
 /// Pages of which the cache is asked at once, so that its lock is taken once for them and not held
 /// for long.
 pub(super) const TOGETHER: usize = 32;
-
-/// The outcome for a page of a claimed batch, found without the lock.
-#[derive(Clone, Copy)]
-pub(super) enum Aged {
-    /// No page in the slot any more, or none that could be copied.
-    Empty,
-    Zero,
-    Stored(SwapEntry),
-    /// Neither pool nor store took it.
-    Refused,
-}
 
 impl Pager {
     /// Claims up to `want` of limbo's oldest pages, or the oldest huge page if more of those wait,
@@ -95,7 +82,7 @@ impl Pager {
         for i in 0..count {
             if let Some(page) = s.limbo.page(slot + i) {
                 live[i] = true;
-                copies[i] = self.word(page, |_, e| e.take_copy());
+                copies[i] = self.table.word(page, |_, e| e.take_copy());
             }
         }
         (live, copies)
@@ -192,7 +179,7 @@ impl Pager {
         active.mechanism.release_slots(block, HUGE_PAGES);
         s = self.enter();
         s.limbo.finish_block(block);
-        self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
+        self.count_frames(-(HUGE_PAGES as i64));
         (s, HUGE_PAGES - refused, refused)
     }
 
@@ -204,49 +191,6 @@ impl Pager {
             .mechanism
             .as_mover()
             .is_some_and(|u| parts.all(|slot| u.has_frames(slot, Mover::FRAMES_MAX)))
-    }
-
-    /// Gives a page to the cache and returns the outcome. `copy`: the entry that it was loaded
-    /// from, if the cache kept it.
-    pub(super) fn give_to_cache(
-        &self,
-        active: &Active,
-        bytes: &[u8; PAGE_SIZE],
-        cold: bool,
-        copy: Option<u64>,
-        evidence: &mut Evidence,
-    ) -> Aged {
-        evidence.pages += 1;
-        if let Some(entry) = copy.map(swap_entry) {
-            let back = active.cache.take_back_as(entry, bytes);
-            evidence.note_copy(back);
-            if back == Back::Same {
-                self.add(Counter::CleanEvictions, 1);
-                return Aged::Stored(entry);
-            }
-            self.count_freed();
-        }
-        self.store_anew(active, bytes, cold, evidence)
-    }
-
-    /// Stores a page that has no valid copy.
-    fn store_anew(
-        &self,
-        active: &Active,
-        bytes: &[u8; PAGE_SIZE],
-        cold: bool,
-        evidence: &mut Evidence,
-    ) -> Aged {
-        if same_filled(bytes) == Some(0) {
-            evidence.zeros += 1;
-            return Aged::Zero;
-        }
-        let stored =
-            if cold { active.cache.swap_out_cold(bytes) } else { active.cache.swap_out(bytes) };
-        match stored {
-            Ok(e) => Aged::Stored(e),
-            Err(SwapFull) => Aged::Refused,
-        }
     }
 
     /// The pages of a batch have their new states: its frames go, or stay for others.
@@ -267,7 +211,7 @@ impl Pager {
         active.mechanism.release_slots(stretch.slot, stretch.count);
         let s = self.enter();
         s.limbo.finish(stretch);
-        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
+        self.count_frames(-(stretch.count as i64));
         (s, stretch.count - refused, refused)
     }
 
@@ -314,40 +258,6 @@ impl Pager {
         refused
     }
 
-    /// Gives the page of a slot, which nobody else can change, its new state. False: it stays in
-    /// the program.
-    pub(super) fn publish_page(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        page: usize,
-        slot: usize,
-        aged: Aged,
-    ) -> bool {
-        match aged {
-            Aged::Zero => {
-                self.word(page, |m, e| {
-                    e.drop_contents();
-                    m.count(0, -1);
-                });
-                self.add(Counter::ZeroPages, 1);
-            }
-            Aged::Stored(e) => {
-                self.word(page, |_, w| w.store(e.to_bits()));
-                self.stored.fetch_add(1, Ordering::Relaxed);
-                self.add(Counter::Stores, 1);
-            }
-            Aged::Refused | Aged::Empty => {
-                self.put_back(active, page, slot);
-                if matches!(aged, Aged::Refused) {
-                    self.note_refused(page);
-                }
-            }
-        }
-        s.limbo.kill(slot);
-        matches!(aged, Aged::Zero | Aged::Stored(_))
-    }
-
     /// The page that is still in a slot, once no thread is about to bring it back: after that its
     /// frame may go.
     fn page_in_slot(&self, s: &mut Locked<'_>, slot: usize) -> Option<usize> {
@@ -361,27 +271,5 @@ impl Pager {
             }
             self.wait_for_claim(s);
         }
-    }
-
-    /// Puts a page back into the program, which neither pool nor store took.
-    fn put_back(&self, active: &Active, page: usize, slot: usize) {
-        if active.mechanism.is_protect() {
-            // The page is in place behind its protection, where it would seem to be in limbo still
-            // until a touch shows it. So it is shown now.
-            let range = self.ranges.find(page).expect("a page in limbo has a range");
-            let _ = active.mechanism.expose(page, PAGE_SIZE, range.prot);
-        } else {
-            let f = active.mechanism.fill_from_limbo(page, slot, 1);
-            assert!(
-                f == crate::sys::mechanism::Filled::All,
-                "page {page:#x} cannot be put back: {f:?}"
-            );
-        }
-        self.word(page, |m, e| {
-            e.refuse_limbo(true);
-            m.count(1, 0);
-        });
-        self.note_small(page);
-        self.resident.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -12,7 +12,7 @@
 //! behind them. If the evictor has just those pages in hand, the thread first loads the ones behind
 //! them, so that nothing is loaded twice. No thread waits for pages from here.
 
-use super::resolve::Serve;
+use super::fill::Serve;
 use super::{Active, Locked, Pager};
 use crate::control::Counter;
 use crate::policy::WINDOW_LOCKED_PAGES;

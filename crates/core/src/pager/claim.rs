@@ -171,7 +171,7 @@ impl Pager {
     /// Claims pages that are free and have words.
     pub(super) fn claim(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         for i in 0..pages {
-            self.word(page + i * PAGE_SIZE, |m, e| {
+            self.table.word(page + i * PAGE_SIZE, |m, e| {
                 m.claim_page();
                 e.claim();
             });
@@ -183,7 +183,7 @@ impl Pager {
     /// Ends the claim of pages, which have their new state.
     pub(super) fn end_claim(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         for i in 0..pages {
-            self.word(page + i * PAGE_SIZE, |m, e| {
+            self.table.word(page + i * PAGE_SIZE, |m, e| {
                 m.end_page_claim();
                 e.end_claim();
             });

@@ -16,11 +16,12 @@
 
 use core::sync::atomic::Ordering;
 
-use super::resolve::{Fault, Serve, swap_entry};
-use super::{Active, FaultStream, Locked, Pager};
+use super::book::swap_entry;
+use super::fill::Serve;
+use super::{Active, Locked, Pager};
 use crate::region::table::MiddleEntry;
 use crate::region::{ADDRESS_END, PageEntry, PageState, Range, RangeFlags};
-use crate::sys::{PAGE_SHIFT, PAGE_SIZE, program};
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE, Result, program};
 
 /// How long the wait for pages that other threads have in hand sleeps between two looks.
 const WAIT_NS: u64 = 50_000;
@@ -30,12 +31,6 @@ const TRIES_MAX: u32 = 200;
 const DATA: usize = 3;
 
 impl Pager {
-    /// Whether paging has ended for good, or is about to: nothing is taken out any more.
-    #[inline]
-    pub fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
-    }
-
     /// Ends paging in a process whose mechanism works. The evictor must have stopped. False: a
     /// range could not be taken off, so missing pages go on being served, and no page leaves any
     /// more.
@@ -148,17 +143,6 @@ impl Pager {
         self.active.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// Answers a fault that was under way when paging ended: the page is there now. A fault that
-    /// repeats too often in a row is the program's own business.
-    pub(super) fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
-        if self.ended().is_none() || stream.repeated(page) { Fault::NotOurs } else { Fault::Served }
-    }
-
-    /// The mechanism and the cache from before paging ended: their descriptors are still there.
-    pub fn ended(&self) -> Option<&'static Active> {
-        crate::sys::static_ref(&self.ended)
-    }
-
     /// Brings in the missing pages of `[start, end)`, where nothing leaves any more. Returns the
     /// lock, while no page of it is claimed, or with a page that cannot be had.
     fn bring_all_for_good<'a>(
@@ -242,26 +226,15 @@ impl Pager {
                     return false;
                 }
                 program::put_page(page, &into[0]);
-                self.word(page, |m, e| {
-                    e.load();
-                    m.count(1, 0);
-                });
-                self.stored.fetch_sub(1, Ordering::Relaxed);
-                self.free_entry(Some(raw));
             }
             PageState::Limbo(slot) => {
                 if let Some(bytes) = active.mechanism.slot(slot as usize) {
                     program::put_page(page, bytes);
                 }
-                s.limbo.kill(slot as usize);
-                self.word(page, |m, e| {
-                    e.leave_limbo();
-                    m.count(1, 0);
-                });
             }
             PageState::None | PageState::Resident => {}
         }
-        self.resident.fetch_add(1, Ordering::Relaxed);
+        self.note_copied(s, page);
         true
     }
 
@@ -271,6 +244,32 @@ impl Pager {
         let _ = program::show(page, PAGE_SIZE, 0);
         self.note_flag(page, page + PAGE_SIZE, RangeFlags::UNREGISTERED, true);
         self.discard_words(s, page, page + PAGE_SIZE);
+    }
+
+    /// Calls `f`, in the child, with every range that its parent paged. Ranges that fork wipes are
+    /// empty by then.
+    pub(super) fn for_each_inherited(
+        &self,
+        s: &mut Locked<'_>,
+        mut f: impl FnMut(&mut Locked<'_>, Range) -> Result<()>,
+    ) -> Result<()> {
+        // By addresses, as `f` may split ranges.
+        let mut next = 0;
+        loop {
+            let i = self.ranges.index_from(next);
+            if i >= self.ranges.len() {
+                return Ok(());
+            }
+            let r = self.ranges.at(i);
+            next = r.end;
+            if r.flags.has(RangeFlags::UNREGISTERED) {
+                continue;
+            }
+            if r.flags.has(RangeFlags::WIPEONFORK) {
+                self.note_discarded(s, r.start, r.end);
+            }
+            f(s, r)?;
+        }
     }
 }
 

@@ -14,10 +14,10 @@ use core::sync::atomic::Ordering;
 use super::sweep::Victims;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::{Counter, Notice};
+use crate::policy::sweeps_first;
 use crate::policy::{DIRECT_PAGES, LIMBO_LEAST_PAGES, SWEEP_PAGES, WINDOW_LEAST_PAGES};
-use crate::policy::{limbo_target, sweeps_first};
 use crate::sys::HUGE_PAGES;
-use crate::sys::sync::{futex_wake, look_for_abandoned};
+use crate::sys::sync::look_for_abandoned;
 
 /// Pages that the evictor frees before it sees to its other duties, some 10 ms of work.
 pub const EVICTOR_PAGES: usize = 2048;
@@ -72,35 +72,10 @@ fn is_window(pages: i64) -> bool {
 }
 
 impl Pager {
-    /// Pages that limbo holds when memory is short.
-    pub fn limbo_target(&self) -> i64 {
-        if self.slot().turn.is_paused() {
-            return LIMBO_LEAST_PAGES;
-        }
-        // A limit that was raised meanwhile does not make the ring larger.
-        limbo_target(self.limit_pages(), self.active().map_or(usize::MAX, |a| a.slots))
-    }
-
     /// [`Self::limbo_target`] while the evictor drops some pages without limbo: the smaller, the
     /// fewer leave by way of it.
     fn limbo_target_now(&self, s: &Locked<'_>) -> i64 {
         (self.limbo_target() * s.by_limbo as i64 / ALL_BY_LIMBO as i64).max(LIMBO_LEAST_PAGES)
-    }
-
-    /// Wakes the evictor when free pages are below the low mark.
-    #[inline]
-    pub(super) fn ask_evictor(&self) {
-        if self.excess(0) + self.watermarks().0 > 0 && !self.rests() {
-            self.wake_evictor();
-        }
-    }
-
-    #[inline]
-    pub(super) fn wake_evictor(&self) {
-        if !self.evictor_asked.swap(true, Ordering::AcqRel) {
-            self.evictor_word.fetch_add(1, Ordering::Release);
-            futex_wake(&self.evictor_word, 1);
-        }
     }
 
     /// The evictor's work until free pages are above the high mark again, or a portion of it.

@@ -10,18 +10,27 @@
 //! claims them, lets the lock go for the kernel's call and the codec, and gives the words their new
 //! state when it has the lock again.
 
-use core::sync::atomic::Ordering;
-
-use super::resolve::{Serve, swap_entry};
+use super::book::swap_entry;
 use super::{Active, Locked, Pager};
 use crate::cache::{LoadError, Origin, SwapEntry};
 use crate::control::Counter;
 use crate::latency::FaultKind;
 use crate::policy::WINDOW_LOCKED_PAGES;
-use crate::region::{PageEntry, PageState, Range};
+use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::Filled;
 use crate::sys::mem::Mapping;
+
+/// The outcome of one attempt to serve.
+pub(super) enum Serve {
+    /// So many pages are there now; and the kind of load that took longest.
+    Done(usize, FaultKind),
+    NeedRoom(i64),
+    /// The lock was let go, and the page may have changed meanwhile.
+    Changed,
+    Again,
+    Lost(LoadError),
+}
 
 /// The result of loading and filling stored pages without the lock.
 struct Brought {
@@ -65,7 +74,7 @@ impl Pager {
         self.claim_to_fill(s, page, pages);
         let filled = s.unlocked(|| active.mechanism.fill_zero(page, pages));
         let (n, again) = self.filled(filled, pages);
-        (0..n).for_each(|i| self.note_touched(page + i * PAGE_SIZE));
+        (0..n).for_each(|i| self.note_touched(s, page + i * PAGE_SIZE));
         self.end_fill(s, page, pages, n);
         self.add(Counter::FirstTouches, n as u64);
         if again { Serve::Again } else { Serve::Done(n, FaultKind::FirstTouch) }
@@ -122,7 +131,7 @@ impl Pager {
         });
         for i in 0..b.pages {
             let keeps = b.kept >> i & 1 != 0;
-            self.note_loaded(page + i * PAGE_SIZE, keeps, b.is_guarded && keeps);
+            self.note_loaded(s, page + i * PAGE_SIZE, keeps, b.is_guarded && keeps);
         }
         self.end_fill(s, page, pages, b.pages);
         self.count_loaded(b.pages);
@@ -191,71 +200,13 @@ impl Pager {
     /// Claims pages that are about to come in. They count as resident from now on.
     fn claim_to_fill(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         self.claim(s, page, pages);
-        self.resident.fetch_add(pages as i64, Ordering::Relaxed);
+        self.count_coming(pages);
     }
 
     /// Ends the claim of pages of which the first `came` are in the program.
     fn end_fill(&self, s: &mut Locked<'_>, page: usize, pages: usize, came: usize) {
         self.end_claim(s, page, pages);
-        self.resident.fetch_sub((pages - came) as i64, Ordering::Relaxed);
-    }
-
-    /// Notes that a page that was never there is mapped now, as zeros.
-    pub(super) fn note_touched(&self, page: usize) {
-        self.word(page, |m, e| {
-            e.touch_first();
-            m.count(1, 1);
-        });
-    }
-
-    /// Notes that a page of limbo is mapped now. Its slot is empty.
-    pub(super) fn note_left_limbo(&self, s: &Locked<'_>, page: usize, slot: usize) {
-        self.word(page, |m, e| {
-            self.note_return(e);
-            e.leave_limbo();
-            m.count(1, 0);
-        });
-        s.limbo.kill(slot);
-    }
-
-    /// Notes that a stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is
-    /// free. `is_guarded`: the page is write-protected.
-    pub(super) fn note_loaded(&self, page: usize, keeps: bool, is_guarded: bool) {
-        self.word(page, |m, e| {
-            self.note_return(e);
-            let was_away_for_a_moment = self.was_dropped_lately(e);
-            if is_guarded {
-                e.load_guarded();
-                self.add(Counter::GuardedPages, 1);
-            } else if keeps {
-                e.load_keeping()
-            } else {
-                e.load()
-            }
-            if was_away_for_a_moment {
-                e.prove_useful();
-                self.add(Counter::QuickReturns, 1);
-            }
-            m.count(1, 0);
-        });
-        if !keeps {
-            self.count_freed();
-        }
-    }
-
-    /// Counts a page that is about to be mapped again, if it was the hand that took it.
-    #[inline]
-    pub(super) fn note_return(&self, e: &PageEntry) {
-        if !e.was_taken_behind() {
-            self.came_back.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts stored pages that came in together; all but the first came around a fault.
-    pub(super) fn count_loaded(&self, pages: usize) {
-        self.stored.fetch_sub(pages as i64, Ordering::Relaxed);
-        self.add(Counter::Loads, pages as u64);
-        self.add(Counter::FaultAroundPages, (pages as u64).saturating_sub(1));
+        self.count_not_come(pages - came);
     }
 }
 

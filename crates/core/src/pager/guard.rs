@@ -24,12 +24,12 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::resolve::swap_entry;
+use super::book::swap_entry;
 use super::{Active, Locked, Pager, is_data};
 use crate::cache::Back;
 use crate::control::Counter;
-use crate::policy::{SWEEP_MOST_PAGES, ghost};
-use crate::region::{PageEntry, PageState, Range};
+use crate::policy::SWEEP_MOST_PAGES;
+use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
 use crate::sys::mechanism::Next;
 
@@ -83,11 +83,6 @@ impl Leaving {
 }
 
 impl Pager {
-    #[inline]
-    pub(super) fn is_guarded(&self, page: usize) -> bool {
-        self.table.get(page).is_some_and(|e| e.is_guarded())
-    }
-
     /// Whether a stored page of `range` that is read now is worth guarding.
     pub(super) fn may_be_guarded(&self, active: &Active, range: &Range) -> bool {
         // Pages that are watched leave by way of limbo.
@@ -111,7 +106,7 @@ impl Pager {
     ) -> bool {
         self.claim(s, page, 1);
         s.unlocked(|| active.mechanism.allow_write(page, PAGE_SIZE, range.prot));
-        let (was_as_its_copy, copy) = self.word(page, |_, e| {
+        let (was_as_its_copy, copy) = self.table.word(page, |_, e| {
             let was_as_its_copy = e.is_as_its_copy();
             e.unguard();
             (was_as_its_copy, if is_written { e.take_copy() } else { None })
@@ -123,24 +118,6 @@ impl Pager {
             active.cache.give_up_copy(swap_entry(raw));
         }
         was_as_its_copy
-    }
-
-    /// Notes that the kernel has lifted the protection of all of `[start, end)`.
-    pub(super) fn note_unguarded(&self, start: usize, end: usize) {
-        self.table.for_each_occupied(start, end, |_, _, e| _ = e.unguard());
-    }
-
-    /// The ghost time of a page that leaves without limbo after `more` others.
-    pub(super) fn stamp(&self, more: usize) -> u64 {
-        ghost::stamp(self.dropped.load(Ordering::Relaxed) + more as u64, self.limbo_target() as u64)
-    }
-
-    /// Whether a page that is about to be mapped again was dropped so lately that it would still be
-    /// in limbo.
-    pub(super) fn was_dropped_lately(&self, e: &PageEntry) -> bool {
-        e.dropped_at().is_some_and(|then| {
-            ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64)
-        })
     }
 
     /// Drops the guarded pages that a sweep has found and that are unchanged since: words first,
@@ -155,7 +132,7 @@ impl Pager {
         leaving.retain(|page| {
             let goes = self.may_be_dropped(s, page);
             if goes {
-                self.word(page, |_, e| e.drop_to_copy(self.stamp(n)));
+                self.table.word(page, |_, e| e.drop_to_copy(self.stamp(n)));
                 self.claim(s, page, 1);
                 n += 1;
             }
@@ -170,7 +147,7 @@ impl Pager {
         for i in 0..pages.len() {
             let page = pages[i];
             if self.may_be_in_use(page) {
-                self.word(page, |_, e| e.keep_guarded());
+                self.table.word(page, |_, e| e.keep_guarded());
             } else if self.goes_back(active, page) {
                 pages.swap(count, i);
                 count += 1;
@@ -259,16 +236,11 @@ impl Pager {
         }
         let mut stored = 0;
         for page in &pages[..gone] {
-            let is_stored = matches!(self.state_of(*page), PageState::Stored(_));
-            stored += is_stored as usize;
-            self.word(*page, |m, _| m.count(-1, is_stored as i32 - 1));
+            stored += self.note_went(s, *page) as usize;
             let range = self.ranges.find(*page).expect("a page that went has a range");
             self.note_taken(s, active, &range, *page, 1);
         }
-        self.dropped.fetch_add(gone as u64, Ordering::Relaxed);
-        self.resident.fetch_sub(gone as i64, Ordering::Relaxed);
-        self.stored.fetch_add(stored as i64, Ordering::Relaxed);
-        self.add(Counter::Stores, stored as u64);
+        self.count_went(gone, stored);
         (gone, stored)
     }
 
@@ -285,7 +257,7 @@ impl Pager {
     /// Keeps a page in the program, writable, that was to go: its copy is gone.
     fn stay(&self, active: &Active, range: &Range, page: usize) {
         active.mechanism.allow_write(page, PAGE_SIZE, range.prot);
-        self.word(page, |_, e| e.stay());
+        self.table.word(page, |_, e| e.stay());
         self.count_freed();
     }
 }

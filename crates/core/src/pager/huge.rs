@@ -16,8 +16,9 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use super::book::swap_entry;
+use super::fill::Serve;
 use super::huge_sampling::{Ended, Evidence, Usage};
-use super::resolve::{Serve, swap_entry};
 use super::{Active, Locked, Pager, is_data};
 use crate::cache::{LoadError, Origin, Print};
 use crate::control::trace::Kind;
@@ -231,12 +232,12 @@ impl Pager {
         }
         // The frame of the huge page counts already if it is limbo's, and from now on if it is new.
         let counted = if h.frames().is_some() { HUGE_PAGES as i64 } else { 0 };
-        self.limbo_pages.fetch_sub(counted, Ordering::Relaxed);
-        self.resident.fetch_add(HUGE_PAGES as i64, Ordering::Relaxed);
+        self.count_frames(-counted);
+        self.count_coming(HUGE_PAGES);
         let mut prints = [[0u8; 8]; HUGE_PAGES];
         let filled = s.unlocked(|| self.fill_huge(active, mechanism, &h, &mut prints));
-        self.resident.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
-        self.limbo_pages.fetch_add(counted, Ordering::Relaxed);
+        self.count_not_come(HUGE_PAGES);
+        self.count_frames(counted);
         if matches!(h.from, Source::Dock) {
             s.is_dock_taken = false;
         }
@@ -248,7 +249,7 @@ impl Pager {
             self.end_stretch_claims(s, start, start + HUGE_BYTES);
             return Serve::Changed;
         };
-        self.note_huge_words(s, active, m, &h, &f, &prints);
+        self.note_came_whole(s, active, (m, start), (f.pages, f.is_huge), &prints);
         self.end_huge_frames(s, active, mechanism, &h, &f);
         self.end_stretch_claims(s, start, start + HUGE_BYTES);
         self.trace_pages(Kind::Around, start, page.min(start + f.pages * PAGE_SIZE));
@@ -295,52 +296,6 @@ impl Pager {
         Some(HugeFilled { pages, is_huge, kind })
     }
 
-    /// Gives the words of the pages that came their new state.
-    fn note_huge_words(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        m: &MiddleEntry,
-        h: &HugeFill,
-        f: &HugeFilled,
-        prints: &[[u8; 8]; HUGE_PAGES],
-    ) {
-        let (mut touched, mut loaded, mut hits) = (0, 0, 0);
-        for (i, print) in prints.iter().enumerate().take(f.pages) {
-            self.word(h.start + i * PAGE_SIZE, |_, e| match e.state() {
-                PageState::None => {
-                    e.touch_first();
-                    touched += 1;
-                }
-                PageState::Stored(raw) => {
-                    self.note_return(e);
-                    if active.cache.keep(swap_entry(raw), Print::from_bytes(*print)) {
-                        e.load_keeping();
-                    } else {
-                        e.load();
-                        self.count_freed();
-                    }
-                    loaded += 1;
-                }
-                PageState::Limbo(slot) => {
-                    self.note_return(e);
-                    e.leave_limbo();
-                    s.limbo.kill(slot as usize);
-                    hits += 1;
-                }
-                PageState::Resident => unreachable!("no page of the stretch is resident"),
-            });
-        }
-        m.count(f.pages as i32, touched);
-        m.set_mapped(if f.is_huge { Mapped::Huge } else { Mapped::Small });
-        self.resident.fetch_add(f.pages as i64, Ordering::Relaxed);
-        self.stored.fetch_sub(loaded, Ordering::Relaxed);
-        self.add(Counter::FirstTouches, touched as u64);
-        self.add(Counter::Loads, loaded as u64);
-        self.add(Counter::FaultAroundPages, (loaded as u64).saturating_sub(1));
-        self.add(Counter::LimboHits, hits);
-    }
-
     /// Settles the frames that a huge page came from.
     fn end_huge_frames(
         &self,
@@ -360,7 +315,7 @@ impl Pager {
                     active.mechanism.release_slots(slot, HUGE_PAGES);
                 }
                 s.limbo.finish_block(slot);
-                self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
+                self.count_frames(-(HUGE_PAGES as i64));
             }
             Source::Kept(slot) => self.release_block(s, active, slot),
             Source::Block(slot, place) => s.limbo.leave_block(slot, place),
@@ -506,29 +461,6 @@ impl Pager {
         Ok(kind)
     }
 
-    /// Gives the kernel back the frames that were kept for pages that come in: those of a window,
-    /// or else of a huge page. Returns whether there were any.
-    pub(super) fn give_frame_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
-        if self.give_stock_back(s, active) {
-            return true;
-        }
-        let Some(slot) = s.limbo.kept_frame() else { return false };
-        self.release_block(s, active, slot);
-        true
-    }
-
-    fn release_block(&self, s: &mut Locked<'_>, active: &Active, slot: usize) {
-        active.mechanism.release_slots(slot, HUGE_PAGES);
-        s.limbo.finish_block(slot);
-        self.limbo_pages.fetch_sub(HUGE_PAGES as i64, Ordering::Relaxed);
-    }
-
-    /// Whether there is room for a huge page. A frame that was kept counts already.
-    pub(super) fn has_room_for_huge(&self, s: &Locked<'_>) -> bool {
-        let more = if s.limbo.kept_frame().is_some() { 0 } else { HUGE_PAGES as i64 };
-        self.excess(more) <= 0
-    }
-
     fn contents(&self, s: &Locked<'_>, start: usize) -> Contents {
         if let PageState::Limbo(slot) = self.state_of(start) {
             let whole = s.limbo.is_whole(slot as usize, start);
@@ -566,7 +498,7 @@ impl Pager {
         // As in `take_run`: publish the intent, then look at the holds.
         let each = |from: usize, f: &dyn Fn(usize, &crate::region::PageEntry)| {
             for i in from..HUGE_PAGES {
-                self.word(start + i * PAGE_SIZE, |_, e| f(i, e));
+                self.table.word(start + i * PAGE_SIZE, |_, e| f(i, e));
             }
         };
         let may_go = (0..HUGE_PAGES).all(|i| {
@@ -584,7 +516,7 @@ impl Pager {
                 let t = s.unlocked(|| active.mechanism.take_out(start, HUGE_PAGES, slot));
                 each(t.pages, &|_, e| e.refuse_limbo(true));
                 if t.next == Next::Absent {
-                    self.note_dropped(start + t.pages * PAGE_SIZE);
+                    self.note_dropped(s, start + t.pages * PAGE_SIZE);
                 }
                 taken = t.pages;
             }
@@ -598,12 +530,8 @@ impl Pager {
         if pages == 0 {
             s.limbo.finish_block(slot);
         } else {
-            self.word(start, |m, _| m.count(-(pages as i32), 0));
+            self.note_taken_whole(s, start, pages);
             s.limbo.take_block(slot, start, pages);
-            self.resident.fetch_sub(pages as i64, Ordering::Relaxed);
-            // The block counts as a whole: it is given back as a whole.
-            self.limbo_pages.fetch_add(HUGE_PAGES as i64, Ordering::Relaxed);
-            self.add(Counter::HugeEvictions, 1);
         }
         self.end_stretch_claims(s, start, start + HUGE_BYTES);
         if pages < HUGE_PAGES {

@@ -7,12 +7,10 @@
 //! With protection faults the kernel's protection differs from the one that the program asked for
 //! wherever pages are missing: the notes here hide new memory and show only pages that are filled.
 
-use core::sync::atomic::Ordering;
-
 use super::{Active, Locked, Pager};
 use crate::control::trace::Kind;
 use crate::region::table::LEAF_BYTES;
-use crate::region::{Mapped, PageEntry, PageState, Range, RangeFlags, page_ceil};
+use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil};
 use crate::sys::{Errno, PAGE_SIZE, Result};
 
 /// Ranges that the note of a move adds at most: the new one, and what is cut at its ends and at the
@@ -163,44 +161,6 @@ impl Pager {
         .map_err(|e| (at, e))
     }
 
-    /// Calls `f` for each maximal run of resident pages in `[start, end)`.
-    pub fn for_each_resident_run(
-        &self,
-        start: usize,
-        end: usize,
-        f: impl FnMut(usize, usize) -> Result<()>,
-    ) -> Result<()> {
-        self.for_each_run(start, end, PageEntry::is_resident, f)
-    }
-
-    /// Calls `f` for each maximal run of pages in `[start, end)` whose words are `wanted`, until it
-    /// fails.
-    pub(super) fn for_each_run(
-        &self,
-        start: usize,
-        end: usize,
-        wanted: impl Fn(&PageEntry) -> bool,
-        mut f: impl FnMut(usize, usize) -> Result<()>,
-    ) -> Result<()> {
-        let mut run: Option<(usize, usize)> = None;
-        let mut result = Ok(());
-        self.table.for_each_occupied(start, end, |page, _, e| {
-            if !wanted(e) || result.is_err() {
-                return;
-            }
-            match &mut run {
-                Some((_, to)) if *to == page => *to += PAGE_SIZE,
-                _ => {
-                    if let Some((from, to)) = run.replace((page, page + PAGE_SIZE)) {
-                        result = f(from, to);
-                    }
-                }
-            }
-        });
-        result?;
-        run.map_or(Ok(()), |(from, to)| f(from, to))
-    }
-
     /// Before the kernel moves `[start, end)` (mremap), with the lock held until it has. A failure
     /// leaves the range as it was.
     pub fn prepare_move(&self, start: usize, end: usize) -> Result<()> {
@@ -292,23 +252,8 @@ impl Pager {
         self.own_all(old, old + common);
         // The destination's old contents are gone with its mapping.
         self.note_mapped(s, new, new + new_len, prot, flags);
-        self.table.for_each_occupied(old, old + common, |page, m, e| {
-            let to = new + (page - old);
-            let state = e.state();
-            let resident = (state == PageState::Resident) as i32;
-            let (tm, te) = self.table.ensure(to).expect("memory for a page word");
-            te.take_over(e);
-            m.count(-resident, -1);
-            tm.count(resident, 1);
-            if let PageState::Limbo(slot) = state {
-                s.limbo.moved(slot as usize, to);
-            }
-        });
-        self.trace_pages(Kind::MovedFrom, old, old + common);
-        self.trace_pages(Kind::MovedTo, new, new + common);
+        self.move_words(s, old, new, common);
         self.watch_found(s, new, new + common);
-        // The kernel moves some stretches as huge pages and does not say which.
-        self.table.for_each_stretch(new, new + common, |_, m| m.set_mapped(Mapped::Small));
         self.after_move(new, new + common);
         if keep_old {
             self.discard_words(s, old, old + old_len);
@@ -328,47 +273,6 @@ impl Pager {
         let _ = self
             .ranges
             .update(start, page_ceil(end), |r| Range { flags: r.flags.with(flag, on), ..r });
-    }
-
-    pub(super) fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
-        let (mut first, mut last) = (usize::MAX, 0);
-        self.table.for_each_occupied(start, end, |page, m, e| {
-            (first, last) = (first.min(page), page);
-            self.discard_word(s, m, e);
-        });
-        // Pages that were mapped and never touched are in no trace.
-        self.trace_pages(Kind::Discarded, first, last + PAGE_SIZE);
-    }
-
-    /// Forgets one page's contents, wherever they are.
-    fn discard_word(
-        &self,
-        s: &mut Locked<'_>,
-        m: &crate::region::table::MiddleEntry,
-        e: &crate::region::PageEntry,
-    ) {
-        match e.state() {
-            PageState::None => return,
-            PageState::Resident => {
-                self.count_owned(e.own() as usize);
-                m.count(-1, -1);
-                self.resident.fetch_sub(1, Ordering::Relaxed);
-            }
-            PageState::Limbo(slot) => {
-                m.count(0, -1);
-                s.limbo.kill(slot as usize);
-                if self.active().is_some_and(|a| a.mechanism.is_protect()) {
-                    self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-            PageState::Stored(raw) => {
-                m.count(0, -1);
-                self.stored.fetch_sub(1, Ordering::Relaxed);
-                self.free_entry(Some(raw));
-            }
-        }
-        self.free_entry(e.take_copy());
-        e.drop_contents();
     }
 }
 

@@ -1,13 +1,27 @@
 //! The pager: serves the faults of one process and evicts its cold pages.
 //!
 //! ```text
-//!   touch of a missing page          system call with a buffer        mmap, munmap, mremap, madvise ...
-//!          | signal                        | hold.rs                          | mapping.rs
+//!   touch of a missing page          system call with a buffer       mmap, munmap, mremap, fork ...
+//!          | signal                        | hold.rs                          | mapping.rs, fork.rs
 //!          v                               v                                  v
-//!     resolve.rs  <------------------ make_resident                     ranges, page words follow
-//!          | no room?
+//!     resolve.rs  <------------------ make_resident                      ranges; book.rs
+//!          | serve.rs, or no room?                                            ^
 //!          v                                                       background thread
 //!     evict.rs: sweep.rs (resident -> limbo), age_out.rs (limbo -> swap cache) <---- evictor
+//! ```
+//!
+//! A file calls methods of the pager that stand in files below its own, or to the left of it, and
+//! none above (`tests/tests/tidy/pager.rs` reads this table):
+//!
+//! ```text
+//!   calls of the program   mapping advise bring_in ending activate fork
+//!   faults                 resolve
+//!   memory is short        evict reclaim sampling marks
+//!   pages come             fill window serve ahead
+//!   pages go               huge to_cache take guard together protection age_out sweep
+//!   amounts                timing turn room balance refusal frames
+//!   the book               shared accounts size record claim book
+//!   values                 active hold stream huge_sampling
 //! ```
 //!
 //! Vocabulary. *Dormant*: the memory that the process has mapped cannot exceed the limit, so ranges
@@ -24,22 +38,27 @@
 //!
 //! Architecture invariant: nothing here allocates after activation, logs, or calls libc.
 
+mod accounts;
 mod activate;
 mod active;
 mod advise;
 mod age_out;
 mod ahead;
 mod balance;
+mod book;
 mod bring_in;
 mod claim;
 mod ending;
 mod evict;
 mod fill;
+mod fork;
+mod frames;
 mod guard;
 pub mod hold;
 mod huge;
 mod huge_sampling;
 mod mapping;
+mod marks;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 mod protection;
@@ -48,12 +67,15 @@ mod record;
 mod refusal;
 mod resolve;
 mod room;
-pub mod sampling;
+mod sampling;
+mod serve;
 mod shared;
 mod size;
 mod stream;
 mod sweep;
+mod take;
 mod timing;
+mod to_cache;
 mod together;
 mod turn;
 mod window;
@@ -71,10 +93,8 @@ pub use size::GIVEN_AHEAD;
 pub use stream::FaultStream;
 pub use turn::COMPETING_PAGES;
 
-use crate::cache::Counters as CacheCounters;
 use crate::control::trace::Ring;
-use crate::control::{Counter, Notice, Slot, Tree};
-use crate::policy::WINDOW_LOCKED_PAGES;
+use crate::control::{Counter, Slot, Tree};
 use crate::policy::limbo::Limbo;
 use crate::policy::trail::Trail;
 use crate::region::{PageTable, Ranges};
@@ -82,7 +102,7 @@ use crate::store::extents::set_owner;
 use crate::sys::contention::Class;
 use crate::sys::mem::Mapping;
 use crate::sys::sync::{Mutex, MutexGuard};
-use crate::sys::{PAGE_SIZE, Result};
+use accounts::CACHE_EVENTS;
 use ahead::Ahead;
 use balance::Balance;
 use claim::Claims;
@@ -102,29 +122,6 @@ const PAUSED_PAGES: i64 = 32;
 
 /// [`State::by_limbo`] when all pages leave by way of limbo.
 const ALL_BY_LIMBO: usize = 1024;
-
-/// How many of the run's counters are counted by the cache.
-const CACHE_EVENTS: usize = 15;
-
-fn cache_events(c: &CacheCounters) -> [(Counter, u64); CACHE_EVENTS] {
-    [
-        (Counter::SameFilledPages, c.same_filled_stores),
-        (Counter::PoolStores, c.pool_stores),
-        (Counter::ChangedPages, c.changed_pages),
-        (Counter::RejectPoor, c.reject_compress_poor),
-        (Counter::RejectFull, c.reject_full),
-        (Counter::RejectAlloc, c.reject_alloc_failed),
-        (Counter::RejectCodec, c.reject_compress_failed),
-        (Counter::RejectReclaim, c.reject_reclaim_failed),
-        (Counter::RecompressedPages, c.recompressed_pages),
-        (Counter::GroupedPages, c.group_stores),
-        (Counter::RecompressedSavedBytes, c.recompressed_saved_bytes),
-        (Counter::PoolLimitHits, c.pool_limit_hits),
-        (Counter::WrittenBackPages, c.written_back_pages),
-        (Counter::ReadBackPages, c.store_loads),
-        (Counter::StoreErrors, c.write_errors + c.read_errors),
-    ]
-}
 
 // Bits of a range's `prot`, which are the kernel's PROT_*.
 const PROT_READ: u32 = 1;
@@ -315,23 +312,6 @@ impl Pager {
         crate::sys::static_ref(&self.active)
     }
 
-    /// Switches paging on. The caller attaches the ranges (`activate_ranges`) under the same lock.
-    pub fn set_active(&self, s: &mut Locked<'_>, active: &'static mut Active) -> Result<()> {
-        s.limbo.init(active.slots, active.blocks)?;
-        crate::sys::mem::keep_spare()?;
-        // The buffer's frames are taken as windows grow: in a tree of many processes most never
-        // need them all.
-        s.bounce = Some(Mapping::new(WINDOW_LOCKED_PAGES * PAGE_SIZE)?);
-        self.slot().mechanism.store(active.kind as u32, Ordering::Release);
-        crate::sys::tsc::ask();
-        self.room.begin();
-        self.add(Counter::Activations, 1);
-        self.balance.begin(active.pool_percent, active.has_store);
-        self.limit_pool(active);
-        self.active.store(active, Ordering::Release);
-        Ok(())
-    }
-
     #[inline]
     pub fn add(&self, c: Counter, n: u64) {
         self.slot().add(c, n);
@@ -354,156 +334,18 @@ impl Pager {
         self.own.load(Ordering::Relaxed)
     }
 
-    /// Asks the cache how much memory it takes now. Called after pages were given to it or taken
-    /// from it.
-    pub(super) fn recount_own(&self) {
-        if let Some(a) = self.active() {
-            let own_bytes = a.cache.footprint_bytes() + self.table.bytes();
-            let pages = (own_bytes / PAGE_SIZE) as i64;
-            let given_back = self.own.swap(pages, Ordering::Relaxed) - pages;
-            if given_back > 0 {
-                self.count_given_back(given_back);
-            }
-            self.pool.store((a.cache.pool_bytes() / PAGE_SIZE) as i64, Ordering::Relaxed);
-        }
-    }
-
     fn pool_pages(&self) -> i64 {
         self.pool.load(Ordering::Relaxed)
     }
 
-    /// Pages of this process that count against the limit.
-    pub fn used_pages(&self) -> i64 {
-        let all = self.resident_pages()
-            + self.limbo_pages()
-            + self.own_pages()
-            + self.outside.load(Ordering::Relaxed);
-        all - self.uncounted_pages()
+    /// The mechanism and the cache from before paging ended: their descriptors are still there.
+    pub fn ended(&self) -> Option<&'static Active> {
+        crate::sys::static_ref(&self.ended)
     }
 
-    /// Pages that the process would hold without uzswap, except those that it shares with relatives
-    /// and that count there.
-    pub fn needed_pages(&self) -> i64 {
-        self.resident_pages()
-            + self.limbo_pages()
-            + self.stored_pages()
-            + self.outside.load(Ordering::Relaxed)
-            - self.needed_by_relatives()
-    }
-
-    /// The limit that the tree leaves to this process.
-    pub fn limit_pages(&self) -> i64 {
-        let t = self.tree();
-        t.limit() - (t.used() - self.published_pages()).max(0)
-    }
-
-    /// Pages that this process uses, as the tree knows.
-    fn published_pages(&self) -> i64 {
-        self.slot().used()
-    }
-
-    /// Publishes how many pages this process uses, when that has changed enough to matter.
-    pub fn publish(&self, always: bool) {
-        let used = self.used_pages();
-        if always || (used - self.published_pages()).abs() >= 32 {
-            self.tree().publish(self.slot(), used, self.needed_pages());
-        }
-    }
-
-    /// Reserves the pages that a dormant process could use at most.
-    pub fn reserve(&self, pages: i64) {
-        self.tree().reserve(self.slot(), pages);
-    }
-
-    /// [`Self::reserve`], if the tree's limit leaves room.
-    pub fn try_reserve(&self, pages: i64) -> bool {
-        self.tree().try_reserve(self.slot(), pages)
-    }
-
-    /// Publishes the pages that a dormant process held at its end, by the kernel's count.
-    pub fn publish_final(&self, pages: i64) {
-        self.tree().publish_last(self.slot(), pages);
-    }
-
-    /// Sets the anonymous memory of the process that is not managed, from the kernel's own count.
-    pub fn set_outside(&self, anonymous_pages: i64) {
-        self.recount_own();
-        let known = self.resident_pages() + self.limbo_pages() + self.own_pages();
-        self.outside.store((anonymous_pages - known).max(0), Ordering::Relaxed);
-    }
-
-    pub fn outside_pages(&self) -> i64 {
-        self.outside.load(Ordering::Relaxed)
-    }
-
-    /// Writes the gauges into the shared slot.
-    pub fn publish_gauges(&self) {
-        let s = self.slot();
-        s.set(Counter::ResidentPages, self.resident_pages().max(0) as u64);
-        s.set(Counter::LimboPages, self.limbo_pages().max(0) as u64);
-        s.set(Counter::StoredPages, self.stored_pages().max(0) as u64);
-        s.set(Counter::OutsidePages, self.outside_pages() as u64);
-        s.set(Counter::ManagedBytes, self.ranges.total_bytes() as u64);
-        s.set(Counter::HugeBytes, self.ranges.huge_bytes() as u64);
-        if let Some(a) = self.active() {
-            let pool = a.cache.footprint_bytes() as u64;
-            s.set(Counter::PoolBytes, pool);
-            s.max(Counter::PeakPoolBytes, pool);
-            let c = a.cache.counters();
-            s.set(Counter::KeptBytes, c.kept_bytes);
-            s.max(Counter::PeakKeptBytes, c.kept_bytes);
-            for (i, (counter, count)) in cache_events(&c).into_iter().enumerate() {
-                s.set(
-                    counter,
-                    count.saturating_sub(self.inherited_events[i].load(Ordering::Relaxed)),
-                );
-            }
-            let remote = a.cache.remote_counts();
-            s.set(Counter::RemoteLoads, remote.loads);
-            s.set(Counter::RemoteTimeouts, remote.timeouts);
-            s.set(Counter::RemoteSecondCopies, remote.second_copies);
-            s.set(Counter::RemoteLoneCopies, remote.lone_copies);
-            if let Some(e) = a.cache.store_failure() {
-                self.tree().notice(Notice::StoreFailed, e.0);
-            }
-        }
-    }
-
-    /// Notes, in the child after fork, that the cache's counts so far are the parent's.
-    fn inherit_events(&self, active: &Active) {
-        for (inherited, (_, count)) in
-            self.inherited_events.iter().zip(cache_events(&active.cache.counters()))
-        {
-            inherited.store(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Asserts the pager's invariants, with the lock held and nothing in flight.
-    pub fn check(&self, s: &Locked<'_>) {
-        use crate::region::PageState;
-        self.ranges.check();
-        s.limbo.check();
-        self.check_claims(s);
-        let (mut resident, mut stored) = (0, 0);
-        let mut counts = std::collections::BTreeMap::new();
-        self.table.for_each_occupied(0, usize::MAX, |addr, m, e| {
-            let c = counts.entry(addr >> 21).or_insert((0, 0, m.resident(), m.occupied()));
-            c.1 += 1;
-            assert!(self.ranges.find(addr).is_some(), "page {addr:#x} has contents but no range");
-            self.check_shared(addr, e.state());
-            match e.state() {
-                PageState::Resident => {
-                    resident += 1;
-                    c.0 += 1;
-                }
-                PageState::Stored(_) => stored += 1,
-                PageState::Limbo(slot) => assert_eq!(s.limbo.page(slot as usize), Some(addr)),
-                PageState::None => unreachable!(),
-            }
-        });
-        for (at, (r, o, mr, mo)) in counts {
-            assert_eq!((r, o), (mr, mo), "counts of the stretch {at:#x}");
-        }
-        assert_eq!((resident, stored), (self.resident_pages(), self.stored_pages()));
+    /// Whether paging has ended for good, or is about to: nothing is taken out any more.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
     }
 }

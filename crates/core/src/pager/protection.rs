@@ -12,13 +12,13 @@
 
 use core::sync::atomic::Ordering;
 
-use super::age_out::Aged;
+use super::book::swap_entry;
+use super::fill::Serve;
 use super::fill::unlocked_with_room;
 use super::huge_sampling::Evidence;
-use super::resolve::{Serve, swap_entry};
+use super::to_cache::Aged;
 use super::{Active, Locked, Pager};
 use crate::cache::{LoadError, Origin, Print};
-use crate::control::Counter;
 use crate::control::trace::Kind;
 use crate::latency::FaultKind;
 use crate::policy::WINDOW_LOCKED_PAGES;
@@ -107,9 +107,9 @@ impl Pager {
             PageState::Stored(_) => FaultKind::PoolLoad,
         };
         let pages = (end - start) >> PAGE_SHIFT;
-        let missing = self.missing_between(start, end) as i64;
+        let missing = self.missing_between(start, end);
         self.claim(s, start, pages);
-        self.resident.fetch_add(missing, Ordering::Relaxed);
+        self.count_coming(missing);
         // One page has room on the stack. The buffer for several may be in use by another thread.
         let buffer = if pages > 1 { s.bounce.take() } else { None };
         let shown = unlocked_with_room(s, buffer, |bytes| {
@@ -121,8 +121,7 @@ impl Pager {
             self.trace_pages(Kind::Around, start, page.min(shown.end));
         }
         let shown_end = shown.as_ref().map_or(start, |shown| shown.end);
-        let hidden = self.missing_between(shown_end, end) as i64;
-        self.resident.fetch_sub(hidden, Ordering::Relaxed);
+        self.count_not_come(self.missing_between(shown_end, end));
         let is_whole_range = start <= range.start && range.end <= end;
         match shown {
             Err(Hidden::Lost(error)) => Serve::Lost(error),
@@ -255,36 +254,6 @@ impl Pager {
         Ok((pages, from))
     }
 
-    /// The words and counts of a run that was filled and is shown. `kept`: the pages whose copies
-    /// the cache keeps.
-    fn note_shown(&self, s: &mut Locked<'_>, start: usize, end: usize, kept: u64) {
-        let (mut first, mut hits, mut loaded) = (0, 0, 0);
-        for (i, at) in (start..end).step_by(PAGE_SIZE).enumerate() {
-            match self.state_of(at) {
-                PageState::None => {
-                    self.note_touched(at);
-                    first += 1;
-                }
-                PageState::Limbo(slot) => {
-                    self.note_left_limbo(s, at, slot as usize);
-                    self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
-                    hits += 1;
-                }
-                PageState::Stored(_) => {
-                    let keeps = kept.checked_shr(i as u32).unwrap_or(0) & 1 != 0;
-                    self.note_loaded(at, keeps, false);
-                    loaded += 1;
-                }
-                PageState::Resident => self.word(at, |_, e| self.count_owned(e.own() as usize)),
-            }
-        }
-        self.stored.fetch_sub(loaded, Ordering::Relaxed);
-        self.add(Counter::FirstTouches, first);
-        self.add(Counter::LimboHits, hits);
-        self.add(Counter::Loads, loaded as u64);
-        self.recount_own();
-    }
-
     /// Pages that protection faults handle together: as many as keep the kernel's mappings few.
     pub(super) fn unit_pages(&self) -> usize {
         self.unit_pages_by_size().max(self.unit_pages_least.load(Ordering::Relaxed))
@@ -319,7 +288,7 @@ impl Pager {
                 // While the page is claimed: its frame is gone already.
                 let is_out = self.publish_page(s, active, page, slot + i, aged[i]);
                 (freed, refused) = (freed + is_out as usize, refused + !is_out as usize);
-                self.limbo_pages.fetch_sub(1, Ordering::Relaxed);
+                self.count_frames(-1);
                 self.end_claim(s, page, 1);
             }
         }
@@ -343,7 +312,7 @@ impl Pager {
         for (slot, leaver) in slots.zip(&mut leavers) {
             let Some(page) = s.limbo.page(slot) else { continue };
             self.claim(s, page, 1);
-            let copy = self.word(page, |_, e| e.take_copy());
+            let copy = self.table.word(page, |_, e| e.take_copy());
             *leaver = Some(Leaver { page, copy, is_cold: s.limbo.is_cold(slot) });
         }
         leavers
@@ -409,6 +378,7 @@ fn around(range: &Range, page: usize, bytes: usize) -> (usize, usize) {
 mod tests {
     use super::super::model::{READ_WRITE, Spec, Touch, World};
     use super::*;
+    use crate::control::Counter;
     use crate::store::testing::Fault;
     use crate::testing::{Choices, Random};
 

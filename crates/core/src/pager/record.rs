@@ -7,8 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use super::Pager;
-use super::sampling::is_watched;
-use crate::control::trace::{Kind, PAGES_MAX, Record, Ring};
+use crate::control::trace::{Kind, PAGES_MAX, Record, Ring, WATCH_LOG2_MAX, is_watched};
 use crate::latency::FaultKind;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -105,6 +104,21 @@ impl Pager {
             if left == 0 || matches!(kind, Kind::MovedFrom | Kind::MovedTo) {
                 return;
             }
+        }
+    }
+
+    #[inline]
+    pub fn is_watching(&self) -> bool {
+        self.is_watching.load(Ordering::Relaxed)
+    }
+
+    /// log2 of the number of pages to a watched one, which the watching command may raise; 0: no
+    /// page is watched.
+    #[inline]
+    pub(super) fn watch_log2(&self) -> u32 {
+        match self.is_watching() {
+            true => self.tree().watch_log2.load(Ordering::Relaxed).clamp(1, WATCH_LOG2_MAX),
+            false => 0,
         }
     }
 }

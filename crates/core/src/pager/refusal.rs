@@ -96,7 +96,7 @@ impl Refusals {
         self.generation.load(Ordering::Relaxed)
     }
 
-    fn rests(&self) -> bool {
+    pub fn rests(&self) -> bool {
         self.tolerated_until_ns.load(Ordering::Relaxed) == RESTS
     }
 
@@ -113,7 +113,7 @@ impl Refusals {
     }
 
     /// Pages that the process may have over its limit now.
-    fn tolerated(&self) -> i64 {
+    pub fn tolerated(&self) -> i64 {
         if self.keeps_all.load(Ordering::Relaxed) {
             return ALL;
         }
@@ -156,7 +156,7 @@ impl Pager {
     pub(super) fn note_refused(&self, page: usize) {
         let r = &self.refusals;
         self.add(Counter::EvictionsRefused, 1);
-        self.word(page, |_, e| e.refuse_storing(r.generation()));
+        self.table.word(page, |_, e| e.refuse_storing(r.generation()));
         r.stored_at.store(self.stored_pages(), Ordering::Relaxed);
         r.room_at.store(self.pool_room(), Ordering::Relaxed);
         if !r.has_any.swap(true, Ordering::Relaxed) {
@@ -181,11 +181,6 @@ impl Pager {
         self.pool_target_pages() - self.pool_pages()
     }
 
-    /// Pages that the process may have over its limit now.
-    pub(super) fn tolerated_pages(&self) -> i64 {
-        self.refusals.tolerated()
-    }
-
     /// Whether the process went over its limit a moment ago.
     pub(super) fn tolerates(&self) -> bool {
         let r = &self.refusals;
@@ -207,7 +202,7 @@ impl Pager {
     /// Lets the process go over its limit, for `pages` at least: nothing can leave.
     pub(super) fn go_over(&self, pages: i64) {
         let r = &self.refusals;
-        let over = self.excess_of_tree(0) + self.tolerated_pages();
+        let over = self.excess_of_tree(0) + self.refusals.tolerated();
         let words =
             self.resident_pages().max(0) as usize + self.ranges.total_bytes() / LEAF_BYTES * 8;
         if r.barren.load(Ordering::Relaxed) > PASSES * words {
@@ -220,7 +215,7 @@ impl Pager {
     /// Lets a guest (`FaultStream::is_of_guest`) go over the limit for a moment, and has the
     /// evictor make room.
     pub(super) fn tolerate_guest(&self, pages: i64) {
-        let over = self.excess_of_tree(0) + self.tolerated_pages();
+        let over = self.excess_of_tree(0) + self.refusals.tolerated();
         let until_ns = crate::sys::now_ns() + TOLERATED_NS;
         self.refusals.tolerate(over.max(0) + pages.max(OVER_PAGES), until_ns);
         self.wake_evictor();
@@ -253,12 +248,12 @@ impl Pager {
             return false;
         }
         // Memory that was freed meanwhile does not let the process go over its limit again.
-        let over = self.excess_of_tree(0) + self.tolerated_pages();
+        let over = self.excess_of_tree(0) + self.refusals.tolerated();
         let step = r.step.load(Ordering::Relaxed);
         if over <= 0 {
             r.step.store(OVER_PAGES, Ordering::Relaxed);
             r.end_rest();
-        } else if self.tolerated_pages() > over + step {
+        } else if self.refusals.tolerated() > over + step {
             r.tolerate(over + step, RESTS);
         }
         r.rests()

@@ -5,22 +5,16 @@
 //! which pages are to come, and has them filled under a claim (`fill.rs`). The second of two
 //! threads that fault on one page waits for the claim of the first, and finds the page resident.
 
-use core::sync::atomic::Ordering;
-
+use super::fill::Serve;
 use super::stream::FaultStream;
 use super::timing::Began;
 use super::{Active, Locked, PROT_EXEC, PROT_READ, PROT_WRITE, Pager};
-use crate::cache::{LoadError, SwapEntry};
-use crate::control::trace::Kind;
-use crate::control::{Counter, Mechanism, Notice};
+use crate::control::{Counter, Mechanism};
 use crate::latency::FaultKind;
-use crate::policy::limbo::Stretch;
 use crate::policy::trail::Run;
 use crate::policy::{WINDOW_LEAST_PAGES, WINDOW_LOCKED_PAGES};
 use crate::region::{Mapped, PageState, Range, RangeFlags, page_ceil, page_floor};
-use crate::store::remote::NO_ANSWER;
-use crate::store::valkey::GONE;
-use crate::sys::{Errno, HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, contention};
+use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE, contention};
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,26 +36,11 @@ pub const FAULT_WRITE: u64 = 2;
 const ACROSS_STEPS: usize = 256;
 /// Attempts to make room for the copy of a shared page; after them it is copied without.
 const OWN_TRIES: u32 = 4;
-/// Attempts to make room for a huge page.
-const HUGE_TRIES: u32 = 8;
-/// Attempts to bring a window in by moving frames.
-const WINDOW_TRIES: u32 = 4;
 /// Pages that a thread brings itself though the evictor has them in hand: few, as some may be
 /// loaded twice.
 const TWICE_PAGES: usize = 16;
 /// Attempts to fill a page that the kernel refuses.
 const AGAIN_MAX: u32 = 2000;
-
-/// The outcome of one attempt to serve.
-pub(super) enum Serve {
-    /// So many pages are there now; and the kind of load that took longest.
-    Done(usize, FaultKind),
-    NeedRoom(i64),
-    /// The lock was let go, and the page may have changed meanwhile.
-    Changed,
-    Again,
-    Lost(LoadError),
-}
 
 /// A touch that is to be served, and the state of its attempts.
 struct Touch {
@@ -136,7 +115,7 @@ impl Pager {
         let page = t.page;
         let is_protect = active.mechanism.is_protect();
         if t.was_missing && !is_protect && !active.mechanism.is_present(page) {
-            self.note_dropped(page);
+            self.note_dropped(&s, page);
             return Err(s);
         }
         if t.want > 0 {
@@ -396,12 +375,6 @@ impl Pager {
         (s, 1)
     }
 
-    /// The state of a page; `None` where it has no word.
-    #[inline]
-    pub(super) fn state_of(&self, page: usize) -> PageState {
-        self.table.get(page).map_or(PageState::None, |e| e.state())
-    }
-
     /// Whether all of `[start, end)` is there, so that a thread may have read across it; false if
     /// that would take long to find out.
     fn are_resident(&self, start: usize, end: usize) -> bool {
@@ -422,129 +395,6 @@ impl Pager {
         false
     }
 
-    /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same
-    /// way, or the huge page that they belong to. After some `tries` less is enough. `write`: the
-    /// page will be written, or may be by the kernel.
-    #[expect(clippy::too_many_arguments, reason = "what a fault is")]
-    pub(super) fn serve(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        range: Range,
-        page: usize,
-        want: usize,
-        tries: u32,
-        write: bool,
-    ) -> Serve {
-        if active.mechanism.is_protect() {
-            return self.serve_unit(s, active, range, page, want);
-        }
-        if tries <= HUGE_TRIES
-            && let Some(served) = self.serve_huge(s, active, &range, page)
-        {
-            return served;
-        }
-        let first = self.state_of(page);
-        let pages = self.alike_run(s, active, &range, first, page, want);
-        if pages == 0 {
-            return Serve::Changed;
-        }
-        let is_window = matches!(first, PageState::Stored(_))
-            && tries <= WINDOW_TRIES
-            && self.may_be_window(active, &range, pages);
-        let (pages, stretch) = match self.room_for(s, first, pages, is_window, tries) {
-            Ok(room) => room,
-            Err(pages) => return Serve::NeedRoom(pages),
-        };
-        let served = match first {
-            PageState::Stored(_) if let Some(stretch) = stretch => {
-                self.serve_window(s, active, page, pages, stretch)
-            }
-            PageState::None => self.serve_zero(s, active, page, pages),
-            PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
-            PageState::Stored(_) => {
-                let guards = !write && pages == 1 && self.may_be_guarded(active, &range);
-                self.serve_stored(s, active, &range, page, pages, guards)
-            }
-            // No thread asks for a page that is there.
-            PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
-        };
-        if active.blocks > 0 && !matches!(served, Serve::Changed) {
-            // A window may reach into the next stretch.
-            self.note_small(page);
-            self.note_small(page + (pages - 1) * PAGE_SIZE);
-            if let Serve::Done(brought, _) = served {
-                self.note_brought(s, active, &range, page, brought);
-            }
-        }
-        served
-    }
-
-    /// How many pages from `page` on, `want` at most, are missing in the same way and free; 0: the
-    /// page itself is claimed.
-    #[inline]
-    fn alike_run(
-        &self,
-        s: &Locked<'_>,
-        active: &Active,
-        range: &Range,
-        first: PageState,
-        page: usize,
-        want: usize,
-    ) -> usize {
-        let is_stored = matches!(first, PageState::Stored(_));
-        let want = if is_stored { want } else { want.min(WINDOW_LOCKED_PAGES) };
-        let most = ((range.end - page) >> PAGE_SHIFT).min(want);
-        let most = self.free_run(s, page, self.within_unit(active, range, page, most));
-        let is_alike = |i: usize| match (first, self.state_of(page + i * PAGE_SIZE)) {
-            (PageState::None, PageState::None) => true,
-            (PageState::Stored(_), PageState::Stored(_)) => true,
-            (PageState::Limbo(a), PageState::Limbo(b)) => b == a + i as u64,
-            _ => false,
-        };
-        let mut pages = most.min(1);
-        while pages < most && is_alike(pages) {
-            pages += 1;
-        }
-        pages
-    }
-
-    /// How many of `pages` missing pages have room now, and the frames of the stock that a window
-    /// moves in. `Err`: the pages to make room for.
-    #[inline]
-    fn room_for(
-        &self,
-        s: &mut Locked<'_>,
-        first: PageState,
-        pages: usize,
-        is_window: bool,
-        tries: u32,
-    ) -> core::result::Result<(usize, Option<Stretch>), i64> {
-        if is_window {
-            s.limbo.want_stock();
-            // The frames of the stock count already.
-            let stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
-            if stretch.is_some() {
-                return Ok((pages, stretch));
-            }
-            if tries == 0 && self.is_nearly_full() {
-                // Pages have to leave for these, now or soon: better now, and without a copy.
-                return Err(pages as i64);
-            }
-        }
-        let pages = pages.min(WINDOW_LOCKED_PAGES);
-        // Limbo pages count already; everything else needs room. Fewer pages are better than a
-        // wait.
-        if matches!(first, PageState::Limbo(_)) {
-            return Ok((pages, None));
-        }
-        let excess = self.excess(pages as i64).max(0) as usize;
-        if excess >= pages {
-            return Err(if is_window { pages as i64 } else { 1 });
-        }
-        Ok((pages - excess, None))
-    }
-
     /// Pages that a fault at `page` brought along in a window, if they were loaded: huge pages are
     /// counted otherwise.
     fn loaded_around(&self, page: usize, pages: usize, kind: FaultKind) -> usize {
@@ -553,47 +403,10 @@ impl Pager {
         if is_loaded && !is_huge { pages - 1 } else { 0 }
     }
 
-    /// Notes that the kernel dropped a resident page unseen: it reads as zero now.
-    pub(super) fn note_dropped(&self, page: usize) {
-        self.trace_pages(Kind::Discarded, page, page + PAGE_SIZE);
-        self.word(page, |m, e| {
-            self.free_entry(e.take_copy());
-            e.drop_contents();
-            m.count(-1, -1);
-        });
-        self.resident.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Reports a page that is needed and cannot be had.
-    pub(super) fn note_lost(&self, why: LoadError) {
-        let (notice, errno) = match why {
-            LoadError::Io(e) if [Errno::EPERM, Errno::EACCES, Errno::ENOSYS].contains(&e) => {
-                (Notice::LoadRefused, e.0)
-            }
-            LoadError::Io(NO_ANSWER) => (Notice::RemoteLost, 0),
-            LoadError::Io(GONE) => (Notice::RemoteGone, 0),
-            LoadError::Corrupt => (Notice::CorruptPage, 0),
-            _ => (Notice::CorruptPage, Errno::EIO.0),
-        };
-        self.tree().notice(notice, errno);
-    }
-
-    /// Frees the swap entry that a page word carried, if it carried one.
-    pub(super) fn free_entry(&self, entry: Option<u64>) {
-        if let (Some(active), Some(raw)) = (self.active(), entry) {
-            self.count_freed();
-            active.cache.free(swap_entry(raw));
-        }
-    }
-
-    /// Changes an existing word together with its stretch.
-    pub(super) fn word<T>(
-        &self,
-        page: usize,
-        f: impl FnOnce(&crate::region::table::MiddleEntry, &crate::region::PageEntry) -> T,
-    ) -> T {
-        let m = self.table.middle(page).expect("the page has a stretch");
-        f(m, self.table.get(page).expect("the page has a word"))
+    /// Answers a fault that was under way when paging ended: the page is there now. A fault that
+    /// repeats too often in a row is the program's own business.
+    pub(super) fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
+        if self.ended().is_none() || stream.repeated(page) { Fault::NotOurs } else { Fault::Served }
     }
 }
 
@@ -615,13 +428,10 @@ fn answer_changed(active: &Active, is_repeated: bool) -> Fault {
     if is_over { Fault::NotOurs } else { Fault::Served }
 }
 
-/// The swap entry that a page word carries.
-pub(super) fn swap_entry(bits: u64) -> SwapEntry {
-    SwapEntry::from_bits(bits).expect("a stored page has a swap entry")
-}
-
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
+
     use core::sync::atomic::AtomicBool;
 
     use super::super::model::{READ_WRITE, Spec, World};

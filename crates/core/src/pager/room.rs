@@ -130,6 +130,22 @@ impl Pager {
             s.unlocked(|| self.room.wake_some());
         }
     }
+
+    /// Wakes the evictor when free pages are below the low mark.
+    #[inline]
+    pub(super) fn ask_evictor(&self) {
+        if self.excess(0) + self.watermarks().0 > 0 && !self.refusals.rests() {
+            self.wake_evictor();
+        }
+    }
+
+    #[inline]
+    pub(super) fn wake_evictor(&self) {
+        if !self.evictor_asked.swap(true, Ordering::AcqRel) {
+            self.evictor_word.fetch_add(1, Ordering::Release);
+            futex_wake(&self.evictor_word, 1);
+        }
+    }
 }
 
 #[cfg(test)]

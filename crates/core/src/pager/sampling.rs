@@ -16,6 +16,7 @@
 use core::sync::atomic::Ordering;
 
 use super::{Active, Locked, Pager};
+use crate::control::trace::is_watched;
 use crate::policy::BATCH_PAGES;
 use crate::region::PageState;
 use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
@@ -35,9 +36,6 @@ const TRIES: usize = 4;
 /// Slots of limbo that watched pages take at most: a page that is back leaves its frame there until
 /// those before it have gone, too.
 const SLOTS_MOST: usize = 4096;
-/// log2 of the most pages that there may be to a watched one.
-pub const LOG2_MAX: u32 = 20;
-
 /// The watched pages that are in the program, in the order in which they came: a ring.
 pub(super) struct Watched {
     pages: [usize; WATCHED_MOST],
@@ -69,34 +67,10 @@ impl Watched {
     }
 }
 
-/// Whether a page, by its number, is one in 2^`log2`: by the finalizer of splitmix64, so that no
-/// stride of a program is favoured.
-pub fn is_watched(page: u64, log2: u32) -> bool {
-    let mut z = page.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ z >> 31) & ((1 << log2) - 1) == 0
-}
-
 impl Pager {
     /// Begins to watch pages, before paging begins.
     pub fn begin_to_watch(&self) {
         self.is_watching.store(true, Ordering::Release);
-    }
-
-    /// log2 of the number of pages to a watched one, which the watching command may raise; 0: no
-    /// page is watched.
-    #[inline]
-    pub(super) fn watch_log2(&self) -> u32 {
-        match self.is_watching() {
-            true => self.tree().watch_log2.load(Ordering::Relaxed).clamp(1, LOG2_MAX),
-            false => 0,
-        }
-    }
-
-    #[inline]
-    pub fn is_watching(&self) -> bool {
-        self.is_watching.load(Ordering::Relaxed)
     }
 
     /// How many pages a fault at `page` may bring: pages that were taken out to be watched come one

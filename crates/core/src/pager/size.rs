@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use super::{MIN_PAGES, PAUSED_PAGES, Pager};
-use crate::policy::batch_pages;
+use crate::policy::{LIMBO_LEAST_PAGES, batch_pages, limbo_target};
 
 /// The part of the limit, as a divisor, that a process gives away at each of its evictor's ticks
 /// while memory is short, whichever process needs it: `uzswap run` decides about more, as it knows
@@ -47,7 +47,7 @@ impl Pager {
         if self.is_ending() {
             return NO_EXCESS;
         }
-        self.used_pages() + extra - self.limit_pages() - self.tolerated_pages()
+        self.used_pages() + extra - self.limit_pages() - self.refusals.tolerated()
     }
 
     /// Free pages below which the evictor starts, and up to which it works.
@@ -104,6 +104,15 @@ impl Pager {
         let is_short = self.excess(0) + self.watermarks().1 > 0;
         let less = if is_short { self.tree().limit() / BY_THE_WAY } else { 0 };
         self.size.store(self.size.load(Ordering::Relaxed).min(used) - less, Ordering::Relaxed);
+    }
+
+    /// Pages that limbo holds when memory is short.
+    pub fn limbo_target(&self) -> i64 {
+        if self.slot().turn.is_paused() {
+            return LIMBO_LEAST_PAGES;
+        }
+        // A limit that was raised meanwhile does not make the ring larger.
+        limbo_target(self.limit_pages(), self.active().map_or(usize::MAX, |a| a.slots))
     }
 }
 

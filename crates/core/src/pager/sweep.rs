@@ -1,8 +1,8 @@
 //! The sweep: cold pages leave the program, most of them for limbo.
 //!
 //! ```text
-//!   pick (lock): victims, each with its way    runs | huge pages | guarded pages | pages that lie alone
-//!   leave (under claims, without the lock):    MOVE | MOVE       | drop (guard)  | together.rs
+//!   pick (lock): victims, each with its way    runs    | huge pages | guarded pages | pages that lie alone
+//!   leave (under claims, without the lock):    take.rs | huge.rs    | guard.rs      | together.rs
 //! ```
 //!
 //! A clock over the addresses: each pass cools a page, and a cold page is taken. Going by address
@@ -10,18 +10,15 @@
 //! windows and lie behind the access go before that (`policy/trail.rs`), guarded pages are dropped
 //! (`guard.rs`), and those that lie alone leave together (`together.rs`).
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 
-use super::age_out::Aged;
 use super::guard::Leaving;
-use super::huge_sampling::Evidence;
 use super::together::{ALONE_MAX, Found, LONE_RUNS_MAX};
-use super::{Active, Locked, PROT_WRITE, Pager, is_data};
+use super::{Active, Locked, Pager, is_data};
 use crate::control::Counter;
-use crate::policy::limbo::Stretch;
 use crate::policy::{SWEEP_MOST_PAGES, SWEEP_PAGES, sweep_pages};
 use crate::region::{PageEntry, PageState, Range};
-use crate::sys::mechanism::{Next, Taken};
+use crate::sys::mechanism::Next;
 use crate::sys::{HUGE_BYTES, HUGE_PAGES, PAGE_SHIFT, PAGE_SIZE};
 
 /// Words that one sweep step looks at before it lets the lock go.
@@ -356,7 +353,7 @@ impl Pager {
         goes: &dyn Fn(&PageEntry) -> bool,
     ) {
         v.looked += 8;
-        if self.is_free(s, start) && self.word(start, |_, e| goes(e)) {
+        if self.is_free(s, start) && self.table.word(start, |_, e| goes(e)) {
             v.is_full = !s.limbo.has_free_block();
             if !v.is_full {
                 v.push(start, HUGE_PAGES, true);
@@ -439,253 +436,6 @@ impl Pager {
         let run = (0..most).take_while(is_resident).count();
         (run, run)
     }
-
-    /// Takes out the run of resident pages at `addr`, as far as it is still one. `Next::End` with
-    /// no page: limbo is full. Also returns the end of the hold that stopped it.
-    pub(super) fn take_run(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        addr: usize,
-        run: usize,
-        behind: bool,
-    ) -> (Taken, usize) {
-        const STUCK: (Taken, usize) = (Taken { pages: 0, next: Next::Stuck }, 0);
-        let is_protect = active.mechanism.is_protect();
-        let Some(range) = self.ranges.find(addr).filter(Range::is_swept) else { return STUCK };
-        let shared = self.is_shared(addr);
-        let most = run.min((range.end - addr) >> PAGE_SHIFT);
-        let run = self.run_still_there(s, addr, most, (!is_protect).then_some(shared));
-        let movable = is_protect || !shared && is_data(range.prot);
-        // MOVE refuses a pinned page, but `take_special` drops what it does not move. Memory may
-        // have been pinned before its protection was changed.
-        let is_dropped = !movable && !is_code_being_written(range.prot, shared);
-        if run == 0 || is_dropped && self.may_be_pinned() {
-            return STUCK;
-        }
-        if !movable {
-            return (self.take_special(active, range, addr), 0);
-        }
-        let Some(slots) = self.free_slots(s, active, run) else {
-            return (Taken { pages: 0, next: Next::End }, 0);
-        };
-        let run = slots.count;
-        let owned = self.announce(addr, run, slots.slot, behind);
-        let (free, held_to) = self.before_holds(addr, run);
-        let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
-        let (rest, end) = (addr + t.pages * PAGE_SIZE, addr + run * PAGE_SIZE);
-        let is_protected = owned > 0
-            && rest < end
-            && active.mechanism.try_allow_write(rest, end - rest, range.prot).is_err();
-        self.settle_words(addr, run, &t);
-        if is_protected {
-            self.share_again(rest, end);
-        }
-        self.end_claim(s, addr, run);
-        self.note_taken(s, active, &range, addr, t.pages);
-        self.resident.fetch_sub(t.pages as i64, Ordering::Relaxed);
-        if t.next == Next::Stuck && free > t.pages {
-            self.add(Counter::MoveBusy, 1);
-        }
-        // A held page is as good as stuck.
-        let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
-        (Taken { pages: t.pages, next }, held_to)
-    }
-
-    /// How many of `most` pages from `addr` on are free and still resident; with `shared`, all
-    /// shared by fork or none.
-    #[inline]
-    fn run_still_there(
-        &self,
-        s: &Locked<'_>,
-        addr: usize,
-        most: usize,
-        shared: Option<bool>,
-    ) -> usize {
-        let is_there = |e: &PageEntry| {
-            e.is_resident()
-                && !e.is_guarded()
-                && shared.is_none_or(|shared| e.is_shared() == shared)
-        };
-        let has_it = |i: &usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there);
-        (0..self.free_run(s, addr, most)).take_while(has_it).count()
-    }
-
-    /// Slots of limbo for `run` pages, or for fewer. `None`: limbo is full.
-    #[inline]
-    fn free_slots(&self, s: &mut Locked<'_>, active: &Active, run: usize) -> Option<Stretch> {
-        loop {
-            match s.limbo.peek_free(run) {
-                Some(slots) => return Some(slots),
-                // The stock is in the way of the tail.
-                None if self.give_stock_back(s, active) => {}
-                None => return None,
-            }
-        }
-    }
-
-    /// Publishes that `run` pages are to go into limbo, before the holds are looked at (hold.rs).
-    /// Returns how many of them were shared by fork. No word may say writable before the kernel
-    /// does.
-    fn announce(&self, addr: usize, run: usize, first_slot: usize, behind: bool) -> usize {
-        let mut owned = 0;
-        for i in 0..run {
-            owned += self.is_shared(addr + i * PAGE_SIZE) as usize;
-            self.word(addr + i * PAGE_SIZE, |_, e| e.enter_limbo((first_slot + i) as u64, behind));
-        }
-        self.count_owned(owned);
-        fence(Ordering::SeqCst);
-        owned
-    }
-
-    /// Settles the words of `run` pages that were to go, once it is known which of them went.
-    fn settle_words(&self, addr: usize, run: usize, taken: &Taken) {
-        for i in taken.pages..run {
-            self.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == taken.pages));
-        }
-        if taken.next == Next::Absent {
-            self.note_dropped(addr + taken.pages * PAGE_SIZE);
-        }
-        for i in 0..taken.pages {
-            self.word(addr + i * PAGE_SIZE, |m, _| m.count(-1, 0));
-        }
-    }
-
-    /// How many of the `run` pages at `addr` lie before the first hold, and where that hold ends.
-    fn before_holds(&self, addr: usize, run: usize) -> (usize, usize) {
-        let (mut free, mut held_to) = (run, 0);
-        self.holds.overlapping(addr, addr + run * PAGE_SIZE, |start, stop| {
-            let before = start.saturating_sub(addr) >> PAGE_SHIFT;
-            if before < free || held_to == 0 {
-                (free, held_to) = (before.min(free), crate::region::page_floor(stop));
-            }
-            free == 0
-        });
-        (free, held_to)
-    }
-
-    /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into
-    /// `slots`: under a claim of all of them, which is the caller's to end.
-    #[expect(clippy::too_many_arguments, reason = "a part of the one above")]
-    fn move_to_limbo(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        addr: usize,
-        run: usize,
-        free: usize,
-        slots: Stretch,
-        cold: bool,
-    ) -> Taken {
-        let take = || match free {
-            0 => Taken { pages: 0, next: Next::Stuck },
-            _ => active.mechanism.take_out(addr, free, slots.slot),
-        };
-        s.limbo.expect(slots, addr, cold);
-        self.claim(s, addr, run);
-        let t = s.unlocked(take);
-        let in_use = s.limbo.arrive(slots, t.pages);
-        // With protection faults a slot without a page has no frame.
-        let in_limbo = if active.mechanism.is_protect() { t.pages } else { in_use };
-        self.limbo_pages.fetch_add(in_limbo as i64, Ordering::Relaxed);
-        t
-    }
-
-    /// Stores at once, without limbo, a page that MOVE does not take: no thread can write it
-    /// (read-only, no access, shared by fork), or it is code being written (JIT).
-    fn take_special(&self, active: &Active, range: Range, addr: usize) -> Taken {
-        let refused = Taken { pages: 0, next: Next::Stuck };
-        let shared = self.is_shared(addr);
-        // The word must not say writable before the kernel does, not for an instant: holders
-        // believe it without the lock.
-        self.word(addr, |_, e| e.enter_limbo(0, false));
-        self.count_owned(shared as usize);
-        let refuse = || {
-            if shared {
-                active.mechanism.allow_write(addr, PAGE_SIZE, range.prot);
-            }
-            self.word(addr, |_, e| e.refuse_limbo(true));
-        };
-        fence(Ordering::SeqCst);
-        let mut bytes = [0u8; PAGE_SIZE];
-        let executable = is_code_being_written(range.prot, shared);
-        if !self.take_contents(active, &range, addr, executable, &mut bytes) {
-            refuse();
-            return refused;
-        }
-        let copy = self.word(addr, |_, e| e.take_copy());
-        let aged = self.give_to_cache(active, &bytes, shared, copy, &mut Evidence::default());
-        self.recount_own();
-        if matches!(aged, Aged::Refused | Aged::Empty) {
-            if executable {
-                let f = active.mechanism.fill(addr, &bytes);
-                assert!(
-                    f == crate::sys::mechanism::Filled::All,
-                    "page {addr:#x} cannot be put back: {f:?}"
-                );
-            }
-            refuse();
-            if matches!(aged, Aged::Refused) {
-                self.note_refused(addr);
-            }
-            return refused;
-        }
-        if !executable && active.mechanism.drop_in_place(addr, 1).is_err() {
-            if let Aged::Stored(e) = aged {
-                active.cache.free(e);
-            }
-            refuse();
-            return refused;
-        }
-        self.note_gone(addr, &aged);
-        Taken { pages: 1, next: Next::End }
-    }
-
-    /// Copies the contents of a page that MOVE does not take, unless it is held. An `executable`
-    /// page is taken out; any other is read while no thread can write it.
-    fn take_contents(
-        &self,
-        active: &Active,
-        range: &Range,
-        addr: usize,
-        executable: bool,
-        into: &mut [u8; PAGE_SIZE],
-    ) -> bool {
-        if executable {
-            // MOVE asks the kernel whether the page is pinned.
-            !self.holds.is_held(addr, addr + PAGE_SIZE)
-                && active.mechanism.take_executable(addr, into).pages == 1
-        } else {
-            !self.may_be_in_use(addr) && active.mechanism.read_stable(addr, range.prot, into)
-        }
-    }
-
-    /// Notes that a page went without limbo: into the cache, or as zeros nowhere.
-    fn note_gone(&self, addr: usize, aged: &Aged) {
-        self.resident.fetch_sub(1, Ordering::Relaxed);
-        match aged {
-            Aged::Stored(entry) => {
-                self.word(addr, |m, e| {
-                    e.store(entry.to_bits());
-                    m.count(-1, 0);
-                });
-                self.stored.fetch_add(1, Ordering::Relaxed);
-                self.add(Counter::Stores, 1);
-            }
-            _ => {
-                self.word(addr, |m, e| {
-                    e.drop_contents();
-                    m.count(-1, -1);
-                });
-                self.add(Counter::ZeroPages, 1);
-            }
-        }
-    }
-}
-
-/// Whether a page that is not only data is moved all the same, as JIT code is.
-fn is_code_being_written(prot: u32, shared: bool) -> bool {
-    !shared && prot & PROT_WRITE != 0
 }
 
 #[cfg(test)]

@@ -35,10 +35,10 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use super::age_out::Aged;
 use super::evict::Reclaimed;
 use super::guard::Leaving;
 use super::huge_sampling::Evidence;
+use super::to_cache::Aged;
 use super::{ALL_BY_LIMBO, Active, Locked, Pager};
 use crate::control::Counter;
 use crate::policy::SWEEP_MOST_PAGES;
@@ -170,11 +170,6 @@ impl Lone {
 }
 
 impl Pager {
-    /// Notes that the program may have let the kernel write its memory whenever it likes.
-    pub fn note_pins(&self) {
-        self.pins.store(true, Ordering::SeqCst);
-    }
-
     /// Whether the next sweep is to look for pages that lie alone, to let them leave together.
     pub(super) fn look_for_lone(&self, s: &mut Locked<'_>, active: &Active) -> bool {
         // Only one stretch can be leaving at a time.
@@ -182,16 +177,6 @@ impl Pager {
             && s.lone.is_time()
             && active.mechanism.as_mover().is_some_and(|u| u.has_drop_each() && u.has_copy_each())
             && !self.may_be_pinned()
-    }
-
-    pub(super) fn may_be_pinned(&self) -> bool {
-        self.pins.load(Ordering::SeqCst)
-    }
-
-    /// Whether the kernel may be at a page: a call holds it, or something is pinned somewhere. A
-    /// call may have begun since the sweep looked.
-    pub(super) fn may_be_in_use(&self, page: usize) -> bool {
-        self.may_be_pinned() || self.holds.is_held(page, page + PAGE_SIZE)
     }
 
     /// Learns how many of `pages` pages that left went by way of limbo.
@@ -315,7 +300,7 @@ impl Pager {
         let departure = s.lone.begin(start, end);
         let mut kept = [None; SWEEP_MOST_PAGES];
         for (page, kept) in pages.iter().zip(&mut kept) {
-            self.word(*page, |_, e| {
+            self.table.word(*page, |_, e| {
                 *kept = e.take_copy();
                 e.begin_to_leave();
             });
@@ -368,7 +353,7 @@ impl Pager {
             && self.table.get(*page).is_some_and(|e| e.is_leaving())
             && !active.mechanism.is_present(*page)
         {
-            self.note_dropped(*page);
+            self.note_dropped(s, *page);
         }
         let (mut going, mut refused) = (Leaving::new(), 0);
         for (page, aged) in pages.iter().zip(aged) {
@@ -376,16 +361,16 @@ impl Pager {
             match *aged {
                 Aged::Stored(entry) if leaves => {
                     let stamp = self.stamp(going.count());
-                    self.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, found.behind));
+                    self.table.word(*page, |_, e| e.leave_to(entry.to_bits(), stamp, found.behind));
                     going.push(*page);
                 }
                 Aged::Zero if leaves => {
-                    self.word(*page, |_, e| e.leave_nothing());
+                    self.table.word(*page, |_, e| e.leave_nothing());
                     going.push(*page);
                 }
                 Aged::Stored(entry) => active.cache.free(entry),
                 Aged::Refused if leaves => {
-                    self.word(*page, |_, e| e.refuse_to_leave());
+                    self.table.word(*page, |_, e| e.refuse_to_leave());
                     self.note_refused(*page);
                     refused += 1;
                 }

@@ -16,10 +16,9 @@
 //! happened. The entry may be gone meanwhile and its number another page's: then the loaded bytes
 //! are wrong, or there are none, and the word does not name slot and entry any more.
 
-use core::sync::atomic::Ordering;
-
 use super::age_out::TOGETHER;
-use super::resolve::{Serve, swap_entry};
+use super::book::swap_entry;
+use super::fill::Serve;
 use super::{Active, Locked, Pager, is_data};
 use crate::cache::{LoadError, Origin, Print, SwapEntry};
 use crate::latency::FaultKind;
@@ -71,7 +70,7 @@ impl Pager {
             let PageState::Stored(raw) = self.state_of(page + i * PAGE_SIZE) else {
                 unreachable!("a window is stored")
             };
-            self.word(page + i * PAGE_SIZE, |_, e| e.begin_load((stretch.slot + i) as u64));
+            self.table.word(page + i * PAGE_SIZE, |_, e| e.begin_load((stretch.slot + i) as u64));
             *load = Some(Load { entry: swap_entry(raw), print: None });
         }
         let (loaded, kind, error) =
@@ -136,11 +135,11 @@ impl Pager {
                 let kept = active.cache.keep_each(some.iter().flatten().map(print));
                 for j in 0..some.len() {
                     let page = page + (i + n * TOGETHER + j) * PAGE_SIZE;
-                    self.note_loaded(page, kept >> j & 1 != 0, false);
+                    self.note_loaded(s, page, kept >> j & 1 != 0, false);
                 }
             }
             self.end_claim(s, first, run);
-            self.resident.fetch_add(moved as i64, Ordering::Relaxed);
+            self.count_coming(moved);
             sum.in_order = if i == 0 { moved } else { sum.in_order };
             sum.brought += moved;
             sum.frames += frames;
@@ -155,29 +154,6 @@ impl Pager {
 
     fn is_loading(&self, page: usize, slot: usize) -> bool {
         self.table.get(page).is_some_and(|e| e.is_loading(slot as u64))
-    }
-
-    /// Gives the frames of a stretch of the stock back to the kernel. Returns whether there was
-    /// one.
-    pub(super) fn give_stock_back(&self, s: &mut Locked<'_>, active: &Active) -> bool {
-        let Some(stretch) = s.limbo.take_stock(usize::MAX) else { return false };
-        self.release_stretch(s, active, stretch, true);
-        true
-    }
-
-    /// Frees a stretch without pages. `has_frames`: not all of its frames went to the program.
-    fn release_stretch(
-        &self,
-        s: &mut Locked<'_>,
-        active: &Active,
-        stretch: Stretch,
-        has_frames: bool,
-    ) {
-        if has_frames {
-            active.mechanism.release_slots(stretch.slot, stretch.count);
-        }
-        s.limbo.finish(stretch);
-        self.limbo_pages.fetch_sub(stretch.count as i64, Ordering::Relaxed);
     }
 }
 
@@ -280,7 +256,7 @@ mod tests {
         let stretch = s.limbo.take_stock(24).expect("there is a stock");
         let slot = stretch.slot;
         for i in 0..24 {
-            w.pager.word(w.at(8 + i), |_, e| e.begin_load((slot + i) as u64));
+            w.pager.table.word(w.at(8 + i), |_, e| e.begin_load((slot + i) as u64));
         }
         assert!((0..24).all(|i| w.pager.is_loading(w.at(8 + i), slot + i)));
         drop(s);

@@ -167,6 +167,13 @@ impl PageTable {
         Some(&self.leaf(self.middle(addr)?)?[addr >> PAGE_SHIFT & (LEAF_PAGES - 1)])
     }
 
+    /// Changes a page's word, which exists, and the counts of its stretch.
+    #[inline]
+    pub fn word<T>(&self, page: usize, f: impl FnOnce(&MiddleEntry, &PageEntry) -> T) -> T {
+        let m = self.middle(page).expect("the page has a stretch");
+        f(m, self.get(page).expect("the page has a word"))
+    }
+
     /// The stretch and word of a page, made if need be. With the pager's lock held.
     pub fn ensure(&self, addr: usize) -> Result<(&MiddleEntry, &PageEntry)> {
         assert!(addr < ADDRESS_END);

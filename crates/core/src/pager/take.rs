@@ -1,0 +1,232 @@
+//! Taking pages out of the program: a run that a thread can write goes to limbo by MOVE; a page
+//! that MOVE does not take is stored at once.
+//!
+//! ```text
+//!   lock: words say LIMBO, then a look at the holds | no lock, claimed: MOVE | lock: what did not go is RESIDENT again
+//! ```
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::huge_sampling::Evidence;
+use super::to_cache::Aged;
+use super::{Active, Locked, PROT_WRITE, Pager, is_data};
+use crate::control::Counter;
+use crate::policy::limbo::Stretch;
+use crate::region::{PageEntry, Range};
+use crate::sys::mechanism::{Next, Taken};
+use crate::sys::{PAGE_SHIFT, PAGE_SIZE};
+
+impl Pager {
+    /// Notes that the program may have let the kernel write its memory whenever it likes.
+    pub fn note_pins(&self) {
+        self.pins.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn may_be_pinned(&self) -> bool {
+        self.pins.load(Ordering::SeqCst)
+    }
+
+    /// Whether the kernel may be at a page: a call holds it, or something is pinned somewhere. A
+    /// call may have begun since the sweep looked.
+    pub(super) fn may_be_in_use(&self, page: usize) -> bool {
+        self.may_be_pinned() || self.holds.is_held(page, page + PAGE_SIZE)
+    }
+
+    /// Takes out the run of resident pages at `addr`, as far as it is still one. `Next::End` with
+    /// no page: limbo is full. Also returns the end of the hold that stopped it.
+    pub(super) fn take_run(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        addr: usize,
+        run: usize,
+        behind: bool,
+    ) -> (Taken, usize) {
+        const STUCK: (Taken, usize) = (Taken { pages: 0, next: Next::Stuck }, 0);
+        let is_protect = active.mechanism.is_protect();
+        let Some(range) = self.ranges.find(addr).filter(Range::is_swept) else { return STUCK };
+        let shared = self.is_shared(addr);
+        let most = run.min((range.end - addr) >> PAGE_SHIFT);
+        let run = self.run_still_there(s, addr, most, (!is_protect).then_some(shared));
+        let movable = is_protect || !shared && is_data(range.prot);
+        // MOVE refuses a pinned page, but `take_special` drops what it does not move. Memory may
+        // have been pinned before its protection was changed.
+        let is_dropped = !movable && !is_code_being_written(range.prot, shared);
+        if run == 0 || is_dropped && self.may_be_pinned() {
+            return STUCK;
+        }
+        if !movable {
+            return (self.take_special(s, active, range, addr), 0);
+        }
+        let Some(slots) = self.free_slots(s, active, run) else {
+            return (Taken { pages: 0, next: Next::End }, 0);
+        };
+        let run = slots.count;
+        let owned = self.announce(s, addr, run, slots.slot, behind);
+        let (free, held_to) = self.before_holds(addr, run);
+        let t = self.move_to_limbo(s, active, addr, run, free, slots, shared);
+        let (rest, end) = (addr + t.pages * PAGE_SIZE, addr + run * PAGE_SIZE);
+        let is_protected = owned > 0
+            && rest < end
+            && active.mechanism.try_allow_write(rest, end - rest, range.prot).is_err();
+        self.note_taken_out(s, addr, run, &t);
+        if is_protected {
+            self.share_again(rest, end);
+        }
+        self.end_claim(s, addr, run);
+        self.note_taken(s, active, &range, addr, t.pages);
+        if t.next == Next::Stuck && free > t.pages {
+            self.add(Counter::MoveBusy, 1);
+        }
+        // A held page is as good as stuck.
+        let next = if t.pages < run && t.next == Next::End { Next::Stuck } else { t.next };
+        (Taken { pages: t.pages, next }, held_to)
+    }
+
+    /// How many of `most` pages from `addr` on are free and still resident; with `shared`, all
+    /// shared by fork or none.
+    #[inline]
+    fn run_still_there(
+        &self,
+        s: &Locked<'_>,
+        addr: usize,
+        most: usize,
+        shared: Option<bool>,
+    ) -> usize {
+        let is_there = |e: &PageEntry| {
+            e.is_resident()
+                && !e.is_guarded()
+                && shared.is_none_or(|shared| e.is_shared() == shared)
+        };
+        let has_it = |i: &usize| self.table.get(addr + i * PAGE_SIZE).is_some_and(is_there);
+        (0..self.free_run(s, addr, most)).take_while(has_it).count()
+    }
+
+    /// Slots of limbo for `run` pages, or for fewer. `None`: limbo is full.
+    #[inline]
+    fn free_slots(&self, s: &mut Locked<'_>, active: &Active, run: usize) -> Option<Stretch> {
+        loop {
+            match s.limbo.peek_free(run) {
+                Some(slots) => return Some(slots),
+                // The stock is in the way of the tail.
+                None if self.give_stock_back(s, active) => {}
+                None => return None,
+            }
+        }
+    }
+
+    /// How many of the `run` pages at `addr` lie before the first hold, and where that hold ends.
+    fn before_holds(&self, addr: usize, run: usize) -> (usize, usize) {
+        let (mut free, mut held_to) = (run, 0);
+        self.holds.overlapping(addr, addr + run * PAGE_SIZE, |start, stop| {
+            let before = start.saturating_sub(addr) >> PAGE_SHIFT;
+            if before < free || held_to == 0 {
+                (free, held_to) = (before.min(free), crate::region::page_floor(stop));
+            }
+            free == 0
+        });
+        (free, held_to)
+    }
+
+    /// Moves the first `free` of `run` pages, whose words say already that they are in limbo, into
+    /// `slots`: under a claim of all of them, which is the caller's to end.
+    #[expect(clippy::too_many_arguments, reason = "a part of the one above")]
+    fn move_to_limbo(
+        &self,
+        s: &mut Locked<'_>,
+        active: &Active,
+        addr: usize,
+        run: usize,
+        free: usize,
+        slots: Stretch,
+        cold: bool,
+    ) -> Taken {
+        let take = || match free {
+            0 => Taken { pages: 0, next: Next::Stuck },
+            _ => active.mechanism.take_out(addr, free, slots.slot),
+        };
+        s.limbo.expect(slots, addr, cold);
+        self.claim(s, addr, run);
+        let t = s.unlocked(take);
+        let in_use = s.limbo.arrive(slots, t.pages);
+        // With protection faults a slot without a page has no frame.
+        let in_limbo = if active.mechanism.is_protect() { t.pages } else { in_use };
+        self.count_frames(in_limbo as i64);
+        t
+    }
+
+    /// Stores at once, without limbo, a page that MOVE does not take: no thread can write it
+    /// (read-only, no access, shared by fork), or it is code being written (JIT).
+    fn take_special(&self, s: &Locked<'_>, active: &Active, range: Range, addr: usize) -> Taken {
+        let refused = Taken { pages: 0, next: Next::Stuck };
+        let shared = self.is_shared(addr);
+        // The word must not say writable before the kernel does, not for an instant: holders
+        // believe it without the lock.
+        self.table.word(addr, |_, e| e.enter_limbo(0, false));
+        self.count_owned(shared as usize);
+        let refuse = || {
+            if shared {
+                active.mechanism.allow_write(addr, PAGE_SIZE, range.prot);
+            }
+            self.table.word(addr, |_, e| e.refuse_limbo(true));
+        };
+        fence(Ordering::SeqCst);
+        let mut bytes = [0u8; PAGE_SIZE];
+        let executable = is_code_being_written(range.prot, shared);
+        if !self.take_contents(active, &range, addr, executable, &mut bytes) {
+            refuse();
+            return refused;
+        }
+        let copy = self.table.word(addr, |_, e| e.take_copy());
+        let aged = self.give_to_cache(active, &bytes, shared, copy, &mut Evidence::default());
+        self.recount_own();
+        if matches!(aged, Aged::Refused | Aged::Empty) {
+            if executable {
+                let f = active.mechanism.fill(addr, &bytes);
+                assert!(
+                    f == crate::sys::mechanism::Filled::All,
+                    "page {addr:#x} cannot be put back: {f:?}"
+                );
+            }
+            refuse();
+            if matches!(aged, Aged::Refused) {
+                self.note_refused(addr);
+            }
+            return refused;
+        }
+        if !executable && active.mechanism.drop_in_place(addr, 1).is_err() {
+            if let Aged::Stored(e) = aged {
+                active.cache.free(e);
+            }
+            refuse();
+            return refused;
+        }
+        let entry = if let Aged::Stored(entry) = aged { Some(entry) } else { None };
+        self.note_gone(s, addr, false, entry);
+        Taken { pages: 1, next: Next::End }
+    }
+
+    /// Copies the contents of a page that MOVE does not take, unless it is held. An `executable`
+    /// page is taken out; any other is read while no thread can write it.
+    fn take_contents(
+        &self,
+        active: &Active,
+        range: &Range,
+        addr: usize,
+        executable: bool,
+        into: &mut [u8; PAGE_SIZE],
+    ) -> bool {
+        if executable {
+            // MOVE asks the kernel whether the page is pinned.
+            !self.holds.is_held(addr, addr + PAGE_SIZE)
+                && active.mechanism.take_executable(addr, into).pages == 1
+        } else {
+            !self.may_be_in_use(addr) && active.mechanism.read_stable(addr, range.prot, into)
+        }
+    }
+}
+
+/// Whether a page that is not only data is moved all the same, as JIT code is.
+fn is_code_being_written(prot: u32, shared: bool) -> bool {
+    !shared && prot & PROT_WRITE != 0
+}
