@@ -5,11 +5,11 @@
 //!                                   |---- the limit of the run ----|---- left -----|
 //! ```
 //! *Left* is what the group has free once the run holds all that its limit allows. At first that is
-//! the margin. Page tables, kernel memory, shared memory, and other processes of the group take from
-//! it later, and a group without any is one in which the kernel kills. Below half of the margin the
-//! limit goes down, above the whole margin it comes up again, each to what leaves three quarters.
-//! The new limit follows from what the run holds and not from the limit before, so a run that has
-//! not obeyed yet is not lowered once more.
+//! the margin. Page tables, kernel memory, shared memory, and other processes of the group take
+//! from it later, and a group without any is one in which the kernel kills. Below half of the
+//! margin the limit goes down, above the whole margin it comes up again, each to what leaves three
+//! quarters. The new limit follows from what the run holds and not from the limit before, so a run
+//! that has not obeyed yet is not lowered once more.
 //!
 //! Amounts are read one after another while processes begin and end, and a process that ends counts
 //! no more while the kernel still frees its memory. So two looks in a row must agree, but where

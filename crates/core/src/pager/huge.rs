@@ -10,9 +10,9 @@
 //! A huge page is a unit of the kernel only: here it is 512 page words that change together, so
 //! that everything else (holds, discarding, mremap, fork, the cache) may meet one and see nothing
 //! but pages. Where pages of a stretch go different ways, it is small until all of them are out
-//! again; then the kernel's table of small pages is removed, if this kernel allows it. `huge_sampling.rs`
-//! decides whether a stretch comes whole at all. A huge page that the kernel splits is never wrong,
-//! only slow.
+//! again; then the kernel's table of small pages is removed, if this kernel allows it.
+//! `huge_sampling.rs` decides whether a stretch comes whole at all. A huge page that the kernel
+//! splits is never wrong, only slow.
 
 use core::sync::atomic::{Ordering, fence};
 

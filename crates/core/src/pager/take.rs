@@ -2,7 +2,7 @@
 //! that MOVE does not take is stored at once.
 //!
 //! ```text
-//!   lock: words say LIMBO, then a look at the holds | no lock, claimed: MOVE | lock: what did not go is RESIDENT again
+//!   lock: words say LIMBO, look at holds | claimed, no lock: MOVE | lock: the others are RESIDENT
 //! ```
 
 use core::sync::atomic::{Ordering, fence};

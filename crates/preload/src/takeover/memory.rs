@@ -133,8 +133,8 @@ fn wait_for_turn(t: &'static ThreadBlock) {
     signals::restore(mask);
 }
 
-/// The smallest process whose pages are watched (`pager/sampling.rs`), in pages, 8 MiB; smaller ones
-/// are left alone anyway.
+/// The smallest process whose pages are watched (`pager/sampling.rs`), in pages, 8 MiB; smaller
+/// ones are left alone anyway.
 const WATCHED_FROM_PAGES: i64 = (8 << 20) / PAGE_SIZE as i64;
 
 /// Whether paging is on, or is not to be switched on here: a child of vfork has descriptors and

@@ -100,7 +100,8 @@ fn counts_change_in_the_book() {
 
 #[test]
 fn calls_are_found_in_all_their_forms() {
-    let code = "impl Other {\n    fn x() { self.no() }\n}\nimpl Pager {\n    fn y(&self) {\n        \
+    let code = "impl Other {\n    fn x() { self.no() }\n}\n\
+                impl Pager {\n    fn y(&self) {\n        \
                 self.one(self.two(), self.field);\n        t.self_();\n    }\n}\nfn z() {}\n";
     let body = methods_of(code);
     assert_eq!(called(&body).collect::<Vec<_>>(), ["one", "two"]);
