@@ -14,6 +14,9 @@
 //! full ring makes writers wait, since a trace with gaps is worth little; when nobody reads any
 //! more they give up, count lost records, and do not wait again until the reader is back.
 //!
+//! While pages are watched (`pager/sampling.rs`) only touches of watched ones are recorded; the
+//! reader asks which those are, too ([`is_watched`]).
+//!
 //! Nothing here is trusted: positions are taken modulo the slots, and a process that scribbles over
 //! the ring spoils its own trace.
 
@@ -140,6 +143,10 @@ const TIME_BITS: u32 = 40;
 /// The most pages of one record.
 pub const PAGES_MAX: u32 = (1 << (u64::BITS - PAGES_SHIFT)) - 1;
 
+const fn low(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
 /// log2 of the most pages that there may be to a watched one.
 pub const WATCH_LOG2_MAX: u32 = 20;
 
@@ -150,10 +157,6 @@ pub fn is_watched(page: u64, log2: u32) -> bool {
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     (z ^ z >> 31) & ((1 << log2) - 1) == 0
-}
-
-const fn low(bits: u32) -> u64 {
-    (1 << bits) - 1
 }
 
 impl Record {

@@ -290,7 +290,8 @@ impl Pager {
         // would have been larger by all pages that left without it.
         let limbo_hits =
             self.slot().get(Counter::LimboHits) + self.slot().get(Counter::QuickReturns);
-        let [dropped] = self.balance.dropped_seen.take([self.dropped.load(Ordering::Relaxed)]);
+        let [dropped] =
+            self.balance.dropped_seen.take([self.left_directly.load(Ordering::Relaxed)]);
         let limbo = self.limbo_pages().max(0) + (dropped as i64).min(self.limbo_target());
         self.slot().set(Counter::EdgePages, limbo as u64);
         let facts = BorderFacts {

@@ -1,17 +1,22 @@
 //! The book: what is known of each page, and the counts that go with it.
 //!
-//! A page's word, the counts of its stretch, the process's gauges and the events that a user sees
-//! change together, by transitions that have names. No other file touches the counts. The word
-//! asserts that the page was in the state at which a transition begins (`region/page.rs`).
+//! A page's word and the counts of its stretch change together, by transitions that have names; the
+//! gauges of the process by these, or for several pages at once (`count_...`). No other file
+//! touches the counts. The word asserts that the page was in the state at which a transition begins
+//! (`region/page.rs`).
 //!
 //! ```text
-//!   NONE             touched, adopted, copied ----------> RESIDENT
-//!   RESIDENT         announced, then taken out or not --> LIMBO
-//!   LIMBO            left limbo, put back, copied ------> RESIDENT
-//!   LIMBO, RESIDENT  gone, went ------------------------> STORED or NONE
-//!   STORED           loaded, copied --------------------> RESIDENT
-//!   any              dropped, discarded, moved ---------> NONE
+//!   NONE       touched, adopted ----------------> RESIDENT
+//!   RESIDENT   announced -----------------------> LIMBO; back again if not taken out
+//!   LIMBO      left limbo, put back, copied ----> RESIDENT
+//!   LIMBO      given to the cache --------------> STORED or NONE
+//!   STORED     loaded, copied ------------------> RESIDENT
+//!   RESIDENT   dropped -------------------------> NONE
+//!   any        discarded, moved ----------------> NONE
 //! ```
+//! Words of pages that leave directly, without limbo, change before it is known whether they go
+//! (`guard.rs`, `together.rs`, and `take.rs` and `huge.rs` for pages that they announce); the
+//! counts follow when they have gone.
 //!
 //! The caller holds the lock, and the claims of the pages or nobody does (`claim.rs`).
 
@@ -50,7 +55,7 @@ impl Pager {
     }
 
     /// Calls `f` for each maximal run of resident pages in `[start, end)`.
-    pub fn for_each_resident_run(
+    pub(super) fn for_each_resident_run(
         &self,
         start: usize,
         end: usize,
@@ -89,12 +94,15 @@ impl Pager {
 
     /// The ghost time of a page that leaves without limbo after `more` others.
     pub(super) fn stamp(&self, more: usize) -> u64 {
-        ghost::stamp(self.dropped.load(Ordering::Relaxed) + more as u64, self.limbo_target() as u64)
+        ghost::stamp(
+            self.left_directly.load(Ordering::Relaxed) + more as u64,
+            self.limbo_target() as u64,
+        )
     }
 
     /// Whether a page that is about to be mapped again was dropped so lately that it would still be
     /// in limbo.
-    pub(super) fn was_dropped_lately(&self, e: &PageEntry) -> bool {
+    fn was_dropped_lately(&self, e: &PageEntry) -> bool {
         e.dropped_at().is_some_and(|then| {
             ghost::would_be_there(then, self.stamp(0), self.limbo_target() as u64)
         })
@@ -104,7 +112,8 @@ impl Pager {
 // Pages come.
 impl Pager {
     /// Counts pages that are about to come: from the beginning of their claim on, so that threads
-    /// side by side do not go over the limit.
+    /// side by side do not go over the limit. Those of a window are counted afterwards: the frames
+    /// that they move into count already.
     pub(super) fn count_coming(&self, pages: usize) {
         self.resident.fetch_add(pages as i64, Ordering::Relaxed);
     }
@@ -132,6 +141,7 @@ impl Pager {
     }
 
     /// Notes that a page that was never there is mapped now, as zeros.
+    #[inline]
     pub(super) fn note_touched(&self, _: &Locked<'_>, page: usize) {
         self.table.word(page, |m, e| {
             e.touch_first();
@@ -140,6 +150,7 @@ impl Pager {
     }
 
     /// Notes that a page of limbo is mapped now. Its slot is empty.
+    #[inline]
     pub(super) fn note_left_limbo(&self, s: &Locked<'_>, page: usize, slot: usize) {
         self.table.word(page, |m, e| {
             self.note_return(e);
@@ -151,6 +162,7 @@ impl Pager {
 
     /// Notes that a stored page is mapped now. `keeps`: the cache keeps its copy; else the entry is
     /// free. `is_guarded`: the page is write-protected.
+    #[inline]
     pub(super) fn note_loaded(&self, _: &Locked<'_>, page: usize, keeps: bool, is_guarded: bool) {
         self.table.word(page, |m, e| {
             self.note_return(e);
@@ -176,7 +188,7 @@ impl Pager {
 
     /// Counts a page that is about to be mapped again, if it was the hand that took it.
     #[inline]
-    pub(super) fn note_return(&self, e: &PageEntry) {
+    fn note_return(&self, e: &PageEntry) {
         if !e.was_taken_behind() {
             self.came_back.fetch_add(1, Ordering::Relaxed);
         }
@@ -325,7 +337,8 @@ impl Pager {
         owned
     }
 
-    /// Notes which of `run` pages that were announced went to limbo: the others are still there.
+    /// Notes which of `run` pages that were announced went to limbo. The others are still there, or
+    /// the kernel has dropped the first of them.
     pub(super) fn note_taken_out(&self, s: &Locked<'_>, addr: usize, run: usize, taken: &Taken) {
         for i in taken.pages..run {
             self.table.word(addr + i * PAGE_SIZE, |_, e| e.refuse_limbo(i == taken.pages));
@@ -355,15 +368,17 @@ impl Pager {
 
     /// Notes that a page went into the cache as `entry`, or as zeros nowhere: from limbo, or from
     /// its place.
-    pub(super) fn note_gone(
+    pub(super) fn note_given(
         &self,
         _: &Locked<'_>,
         page: usize,
         was_in_limbo: bool,
         entry: Option<SwapEntry>,
     ) {
-        let resident = if was_in_limbo { 0 } else { 1 };
-        self.resident.fetch_sub(i64::from(resident), Ordering::Relaxed);
+        let resident = i32::from(!was_in_limbo);
+        if !was_in_limbo {
+            self.resident.fetch_sub(1, Ordering::Relaxed);
+        }
         self.table.word(page, |m, e| match entry {
             Some(entry) => {
                 e.store(entry.to_bits());
@@ -383,16 +398,16 @@ impl Pager {
     }
 
     /// Notes that the frame of a page went whose word says already that the page has gone. Returns
-    /// whether the page is stored; [`Self::count_went`] counts.
-    pub(super) fn note_went(&self, _: &Locked<'_>, page: usize) -> bool {
+    /// whether the page is stored; [`Self::count_left_directly`] counts.
+    pub(super) fn note_left_directly(&self, _: &Locked<'_>, page: usize) -> bool {
         let is_stored = matches!(self.state_of(page), PageState::Stored(_));
         self.table.word(page, |m, _| m.count(-1, is_stored as i32 - 1));
         is_stored
     }
 
     /// Counts pages that went without limbo, and those of them that are stored.
-    pub(super) fn count_went(&self, gone: usize, stored: usize) {
-        self.dropped.fetch_add(gone as u64, Ordering::Relaxed);
+    pub(super) fn count_left_directly(&self, gone: usize, stored: usize) {
+        self.left_directly.fetch_add(gone as u64, Ordering::Relaxed);
         self.resident.fetch_sub(gone as i64, Ordering::Relaxed);
         self.stored.fetch_add(stored as i64, Ordering::Relaxed);
         self.add(Counter::Stores, stored as u64);
@@ -420,7 +435,8 @@ impl Pager {
 
 // Calls of the program.
 impl Pager {
-    pub(super) fn discard_words(&self, s: &mut Locked<'_>, start: usize, end: usize) {
+    /// Forgets the contents of the pages of `[start, end)`.
+    pub(super) fn discard_words(&self, s: &Locked<'_>, start: usize, end: usize) {
         let (mut first, mut last) = (usize::MAX, 0);
         self.table.for_each_occupied(start, end, |page, m, e| {
             (first, last) = (first.min(page), page);
@@ -431,7 +447,7 @@ impl Pager {
     }
 
     /// Forgets one page's contents, wherever they are.
-    pub(super) fn discard_word(&self, s: &mut Locked<'_>, m: &MiddleEntry, e: &PageEntry) {
+    pub(super) fn discard_word(&self, s: &Locked<'_>, m: &MiddleEntry, e: &PageEntry) {
         match e.state() {
             PageState::None => return,
             PageState::Resident => {
@@ -457,7 +473,7 @@ impl Pager {
     }
 
     /// Notes that the kernel has moved pages: `bytes` from `old` on are at `new`.
-    pub(super) fn move_words(&self, s: &mut Locked<'_>, old: usize, new: usize, bytes: usize) {
+    pub(super) fn move_words(&self, s: &Locked<'_>, old: usize, new: usize, bytes: usize) {
         self.table.for_each_occupied(old, old + bytes, |page, m, e| {
             let to = new + (page - old);
             let state = e.state();
@@ -483,7 +499,7 @@ impl Pager {
 
     /// Takes the marks off `[start, end)`; the pages count from now on.
     pub(super) fn own_all(&self, start: usize, end: usize) {
-        if !self.sharing.is_marked() {
+        if !self.sharing.has_marks() {
             return;
         }
         let mut owned = 0;
@@ -538,7 +554,7 @@ impl Pager {
     /// Asserts that only a resident page is marked, and only while marks are believed.
     fn check_shared(&self, page: usize, state: PageState) {
         assert!(
-            !self.is_shared(page) || (state == PageState::Resident && self.sharing.is_marked()),
+            !self.is_shared(page) || (state == PageState::Resident && self.sharing.has_marks()),
             "page {page:#x} is marked as shared"
         );
     }

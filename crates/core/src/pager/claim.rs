@@ -169,6 +169,7 @@ impl Pager {
     }
 
     /// Claims pages that are free and have words.
+    #[inline]
     pub(super) fn claim(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         for i in 0..pages {
             self.table.word(page + i * PAGE_SIZE, |m, e| {
@@ -181,6 +182,7 @@ impl Pager {
     }
 
     /// Ends the claim of pages, which have their new state.
+    #[inline]
     pub(super) fn end_claim(&self, s: &mut Locked<'_>, page: usize, pages: usize) {
         for i in 0..pages {
             self.table.word(page + i * PAGE_SIZE, |m, e| {

@@ -136,7 +136,7 @@ impl Pager {
         let Some(active) = self.active() else { return false };
         let is_short = || {
             self.evictor_asked.load(Ordering::Acquire)
-                || !self.rests() && self.excess(0) + self.watermarks().0 > 0
+                || !self.refusals.rests() && self.excess(0) + self.watermarks().0 > 0
         };
         let mut left = PACK_PAGES;
         while left > 0 && !is_short() {
@@ -165,7 +165,7 @@ impl Pager {
         if self.has_room(&s, pages, wants_stock) {
             return s;
         }
-        if self.rests() {
+        if self.refusals.rests() {
             self.end_rest();
         }
         let (mut s, evicts) = self.enter_room(s, |s| self.has_room(s, pages, false));

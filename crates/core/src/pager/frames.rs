@@ -40,6 +40,7 @@ impl Pager {
         self.count_frames(-(stretch.count as i64));
     }
 
+    /// Frees a block without pages, and its frame.
     pub(super) fn release_block(&self, s: &mut Locked<'_>, active: &Active, slot: usize) {
         active.mechanism.release_slots(slot, HUGE_PAGES);
         s.limbo.finish_block(slot);

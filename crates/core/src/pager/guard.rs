@@ -236,11 +236,11 @@ impl Pager {
         }
         let mut stored = 0;
         for page in &pages[..gone] {
-            stored += self.note_went(s, *page) as usize;
+            stored += self.note_left_directly(s, *page) as usize;
             let range = self.ranges.find(*page).expect("a page that went has a range");
             self.note_taken(s, active, &range, *page, 1);
         }
-        self.count_went(gone, stored);
+        self.count_left_directly(gone, stored);
         (gone, stored)
     }
 

@@ -1,4 +1,4 @@
-//! Units that adapt: whether a stretch of 2 MiB that is out comes back whole or page by page.
+//! Samples of use: whether a stretch of 2 MiB that is out comes back whole or page by page.
 //!
 //! There are no access bits, and all of a huge page comes for a touch of one page. So now and then
 //! a stretch that would come whole comes page by page (and window by window) instead, a *probe*:

@@ -161,7 +161,7 @@ impl Pager {
         s.end();
         self.slot().looked_at_ns.store(0, Ordering::Release);
         self.slot().charged_pages.store(0, Ordering::Relaxed);
-        if !s.is_marked() {
+        if !s.has_marks() {
             return;
         }
         let Some(active) = self.active() else { return };

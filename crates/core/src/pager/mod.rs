@@ -5,23 +5,24 @@
 //!          | signal                        | hold.rs                          | mapping.rs, fork.rs
 //!          v                               v                                  v
 //!     resolve.rs  <------------------ make_resident                      ranges; book.rs
-//!          | serve.rs, or no room?                                            ^
+//!          | serve.rs: no room?                                            ^
 //!          v                                                       background thread
 //!     evict.rs: sweep.rs (resident -> limbo), age_out.rs (limbo -> swap cache) <---- evictor
 //! ```
 //!
-//! A file calls methods of the pager that stand in files below its own, or to the left of it, and
-//! none above (`tests/tests/tidy/pager.rs` reads this table):
+//! A file calls methods of the pager only in the rows below its own, and to its left in its row
+//! (`tests/tests/tidy/pager.rs` reads this table):
 //!
 //! ```text
-//!   calls of the program   mapping advise bring_in ending activate fork
-//!   faults                 resolve
-//!   memory is short        evict reclaim sampling marks
-//!   pages come             fill window serve ahead
-//!   pages go               huge to_cache take guard together protection age_out sweep
-//!   amounts                timing turn room balance refusal frames
-//!   the book               shared accounts size record claim book
-//!   values                 active hold stream huge_sampling
+//!   calls and orders   mapping advise bring_in ending activate fork
+//!   faults             resolve
+//!   memory is wanted   evict reclaim
+//!   pages come         window serve ahead
+//!   pages go           take guard together age_out sweep sampling
+//!   both ways          fill huge to_cache protection marks
+//!   amounts            timing turn room balance refusal frames
+//!   the book           shared accounts size record claim book
+//!   values             active hold stream huge_sampling
 //! ```
 //!
 //! Vocabulary. *Dormant*: the memory that the process has mapped cannot exceed the limit, so ranges
@@ -191,7 +192,7 @@ pub struct Pager {
     /// last look.
     disturbed: AtomicU32,
     /// Pages that left without limbo so far: the clock of `policy/ghost.rs`.
-    dropped: AtomicU64,
+    left_directly: AtomicU64,
     /// Pages that are back after the sweep's hand had taken them, since the trail was told.
     came_back: AtomicU32,
     /// Pages of memory that the cache and the tables take, and the pool's part of them, at the last
@@ -265,7 +266,7 @@ impl Pager {
             unit_pages_least: AtomicUsize::new(0),
             claims_ended: AtomicU32::new(0),
             disturbed: AtomicU32::new(0),
-            dropped: AtomicU64::new(0),
+            left_directly: AtomicU64::new(0),
             came_back: AtomicU32::new(0),
             own: AtomicI64::new(0),
             pool: AtomicI64::new(0),

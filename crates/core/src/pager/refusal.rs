@@ -96,6 +96,8 @@ impl Refusals {
         self.generation.load(Ordering::Relaxed)
     }
 
+    /// Whether the evictor rests: it has nothing to try.
+    #[inline]
     pub fn rests(&self) -> bool {
         self.tolerated_until_ns.load(Ordering::Relaxed) == RESTS
     }
@@ -219,12 +221,6 @@ impl Pager {
         let until_ns = crate::sys::now_ns() + TOLERATED_NS;
         self.refusals.tolerate(over.max(0) + pages.max(OVER_PAGES), until_ns);
         self.wake_evictor();
-    }
-
-    /// Whether the evictor rests: it has nothing to try.
-    #[inline]
-    pub(super) fn rests(&self) -> bool {
-        self.refusals.rests()
     }
 
     /// Ends the rest, for another round: all tolerated pages are used.

@@ -1,8 +1,8 @@
-//! Serving a fault: the touched page, and its neighbours where the access is sequential.
+//! A fault: the touched page, and its neighbours where the access is sequential.
 //!
 //! This runs in the signal handler of the faulting thread (or under a system call that needs the
 //! page), so: no allocation, no managed memory. A fault looks at the page under the lock, plans
-//! which pages are to come, and has them filled under a claim (`fill.rs`). The second of two
+//! which pages are to come, and has them served under a claim (`serve.rs`). The second of two
 //! threads that fault on one page waits for the claim of the first, and finds the page resident.
 
 use super::fill::Serve;
@@ -405,7 +405,7 @@ impl Pager {
 
     /// Answers a fault that was under way when paging ended: the page is there now. A fault that
     /// repeats too often in a row is the program's own business.
-    pub(super) fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
+    fn fault_after_the_end(&self, page: usize, stream: &mut FaultStream) -> Fault {
         if self.ended().is_none() || stream.repeated(page) { Fault::NotOurs } else { Fault::Served }
     }
 }

@@ -1,4 +1,5 @@
-//! Room: threads that find none, and how many of them free memory themselves.
+//! Room: threads that find none, how many of them free memory themselves, and how the evictor is
+//! woken.
 //!
 //! The evictor frees pages by the dozen and with one flush; a thread that frees a few for itself
 //! pays a flush for each. With more threads than processors the evictor gets little of the

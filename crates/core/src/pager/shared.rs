@@ -68,7 +68,7 @@ impl Sharing {
 
     /// Whether marks are believed: some page may be marked.
     #[inline]
-    pub fn is_marked(&self) -> bool {
+    pub fn has_marks(&self) -> bool {
         self.marked.load(Ordering::Relaxed)
     }
 

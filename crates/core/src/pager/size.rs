@@ -1,5 +1,5 @@
 //! How much of a tree's memory a process keeps: how far it is over its limit, how much it leaves
-//! free, and which size it holds.
+//! free, which size it holds, and how much of it limbo takes.
 //!
 //! A process takes the pages that it needs from its own, so that it keeps its size. `uzswap run`
 //! changes the sizes (`control/share.rs`): it knows what memory is worth to each process.

@@ -202,7 +202,7 @@ impl Pager {
             return refused;
         }
         let entry = if let Aged::Stored(entry) = aged { Some(entry) } else { None };
-        self.note_gone(s, addr, false, entry);
+        self.note_given(s, addr, false, entry);
         Taken { pages: 1, next: Next::End }
     }
 

@@ -74,8 +74,8 @@ impl Pager {
         aged: Aged,
     ) -> bool {
         match aged {
-            Aged::Zero => self.note_gone(s, page, true, None),
-            Aged::Stored(entry) => self.note_gone(s, page, true, Some(entry)),
+            Aged::Zero => self.note_given(s, page, true, None),
+            Aged::Stored(entry) => self.note_given(s, page, true, Some(entry)),
             Aged::Refused | Aged::Empty => {
                 self.put_back(s, active, page, slot);
                 if matches!(aged, Aged::Refused) {

@@ -8,9 +8,21 @@ use super::{code_of, function, rust_files};
 fn pager() -> BTreeMap<String, String> {
     let all = rust_files().into_iter().filter_map(|(name, text)| {
         let file = name.strip_prefix("core/src/pager/")?.strip_suffix(".rs")?;
-        (!file.contains('/')).then(|| (file.to_string(), code_of(&text)))
+        (!file.contains('/')).then(|| (file.to_string(), joined(&code_of(&text))))
     });
     all.collect()
+}
+
+/// Code whose chains of calls are in one line each.
+fn joined(code: &str) -> String {
+    let mut all = String::new();
+    for line in code.lines() {
+        match line.trim_start().strip_prefix('.') {
+            Some(call) => all.extend([".", call]),
+            None => all.extend(["\n", line]),
+        }
+    }
+    all + "\n"
 }
 
 /// The files in the order of the table at the head of `mod.rs`, from the bottom to the top. A row
@@ -85,11 +97,13 @@ fn files_call_those_below_them() {
 #[test]
 fn counts_change_in_the_book() {
     const COUNTS: [&str; 5] =
-        ["m.count(", ".resident.", "self.limbo_pages.", "self.stored.", "self.dropped."];
+        ["m.count(", ".resident.", "self.limbo_pages.", "self.stored.", "self.left_directly."];
     let mut wrong = Vec::new();
     for (file, code) in pager() {
         for line in code.lines().filter(|_| file != "book") {
-            let is_change = !line.contains(".load(") && COUNTS.iter().any(|c| line.contains(c));
+            let looks = |line: String, count: &&str| line.replace(&format!("{count}load("), "");
+            let line = COUNTS.iter().fold(line.to_string(), looks);
+            let is_change = COUNTS.iter().any(|count| line.contains(count));
             if is_change {
                 wrong.push(format!("{file}: {}", line.trim()));
             }
@@ -102,7 +116,8 @@ fn counts_change_in_the_book() {
 fn calls_are_found_in_all_their_forms() {
     let code = "impl Other {\n    fn x() { self.no() }\n}\n\
                 impl Pager {\n    fn y(&self) {\n        \
-                self.one(self.two(), self.field);\n        t.self_();\n    }\n}\nfn z() {}\n";
-    let body = methods_of(code);
-    assert_eq!(called(&body).collect::<Vec<_>>(), ["one", "two"]);
+                self.one(self.two(), self.field);\n        t.self_();\n        \
+                self\n            .three()\n    }\n}\nfn z() {}\n";
+    let body = methods_of(&joined(code));
+    assert_eq!(called(&body).collect::<Vec<_>>(), ["one", "two", "three"]);
 }
