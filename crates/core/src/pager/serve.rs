@@ -1,5 +1,12 @@
 //! Serving: a missing page comes in by one of the ways, with as many of its neighbours as are
 //! wanted, are missing in the same way and have room.
+//!
+//! ```text
+//!   look (lock): states, room   | plan: a value, by what was seen   | fill: zero, limbo, load, window
+//! ```
+//!
+//! Huge pages, and the units of protection faults, are looked at and planned by themselves
+//! (`huge.rs`, `protection.rs`).
 
 use super::fill::Serve;
 use super::{Active, Locked, Pager};
@@ -7,7 +14,6 @@ use crate::cache::LoadError;
 use crate::control::Notice;
 use crate::latency::FaultKind;
 use crate::policy::WINDOW_LOCKED_PAGES;
-use crate::policy::limbo::Stretch;
 use crate::region::{PageState, Range};
 use crate::store::remote::NO_ANSWER;
 use crate::store::valkey::GONE;
@@ -17,6 +23,77 @@ use crate::sys::{Errno, PAGE_SHIFT, PAGE_SIZE};
 const HUGE_TRIES: u32 = 8;
 /// Attempts to bring a window in by moving frames.
 const WINDOW_TRIES: u32 = 4;
+
+/// A missing page as it looks: by this, and nothing else, it is planned how it comes.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    first: PageState,
+    /// Pages from the first on, not 0, that are missing in the same way, free and wanted.
+    alike: usize,
+    /// They can come as a window; and there are frames for one, which count already.
+    may_be_window: bool,
+    has_stock: bool,
+    /// The evictor has, or will soon have, to make room; looked at for windows only.
+    is_nearly_full: bool,
+    /// Pages over the limit if the pages come one by one, [`WINDOW_LOCKED_PAGES`] at most;
+    /// negative: room.
+    excess: i64,
+    tries: u32,
+}
+
+/// How missing pages are to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Plan {
+    Zero(usize),
+    /// From this slot on.
+    Limbo(usize, usize),
+    Window(usize),
+    Load(usize),
+    /// Not before there is room for so many.
+    Room(i64),
+    /// No thread asks for a page that is there.
+    None,
+}
+
+impl Plan {
+    /// Pages that come, if the kernel takes them.
+    fn pages(self) -> usize {
+        match self {
+            Plan::Zero(pages) | Plan::Limbo(_, pages) | Plan::Window(pages) | Plan::Load(pages) => {
+                pages
+            }
+            Plan::Room(_) | Plan::None => 1,
+        }
+    }
+}
+
+impl Look {
+    /// The way that fits: a window if it can, else page by page as far as there is room.
+    fn plan(&self) -> Plan {
+        if self.may_be_window {
+            if self.has_stock {
+                return Plan::Window(self.alike);
+            }
+            if self.tries == 0 && self.is_nearly_full {
+                // Pages have to leave for these, now or soon: better now, and without a copy.
+                return Plan::Room(self.alike as i64);
+            }
+        }
+        let pages = self.alike.min(WINDOW_LOCKED_PAGES);
+        // Fewer pages are better than a wait.
+        let with_room = |plan: fn(usize) -> Plan| match pages as i64 - self.excess.max(0) {
+            ..=0 => Plan::Room(if self.may_be_window { pages as i64 } else { 1 }),
+            room => plan(room as usize),
+        };
+        match self.first {
+            PageState::None => with_room(Plan::Zero),
+            PageState::Stored(_) => with_room(Plan::Load),
+            // Pages of limbo count already.
+            PageState::Limbo(slot) => Plan::Limbo(slot as usize, pages),
+            PageState::Resident => Plan::None,
+        }
+    }
+}
 
 impl Pager {
     /// Serves the missing page `page` and up to `want - 1` after it that are missing in the same
@@ -41,40 +118,60 @@ impl Pager {
         {
             return served;
         }
-        let first = self.state_of(page);
-        let pages = self.alike_run(s, active, &range, first, page, want);
-        if pages == 0 {
+        let Some(look) = self.look(s, active, &range, page, want, tries) else {
             return Serve::Changed;
-        }
-        let is_window = matches!(first, PageState::Stored(_))
-            && tries <= WINDOW_TRIES
-            && self.may_be_window(active, &range, pages);
-        let (pages, stretch) = match self.room_for(s, first, pages, is_window, tries) {
-            Ok(room) => room,
-            Err(pages) => return Serve::NeedRoom(pages),
         };
-        let served = match first {
-            PageState::Stored(_) if let Some(stretch) = stretch => {
-                self.serve_window(s, active, page, pages, stretch)
-            }
-            PageState::None => self.serve_zero(s, active, page, pages),
-            PageState::Limbo(slot) => self.serve_limbo(s, active, page, slot as usize, pages),
-            PageState::Stored(_) => {
+        if look.may_be_window {
+            s.limbo.want_stock();
+        }
+        let plan = look.plan();
+        let served = match plan {
+            Plan::Room(pages) => return Serve::NeedRoom(pages),
+            Plan::Zero(pages) => self.serve_zero(s, active, page, pages),
+            Plan::Limbo(slot, pages) => self.serve_limbo(s, active, page, slot, pages),
+            Plan::Window(pages) => self.serve_window(s, active, page, pages),
+            Plan::Load(pages) => {
                 let guards = !write && pages == 1 && self.may_be_guarded(active, &range);
                 self.serve_stored(s, active, &range, page, pages, guards)
             }
-            // No thread asks for a page that is there.
-            PageState::Resident => Serve::Done(1, FaultKind::LimboHit),
+            Plan::None => Serve::Done(1, FaultKind::LimboHit),
         };
         if active.blocks > 0 && !matches!(served, Serve::Changed) {
             // A window may reach into the next stretch.
             self.note_small(page);
-            self.note_small(page + (pages - 1) * PAGE_SIZE);
+            self.note_small(page + (plan.pages() - 1) * PAGE_SIZE);
             if let Serve::Done(brought, _) = served {
                 self.note_brought(s, active, &range, page, brought);
             }
         }
         served
+    }
+
+    /// Looks at a missing page and at the pages after it. `None`: the page itself is claimed.
+    #[inline]
+    fn look(
+        &self,
+        s: &Locked<'_>,
+        active: &Active,
+        range: &Range,
+        page: usize,
+        want: usize,
+        tries: u32,
+    ) -> Option<Look> {
+        let first = self.state_of(page);
+        let alike = self.alike_run(s, active, range, first, page, want);
+        let may_be_window = matches!(first, PageState::Stored(_))
+            && tries <= WINDOW_TRIES
+            && self.may_be_window(active, range, alike);
+        (alike > 0).then(|| Look {
+            first,
+            alike,
+            may_be_window,
+            has_stock: may_be_window && s.limbo.has_stock() && self.excess(0) <= 0,
+            is_nearly_full: may_be_window && tries == 0 && self.is_nearly_full(),
+            excess: self.excess(alike.min(WINDOW_LOCKED_PAGES) as i64),
+            tries,
+        })
     }
 
     /// How many pages from `page` on, `want` at most, are missing in the same way and free; 0: the
@@ -106,42 +203,6 @@ impl Pager {
         pages
     }
 
-    /// How many of `pages` missing pages have room now, and the frames of the stock that a window
-    /// moves in. `Err`: the pages to make room for.
-    #[inline]
-    fn room_for(
-        &self,
-        s: &mut Locked<'_>,
-        first: PageState,
-        pages: usize,
-        is_window: bool,
-        tries: u32,
-    ) -> core::result::Result<(usize, Option<Stretch>), i64> {
-        if is_window {
-            s.limbo.want_stock();
-            // The frames of the stock count already.
-            let stretch = if self.excess(0) <= 0 { s.limbo.take_stock(pages) } else { None };
-            if stretch.is_some() {
-                return Ok((pages, stretch));
-            }
-            if tries == 0 && self.is_nearly_full() {
-                // Pages have to leave for these, now or soon: better now, and without a copy.
-                return Err(pages as i64);
-            }
-        }
-        let pages = pages.min(WINDOW_LOCKED_PAGES);
-        // Limbo pages count already; everything else needs room. Fewer pages are better than a
-        // wait.
-        if matches!(first, PageState::Limbo(_)) {
-            return Ok((pages, None));
-        }
-        let excess = self.excess(pages as i64).max(0) as usize;
-        if excess >= pages {
-            return Err(if is_window { pages as i64 } else { 1 });
-        }
-        Ok((pages - excess, None))
-    }
-
     /// Reports a page that is needed and cannot be had.
     pub(super) fn note_lost(&self, why: LoadError) {
         let (notice, errno) = match why {
@@ -154,5 +215,61 @@ impl Pager {
             _ => (Notice::CorruptPage, Errno::EIO.0),
         };
         self.tree().notice(notice, errno);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORED: PageState = PageState::Stored(7);
+    const MOST: usize = WINDOW_LOCKED_PAGES;
+
+    /// A first attempt at `alike` pages, with more room than they need.
+    fn look(first: PageState, alike: usize) -> Look {
+        Look {
+            first,
+            alike,
+            may_be_window: false,
+            has_stock: false,
+            is_nearly_full: false,
+            excess: -100,
+            tries: 0,
+        }
+    }
+
+    #[test]
+    fn each_state_has_its_way() {
+        assert_eq!(look(PageState::None, 3).plan(), Plan::Zero(3));
+        assert_eq!(look(PageState::Limbo(9), 3).plan(), Plan::Limbo(9, 3));
+        assert_eq!(look(STORED, 3).plan(), Plan::Load(3));
+        assert_eq!(look(PageState::Resident, 3).plan(), Plan::None);
+        assert_eq!(look(STORED, 4 * MOST).plan(), Plan::Load(MOST), "no buffer for more");
+    }
+
+    #[test]
+    fn fewer_pages_come_rather_than_none() {
+        for first in [PageState::None, STORED] {
+            let with = |excess| Look { excess, ..look(first, 8) }.plan();
+            assert_eq!(with(0).pages(), 8);
+            assert_eq!(with(1).pages(), 7);
+            assert_eq!(with(7).pages(), 1);
+            assert_eq!([8, 9, 1000].map(with), [Plan::Room(1); 3], "one is enough to go on");
+        }
+        let in_limbo = Look { excess: 1000, ..look(PageState::Limbo(1), 8) };
+        assert_eq!(in_limbo.plan(), Plan::Limbo(1, 8), "these count already");
+    }
+
+    #[test]
+    fn a_window_waits_for_frames_once() {
+        let window = Look { may_be_window: true, ..look(STORED, 4 * MOST) };
+        assert_eq!(window.plan(), Plan::Load(MOST), "there is room for ordinary loads");
+        let full = Look { is_nearly_full: true, ..window };
+        assert_eq!(full.plan(), Plan::Room(4 * MOST as i64));
+        assert_eq!(Look { tries: 1, ..full }.plan(), Plan::Load(MOST));
+        let has_stock = Look { has_stock: true, excess: 1000, ..full };
+        assert_eq!(has_stock.plan(), Plan::Window(4 * MOST), "its frames count already");
+        let over = Look { tries: 1, excess: MOST as i64, ..full };
+        assert_eq!(over.plan(), Plan::Room(MOST as i64), "room for all of it at once");
     }
 }

@@ -22,7 +22,6 @@ use super::fill::Serve;
 use super::{Active, Locked, Pager, is_data};
 use crate::cache::{LoadError, Origin, Print, SwapEntry};
 use crate::latency::FaultKind;
-use crate::policy::limbo::Stretch;
 use crate::policy::{BATCH_PAGES, WINDOW_LEAST_PAGES};
 use crate::region::{PageState, Range};
 use crate::sys::PAGE_SIZE;
@@ -61,9 +60,9 @@ impl Pager {
         active: &Active,
         page: usize,
         pages: usize,
-        stretch: Stretch,
     ) -> Serve {
         let mechanism = active.mechanism.as_mover().expect("asked");
+        let stretch = s.limbo.take_stock(pages).expect("there is a stock");
         let pages = pages.min(stretch.count);
         let mut loads = [None; BATCH_PAGES];
         for (i, load) in loads[..pages].iter_mut().enumerate() {
@@ -215,8 +214,7 @@ mod tests {
 
     fn serve(world: &World, page: usize, pages: usize) -> Serve {
         let mut s = world.pager.enter();
-        let stretch = s.limbo.take_stock(pages).expect("there is a stock");
-        world.pager.serve_window(&mut s, world.active(), world.at(page), pages, stretch)
+        world.pager.serve_window(&mut s, world.active(), world.at(page), pages)
     }
 
     #[test]
