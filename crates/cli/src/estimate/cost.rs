@@ -29,6 +29,9 @@ use crate::place::own_path;
 use crate::process::{Interrupt, one_line};
 use crate::program::reason;
 
+/// Memory that a process that pages takes for uzswap itself (`docs/experiments/builds.md`).
+pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
+
 const PAGES: u64 = 16_384;
 /// Pages of the cold work: there the worker reads, between two touches, as many cache lines as the
 /// caches that are a core's own hold (`Between::LINES`).
@@ -85,10 +88,7 @@ impl Costs {
         let bench = Calibration { corpus: corpus(pages)?, interrupt };
         let room = (RESIDENT + (1.0 - RESIDENT) * density.stored).min(0.7);
         let limit = |pages: u64, room: f64| {
-            format!(
-                "{:.0}",
-                (pages * PAGE_BYTES as u64) as f64 * room + super::model::PROCESS_BYTES
-            )
+            format!("{:.0}", (pages * PAGE_BYTES as u64) as f64 * room + PROCESS_BYTES)
         };
         let free = bench.run(&WARM, None)?;
         let squeezed = bench.run(&WARM, Some(&["--memory", &limit(PAGES, room)]))?;

@@ -21,14 +21,12 @@ use serde_json::{Value, json};
 use uzswap::policy::{Borders, POOL_FIRST_PERCENT, POOL_LEAST_PERCENT, POOL_MOST_PERCENT};
 use uzswap::policy::{is_denser_better, limbo_target, next_pool_percent};
 
-use super::cost::Costs;
+use super::cost::{Costs, PROCESS_BYTES};
 use super::curve::{self, Step};
 use super::density::Density;
 use super::watch::Observation;
 use super::within::Refaults;
 
-/// Memory that a process that pages takes for uzswap itself (`docs/experiments/builds.md`).
-pub const PROCESS_BYTES: f64 = 5.0 * 1024.0 * 1024.0;
 const PAGE_BYTES: f64 = uzswap::PAGE_BYTES as f64;
 /// The part of the pages after one used a moment ago that comes by windows. Only some pages are
 /// watched, so touches look in order where pages between those are left out, too. Of CPython's

@@ -44,7 +44,7 @@ impl Device {
             _ => format!("{shown}: {}", reason(&e)),
         })?;
         let bytes = hold.seek(SeekFrom::End(0)).map_err(|e| format!("{shown}: {}", reason(&e)))?;
-        let in_words = |e: uzswap::sys::Errno| super::claim::in_words(&shown.to_string(), e);
+        let in_words = |e: uzswap::sys::Errno| super::words::in_words(&shown.to_string(), e);
         let buffer = Mutex::new(Mapping::new(BUFFER_BYTES).map_err(in_words)?);
         let direct = file::open_device(path.as_os_str().as_bytes()).map_err(in_words)?;
         Ok(Device { _hold: hold, direct, buffer, bytes })

@@ -18,6 +18,7 @@ pub mod claim;
 pub mod device;
 mod keeper;
 pub mod valkey;
+mod words;
 
 pub use keeper::{Keeper, Kept};
 
@@ -136,7 +137,7 @@ impl Kept for Exports {
         let mut released = Ok(());
         for claim in &mut self.claims {
             if let Err(e) = claim.release(is_used) {
-                released = Err(claim::in_words(&claim.shown, e));
+                released = Err(words::in_words(&claim.shown, e));
             }
         }
         released

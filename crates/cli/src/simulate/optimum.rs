@@ -3,8 +3,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::policies::Policy;
-use super::sequence::{Event, Sequence};
+use super::sequence::{Event, Policy, Sequence};
 
 /// There is no next touch.
 const NEVER: u32 = u32::MAX;

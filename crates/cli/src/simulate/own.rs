@@ -23,7 +23,7 @@ use uzswap::policy::{
 };
 use uzswap::region::Heat;
 
-use super::policies::Policy;
+use super::sequence::Policy;
 
 const PAGE_SHIFT: u32 = 12;
 /// The pool's part of the limit: what remains is the pages that are simulated.

@@ -19,15 +19,7 @@
 use super::list::List;
 use super::optimum::{self, Optimum};
 use super::own::Own;
-use super::sequence::{Event, Sequence};
-
-/// A policy at work. Pages are below [`Sequence::lives`].
-pub trait Policy {
-    /// A page is touched, by the event at `at`: whether it was in memory. It is now.
-    fn touch(&mut self, page: u32, at: usize) -> bool;
-    /// A page is worthless.
-    fn forget(&mut self, page: u32);
-}
+use super::sequence::{Event, Policy, Sequence};
 
 /// Which policies there are, in the order of tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

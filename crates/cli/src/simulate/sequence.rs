@@ -28,6 +28,14 @@ pub enum Event {
     Death(u32),
 }
 
+/// A policy at work. Pages are below [`Sequence::lives`].
+pub trait Policy {
+    /// A page is touched, by the event at `at`: whether it was in memory. It is now.
+    fn touch(&mut self, page: u32, at: usize) -> bool;
+    /// A page is worthless.
+    fn forget(&mut self, page: u32);
+}
+
 /// Everything that a trace says.
 #[derive(Debug)]
 pub struct Sequence {

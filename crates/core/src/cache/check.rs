@@ -2,8 +2,9 @@
 
 use super::counters::Counters;
 use super::entry::{Ends, Entry, Mark};
+use super::records::NONE;
 use super::state::State;
-use super::{AreaState, Location, NONE, OWN_AREA, RAW, SwapCache, SwapEntry};
+use super::{AreaState, Location, OWN_AREA, RAW, SwapCache, SwapEntry};
 use crate::pool::Handle;
 use crate::store::Store;
 use crate::sys::PAGE_SIZE;

@@ -1,13 +1,10 @@
 //! Swap entries: the compact record of where each page is, and the tables that find it.
 
-use super::group::Member;
-use super::records::{Record, Records};
+use super::records::{NONE, Record, Records};
 use crate::store::cluster::Place;
 use crate::sys::Result;
 use crate::sys::mem::Table;
 
-/// No entry, no list member.
-pub const NONE: u32 = u32::MAX;
 /// Areas: type 0 is the cache's own (`swap_out`), the others are keyed by the caller (`init`).
 pub const MAX_AREAS: usize = 32;
 /// The area whose offsets the cache gives out.
@@ -49,6 +46,13 @@ impl SwapEntry {
         }
         Some(SwapEntry { area: (bits >> 32) as u8, offset: bits as u32 })
     }
+}
+
+/// A place in a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    pub group: u32,
+    pub index: u8,
 }
 
 /// Where the page of an entry is. Exactly one place.

@@ -36,7 +36,7 @@ mod make;
 mod unpack;
 
 use super::Page;
-use super::entry::{Location, Mark};
+use super::entry::{Location, Mark, Member};
 use super::records::{Record, Records};
 use super::state::{self, RAW, State};
 use crate::codec::CodecId;
@@ -52,13 +52,6 @@ pub const GROUP_PAGES: usize = 16;
 /// are.
 const MAX_PARTS: usize = 8;
 const MAX_FORM_BYTES: usize = MAX_PARTS * MAX_OBJECT_BYTES;
-
-/// A place in a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Member {
-    pub group: u32,
-    pub index: u8,
-}
 
 /// A place in a group with the group's sequence number, for a caller that lets go of the lock.
 #[derive(Clone, Copy)]

@@ -81,7 +81,7 @@ use crate::sys::contention::Class;
 use crate::sys::sync::Mutex;
 use crate::sys::{Errno, PAGE_SIZE, Result};
 use choice::Choice;
-use entry::{Area, AreaState, Location, NONE, OWN_AREA};
+use entry::{Area, AreaState, Location, OWN_AREA};
 use fingerprint::Fingerprint;
 use glance::{StateGuard, StateLock};
 use group::{UNPACKED, Unpacked};

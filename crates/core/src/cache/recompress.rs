@@ -29,9 +29,10 @@
 
 use core::sync::atomic::Ordering;
 
-use super::entry::{Location, Mark, NONE};
+use super::entry::{Location, Mark};
 use super::group::Grouper;
 use super::keys::Which;
+use super::records::NONE;
 use super::state::{self, RAW, State};
 use super::{MAX_COMPRESSED_BYTES, Page, SwapCache};
 use crate::codec::{CodecId, CodecSpec, Scratch};

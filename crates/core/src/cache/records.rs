@@ -1,8 +1,10 @@
 //! Records by id, and which of them are not in use.
 
-use super::entry::NONE;
 use crate::sys::mem::{Table, Zeroable};
 use crate::sys::{Errno, Result};
+
+/// No record: the end of a list.
+pub const NONE: u32 = u32::MAX;
 
 /// A record that says itself whether it is in use. All zero: it is not.
 pub trait Record: Zeroable {

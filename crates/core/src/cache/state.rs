@@ -7,12 +7,13 @@
 use super::Page;
 use super::counters::Counters;
 use super::entry::{
-    Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, NONE, OWN_AREA, SwapEntry,
+    Area, AreaState, Ends, Entries, Location, MAX_AREAS, Mark, OWN_AREA, SwapEntry,
 };
 use super::group::{self, Groups};
 use super::kept::Kept;
 use super::keys;
 use super::recompress::{self, Idleness};
+use super::records::NONE;
 use crate::codec::{CodecId, CompressError};
 use crate::pool::{Handle, Pool, PoolError, PoolKind};
 use crate::store::Store;

@@ -6,10 +6,11 @@
 //!   copy 16 objects, mark --> decompress side by side, compress --> who is still what it was joins; all grow cold
 //! ```
 
-use super::{GROUP_PAGES, MAX_FORM_BYTES, Member, Spot};
+use super::{GROUP_PAGES, MAX_FORM_BYTES, Spot};
 use crate::cache::choice::with_entropy_coding;
-use crate::cache::entry::{Location, Mark, NONE};
+use crate::cache::entry::{Location, Mark, Member};
 use crate::cache::recompress::{MAX_PASSED, SHORT_BYTES};
+use crate::cache::records::NONE;
 use crate::cache::state::{self, State};
 use crate::cache::{Page, SwapCache};
 use crate::codec::{CodecId, CodecSpec, Scratch};

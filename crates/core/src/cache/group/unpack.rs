@@ -10,8 +10,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{GROUP_PAGES, MAX_FORM_BYTES, Member, Spot};
-use crate::cache::entry::{Location, Mark};
+use super::{GROUP_PAGES, MAX_FORM_BYTES, Spot};
+use crate::cache::entry::{Location, Mark, Member};
 use crate::cache::read::Failure;
 use crate::cache::state::{RAW, State};
 use crate::cache::{LoadError, MAX_COMPRESSED_BYTES, Page, SwapCache};
