@@ -321,11 +321,11 @@ impl Ring {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn ring() -> Arc<Ring> {
+    pub(crate) fn ring() -> Arc<Ring> {
         // An all-zero Ring is valid: it consists of atomics.
         #[allow(unsafe_code)]
         // SAFETY: allocated zeroed; zero is valid for atomics.

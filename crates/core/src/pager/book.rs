@@ -559,3 +559,113 @@ impl Pager {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::PROT_READ;
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
+    use super::*;
+    use crate::sys::Errno;
+    use crate::sys::mechanism::Filled;
+
+    fn world(pages: usize, hides: bool) -> World {
+        let w = World::new(Spec { hides, ..Spec::roomy(pages) });
+        w.map(0, pages, READ_WRITE);
+        w
+    }
+
+    /// Writes pages, each by a thread of its own, so that none brings neighbours along.
+    fn write(w: &World, pages: &[usize]) {
+        for page in pages {
+            assert_eq!(w.thread().access(w.at(*page), true, |b| b[9] = 7), Touch::Done);
+        }
+    }
+
+    fn state(w: &World, page: usize) -> PageState {
+        w.pager.state_of(w.at(page))
+    }
+
+    #[test]
+    fn runs_end_where_the_question_does_and_a_failure_is_the_last_answer() {
+        const BORDER: usize = STRETCH_PAGES;
+        let w = world(2 * BORDER, false);
+        write(&w, &[1, 2, 3, BORDER - 1, BORDER, BORDER + 2]);
+        let runs = |from: usize, to: usize, fails_at: usize| {
+            let mut seen = Vec::new();
+            let result = w.pager.for_each_resident_run(w.at(from), w.at(to), |start, end| {
+                seen.push([start, end].map(|at| (at - World::BASE) / PAGE_SIZE));
+                if seen.len() == fails_at { Err(Errno::EIO) } else { Ok(()) }
+            });
+            (seen, result.is_ok())
+        };
+        let all = vec![[1, 4], [BORDER - 1, BORDER + 1], [BORDER + 2, BORDER + 3]];
+        assert_eq!(runs(0, 2 * BORDER, 0), (all, true));
+        assert_eq!(runs(2, BORDER, 0), (vec![[2, 4], [BORDER - 1, BORDER]], true));
+        assert_eq!(runs(4, BORDER - 1, 1), (vec![], true));
+        assert_eq!(runs(0, 2 * BORDER, 1), (vec![[1, 4]], false));
+        assert_eq!(runs(2, 4, 1), (vec![[2, 4]], false), "the last run may fail, too");
+    }
+
+    #[test]
+    fn of_a_run_that_stops_halfway_only_the_page_that_stopped_it_is_passed_over() {
+        let w = world(8, false);
+        write(&w, &[0, 1, 2, 3, 4, 5]);
+        // All of them have copies.
+        w.active().cache.set_max_kept_bytes(usize::MAX);
+        w.page_out();
+        write(&w, &[0, 1, 2, 3, 4, 5]);
+        // The kernel will not move page 1, and has dropped page 4.
+        w.fake().set_prot(w.at(1), PAGE_SIZE, PROT_READ);
+        w.fake().discard(w.at(4), PAGE_SIZE);
+        let take = |page: usize| {
+            w.pager.take_run(&mut w.pager.enter(), w.active(), w.at(page), 3, false).0.pages
+        };
+        assert_eq!([0, 3].map(take), [1, 1]);
+        w.fake().set_prot(w.at(1), PAGE_SIZE, READ_WRITE);
+        let goes = |page: usize| w.pager.table.word(w.at(page), |_, e| e.cool());
+        assert_eq!([1, 2, 5].map(goes), [false, true, true]);
+        assert_eq!((state(&w, 4), w.pager.resident_pages()), (PageState::None, 3));
+        assert_eq!(w.active().cache.counters().stored_pages, 5, "its copy is of no use");
+        w.check();
+    }
+
+    #[test]
+    fn each_page_of_a_unit_that_is_shown_counts_by_where_it_was() {
+        let w = world(8, true);
+        w.active().cache.set_max_kept_bytes(usize::MAX);
+        write(&w, &[1, 2]);
+        w.pager.page_out(w.at(2), w.at(3));
+        w.sweep(false);
+        write(&w, &[3]);
+        w.fork_in_vain();
+        assert!(matches!(state(&w, 1), PageState::Limbo(_)) && w.pager.is_shared(w.at(3)));
+        let ways = [Counter::FirstTouches, Counter::LimboHits, Counter::Loads, Counter::OwnedPages];
+        let before = ways.map(|way| w.pager.slot().get(way));
+        w.pager.unit_pages_least.store(4, Ordering::Relaxed);
+        write(&w, &[0]);
+        assert_eq!(ways.map(|way| w.pager.slot().get(way)), before.map(|count| count + 1));
+        assert_eq!((w.pager.resident_pages(), w.pager.limbo_pages()), (4, 0));
+        let has_copy = |page: &usize| w.pager.table.word(w.at(*page), |_, e| e.copy().is_some());
+        assert_eq!((0..4).filter(has_copy).collect::<Vec<_>>(), [2]);
+        w.check();
+    }
+
+    #[test]
+    fn a_page_that_was_copied_into_its_place_is_nowhere_else() {
+        let w = world(8, false);
+        write(&w, &[0, 1, 2]);
+        w.pager.page_out(w.at(0), w.at(1));
+        w.sweep(false);
+        let PageState::Limbo(slot) = state(&w, 1) else { panic!("{:?}", state(&w, 1)) };
+        let s = w.pager.enter();
+        for page in [0, 1] {
+            assert_eq!(w.fake().fill(w.at(page), &[7; PAGE_SIZE]), Filled::All);
+            w.pager.note_copied(&s, w.at(page));
+        }
+        assert_eq!(s.limbo.page(slot as usize), None);
+        drop(s);
+        assert_eq!((w.pager.resident_pages(), w.pager.stored_pages()), (2, 0));
+        assert_eq!(w.active().cache.counters().stored_pages, 0);
+        w.check();
+    }
+}

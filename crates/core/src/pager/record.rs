@@ -122,3 +122,94 @@ impl Pager {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::trace::{Next, tests::ring};
+
+    const PID: u32 = 7;
+
+    /// A pager that records, and where it does.
+    fn recording() -> (Pager, &'static Ring) {
+        let tree: &'static _ = Box::leak(crate::control::tests::tree());
+        let ring: &'static Ring = Box::leak(Box::new(ring()));
+        // All records are of the first moment: no time comes after this.
+        ring.began_ns.store(u64::MAX, Ordering::Relaxed);
+        let pager = Pager::new();
+        pager.connect(tree, tree.claim(PID).expect("a slot"));
+        pager.record_to(ring);
+        (pager, ring)
+    }
+
+    fn taken(ring: &Ring) -> Vec<Record> {
+        let next = || match ring.next() {
+            Next::Record(words) => Some(Record::unpack(words).expect("a record")),
+            _ => None,
+        };
+        core::iter::from_fn(next).collect()
+    }
+
+    fn stretches(ring: &Ring) -> Vec<(u64, u32)> {
+        taken(ring).iter().map(|r| (r.page, r.pages)).collect()
+    }
+
+    #[test]
+    fn a_long_stretch_is_several_records_and_a_long_move_is_cut() {
+        let (p, ring) = recording();
+        let most = PAGES_MAX as usize;
+        let trace = |kind: Kind, pages: usize| {
+            p.trace_pages(kind, 5 * PAGE_SIZE, (5 + pages) * PAGE_SIZE);
+            stretches(ring)
+        };
+        assert!(trace(Kind::Discarded, 0).is_empty());
+        assert_eq!(trace(Kind::Discarded, most), [(5, PAGES_MAX)]);
+        let second = (5 + u64::from(PAGES_MAX), 3);
+        assert_eq!(trace(Kind::Discarded, most + 3), [(5, PAGES_MAX), second]);
+        for kind in [Kind::MovedFrom, Kind::MovedTo] {
+            assert_eq!(trace(kind, most + 3), [(5, PAGES_MAX)]);
+        }
+    }
+
+    #[test]
+    fn while_pages_are_watched_touches_of_others_are_left_out_and_nothing_else() {
+        let (p, ring) = recording();
+        p.tree().watch_log2.store(3, Ordering::Relaxed);
+        let touch = || {
+            p.trace_served(103 * PAGE_SIZE, 58, FaultKind::PoolLoad, false, false);
+            stretches(ring)
+        };
+        assert_eq!(touch(), [(103, 58)]);
+        p.begin_to_watch();
+        // The first and the last page are watched, and few of those between.
+        let mut watched: Vec<_> = (103..161).map(|page| (page, 1)).collect();
+        watched.retain(|(page, _)| is_watched(*page, 3));
+        assert!(watched.len() < 20 && watched.starts_with(&[(103, 1)]));
+        assert!(watched.ends_with(&[(160, 1)]));
+        assert_eq!(touch(), watched);
+        p.trace_pages(Kind::Discarded, 103 * PAGE_SIZE, 161 * PAGE_SIZE);
+        assert_eq!(stretches(ring), [(103, 58)]);
+    }
+
+    #[test]
+    fn a_record_names_its_process_even_if_that_has_no_slot() {
+        let (p, ring) = recording();
+        p.trace_served(3 * PAGE_SIZE, 2, FaultKind::StoreLoad, true, false);
+        p.trace_fork(41);
+        let fault = Record {
+            kind: Kind::StoreLoad,
+            is_write: true,
+            is_held: false,
+            page: 3,
+            pages: 2,
+            pid: PID,
+            time_us: 0,
+        };
+        let fork = Record { kind: Kind::Forked, is_write: false, page: 41, pages: 0, ..fault };
+        assert_eq!(taken(ring), [fault, fork]);
+        let nobodys = core::ptr::from_ref(&p.tree().slots[9]).cast_mut();
+        p.slot.store(nobodys, Ordering::Release);
+        p.trace_process(Kind::Ended);
+        assert_eq!(taken(ring)[0].pid, crate::sys::getpid());
+    }
+}

@@ -33,3 +33,61 @@ impl Pager {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::tests::tree;
+    use crate::latency::Histogram;
+
+    /// The pager of a run in which a tick takes so long; 0: nobody has measured that.
+    fn pager(tick_ns: u64) -> Pager {
+        let tree: &'static _ = Box::leak(tree());
+        tree.tick_ns_q32.store(tick_ns << 32, Ordering::Relaxed);
+        let pager = Pager::new();
+        pager.connect(tree, tree.claim(1).expect("a slot"));
+        pager
+    }
+
+    fn counts(p: &Pager) -> [u64; FaultKind::ALL.len()] {
+        FaultKind::ALL.map(|kind| p.slot().latency.count(kind))
+    }
+
+    fn sum_ns(p: &Pager, kind: FaultKind) -> u64 {
+        let mut h = Histogram::default();
+        p.slot().latency.add_to(kind, &mut h);
+        h.sum_ns
+    }
+
+    #[test]
+    fn a_fault_that_began_before_a_tick_was_measured_is_not_timed() {
+        let p = pager(0);
+        let began = p.fault_begins();
+        p.tree().tick_ns_q32.store(1 << 32, Ordering::Relaxed);
+        p.fault_ends(began, FaultKind::LimboHit);
+        assert_eq!(counts(&p), [0; 4]);
+        p.fault_ends(p.fault_begins(), FaultKind::LimboHit);
+        assert_eq!(counts(&p), [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn ticks_count_as_nanoseconds_under_the_kind_of_the_fault() {
+        const TICK_NS: u64 = 1000;
+        const AGO: u64 = 1 << 30;
+        let p = pager(TICK_NS);
+        let began = tsc::now() - AGO;
+        p.fault_ends(Began(began), FaultKind::StoreLoad);
+        let passed = tsc::now() - began;
+        assert_eq!(counts(&p), [0, 0, 0, 1]);
+        // The thread may have moved to a processor whose counter is not quite the same.
+        let right = AGO / 2 * TICK_NS..(passed + AGO / 2) * TICK_NS;
+        assert!(right.contains(&sum_ns(&p, FaultKind::StoreLoad)));
+    }
+
+    #[test]
+    fn a_counter_that_is_behind_the_one_of_the_beginning_takes_no_time() {
+        let p = pager(1);
+        p.fault_ends(Began(u64::MAX), FaultKind::PoolLoad);
+        assert_eq!((counts(&p), sum_ns(&p, FaultKind::PoolLoad)), ([0, 0, 1, 0], 0));
+    }
+}
