@@ -273,3 +273,124 @@ impl Pager {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+    use crate::sys::PAGE_SIZE;
+    use crate::testing::noise;
+
+    /// More than are claimed and published at a time.
+    const PAGES: usize = PART_PAGES + 16;
+
+    fn world() -> World {
+        let world = World::new(Spec { slots: 256, ..Spec::roomy(PAGES) });
+        world.map(0, PAGES, READ_WRITE);
+        world
+    }
+
+    /// Writes a byte and its number to each page.
+    fn write(w: &World, pages: impl IntoIterator<Item = usize>, byte: u8) {
+        let mut thread = w.thread();
+        for page in pages {
+            let write = |b: &mut [u8; PAGE_SIZE]| (b[7], b[9]) = (page as u8, byte);
+            assert_eq!(thread.access(w.at(page), true, write), Touch::Done);
+        }
+    }
+
+    fn assert_contents(w: &World, pages: impl IntoIterator<Item = usize>, byte: u8) {
+        let mut thread = w.thread();
+        for page in pages {
+            let right = |b: &mut [u8; PAGE_SIZE]| assert_eq!((b[7], b[9]), (page as u8, byte));
+            assert_eq!(thread.access(w.at(page), false, right), Touch::Done);
+        }
+    }
+
+    /// Moves the first pages to limbo, where they lie in their order.
+    fn to_limbo(w: &World, pages: usize) {
+        let s = &mut w.pager.enter();
+        let (taken, _) = w.pager.take_run(s, w.active(), w.at(0), pages, false);
+        assert_eq!(taken.pages, pages);
+    }
+
+    fn state(w: &World, page: usize) -> PageState {
+        w.pager.state_of(w.at(page))
+    }
+
+    #[test]
+    fn a_batch_goes_but_for_the_pages_that_the_cache_refuses() {
+        let w = world();
+        write(&w, 0..PAGES, 1);
+        // Pages at the border of two parts: one that nobody takes, and one that needs no place.
+        let (last, next) = (w.at(PART_PAGES - 1), w.at(PART_PAGES));
+        assert_eq!(w.thread().access(last, true, |b| *b = noise(5)), Touch::Done);
+        assert_eq!(w.thread().access(next, true, |b| b.fill(0)), Touch::Done);
+        to_limbo(&w, PAGES);
+        let age_out = |want: usize| {
+            let (_s, freed, refused) = w.pager.age_out(w.pager.enter(), w.active(), want);
+            (freed, refused)
+        };
+        assert_eq!(age_out(PAGES - 1), (PAGES - 2, 1));
+        assert_eq!([age_out(0), age_out(9)], [(1, 0), (0, 0)], "one at least, if there is one");
+        assert_eq!((w.pager.limbo_pages(), w.pager.enter().limbo.claimed()), (0, 0));
+        let states = [state(&w, PART_PAGES - 1), state(&w, PART_PAGES)];
+        assert_eq!(states, [PageState::Resident, PageState::None]);
+        assert_eq!(w.pager.stored_pages(), PAGES as i64 - 2);
+        w.check();
+        w.thread().access(last, false, |b| assert!(*b == noise(5)));
+        assert_contents(&w, (0..PART_PAGES - 1).chain(PART_PAGES + 1..PAGES), 1);
+    }
+
+    #[test]
+    fn the_copies_of_pages_that_were_touched_or_dropped_meanwhile_are_freed() {
+        let w = world();
+        let (pager, active) = (&w.pager, w.active());
+        write(&w, 0..8, 1);
+        to_limbo(&w, 8);
+        let mut s = pager.enter();
+        let stretch = s.limbo.claim(8).expect("they are in limbo");
+        let (live, copies) = pager.look_at_slots(&s, stretch.slot, 8);
+        drop(s);
+        let mut aged = [Aged::Empty; 8];
+        let _ = pager.give_slots_to_cache(active, stretch.slot, &live[..8], &copies, &mut aged);
+        write(&w, [2], 7);
+        w.discard(5, 1);
+        let mut s = pager.enter();
+        assert_eq!(pager.publish_slots(&mut s, active, stretch.slot, &aged), 0);
+        let (s, freed, _) = pager.end_batch(s, active, stretch, 0, false);
+        drop(s);
+        assert_eq!((freed, pager.limbo_pages()), (8, 0), "all frames go");
+        assert_eq!([state(&w, 2), state(&w, 5)], [PageState::Resident, PageState::None]);
+        assert_eq!((pager.stored_pages(), active.cache.counters().stored_pages), (6, 6));
+        w.check();
+        assert_contents(&w, [0, 1, 3, 4, 6, 7], 1);
+        assert_contents(&w, [2], 7);
+    }
+
+    #[test]
+    fn a_page_that_nobody_wrote_goes_back_to_its_own_copy() {
+        // Pages without a copy lie between those with one, and so do pages that were written.
+        const NEW: [usize; 2] = [3, TOGETHER + 1];
+        const WRITTEN: [usize; 3] = [0, TOGETHER - 1, TOGETHER];
+        let w = world();
+        let old = || (0..PAGES).filter(|page| !NEW.contains(page));
+        let unwritten = || old().filter(|page| !WRITTEN.contains(page));
+        write(&w, old(), 1);
+        w.page_out();
+        let entries: Vec<_> = unwritten().map(|page| state(&w, page)).collect();
+        w.active().cache.set_max_kept_bytes(usize::MAX);
+        assert_contents(&w, old(), 1);
+        write(&w, NEW.into_iter().chain(WRITTEN), 2);
+        to_limbo(&w, PAGES);
+        w.age_out(PAGES);
+        assert_eq!(unwritten().map(|page| state(&w, page)).collect::<Vec<_>>(), entries);
+        let clean = w.pager.slot().get(Counter::CleanEvictions);
+        let c = w.active().cache.counters();
+        assert_eq!((clean, c.changed_pages), (entries.len() as u64, WRITTEN.len() as u64));
+        assert_eq!((c.stored_pages, w.pager.stored_pages()), (PAGES as u64, PAGES as i64));
+        w.check();
+        assert_contents(&w, unwritten(), 1);
+        assert_contents(&w, NEW.into_iter().chain(WRITTEN), 2);
+    }
+}

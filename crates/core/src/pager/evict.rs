@@ -304,3 +304,110 @@ impl Pager {
         (s, r)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+
+    /// More than a process keeps however full the tree is.
+    const PAGES: usize = 300;
+
+    /// A world whose pages are all written, with a limit that leaves room for `room` more.
+    fn world(room: i64) -> World {
+        let world = World::new(Spec::roomy(PAGES));
+        world.map(0, PAGES, READ_WRITE);
+        let mut thread = world.thread();
+        for page in 0..PAGES {
+            let touch = thread.access(world.at(page), true, |b| b[7] = page as u8 | 1);
+            assert_eq!(touch, Touch::Done);
+        }
+        world.pager.recount_own();
+        set_room(&world, room);
+        world
+    }
+
+    fn set_room(w: &World, room: i64) {
+        w.pager.tree().limit_pages.store(w.pager.used_pages() + room, Ordering::Relaxed);
+        w.pager.publish(true);
+    }
+
+    /// As [`world`], where the program has locked all pages.
+    fn locked(room: i64) -> World {
+        let world = world(0);
+        world.lock_in_memory(&world.thread(), 0, PAGES, true);
+        set_room(&world, room);
+        world
+    }
+
+    /// Whether the user was told that the process is over its limit.
+    fn is_noticed(w: &World) -> bool {
+        w.pager.tree().notices.load(Ordering::Relaxed) & 1 << Notice::OverLimit as u32 != 0
+    }
+
+    #[test]
+    fn the_evictor_works_up_to_the_high_mark_and_no_further() {
+        let w = world(0);
+        let missing = || w.pager.excess(0) + w.pager.watermarks().1;
+        set_room(&w, w.pager.watermarks().1);
+        assert_eq!((missing(), w.pager.evict_to_watermark()), (0, Reclaimed::default()));
+        set_room(&w, w.pager.watermarks().1 - 1);
+        let r = w.pager.evict_to_watermark();
+        assert!(r.freed > 0 && r.taken >= r.freed && r.refused == 0, "{r:?}");
+        assert_eq!(missing(), 0);
+        w.check();
+        set_room(&w, 0);
+        w.pager.keep_all();
+        assert_eq!(w.pager.evict_to_watermark(), Reclaimed::default(), "it is being dumped");
+    }
+
+    #[test]
+    fn a_step_fills_limbo_up_to_its_target_before_it_empties_it() {
+        let w = world(4096);
+        let (pager, active) = (&w.pager, w.active());
+        let target = pager.limbo_target();
+        let reclaim = |want: usize, direct: Option<usize>| {
+            let (s, r) = pager.reclaim(pager.enter(), active, want, direct);
+            assert_eq!(r.refused, 0);
+            (r.taken, r.freed, s.limbo.ready() as i64 - target)
+        };
+        let few = target as usize - 1;
+        pager.take_run(&mut pager.enter(), active, w.at(0), few, false);
+        // A thread waits for a few pages only, whatever it wants.
+        assert_eq!(reclaim(100, Some(8)), (SWEEP_PAGES, 8, SWEEP_PAGES as i64 - 9));
+        assert_eq!(reclaim(100, Some(8)), (0, 8, SWEEP_PAGES as i64 - 17));
+        assert_eq!(pager.slot().get(Counter::DirectEvictions), SWEEP_PAGES as u64);
+        assert_eq!(reclaim(SWEEP_PAGES - 17, None), (0, SWEEP_PAGES - 17, 0));
+        assert_eq!(reclaim(1, None), (0, 1, -1));
+        assert!(reclaim(1, None).0 > 0, "limbo is below its target");
+        assert_eq!(pager.slot().get(Counter::DirectEvictions), SWEEP_PAGES as u64);
+        w.check();
+        pager.ending.store(true, Ordering::Release);
+        assert_eq!(pager.reclaim(pager.enter(), active, 9, None).1, Reclaimed::default());
+    }
+
+    #[test]
+    fn a_thread_that_finds_nothing_to_evict_goes_over_the_limit_and_says_so() {
+        let w = locked(-10);
+        assert!(!is_noticed(&w));
+        drop(w.pager.make_room(w.pager.enter(), w.active(), 1));
+        assert!(w.pager.excess(1) <= 0 && w.pager.rests());
+        assert!(is_noticed(&w));
+        assert_ne!(w.pager.tree().stuck.load(Ordering::Relaxed), 0, "relatives are to give some");
+        assert_eq!(w.pager.resident_pages(), PAGES as i64);
+        w.check();
+    }
+
+    #[test]
+    fn a_share_that_cannot_be_kept_binds_no_more_while_the_tree_has_room() {
+        let w = locked(10);
+        let share = &w.pager.slot().share;
+        share.bound(1, u64::MAX);
+        assert!(w.pager.excess(1) > 0);
+        drop(w.pager.make_room(w.pager.enter(), w.active(), 1));
+        assert_eq!(share.most_pages(), None);
+        assert_eq!((w.pager.excess(10), w.pager.excess(11)), (0, 1), "the limit is as it was");
+        assert_eq!(w.pager.tree().stuck.load(Ordering::Relaxed), 0);
+        w.check();
+    }
+}

@@ -157,3 +157,113 @@ impl Pager {
         waits
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+    use crate::codec::CodecSpec;
+    use crate::control::Counter;
+    use crate::store::testing::Fault;
+    use crate::testing::page;
+
+    const PAGES: usize = 300;
+
+    /// A world whose pages are all written.
+    fn world(has_store: bool) -> World {
+        let world = World::new(Spec { slots: 512, has_store, ..Spec::roomy(PAGES) });
+        world.map(0, PAGES, READ_WRITE);
+        let mut thread = world.thread();
+        for i in 0..PAGES {
+            assert_eq!(thread.access(world.at(i), true, |b| *b = page(i as u64)), Touch::Done);
+        }
+        world.pager.recount_own();
+        world
+    }
+
+    /// Reads all pages, which brings them back.
+    fn read_all(w: &World) {
+        let mut thread = w.thread();
+        for i in 0..PAGES {
+            let touch = thread.access(w.at(i), false, |b| assert!(*b == page(i as u64), "{i}"));
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+
+    fn reclaim(w: &World, pages: u64) -> Reclaim {
+        let mut r = w.pager.begin_reclaim(pages);
+        while !w.pager.reclaim_portion(&mut r) {}
+        w.check();
+        r
+    }
+
+    #[test]
+    fn reclaim_ends_when_as_much_is_free_as_was_asked_for() {
+        let w = world(false);
+        let before = w.pager.used_pages();
+        reclaim(&w, 0);
+        assert_eq!(w.pager.resident_pages(), PAGES as i64, "nothing was asked for");
+        let r = reclaim(&w, 100);
+        let freed = before - w.pager.used_pages();
+        assert!((100..100 + w.pager.batch_pages() as i64).contains(&freed), "{freed}");
+        assert_eq!(r.stage, Stage::Pages);
+        let resident = w.pager.resident_pages();
+        w.pager.keep_all();
+        reclaim(&w, ALL_PAGES);
+        assert_eq!(w.pager.resident_pages(), resident, "it is being dumped");
+    }
+
+    #[test]
+    fn pages_that_come_back_meanwhile_are_not_chased() {
+        let w = world(false);
+        let (mut r, mut steps) = (w.pager.begin_reclaim(ALL_PAGES), 0);
+        while !w.pager.reclaim_step(w.active(), &mut r) {
+            read_all(&w);
+            steps += 1;
+            assert!(steps < 100, "each page has had its turn");
+        }
+        assert_eq!(w.pager.resident_pages(), PAGES as i64);
+        assert!(w.pager.slot().get(Counter::Evictions) >= PAGES as u64);
+        w.check();
+    }
+
+    #[test]
+    fn pages_that_were_refused_before_are_tried_again() {
+        let w = world(false);
+        let cache = &w.active().cache;
+        cache.set_max_pool_bytes(0);
+        reclaim(&w, ALL_PAGES);
+        let refused = w.pager.slot().get(Counter::EvictionsRefused);
+        assert_eq!((w.pager.resident_pages(), refused), (PAGES as i64, PAGES as u64), "once each");
+        cache.set_max_pool_bytes(usize::MAX);
+        reclaim(&w, ALL_PAGES);
+        assert_eq!((w.pager.resident_pages(), w.pager.limbo_pages()), (0, 0));
+        assert_eq!(w.pager.stored_pages(), PAGES as i64);
+        read_all(&w);
+    }
+
+    #[test]
+    fn the_pool_goes_to_the_store_or_is_packed_where_there_is_none_that_works() {
+        // How many pages are in the pool at the end, and how many were compressed again.
+        let end = |has_store: bool, has_failed: bool| {
+            let w = world(has_store);
+            let cache = &w.active().cache;
+            cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+            if has_failed {
+                w.store.inspect(|store| store.set_fault(Fault::From(1)));
+                w.page_out();
+                cache.shrink(1);
+                assert!(cache.store_failure().is_some());
+            }
+            reclaim(&w, ALL_PAGES);
+            assert_eq!(w.pager.stored_pages(), PAGES as i64);
+            let c = cache.counters();
+            read_all(&w);
+            (c.pool_pages, c.recompressed_pages)
+        };
+        assert_eq!(end(true, false), (0, 0));
+        for (in_pool, packed) in [end(false, false), end(true, true)] {
+            assert!(in_pool > 0 && packed > 0, "{in_pool} {packed}");
+        }
+    }
+}

@@ -230,3 +230,104 @@ impl Pager {
 fn is_code_being_written(prot: u32, shared: bool) -> bool {
     !shared && prot & PROT_WRITE != 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::super::{PROT_EXEC, PROT_READ};
+    use super::*;
+
+    const PAGES: usize = 48;
+
+    /// A world whose pages are all written.
+    fn world(spec: Spec) -> World {
+        let world = World::new(spec);
+        world.map(0, PAGES, READ_WRITE);
+        let mut thread = world.thread();
+        for page in 0..PAGES {
+            let touch = thread.access(world.at(page), true, |b| b[7] = page as u8 + 1);
+            assert_eq!(touch, Touch::Done);
+        }
+        world
+    }
+
+    /// Takes a run out. Returns how many pages went, what came next, and where the hold ends.
+    fn take(w: &World, page: usize, run: usize) -> (usize, Next, usize) {
+        let s = &mut w.pager.enter();
+        let (t, held_to) = w.pager.take_run(s, w.active(), w.at(page), run, false);
+        (t.pages, t.next, held_to)
+    }
+
+    #[test]
+    fn a_run_ends_at_the_first_page_that_another_has_in_hand() {
+        let w = world(Spec::roomy(PAGES));
+        let thread = w.thread();
+        let mark = thread.holds.mark();
+        // The first hold is not the first in memory.
+        thread.holds.push(w.at(20), w.at(25), 1);
+        thread.holds.push(w.at(4), w.at(6), 1);
+        assert_eq!(take(&w, 0, PAGES), (4, Next::Stuck, w.at(6)));
+        assert_eq!(take(&w, 5, 10), (0, Next::Stuck, w.at(6)), "it is held from its beginning");
+        assert_eq!((w.pager.resident_pages(), w.pager.limbo_pages()), (PAGES as i64 - 4, 4));
+        assert_eq!(w.pager.slot().get(Counter::MoveBusy), 0, "the kernel was not asked");
+        w.pager.claim(&mut w.pager.enter(), w.at(10), 1);
+        assert_eq!(take(&w, 6, 20), (4, Next::End, 0));
+        w.pager.end_claim(&mut w.pager.enter(), w.at(10), 1);
+        thread.holds.pop_to(mark);
+        w.check();
+    }
+
+    #[test]
+    fn where_limbo_is_full_the_stock_makes_way_and_then_nothing_goes() {
+        const SLOTS: usize = 32;
+        let w = world(Spec { slots: SLOTS, ..Spec::roomy(PAGES) });
+        assert_eq!(take(&w, 0, 8), (8, Next::End, 0));
+        assert!(w.stock(), "the frames of these pages stay");
+        assert_eq!(take(&w, 8, PAGES), (SLOTS - 8, Next::End, 0));
+        assert_eq!(take(&w, SLOTS, 2), (2, Next::End, 0));
+        assert!(!w.pager.enter().limbo.has_stock());
+        assert_eq!(w.pager.limbo_pages(), SLOTS as i64 - 8 + 2);
+        assert_eq!(take(&w, SLOTS + 2, PAGES), (6, Next::End, 0));
+        assert_eq!(take(&w, SLOTS + 8, 8), (0, Next::End, 0));
+        assert_eq!((w.pager.resident_pages(), w.pager.limbo_pages()), (8, SLOTS as i64));
+        w.check();
+    }
+
+    #[test]
+    fn a_page_that_the_cache_or_the_kernel_does_not_take_is_there_as_before() {
+        let w = world(Spec::roomy(PAGES));
+        w.protect(0, 1, PROT_READ);
+        w.protect(1, 1, READ_WRITE | PROT_EXEC);
+        let cache = &w.active().cache;
+        cache.set_max_pool_bytes(0);
+        assert_eq!([take(&w, 0, 1), take(&w, 1, 1)], [(0, Next::Stuck, 0); 2]);
+        let generation = w.pager.generation();
+        let is_refused = |e: &PageEntry| e.is_refused(generation);
+        assert!([0, 1].iter().all(|page| w.pager.table.get(w.at(*page)).is_some_and(is_refused)));
+        cache.set_max_pool_bytes(usize::MAX);
+        // The kernel does not drop a page that the cache has already.
+        w.fake().set_trouble(1);
+        assert_eq!(take(&w, 0, 1), (0, Next::Stuck, 0));
+        w.fake().set_trouble(0);
+        assert_eq!((cache.counters().stored_pages, w.pager.stored_pages()), (0, 0));
+        w.check();
+        for page in 0..2 {
+            let touch = w.thread().access(w.at(page), false, |b| assert_eq!(b[7], page as u8 + 1));
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+
+    #[test]
+    fn pages_shared_by_fork_that_the_kernel_has_no_mapping_for_stay_shared() {
+        let w = world(Spec { hides: true, ..Spec::roomy(PAGES) });
+        assert!(w.fork(&mut w.thread(), |_| ()));
+        let used = w.pager.used_pages();
+        w.fake().set_out_of_mappings(true);
+        // They are neither hidden nor made writable.
+        assert_eq!(take(&w, 0, 4), (0, Next::Stuck, 0));
+        w.fake().set_out_of_mappings(false);
+        assert!((0..PAGES).all(|page| w.pager.is_shared(w.at(page))));
+        assert_eq!(w.pager.used_pages(), used);
+        w.check();
+    }
+}
