@@ -151,3 +151,108 @@ impl Pager {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
+    use super::*;
+    use crate::region::PageState;
+    use crate::testing::any_page;
+
+    const PAGES: usize = 16;
+
+    fn write(w: &World, pages: core::ops::Range<usize>) {
+        let mut thread = w.thread();
+        for page in pages {
+            // These compress well, and none is one word over and over.
+            let touch = thread.access(w.at(page), true, |b| *b = any_page(16 * page as u64 + 4));
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+
+    fn in_limbo(w: &World) -> usize {
+        w.count(|state| matches!(state, PageState::Limbo(_)))
+    }
+
+    /// A world of which 8 pages are stored, 6 in limbo and 2 resident.
+    fn world() -> World {
+        let w = World::new(Spec::roomy(PAGES));
+        w.map(0, PAGES, READ_WRITE);
+        write(&w, 0..8);
+        w.page_out();
+        write(&w, 8..PAGES);
+        w.pager.make_cold(w.at(8), w.at(PAGES));
+        w.sweep(false);
+        write(&w, 15..16);
+        write(&w, 10..11);
+        assert_eq!((w.pager.stored_pages(), in_limbo(&w), w.pager.resident_pages()), (8, 6, 2));
+        w
+    }
+
+    #[test]
+    fn memory_outside_is_what_is_not_counted_already() {
+        let w = world();
+        // The cache was never asked.
+        w.pager.own.store(0, Ordering::Relaxed);
+        w.pager.set_outside(1000);
+        assert!(w.pager.own_pages() > 0);
+        assert_eq!(w.pager.used_pages(), 1000);
+        // The kernel's count is of a moment ago, when there was less.
+        w.pager.set_outside(1);
+        assert_eq!(w.pager.outside_pages(), 0);
+    }
+
+    #[test]
+    fn a_change_is_published_once_it_matters() {
+        let tree: &'static _ = Box::leak(crate::control::tests::tree());
+        let pager = Pager::new();
+        pager.connect(tree, tree.claim(1).expect("a slot"));
+        let publish = |pages: i64, always: bool| {
+            pager.set_outside(pages);
+            pager.publish(always);
+            (pager.published_pages(), tree.used())
+        };
+        assert_eq!([publish(31, false), publish(32, false)], [(0, 0), (32, 32)]);
+        assert_eq!([publish(1, false), publish(0, false)], [(32, 32), (0, 0)]);
+        assert_eq!(publish(1, true), (1, 1));
+    }
+
+    #[test]
+    fn frames_of_the_cache_that_relatives_have_go_on_counting() {
+        let w = world();
+        w.pager.recount_own();
+        let (own, used) = (w.pager.own_pages(), w.pager.used_pages());
+        w.pager.sharing.share_cache(6);
+        // As if the cache had grown since the last count, and then as if it had shrunk.
+        w.pager.own.store(own - 1, Ordering::Relaxed);
+        w.pager.recount_own();
+        assert_eq!(w.pager.used_pages(), used);
+        w.pager.own.store(own + 10, Ordering::Relaxed);
+        w.pager.recount_own();
+        assert_eq!((w.pager.own_pages(), w.pager.used_pages()), (own, used + 6));
+    }
+
+    #[test]
+    fn a_child_begins_with_what_is_its_own() {
+        let w = world();
+        let p = &w.pager;
+        let stores = || {
+            p.publish_gauges();
+            p.slot().get(Counter::PoolStores)
+        };
+        assert_eq!(stores(), 8);
+        let is_good = w.fork(&mut w.thread(), |thread| {
+            assert_eq!(stores(), 0);
+            // The parent counts what is resident or in the pool, and needs what is stored.
+            assert_eq!(p.used_pages(), p.limbo_pages() + p.own_pages() - p.pool_pages());
+            let (used, needed) = (p.used_pages(), p.needed_pages());
+            assert_eq!(needed, p.limbo_pages());
+            assert_eq!(thread.access(w.at(15), true, |b| b[0] = 1), Touch::Done);
+            assert_eq!((p.used_pages(), p.needed_pages()), (used + 1, needed + 1));
+            w.age_out(PAGES);
+            assert_eq!((in_limbo(&w), stores()), (0, 6));
+        });
+        assert!(is_good);
+        assert_eq!((stores(), p.uncounted_pages()), (8, 0), "the parent counts all as before");
+    }
+}

@@ -94,3 +94,70 @@ fn open_store(settings: &Settings, leases: &'static Leases) -> Option<PagerStore
         .flatten()
         .map(PagerStore::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use crate::store::remote::Server;
+
+    fn leases() -> &'static Leases {
+        &Box::leak(crate::control::tests::tree()).leases
+    }
+
+    /// Settings of protection faults, which need nothing of the kernel in a process of one thread.
+    fn settings(directory: &[u8]) -> Settings {
+        let mut s = Settings { mechanism: Kind::Protect as u32, ..Settings::new() };
+        s.store_dir[..directory.len()].copy_from_slice(directory);
+        s.store_dir_len = directory.len() as u32;
+        s
+    }
+
+    fn open(settings: &Settings) -> Active {
+        Active::open(settings, true, leases()).expect("protection faults are always to be had")
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_opened_is_as_good_as_none() {
+        let directory = std::env::temp_dir();
+        let mut there = settings(directory.as_os_str().as_encoded_bytes());
+        match open_store(&there, leases()) {
+            Some(PagerStore::File(file)) => file.close(),
+            _ => panic!("the directory is there"),
+        }
+        assert!(open(&there).has_store);
+        assert!(!open(&settings(b"")).has_store && !open(&settings(b"/no/such/place")).has_store);
+        // The user named a device, so nothing is to be written to a directory.
+        there.servers[0] = Server::device(b"/no/such/device").expect("a short path");
+        there.servers_len = 1;
+        assert!(!open(&there).has_store);
+    }
+
+    #[test]
+    fn limbo_has_blocks_where_there_is_room_for_two_and_as_many_slots_as_words_can_name() {
+        let with = |pages: usize, huge_pages: u32| {
+            let memory_bytes = (pages * PAGE_SIZE) as u64;
+            let active = open(&Settings { memory_bytes, huge_pages, ..settings(b"") });
+            (active.blocks, active.slots)
+        };
+        let (always, never) = (HugePages::Always as u32, HugePages::Never as u32);
+        let least = 8 * BLOCKS_MIN * HUGE_PAGES;
+        assert_eq!([with(least - 1, always).0, with(least, always).0], [0, BLOCKS_MIN]);
+        // An unknown choice is none.
+        assert_eq!([with(least, never).0, with(least, 99).0], [0, 0]);
+        assert_eq!(with(16 * LOAD_SLOTS_MAX, always), (BLOCKS_MAX, LOAD_SLOTS_MAX));
+    }
+
+    #[test]
+    fn an_unknown_mechanism_is_refused_and_an_unknown_codec_replaced() {
+        let unknown = Settings { mechanism: 99, ..settings(b"") };
+        assert_eq!(Active::open(&unknown, true, leases()).err(), Some(Errno::EINVAL));
+        let mut unknown = settings(b"");
+        unknown.compressor[..3].copy_from_slice(b"no\xff");
+        unknown.compressor_len = 3;
+        let (active, page) = (open(&unknown), crate::testing::any_page(4));
+        let entry = active.cache.swap_out(&page).expect("there is room");
+        let mut back = [0; PAGE_SIZE];
+        assert_eq!((active.cache.swap_in(entry, &mut back), back), (Ok(()), page));
+    }
+}

@@ -114,3 +114,111 @@ impl Pager {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::*;
+    use crate::sys::mechanism::in_child;
+
+    const PAGES: usize = 16;
+
+    /// A world whose pages are written, and the thread that did it.
+    fn write(w: &World, pages: usize) -> Thread<'_> {
+        w.map(0, pages, READ_WRITE);
+        let mut thread = w.thread();
+        for page in 0..pages {
+            let touch = thread.access(w.at(page), true, |b| b[7] = page as u8 + 1);
+            assert_eq!(touch, Touch::Done);
+        }
+        thread
+    }
+
+    #[test]
+    fn a_child_has_its_own_slot_and_none_of_its_parents_threads_and_pins() {
+        let w = World::new(Spec::roomy(PAGES));
+        let (mut mine, other) = (write(&w, PAGES), w.thread());
+        mine.holds.push(w.at(0), w.at(1), 1);
+        other.holds.push(w.at(4), w.at(5), 1);
+        let p = &w.pager;
+        p.note_pins();
+        p.copying.store(1, Ordering::Relaxed);
+        p.has_asked.store(true, Ordering::Relaxed);
+        p.wake_evictor();
+        let of_threads = || {
+            let is_held = [0, 4].map(|page| p.holds.is_held(w.at(page), w.at(page + 1)));
+            let asked = [&p.has_asked, &p.evictor_asked].map(|flag| flag.load(Ordering::Relaxed));
+            let counts = [&p.copying, &p.evictor_word].map(|n| n.load(Ordering::Relaxed));
+            (is_held, p.may_be_pinned(), asked, counts)
+        };
+        let (before, parent) = (of_threads(), p.slot());
+        assert_eq!(before, ([true; 2], true, [true; 2], [1; 2]));
+        assert!(w.fork(&mut mine, |_| {
+            assert_eq!(of_threads(), ([true, false], false, [false; 2], [0; 2]));
+            assert!(!p.is_my_slot(parent) && p.slot().mechanism().is_some());
+            assert_eq!(p.slot().counted_by.load(Ordering::Relaxed), parent.id());
+            assert_eq!(p.published_pages(), p.used_pages());
+        }));
+        assert_eq!((of_threads(), parent.get(Counter::Forks)), (before, 1));
+        p.copying.store(0, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn memory_that_is_not_for_the_child_is_forgotten_there_and_wiped_memory_is_zero() {
+        let w = World::new(Spec::roomy(PAGES));
+        let mut thread = write(&w, PAGES);
+        w.pager.note_flag(w.at(4), w.at(8), RangeFlags::DONTFORK, true);
+        w.pager.note_flag(w.at(8), w.at(12), RangeFlags::WIPEONFORK, true);
+        // All of both is in the cache, so that the kernel has nothing to do there.
+        assert_eq!(w.pager.page_out(w.at(4), w.at(12)), w.at(12));
+        let assert_byte = |thread: &mut Thread<'_>, page: usize, byte: u8| {
+            let touch = thread.access(w.at(page), false, |b| assert_eq!(b[7], byte));
+            assert_eq!(touch, Touch::Done);
+        };
+        assert!(w.fork(&mut thread, |thread| {
+            assert!(!w.pager.ranges.overlaps(w.at(4), w.at(8)));
+            assert_eq!(w.active().cache.counters().stored_pages, 0);
+            for (page, byte) in [(3, 4), (8, 0), (11, 0), (12, 13)] {
+                assert_byte(thread, page, byte);
+            }
+        }));
+        assert_eq!(w.pager.stored_pages(), 8);
+        (4..12).for_each(|page| assert_byte(&mut thread, page, page as u8 + 1));
+        w.check();
+    }
+
+    #[test]
+    fn without_the_mechanism_paging_ends_in_the_child_and_everything_counts_there() {
+        let w = World::new(Spec::roomy(PAGES));
+        let (p, thread) = (&w.pager, write(&w, PAGES));
+        // The parent is a child itself, of a process that counts some of its pages.
+        p.sharing.begin_in_child(5, 0);
+        let slot = p.tree().claim(2).expect("a slot");
+        let mut s = p.lock();
+        let mut guard = p.prepare_fork(&mut s, Some(slot));
+        let is_good = in_child(|| {
+            let (holds, guard) = (thread.holds, guard.take());
+            let result = p.after_fork_child(&mut s, guard, holds, 1 << 24, slot, false);
+            assert_eq!(result, Err(Errno::EPERM));
+            assert!(p.active().is_none() && p.ended().is_some() && p.is_ending());
+            assert_eq!((p.uncounted_pages(), p.resident_pages()), (0, PAGES as i64));
+        });
+        p.after_fork_parent(&mut s, guard, true);
+        assert!(is_good && p.active().is_some() && !p.is_ending());
+        assert_eq!(p.uncounted_pages(), 5);
+    }
+
+    #[test]
+    fn frames_that_wait_for_a_window_are_given_back_before_a_fork() {
+        const MANY: usize = 64;
+        let w = World::new(Spec { slots: 1024, ..Spec::roomy(MANY) });
+        write(&w, MANY);
+        w.pager.make_cold(w.at(0), w.at(MANY));
+        w.sweep(false);
+        assert!(w.stock() && w.pager.limbo_pages() > 0);
+        w.fork_in_vain();
+        assert!(!w.pager.enter().limbo.has_stock());
+        assert_eq!(w.pager.limbo_pages(), 0);
+        w.check();
+    }
+}

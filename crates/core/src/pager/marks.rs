@@ -207,3 +207,119 @@ impl Pager {
         Some(stop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
+    use super::*;
+    use crate::control::Counter;
+    use crate::sys::mechanism::Access;
+
+    fn write(w: &World, pages: core::ops::Range<usize>) {
+        let mut thread = w.thread();
+        for page in pages {
+            assert_eq!(thread.access(w.at(page), true, |b| b[9] = 1), Touch::Done);
+        }
+    }
+
+    /// The pages that are marked, all of which are protected.
+    fn marked(w: &World) -> Vec<usize> {
+        let is_marked = |page: &usize| w.pager.is_shared(w.at(*page));
+        let all: Vec<usize> = (0..w.spec.pages).filter(is_marked).collect();
+        assert!(all.iter().all(|page| w.fake().is_protected(w.at(*page))), "{all:?}");
+        all
+    }
+
+    fn owned(w: &World) -> u64 {
+        w.pager.slot().get(Counter::OwnedPages)
+    }
+
+    #[test]
+    fn buffers_of_calls_and_memory_that_the_child_does_not_get_are_not_marked() {
+        let w = World::new(Spec::roomy(2 * STRETCH_PAGES));
+        let (first, border) = (STRETCH_PAGES - 8, STRETCH_PAGES);
+        w.map(first, 16, READ_WRITE);
+        write(&w, first..first + 16);
+        w.pager.note_flag(w.at(border + 6), w.at(border + 8), RangeFlags::DONTFORK, true);
+        w.fork_in_vain();
+        assert_eq!(marked(&w), (first..border + 6).collect::<Vec<_>>());
+        // The buffer, which an earlier fork has protected, lies in two steps.
+        let thread = w.thread();
+        thread.holds.push(w.at(border - 2), w.at(border + 2), 1);
+        w.fork_in_vain();
+        let others = (first..border - 2).chain(border + 2..border + 6);
+        assert_eq!(marked(&w), others.collect::<Vec<_>>());
+        assert_eq!((owned(&w), w.pager.uncounted_pages()), (4, -4));
+        w.check();
+    }
+
+    #[test]
+    fn pages_that_the_kernel_does_not_protect_lose_their_marks_and_can_be_written() {
+        const GUARDED: [usize; 3] = [1, 4, 6];
+        let w = World::new(Spec::roomy(16));
+        w.trust_copies();
+        w.map(0, 16, READ_WRITE);
+        GUARDED.iter().for_each(|page| write(&w, *page..*page + 1));
+        w.page_out();
+        for page in GUARDED {
+            assert_eq!(w.thread().access(w.at(page), false, |_| ()), Touch::Done);
+        }
+        assert_eq!(w.guarded(), GUARDED.len());
+        w.fake().set_trouble(1);
+        w.fork_in_vain();
+        w.fake().set_trouble(0);
+        assert_eq!((marked(&w), w.guarded()), (vec![], 0));
+        // Its child would take them to be counted here.
+        assert_eq!((owned(&w), w.pager.uncounted_pages()), (3, -3));
+        assert_eq!(w.fake().access(w.at(4), true, |_| ()), Access::Done);
+        w.check();
+    }
+
+    #[test]
+    fn a_run_is_owned_up_to_what_is_wanted_claimed_unmarked_or_another_range() {
+        let w = World::new(Spec::roomy(12));
+        w.map(0, 8, READ_WRITE);
+        w.map(8, 4, 7);
+        write(&w, 0..12);
+        w.fork_in_vain();
+        let own = |s: &Locked<'_>, page: usize, want: usize| {
+            let range = w.pager.ranges.find(w.at(page)).expect("it is mapped");
+            w.pager.own_run(s, w.active(), range, w.at(page), want)
+        };
+        let mut s = w.pager.enter();
+        assert_eq!([own(&s, 1, 2), own(&s, 6, 8)], [2, 2]);
+        w.pager.claim(&mut s, w.at(4), 1);
+        assert_eq!(own(&s, 3, 8), 1);
+        w.pager.end_claim(&mut s, w.at(4), 1);
+        assert_eq!([own(&s, 0, 8), own(&s, 5, 0)], [1, 1]);
+        // Protected, and not marked: it can be written, and is not counted.
+        w.fake().forbid_write(w.at(1), PAGE_SIZE).expect("it is registered");
+        assert_eq!((own(&s, 1, 8), w.fake().is_protected(w.at(1))), (1, false));
+        drop(s);
+        assert_eq!(marked(&w), [4, 8, 9, 10, 11]);
+        assert_eq!((owned(&w), w.pager.uncounted_pages()), (7, -7));
+        w.check();
+    }
+
+    #[test]
+    fn marks_are_believed_until_the_kernel_has_lifted_the_last_protection() {
+        let w = World::new(Spec { hides: true, ..Spec::roomy(2 * STRETCH_PAGES) });
+        // The kernel changes the protection of the longer one without another mapping.
+        for (page, pages) in [(0, 8), (STRETCH_PAGES + 88, 24)] {
+            w.map(page, pages, READ_WRITE);
+            write(&w, page..page + pages);
+        }
+        w.fork_in_vain();
+        assert_eq!(marked(&w).len(), 32);
+        w.fake().set_out_of_mappings(true);
+        w.pager.set_unshared();
+        w.fake().set_out_of_mappings(false);
+        assert_eq!(marked(&w), (0..8).collect::<Vec<_>>());
+        w.check();
+        w.pager.set_unshared();
+        assert!(marked(&w).is_empty() && !w.pager.sharing.is_marked());
+        assert_eq!(w.fake().access(w.at(7), true, |_| ()), Access::Done);
+        assert_eq!((owned(&w), w.pager.uncounted_pages()), (0, 0));
+        w.check();
+    }
+}
