@@ -124,9 +124,7 @@ impl Pager {
         find: impl Fn(&Range) -> Option<Range>,
     ) -> Option<Range> {
         while at < end {
-            let i = self.ranges.index_from(at);
-            let range =
-                (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end)?;
+            let range = self.ranges.next_from(at).filter(|r| r.start < end)?;
             let found = part(&range).and_then(|part| find(&part));
             if found.is_some() {
                 return found;

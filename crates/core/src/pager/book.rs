@@ -417,6 +417,7 @@ impl Pager {
     pub(super) fn note_dropped(&self, _: &Locked<'_>, page: usize) {
         self.trace_pages(Kind::Discarded, page, page + PAGE_SIZE);
         self.table.word(page, |m, e| {
+            self.count_owned(e.own() as usize);
             self.free_entry(e.take_copy());
             e.drop_contents();
             m.count(-1, -1);
@@ -666,6 +667,18 @@ mod tests {
         drop(s);
         assert_eq!((w.pager.resident_pages(), w.pager.stored_pages()), (2, 0));
         assert_eq!(w.active().cache.counters().stored_pages, 0);
+        w.check();
+    }
+
+    #[test]
+    fn a_shared_page_that_the_kernel_drops_is_counted_by_relatives_no_more() {
+        let w = world(8, false);
+        write(&w, &[3, 4]);
+        w.fork_in_vain();
+        let uncounted = w.pager.uncounted_pages();
+        w.fake().discard(w.at(3), PAGE_SIZE);
+        assert_eq!(w.thread().access(w.at(3), false, |b| assert_eq!(b[9], 0)), Touch::Done);
+        assert_eq!(w.pager.uncounted_pages(), uncounted - 1);
         w.check();
     }
 }

@@ -136,6 +136,7 @@ impl Pager {
     fn forget_paging(&self, s: &mut Locked<'_>, active: &Active) {
         self.table.for_each_occupied(0, usize::MAX, |_, _, e| self.free_entry(e.take_copy()));
         s.limbo.after_fork_child(|slot, n| active.mechanism.release_slots(slot, n));
+        self.count_frames(-self.limbo_pages());
         active.cache.rest();
         self.note_flag(0, ADDRESS_END, RangeFlags::UNREGISTERED, true);
         // A fault looks at the two without the lock, and must find one of them.
@@ -255,12 +256,7 @@ impl Pager {
     ) -> Result<()> {
         // By addresses, as `f` may split ranges.
         let mut next = 0;
-        loop {
-            let i = self.ranges.index_from(next);
-            if i >= self.ranges.len() {
-                return Ok(());
-            }
-            let r = self.ranges.at(i);
+        while let Some(r) = self.ranges.next_from(next) {
             next = r.end;
             if r.flags.has(RangeFlags::UNREGISTERED) {
                 continue;
@@ -270,6 +266,7 @@ impl Pager {
             }
             f(s, r)?;
         }
+        Ok(())
     }
 }
 
@@ -280,6 +277,7 @@ fn is_out(e: &PageEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::{READ_WRITE, Spec, Touch, World};
     use super::*;
 
     #[test]
@@ -290,5 +288,19 @@ mod tests {
         assert!(!is_out(&e));
         e.enter_limbo(3, false);
         assert!(is_out(&e));
+    }
+
+    #[test]
+    fn frames_of_limbo_count_no_more_once_paging_has_ended() {
+        let w = World::new(Spec::roomy(8));
+        w.map(0, 8, READ_WRITE);
+        let mut thread = w.thread();
+        for page in 0..8 {
+            assert_eq!(thread.access(w.at(page), true, |b| b[9] = 1), Touch::Done);
+        }
+        w.pager.take_run(&mut w.pager.enter(), w.active(), w.at(2), 3, false);
+        assert_eq!(w.pager.limbo_pages(), 3);
+        assert!(w.pager.end_paging(w.pager.lock()).1);
+        assert_eq!((w.pager.limbo_pages(), w.pager.resident_pages()), (0, 8));
     }
 }

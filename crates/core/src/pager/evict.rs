@@ -391,7 +391,7 @@ mod tests {
         let w = locked(-10);
         assert!(!is_noticed(&w));
         drop(w.pager.make_room(w.pager.enter(), w.active(), 1));
-        assert!(w.pager.excess(1) <= 0 && w.pager.rests());
+        assert!(w.pager.excess(1) <= 0 && w.pager.refusals.rests());
         assert!(is_noticed(&w));
         assert_ne!(w.pager.tree().stuck.load(Ordering::Relaxed), 0, "relatives are to give some");
         assert_eq!(w.pager.resident_pages(), PAGES as i64);

@@ -81,9 +81,14 @@ impl Pager {
         self.room.after_fork_child();
         (s.ahead, s.coming) = (Ahead::NOTHING, Ahead::NOTHING);
         s.claims.after_fork_child();
-        let dropped = |r: &crate::region::Range| r.flags.has(RangeFlags::DONTFORK);
-        while let Some(r) = (0..self.ranges.len()).map(|i| self.ranges.at(i)).find(dropped) {
-            self.note_unmapped(s, r.start, r.end);
+        // By addresses: without memory for the list a range stays in it, and cannot be attached
+        // below.
+        let mut next = 0;
+        while let Some(r) = self.ranges.next_from(next) {
+            next = r.end;
+            if r.flags.has(RangeFlags::DONTFORK) {
+                self.note_unmapped(s, r.start, r.end);
+            }
         }
         let Some(active) = self.active() else { return Ok(()) };
         let attached = if may_renew { self.attach_again(s, active) } else { Err(Errno::EPERM) };

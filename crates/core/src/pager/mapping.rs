@@ -120,9 +120,7 @@ impl Pager {
         let Some(a) = self.active() else { return Ok(()) };
         let mut at = start;
         while at < end {
-            let i = self.ranges.index_from(at);
-            let range =
-                (i < self.ranges.len()).then(|| self.ranges.at(i)).filter(|r| r.start < end);
+            let range = self.ranges.next_from(at).filter(|r| r.start < end);
             let (gap_end, managed_end) =
                 range.map_or((end, end), |r| (r.start.max(at), r.end.min(end)));
             if gap_end > at {

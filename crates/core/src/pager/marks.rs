@@ -185,11 +185,7 @@ impl Pager {
     fn unmark_step(&self, active: &Active, at: usize, is_all: &mut bool) -> Option<usize> {
         let end = (at / STEP_BYTES + 1) * STEP_BYTES;
         let _s = self.lock_range(at, end);
-        let i = self.ranges.index_from(at);
-        if i >= self.ranges.len() {
-            return None;
-        }
-        let range = self.ranges.at(i);
+        let range = self.ranges.next_from(at)?;
         if range.start >= end {
             return Some(range.start);
         }
@@ -317,7 +313,7 @@ mod tests {
         assert_eq!(marked(&w), (0..8).collect::<Vec<_>>());
         w.check();
         w.pager.set_unshared();
-        assert!(marked(&w).is_empty() && !w.pager.sharing.is_marked());
+        assert!(marked(&w).is_empty() && !w.pager.sharing.has_marks());
         assert_eq!(w.fake().access(w.at(7), true, |_| ()), Access::Done);
         assert_eq!((owned(&w), w.pager.uncounted_pages()), (0, 0));
         w.check();

@@ -132,8 +132,10 @@ impl Pager {
                 }
             }
             Stage::Pool => {
-                let is_done = if active.has_store && active.cache.store_failure().is_none() {
-                    active.cache.shrink(WRITE_BYTES) == 0
+                let has_store = || active.has_store && active.cache.store_failure().is_none();
+                let is_done = if has_store() {
+                    // The store may fail now: then the pool is packed.
+                    active.cache.shrink(WRITE_BYTES) == 0 && has_store()
                 } else {
                     active.cache.recompress(PACK_PAGES) < PACK_PAGES
                 };
@@ -245,12 +247,14 @@ mod tests {
     #[test]
     fn the_pool_goes_to_the_store_or_is_packed_where_there_is_none_that_works() {
         // How many pages are in the pool at the end, and how many were compressed again.
-        let end = |has_store: bool, has_failed: bool| {
+        let end = |has_store: bool, fails: bool, has_failed: bool| {
             let w = world(has_store);
             let cache = &w.active().cache;
             cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
-            if has_failed {
+            if fails {
                 w.store.inspect(|store| store.set_fault(Fault::From(1)));
+            }
+            if has_failed {
                 w.page_out();
                 cache.shrink(1);
                 assert!(cache.store_failure().is_some());
@@ -261,8 +265,9 @@ mod tests {
             read_all(&w);
             (c.pool_pages, c.recompressed_pages)
         };
-        assert_eq!(end(true, false), (0, 0));
-        for (in_pool, packed) in [end(false, false), end(true, true)] {
+        assert_eq!(end(true, false, false), (0, 0));
+        let without = [end(false, false, false), end(true, true, true), end(true, true, false)];
+        for (in_pool, packed) in without {
             assert!(in_pool > 0 && packed > 0, "{in_pool} {packed}");
         }
     }

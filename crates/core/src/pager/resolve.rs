@@ -292,11 +292,7 @@ impl Pager {
         let (mut tries, mut rooms) = (0, 0);
         // Paging may end while the lock is let go: no page is missing any more then.
         while page < end && self.active().is_some() {
-            let i = self.ranges.index_from(page);
-            if i >= self.ranges.len() || self.ranges.at(i).start >= end {
-                break;
-            }
-            let range = self.ranges.at(i);
+            let Some(range) = self.ranges.next_from(page).filter(|r| r.start < end) else { break };
             page = page.max(range.start);
             if !self.is_free(&s, page) {
                 self.wait_for_claim(&mut s);

@@ -248,14 +248,12 @@ impl Pager {
     ) {
         let mut wraps = 0;
         while !v.is_enough(want) && wraps < 2 {
-            let i = self.ranges.index_from(s.hand);
-            if i >= self.ranges.len() {
+            let Some(range) = self.ranges.next_from(s.hand) else {
                 s.hand = 0;
                 wraps += 1;
                 v.looked += 64;
                 continue;
-            }
-            let range = self.ranges.at(i);
+            };
             let start = s.hand.max(range.start);
             if !range.is_swept() {
                 s.hand = range.end;

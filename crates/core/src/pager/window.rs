@@ -207,7 +207,8 @@ mod tests {
 
     fn fill(thread: &mut Thread<'_>, page: usize, pages: usize) {
         for page in page..page + pages {
-            let touch = thread.access(thread.world.at(page), true, |b| b[7] = page as u8 + 1);
+            let touch =
+                thread.access(thread.world.at(page), true, |b| b[7] = (page as u8).wrapping_add(1));
             assert_eq!(touch, Touch::Done);
         }
     }
@@ -241,7 +242,9 @@ mod tests {
         assert!(w.pager.used_pages() <= used, "nothing more is used");
         let mut thread = w.thread();
         for page in 0..PAGES {
-            let right = |b: &mut [u8; PAGE_SIZE]| assert_eq!(b[7], page as u8 + 1, "page {page}");
+            let right = |b: &mut [u8; PAGE_SIZE]| {
+                assert_eq!(b[7], (page as u8).wrapping_add(1), "page {page}")
+            };
             assert_eq!(thread.access(w.at(page), false, right), Touch::Done);
         }
     }

@@ -171,10 +171,15 @@ impl Ranges {
         lo
     }
 
+    /// The range of an address, or the first one behind it. With the lock held.
+    pub fn next_from(&self, addr: usize) -> Option<Range> {
+        let i = self.index_from(addr);
+        (i < self.len()).then(|| self.at(i))
+    }
+
     /// The range of an address. With the lock held.
     pub fn find(&self, addr: usize) -> Option<Range> {
-        let i = self.index_from(addr);
-        (i < self.len()).then(|| self.at(i)).filter(|r| r.contains(addr))
+        self.next_from(addr).filter(|r| r.contains(addr))
     }
 
     fn read<T>(&self, f: impl Fn(&Self) -> T) -> T {
