@@ -103,3 +103,95 @@ impl Pager {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering;
+
+    use super::super::PROT_READ;
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
+    use super::*;
+
+    const THERE: usize = 300;
+    const OUT: usize = PORTION_PAGES + 76;
+
+    fn write(w: &World, pages: impl IntoIterator<Item = usize>) {
+        let mut thread = w.thread();
+        for page in pages {
+            assert_eq!(thread.access(w.at(page), true, |b| b[7] = page as u8 | 1), Touch::Done);
+        }
+    }
+
+    /// A world whose first pages are there, and whose other pages are stored.
+    fn world() -> World {
+        let w = World::new(Spec::roomy(THERE + OUT));
+        w.map(0, THERE + OUT, READ_WRITE);
+        write(&w, THERE..THERE + OUT);
+        w.page_out();
+        write(&w, 0..THERE);
+        w.pager.publish(true);
+        assert_eq!(w.pager.missing_pages(), OUT as u64);
+        w
+    }
+
+    #[test]
+    fn pages_come_up_to_the_evictors_mark_and_no_farther() {
+        let w = world();
+        let leave = |pages: i64| {
+            w.pager.tree().limit_pages.store(w.pager.used_pages() + pages, Ordering::Relaxed);
+        };
+        leave(0);
+        let mark = w.pager.watermarks().1;
+        leave(mark + TOGETHER as i64 - 1);
+        assert!(w.pager.bring_in_portion(&mut BringIn::default()), "there is no room");
+        assert_eq!(w.pager.missing_pages(), OUT as u64);
+        leave(mark + TOGETHER as i64);
+        assert!(w.pager.bring_in_portion(&mut BringIn::default()), "there is no more room");
+        assert_eq!(w.pager.missing_pages(), (OUT - TOGETHER) as u64);
+        w.check();
+    }
+
+    #[test]
+    fn a_process_that_is_dumped_grows_as_far_as_it_may_and_nothing_leaves_it() {
+        let w = world();
+        w.pager.tree().limit_pages.store(w.pager.used_pages(), Ordering::Relaxed);
+        let came = 2 * TOGETHER;
+        assert_eq!(w.pager.bring_in_all(came as i64), (OUT - came) as u64);
+        assert_eq!(w.pager.evict_to_watermark().taken, 0);
+        assert_eq!(w.pager.resident_pages(), (THERE + came) as i64);
+        assert_eq!(w.pager.bring_in_all(i64::MAX), 0);
+        w.check();
+    }
+
+    #[test]
+    fn memory_that_does_not_come_keeps_no_other_from_coming_in_the_next_portion() {
+        let w = world();
+        w.protect(THERE, 10, 0);
+        let mut b = BringIn::default();
+        assert!(!w.pager.bring_in_portion(&mut b), "there is more");
+        assert_eq!(w.pager.missing_pages(), 76);
+        assert!(w.pager.bring_in_portion(&mut b));
+        assert_eq!(w.pager.missing_pages(), 10);
+        w.check();
+    }
+
+    #[test]
+    fn a_run_that_is_missing_ends_with_its_range_and_not_with_its_stretch() {
+        let w = World::new(Spec::roomy(3 * STRETCH_PAGES));
+        w.map(0, 3 * STRETCH_PAGES, READ_WRITE);
+        let (first, last) = (STRETCH_PAGES + 8, 2 * STRETCH_PAGES - 1);
+        write(&w, [last + 1, last, first + 3, first + 2, first + 1, first]);
+        w.page_out();
+        w.protect(first + 2, 1, PROT_READ);
+        write(&w, [last + 2, first - 1]);
+        let _s = w.pager.enter();
+        let page = |addr: usize| (addr - World::BASE) >> PAGE_SHIFT;
+        let run = |from: usize| {
+            w.pager.next_missing(w.at(from)).map(|(start, end)| (page(start), page(end)))
+        };
+        assert_eq!(run(20), Some((first, first + 2)), "stretches without any are passed");
+        assert_eq!(run(first + 2), Some((first + 2, first + 3)));
+        assert_eq!(run(first + 4), Some((last, last + 2)));
+        assert_eq!((run(last + 1), run(last + 2)), (Some((last + 1, last + 2)), None));
+    }
+}

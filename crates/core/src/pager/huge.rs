@@ -539,3 +539,161 @@ impl Pager {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering;
+
+    use super::super::model::{READ_WRITE, Spec, Thread, Touch, World};
+    use super::*;
+    use crate::store::testing::Fault;
+    use crate::testing::noise;
+
+    const HUGE: i64 = HUGE_PAGES as i64;
+
+    /// Two stretches that no thread has touched.
+    fn world(blocks: usize) -> World {
+        let spec = Spec { blocks, has_store: true, ..Spec::roomy(2 * HUGE_PAGES) };
+        let w = World::new(spec);
+        w.map(0, spec.pages, READ_WRITE);
+        w
+    }
+
+    /// Bytes of a page that is written. No codec makes them smaller, so they go to the store.
+    fn written(page: usize) -> [u8; PAGE_SIZE] {
+        noise(page as u64 + 1)
+    }
+
+    fn zeros(_: usize) -> [u8; PAGE_SIZE] {
+        [0; PAGE_SIZE]
+    }
+
+    fn each(thread: &mut Thread<'_>, stretch: usize, f: impl Fn(usize, &mut [u8; PAGE_SIZE])) {
+        for page in stretch * HUGE_PAGES..(stretch + 1) * HUGE_PAGES {
+            let touch = thread.access(thread.world.at(page), true, |b| f(page, b));
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+
+    fn write(thread: &mut Thread<'_>, stretch: usize) {
+        each(thread, stretch, |page, b| *b = written(page));
+    }
+
+    fn assert_is(thread: &mut Thread<'_>, stretch: usize, bytes: fn(usize) -> [u8; PAGE_SIZE]) {
+        each(thread, stretch, |page, b| assert!(*b == bytes(page), "page {page}"));
+    }
+
+    fn take(w: &World, stretch: usize) -> Option<usize> {
+        w.pager.take_huge(&mut w.pager.enter(), w.active(), w.at(stretch * HUGE_PAGES), false)
+    }
+
+    fn serve(w: &World, page: usize) -> Option<Serve> {
+        let range = w.pager.ranges.find(w.at(page)).expect("it is mapped");
+        w.pager.serve_huge(&mut w.pager.enter(), w.active(), &range, w.at(page))
+    }
+
+    /// Resident pages, and frames of limbo.
+    fn counts(w: &World) -> (i64, i64) {
+        (w.pager.resident_pages(), w.pager.limbo_pages())
+    }
+
+    /// A forgotten claim would let `World::check` wait for ever.
+    fn check(w: &World) {
+        let s = w.pager.enter();
+        w.pager.check_claims(&s);
+        assert!(!s.is_dock_taken);
+        drop(s);
+        w.check();
+    }
+
+    #[test]
+    fn a_huge_page_goes_if_there_is_a_block_and_comes_back_whole_in_its_frames() {
+        let w = world(1);
+        let mut thread = w.thread();
+        (0..2).for_each(|stretch| write(&mut thread, stretch));
+        assert_eq!(take(&w, 0), Some(HUGE_PAGES));
+        assert_eq!((counts(&w), take(&w, 0)), ((HUGE, HUGE), Some(0)), "it is out already");
+        assert_eq!([take(&w, 1), take(&w, 1)], [None; 2], "there is one block");
+        check(&w);
+        let touch = thread.access(w.at(HUGE_PAGES - 1), false, |_| ());
+        assert_eq!((touch, counts(&w)), (Touch::Done, (2 * HUGE, 0)));
+        assert!(w.pager.is_in_huge(w.at(0)) && w.fake().is_huge(w.at(0)));
+        assert_eq!(take(&w, 1), Some(HUGE_PAGES), "the block is free again");
+        check(&w);
+        (0..2).for_each(|stretch| assert_is(&mut thread, stretch, written));
+        assert_eq!(w.pager.slot().get(Counter::HugeFaults), 4);
+    }
+
+    #[test]
+    fn a_huge_page_of_which_a_call_holds_the_last_page_stays() {
+        let w = world(2);
+        let mut thread = w.thread();
+        (0..2).for_each(|stretch| write(&mut thread, stretch));
+        let mark = thread.holds.mark();
+        thread.holds.push(w.at(HUGE_PAGES - 1), w.at(HUGE_PAGES), 1);
+        assert_eq!((take(&w, 0), take(&w, 1)), (Some(0), Some(HUGE_PAGES)));
+        thread.holds.pop_to(mark);
+        assert_eq!(counts(&w), (HUGE, HUGE));
+        assert_eq!(w.pager.enter().limbo.in_use(), HUGE_PAGES, "its block is free again");
+        check(&w);
+        (0..2).for_each(|stretch| assert_is(&mut thread, stretch, written));
+    }
+
+    #[test]
+    fn a_huge_page_that_the_kernel_takes_in_part_is_small_and_counts_whole_in_limbo() {
+        let w = world(2);
+        let mut thread = w.thread();
+        write(&mut thread, 0);
+        w.fake().set_trouble(1);
+        let taken = take(&w, 0).expect("there is a block");
+        w.fake().set_trouble(0);
+        assert!((1..HUGE_PAGES).contains(&taken), "each call stops halfway");
+        assert_eq!(counts(&w), (HUGE - taken as i64, HUGE));
+        assert_eq!(w.pager.table.middle(w.at(0)).map(|m| m.mapped()), Some(Mapped::Small));
+        check(&w);
+        assert_is(&mut thread, 0, written);
+        assert_eq!(counts(&w), (HUGE, HUGE), "the block is given back as a whole");
+        w.age_out(1);
+        assert_eq!(counts(&w), (HUGE, 0));
+        check(&w);
+    }
+
+    #[test]
+    fn a_kept_frame_is_room_for_a_huge_page_and_shows_nothing_of_the_last_one() {
+        let w = world(2);
+        let mut thread = w.thread();
+        write(&mut thread, 0);
+        assert_eq!(take(&w, 0), Some(HUGE_PAGES));
+        w.age_out(1);
+        assert_eq!(counts(&w), (0, HUGE), "its frame is kept");
+        // Memory is just full.
+        w.pager.publish(true);
+        w.pager.tree().limit_pages.store(w.pager.used_pages(), Ordering::Relaxed);
+        let served = serve(&w, HUGE_PAGES + 9).expect("it comes whole");
+        assert!(matches!(served, Serve::Done(503, FaultKind::FirstTouch)), "from page 9 to 511");
+        assert_eq!(counts(&w), (HUGE, 0));
+        assert_is(&mut thread, 1, zeros);
+        check(&w);
+    }
+
+    #[test]
+    fn a_huge_page_that_cannot_be_loaded_leaves_nothing_behind() {
+        let w = world(2);
+        let mut thread = w.thread();
+        write(&mut thread, 0);
+        w.page_out();
+        // Other stretches were found to be dense, so this one may come whole.
+        w.pager.enter().units.judge(Usage::default(), HUGE_PAGES);
+        let store = w.store.expect("asked for");
+        store.set_fault(Fault::From(4));
+        assert!(matches!(serve(&w, 0), Some(Serve::Changed)));
+        store.set_fault(Fault::Never);
+        assert_eq!((counts(&w), w.pager.stored_pages()), ((0, 0), HUGE));
+        check(&w);
+        // The dock is free, and has no page of it.
+        assert_is(&mut thread, 1, zeros);
+        assert_is(&mut thread, 0, written);
+        assert_eq!(w.pager.slot().get(Counter::HugeFaults), 3);
+        check(&w);
+    }
+}

@@ -220,7 +220,12 @@ impl Pager {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
+
+    use super::super::PROT_READ;
+    use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
     use super::*;
+    use crate::region::Mapped;
 
     const STORED: PageState = PageState::Stored(7);
     const MOST: usize = WINDOW_LOCKED_PAGES;
@@ -271,5 +276,94 @@ mod tests {
         assert_eq!(has_stock.plan(), Plan::Window(4 * MOST), "its frames count already");
         let over = Look { tries: 1, excess: MOST as i64, ..full };
         assert_eq!(over.plan(), Plan::Room(MOST as i64), "room for all of it at once");
+    }
+
+    fn write(w: &World, pages: impl IntoIterator<Item = usize>) {
+        let mut thread = w.thread();
+        for page in pages {
+            let touch =
+                thread.access(w.at(page), true, |b| b[..2].copy_from_slice(&[page as u8, 1]));
+            assert_eq!(touch, Touch::Done);
+        }
+    }
+
+    fn serve(w: &World, page: usize, want: usize, tries: u32) -> Serve {
+        let range = w.pager.ranges.find(w.at(page)).expect("it is mapped");
+        w.pager.serve(&mut w.pager.enter(), w.active(), range, w.at(page), want, tries, false)
+    }
+
+    fn take_out(w: &World, page: usize, pages: usize) {
+        let range = w.pager.ranges.find(w.at(page)).expect("it is mapped");
+        let run = range.clip(w.at(page), w.at(page + pages));
+        w.pager.sweep_run(&mut w.pager.enter(), w.active(), run, pages);
+    }
+
+    #[test]
+    fn neighbours_come_along_that_are_missing_in_the_same_way_and_free() {
+        let w = World::new(Spec::roomy(16));
+        w.map(0, 16, READ_WRITE);
+        w.protect(14, 2, PROT_READ);
+        // From the last to the first, so that no page brings neighbours along.
+        write(&w, (0..4).rev());
+        w.page_out();
+        write(&w, (4..9).rev());
+        // In limbo they lie in this order; page 4 stays.
+        [6, 5, 7, 8].into_iter().for_each(|page| take_out(&w, page, 1));
+        let serve = |page: usize| serve(&w, page, 16, 0);
+        assert!(matches!(serve(0), Serve::Done(4, FaultKind::PoolLoad)));
+        assert!(matches!(serve(5), Serve::Done(1, FaultKind::LimboHit)));
+        assert!(matches!(serve(6), Serve::Done(1, FaultKind::LimboHit)));
+        assert!(matches!(serve(7), Serve::Done(2, FaultKind::LimboHit)));
+        w.pager.claim(&mut w.pager.enter(), w.at(12), 1);
+        assert!(matches!(serve(9), Serve::Done(3, FaultKind::FirstTouch)));
+        assert!(matches!(serve(12), Serve::Changed), "it is claimed");
+        w.pager.end_claim(&mut w.pager.enter(), w.at(12), 1);
+        assert!(matches!(serve(12), Serve::Done(2, FaultKind::FirstTouch)), "there the range ends");
+        w.check();
+        let mut thread = w.thread();
+        for page in 0..9 {
+            thread.access(w.at(page), false, |b| assert_eq!(b[0], page as u8));
+        }
+    }
+
+    #[test]
+    fn frames_of_the_stock_are_room_within_the_limit_only() {
+        const PAGES: usize = 320;
+        let w = World::new(Spec::roomy(PAGES));
+        w.map(0, PAGES, READ_WRITE);
+        write(&w, 0..PAGES);
+        w.page_out();
+        write(&w, 32..PAGES);
+        take_out(&w, 100, 16);
+        assert!(w.stock());
+        w.pager.publish(true);
+        let plan = |room: i64| {
+            w.pager.tree().limit_pages.store(w.pager.used_pages() + room, Ordering::Relaxed);
+            let range = w.pager.ranges.find(w.at(0)).expect("it is mapped");
+            let s = w.pager.enter();
+            w.pager.look(&s, w.active(), &range, w.at(0), 12, 1).expect("it is free").plan()
+        };
+        assert_eq!([0, -1].map(plan), [Plan::Window(12), Plan::Room(12)]);
+        w.check();
+    }
+
+    #[test]
+    fn where_a_huge_page_finds_no_room_small_ones_come_and_leave_the_next_stretch_alone() {
+        const HUGE: i64 = STRETCH_PAGES as i64;
+        let spec = Spec { limit_pages: 300, blocks: 2, ..Spec::roomy(3 * STRETCH_PAGES) };
+        let w = World::new(spec);
+        // The last stretch is too short for a huge page.
+        w.map(0, 2 * STRETCH_PAGES + 100, READ_WRITE);
+        let serve =
+            |stretch: usize, tries: u32| serve(&w, (stretch + 1) * STRETCH_PAGES - 2, 4, tries);
+        let mapped = |stretch: usize| {
+            w.pager.table.middle(w.at(stretch * STRETCH_PAGES)).map(|m| m.mapped())
+        };
+        assert!(matches!(serve(0, HUGE_TRIES), Serve::NeedRoom(HUGE)));
+        assert!(matches!(serve(0, HUGE_TRIES + 1), Serve::Done(2, FaultKind::FirstTouch)));
+        assert_eq!([0, 1].map(mapped), [Some(Mapped::Small), Some(Mapped::Empty)]);
+        assert!(matches!(serve(1, HUGE_TRIES + 1), Serve::Done(4, FaultKind::FirstTouch)));
+        assert_eq!([1, 2].map(mapped), [Some(Mapped::Small); 2]);
+        w.check();
     }
 }
