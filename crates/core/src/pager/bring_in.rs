@@ -73,8 +73,10 @@ impl Pager {
     fn bring_in_some(&self, b: &mut BringIn) -> Option<usize> {
         let s = self.enter();
         let (start, end) = self.next_missing(b.next)?;
-        b.next = end;
-        let _ = self.make_resident(s, start, end);
+        let (_s, is_all) = self.make_resident(s, start, end);
+        // A page that cannot be had does not keep those behind it from coming.
+        let lost = if is_all { None } else { self.next_missing(start) };
+        b.next = lost.map_or(end, |(page, _)| (page + PAGE_SIZE).min(end));
         Some((end - start) >> PAGE_SHIFT)
     }
 
@@ -111,6 +113,7 @@ mod tests {
     use super::super::PROT_READ;
     use super::super::model::{READ_WRITE, STRETCH_PAGES, Spec, Touch, World};
     use super::*;
+    use crate::testing::noise;
 
     const THERE: usize = 300;
     const OUT: usize = PORTION_PAGES + 76;
@@ -193,5 +196,23 @@ mod tests {
         assert_eq!(run(first + 2), Some((first + 2, first + 3)));
         assert_eq!(run(first + 4), Some((last, last + 2)));
         assert_eq!((run(last + 1), run(last + 2)), (Some((last + 1, last + 2)), None));
+    }
+
+    #[test]
+    fn a_page_that_is_lost_keeps_no_other_from_coming() {
+        const PAGES: usize = 48;
+        let w = World::new(Spec { has_store: true, ..Spec::roomy(PAGES) });
+        w.map(0, PAGES, READ_WRITE);
+        let mut thread = w.thread();
+        for page in 0..PAGES {
+            let touch = thread.access(w.at(page), true, |b| *b = noise(page as u64));
+            assert_eq!(touch, Touch::Done);
+        }
+        w.page_out();
+        w.active().cache.shrink(usize::MAX);
+        assert_eq!(w.active().cache.counters().pool_pages, 0, "noise is in the store");
+        w.store.expect("it has one").corrupt(|bytes| bytes[20 * PAGE_SIZE] ^= 1);
+        assert_eq!(w.pager.bring_in_all(i64::MAX), 1);
+        assert_eq!(w.pager.resident_pages(), PAGES as i64 - 1);
     }
 }
