@@ -729,7 +729,7 @@ mod tests {
         let mut f: HookFrame = unsafe { core::mem::zeroed() };
         (f.ret, f.rsp) = (start as u64 + 12, stack.as_ptr() as u64);
         for (target, word) in [(96, 2), (64, 2), (112, 0)] {
-            let distance = target as i32 - 10;
+            let distance: i32 = target - 10;
             code[at + 6..at + 10].copy_from_slice(&distance.to_le_bytes());
             assert_eq!(cancel_word(&f), word, "{target}");
         }
