@@ -231,10 +231,13 @@ fn stopped(workshop: &Workshop) -> Result<Verdict, String> {
     Ok(Verdict::check(ok, || run.report()))
 }
 
-/// Whether a run ended as one whose page is lost.
+/// Whether a run of churn ended as one whose page is lost: by SIGBUS, or, where a call met the page
+/// first, because that call failed.
 fn is_lost(run: &Outcome, notice: &str, says: &str) -> bool {
+    const FAILED: i32 = 3;
     let is_sigbus = run.status.signal() == Some(SIGBUS) || run.status.code() == Some(128 + SIGBUS);
-    is_sigbus
+    let is_refused = run.status.code() == Some(FAILED) && run.stderr.contains(": Bad address");
+    (is_sigbus || is_refused)
         && run.stderr.contains(says)
         && !run.stderr.contains("wrong bytes")
         && notices(run).contains(&notice)
