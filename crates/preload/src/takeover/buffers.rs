@@ -194,13 +194,15 @@ pub(super) fn copy_out(t: &'static ThreadBlock, addr: usize, from: &[u8]) -> boo
         Holder { t, sp }.hold(addr, from.len(), Kind::Out);
     }
     let r = transfer(nr::PROCESS_VM_WRITEV, from.as_ptr() as usize, addr, from.len());
-    if r < 0 && r != Errno::EFAULT.as_return() {
+    let is_refused = r < 0 && r != Errno::EFAULT.as_return();
+    if is_refused {
         // Refused by a sandbox: write as the program would.
         // SAFETY: the program's own address; a bad one faults in it.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), addr as *mut u8, from.len()) };
     }
     t.holds().pop_to(mark);
-    r != Errno::EFAULT.as_return()
+    // Where memory ends in the middle, the kernel copies as far as it goes and says how much.
+    is_refused || r == from.len() as isize
 }
 
 /// Makes a call with its buffers held.
@@ -612,5 +614,34 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
             Some(Answer::Result(held_call(t, number, a)))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
+
+    fn block() -> &'static ThreadBlock {
+        ThreadBlock::allocate().expect("a block")
+    }
+
+    /// The end of a page behind which nothing is mapped.
+    fn end_of_memory() -> usize {
+        let at = map_anonymous(2 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        assert_eq!(call!(nr::MPROTECT, at + PAGE_SIZE, PAGE_SIZE, 0), 0);
+        at + PAGE_SIZE
+    }
+
+    #[test]
+    fn an_answer_that_fits_in_part_is_not_given() {
+        let (t, end) = (block(), end_of_memory());
+        assert!(copy_out(t, end - 16, &[7; 16]));
+        assert!(!copy_out(t, end - 8, &[8; 16]), "the second half has no place");
+        assert!(!copy_out(t, end, &[8; 16]));
+        let mut bytes = [0; 16];
+        assert!(copy_in(t, end - 16, &mut bytes) && bytes[..8] == [7; 8]);
+        assert!(!copy_in(t, end - 8, &mut bytes));
+        t.give_back();
     }
 }
