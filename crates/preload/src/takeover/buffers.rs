@@ -449,6 +449,16 @@ fn vectors_bytes(t: &'static ThreadBlock, array: usize, n: usize) -> Option<usiz
     Some(total)
 }
 
+/// Whether a vector transfer is at `offset`, and not at the file's own position. The kernel refuses
+/// a negative offset, but for -1 in the second versions, where it means the file's own.
+fn has_offset(number: usize, offset: usize) -> bool {
+    match number {
+        nr::READV | nr::WRITEV => false,
+        nr::PREADV2 | nr::PWRITEV2 => offset as isize != -1,
+        _ => true,
+    }
+}
+
 /// A large vector transfer, buffer by buffer. `None`: small, or one that must not be cut.
 fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isize> {
     let n = a[2];
@@ -465,9 +475,7 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
         return None;
     }
     let writes = matches!(number, nr::WRITEV | nr::PWRITEV | nr::PWRITEV2);
-    // preadv2 with offset -1 uses the file's own position.
-    let positioned = !matches!(number, nr::READV | nr::WRITEV) && a[3] as isize != -1;
-    let single = match (positioned, writes) {
+    let single = match (has_offset(number, a[3]), writes) {
         (false, false) => nr::READ,
         (false, true) => nr::WRITE,
         (true, false) => nr::PREAD64,
@@ -643,5 +651,18 @@ mod tests {
         assert!(copy_in(t, end - 16, &mut bytes) && bytes[..8] == [7; 8]);
         assert!(!copy_in(t, end - 8, &mut bytes));
         t.give_back();
+    }
+
+    #[test]
+    fn the_position_of_the_file_itself_is_for_calls_that_can_name_it() {
+        let none = usize::MAX;
+        for number in [nr::PREADV, nr::PWRITEV] {
+            assert!(has_offset(number, 0) && has_offset(number, none), "-1 is refused");
+        }
+        for number in [nr::PREADV2, nr::PWRITEV2] {
+            assert!(has_offset(number, 0) && has_offset(number, none - 1));
+            assert!(!has_offset(number, none));
+        }
+        assert!(!has_offset(nr::READV, 0) && !has_offset(nr::WRITEV, 5));
     }
 }
