@@ -9,7 +9,7 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 use uzswap::control::Counter;
-use uzswap::region::{page_ceil, page_floor};
+use uzswap::region::{ADDRESS_END, page_ceil, page_floor};
 use uzswap::sys::text::{DIGITS_MOST, decimal, join};
 use uzswap::sys::{Errno, PAGE_SIZE, nr};
 
@@ -350,15 +350,22 @@ fn managed(addr: usize, len: usize) -> bool {
     len > 0 && PAGER.ranges.first_overlap_unlocked(addr, addr.saturating_add(len)).is_some()
 }
 
+/// Whether a buffer ends where the program's addresses do. One that does not, such as one of -1
+/// bytes, the kernel refuses before it moves anything. A piece of it would not be refused, and run
+/// over all that lies behind the program's buffer.
+fn is_range(addr: usize, len: usize) -> bool {
+    addr.checked_add(len).is_some_and(|end| end <= ADDRESS_END)
+}
+
 /// read, write and their kin: large transfers in pieces where that cannot be told from one.
 pub(super) fn piecewise(t: &'static ThreadBlock, number: usize, a: Args) -> Option<Answer> {
     match number {
         nr::READ | nr::WRITE | nr::PREAD64 | nr::PWRITE64 => {
             let at_address = matches!(number, nr::PREAD64 | nr::PWRITE64) && managed(a[3], a[2]);
-            if at_address && is_own_memory(a[0]) {
+            if at_address && is_range(a[1], a[2]) && is_own_memory(a[0]) {
                 return Some(Answer::Result(own_memory_call(t, number, a)));
             }
-            if !managed(a[1], a[2]) {
+            if !managed(a[1], a[2]) || !is_range(a[1], a[2]) {
                 return Some(Answer::Inline);
             }
             if a[2] <= piece_bytes() {
@@ -484,6 +491,9 @@ fn vector_pieces(t: &'static ThreadBlock, number: usize, a: Args) -> Option<isiz
     let mut done = 0;
     for i in 0..n {
         let Some((base, len)) = vector(t, a[1], i) else { break };
+        if !is_range(base, len) {
+            return Some(if done > 0 { done as isize } else { Errno::EFAULT.as_return() });
+        }
         if len == 0 {
             continue;
         }
@@ -628,6 +638,7 @@ pub(super) fn special(t: &'static ThreadBlock, number: usize, mut a: Args) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uzswap::region::RangeFlags;
     use uzswap::sys::mem::{PROT_READ, PROT_WRITE, map_anonymous};
 
     fn block() -> &'static ThreadBlock {
@@ -650,6 +661,22 @@ mod tests {
         let mut bytes = [0; 16];
         assert!(copy_in(t, end - 16, &mut bytes) && bytes[..8] == [7; 8]);
         assert!(!copy_in(t, end - 8, &mut bytes));
+        t.give_back();
+    }
+
+    #[test]
+    fn no_piece_is_made_of_a_buffer_that_is_longer_than_memory() {
+        let (t, at) = (block(), map_anonymous(PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap());
+        PAGER.note_mapped(&mut PAGER.enter(), at, at + PAGE_SIZE, 3, RangeFlags::NONE);
+        for len in [usize::MAX, isize::MAX as usize, ADDRESS_END] {
+            for number in [nr::READ, nr::WRITE, nr::PREAD64, nr::PWRITE64] {
+                let answer = piecewise(t, number, [usize::MAX, at, len, 0, 0, 0]);
+                assert!(matches!(answer, Some(Answer::Inline)), "call {number}, {len:x} bytes");
+            }
+        }
+        PAGER.note_unmapped(&mut PAGER.enter(), at, at + PAGE_SIZE);
+        assert!(is_range(at, 0) && is_range(at, ADDRESS_END - at));
+        assert!(!is_range(at, ADDRESS_END - at + 1) && !is_range(usize::MAX, 1));
         t.give_back();
     }
 
