@@ -285,12 +285,12 @@ fn has_run(tid: u32, since_ns: Option<u64>) -> bool {
 fn where_is(tid: u32) -> Where {
     let mut path = [0u8; 64];
     let mut digits = [0u8; DIGITS_MOST];
-    let tid = decimal(u64::from(tid), &mut digits);
-    join(&[b"/proc/self/task/", tid, b"/syscall"], &mut path);
+    let name = decimal(u64::from(tid), &mut digits);
+    join(&[b"/proc/self/task/", name, b"/syscall"], &mut path);
     let Ok(path) = CStr::from_bytes_until_nul(&path) else { return Where::Unknown };
     let file = match fd::open_read(path) {
         Ok(file) => file,
-        Err(Errno::ENOENT | Errno::ESRCH) => return Where::Gone,
+        Err(Errno::ENOENT | Errno::ESRCH) => return unlisted(tid),
         Err(_) => return Where::Unknown,
     };
     let mut text = [0u8; 256];
@@ -301,6 +301,13 @@ fn where_is(tid: u32) -> Where {
         Err(Errno::ESRCH) => Where::Gone,
         Err(_) => Where::Unknown,
     }
+}
+
+/// Where a thread is for which /proc has no file: the kernel knows whether it is gone. The program
+/// may have left /proc behind (chroot, another mount namespace), while the thread sits in its call.
+fn unlisted(tid: u32) -> Where {
+    let r = call!(nr::TGKILL, uzswap::sys::getpid(), tid, 0);
+    if r == Errno::ESRCH.as_return() { Where::Gone } else { Where::Unknown }
 }
 
 /// A line of /proc/PID/syscall: number and arguments, stack pointer and instruction pointer of a
@@ -361,5 +368,28 @@ mod tests {
         let mut slept = restarted;
         slept.args[1] = slept.args[0] + 16;
         assert!(slept.numbers().contains(&nr::NANOSLEEP) && !slept.numbers().contains(&nr::POLL));
+    }
+
+    #[test]
+    fn a_thread_that_proc_does_not_list_is_gone_only_if_the_kernel_has_no_such_thread() {
+        // No thread has that number: numbers end at 4 million.
+        let nobody = u32::MAX >> 1;
+        assert!(unlisted(nobody) == Where::Gone && where_is(nobody) == Where::Gone);
+        assert!(unlisted(uzswap::sys::gettid()) == Where::Unknown);
+        let call = |tid| Call { tid, ..Call::default() };
+        assert!(call(nobody).is_over());
+    }
+
+    #[test]
+    fn a_thread_that_is_in_no_call_or_whose_line_is_cut_is_not_blocked() {
+        let line = b"0 0x3 0x7f00 0x10 0x0 0x0 0x0 0x7ffd129be1b8 0x7f25eb8c1503\n";
+        let found = blocked_call(line).expect("a blocked call");
+        assert_eq!(
+            (found.number, found.args, found.sp),
+            (0, [3, 0x7f00, 16, 0, 0, 0], 0x7ffd_129b_e1b8)
+        );
+        assert!(blocked_call(b"running\n").is_none() && blocked_call(b"").is_none());
+        assert!(blocked_call(b"-1 0x7ffd129be1b8 0x7f25eb8c1503\n").is_none());
+        assert!(blocked_call(&line[..30]).is_none(), "without its last words");
     }
 }
