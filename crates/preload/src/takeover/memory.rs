@@ -57,6 +57,11 @@ pub fn set_break(addr: usize) {
     BREAK.store(addr, Ordering::Release);
 }
 
+/// Called in the child after fork, whose mappings to come the kernel does not lock.
+pub fn after_fork_child() {
+    LOCK_FUTURE.store(false, Ordering::Relaxed);
+}
+
 fn overlaps(start: usize, len: usize) -> bool {
     PAGER
         .ranges
@@ -524,4 +529,26 @@ fn shmat_over(a: Args) -> isize {
         }
     }
     r
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uzswap::sys::mem::{PROT_READ, PROT_WRITE};
+
+    #[test]
+    fn a_child_of_fork_does_not_inherit_that_memory_to_come_is_locked() {
+        let map = || {
+            let a = [0, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, 0, 0];
+            let at = check(mmap_noted(a, true)).unwrap();
+            let is_locked = PAGER.ranges.find(at).unwrap().flags.has(RangeFlags::LOCKED);
+            assert_eq!(munmap([at, PAGE_SIZE, 0, 0, 0, 0]), 0);
+            is_locked
+        };
+        run::set_settings(uzswap::control::Settings::new());
+        LOCK_FUTURE.store(true, Ordering::Relaxed);
+        assert!(map());
+        after_fork_child();
+        assert!(!map());
+    }
 }

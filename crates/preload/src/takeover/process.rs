@@ -175,6 +175,7 @@ fn fork(t: &'static ThreadBlock, number: usize, a: Args) -> isize {
                 evictor::after_fork_child();
                 identity::after_fork_child();
                 super::inflight::after_fork_child();
+                memory::after_fork_child();
                 if ACTIVE.load(Ordering::Acquire) || reserved::has_any() {
                     evictor::open_files();
                 }
