@@ -87,7 +87,8 @@ pub(super) fn call(t: &'static ThreadBlock, number: usize, a: Args) -> Option<An
         }
         nr::MREMAP
             if overlaps(a[0], a[1].max(1))
-                || (a[3] & MREMAP_FIXED != 0 && overlaps(a[4], a[2])) =>
+                || (a[3] & MREMAP_FIXED != 0
+                    && (overlaps(a[4], a[2]) || file_memory::overlaps(a[4], a[2]))) =>
         {
             runtime(t, move || mremap(a))
         }
@@ -339,11 +340,16 @@ fn remap_file(a: Args) -> isize {
     let mut s = PAGER.enter();
     let r = raw(nr::MREMAP, a);
     if let Ok(start) = check(r) {
-        file_memory::forget(&s, a[0], a[0] + page_ceil(a[1]));
-        file_memory::note(&s, start, start + page_ceil(a[2]));
+        file_moved(&s, a, start);
         grown(&mut s);
     }
     r
+}
+
+/// Notes that the kernel has moved or resized a private mapping of a file, which is at `new`.
+fn file_moved(s: &Locked<'_>, a: Args, new: usize) {
+    file_memory::forget(s, a[0], a[0] + page_ceil(a[1]));
+    file_memory::note(s, new, new + page_ceil(a[2]));
 }
 
 fn mprotect(number: usize, a: Args) -> isize {
@@ -423,6 +429,11 @@ fn mremap(a: Args) -> isize {
     if flags & MREMAP_FIXED != 0 {
         debug_assert!(new == target);
         PAGER.note_unmapped(&mut s, new, new + new_len);
+        // Over managed memory goes a mapping of a file as well, and over one of a file any memory.
+        file_memory::forget(&s, new, new + new_len);
+        if managed.is_none() && file_memory::overlaps(old, old_len) {
+            file_moved(&s, a, new);
+        }
     }
     moved(&mut s, managed, a, new)
 }
@@ -550,5 +561,30 @@ mod tests {
         assert!(map());
         after_fork_child();
         assert!(!map());
+    }
+
+    #[test]
+    fn mappings_of_files_count_where_they_are_whatever_they_were_moved_over() {
+        const LEN: usize = 2 * PAGE_SIZE;
+        let new = || {
+            let at = uzswap::sys::mem::map_anonymous(LEN, PROT_READ | PROT_WRITE).unwrap();
+            move |is_managed| {
+                let mut s = PAGER.enter();
+                match is_managed {
+                    true => PAGER.note_mapped(&mut s, at, at + LEN, 3, RangeFlags::NONE),
+                    false => file_memory::note(&s, at, at + LEN),
+                }
+                at
+            }
+        };
+        let (file, memory, other) = (new()(false), new()(true), new()(true));
+        let move_over = |from, to| mremap([from, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0]);
+        assert_eq!(move_over(file, memory), memory as isize);
+        assert!(!overlaps(memory, LEN) && file_memory::overlaps(memory, LEN));
+        assert!(!file_memory::overlaps(file, LEN), "nothing is there any more");
+        assert_eq!(move_over(other, memory), memory as isize);
+        assert!(overlaps(memory, LEN) && !file_memory::overlaps(memory, LEN));
+        assert_eq!(munmap([memory, LEN, 0, 0, 0, 0]), 0);
+        assert!(!overlaps(memory, LEN));
     }
 }
