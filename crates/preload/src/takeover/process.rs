@@ -389,7 +389,7 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 struct Given {
     at: usize,
     count: usize,
-    /// Where LD_PRELOAD is, if that is looked for.
+    /// Where LD_PRELOAD is, if that is looked for. Of several the loader takes the last.
     preload_at: Option<usize>,
     /// A run inside this one executes its library to boot a program: that library needs to know of
     /// this run, and no more.
@@ -427,6 +427,13 @@ impl Given {
         // SAFETY: the program's own array of C strings, held for this call, and readable when it
         // was looked through.
         unsafe { ((self.at + i * 8) as *const usize).read_unaligned() }
+    }
+
+    /// Whether variable `i` is LD_PRELOAD, or an earlier one of that name, which the loader would
+    /// take in place of one that is put before it.
+    fn is_preload(&self, i: usize) -> bool {
+        let is = |i| Readable::default().starts_with(self.word(i), PRELOAD) == Some(true);
+        self.preload_at.is_some_and(|at| i == at || i < at && is(i))
     }
 
     /// The libraries that LD_PRELOAD names already.
@@ -538,7 +545,7 @@ fn carry(t: &'static ThreadBlock, way: Way, given: &Given, first: &[u8]) -> Opti
         None => push(preload),
     }
     push(control);
-    for i in (0..given.count).filter(|i| given.is_booting || Some(*i) != given.preload_at) {
+    for i in (0..given.count).filter(|i| given.is_booting || !given.is_preload(*i)) {
         push(given.word(i));
     }
     push(0);
@@ -567,4 +574,79 @@ fn c_bytes<'a>(at: usize) -> &'a [u8] {
     let len = (0..).take_while(|i| unsafe { *((at + i) as *const u8) } != 0).count();
     // SAFETY: so many bytes of it were read.
     unsafe { core::slice::from_raw_parts(at as *const u8, len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::CStr;
+    use std::ffi::CString;
+    use std::vec::Vec;
+
+    /// An environment of the program's, and the addresses of its strings up to the null.
+    struct Environment {
+        _strings: Vec<CString>,
+        words: Vec<usize>,
+    }
+
+    impl Environment {
+        fn new(variables: &[&str]) -> Environment {
+            let strings: Vec<_> = variables.iter().map(|v| CString::new(*v).unwrap()).collect();
+            let words = strings.iter().map(|s| s.as_ptr() as usize).chain([0]).collect();
+            Environment { _strings: strings, words }
+        }
+
+        fn at(&self) -> usize {
+            self.words.as_ptr() as usize
+        }
+    }
+
+    /// The strings of an environment that was built, but for the variable of the descriptors.
+    fn built(at: usize) -> Vec<&'static str> {
+        // SAFETY: an array of C strings up to a null, in memory that stays.
+        let words = (0..).map(|i| unsafe { *((at + i * 8) as *const usize) });
+        let strings = words.take_while(|w| *w != 0);
+        // SAFETY: as above.
+        let strings = strings.map(|w| unsafe { CStr::from_ptr(w as *const _) }.to_str().unwrap());
+        strings.filter(|s| !s.starts_with(CONTROL_FD_ENV)).collect()
+    }
+
+    #[test]
+    fn a_program_gets_one_list_of_libraries_with_ours_first_however_many_there_were() {
+        // In tests the path of ours is empty.
+        let t = ThreadBlock::allocate().unwrap();
+        let carried = |variables: &[&str], first: &[u8]| {
+            let environment = Environment::new(variables);
+            let given = Given::read(environment.at(), true).unwrap();
+            built(carry(t, Way::Preload, &given, first).unwrap().environment).join(" ")
+        };
+        assert_eq!(carried(&[], b""), "LD_PRELOAD=");
+        assert_eq!(carried(&["A=1", "LD_PRELOAD=", "B=2"], b""), "LD_PRELOAD= A=1 B=2");
+        let several = ["LD_PRELOAD=/a.so", "A=1", "LD_PRELOAD=/b.so", "LD_PRELOADS=1"];
+        assert_eq!(carried(&several, b"asan"), "LD_PRELOAD=asan::/b.so A=1 LD_PRELOADS=1");
+        t.give_back();
+    }
+
+    #[test]
+    fn an_environment_that_the_kernel_cannot_read_is_left_to_it() {
+        assert!(Given::read(0, true).is_some_and(|given| given.count == 0));
+        let environment = Environment::new(&["A=1", "B=2"]);
+        let given = Given::read(environment.at(), true).unwrap();
+        assert_eq!((given.count, given.preload_at, given.is_booting), (2, None, false));
+        assert!(Given::read([environment.words[0], 8, 0].as_ptr() as usize, true).is_none());
+        // A list that goes on where memory ends, and one whose first pointer does.
+        let page = map_anonymous(2 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+        assert_eq!(call!(nr::MPROTECT, page + PAGE_SIZE, PAGE_SIZE, 0), 0);
+        let end = page + PAGE_SIZE;
+        // SAFETY: the last word of a page of our own.
+        unsafe { ((end - 8) as *mut usize).write(environment.words[0]) };
+        assert!(Given::read(end - 8, true).is_none() && Given::read(end - 4, true).is_none());
+        assert!(Given::read(usize::MAX - 3, true).is_none());
+        // A list of libraries without an end.
+        let last = end - PRELOAD.len();
+        // SAFETY: as above.
+        unsafe { core::ptr::copy_nonoverlapping(PRELOAD.as_ptr(), last as *mut u8, PRELOAD.len()) };
+        assert!(Given::read([last, 0].as_ptr() as usize, true).is_none());
+        assert!(Given::read([last, 0].as_ptr() as usize, false).is_some(), "it is not looked for");
+    }
 }
