@@ -167,6 +167,7 @@ pub fn after_fork_child() {
     // A thread of the parent may have been ending its evictor.
     STOPPING.store(false, Ordering::Release);
     TID.store(0, Ordering::Relaxed);
+    close_files();
     relatives::note_fork();
     IN_FORKED_CHILD.store(true, Ordering::Release);
 }
@@ -345,13 +346,20 @@ fn obey(work: &mut Option<(u32, Work)>) -> bool {
 /// program expects for its own.
 static FILES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
-/// Opens the files for this process; in the child of a fork the inherited ones speak of the parent.
-pub fn open_files() {
-    for (slot, path) in FILES.iter().zip([c"/proc/self/statm", c"/proc/self/smaps_rollup"]) {
+/// Closes the files: in the child of a fork the inherited ones speak of the parent.
+fn close_files() {
+    for slot in &FILES {
         let old = slot.swap(-1, Ordering::AcqRel);
         if old >= 0 {
             fd::close(old);
         }
+    }
+}
+
+/// Opens the files for this process.
+pub fn open_files() {
+    close_files();
+    for (slot, path) in FILES.iter().zip([c"/proc/self/statm", c"/proc/self/smaps_rollup"]) {
         if let Ok(file) = fd::open_read(path) {
             slot.store(fd::move_high(file), Ordering::Release);
         }
@@ -448,4 +456,33 @@ fn number_after(text: &[u8], name: &[u8]) -> Option<i64> {
     text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(name)).map(|value| {
         value.iter().filter(|b| b.is_ascii_digit()).fold(0, |v, b| v * 10 + (b - b'0') as i64)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_fork_does_not_ask_the_files_of_its_parent() {
+        open_files();
+        assert!(fds().iter().all(|file| *file >= 0));
+        let (pss, anonymous) = share_of_anonymous().unwrap();
+        assert!(0 < pss && pss <= anonymous, "{pss} of {anonymous} pages");
+        assert!(anonymous_pages().unwrap() > 0);
+        after_fork_child();
+        assert_eq!(fds(), [-1; 2]);
+        assert!(share_of_anonymous().is_none());
+        // By a file that is opened for the question.
+        assert!(anonymous_pages().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_number_is_that_of_the_line_that_begins_with_its_name() {
+        let text =
+            b"Rss:  900 kB\nPss_Anon:   40 kB\nSwapAnonymous: 7 kB\nAnonymous:  1048576 kB\nLast:";
+        assert_eq!(number_after(text, b"Anonymous:"), Some(1 << 20));
+        assert_eq!(number_after(text, b"Pss_Anon:"), Some(40));
+        assert_eq!(number_after(text, b"Pss:"), None);
+        assert_eq!(number_after(text, b"Last:"), Some(0), "the text was cut");
+    }
 }
