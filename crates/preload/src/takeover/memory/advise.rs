@@ -196,10 +196,11 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
     let end = start.checked_add(page_ceil(len))?;
     let mut s = PAGER.lock_range(page_floor(start), end);
     let active = ACTIVE.load(Ordering::Acquire);
+    // With a hole in the range the rest was advised nevertheless.
+    let is_given = |r: isize| r == 0 || r == Errno::ENOMEM.as_return();
     let flag = |flag, on| {
         let r = way.kernel(start, len, advice);
-        // With a hole in the range the rest was advised nevertheless.
-        if r == 0 || r == Errno::ENOMEM.as_return() {
+        if is_given(r) {
             PAGER.note_flag(start, end, flag, on);
         }
         Some(r)
@@ -213,7 +214,7 @@ fn note(way: Way, start: usize, len: usize, advice: usize) -> Option<isize> {
             // Dormant, the kernel makes huge pages; active, the pager does, if it makes any.
             let kernels = !active || PAGER.makes_huge_pages() || advice == NOHUGEPAGE;
             let r = if kernels { way.kernel(start, len, advice) } else { 0 };
-            if r == 0 {
+            if is_given(r) {
                 PAGER.note_flag(start, end, RangeFlags::HUGE, advice == HUGEPAGE);
                 PAGER.note_flag(start, end, RangeFlags::NOT_HUGE, advice == NOHUGEPAGE);
             }
@@ -271,5 +272,69 @@ fn discarded_in_part(s: &mut Locked<'_>, start: usize, end: usize, r: isize, sto
         && let Some(stop) = PAGER.ranges.first_locked(start, end)
     {
         PAGER.note_discarded(s, start, stop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use uzswap::sys::mem::{
+        MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_READ, PROT_WRITE,
+    };
+
+    #[test]
+    fn advice_holds_on_both_sides_of_a_hole() {
+        // Far from where the kernel puts what other tests map.
+        let at = 0x1234_0000_0000;
+        let parts = [at, at + 2 * PAGE_SIZE];
+        for part in parts {
+            let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+            let mapped =
+                call!(nr::MMAP, part, PAGE_SIZE, PROT_READ | PROT_WRITE, flags, usize::MAX, 0);
+            assert_eq!(mapped, part as isize);
+            PAGER.note_mapped(&mut PAGER.enter(), part, part + PAGE_SIZE, 3, RangeFlags::NONE);
+        }
+        let expect = |advice, flag, on| {
+            let r = note(Way::Madvise, at, 3 * PAGE_SIZE, advice);
+            if r == Some(Errno::EINVAL.as_return()) && matches!(advice, HUGEPAGE | NOHUGEPAGE) {
+                return; // A kernel without huge pages.
+            }
+            assert_eq!(r, Some(Errno::ENOMEM.as_return()), "advice {advice}");
+            let has = |part| PAGER.ranges.find(part).is_some_and(|r| r.flags.has(flag));
+            assert_eq!(parts.map(has), [on; 2], "advice {advice}");
+        };
+        expect(DONTFORK, RangeFlags::DONTFORK, true);
+        expect(DOFORK, RangeFlags::DONTFORK, false);
+        expect(NOHUGEPAGE, RangeFlags::NOT_HUGE, true);
+        expect(HUGEPAGE, RangeFlags::HUGE, true);
+        expect(HUGEPAGE, RangeFlags::NOT_HUGE, false);
+        // Nothing of a range that is none is advised.
+        assert_eq!(note(Way::Madvise, at, usize::MAX, DONTFORK), None);
+        assert_eq!(note(Way::Madvise, at + 1, PAGE_SIZE, DONTFORK), Some(-22));
+        expect(KEEPONFORK, RangeFlags::DONTFORK, false);
+        PAGER.note_unmapped(&mut PAGER.enter(), at, at + 3 * PAGE_SIZE);
+    }
+
+    /// A descriptor of a process.
+    fn open(pid: u32) -> OwnedFd {
+        let fd = call!(nr::PIDFD_OPEN, pid, 0) as i32;
+        assert!(fd >= 0, "error {fd}");
+        // SAFETY: a descriptor that was just made, and is nobody else's.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    #[test]
+    fn a_descriptor_of_a_process_names_it_until_it_has_ended() {
+        let me = open(uzswap::sys::getpid());
+        assert_eq!(process_of(me.as_raw_fd()), Some(uzswap::sys::getpid()));
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let other = open(child.id());
+        assert_eq!(process_of(other.as_raw_fd()), Some(child.id()));
+        child.wait().unwrap();
+        assert_eq!(process_of(other.as_raw_fd()), None, "-1 is no number of a process");
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert_eq!(process_of(reader.as_raw_fd()), None);
+        assert_eq!(process_of(i32::MAX), None);
     }
 }
