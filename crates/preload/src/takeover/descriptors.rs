@@ -198,15 +198,22 @@ fn kernel_limits(new: Option<Limits>) -> Result<Limits, isize> {
 /// Raises the soft limit so that descriptors of ours can be opened, above those of the program; to
 /// be given back.
 pub fn make_room() -> Option<Limits> {
-    let limits = kernel_limits(None).ok()?;
-    let roomy = limits[1].min(ROOMY);
-    (limits[0] < roomy).then(|| kernel_limits(Some([roomy, limits[1]])).ok()).flatten()
+    let [soft, hard] = kernel_limits(None).ok()?;
+    (soft < hard.min(ROOMY)).then(|| kernel_limits(Some(raised(hard))).ok()).flatten()
 }
 
-/// Ends what [`make_room`] began.
+/// The limits from [`make_room`] to [`give_back`].
+fn raised(hard: u64) -> Limits {
+    [hard.min(ROOMY), hard]
+}
+
+/// Ends what [`make_room`] began. Limits that another thread has set meanwhile stay.
 pub fn give_back(room: Option<Limits>) {
-    if room.is_some() {
-        let _ = kernel_limits(room);
+    if let Some([_, hard]) = room
+        && let Ok(found) = kernel_limits(room)
+        && found != raised(hard)
+    {
+        let _ = kernel_limits(Some(found));
     }
 }
 
@@ -264,4 +271,27 @@ fn limits(t: &'static ThreadBlock, new_at: usize, old_at: usize) -> Result<(), i
         return Err(Errno::EFAULT.as_return());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_the_program_sets_while_there_is_room_for_ours_stays() {
+        let [soft, hard] = kernel_limits(None).unwrap();
+        let set = |soft| kernel_limits(Some([soft, hard])).unwrap();
+        set(1024);
+        let room = make_room();
+        assert_eq!(room, Some([1024, hard]));
+        assert_eq!(kernel_limits(None), Ok(raised(hard)));
+        give_back(room);
+        assert_eq!(kernel_limits(None), Ok([1024, hard]));
+        let room = make_room();
+        set(1100);
+        give_back(room);
+        give_back(None);
+        assert_eq!(kernel_limits(None), Ok([1100, hard]));
+        set(soft);
+    }
 }
