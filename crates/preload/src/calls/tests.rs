@@ -783,6 +783,33 @@ fn commands_of_other_calls() {
 }
 
 #[test]
+fn arguments_that_are_numbers_for_other_commands() {
+    // Q_QUOTAON names a file, Q_SYNC nothing, Q_GETQUOTA has a struct. The low byte is the type.
+    let quota = |command: usize, data: &[(usize, usize, Kind)]| {
+        let mut expected = vec![(B, rest(B), IN)];
+        expected.extend(data);
+        let named = || memory().put(B, b"/dev\0").put(C, b"quota\0");
+        named().expect(nr::QUOTACTL, &[command << 8 | 1, B, 0, C], &expected);
+        named().expect(nr::QUOTACTL_FD, &[3, command << 8 | 1, 0, C], &expected[1..]);
+    };
+    quota(0x80_0002, &[(C, rest(C), IN)]);
+    quota(0x80_0001, &[]);
+    quota(0x80_0007, &[(C, 160, OUT)]);
+    memory().expect(nr::KCMP, &[1, 2, 7, 3, A], &[(A, 12, IN)]);
+    memory().expect(nr::KCMP, &[1, 2, 0, 3, A], &[]);
+    memory().put(A, b"now\0").expect(nr::REBOOT, &[0, 0, 0xa1b2_c3d4, A], &[(A, rest(A), IN)]);
+    memory().expect(nr::REBOOT, &[0, 0, 0x0123_4567, A], &[]);
+    memory().expect(nr::LANDLOCK_ADD_RULE, &[3, 1, A, 0], &[(A, 12, IN)]);
+    memory().expect(nr::LANDLOCK_ADD_RULE, &[3, 2, A, 0], &[(A, 16, IN)]);
+    // The number of a file system by its name, its name by its number, how many there are.
+    memory().put(A, b"ext4\0").expect(nr::SYSFS, &[1, A, A], &[(A, rest(A), IN)]);
+    memory().expect(nr::SYSFS, &[2, A, A], &[(A, 256, OUT)]);
+    memory().expect(nr::SYSFS, &[3, A, A], &[]);
+    // An argument that is an index of memory that the ring knows.
+    memory().expect(nr::IO_URING_ENTER, &[3, 1, 1, 8 | 64, A, 64], &[]);
+}
+
+#[test]
 fn insane_lengths_are_cut() {
     memory().expect(nr::READ, &[0, A, usize::MAX], &[(A, MAX_HOLD_BYTES, OUT)]);
     // Kernel addresses and the last byte of all are nobody's.

@@ -277,6 +277,58 @@ fn limits(t: &'static ThreadBlock, new_at: usize, old_at: usize) -> Result<(), i
 mod tests {
     use super::*;
 
+    const F_DUPFD_CLOEXEC: usize = 1030;
+
+    fn is_open(fd: i32) -> bool {
+        call!(nr::FCNTL, fd, 1) >= 0
+    }
+
+    /// Numbers in a row that no other test has: above those that come by themselves, and below
+    /// those that the runtime takes.
+    fn row() -> [i32; 7] {
+        core::array::from_fn(|i| {
+            let fd = call!(nr::FCNTL, 0, F_DUPFD_CLOEXEC, 600 + i) as i32;
+            assert_eq!(fd, 600 + i as i32);
+            fd
+        })
+    }
+
+    #[test]
+    fn a_range_is_closed_around_our_descriptors_which_the_program_does_not_see() {
+        let fds = row();
+        let handle = |fd| Handle { fd, inode: 0 };
+        // Beside each other, and at the end of the range.
+        set_handles(&Handles { counters: handle(fds[2]), settings: handle(fds[1]) });
+        refresh();
+        let of = |i: usize| fds[i] as usize;
+        assert!(matches!(close_range([of(0), of(2), 0, 0, 0, 0]), Some(Answer::Result(0))));
+        assert_eq!(fds.map(is_open), [false, true, true, true, true, true, true]);
+        set_handles(&Handles { counters: handle(fds[4]), settings: handle(fds[1]) });
+        assert!(matches!(close_range([of(2), of(5), 0, 0, 0, 0]), Some(Answer::Result(0))));
+        assert_eq!(fds.map(is_open), [false, true, false, false, true, false, true]);
+        // Nothing of a range that is none, or below ours, is for us.
+        assert!(matches!(close_range([of(5), of(2), 0, 0, 0, 0]), Some(Answer::Inline)));
+        assert!(matches!(close_range([500, of(0), 0, 0, 0, 0]), Some(Answer::Inline)));
+        let is_bad =
+            |answer| matches!(answer, Some(Answer::Result(r)) if r == Errno::EBADF.as_return());
+        assert!(is_bad(call(nr::CLOSE, [of(4), 0, 0, 0, 0, 0])));
+        assert!(is_bad(call(nr::DUP2, [of(6), of(4), 0, 0, 0, 0])));
+        assert!(is_bad(call(nr::DUP3, [of(4), of(6), 0, 0, 0, 0])));
+        assert!(matches!(call(nr::CLOSE, [of(6), 0, 0, 0, 0, 0]), Some(Answer::Inline)));
+        // By its number alone, and where a path is given only if that may be empty.
+        assert!(is_hidden(nr::FSTAT, &[of(4), 0, 0, 0, 0, 0]));
+        assert!(is_hidden(nr::NEWFSTATAT, &[of(4), 0, 0, 0x1000, 0, 0]));
+        assert!(is_hidden(nr::STATX, &[of(4), 0, 0x1000, 0, 0, 0]));
+        assert!(!is_hidden(nr::NEWFSTATAT, &[of(4), 0, 0x1000, 0, 0, 0]));
+        assert!(!is_hidden(nr::STATX, &[of(4), 0, 0, 0x1000, 0, 0]));
+        set_handles(&Handles { counters: handle(-1), settings: handle(-1) });
+        refresh();
+        assert!(!is_hidden(nr::FSTAT, &[of(4), 0, 0, 0, 0, 0]));
+        for i in [1, 4, 6] {
+            assert_eq!(call!(nr::CLOSE, fds[i]), 0);
+        }
+    }
+
     #[test]
     fn a_limit_that_the_program_sets_while_there_is_room_for_ours_stays() {
         let [soft, hard] = kernel_limits(None).unwrap();
