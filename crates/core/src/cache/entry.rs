@@ -238,8 +238,8 @@ pub struct Area {
     pub state: AreaState,
     /// Id plus one; 0: none.
     map: Table<u32>,
-    /// One more than the largest offset ever stored.
-    high: u32,
+    /// One more than the largest offset ever stored: 2^32 at most.
+    high: u64,
     /// Offsets that have an entry.
     len: u32,
 }
@@ -252,13 +252,13 @@ impl Area {
     /// Makes room for `offset`, so that `set` cannot fail.
     pub fn reserve(&mut self, offset: u32) -> Result<()> {
         self.map.ensure(offset as usize)?;
-        self.high = self.high.max(offset.saturating_add(1));
+        self.high = self.high.max(u64::from(offset) + 1);
         Ok(())
     }
 
     /// Whether the table has a place for `offset` already.
     pub fn reaches(&self, offset: u32) -> bool {
-        offset < self.high && self.map.get(offset as usize).is_some()
+        u64::from(offset) < self.high && self.map.get(offset as usize).is_some()
     }
 
     pub fn set(&mut self, offset: u32, id: Option<u32>) {
@@ -269,21 +269,23 @@ impl Area {
 
     /// The next offset from `from` on that has an entry, with its entry.
     pub fn next(&self, from: u32) -> Option<(u32, u32)> {
-        self.next_before(from, self.high)
+        self.next_below(from, self.high)
     }
 
     /// The next offset from `from` on, and below `end`, that has an entry, with its entry.
     pub fn next_before(&self, from: u32, end: u32) -> Option<(u32, u32)> {
-        let mut offset = from;
-        while offset < end.min(self.high) {
+        self.next_below(from, self.high.min(u64::from(end)))
+    }
+
+    fn next_below(&self, from: u32, end: u64) -> Option<(u32, u32)> {
+        let mut offset = u64::from(from);
+        while offset < end {
             match self.map.get(offset as usize) {
                 Some(0) => offset += 1,
-                Some(&id) => return Some((offset, id - 1)),
+                Some(&id) => return Some((offset as u32, id - 1)),
                 // No segment: nothing in all of it.
                 None => {
-                    offset = (offset as usize + 1)
-                        .next_multiple_of(Table::<u32>::PER_SEGMENT)
-                        .min(u32::MAX as usize) as u32
+                    offset = (offset + 1).next_multiple_of(Table::<u32>::PER_SEGMENT as u64);
                 }
             }
         }
@@ -358,5 +360,25 @@ impl Ends {
             next => entries.get_mut(next).prev = prev,
         }
         self.len -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{in_memory, loaded};
+    use super::*;
+    use crate::testing::page;
+
+    #[test]
+    fn the_last_key_of_an_area_goes_with_it() {
+        let (cache, _) = in_memory(1 << 20);
+        cache.init(1).unwrap();
+        let last = SwapEntry::new(1, u32::MAX);
+        cache.store(last, &page(1)).unwrap();
+        assert!(loaded(&cache, last) == page(1));
+        cache.check();
+        cache.invalidate_area(1);
+        assert_eq!(cache.counters().stored_pages, 0);
+        cache.check();
     }
 }
