@@ -379,8 +379,9 @@ impl<S: Store> State<S> {
         if self.is_full {
             let threshold =
                 self.max_pool_bytes as u128 * u128::from(self.accept_threshold_percent) / 100;
-            if used as u128 <= threshold
-                || !self.clusters.is_writable() && used < self.max_pool_bytes
+            // At the limit it would be full again at once, and the limit reached once more.
+            if used < self.max_pool_bytes
+                && (used as u128 <= threshold || !self.clusters.is_writable())
             {
                 self.is_full = false;
             }
@@ -475,5 +476,25 @@ pub fn pool_index(kind: PoolKind) -> usize {
     match kind {
         PoolKind::Zsmalloc => 0,
         PoolKind::Zbud => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::in_memory;
+    use crate::testing::page;
+
+    #[test]
+    fn a_limit_is_reached_once_however_often_pages_come_to_it() {
+        // Without any pool, and with a threshold that is the limit itself.
+        for pages in [0, 8] {
+            let (cache, _) = in_memory(usize::MAX);
+            cache.set_accept_threshold_percent(100);
+            let mut s = cache.state.lock();
+            (0..pages).for_each(|n| _ = s.pools[0].store(&page(n)).unwrap());
+            s.max_pool_bytes = s.pool_bytes();
+            assert!((0..10).all(|_| !s.accepts()));
+            assert_eq!(s.counters.pool_limit_hits, 1);
+        }
     }
 }
