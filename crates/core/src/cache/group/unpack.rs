@@ -220,6 +220,12 @@ impl<S: Store> State<S> {
     /// A member becomes the object `object` of the pool, and young, if there is room.
     fn leave_for_pool(&mut self, spot: Spot, codec: CodecId, object: &[u8]) {
         let Some(id) = self.member(spot) else { return };
+        // Without a store nothing would make the pool smaller again.
+        if !self.clusters.is_writable()
+            && self.pool_bytes() - self.kept.bytes >= self.max_pool_bytes
+        {
+            return;
+        }
         let Ok(handle) = self.pools[self.pool].store(object) else { return };
         self.unlink_pooled(id);
         self.leave_group(spot.member);
@@ -269,5 +275,44 @@ impl<S: Store> State<S> {
         self.counters.dispersed_pages += 1;
         *moved += 1;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::SwapEntry;
+    use crate::cache::tests::{loaded, recompressing};
+    use crate::testing::kin;
+
+    /// Pages without a store, the oldest of them in groups; and how many those are.
+    fn world() -> (SwapCache, Vec<SwapEntry>, usize) {
+        let cache = recompressing(false);
+        let entries: Vec<_> = (0..1024).map(|n| cache.swap_out(&kin(n)).unwrap()).collect();
+        cache.recompress(usize::MAX);
+        let grouped = cache.counters().grouped_pages as usize;
+        assert!(grouped >= 4 * GROUP_PAGES && grouped.is_multiple_of(GROUP_PAGES), "{grouped}");
+        (cache, entries, grouped)
+    }
+
+    #[test]
+    fn without_a_store_groups_are_taken_apart_as_long_as_the_pool_has_room() {
+        let (cache, entries, grouped) = world();
+        cache.judge([None, Some(false)]);
+        let one_of_each = || {
+            let ones = (0..grouped).step_by(GROUP_PAGES);
+            ones.for_each(|n| assert!(loaded(&cache, entries[n]) == kin(n as u64)));
+            cache.check();
+            cache.counters().grouped_pages as usize
+        };
+        let most_bytes = cache.pool_bytes();
+        cache.set_max_pool_bytes(most_bytes);
+        assert_eq!((one_of_each(), cache.pool_bytes()), (grouped, most_bytes));
+        // Room for some: an object may need a frame or two.
+        cache.set_max_pool_bytes(most_bytes + 8 * PAGE_SIZE);
+        assert!(one_of_each() < grouped);
+        assert!(cache.pool_bytes() < most_bytes + 10 * PAGE_SIZE);
+        cache.set_max_pool_bytes(usize::MAX);
+        assert!(one_of_each() < 2 * GROUP_PAGES + grouped / GROUP_PAGES);
     }
 }
