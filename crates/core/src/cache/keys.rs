@@ -153,7 +153,7 @@ impl<S: Store> SwapCache<S> {
             let portion = self.state.lock().move_which(which, &mut from, at_once);
             match portion {
                 Portion::Moved(n) => moved += n,
-                Portion::Group(oldest) if self.disperse(&oldest, &mut moved) => {}
+                Portion::Group(oldest) if self.disperse(&oldest, which, pages, &mut moved) => {}
                 // A group that cannot be read is passed, a full cluster written.
                 Portion::Group(_) | Portion::Full => {
                     let is_full = self.state.lock().clusters.has_full();
@@ -260,5 +260,46 @@ impl<S: Store> State<S> {
             *from = id + 1;
         }
         Portion::Moved(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Page;
+    use super::super::tests::{in_memory, loaded};
+    use super::*;
+    use crate::codec::CodecSpec;
+    use crate::store::testing::MemoryStore;
+    use crate::testing::kin;
+
+    fn key(k: u64) -> SwapEntry {
+        SwapEntry::new(1, k as u32)
+    }
+
+    /// Over a store, with pages under keys from 0 on.
+    fn holding(pages: impl Iterator<Item = Page>) -> SwapCache<MemoryStore> {
+        let (cache, _) = in_memory(usize::MAX);
+        cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+        cache.init(1).unwrap();
+        pages.zip(0..).for_each(|(page, k)| {
+            // Every other page is used later than the one before it.
+            cache.set_now(10 + 90 * (k as u32 % 2));
+            cache.store(key(k), &page).unwrap();
+        });
+        cache
+    }
+
+    #[test]
+    fn an_order_moves_no_other_pages_of_a_group_and_no_more_than_it_says() {
+        let cache = holding((0..1024).map(kin));
+        cache.recompress(usize::MAX);
+        assert!(cache.counters().grouped_pages >= 256);
+        cache.mark_idle(50);
+        let idle = Which { idle: true, ..Which::default() };
+        assert_eq!(cache.write_back_which(idle, 3), 3);
+        assert_eq!(cache.write_back_which(idle, usize::MAX), 509);
+        assert_eq!(cache.counters().written_back_pages, 512);
+        cache.check();
+        assert!((0..1024).all(|k| loaded(&cache, key(k)) == kin(k)));
     }
 }

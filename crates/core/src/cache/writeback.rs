@@ -23,6 +23,7 @@ use core::sync::atomic::Ordering;
 
 use super::entry::Mark;
 use super::group::Oldest;
+use super::keys::Which;
 use super::read::Reader;
 use super::{Location, Page, State, SwapCache, state};
 use crate::pool::Pool;
@@ -213,7 +214,11 @@ impl<S: Store> SwapCache<S> {
             drop(s);
             moved += some;
             match oldest {
-                Some(oldest) if !self.disperse(&oldest, &mut moved) => break,
+                Some(oldest)
+                    if !self.disperse(&oldest, Which::default(), usize::MAX, &mut moved) =>
+                {
+                    break;
+                }
                 None if some < MOVED_AT_ONCE => break,
                 _ => {}
             }

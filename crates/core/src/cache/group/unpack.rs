@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering;
 
 use super::{GROUP_PAGES, MAX_FORM_BYTES, Spot};
 use crate::cache::entry::{Location, Mark, Member};
+use crate::cache::keys::Which;
 use crate::cache::read::Failure;
 use crate::cache::state::{RAW, State};
 use crate::cache::{LoadError, MAX_COMPRESSED_BYTES, Page, SwapCache};
@@ -168,9 +169,16 @@ impl<S: Store> SwapCache<S> {
         }
     }
 
-    /// Moves the group of `oldest` to the open cluster, page by page, but for pages that were asked
-    /// for; adds to `moved` how many. False: no more can be moved now.
-    pub(in crate::cache) fn disperse(&self, oldest: &Oldest, moved: &mut usize) -> bool {
+    /// Moves the pages `which` of the group of `oldest` to the open cluster, one by one, but for
+    /// pages that were asked for, until `moved`, which counts them, is `most`. False: no more can
+    /// be moved now.
+    pub(in crate::cache) fn disperse(
+        &self,
+        oldest: &Oldest,
+        which: Which,
+        most: usize,
+        moved: &mut usize,
+    ) -> bool {
         let spot = oldest.spot;
         let codec = self.choice.stronger().unwrap_or_else(|| self.codec_for_stores());
         let mut guard = self.unpacked_of(spot).lock();
@@ -193,12 +201,16 @@ impl<S: Store> SwapCache<S> {
         let mut has_room = true;
         for index in 0..GROUP_PAGES as u8 {
             let spot = Spot { member: Member { index, ..spot.member }, ..spot };
-            if self.state.lock().leaving(spot, oldest.id).is_none() {
+            if *moved >= most {
+                break;
+            }
+            if self.state.lock().leaving(spot, oldest.id, which).is_none() {
                 continue;
             }
             let single = unpacked.compress_singly(&self.codecs, codec, index);
             let (codec, object) = single.unwrap_or_else(|page| (RAW, page));
-            has_room = self.state.lock().disperse_member(spot, oldest.id, codec, object, moved);
+            has_room =
+                self.state.lock().disperse_member(spot, (oldest.id, which), codec, object, moved);
             if !has_room {
                 break;
             }
@@ -241,13 +253,14 @@ impl<S: Store> State<S> {
             self.counters.mem_used_max_bytes.max(self.pool_bytes() as u64);
     }
 
-    /// The entry of that place if it is to be written back: `oldest`, or one that was not asked
-    /// for.
-    fn leaving(&self, spot: Spot, oldest: u32) -> Option<u32> {
+    /// The entry of that place if it is of `which` and is to be written back: `oldest`, or one that
+    /// was not asked for.
+    fn leaving(&self, spot: Spot, oldest: u32, which: Which) -> Option<u32> {
         let id = self.member(spot)?;
         let e = self.entries.get(id);
         // Members that had a second chance are young.
-        (id == oldest || e.is(Mark::Old) && !e.is(Mark::Referenced)).then_some(id)
+        let may_leave = id == oldest || e.is(Mark::Old) && !e.is(Mark::Referenced);
+        (may_leave && which.has(e)).then_some(id)
     }
 
     /// Moves a member to the open cluster, as an object, if it is still to be written back. False:
@@ -255,12 +268,12 @@ impl<S: Store> State<S> {
     fn disperse_member(
         &mut self,
         spot: Spot,
-        oldest: u32,
+        (oldest, which): (u32, Which),
         codec: CodecId,
         object: &[u8],
         moved: &mut usize,
     ) -> bool {
-        let Some(id) = self.leaving(spot, oldest) else { return true };
+        let Some(id) = self.leaving(spot, oldest, which) else { return true };
         let Ok(place) = self.clusters.append(object) else { return false };
         self.unlink_pooled(id);
         self.leave_group(spot.member);
