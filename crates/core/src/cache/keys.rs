@@ -147,20 +147,25 @@ impl<S: Store> SwapCache<S> {
 
     /// Moves up to `pages` of the pages `which` to the store; says how many.
     pub fn write_back_which(&self, which: Which, pages: usize) -> usize {
-        let (mut moved, mut from) = (0, 0);
+        let (mut moved, mut from, mut stuck_at) = (0, 0, None);
         while moved < pages {
             let at_once = MOVED_AT_ONCE.min(pages - moved);
             let portion = self.state.lock().move_which(which, &mut from, at_once);
             match portion {
                 Portion::Moved(n) => moved += n,
                 Portion::Group(oldest) if self.disperse(&oldest, which, pages, &mut moved) => {}
-                // A group that cannot be read is passed, a full cluster written.
+                // A full cluster is written, a group that cannot be read passed: when it is met
+                // twice, because another thread may have written the cluster that was in the way.
                 Portion::Group(_) | Portion::Full => {
-                    let is_full = self.state.lock().clusters.has_full();
-                    if is_full && !self.write_back(&mut self.writer.lock(), Fill::No) {
-                        break;
+                    // Locked before the look, so that a write that does nothing is a failure.
+                    let mut writer = self.writer.lock();
+                    if self.state.lock().clusters.has_full() {
+                        if !self.write_back(&mut writer, Fill::No) {
+                            break;
+                        }
+                    } else if stuck_at.replace(from) == Some(from) {
+                        from += 1;
                     }
-                    from += u32::from(!is_full);
                 }
                 Portion::End => break,
             }
@@ -270,7 +275,7 @@ mod tests {
     use super::*;
     use crate::codec::CodecSpec;
     use crate::store::testing::MemoryStore;
-    use crate::testing::kin;
+    use crate::testing::{kin, page};
 
     fn key(k: u64) -> SwapEntry {
         SwapEntry::new(1, k as u32)
@@ -301,5 +306,24 @@ mod tests {
         assert_eq!(cache.counters().written_back_pages, 512);
         cache.check();
         assert!((0..1024).all(|k| loaded(&cache, key(k)) == kin(k)));
+    }
+
+    #[test]
+    fn an_order_goes_on_where_another_thread_writes_the_full_cluster() {
+        let cache = holding((0..400).map(page));
+        let mut writer = cache.writer.lock();
+        std::thread::scope(|s| {
+            let order = s.spawn(|| cache.write_back_which(Which::default(), usize::MAX));
+            let has_full = || cache.state.lock().clusters.has_full();
+            while !has_full() && !order.is_finished() {
+                std::thread::yield_now();
+            }
+            // Now, or soon, the order waits for the writer, to write that cluster itself.
+            (0..1000).for_each(|_| std::thread::yield_now());
+            assert!(cache.write_back(&mut writer, Fill::No));
+            drop(writer);
+            assert_eq!(order.join().unwrap(), 400);
+        });
+        cache.check();
     }
 }
