@@ -370,6 +370,47 @@ mod tests {
     use crate::testing::page;
 
     #[test]
+    fn names_and_places_survive_their_bits_at_the_borders() {
+        for (area, offset) in [(0, 0), (0, u32::MAX), (MAX_AREAS as u8 - 1, u32::MAX)] {
+            let entry = SwapEntry::new(area, offset);
+            assert_eq!(SwapEntry::from_bits(entry.to_bits()), Some(entry));
+        }
+        assert_eq!(SwapEntry::from_bits((MAX_AREAS as u64) << 32), None);
+        assert_eq!(SwapEntry::from_bits(u64::MAX), None);
+        let mut entries = Entries::default();
+        let id = entries.allocate().unwrap();
+        for location in [
+            Location::Same(u64::MAX),
+            Location::Pool(u64::MAX),
+            Location::Grouped(Member { group: u32::MAX, index: u8::MAX }),
+            Location::Stored(Place { cluster: u32::MAX, offset: u16::MAX }),
+            Location::Gone,
+        ] {
+            entries.get_mut(id).set_location(location);
+            assert_eq!(entries.get(id).location(), location);
+        }
+    }
+
+    #[test]
+    fn idle_is_who_was_not_used_after_a_second_and_never_who_has_a_fingerprint() {
+        let mut entries = Entries::default();
+        let id = entries.allocate().unwrap();
+        let e = entries.get_mut(id);
+        e.touch(7);
+        e.become_idle(6);
+        assert!(!e.is_idle() && e.used_at() == Some(7));
+        e.become_idle(7);
+        assert!(e.is_idle());
+        e.touch(8);
+        assert!(!e.is_idle());
+        e.fingerprint = 0;
+        e.mark(Mark::Printed, true);
+        e.touch(9);
+        e.become_idle(u32::MAX);
+        assert!(!e.is_idle() && e.used_at().is_none() && e.fingerprint == 0);
+    }
+
+    #[test]
     fn the_last_key_of_an_area_goes_with_it() {
         let (cache, _) = in_memory(1 << 20);
         cache.init(1).unwrap();

@@ -294,3 +294,21 @@ impl<S: Store> State<S> {
         self.groups.records.ids().flat_map(parts).fold((0, 0), sum)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spot_finds_its_own_group_and_none_that_has_its_record_later() {
+        let mut groups = Groups::default();
+        let group = groups.allocate().unwrap();
+        let spot = groups.spot(Member { group, index: 3 });
+        assert!(groups.find(spot).is_some());
+        groups.records.free(group);
+        assert!(groups.find(spot).is_none());
+        assert_eq!(groups.allocate(), Ok(group));
+        assert!(groups.find(spot).is_none());
+        assert!(groups.find(groups.spot(spot.member)).is_some());
+    }
+}

@@ -275,6 +275,7 @@ mod tests {
     use super::*;
     use crate::codec::CodecSpec;
     use crate::store::testing::MemoryStore;
+    use crate::sys::PAGE_SIZE;
     use crate::testing::{kin, page};
 
     fn key(k: u64) -> SwapEntry {
@@ -292,6 +293,27 @@ mod tests {
             cache.store(key(k), &page).unwrap();
         });
         cache
+    }
+
+    #[test]
+    fn marks_reach_every_portion_of_the_entries() {
+        let pages = 2 * u64::from(ENTRIES_AT_ONCE) + 2;
+        let cache = holding((0..pages).map(page));
+        cache.mark_idle(50);
+        let idle = Which { idle: true, ..Which::default() };
+        assert_eq!(cache.write_back_which(idle, usize::MAX) as u64, pages / 2);
+        cache.check();
+    }
+
+    #[test]
+    fn a_run_of_keys_ends_with_a_portion_or_with_the_range() {
+        let cache = holding((0..2 * u64::from(ENTRIES_AT_ONCE)).map(|_| [7; PAGE_SIZE]));
+        assert_eq!(cache.run(1, 5..u32::MAX), Run::Present(ENTRIES_AT_ONCE));
+        assert_eq!(cache.run(1, 5..9), Run::Present(4));
+        assert!(cache.run(1, 5..5).is_empty() && cache.run(2, 5..5).is_empty());
+        // There is no such area.
+        assert_eq!(cache.run(2, 5..u32::MAX), Run::Absent(KEYS_AT_ONCE));
+        assert_eq!(cache.run(2, u32::MAX - 1..u32::MAX), Run::Absent(1));
     }
 
     #[test]

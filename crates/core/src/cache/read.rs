@@ -452,3 +452,40 @@ impl<S: Store> SwapCache<S> {
         self.codecs.decompress(codec, scratch, bytes, page).map_err(|_| LoadError::Corrupt)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{in_memory, loaded};
+    use super::*;
+    use crate::store::testing::Fault;
+    use crate::sys::Errno;
+    use crate::testing::noise;
+
+    #[test]
+    fn what_a_failed_or_wrong_read_has_left_in_a_buffer_is_not_taken_for_the_cluster() {
+        // Fifteen in each cluster; the first and the fifth are read by one reader.
+        let (cache, store) = in_memory(usize::MAX);
+        let entries: Vec<_> = (0..100).map(|n| cache.swap_out(&noise(n)).unwrap()).collect();
+        assert_eq!(cache.counters().cluster_writes, 6);
+        let is_right = |n: usize| loaded(&cache, entries[n]) == noise(n as u64);
+        let load = |n: usize| cache.swap_in(entries[n], &mut [0; PAGE_SIZE]);
+        assert!(is_right(0) && is_right(2), "all of the first is here");
+        store.set_fault(Fault::Once(1));
+        assert_eq!(load(62), Err(LoadError::Io(Errno::EIO)));
+        assert!(is_right(62));
+        // Wrong on the way, and right the next time.
+        cache.rest();
+        let turn = || {
+            store.corrupt(|disk| {
+                disk[4 * CLUSTER_BYTES..5 * CLUSTER_BYTES].iter_mut().for_each(|byte| *byte ^= 1);
+            });
+        };
+        turn();
+        assert_eq!(load(62), Err(LoadError::Corrupt));
+        turn();
+        assert!(is_right(62));
+        let c = cache.counters();
+        assert_eq!((c.read_errors, c.corrupt_loads), (1, 1));
+        cache.check();
+    }
+}

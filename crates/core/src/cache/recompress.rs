@@ -623,6 +623,27 @@ mod tests {
     }
 
     #[test]
+    fn a_bad_verdict_during_a_rest_makes_it_no_longer() {
+        let mut i = Idleness::new(LEARNED_FROM, 1);
+        let mut now = Traffic::default();
+        i.judge(false, now);
+        now.stores = REST_LEAST - 1;
+        i.judge(false, now);
+        assert!(!i.is_due(1000, 0, now));
+        now.stores = REST_LEAST;
+        assert!(i.is_due(1000, 0, now));
+        // The next one is twice as long, unless a good one came between.
+        i.judge(false, now);
+        now.stores += 2 * REST_LEAST - 1;
+        assert!(!i.is_due(1000, 0, now));
+        now.stores += 1;
+        i.judge(true, now);
+        i.judge(false, now);
+        now.stores += REST_LEAST;
+        assert!(i.is_due(1000, 0, now));
+    }
+
+    #[test]
     fn without_a_stronger_codec_nothing_is_done() {
         let cache = recompressing(false);
         cache.set_codec(CodecSpec::parse("zstd:level=1").unwrap());

@@ -481,8 +481,27 @@ pub fn pool_index(kind: PoolKind) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::in_memory;
+    use super::super::tests::{in_memory, loaded};
+    use crate::store::testing::Fault;
+    use crate::sys::PAGE_SIZE;
     use crate::testing::page;
+
+    #[test]
+    fn a_cold_page_goes_past_the_pool_only_where_the_store_takes_it() {
+        let (cache, store) = in_memory(usize::MAX);
+        let first = cache.swap_out_cold(&page(1)).unwrap();
+        let same = cache.swap_out_cold(&[3; PAGE_SIZE]).unwrap();
+        let c = cache.counters();
+        assert_eq!((c.cold_stores, c.store_pages, c.same_filled_pages), (1, 1, 1));
+        store.set_fault(Fault::From(1));
+        let more: Vec<_> = (2..200).map(|n| (cache.swap_out_cold(&page(n)).unwrap(), n)).collect();
+        assert!(cache.store_failure().is_some());
+        let c = cache.counters();
+        assert!(c.pool_pages > 100 && c.failed_stores == 0, "{c:?}");
+        assert!(loaded(&cache, first) == page(1) && loaded(&cache, same) == [3; PAGE_SIZE]);
+        assert!(more.iter().all(|(e, n)| loaded(&cache, *e) == page(*n)));
+        cache.check();
+    }
 
     #[test]
     fn a_limit_is_reached_once_however_often_pages_come_to_it() {

@@ -366,3 +366,24 @@ impl<S: Store> State<S> {
         self.counters.compacted_pages += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{in_memory, loaded};
+    use super::*;
+    use crate::testing::page;
+
+    #[test]
+    fn where_all_pages_were_asked_for_some_go_all_the_same() {
+        let (cache, _) = in_memory(usize::MAX);
+        let entries: Vec<_> = (0..600).map(|n| cache.swap_out(&page(n)).unwrap()).collect();
+        let are_right = || (0..600).all(|n| loaded(&cache, entries[n]) == page(n as u64));
+        assert!(are_right());
+        let (moved, oldest) = cache.state.lock().move_oldest(5);
+        assert!(moved == 5 && oldest.is_none());
+        let c = cache.counters();
+        assert_eq!((c.second_chances, c.written_back_pages), (u64::from(MAX_SPARED), 5));
+        assert!(are_right());
+        cache.check();
+    }
+}

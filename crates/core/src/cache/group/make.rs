@@ -275,4 +275,21 @@ mod tests {
         assert_eq!(end(&cache, batch), 0);
         assert!((9..1024).all(|n| loaded(&cache, entries[n]) == kin(n as u64)));
     }
+
+    #[test]
+    fn a_page_that_cannot_be_read_does_not_join_and_is_not_tried_again() {
+        let (cache, entries, mut batch) = world();
+        let first = batch.jobs().next().unwrap().id;
+        batch.jobs().skip(1).for_each(|job| job.is_whole = true);
+        let mut s = cache.state.lock();
+        s.end_group(&mut batch, Some((0, &[1, 2, 3])));
+        let e = *s.entries.get(first);
+        assert!(matches!(e.location(), Location::Pool(_)) && e.is(Mark::Cold));
+        assert!(!e.is(Mark::Packing), "another group may be made with it");
+        assert_eq!(s.counters.grouped_pages, GROUP_PAGES as u64 - 1);
+        drop(s);
+        cache.check();
+        let first = first as usize;
+        assert!(loaded(&cache, entries[first]) == kin(first as u64));
+    }
 }

@@ -295,7 +295,7 @@ impl<S: Store> State<S> {
 mod tests {
     use super::*;
     use crate::cache::SwapEntry;
-    use crate::cache::tests::{loaded, recompressing};
+    use crate::cache::tests::{in_memory, loaded, recompressing};
     use crate::testing::kin;
 
     /// Pages without a store, the oldest of them in groups; and how many those are.
@@ -306,6 +306,38 @@ mod tests {
         let grouped = cache.counters().grouped_pages as usize;
         assert!(grouped >= 4 * GROUP_PAGES && grouped.is_multiple_of(GROUP_PAGES), "{grouped}");
         (cache, entries, grouped)
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_read_keeps_its_pages_and_others_go_first() {
+        for is_order in [false, true] {
+            let (cache, _) = in_memory(64 << 20);
+            cache.set_recompressor(CodecSpec::parse("zstd:level=1").ok());
+            let entries: Vec<_> = (0..1024).map(|n| cache.swap_out(&kin(n)).unwrap()).collect();
+            cache.recompress(usize::MAX);
+            let set_codec = |codec: u8| {
+                let mut s = cache.state.lock();
+                let Location::Grouped(member) = s.entries.get(0).location() else {
+                    panic!("the oldest is in a group")
+                };
+                core::mem::replace(&mut s.groups.get_mut(member.group).codec, codec)
+            };
+            let codec = set_codec(u8::MAX);
+            if is_order {
+                let others = 1024 - GROUP_PAGES;
+                assert_eq!(cache.write_back_which(Which::default(), usize::MAX), others);
+            } else {
+                // Each of its pages ends one round, and is young then.
+                (0..=GROUP_PAGES).for_each(|_| _ = cache.shrink(64 << 20));
+            }
+            let c = cache.counters();
+            let left = GROUP_PAGES as u64;
+            assert_eq!((c.pool_pages, c.grouped_pages), (left, left));
+            assert_eq!(cache.swap_in(entries[0], &mut [0; PAGE_SIZE]), Err(LoadError::Corrupt));
+            set_codec(codec);
+            assert!(entries.iter().zip(0..).all(|(e, n)| loaded(&cache, *e) == kin(n)));
+            cache.check();
+        }
     }
 
     #[test]
