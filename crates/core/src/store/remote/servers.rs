@@ -291,24 +291,37 @@ impl Remote {
         let patience = Patience::new(self.patience_ns);
         let mut flight = Flight { copies: [None; COPIES_MOST], len: bytes.len(), patience };
         let is_down = |spot: &Spot| self.peers[spot.server].is_down();
-        let all_down = spots.iter().flatten().all(is_down);
-        for (copy, spot) in flight.copies.iter_mut().zip(spots) {
-            let Some(spot) = spot else { continue };
-            let most = if has_two { self.hurry_ns } else { self.patience_ns };
-            let mut part = flight.patience.at_most(most);
-            let before = part.left_ns();
-            // Nobody waits for a server that does not answer, if there is another.
-            let skips = is_down(&spot) && !all_down;
-            let sent = if skips {
-                Err(NO_ANSWER)
-            } else {
-                self.write_to(spot, bytes, !has_two, &mut part)
+        loop {
+            let all_down = spots.iter().flatten().all(is_down);
+            let left_ns = flight.patience.left_ns();
+            let most = match has_two {
+                true if left_ns > self.patience_ns / 2 => self.hurry_ns,
+                true => left_ns / 2,
+                false => left_ns,
             };
-            flight.patience.spend(before - part.left_ns());
-            *copy = Some(Sent { spot, sent, result: None, is_again: false });
+            for (copy, spot) in flight.copies.iter_mut().zip(spots) {
+                let Some(spot) = spot else { continue };
+                let mut part = flight.patience.at_most(most);
+                let before = part.left_ns();
+                // Nobody waits for a server that does not answer, if there is another.
+                let skips = is_down(&spot) && !all_down;
+                let sent = if skips {
+                    Err(NO_ANSWER)
+                } else {
+                    self.write_to(spot, bytes, !has_two, &mut part)
+                };
+                flight.patience.spend(before - part.left_ns());
+                *copy = Some(Sent { spot, sent, result: None, is_again: false });
+            }
+            if flight.copies.iter().flatten().any(|copy| copy.sent.is_ok()) {
+                return Ok(flight);
+            }
+            // To give up ends writing for good, and the outage of both may be a short one.
+            if flight.patience.is_over() {
+                return Err(NO_ANSWER);
+            }
+            flight.patience.sleep(AGAIN_NS);
         }
-        let is_sent = flight.copies.iter().flatten().any(|copy| copy.sent.is_ok());
-        if is_sent { Ok(flight) } else { Err(NO_ANSWER) }
     }
 
     /// The outcome of a cluster's flight, if it is known by now; with `waits`, it is waited for.
@@ -423,5 +436,70 @@ impl Remote {
 impl Counts {
     pub(super) fn all(&self) -> [&AtomicU64; 4] {
         [&self.loads, &self.timeouts, &self.second_copies, &self.lone_copies]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicBool;
+    use std::path::PathBuf;
+
+    use super::super::hostile::Hostile;
+    use super::*;
+    use crate::store::extents::{EXTENT_LEAST_BYTES, EXTENTS_MOST};
+
+    const EXPORT_BYTES: usize = 1 << 20;
+    const CLAIM: usize = CLAIM_BYTES as usize;
+    const BYTES: [u8; 4096] = [7; 4096];
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("uzswap-servers-{}-{name}", std::process::id()))
+    }
+
+    /// What a process has of servers at these places, which need not be there yet.
+    fn remote(paths: &[PathBuf]) -> Remote {
+        let server = |path: &PathBuf| {
+            let address = [&[1, 0], path.as_os_str().as_encoded_bytes(), &[0]].concat();
+            Server { extents: 8, ..Server::new(&address, b"x").expect("a short path") }
+        };
+        let leases = Box::leak(Box::new([const { AtomicU32::new(0) }; EXTENTS_MOST]));
+        let servers: Vec<_> = paths.iter().map(server).collect();
+        Remote::new(&servers, paths.len(), EXTENT_LEAST_BYTES, leases)
+    }
+
+    fn spot(server: usize) -> Option<Spot> {
+        Some(Spot { server, at: CLAIM_BYTES })
+    }
+
+    fn count(of: &AtomicU64) -> u64 {
+        of.load(Ordering::Relaxed)
+    }
+
+    fn close(remote: &Remote) {
+        remote.peers().iter().flat_map(Peer::links).for_each(|link| link.lock().close());
+    }
+
+    #[test]
+    fn a_cluster_that_no_server_takes_waits_for_one_to_come_back() {
+        let paths = ["first", "second"].map(path);
+        let (remote, is_over) = (remote(&paths), AtomicBool::new(false));
+        let timeouts = || count(&remote.counts.timeouts);
+        std::thread::scope(|s| {
+            let started = s.spawn(|| {
+                // Both have been tried twice.
+                while timeouts() < 4 && !is_over.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                Hostile::start(&paths[1], EXPORT_BYTES)
+            });
+            let sent = remote.write([spot(0), spot(1)], &BYTES);
+            is_over.store(true, Ordering::Release);
+            let server = started.join().expect("it starts");
+            let mut flight = sent.expect("there is patience left");
+            assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+            assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
+            assert_eq!(count(&remote.counts.lone_copies), 1);
+        });
+        close(&remote);
     }
 }
