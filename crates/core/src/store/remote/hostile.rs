@@ -165,8 +165,11 @@ fn serve_in_background(stream: UnixStream, all: &Arc<Shared>) {
     stream.set_nonblocking(false).expect("it is a socket");
     all.connections.lock().unwrap().push(stream.try_clone().expect("a descriptor"));
     let all = all.clone();
+    let ended = stream.try_clone().expect("a descriptor");
     std::thread::spawn(move || {
         let _ = serve(stream, &all);
+        // `hang_up` has a descriptor of its own, so the connection does not end with this one.
+        let _ = ended.shutdown(std::net::Shutdown::Both);
     });
 }
 

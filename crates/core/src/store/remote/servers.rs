@@ -380,6 +380,9 @@ impl Remote {
                 && !part.is_over()
                 && (!copy.is_again || !is_other_there)
             {
+                if copy.is_again {
+                    part.sleep(AGAIN_NS);
+                }
                 copy.is_again = true;
                 self.counts.timeouts.fetch_add(1, Ordering::Relaxed);
                 copy.sent = self.write_to(copy.spot, bytes, !is_other_there, &mut part);
@@ -444,7 +447,7 @@ mod tests {
     use core::sync::atomic::AtomicBool;
     use std::path::PathBuf;
 
-    use super::super::hostile::Hostile;
+    use super::super::hostile::{Hostile, Mode};
     use super::*;
     use crate::store::extents::{EXTENT_LEAST_BYTES, EXTENTS_MOST};
 
@@ -500,6 +503,21 @@ mod tests {
             assert_eq!(server.contents()[CLAIM..][..BYTES.len()], BYTES);
             assert_eq!(count(&remote.counts.lone_copies), 1);
         });
+        close(&remote);
+    }
+
+    #[test]
+    fn a_server_that_ends_each_connection_is_asked_again_after_a_pause() {
+        let paths = [path("closes")];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        let remote = remote(&paths);
+        // The second request follows at once: a connection may break. The other four wait.
+        server.set(Mode::Closes);
+        server.set_after(5, Mode::Honest);
+        let mut flight = remote.write([spot(0), None], &BYTES).expect("it takes requests");
+        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        assert_eq!(server.requests(), 6);
+        assert!(flight.patience.left_ns() <= PATIENCE_NS - 4 * AGAIN_NS);
         close(&remote);
     }
 }
