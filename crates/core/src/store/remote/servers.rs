@@ -246,7 +246,8 @@ impl Remote {
                 let read = self.read_from(*spot, buf, &mut part);
                 patience.spend(before - part.left_ns());
                 if read.is_ok() {
-                    self.counts.second_copies.fetch_add(u64::from(i > 0), Ordering::Relaxed);
+                    let is_second = has_two && i > 0;
+                    self.counts.second_copies.fetch_add(u64::from(is_second), Ordering::Relaxed);
                     return Ok(());
                 }
             }
@@ -518,6 +519,21 @@ mod tests {
         assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
         assert_eq!(server.requests(), 6);
         assert!(flight.patience.left_ns() <= PATIENCE_NS - 4 * AGAIN_NS);
+        close(&remote);
+    }
+
+    #[test]
+    fn a_read_of_the_only_copy_counts_as_none_of_another() {
+        let paths = [path("only")];
+        let server = Hostile::start(&paths[0], EXPORT_BYTES);
+        server.put(CLAIM, &BYTES);
+        let remote = remote(&paths);
+        remote.peers[0].down_until_ns.store(u64::MAX, Ordering::Relaxed);
+        let mut buf = [0; BYTES.len()];
+        assert_eq!(remote.read([spot(0), None], &mut buf), Ok(()));
+        assert_eq!(buf, BYTES);
+        assert!(!remote.peers[0].is_down());
+        assert_eq!((count(&remote.counts.loads), count(&remote.counts.second_copies)), (1, 0));
         close(&remote);
     }
 }
