@@ -88,6 +88,14 @@ fn probe(fd: Fd, page_cache: PageCache) -> Result<bool> {
     Ok(false)
 }
 
+/// Where as much of the page cache is dropped as was written at `at`. Writes go mostly upwards;
+/// after a jump the range holds little, which costs little. Near the start of the file there is no
+/// such place: what is there was written just now, and an empty range means all of the file to the
+/// kernel.
+fn behind(at: u64) -> Option<u64> {
+    at.checked_sub(BUFFERED_LAG_BYTES)
+}
+
 impl Store for FileStore {
     fn read(self, at: u64, buf: &mut [u8]) -> Result<()> {
         file::read_exact_at(self.file, buf, at)?;
@@ -113,10 +121,9 @@ impl Store for FileStore {
         let written = file::write_all_at(self.file, &queue.buffer(slot)[..len], at);
         if !self.direct && written.is_ok() {
             file::start_writeout(self.file, at, len as u64);
-            // Writes go mostly upwards; after a jump the range dropped holds little, which costs
-            // little.
-            let from = at.saturating_sub(BUFFERED_LAG_BYTES);
-            file::drop_page_cache(self.file, from, (at - from).min(len as u64));
+            if let Some(from) = behind(at) {
+                file::drop_page_cache(self.file, from, len as u64);
+            }
         }
         Progress::Ended(written)
     }
@@ -151,5 +158,22 @@ impl Store for FileStore {
 
     fn shared_descriptors(self) -> [Fd; DESCRIPTORS] {
         core::array::from_fn(|i| if i == 0 { self.directory } else { -1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::CLUSTER_BYTES;
+
+    #[test]
+    fn what_is_dropped_lies_as_far_behind_a_write_as_it_says_and_everything_is_once() {
+        const STEP: u64 = CLUSTER_BYTES as u64;
+        let writes = (0..100).map(|slot| slot * STEP);
+        let dropped: Vec<u64> = writes.clone().filter_map(behind).collect();
+        assert!(writes.clone().all(|at| behind(at).is_none_or(|from| at - from == 1 << 20)));
+        assert_eq!(dropped, writes.take(100 - 16).collect::<Vec<_>>());
+        // A write into the first place again, which wastes no time on the others.
+        assert_eq!(behind(0), None);
     }
 }
