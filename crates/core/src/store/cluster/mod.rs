@@ -64,6 +64,7 @@ const LENGTH_BYTES: usize = 2;
 /// child that would need more has no store of its own: it writes nothing back (`EMFILE`) until an
 /// ancestor's file has served its last page.
 const MAX_FILES: usize = 16;
+const EMFILE: Errno = Errno(24);
 
 /// No cluster, no object, no list member.
 pub const NONE: u32 = u32::MAX;
@@ -475,5 +476,64 @@ impl<S: Store> Drop for Clusters<S> {
         if let Some(origin) = self.origin {
             origin.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::MemoryStore;
+    use super::super::{Progress, Queue};
+    use super::*;
+    use crate::testing::object;
+
+    fn clusters() -> (Clusters<MemoryStore>, Queue) {
+        let clusters = Clusters::new(Some(MemoryStore::new()), Encryption::On).expect("memory");
+        (clusters, Queue::new(CLUSTER_BYTES).expect("memory"))
+    }
+
+    /// Appends objects until a cluster is full, and the next one has one.
+    fn fill(c: &mut Clusters<MemoryStore>) -> Vec<Place> {
+        let mut places = Vec::new();
+        while !c.has_full() {
+            let number = places.len() as u64;
+            places.push(c.append(&object(number, MAX_OBJECT_BYTES)).expect("there is a buffer"));
+        }
+        places
+    }
+
+    /// Writes a full cluster; `None`: it cannot be begun.
+    fn flush(c: &mut Clusters<MemoryStore>, queue: &mut Queue) -> Option<Result<()>> {
+        let flush = c.begin_flush(queue.buffer(0))?;
+        flush.seal(queue.buffer(0));
+        let Progress::Ended(result) = flush.start(queue, 0) else {
+            panic!("it is written at once")
+        };
+        c.end_flush(flush, result);
+        Some(result)
+    }
+
+    /// Lets go of those that are in the cluster of the first one.
+    fn release(c: &mut Clusters<MemoryStore>, places: &mut Vec<Place>) {
+        let id = places[0].cluster;
+        let is_there = |p: &mut Place| p.cluster == id;
+        places.extract_if(.., is_there).for_each(|p| c.release(p, MAX_OBJECT_BYTES));
+    }
+
+    #[test]
+    fn a_process_with_too_many_files_of_ancestors_writes_again_once_one_has_served() {
+        let (mut c, mut queue) = clusters();
+        let mut places = Vec::new();
+        for _ in 0..MAX_FILES {
+            places.extend(fill(&mut c));
+            assert_eq!(flush(&mut c, &mut queue), Some(Ok(())));
+            let leash = c.prepare_fork();
+            c.in_child(leash);
+        }
+        fill(&mut c);
+        assert_eq!((flush(&mut c, &mut queue), c.failure()), (None, Some(EMFILE)));
+        assert_eq!(c.append(&[1]), Err(AppendError::Unwritable));
+        release(&mut c, &mut places);
+        assert_eq!((c.failure(), flush(&mut c, &mut queue)), (None, Some(Ok(()))));
+        c.check();
     }
 }
