@@ -119,8 +119,7 @@ impl<S: Store> Clusters<S> {
                 self.files[file].as_mut().expect("own file").live_clusters += 1;
                 self.written_blocks += u64::from(blocks);
                 self.written_bytes += live_bytes;
-                let buffer = &mut self.buffers[b];
-                (buffer.state, buffer.cluster, buffer.used) = (BufferState::Unused, NONE, 0);
+                self.empty_buffer(b);
                 if live == 0 {
                     self.retire(flush.cluster);
                 }

@@ -327,9 +327,15 @@ impl<S: Store> Clusters<S> {
 
     fn drop_buffer(&mut self, b: usize) {
         let id = self.buffers[b].cluster;
+        self.empty_buffer(b);
+        self.records.free(id);
+    }
+
+    /// A buffer is not in use any more. Its memory is still there.
+    fn empty_buffer(&mut self, b: usize) {
         let buffer = &mut self.buffers[b];
         (buffer.state, buffer.cluster, buffer.used) = (BufferState::Unused, NONE, 0);
-        self.records.free(id);
+        self.are_buffers_bare = false;
     }
 
     /// The object, if it is in memory.
@@ -535,5 +541,26 @@ mod tests {
         release(&mut c, &mut places);
         assert_eq!((c.failure(), flush(&mut c, &mut queue)), (None, Some(Ok(()))));
         c.check();
+    }
+
+    #[test]
+    fn a_buffer_counts_until_its_memory_has_gone_back() {
+        let (mut c, mut queue) = clusters();
+        assert_eq!(c.buffers_bytes(), 0);
+        for is_written in [false, true] {
+            let mut places = fill(&mut c);
+            assert_eq!(c.buffers_bytes(), BUFFERS * CLUSTER_BYTES);
+            c.give_buffers_back();
+            assert_eq!(c.buffers_bytes(), 2 * CLUSTER_BYTES, "one is full and one open");
+            if is_written {
+                assert_eq!(flush(&mut c, &mut queue), Some(Ok(())));
+            } else {
+                release(&mut c, &mut places);
+            }
+            assert!(c.buffers_bytes() >= 2 * CLUSTER_BYTES, "written: {is_written}");
+            c.give_buffers_back();
+            assert_eq!(c.buffers_bytes(), CLUSTER_BYTES);
+            c.check();
+        }
     }
 }
