@@ -59,9 +59,10 @@ pub struct Geometry {
 impl Geometry {
     /// The cut of exports of these sizes.
     pub fn of(sizes: &[u64]) -> Geometry {
-        let total: u64 = sizes.iter().sum();
-        let extent_bytes =
-            (total / (EXTENTS_MOST as u64 - 1)).next_power_of_two().max(EXTENT_LEAST_BYTES);
+        // A server may state any size, and the sum of some is more than 64 bits hold.
+        let total: u128 = sizes.iter().map(|bytes| u128::from(*bytes)).sum();
+        let least = (total / (EXTENTS_MOST as u128 - 1)) as u64;
+        let extent_bytes = least.next_power_of_two().max(EXTENT_LEAST_BYTES);
         let counts =
             sizes.iter().map(|bytes| (bytes.saturating_sub(CLAIM_BYTES) / extent_bytes) as usize);
         Self::cut(extent_bytes, counts)
@@ -238,6 +239,19 @@ mod tests {
             for extent in 0..g.first[SERVERS_MOST] {
                 let (server, at) = g.at(extent).unwrap();
                 assert!(at + g.extent_bytes <= sizes[server], "an extent lies on its export");
+            }
+        }
+    }
+
+    #[test]
+    fn each_of_the_largest_exports_there_can_be_has_its_part() {
+        for sizes in [&[u64::MAX; SERVERS_MOST][..], &[i64::MAX as u64; 3], &[u64::MAX]] {
+            let g = Geometry::of(sizes);
+            assert!(g.first[SERVERS_MOST] <= EXTENTS_MOST);
+            for (server, bytes) in sizes.iter().enumerate() {
+                let last = g.extents_of(server).next_back().expect("it has some");
+                let (its, at) = g.at(last).expect("there is such an extent");
+                assert!(its == server && at <= bytes - g.extent_bytes && at > bytes / 4 * 3);
             }
         }
     }
