@@ -83,3 +83,70 @@ impl Store for DeviceStore {
         core::array::from_fn(|i| if i == 0 { self.device.fd } else { -1 })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    use super::super::CLUSTER_BYTES;
+    use super::super::extents::{CLAIM_BYTES, EXTENT_LEAST_BYTES, EXTENTS_MOST, set_owner};
+    use super::*;
+
+    /// A file in the place of a device, with so many extents.
+    fn device(extents: usize) -> (DeviceStore, &'static Leases) {
+        set_owner(1);
+        let temp = std::env::temp_dir();
+        let directory = file::open_directory(temp.as_os_str().as_encoded_bytes()).expect("there");
+        let fd = file::open_unlinked(directory).expect("a file");
+        file::close(directory);
+        file::extend(fd, 16 << 20);
+        let leases: &'static Leases =
+            Box::leak(Box::new([const { AtomicU32::new(0) }; EXTENTS_MOST]));
+        let geometry = Geometry::cut(EXTENT_LEAST_BYTES, [extents].into_iter());
+        let device: &Device =
+            Box::leak(Box::new(Device { fd, extents: Extents::new(geometry, leases) }));
+        (DeviceStore { device, space: device.extents.open_space().expect("the first") }, leases)
+    }
+
+    fn write(store: DeviceStore, queue: &mut Queue, at: u64, byte: u8) -> Result<()> {
+        queue.buffer(0).fill(byte);
+        match store.write(queue, 0, at, CLUSTER_BYTES) {
+            Progress::Ended(result) => result,
+            Progress::Queued => loop {
+                queue.reap(true);
+                if let Some(result) = queue.take_result(0) {
+                    break result;
+                }
+            },
+        }
+    }
+
+    #[test]
+    fn a_childs_space_has_extents_of_its_own_and_the_claim_is_nobodys() {
+        let (parent, leases) = device(2);
+        let child = parent.fresh().expect("there is room");
+        let mut queue = Queue::new(CLUSTER_BYTES).expect("memory");
+        let mut buf = vec![0; CLUSTER_BYTES];
+        let mut holds = |store: DeviceStore, at: u64| store.read(at, &mut buf).map(|()| buf[9]);
+        assert_eq!(holds(parent, 0), Err(Errno::EIO), "nothing was written");
+        let end = EXTENT_LEAST_BYTES - CLUSTER_BYTES as u64;
+        for at in [0, end] {
+            assert_eq!(write(parent, &mut queue, at, 1), Ok(()));
+            assert_eq!(write(child, &mut queue, at, 2), Ok(()));
+        }
+        assert_eq!([0, end].map(|at| (holds(parent, at), holds(child, at))), [(Ok(1), Ok(2)); 2]);
+        let beyond = write(parent, &mut queue, EXTENT_LEAST_BYTES, 3);
+        assert_eq!(
+            (beyond, holds(parent, EXTENT_LEAST_BYTES)),
+            (Err(Errno::ENOSPC), Err(Errno::EIO))
+        );
+        child.close();
+        assert_eq!((holds(child, 0), holds(parent, end)), (Err(Errno::EIO), Ok(1)));
+        let mut claim = [0xee; CLAIM_BYTES as usize];
+        file::read_exact_at(parent.device.fd, &mut claim, 0).expect("it is there");
+        assert!(claim.iter().all(|byte| *byte == 0));
+        // The run gives extents to others, once the process is gone.
+        assert_eq!(leases.iter().filter(|l| l.load(Ordering::Relaxed) != 0).count(), 2);
+        parent.end();
+    }
+}

@@ -297,4 +297,21 @@ mod tests {
         let spaces: Vec<_> = (0..SPACES).map(|_| extents.open_space().unwrap()).collect();
         assert!(extents.open_space().is_err() && spaces.contains(&space));
     }
+
+    #[test]
+    fn a_space_ends_where_the_next_one_begins_and_what_it_leased_stays_leased() {
+        let (leases, end) = (leases(), EXTENTS_MOST as u64 * EXTENT_LEAST_BYTES);
+        let extents = Extents::new(Geometry::of(&[40 << 20]), leases);
+        let [first, second] = [0, 1].map(|_| extents.open_space().unwrap());
+        let lease = |space: u8, at: u64| extents.find_or_lease(space, at, 7, 1, |_| true);
+        assert_eq!(lease(first, end), Err(Errno::ENOSPC));
+        let spots = lease(first, end - 1).unwrap();
+        assert_eq!((extents.find(first, end - 1), extents.find(first, end)), (spots, [None; 2]));
+        assert_eq!(extents.find(second, 0), [None; 2]);
+        let of_second = lease(second, 0).unwrap();
+        extents.close_space(first);
+        assert_eq!((extents.find(first, end - 1), extents.find(second, 0)), ([None; 2], of_second));
+        assert_eq!(extents.open_space(), Ok(first), "it is free for another");
+        assert_eq!(leases.iter().filter(|l| l.load(Ordering::Relaxed) == 7).count(), 2);
+    }
 }

@@ -563,4 +563,52 @@ mod tests {
             c.check();
         }
     }
+
+    #[test]
+    fn a_cluster_is_filled_to_its_last_byte() {
+        const LARGE: usize = 15;
+        let (mut c, mut queue) = clusters();
+        let overhead = LENGTH_BYTES + TAG_BYTES;
+        let last = CLUSTER_BYTES - LARGE * (MAX_OBJECT_BYTES + overhead) - overhead;
+        let lens = [[MAX_OBJECT_BYTES; LARGE].as_slice(), &[last]].concat();
+        let append =
+            |c: &mut Clusters<MemoryStore>, len: &usize| c.append(&object(3, *len)).unwrap();
+        let places: Vec<_> = lens.iter().map(|len| append(&mut c, len)).collect();
+        assert!(places.iter().all(|p| p.cluster == places[0].cluster) && !c.has_full());
+        assert_eq!(sealed_range(places[LARGE].offset, last).end, CLUSTER_BYTES);
+        assert_ne!(append(&mut c, &1).cluster, places[0].cluster);
+        assert_eq!(flush(&mut c, &mut queue), Some(Ok(())));
+        assert_eq!(c.stats().disk_bytes, CLUSTER_BYTES as u64);
+        let source = c.source(places[0].cluster).expect("it is written");
+        let mut all = Mapping::new(CLUSTER_BYTES).expect("memory");
+        source.read(0..source.blocks, all.as_mut_slice()).unwrap();
+        for (place, len) in places.iter().zip(&lens) {
+            let sealed = &mut all.as_mut_slice()[sealed_range(place.offset, *len)];
+            assert_eq!(source.open(place.offset, sealed), Ok(&object(3, *len)[..]));
+        }
+        c.check();
+    }
+
+    #[test]
+    fn a_cluster_is_followed_by_the_one_that_was_written_next_to_its_file() {
+        let (mut c, mut queue) = clusters();
+        let mut write = |c: &mut Clusters<MemoryStore>| {
+            let id = fill(c)[0].cluster;
+            assert_eq!(flush(c, &mut queue), Some(Ok(())));
+            id
+        };
+        let ids = [(); 3].map(|()| write(&mut c));
+        let following = |c: &Clusters<MemoryStore>, of: usize| {
+            let next = c.following(ids[of])?;
+            ids.iter().position(|id| c.is_source(*id, &next))
+        };
+        assert_eq!([0, 1, 2].map(|of| following(&c, of)), [Some(1), Some(2), None]);
+        let leash = c.prepare_fork();
+        c.in_child(leash);
+        let own = write(&mut c);
+        assert!(c.following(ids[2]).is_none(), "it is in another file");
+        assert!(c.following(own).is_none() && c.source(own).is_some());
+        assert_eq!(following(&c, 1), Some(2));
+        c.check();
+    }
 }

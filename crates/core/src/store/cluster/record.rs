@@ -217,3 +217,44 @@ impl Records {
         assert_eq!(walked(ListName::Deferred), states[State::Deferred as usize]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_sorted_out_loses_none_also_where_some_stay_in_it() {
+        let mut r = Records::new();
+        r.sort_out(ListName::Deferred, |_| unreachable!("there is none"));
+        for sequence in 1..=6 {
+            let id = r.allocate().unwrap();
+            *r.get_mut(id) = Cluster { sequence, ..Cluster::UNUSED };
+            r.push(if id == 0 { ListName::Idle } else { ListName::Deferred }, id);
+        }
+        let by_sequence = |c: &Cluster| match c.sequence {
+            2 | 6 => ListName::Deferred,
+            4 => ListName::Holes,
+            _ => ListName::Idle,
+        };
+        r.sort_out(ListName::Deferred, by_sequence);
+        r.check();
+        let mut all = |name| core::iter::from_fn(|| r.pop(name)).collect::<Vec<_>>();
+        let mut lists = [ListName::Deferred, ListName::Holes, ListName::Idle].map(&mut all);
+        lists.iter_mut().for_each(|ids| ids.sort_unstable());
+        assert_eq!(lists, [vec![1, 5], vec![3], vec![0, 2, 4]]);
+    }
+
+    #[test]
+    fn an_id_that_is_free_is_given_again_and_the_last_one_is_no_id() {
+        let mut r = Records::new();
+        let [first, second] = [0, 1].map(|_| r.allocate().unwrap());
+        *r.get_mut(first) = Cluster { live: 3, state: State::Written as u8, ..Cluster::UNUSED };
+        r.free(first);
+        assert_eq!((r.get(first).live, r.get(first).state()), (0, State::Unused));
+        r.high = NONE;
+        assert_eq!([r.allocate(), r.allocate()], [Ok(first), Err(Errno::ENOSPC)]);
+        assert_eq!((r.high, r.len(ListName::Unused)), (NONE, 0));
+        r.free(second);
+        assert_eq!(r.allocate(), Ok(second));
+    }
+}

@@ -350,3 +350,150 @@ fn option_reply(fd: Fd, export: &mut Export, patience: &mut Patience) -> Result<
     }
     Ok(false)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::Shutdown;
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const ECONNRESET: Errno = Errno(104);
+    /// Nothing is waited for: all that the server says is there, or its end is.
+    const PATIENCE: Patience = Patience::new(10_000_000_000);
+
+    /// A connection whose server has said all of this already.
+    fn connected(said: &[u8]) -> (Link, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().expect("descriptors");
+        theirs.write_all(said).expect("there is room");
+        (Link { fd: ours.into_raw_fd(), is_open: true, ..Link::new() }, theirs)
+    }
+
+    fn greeting(flags: u16) -> Vec<u8> {
+        let magic = [INIT_MAGIC.to_be_bytes(), OPTION_MAGIC.to_be_bytes()].concat();
+        [&magic[..], &flags.to_be_bytes()].concat()
+    }
+
+    fn told(kind: u32, payload: &[u8]) -> Vec<u8> {
+        let head = [OPT_GO, kind, payload.len() as u32].map(u32::to_be_bytes).concat();
+        [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &head, payload].concat()
+    }
+
+    fn export() -> Vec<u8> {
+        let (bytes, flags) = ((1u64 << 40).to_be_bytes(), HAS_FLAGS.to_be_bytes());
+        told(REP_INFO, &[&INFO_EXPORT.to_be_bytes()[..], &bytes, &flags].concat())
+    }
+
+    /// The outcome of a handshake with a server that says this, and what it was sent.
+    fn shake(name: &[u8], said: &[Vec<u8>]) -> (Result<Export>, Vec<u8>) {
+        let (mut link, mut theirs) = connected(&said.concat());
+        theirs.shutdown(Shutdown::Write).expect("it is connected");
+        let result = shake_hands(link.fd, name, &mut PATIENCE.clone());
+        link.close();
+        let mut sent = Vec::new();
+        // What we have not read of the server's words makes the end of ours an error.
+        let _ = theirs.read_to_end(&mut sent);
+        (result, sent)
+    }
+
+    #[test]
+    fn the_longest_name_is_sent_whole_and_behind_its_lengths() {
+        let hello = || [greeting(FLAG_FIXED_NEWSTYLE), export(), told(REP_ACK, &[])];
+        for len in [0, 1, Server::NAME_BYTES] {
+            let name = vec![b'n'; len];
+            let (result, sent) = shake(&name, &hello());
+            assert_eq!(result.map(|export| (export.bytes, export.block_bytes)), Ok((1 << 40, 1)));
+            let mut fields = Fields(&sent[12..]);
+            assert_eq!(fields.u32(), Some(OPT_GO));
+            let mut asked = Fields(fields.counted().expect("as long as it says"));
+            assert_eq!((asked.counted(), fields.0.len()), (Some(&name[..]), 0));
+            assert_eq!(
+                [asked.u16(), asked.u16(), asked.u16()],
+                [Some(1), Some(INFO_BLOCK_SIZE), None]
+            );
+        }
+    }
+
+    #[test]
+    fn a_server_that_says_too_little_or_too_much_is_no_server() {
+        let (hello, ack) = (greeting(FLAG_FIXED_NEWSTYLE), told(REP_ACK, &[]));
+        let outcome = |said: &[&[u8]]| {
+            let said: Vec<_> = said.iter().map(|part| part.to_vec()).collect();
+            shake(b"x", &said).0.map(drop)
+        };
+        let end = |reply: &[u8]| outcome(&[&hello, &export(), reply]);
+        assert_eq!(outcome(&[&greeting(0), &export(), &ack]), Err(EPROTO), "of before 2012");
+        assert_eq!(outcome(&[&hello, &ack]), Err(EPROTO), "nothing of the export");
+        let cut = told(REP_INFO, &[0, 0, 1, 2]);
+        assert_eq!(outcome(&[&hello, &cut, &ack]), Err(EPROTO), "a part of its size");
+        let text = |len: usize| told(REP_INFO, &vec![INFO_DESCRIPTION as u8; len]);
+        let most = OPTION_REPLY_MOST_BYTES;
+        for len in [0, 1, 63, 64, 65, 64 + 256, most] {
+            assert_eq!(end(&[text(len), ack.clone()].concat()), Ok(()), "{len} bytes");
+        }
+        assert_eq!(end(&[text(most + 1), ack.clone()].concat()), Err(EPROTO));
+        let many = |n: usize| [text(3).repeat(n), ack.clone()].concat();
+        assert_eq!(end(&many(OPTION_REPLIES_MOST - 2)), Ok(()));
+        assert_eq!(end(&many(OPTION_REPLIES_MOST - 1)), Err(EPROTO), "without an end");
+        assert_eq!(end(&told(REP_ERR_TLS_REQD, b"why")), Err(ENOKEY));
+        assert_eq!(end(&told(REP_ERR_UNKNOWN, b"")), Err(Errno::ENOENT));
+        assert_eq!(end(&ack[..19]), Err(ECONNRESET), "a part of a reply");
+    }
+
+    #[test]
+    fn results_come_to_their_requests_once_and_none_after_the_connection() {
+        let (mut link, mut theirs) = connected(&[]);
+        let send = |link: &mut Link| {
+            link.send(CMD_WRITE, 0, 4, b"abcd", &mut PATIENCE.clone()).expect("there is room")
+        };
+        let result = |link: &mut Link, of| link.result(of, false, &mut PATIENCE.clone());
+        let [first, second, third] = [(); 3].map(|()| send(&mut link));
+        assert_eq!(result(&mut link, first), None);
+        let said = [simple_reply(28, second.cookie), simple_reply(0, first.cookie)].concat();
+        theirs.write_all(&said).expect("there is room");
+        assert_eq!(result(&mut link, first), Some(Ok(())));
+        assert_eq!(result(&mut link, second), Some(Err(Failure::Refused(Errno::ENOSPC))));
+        assert_eq!(result(&mut link, second), None, "it was taken");
+        // A result that was there as the connection ended is of no use: the request is made again.
+        theirs.write_all(&simple_reply(0, third.cookie)).expect("there is room");
+        assert_eq!(result(&mut link, second), None);
+        drop(theirs);
+        let broken = Some(Err(Failure::Broken(ECONNRESET)));
+        assert_eq!(result(&mut link, second), broken);
+        assert_eq!((link.is_open(), link.results), (false, [None; RESULTS]));
+        (link.is_open, link.results[0]) = (true, Some((third.cookie, Ok(()))));
+        assert_eq!(result(&mut link, third), broken);
+        link.close();
+    }
+
+    #[test]
+    fn results_that_nobody_has_asked_for_have_an_end() {
+        let foreign = |n: u64| (0..n).flat_map(|i| simple_reply(0, 100 + i)).collect::<Vec<_>>();
+        for (n, outcome) in
+            [(RESULTS as u64 - 1, Ok(())), (RESULTS as u64, Err(Failure::Broken(EPROTO)))]
+        {
+            let said = [&foreign(n)[..], &simple_reply(0, 1)].concat();
+            let (mut link, _theirs) = connected(&said);
+            assert_eq!(link.ask(CMD_TRIM, 0, 4096, &[], &mut PATIENCE.clone()), outcome);
+            assert_eq!(link.is_open(), outcome.is_ok());
+            link.close();
+        }
+    }
+
+    #[test]
+    fn a_read_that_is_refused_leaves_the_connection_and_a_foreign_reply_ends_it() {
+        let (refused, read) = (simple_reply(1, 1), simple_reply(0, 2));
+        let said = [&refused[..], &read, b"bytes", &simple_reply(0, 2), b"other"].concat();
+        let (mut link, _theirs) = connected(&said);
+        let mut buf = [0; 5];
+        let mut read = |link: &mut Link| link.read(0, &mut buf, &mut PATIENCE.clone());
+        assert_eq!(read(&mut link), Err(Failure::Refused(Errno::EPERM)));
+        assert_eq!(read(&mut link), Ok(()));
+        assert_eq!(read(&mut link), Err(Failure::Broken(EPROTO)));
+        assert_eq!(read(&mut link), Err(Failure::Broken(Errno(107))));
+        assert_eq!((&buf, link.is_open()), (b"bytes", false));
+        link.close();
+    }
+}

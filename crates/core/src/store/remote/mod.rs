@@ -259,3 +259,52 @@ impl Store for RemoteStore {
         RemoteCounts { loads, timeouts, second_copies, lone_copies }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicU32;
+
+    use super::super::extents::{EXTENT_LEAST_BYTES, EXTENTS_MOST};
+    use super::*;
+
+    #[test]
+    fn an_address_and_a_name_fit_to_the_last_byte_or_not_at_all() {
+        let (address, name) = ([1; Server::ADDRESS_BYTES + 1], [2; Server::NAME_BYTES + 1]);
+        let (longest, long) = (&address[1..], &name[1..]);
+        let server = Server::new(longest, long).expect("both fit");
+        assert!(server.is_valid() && server.address() == longest && server.export() == long);
+        assert!(Server::device(long).is_some_and(|s| s.is_valid() && s.export() == long));
+        assert!(Server::new(&address, long).is_none() && Server::new(longest, &name).is_none());
+        assert!(Server::device(&name).is_none());
+        // Settings from elsewhere.
+        let (address_len, name_len) = (address.len() as u32, name.len() as u32);
+        assert!(!Server { address_len, ..server }.is_valid());
+        assert!(!Server { name_len, ..server }.is_valid());
+        assert!(!Server { kind: Server::CLUSTER + 1, ..server }.is_valid());
+    }
+
+    #[test]
+    fn a_place_that_was_never_written_is_asked_of_nobody() {
+        let leases = Box::leak(Box::new([const { AtomicU32::new(0) }; EXTENTS_MOST]));
+        // A server that cannot be connected to would be tried for ten seconds.
+        let servers = [Server { extents: 8, ..Server::NONE }; 2];
+        let remote: &Remote =
+            Box::leak(Box::new(Remote::new(&servers, 2, EXTENT_LEAST_BYTES, leases)));
+        let store = RemoteStore { remote, space: remote.extents.open_space().expect("the first") };
+        let mut buf = [0; 4096];
+        assert_eq!(store.read(0, &mut buf), Err(Errno::EIO));
+        for copy in 0..=COPIES_MOST {
+            assert_eq!(store.read_copy(copy, 0, &mut buf), Err(Errno::EIO));
+        }
+        store.discard(0, 4096);
+        // There is one copy where the other server was down as the place was leased.
+        let up = |server: usize| server == 1;
+        remote.extents.find_or_lease(store.space, 0, 1, 2, up).expect("there is room");
+        assert_eq!(store.read_copy(1, 0, &mut buf), Err(Errno::EIO));
+        assert_eq!(store.remote_counts(), RemoteCounts::default());
+        // Its space is gone when the store is closed, and there is one for the next.
+        store.close();
+        assert_eq!(store.read(0, &mut buf), Err(Errno::EIO));
+        assert_eq!(store.fresh().map(|fresh| fresh.space), Ok(store.space));
+    }
+}

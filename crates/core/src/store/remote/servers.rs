@@ -536,4 +536,49 @@ mod tests {
         assert_eq!((count(&remote.counts.loads), count(&remote.counts.second_copies)), (1, 0));
         close(&remote);
     }
+
+    #[test]
+    fn requests_that_were_on_their_way_count_as_one_and_each_time_down_is_twice_as_long() {
+        let peer = Peer::new(Server::NONE);
+        let state = || (count(&peer.down_until_ns), peer.downs.load(Ordering::Relaxed));
+        for n in 0..9 {
+            // Never down, or for a time that is over.
+            peer.down_until_ns.store(n.min(1), Ordering::Relaxed);
+            let before = crate::sys::now_ns();
+            peer.goes_down();
+            let (until, downs) = state();
+            let down_ns = DOWN_NS << n.min(DOWN_LOG2_MOST.into());
+            assert!(before + down_ns <= until && until <= crate::sys::now_ns() + down_ns);
+            assert_eq!(u64::from(downs), n + 1);
+        }
+        peer.down_until_ns.store(u64::MAX, Ordering::Relaxed);
+        peer.goes_down();
+        assert!(peer.is_down());
+        assert_eq!(state(), (u64::MAX, 9));
+        peer.is_up();
+        assert!(!peer.is_down());
+        assert_eq!(state(), (0, 0));
+    }
+
+    #[test]
+    fn a_server_with_a_smaller_export_than_before_is_asked_for_nothing_behind_its_end() {
+        let paths = ["smaller", "larger"].map(path);
+        let end = EXPORT_BYTES - CLUSTER_BYTES;
+        let at = (end - BYTES.len()) as u64;
+        let smaller = Hostile::start(&paths[0], end - 1);
+        let larger = Hostile::start(&paths[1], EXPORT_BYTES);
+        larger.put(at as usize, &BYTES);
+        let remote = remote(&paths);
+        let spots = [0, 1].map(|server| Some(Spot { server, at }));
+        let mut buf = [0; BYTES.len()];
+        assert_eq!(remote.read(spots, &mut buf), Ok(()));
+        assert_eq!((buf, smaller.requests()), (BYTES, 0));
+        let downs = remote.peers[0].downs.load(Ordering::Relaxed);
+        assert_eq!(downs, 1, "it was the first to be tried");
+        remote.peers[0].is_up();
+        let mut flight = remote.write(spots, &BYTES).expect("there is another");
+        assert_eq!(remote.land(&mut flight, &BYTES, true), Some(Ok(())));
+        assert_eq!((smaller.requests(), count(&remote.counts.lone_copies)), (0, 1));
+        close(&remote);
+    }
 }
