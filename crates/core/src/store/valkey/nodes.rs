@@ -307,7 +307,8 @@ impl Valkey {
         let bytes = &bytes[..flight.len];
         if let Some((i, ticket)) = flight.sent {
             let node = &self.nodes[i];
-            let most = if self.is_cluster { TRY_NS } else { self.patience_ns };
+            // Half, as in `drive`: the rest is for a new connection.
+            let most = if self.is_cluster { TRY_NS } else { self.patience_ns / 2 };
             let mut part = flight.patience.at_most(most);
             let before = part.left_ns();
             let answer = node.writes.lock().result(ticket, waits, &mut part)?;
@@ -391,5 +392,45 @@ pub fn errno_of(why: Failure) -> Errno {
         Failure::Said(complaint) => complaint.errno(),
         Failure::Gone => GONE,
         Failure::Short => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::extents::EXTENTS_MOST;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    static NOBODY: Leases = [const { AtomicU32::new(0) }; EXTENTS_MOST];
+
+    fn address(port: u16) -> Address {
+        Address::of(b"127.0.0.1", port).unwrap()
+    }
+
+    fn valkey(kind: u32, port: u16, patience_ns: u64) -> Valkey {
+        let server = Server::new(address(port).bytes(), b"").unwrap();
+        let servers = &[Server { kind, extents: 1, ..server }];
+        let key_prefix = *b"uz:aaaaaaaaa";
+        let terms = Terms { servers, extent_bytes: 1 << 20, lease_ms: 1000, key_prefix };
+        Valkey::new(&terms, &NOBODY).with_patience(patience_ns)
+    }
+
+    #[test]
+    fn a_write_by_a_connection_that_says_nothing_is_sent_again_by_a_new_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let valkey = valkey(Server::VALKEY, port, 2_000_000_000);
+        let mut flight = valkey.write(7, b"bytes");
+        let silent = listener.accept().unwrap();
+        let answers = std::thread::spawn(move || {
+            let mut second = listener.accept().unwrap().0;
+            second.write_all(b"+OK\r\n").unwrap();
+            second
+        });
+        assert_eq!(valkey.land(&mut flight, b"bytes", true), Some(Ok(())));
+        assert_eq!(valkey.counts.timeouts.load(Ordering::Relaxed), 1);
+        drop((silent, answers.join().unwrap()));
+        valkey.nodes.iter().for_each(Node::close);
     }
 }
