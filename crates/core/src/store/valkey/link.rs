@@ -288,14 +288,19 @@ impl Link {
         self.put([text(command)?, &[], &[]], Manner { wait_ms: 0, ..manner }, patience)
     }
 
-    /// Receives one reply of the first request that has not all of its own.
-    fn reply(&mut self, patience: &mut Patience) -> Answer<()> {
+    /// Receives one reply of the first request that has not all of its own. False: not all of it
+    /// has come yet, and `waits` is false.
+    fn reply(&mut self, waits: bool, patience: &mut Patience) -> Answer<bool> {
+        let mut none = Patience::new(0);
+        let patience = if waits { patience } else { &mut none };
         let head = self.incoming.head(&mut Socket { fd: self.fd, patience });
         let reply = match head {
             Ok(Head::Status | Head::Nothing) => Ok(0),
             Ok(Head::Number(n)) => Ok(n),
             Ok(Head::Error(why)) => Err(why),
             Ok(Head::Bulk(_) | Head::Array(_)) => return Err(self.broken(EPROTO)),
+            // The part that has come is kept, for the next look.
+            Err(Errno::ETIMEDOUT) if !waits => return Ok(false),
             Err(e) => return Err(self.broken(e)),
         };
         if self.answered == self.sent {
@@ -304,7 +309,7 @@ impl Link {
         if self.requests[self.answered as usize % WINDOW].take(reply) {
             self.answered += 1;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The outcome of a request; `None`: not all of it has come yet, and `waits` is false.
@@ -325,11 +330,10 @@ impl Link {
                 let outcome = self.requests[of.number as usize % WINDOW].outcome;
                 return Some(if is_kept { Ok(outcome) } else { Err(Failure::Broken(EPROTO)) });
             }
-            if !waits && self.incoming.is_empty() && !socket::is_readable(self.fd) {
-                return None;
-            }
-            if let Err(why) = self.reply(patience) {
-                return Some(Err(why));
+            match self.reply(waits, patience) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(why) => return Some(Err(why)),
             }
         }
     }
@@ -490,5 +494,37 @@ pub fn ask_once<T>(
 impl Stream for &mut dyn FnMut(&mut [u8]) -> Result<usize> {
     fn some(&mut self, into: &mut [u8]) -> Result<usize> {
         self(into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
+
+    const PATIENCE_NS: u64 = 200_000_000;
+
+    /// A link, and its server's side.
+    fn pair() -> (Link, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Link { fd: ours.into_raw_fd(), is_open: true, ..Link::new() }, theirs)
+    }
+
+    #[test]
+    fn replies_that_have_come_in_part_are_not_waited_for() {
+        let (mut link, mut server) = pair();
+        let patience = &mut Patience::new(PATIENCE_NS);
+        let manner = Manner { is_asking: true, wait_ms: 500 };
+        let ticket = link.send_set(b"key", b"bytes", 1000, manner, patience).unwrap();
+        for byte in b"+OK\r\n+OK\r\n:1\r\n" {
+            assert_eq!(link.result(ticket, false, patience), None);
+            server.write_all(&[*byte]).unwrap();
+        }
+        let outcome = Outcome { said: Ok(0), copies: Some(Ok(1)) };
+        assert_eq!(link.result(ticket, false, patience), Some(Ok(outcome)));
+        assert_eq!(patience.left_ns(), PATIENCE_NS);
+        link.close();
     }
 }

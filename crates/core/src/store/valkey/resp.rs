@@ -249,6 +249,10 @@ impl Incoming {
                     return Err(EPROTO);
                 }
                 self.bytes[KEPT_BYTES] = self.bytes[LINE_BYTES - 1];
+                // No end is here, also for a search that begins anew after an error of the stream.
+                if self.bytes[KEPT_BYTES - 1] == b'\r' {
+                    self.bytes[KEPT_BYTES - 1] = b' ';
+                }
                 (searched, self.end) = (KEPT_BYTES, KEPT_BYTES + 1);
             }
             self.fill(stream)?;

@@ -130,6 +130,22 @@ fn commands_are_as_servers_take_them() {
     assert_eq!(decimal(0, &mut [0; 20]), b"0");
 }
 
+#[test]
+fn a_line_that_was_not_all_there_is_read_on() {
+    // The end is only where it was sent, however much of the text is not kept.
+    let mut long = [&b"-OOM "[..], &[b'x'; 3 * LINE_BYTES], b"\r\n"].concat();
+    (long[KEPT_BYTES - 1], long[LINE_BYTES - 1]) = (b'\r', b'\n');
+    for first in 1..long.len() {
+        let mut incoming = Incoming::new();
+        let (one, other) = long.split_at(first);
+        let mut stream = Pieces { bytes: one, sizes: &[1000], turn: 0 };
+        assert_eq!(incoming.head(&mut stream), Err(Errno(104)), "{first}");
+        stream.bytes = other;
+        assert_eq!(incoming.head(&mut stream), Ok(Head::Error(Complaint::Full)), "{first}");
+        assert!(incoming.is_empty(), "{first}");
+    }
+}
+
 /// A reply of a right server, as bytes.
 fn reply(r: &mut Random) -> Vec<u8> {
     let most = if r.index(2) == 0 { 30 } else { 700 };
