@@ -54,7 +54,8 @@ pub enum Complaint {
     Moved(u16, Option<Address>),
     /// The key is at another node, this once.
     Ask(Option<Address>),
-    /// TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, UNBLOCKED, BUSY: it will pass.
+    /// TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY, UNBLOCKED, BUSY, or a WAIT at a node
+    /// that has become a replica: it will pass.
     Later,
     /// OOM: `maxmemory` is reached.
     Full,
@@ -164,6 +165,8 @@ impl Complaint {
             b"ASK" => place(words).map_or(Complaint::Other, |(_, a)| Complaint::Ask(a)),
             b"TRYAGAIN" | b"CLUSTERDOWN" | b"LOADING" | b"MASTERDOWN" | b"READONLY"
             | b"UNBLOCKED" | b"BUSY" => Complaint::Later,
+            // It was a primary when it took the command before.
+            b"ERR" if text.starts_with(b"ERR WAIT cannot be used with replica") => Complaint::Later,
             b"OOM" => Complaint::Full,
             b"NOAUTH" | b"WRONGPASS" | b"NOPERM" => Complaint::NotAllowed,
             _ => Complaint::Other,

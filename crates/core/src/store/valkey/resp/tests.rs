@@ -58,6 +58,11 @@ fn replies_are_known() {
         (b"-CLUSTERDOWN Hash slot not served\r\n", Head::Error(Complaint::Later)),
         (b"-TRYAGAIN\r\n", Head::Error(Complaint::Later)),
         (b"-LOADING it\r\n", Head::Error(Complaint::Later)),
+        (
+            b"-ERR WAIT cannot be used with replica instances. Please also note that\r\n",
+            Head::Error(Complaint::Later),
+        ),
+        (b"-ERR WAIT cannot be helped\r\n", Head::Error(Complaint::Other)),
         (b"-OOM command not allowed\r\n", Head::Error(Complaint::Full)),
         (b"-NOAUTH Authentication required.\r\n", Head::Error(Complaint::NotAllowed)),
         (b"-ERR unknown\r\n", Head::Error(Complaint::Other)),
