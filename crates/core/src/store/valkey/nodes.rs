@@ -38,6 +38,9 @@ const AGAIN_NS: u64 = 50_000_000;
 /// most.
 const ASIDE_AGAIN_NS: u64 = 500_000_000;
 const ASIDE_NS: u64 = 100_000_000;
+/// How long nothing is let go of after a node has not answered: a program that frees much must not
+/// wait for each part of it.
+const LEFT_ALONE_NS: u64 = 10_000_000_000;
 /// Redirections one after the other that are followed at once.
 const HOPS_MOST: u32 = 5;
 
@@ -78,6 +81,8 @@ pub struct Valkey {
     /// When a page was last given up, 0: never. A thread that comes soon after need not wait as
     /// long.
     lost_at_ns: AtomicU64,
+    /// When a unit could last not be let go of, 0: never.
+    kept_at_ns: AtomicU64,
     pub(super) nodes: Box<[Node]>,
     /// By slot: the node plus one, 0: unknown.
     pub(super) slots: Box<[AtomicU8]>,
@@ -107,6 +112,7 @@ impl Valkey {
             lease_ms: terms.lease_ms,
             patience_ns: if is_cluster { CLUSTER_PATIENCE_NS } else { PATIENCE_NS },
             lost_at_ns: AtomicU64::new(0),
+            kept_at_ns: AtomicU64::new(0),
             nodes: (0..NODES_MOST).map(|_| Node::new()).collect(),
             slots: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
             map: Mutex::new(Map::new()),
@@ -368,9 +374,17 @@ impl Valkey {
         Ok(())
     }
 
-    /// Lets go of a unit, if its node answers. A value that is left ends with its lease.
+    /// Lets go of a unit, if its node answers and none has failed to just now. A value that is left
+    /// ends with its lease.
     pub(super) fn unlink(&self, unit: u64) {
-        let _ = self.each_one(Verb::Unlink, unit, &mut Patience::new(HURRY_NS));
+        let kept_at = self.kept_at_ns.load(Ordering::Relaxed);
+        if kept_at != 0 && crate::sys::now_ns().wrapping_sub(kept_at) < LEFT_ALONE_NS {
+            return;
+        }
+        let gone = self.each_one(Verb::Unlink, unit, &mut Patience::new(HURRY_NS));
+        if gone == Err(NO_ANSWER) {
+            self.kept_at_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -431,6 +445,21 @@ mod tests {
         assert_eq!(valkey.land(&mut flight, b"bytes", true), Some(Ok(())));
         assert_eq!(valkey.counts.timeouts.load(Ordering::Relaxed), 1);
         drop((silent, answers.join().unwrap()));
+        valkey.nodes.iter().for_each(Node::close);
+    }
+
+    #[test]
+    fn a_program_that_frees_much_waits_once_for_a_node_that_is_gone() {
+        let valkey = valkey(Server::VALKEY, 1, PATIENCE_NS);
+        let tries = || valkey.counts.timeouts.load(Ordering::Relaxed);
+        valkey.unlink(0);
+        let before = tries();
+        assert!(before > 0);
+        (1..4).for_each(|unit| valkey.unlink(unit));
+        assert_eq!(tries(), before);
+        valkey.kept_at_ns.store(0, Ordering::Relaxed);
+        valkey.unlink(4);
+        assert!(tries() > before);
         valkey.nodes.iter().for_each(Node::close);
     }
 }
