@@ -3,7 +3,7 @@
 //! all of it back at the end.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ pub struct Keeper {
     ends: Sender<()>,
     run: Arc<Run>,
     stays: Option<String>,
+    /// No extent is leased out any more.
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Keeper {
@@ -67,18 +69,20 @@ impl Keeper {
         let (ends, end) = mpsc::channel();
         let keeps = run.clone();
         let stays = kept.outlives_the_program().then(|| kept.shown());
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = is_closed.clone();
         let keep = move || {
             kept.hurry();
             let mut gone = vec![0u8; EXTENTS_MOST];
             while end.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
                 // A server that is down is none of our business: the processes say it.
                 kept.beat(&keeps);
-                lease_again(&mut *kept, &keeps, &mut gone);
+                lease_again(&mut *kept, &keeps, &mut gone, &closed);
             }
             kept
         };
         let thread = thread::Builder::new().name("uzswap-leases".to_string()).spawn(keep).ok()?;
-        Some(Keeper { thread, ends, run, stays })
+        Some(Keeper { thread, ends, run, stays, is_closed })
     }
 
     /// Ends the keeping once the program has ended. Processes left behind are waited for where they
@@ -88,6 +92,7 @@ impl Keeper {
         let mut is_used = !wait_for_end(&self.run);
         if let Some(shown) = &self.stays {
             // Nobody would renew extents that are leased from now on.
+            self.is_closed.store(true, Ordering::Release);
             close(self.run.tree);
             // A signal that came before the message is no answer to it: a Ctrl-C that ended the
             // program.
@@ -170,8 +175,9 @@ fn is_wanted(run: &Run, owner: u32) -> bool {
     run.tree.is_lease_wanted(owner, |s| !run.tree.is_gone(s, run.control_fd))
 }
 
-/// Leases extents of processes that are gone for good out again.
-fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8]) {
+/// Leases extents of processes that are gone for good out again; once that `is_closed`, only
+/// empties them.
+fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8], is_closed: &AtomicBool) {
     let began = Instant::now();
     // Extents of one process lie beside each other mostly.
     let mut last = (0, true);
@@ -189,7 +195,88 @@ fn lease_again(kept: &mut dyn Kept, run: &Run, gone: &mut [u8]) {
         let is_due = *beats >= GRACE_BEATS && began.elapsed() < EMPTIES_WITHIN;
         if is_due && kept.give_back(extent) {
             *beats = 0;
-            let _ = lease.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let next = if is_closed.load(Ordering::Acquire) { CLOSED } else { 0 };
+            let _ = lease.compare_exchange(owner, next, Ordering::AcqRel, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::ControlBlock;
+
+    /// A store that notes what is emptied, and whose server may be gone.
+    #[derive(Debug, Default)]
+    struct Noted {
+        emptied: Vec<usize>,
+        is_gone: bool,
+    }
+
+    impl Kept for Noted {
+        fn put(&self, _: &mut Settings) {}
+
+        fn claim(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn beat(&mut self, _: &Run) {}
+
+        fn give_back(&mut self, extent: usize) -> bool {
+            self.emptied.extend((!self.is_gone).then_some(extent));
+            !self.is_gone
+        }
+
+        fn release(&mut self, _: bool) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn shown(&self) -> String {
+            String::new()
+        }
+    }
+
+    fn run() -> Run {
+        // Kept for ever: its mapping is.
+        let block: &'static ControlBlock =
+            Box::leak(Box::new(ControlBlock::create(&Settings::new()).unwrap()));
+        let (tree, control_fd) = (block.tree(), block.fd());
+        Run { id: 1, tree, control_fd, command: Vec::new(), started: Instant::now() }
+    }
+
+    /// Leases an extent to somebody.
+    fn lease(run: &Run, extent: usize, owner: u32) {
+        run.tree.leases[extent].store(owner, Ordering::Release);
+    }
+
+    fn lessee(run: &Run, extent: usize) -> u32 {
+        run.tree.leases[extent].load(Ordering::Acquire)
+    }
+
+    #[test]
+    fn extents_of_who_is_gone_are_leased_again_after_a_while_until_that_is_closed() {
+        let (run, mut kept, mut gone) = (run(), Noted::default(), vec![0; EXTENTS_MOST]);
+        let is_closed = AtomicBool::new(false);
+        let here = run.tree.claim(std::process::id()).unwrap().lease_owner();
+        let away = here + 1;
+        lease(&run, 0, here);
+        lease(&run, 1, away);
+        for _ in 1..GRACE_BEATS {
+            lease_again(&mut kept, &run, &mut gone, &is_closed);
+        }
+        assert_eq!((lessee(&run, 1), kept.emptied.len()), (away, 0), "it may still write");
+        lease_again(&mut kept, &run, &mut gone, &is_closed);
+        assert_eq!((lessee(&run, 0), lessee(&run, 1)), (here, 0));
+        // It has its time anew when it is leased again, and processes that are left lease nothing.
+        lease(&run, 1, away);
+        is_closed.store(true, Ordering::Release);
+        close(run.tree);
+        for _ in 1..GRACE_BEATS {
+            lease_again(&mut kept, &run, &mut gone, &is_closed);
+        }
+        assert_eq!(lessee(&run, 1), away);
+        lease_again(&mut kept, &run, &mut gone, &is_closed);
+        assert_eq!((lessee(&run, 0), lessee(&run, 1), lessee(&run, 2)), (here, CLOSED, CLOSED));
+        assert_eq!((owner_of(run.tree, 1), &kept.emptied[..]), (0, &[1, 1][..]));
     }
 }
