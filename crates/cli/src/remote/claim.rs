@@ -312,7 +312,8 @@ impl Claimed {
         self.write(0, &block)
     }
 
-    /// Gives the space of a range back to the server, if it knows how.
+    /// Gives the space of a range back to the server, if it knows how. One that says no keeps it,
+    /// and that is all: what is written there next does not need it empty.
     pub fn trim(&mut self, at: u64, len: u64) -> Outcome<()> {
         if let Channel::Device(device) = &self.channel {
             device.discard(at, len);
@@ -323,7 +324,10 @@ impl Claimed {
         }
         for part in (at..at + len).step_by(TRIM_BYTES as usize) {
             let n = TRIM_BYTES.min(at + len - part) as usize;
-            self.request(|link, patience| link.ask(CMD_TRIM, part, n, &[], patience))?;
+            self.request(|link, patience| match link.ask(CMD_TRIM, part, n, &[], patience) {
+                Err(Refused::Refused(_)) => Ok(()),
+                answer => answer,
+            })?;
         }
         Ok(())
     }
@@ -385,6 +389,76 @@ fn check(shown: &str, export: &Export) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::address::Address;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::{Arc, Mutex};
+    use uzswap::nbd::*;
+
+    type Bytes = Arc<Mutex<Vec<u8>>>;
+
+    /// Serves a connection to an export, but for TRIM, which it refuses.
+    fn serve(mut stream: UnixStream, bytes: &Bytes) -> std::io::Result<()> {
+        stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
+        let mut head = [0; 20];
+        stream.read_exact(&mut head)?;
+        let len = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
+        stream.read_exact(&mut vec![0; len as usize])?;
+        let flags = HAS_FLAGS | SEND_TRIM | CAN_MULTI_CONN;
+        let size = (bytes.lock().unwrap().len() as u64).to_be_bytes();
+        let info = [&INFO_EXPORT.to_be_bytes()[..], &size, &flags.to_be_bytes()].concat();
+        for (kind, payload) in [(REP_INFO, &info[..]), (REP_ACK, &[][..])] {
+            let numbers = [OPT_GO, kind, payload.len() as u32].map(u32::to_be_bytes).concat();
+            let reply = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &numbers, payload].concat();
+            stream.write_all(&reply)?;
+        }
+        loop {
+            let mut head = [0; Request::BYTES];
+            stream.read_exact(&mut head)?;
+            let request = Request::parse(&head).expect("it is one");
+            let at = request.offset as usize;
+            let (range, mut data) = (at..at + request.len as usize, Vec::new());
+            let error = match request.command {
+                CMD_READ => {
+                    data.extend_from_slice(&bytes.lock().unwrap()[range]);
+                    0
+                }
+                CMD_WRITE => {
+                    stream.read_exact(&mut bytes.lock().unwrap()[range])?;
+                    0
+                }
+                _ => Error::Invalid as u32,
+            };
+            stream.write_all(&[&simple_reply(error, request.cookie)[..], &data].concat())?;
+        }
+    }
+
+    /// A connection to an export of 2 MiB, and the bytes of that.
+    fn export(name: &str) -> (Claimed, Bytes) {
+        let name = format!("uzswap-claim-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let bytes = Arc::new(Mutex::new(vec![0; 2 << 20]));
+        let served = bytes.clone();
+        thread::spawn(move || listener.accept().map(|(stream, _)| serve(stream, &served)));
+        let address = Address::parse(&format!("nbd+unix:///?socket={}", path.display())).unwrap();
+        let claim = Claimed::connect("it", address.resolve().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&path);
+        (claim, bytes)
+    }
+
+    fn record(bytes: &Bytes) -> Record {
+        Record::of(&bytes.lock().unwrap()[..CLAIM_BYTES as usize])
+    }
+
+    #[test]
+    fn a_server_that_refuses_to_trim_is_none_that_does_not_answer() {
+        let (mut claim, bytes) = export("refuses");
+        bytes.lock().unwrap()[CLAIM_BYTES as usize] = 1;
+        assert_eq!(claim.trim(CLAIM_BYTES, 1 << 20), Ok(()));
+        assert_eq!((claim.failed_at, record(&bytes)), (None, Record::Blank));
+    }
 
     #[test]
     fn records_are_known() {
