@@ -338,6 +338,8 @@ impl Claimed {
             return Ok(());
         }
         self.id = String::new();
+        // Nothing is wanted of the server after this.
+        self.failed_at = None;
         if is_used {
             return self.put(LEFT);
         }
@@ -482,6 +484,21 @@ mod tests {
             assert!(matches!(Record::of(&block), Record::Used(..)));
             block[at] = 1;
             assert_eq!(Record::of(&block), Record::Foreign);
+        }
+    }
+
+    #[test]
+    fn a_claim_is_given_up_also_just_after_a_request_that_came_to_nothing() {
+        let (mut claim, bytes) = export("given-up");
+        // As if it were always just now.
+        let failed_at = Instant::now().checked_add(Duration::from_secs(3600));
+        for (is_used, left) in [(true, Record::Left), (false, Record::Blank)] {
+            (claim.id, claim.beats, claim.failed_at) = ("me".to_string(), 0, None);
+            claim.beat().unwrap();
+            assert_eq!(record(&bytes), Record::Used("me".to_string(), 1));
+            claim.failed_at = failed_at;
+            assert_eq!(claim.beat(), Err(Errno::ETIMEDOUT));
+            assert_eq!((claim.release(is_used), record(&bytes)), (Ok(()), left));
         }
     }
 }
